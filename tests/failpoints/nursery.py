@@ -1,5 +1,7 @@
 """Replicas that are processes of their own, made in a few milliseconds: ``python -m
-tests.failpoints.nursery``.
+tests.failpoints.nursery [MODULE]``.
+
+The module has the `STORIES` that replicas play, and the `Base` of their tables.
 
 The one idea: a warm process that has done it all once, and has no thread, event loop or connection
 any more, may be forked safely. It reads one order a line, forks a replica that plays a story, and
@@ -18,21 +20,24 @@ import struct
 import sys
 import tempfile
 import threading
+import time
 import traceback
+from collections.abc import Mapping
 from datetime import UTC, datetime
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
 from sqlalchemy import make_url
 from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
 
+from rowlock.graph import default_runtime
 from rowlock.testing import DatabaseClock, Failpoints
 from rowlock.testing.crashes.failpoints import die, freeze
 from rowlock.testing.databases.clock import follow_on_sqlite
 from rowlock.testing.databases.temporary import sqlite_database, without_durability
 
-from ..host import Base
-from .stories import STORIES, Scene
+from .stories import Scene, Story
 
 REPLICA_S_MAX: Final = 300
 """How long a replica may live before it is taken for hung. **Unit** seconds."""
@@ -50,7 +55,7 @@ def clock_of(path: str) -> DatabaseClock:
     return DatabaseClock(datetime.fromtimestamp(seconds(), UTC), source=seconds)
 
 
-async def play(order: dict[str, Any]) -> None:
+async def play(order: dict[str, Any], stories: Mapping[str, Story]) -> None:
     """Be a replica."""
     url = make_url(order["url"])
     engine = create_async_engine(url)
@@ -61,29 +66,29 @@ async def play(order: dict[str, Any]) -> None:
     with Failpoints(
         engine, at=order["at"], act=ACTS[order["act"]], distinct=True, armed=False
     ) as points:
-        await STORIES[order["story"]].play(Scene(sessions, points))
+        await stories[order["story"]].play(Scene(sessions, points, Path(order["clock"]).parent))
     await engine.dispose()
 
 
-async def warm_up() -> None:
+async def warm_up(module: Any) -> None:
     """Play every story once: what SQLAlchemy makes of classes and statements is then there for
     all replicas.
     """
     with tempfile.TemporaryDirectory(prefix="rowlock-nursery-") as folder:
         async with sqlite_database(Path(folder) / "warm.db") as database:
-            await database.create_tables(Base.metadata)
-            for story in STORIES.values():
+            await database.create_tables(module.Base.metadata)
+            for story in module.STORIES.values():
                 async with database.session_factory.begin() as session:
                     session.add_all(story.rows())
                 with Failpoints(database.engine, armed=False) as points:
-                    await story.play(Scene(database.session_factory, points))
+                    await story.play(Scene(database.session_factory, points, Path(folder)))
 
 
-def be_a_replica(order: dict[str, Any]) -> None:
+def be_a_replica(order: dict[str, Any], stories: Mapping[str, Story]) -> None:
     """Play, and end this process without any of its parent's clean-up."""
     signal.alarm(REPLICA_S_MAX)
     try:
-        asyncio.run(play(order))
+        asyncio.run(play(order, stories))
     except BaseException:  # noqa: BLE001 - nothing of the parent may run in the child
         traceback.print_exc()
         os._exit(1)
@@ -112,14 +117,17 @@ def main() -> None:
     """Make replicas until the orders end."""
     logging.disable(logging.CRITICAL)
     create_async_engine("postgresql+asyncpg://")  # imports the driver, and connects to nothing
-    asyncio.run(warm_up())
-    assert threading.active_count() == 1
+    module = import_module(sys.argv[1] if sys.argv[1:] else f"{__package__}.stories")
+    asyncio.run(warm_up(module))
+    default_runtime().close()
+    while threading.active_count() > 1:  # threads of a graph that have not heard of it yet
+        time.sleep(0.001)
     gc.freeze()  # or the first collection of each replica would copy all of these pages
     tell(ready=True)
     while line := sys.stdin.readline():
         pid = os.fork()
         if pid == 0:
-            be_a_replica(json.loads(line))
+            be_a_replica(json.loads(line), module.STORIES)
         watch(pid)
 
 

@@ -12,6 +12,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
@@ -19,8 +20,10 @@ from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 from rowlock import Apply, Pipeline, PipelineItem, PipelineManager, Reset, Retry
 from rowlock.testing import Failpoints, Steps, stepping
 
-from ..host import Attachment, AttachmentPipeline, Run, RunPipeline, Volume, VolumePipeline
+from ..host import Attachment, AttachmentPipeline, Base, Run, RunPipeline, Volume, VolumePipeline
 from ..pipelines.related_scenes import GatheringPipeline, SharingPipeline, write_all
+
+__all__ = ["STORIES", "Base", "Scene", "Story", "work_together"]
 
 ROWS = 3
 """Where what is done for one row might spoil it for another; elsewhere one row says as much."""
@@ -30,10 +33,11 @@ ALWAYS_RENEWED: dict[str, Any] = {"lock_timeout": 30, "heartbeat_trigger": 29.99
 
 @dataclass
 class Scene:
-    """A replica while it plays a story."""
+    """A replica while it plays a story; `folder` is for what is to outlive it."""
 
     sessions: async_sessionmaker[AsyncSession]
     points: Failpoints
+    folder: Path
 
     @contextmanager
     def armed(self) -> Iterator[None]:

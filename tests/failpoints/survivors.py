@@ -14,7 +14,7 @@ import select
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -59,10 +59,10 @@ WATCHED: Final[dict[type[Any], list[str]]] = {
 class Nursery:
     """The process that makes replicas."""
 
-    def __init__(self) -> None:
-        """Start it and wait until it is warm."""
+    def __init__(self, stories: str = "tests.failpoints.stories") -> None:
+        """Start it for the stories of a module, and wait until it is warm."""
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.failpoints.nursery"],
+            [sys.executable, "-m", "tests.failpoints.nursery", stories],
             cwd=ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -153,7 +153,9 @@ _AT_WORK = text(
 """How many others have a statement that is being carried out."""
 
 
-async def may_be_written(database: TemporaryDatabase) -> bool:
+async def may_be_written(
+    database: TemporaryDatabase, models: Iterable[type[Any]] = tuple(WATCHED)
+) -> bool:
     """Whether nobody is in the middle of a transaction that others would have to wait for."""
     if database.dialect_name == "sqlite":
         return file_may_be_written(database)
@@ -166,7 +168,7 @@ async def may_be_written(database: TemporaryDatabase) -> bool:
         await asyncio.sleep(LOOKS_EVERY_S)
     try:
         async with database.engine.begin() as connection:
-            for model in WATCHED:
+            for model in models:
                 await connection.execute(
                     text(f"SELECT id FROM {model.__tablename__} FOR UPDATE NOWAIT")
                 )
@@ -177,12 +179,14 @@ async def may_be_written(database: TemporaryDatabase) -> bool:
     return True
 
 
-async def wait_for_the_server(database: TemporaryDatabase) -> None:
+async def wait_for_the_server(
+    database: TemporaryDatabase, models: Iterable[type[Any]] = tuple(WATCHED)
+) -> None:
     """Wait until the server has noticed that a replica is dead, and has rolled its transaction
     back.
     """
     for _ in range(LOOKS_MAX):
-        if await may_be_written(database):
+        if await may_be_written(database, models):
             return
         await asyncio.sleep(LOOKS_EVERY_S)
     raise AssertionError("the transaction of a dead replica is still open")

@@ -36,7 +36,7 @@ async def test_one_iteration_asks_a_bounded_number_of_nodes() -> None:
             most = max(most, asked)
 
     watcher = asyncio.create_task(watch())
-    await run.to_its_end(None)
+    await run.to_its_end()
     watcher.cancel()
     assert got(graph) == [1]
     assert 100 < most <= ASKS_MAX
@@ -104,7 +104,7 @@ async def test_one_iteration_begins_no_call_after_its_time() -> None:
             iterations[0] += 1
 
     counter = asyncio.create_task(count())
-    await run.to_its_end(None)
+    await run.to_its_end()
     counter.cancel()
     assert max(ran.count(iteration) for iteration in ran) == 2
 

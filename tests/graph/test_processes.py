@@ -8,13 +8,15 @@ import os
 import pickle
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from anyio import BrokenWorkerProcess
 
-from rowlock.errors import GraphTimeLimit
+from rowlock.errors import GraphError, GraphTimeLimit
 from rowlock.graph import Graph
 from rowlock.graph.lanes.processes import ADVICE, ProcessLane
 from rowlock.graph.scheduling.run import run_graph
@@ -67,6 +69,60 @@ def test_value_without_pickle_is_an_error() -> None:
     with pytest.raises((pickle.PicklingError, AttributeError, TypeError)) as caught:
         asyncio.run(run_graph(graph_of(str, [lambda: None])))
     assert caught.value.__notes__[0].startswith("in parse, lane 0")
+
+
+class Locked:
+    """What no process can be sent."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+
+    def method(self, value: object) -> object:
+        """Give back a value."""
+        return value
+
+
+def locked(_value: object) -> Locked:
+    """Return what cannot travel back."""
+    return Locked()
+
+
+def confused(_value: object) -> None:
+    """Fail as code of a host does."""
+    msg = "no such attribute"
+    raise AttributeError(msg)
+
+
+@pytest.mark.parametrize(
+    ("function", "value", "note"),
+    [
+        (locked, 1, "the result cannot be pickled: return plain data"),
+        (id, Locked(), "the value cannot be pickled: hand on plain data"),
+        (Locked().method, 1, "the function cannot be pickled: on='process' needs a function that"),
+        (confused, 1, None),
+    ],
+)
+def test_what_cannot_travel_is_named(function: Any, value: object, note: str | None) -> None:
+    """A host would read of a local object, and not learn what to change."""
+    graph = Graph()
+    graph.source([value]).map(function, on="process", name="parse").sink(id)
+    with pytest.raises((pickle.PicklingError, AttributeError, TypeError)) as caught:
+        asyncio.run(run_graph(graph))
+    notes = caught.value.__notes__
+    assert notes[-1] == "in parse, lane 0"
+    assert [one.startswith(note or "") for one in notes[:-1]] == ([] if note is None else [True])
+
+
+def test_function_that_no_child_finds_is_a_mistake() -> None:
+    """A host would learn from its first value that a child process cannot have its function."""
+
+    def within(value: object) -> object:
+        return value
+
+    flow = Graph().source([1])
+    with pytest.raises(GraphError, match=r"own of .*test_processes: .* no function within"):
+        flow.map(within, on="process", name="own")
+    assert flow.map(process_id, on="process", name="own") is not None
 
 
 def test_child_that_dies_is_an_error() -> None:

@@ -281,7 +281,7 @@ async def test_no_host_code_under_the_mutex(place: str, end: str) -> None:
     run = GraphRun(graph)
     run.scheduler._mutex = mutex = HeldBy()  # type: ignore[assignment]
     try:
-        await run.to_its_end(None)
+        await run.to_its_end()
     except LookupError:
         assert end == "error"
     assert {"source", "function", "close", "hook", "__del__"} <= looked
@@ -307,7 +307,7 @@ async def test_rejected_value_is_dropped_after_the_mutex() -> None:
     graph.begin_run()
     run = GraphRun(graph)
     run.scheduler._mutex = mutex = HeldBy()  # type: ignore[assignment]
-    await run.to_its_end(None)
+    await run.to_its_end()
     assert holders == [0]
 
 

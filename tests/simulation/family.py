@@ -18,8 +18,8 @@ from rowlock.testing import Scenario
 from rowlock.testing.simulation import World
 
 from .book import Book, Place
-from .pipelines import Director, SimulatedPipeline
-from .schedule import KINDS, draw_rows
+from .pipelines import Director
+from .schedule import KINDS, draw_rows, with_graphs
 from .services import Services
 from .tables import MODELS, TABLES, WATCHED, orphans
 from .verdict import judge_writes, noted
@@ -42,7 +42,7 @@ class Family(Scenario):
         self.director = Director(
             world.random, self.book, self._exists, is_calm=lambda: world.is_calm
         )
-        self.kinds: tuple[type[SimulatedPipeline], ...] = world.random.choice(KINDS)
+        self.kinds = with_graphs(world.random.choice(KINDS), world.seed)
         self.drawn = draw_rows(world.random, self.kinds)
         self.service = Services(self.book)
         self._asked = 0

@@ -8,7 +8,7 @@ soon as the disturbance is over, every attempt does its work.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Any, Final
@@ -25,6 +25,7 @@ from rowlock import (
     Reset,
     Retry,
 )
+from rowlock.graph import GraphPipeline, Items, Outcomes
 
 from .book import Book, Place, Work
 from .tables import Fleet, Instance, Job, Mount, Volume
@@ -288,6 +289,46 @@ class JobPipeline(SimulatedPipeline):
     model, intent = Job, (Job.wanted,)
 
 
+class GraphOfRows(GraphPipeline[Any], SimulatedPipeline):
+    """Has its rows pass through one graph: they are looked at alone, then together, and then each
+    is worked on as in any other pipeline.
+    """
+
+    workers_num = 3
+
+    def __init__(self, replica: str, director: Director) -> None:
+        """Build it with the settings of the class."""
+        super().__init__(replica=replica, director=director)  # type: ignore[call-arg]
+
+    def build(self, items: Items[Any]) -> Outcomes:
+        """Through lanes of its own, and a call that rows share."""
+        return (
+            items.amap(self.look, lanes=2, timeout=60)
+            .amap_batch(self.look_at_all, size=3, within=0.1)
+            .amap(self.perform, lanes=3, keep_order=lambda item: item.id)
+        )
+
+    async def look(self, item: PipelineItem[Any]) -> PipelineItem[Any]:
+        """Take a moment."""
+        await asyncio.sleep(0.01)
+        return item
+
+    async def look_at_all(self, items: Sequence[PipelineItem[Any]]) -> Sequence[PipelineItem[Any]]:
+        """Take a moment for several rows."""
+        await asyncio.sleep(0.05)
+        return items
+
+    async def perform(self, item: PipelineItem[Any]) -> Outcome:
+        """Do as the director says."""
+        return await self.director.perform(self, item)
+
+
+class JobGraphPipeline(GraphOfRows):
+    """Works on jobs in a graph."""
+
+    model, intent = Job, (Job.wanted,)
+
+
 class MountPipeline(SimulatedPipeline):
     """Locks the one volume of a mount."""
 
@@ -304,12 +345,20 @@ class VolumePipeline(SimulatedPipeline):
     model, intent = Volume, (Volume.wanted,)
 
 
+class VolumeGraphPipeline(GraphOfRows):
+    """Works on volumes in a graph."""
+
+    model, intent = Volume, (Volume.wanted,)
+
+
 PIPELINES: Final[tuple[type[SimulatedPipeline], ...]] = (
     FleetPipeline,
     InstancePipeline,
     JobPipeline,
+    JobGraphPipeline,
     MountPipeline,
     VolumePipeline,
+    VolumeGraphPipeline,
 )
 
 

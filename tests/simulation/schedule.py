@@ -25,20 +25,28 @@ from .pipelines import (
     Director,
     FleetPipeline,
     InstancePipeline,
+    JobGraphPipeline,
     JobPipeline,
     MountPipeline,
     SimulatedPipeline,
+    VolumeGraphPipeline,
     VolumePipeline,
 )
 from .replicas import GRACES_S, Replica, SteppedReplica
 from .services import Services
-from .tables import fill, orphans
+from .tables import Fleet, Instance, Job, Mount, fill, orphans
 from .verdict import judge, unsettled
 
 LEVELS: Final = (FleetPipeline, InstancePipeline, JobPipeline)
 SHARING: Final = (MountPipeline, VolumePipeline)
 KINDS: Final = ((*LEVELS,), LEVELS[:2], LEVELS[1:], SHARING, SHARING, (*LEVELS, *SHARING))
 """Which pipelines work beside each other."""
+IN_GRAPHS: Final[dict[type[SimulatedPipeline], type[SimulatedPipeline]]] = {
+    JobPipeline: JobGraphPipeline,
+    VolumePipeline: VolumeGraphPipeline,
+}
+GRAPHS_EVERY: Final = 5
+"""In each fifth run rows pass through graphs."""
 TICK_S: Final = 0.3
 SETTLE_S_MAX: Final = 60.0
 """In what time all must have settled once the disturbance is over. The longest way there: an
@@ -82,7 +90,7 @@ class Schedule:
         self._lives: list[Replica] = []
         self._busy: list[Exchange] = []
         self._asked = 0
-        self._kinds: tuple[type[SimulatedPipeline], ...] = rng.choice(KINDS)
+        self._kinds = with_graphs(rng.choice(KINDS), seed)
         self._rows = draw_rows(rng, self._kinds)
 
     async def play(self) -> None:
@@ -262,23 +270,31 @@ class Schedule:
         return {(table, key) for (key,) in rows}
 
 
+def with_graphs(
+    kinds: tuple[type[SimulatedPipeline], ...], seed: int
+) -> tuple[type[SimulatedPipeline], ...]:
+    """Return the pipelines of a run: in some, those whose rows pass through graphs."""
+    return kinds if seed % GRAPHS_EVERY else tuple(IN_GRAPHS.get(kind, kind) for kind in kinds)
+
+
 def draw_rows(rng: Random, kinds: tuple[type[Any], ...]) -> dict[str, list[dict[str, int]]]:
     """Return a few rows for the pipelines of `kinds`, by table."""
     rows: dict[str, list[dict[str, int]]] = {}
-    if LEVELS[1] in kinds:
+    models = {kind.model for kind in kinds}
+    if Instance in models:
         fleets = rng.randint(1, 2)
         instances = [
             {"id": n, "fleet_id": rng.randint(1, fleets)} for n in range(1, rng.randint(2, 3) + 1)
         ]
         rows["instances"] = instances
-        if LEVELS[0] in kinds:
+        if Fleet in models:
             rows["fleets"] = [{"id": n} for n in range(1, fleets + 1)]
-        if LEVELS[2] in kinds:
+        if Job in models:
             rows["jobs"] = [
                 {"id": n, "instance_id": rng.choice(instances)["id"]}
                 for n in range(1, rng.randint(2, 4) + 1)
             ]
-    if SHARING[0] in kinds:
+    if Mount in models:
         rows["volumes"] = [{"id": 1}]
         rows["mounts"] = [{"id": n, "volume_id": 1} for n in (1, 2)]
     return rows

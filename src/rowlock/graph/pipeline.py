@@ -129,7 +129,6 @@ class GraphPipeline(Pipeline[ModelT], reserved=False):
                 build,
                 name=self.name,
                 leaves=OUTCOMES,
-                shows_values=False,
                 reports=_Events(self.name),
             )
         except AttributeError as error:

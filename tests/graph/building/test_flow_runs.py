@@ -188,9 +188,6 @@ async def test_calls_in_processes() -> None:
     )
     found = await ran(lambda flow: flow.map_batch(all_squares, size=4, on="process"), range(6))
     assert found == expected
-    with pytest.raises(Exception, match=r"pickle|local object") as raised:
-        await ran(lambda flow: flow.map(lambda one: one, on="process", name="own"), range(2))
-    assert raised.value.__notes__ == ["in own, lane 0, with 0"]
 
 
 VARIABLE: contextvars.ContextVar[str] = contextvars.ContextVar("VARIABLE", default="unset")

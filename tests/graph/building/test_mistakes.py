@@ -33,6 +33,16 @@ class Called:
         return value
 
 
+class Unshown:
+    """What no error is to show: its text is the host's, and may be secret."""
+
+    def __repr__(self) -> str:
+        raise AssertionError
+
+
+unshown = Unshown()
+
+
 def used_twice(flow: Flow[Any]) -> None:
     """Give one flow two readers."""
     flow.map(str)
@@ -113,6 +123,25 @@ MISTAKES: list[tuple[Callable[[Flow[Any]], Any], str]] = [
     (lambda flow: flow.graph.source([1], on="threads"), "on is 'threads'"),
     (lambda flow: flow.graph.source(yielded), "call it first"),
     (lambda flow: flow.graph.source(3), "not iterable"),
+    (lambda flow: flow.map(str, on_error=3), "on_error is 3, which cannot be called"),
+    (lambda flow: flow.amap(awaited, on_error=awaited), "on_error is a coroutine function"),
+    (lambda flow: flow.flat_map(range, on_error=awaited), "on_error is a coroutine function"),
+    (lambda flow: flow.fan_out(range, None), "through is None, which cannot be called"),
+    (lambda flow: flow.map(str, name=3), "name is 3; it must be a text"),
+    (lambda flow: flow.merge(3), "joined with flows, not with 3"),
+    (lambda flow: flow.zip(None), "joined with flows, not with None"),
+    (lambda flow: flow.merge_ordered([]), "joined with flows, not with a value of type list"),
+    (lambda flow: flow.graph.on_start(3), "a hook is called: 3 cannot be"),
+    (lambda flow: flow.graph.on_end("x"), "a hook is called: 'x' cannot be"),
+    (lambda flow: Graph(None), "name is None; it must be a text"),
+    (lambda flow: flow.map(lambda one: one, on="process", name="own"), "own of .*lambda"),
+    (lambda flow: flow.map_batch(partial(lambda one: one), size=2, on="process"), "lambda"),
+    (lambda flow: flow.map(unshown), "a value of type Unshown cannot be called"),
+    (lambda flow: flow.graph.source(unshown), "a value of type Unshown cannot be read"),
+    (lambda flow: flow.map(str, lanes=unshown), "lanes is a value of type Unshown"),
+    (lambda flow: flow.map(str, on=unshown), "on is a value of type Unshown"),
+    (lambda flow: flow.batch(2, within=unshown), "within is a value of type Unshown"),
+    (lambda flow: flow.map(partial(awaited, unshown)), "awaited is a coroutine function"),
     (lambda flow: flow.map(str, on="threads"), "one of 'loop', 'thread', 'process'"),
     (lambda flow: flow.map_batch(list, size=2, on="threads"), "on is 'threads'"),
     (lambda flow: flow.flat_map(range, on="threads"), "one of 'loop', 'thread'"),

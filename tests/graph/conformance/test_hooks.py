@@ -22,7 +22,7 @@ async def test_always_call_on_finished_without_threads() -> None:
     ends: list[BaseException | None] = []
     graph = line_of(values=[1])
     graph.on_end(ends.append)
-    with pytest.raises(GraphError, match="threads must be at least 1"):
+    with pytest.raises(GraphError, match="threads is 0"):
         await run_graph(graph, threads=0)
     assert [type(error) for error in ends] == [GraphError]
 

@@ -145,7 +145,7 @@ async def test_error_behind_a_throttled_input_ends_the_run() -> None:
     numbers = graph.source(iter(range(100)), on="thread")
     numbers.map(fails_at_ten, lanes=2, on="process").sink(id, on="loop")
     with pytest.raises(AssertionError) as raised:
-        await run_graph(graph)
+        await run_graph(graph, shows_values=True)
     assert any("with 10" in note for note in raised.value.__notes__)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import threading
 import weakref
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 
 from rowlock.graph import Flow, StandingGraph
 
-from .scenes import settled
+from .scenes import Gate, settled
 
 
 class Value:
@@ -140,3 +141,43 @@ async def test_no_value_is_dropped_under_the_mutex() -> None:
             del submits
     assert len(seen) > 150
     assert all(seen)
+
+
+async def test_a_value_that_waits_outside_is_forgotten() -> None:
+    """A full graph would keep the bodies of all callers that were cancelled meanwhile."""
+    gate = Gate()
+    async with StandingGraph[Any, Any](lambda flow: flow.amap(gate.passed)) as graph:
+        inside = [asyncio.create_task(graph.submit(number)) for number in range(graph.capacity)]
+        await settled()
+        (found,) = await submitted(graph, "waits")
+        await settled()
+        assert found() is None
+        assert not any(one.done() for one in inside)
+        gate.open()
+        await asyncio.gather(*inside)
+
+
+async def test_a_late_result_is_not_dropped_under_the_mutex() -> None:
+    """Code of the host that waits would stop the graph, or deadlock with it."""
+    flows: list[Flow[Any]] = []
+    seen: list[bool] = []
+    begun, go_on = threading.Event(), threading.Event()
+
+    def late(_value: Any) -> Loud:
+        begun.set()
+        go_on.wait()
+        return Loud(flows[0], seen)
+
+    def build(flow: Flow[Any]) -> Flow[Any]:
+        flows.append(flow)
+        return flow.map(late)
+
+    async with StandingGraph(build) as graph:
+        submit = asyncio.create_task(graph.submit(1))
+        await asyncio.to_thread(begun.wait)
+        submit.cancel()
+        await settled()
+        go_on.set()
+        await asyncio.wait([submit])
+        assert await graph.submit(2)
+    assert seen == [True, True]

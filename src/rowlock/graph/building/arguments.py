@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 from typing import Any, Final, TypeVar
 
-from rowlock.errors import GraphError
+from rowlock.errors import GraphError, shorten
 from rowlock.graph.processor import Place
 
 LANES_MAX: Final = 10_000
@@ -21,8 +22,52 @@ BUFFER_MAX: Final = 1_000_000
 WIDTH_MAX: Final = 10_000
 PARTS_MAX: Final = 1_000_000
 WITHIN_S_MAX: Final = 3600.0
+SHOWN_CHARS_MAX: Final = 60
+"""How much of a wrong number or text stands in the error about it."""
 
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
+
+
+def shown(value: object) -> str:
+    """Return how an error calls a wrong argument: a number or a text as it is, anything else by its
+    type, since its content and its ``repr`` are the host's.
+    """
+    if value is None or type(value) in {bool, int, float, str, timedelta}:
+        return shorten(repr(value), chars_max=SHOWN_CHARS_MAX)
+    return f"a value of type {type(value).__qualname__}"
+
+
+def name_of(function: object) -> str:
+    """Return what an operator is called after a function: its own name, or that of its class."""
+    while isinstance(function, partial):
+        function = function.func
+    name: object = None
+    with suppress(Exception):  # an object of the host may have any attributes
+        name = getattr(function, "__name__", None)
+    found = name if isinstance(name, str) and name else type(function).__name__
+    return "function" if found == "<lambda>" else found
+
+
+def check_name(name: object) -> None:
+    """Check the name of a graph or of an operator.
+
+    Raises:
+        GraphError: it is no text.
+    """
+    if not isinstance(name, str):
+        msg = f"name is {shown(name)}; it must be a text"
+        raise GraphError(msg)
+
+
+def check_type(name: str, value: object, kind: type) -> None:
+    """Check an argument that is to be of one type.
+
+    Raises:
+        GraphError: it is of another.
+    """
+    if not isinstance(value, kind):
+        msg = f"{name} is {shown(value)}; it must be a {kind.__name__}"
+        raise GraphError(msg)
 
 
 def bounded(name: str, value: int, *, low: int = 1, high: int) -> int:
@@ -32,22 +77,26 @@ def bounded(name: str, value: int, *, low: int = 1, high: int) -> int:
         GraphError: it is no whole number from `low` to `high`.
     """
     if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
-        msg = f"{name} is {value!r}; it must be a whole number from {low:,} to {high:,}"
+        msg = f"{name} is {shown(value)}; it must be a whole number from {low:,} to {high:,}"
         raise GraphError(msg)
     return value
 
 
-def seconds_of(name: str, value: timedelta | float | None, *, high: float) -> float | None:
+def seconds_of(
+    name: str, value: timedelta | float | None, *, high: float, may_be_0: bool = False
+) -> float | None:
     """Return a time in seconds; None is no limit.
 
     Raises:
-        GraphError: it is not above 0, or above `high` seconds.
+        GraphError: it is below 0, or 0 where that may not be, or above `high` seconds.
     """
     if value is None:
         return None
     seconds = value.total_seconds() if isinstance(value, timedelta) else value
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds <= high:
-        msg = f"{name} is {value!r}; it must be above 0 and at most {high:g} seconds"
+    is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+    if not (is_number and 0 <= seconds <= high and (seconds or may_be_0)):
+        low = "at least 0" if may_be_0 else "above 0"
+        msg = f"{name} is {shown(value)}; it must be {low} and at most {high:g} seconds"
         raise GraphError(msg)
     return float(seconds)
 
@@ -59,7 +108,7 @@ def check_place(place: Place, *allowed: Place) -> None:
         GraphError: it is none of the `allowed` places.
     """
     if place not in allowed:
-        msg = f"on is {place!r}; it must be one of {', '.join(map(repr, allowed))}"
+        msg = f"on is {shown(place)}; it must be one of {', '.join(map(repr, allowed))}"
         raise GraphError(msg)
 
 
@@ -97,10 +146,25 @@ def check_function(function: object, *, awaited: bool = False) -> None:
         GraphError: it cannot be called, or its coroutine would never be awaited.
     """
     if not callable(function):
-        msg = f"{function!r} cannot be called"
+        msg = f"{shown(function)} cannot be called"
         raise GraphError(msg)
     if not awaited and is_coroutine_function(function):
-        msg = f"{function!r} is a coroutine function: use the operator whose name begins with a"
+        name = name_of(function)
+        msg = f"{name} is a coroutine function: use the operator whose name begins with a"
+        raise GraphError(msg)
+
+
+def check_helper(name: str, function: object) -> None:
+    """Check a function that is called beside that of an operator, such as a key.
+
+    Raises:
+        GraphError: it cannot be called, or its coroutine would never be awaited.
+    """
+    if not callable(function):
+        msg = f"{name} is {shown(function)}, which cannot be called"
+        raise GraphError(msg)
+    if is_coroutine_function(function):
+        msg = f"{name} is a coroutine function, which is not awaited: give one that is not async"
         raise GraphError(msg)
 
 

@@ -14,8 +14,10 @@ from rowlock.graph.building.arguments import (
     WITHIN_S_MAX,
     bounded,
     check_function,
+    check_helper,
     check_place,
     functions_of,
+    name_of,
     seconds_of,
 )
 from rowlock.graph.building.operators import (
@@ -26,7 +28,6 @@ from rowlock.graph.building.operators import (
     add_ordered_lanes,
     call_lane,
     in_process,
-    name_of,
     order_of,
 )
 from rowlock.graph.processor import Place, Processor
@@ -100,6 +101,7 @@ def _check_drops(end: OpenEnd, options: CallOptions, use: Use) -> None:
     if use is select:
         end.check_drops("filter()")
     if options.on_error is not None:
+        check_helper("on_error", options.on_error)
         end.check_drops("on_error")
 
 
@@ -125,6 +127,8 @@ def add_flat_calls(
         msg = f"{operator}() reads in the loop or in a thread; use map(on='process') and unbatch()"
         raise GraphError(msg)
     check_place(options.on, "loop", "thread")
+    if options.on_error is not None:
+        check_helper("on_error", options.on_error)
     calls = functions_of(function, options.lanes, awaited=awaited)
     name = options.name or name_of(calls[0])
     made: list[Processor] = [
@@ -187,7 +191,7 @@ def _batch_lane(
     function: Any, end: OpenEnd, size: int, *, place: Place, awaited: bool, name: str
 ) -> Processor:
     if place == "process":
-        function, awaited = in_process(function), True
+        function, awaited = in_process(function, name=name), True
     if awaited:
         lane = AsyncBatchMapProcessor(function, size=size, name=name, carrier=end.carrier)
         lane.place = place

@@ -34,7 +34,7 @@ from rowlock.graph.building.arguments import (
     BUFFER_MAX,
     WIDTH_MAX,
     bounded,
-    check_function,
+    check_helper,
 )
 from rowlock.graph.building.call_operators import (
     BatchOptions,
@@ -63,6 +63,7 @@ from rowlock.graph.stock.copies import DuplicateProcessor
 from rowlock.graph.stock.joins import OrderedMergeProcessor, ResizeProcessor, ZipProcessor
 from rowlock.graph.stock.limits import BufferProcessor, LimitProcessor
 from rowlock.graph.stock.maps import consume, pass_on, select
+from rowlock.graph.unawaited import not_awaited
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -288,8 +289,9 @@ class Flow(Generic[T_co, L]):
             parts_max: how many parts a value may have.
             name: as above.
         """
+        check_helper("through", through)
         begun = FanOut(self._end, parts, groups=groups, parts_max=parts_max, name=name)
-        inside = through(Flow(begun.parts))
+        inside = not_awaited(through(Flow(begun.parts)))
         return Flow(begun.gathered(inside._end if isinstance(inside, Flow) else None))
 
     def limit(self, count: int) -> Flow[T_co, L]:
@@ -307,18 +309,24 @@ class Flow(Generic[T_co, L]):
         self, predicate: Callable[[T_co], object], *, on: SyncPlace = "loop"
     ) -> tuple[Flow[T_co, L], Flow[T_co, L]]:
         """Return a flow of the values for which `predicate` is true, and one of the others."""
-        check_function(predicate)
-        yes, no = routed(self._end, 2, lambda one: 0 if predicate(one) else 1, on=on, name="split")
+        check_helper("predicate", predicate)
+        yes, no = routed(
+            self._end, 2, lambda one: 0 if not_awaited(predicate(one)) else 1, on=on, name="split"
+        )
         return Flow(yes), Flow(no)
 
     def partition(
         self, count: int, key: Callable[[T_co], object], *, on: SyncPlace = "loop"
     ) -> list[Flow[T_co, L]]:
         """Return `count` flows; values with an equal key go the same way."""
-        check_function(key)
+        check_helper("key", key)
         width = bounded("count", count, high=WIDTH_MAX)
         ends = routed(
-            self._end, width, lambda value: hash(key(value)) % width, on=on, name="partition"
+            self._end,
+            width,
+            lambda value: hash(not_awaited(key(value))) % width,
+            on=on,
+            name="partition",
         )
         return [Flow(end) for end in ends]
 
@@ -331,7 +339,7 @@ class Flow(Generic[T_co, L]):
     def merge(self, *flows: Flow[U, L]) -> Flow[T_co | U, L]:
         """Return a flow of the values of this one and of others, as they come."""
         merge = ResizeProcessor(1 + len(flows), 1)
-        return Flow(joined(self._end, [flow._end for flow in flows], merge, name="merge"))
+        return Flow(joined(self._end, flows, merge, name="merge"))
 
     def zip(self, flow: Flow[U, L], *, ahead: int = 16) -> Flow[tuple[T_co, U], L]:
         """Return a flow of pairs, up to the end of the shorter flow; one flow may be `ahead` values
@@ -339,7 +347,7 @@ class Flow(Generic[T_co, L]):
         """
         self._end.check_bare("zip")
         pairs = ZipProcessor(2, ahead=bounded("ahead", ahead, high=AHEAD_MAX))
-        return Flow(joined(self._end, [flow._end], pairs, name="zip"))
+        return Flow(joined(self._end, [flow], pairs, name="zip"))
 
     def merge_ordered(
         self, *flows: Flow[U, L], key: Callable[[T_co | U], Any] | None = None
@@ -349,9 +357,9 @@ class Flow(Generic[T_co, L]):
         """
         self._end.check_bare("merge_ordered")
         if key is not None:
-            check_function(key)
+            check_helper("key", key)
         merge = OrderedMergeProcessor(1 + len(flows), key=key)
-        return Flow(joined(self._end, [flow._end for flow in flows], merge, name="merge_ordered"))
+        return Flow(joined(self._end, flows, merge, name="merge_ordered"))
 
     def sink(
         self,

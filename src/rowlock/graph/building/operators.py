@@ -15,9 +15,15 @@ from functools import partial
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from rowlock.errors import GraphError
-from rowlock.graph.building.arguments import AHEAD_MAX, bounded, check_function, check_place
+from rowlock.graph.building.arguments import (
+    AHEAD_MAX,
+    bounded,
+    check_helper,
+    check_place,
+    shown,
+)
 from rowlock.graph.building.topology import Topology
-from rowlock.graph.lanes.processes import ProcessLane
+from rowlock.graph.lanes.processes import ProcessLane, check_travels
 from rowlock.graph.ports import OutputPort
 from rowlock.graph.processor import Place, Processor
 from rowlock.graph.stock.carriers import BARE, Carrier, SyncPlace
@@ -126,14 +132,6 @@ def _added(
     return [port for each in processors for port in each.outputs]
 
 
-def name_of(function: object) -> str:
-    """Return what an operator is called after a function: its own name, or that of its class."""
-    while isinstance(function, partial):
-        function = function.func
-    found = getattr(function, "__name__", type(function).__name__)
-    return "function" if found == "<lambda>" else found
-
-
 def source_of(
     items: Iterable[Any] | AsyncIterable[Any], place: Place | None, *, name: str
 ) -> Processor:
@@ -161,12 +159,17 @@ def source_of(
 def _check_readable(items: object) -> None:
     if not isinstance(items, Iterable) and not hasattr(items, "__getitem__"):
         reason = "call it first" if callable(items) else "it is not iterable"
-        msg = f"{items!r} cannot be read: {reason}"
+        msg = f"{shown(items)} cannot be read: {reason}"
         raise GraphError(msg)
 
 
-def in_process(function: Callable[[Any], Any]) -> Callable[[Any], Awaitable[Any]]:
-    """Return a coroutine function that has a lane's calls made in child processes."""
+def in_process(function: Callable[[Any], Any], *, name: str) -> Callable[[Any], Awaitable[Any]]:
+    """Return a coroutine function that has a lane's calls made in child processes.
+
+    Raises:
+        GraphError: no child process can find the function.
+    """
+    check_travels(function, operator=name)
     return partial(ProcessLane().call, function)
 
 
@@ -181,7 +184,7 @@ def call_lane(
 ) -> Lane:
     """Return a lane that calls a function where the host wants it called."""
     if place == "process":
-        awaited = in_process(function)
+        awaited = in_process(function, name=name)
         lane = AsyncMapProcessor(awaited, use=use, carrier=carrier, on_error=on_error, name=name)
         lane.place = place
         return lane
@@ -278,15 +281,25 @@ def routed(
     return branches(end, route, name=name)
 
 
-def joined(end: OpenEnd, others: Sequence[OpenEnd], processor: Processor, *, name: str) -> OpenEnd:
-    """Add a node with one input for each end, and return the end behind it.
+def joined(end: OpenEnd, flows: Sequence[object], processor: Processor, *, name: str) -> OpenEnd:
+    """Add a node with one input for an end and for each of other flows, and return the end behind
+    it.
 
     Raises:
-        GraphError: the ends do not belong together.
+        GraphError: one is no flow, or does not belong to the end.
     """
+    others = [_end_of(flow) for flow in flows]
     end.check_joins(others)
-    flows = [each.use() for each in (end, *others)]
-    return end.behind(add_join(end.graph, flows, processor, name=name))
+    outputs = [each.use() for each in (end, *others)]
+    return end.behind(add_join(end.graph, outputs, processor, name=name))
+
+
+def _end_of(flow: object) -> OpenEnd:
+    end = getattr(flow, "_end", None)
+    if not isinstance(end, OpenEnd):
+        msg = f"a flow is joined with flows, not with {shown(flow)}"
+        raise GraphError(msg)
+    return end
 
 
 def order_of(
@@ -304,11 +317,11 @@ def order_of(
     """
     if keep_order is False:
         if ahead is not None:
-            msg = f"ahead={ahead!r} without keep_order"
+            msg = f"ahead is {shown(ahead)}, without keep_order"
             raise GraphError(msg)
         return None
     key = None if keep_order is True else keep_order
     if key is not None:
-        check_function(key)
+        check_helper("keep_order", key)
     bound = 2 * lanes if ahead is None else bounded("ahead", ahead, high=AHEAD_MAX)
     return Order(key, bound, "loop" if place == "loop" else "thread", carrier)

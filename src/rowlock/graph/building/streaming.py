@@ -7,8 +7,10 @@ from contextlib import AbstractAsyncContextManager
 from datetime import timedelta
 from typing import TypeVar
 
+from rowlock.graph.building.arguments import check_type
 from rowlock.graph.building.flow import Flow
 from rowlock.graph.lanes.runtime import GraphRuntime
+from rowlock.graph.scheduling.settings import run_settings
 from rowlock.graph.scheduling.stream import stream_output
 
 T = TypeVar("T")
@@ -22,6 +24,7 @@ def stream_graph(
     grace: timedelta | float | None = None,
     threads: int | None = None,
     runtime: GraphRuntime | None = None,
+    shows_values: bool = False,
 ) -> AbstractAsyncContextManager[AsyncIterator[T]]:
     """Run the graph of `flow` in the block, and give its values as they come.
 
@@ -35,16 +38,19 @@ def stream_graph(
         grace: seconds that calls in threads may go on after the end.
         threads: how many calls may run in threads at the same time.
         runtime: whose threads; those of this process by default.
+        shows_values: the note on an error quotes the value of its call, shortened.
 
     Raises:
-        GraphError: the flow has a reader, the graph is incomplete, or it has run.
+        GraphError: the flow has a reader, the graph is incomplete, or it has run, or an argument is
+            wrong.
     """
-    return stream_output(
-        flow.graph,
-        flow.last_output("stream"),
+    check_type("flow", flow, Flow)
+    settings = run_settings(
         time_limit=time_limit,
         keep_going=keep_going,
         grace=grace,
         threads=threads,
         runtime=runtime,
+        shows_values=shows_values,
     )
+    return stream_output(flow.graph, flow.last_output("stream"), settings)

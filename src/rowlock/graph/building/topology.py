@@ -17,6 +17,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from rowlock.clock import stopwatch
 from rowlock.errors import GraphError, shorten
+from rowlock.graph.building.arguments import check_name, shown
 from rowlock.graph.ports import EMPTY, Changes, Edge, InputPort, OutputPort, PortOwner, connect
 from rowlock.graph.processor import NodeStatus, Processor
 
@@ -27,7 +28,10 @@ CHECKED_AT_ONCE: Final = 1000
 """How many nodes are checked before the event loop may do something else."""
 
 VALUE_CHARS_MAX: Final = 200
-"""How much of a value stands in the note on an error."""
+"""How much of a value stands in the note on an error, where values are shown at all."""
+
+NOTES_MAX: Final = 16
+"""An error that has so many notes gets no more."""
 
 StartHook: TypeAlias = Callable[[], Awaitable[object] | object]
 EndHook: TypeAlias = Callable[[BaseException | None], Awaitable[object] | object]
@@ -37,6 +41,7 @@ class Node(PortOwner):
     """A processor in a graph, with what its scheduler knows of it.
 
     Attributes:
+        graph: that it is in.
         index: its number, in the order of adding.
         operator: the name of the operator it belongs to.
         lane: its number within the operator, from 0.
@@ -63,6 +68,7 @@ class Node(PortOwner):
         "calls",
         "ended_at",
         "error",
+        "graph",
         "hand",
         "has_timer",
         "index",
@@ -82,8 +88,11 @@ class Node(PortOwner):
         "timer",
     )
 
-    def __init__(self, processor: Processor, *, index: int, operator: str, lane: int) -> None:
+    def __init__(
+        self, graph: Topology, processor: Processor, *, index: int, operator: str, lane: int
+    ) -> None:
         super().__init__()
+        self.graph = graph
         self.processor = processor
         self.index = index
         self.operator = operator
@@ -126,12 +135,14 @@ class Topology:
         start_hooks: what `on_start` was given.
         end_hooks: what `on_end` was given; those for `always` last.
         has_run: a run has begun, so nothing can be added.
+        shows_values: notes on errors quote the values of calls.
         later_errors: what was raised after the error that ended the run; the first ones.
         stopwatch: tells the time of its run, in seconds, in any thread.
         started_at, ended_at: when its run began and ended; None if it did not.
     """
 
     def __init__(self, name: str = "graph") -> None:
+        check_name(name)
         self.name = name
         self.nodes: list[Node] = []
         self.edges: list[Edge[Any]] = []
@@ -139,6 +150,7 @@ class Topology:
         self.changes = Changes()
         self.start_hooks: list[StartHook] = []
         self.has_run = False
+        self.shows_values = False
         self.later_errors: list[RaisedLater] = []
         self.stopwatch = stopwatch()
         self.started_at: float | None = None
@@ -183,6 +195,7 @@ class Topology:
         if len(self.nodes) + len(processors) > NODES_MAX:
             msg = f"{self.name!r} would have more than {NODES_MAX:,} nodes"
             raise GraphError(msg)
+        check_name(name)
         operator = self._unused_name(name or processors[0].name)
         for lane, processor in enumerate(processors):
             self._add_node(processor, operator, lane)
@@ -236,6 +249,7 @@ class Topology:
     def on_start(self, hook: StartHook) -> None:
         """Have `hook` called before the first call of a run; a coroutine is awaited. In order."""
         self._check_open()
+        _check_hook(hook)
         self.start_hooks.append(hook)
 
     def on_end(self, hook: EndHook, *, always: bool = False) -> None:
@@ -245,6 +259,7 @@ class Topology:
         following ones from being called, except those for `always`, which come last.
         """
         self._check_open()
+        _check_hook(hook)
         (self._always if always else self._ends).append(hook)
 
     def checks(self) -> Iterator[None]:
@@ -318,7 +333,7 @@ class Topology:
         if processor.owner is not None:
             msg = f"{operator} (lane {lane}) is in a graph already: a processor is used once"
             raise GraphError(msg)
-        node = Node(processor, index=len(self.nodes), operator=operator, lane=lane)
+        node = Node(self, processor, index=len(self.nodes), operator=operator, lane=lane)
         processor.owner = node
         for port in ports:
             port.owner = node
@@ -336,22 +351,33 @@ def node_of(port: InputPort[Any] | OutputPort[Any]) -> Node:
     return owner
 
 
+def _check_hook(hook: object) -> None:
+    if not callable(hook):
+        msg = f"a hook is called: {shown(hook)} cannot be"
+        raise GraphError(msg)
+
+
 def add_place(error: BaseException, processor: Processor) -> None:
-    """Add a note to `error` about where it was raised: operator, lane and value."""
-    with suppress(Exception):
-        error.add_note(_place_of(processor))
+    """Add a note to `error` about where it was raised: operator and lane, and the value if the host
+    asked for that. The one way in which values of a graph get into errors, and so into logs.
+    """
+    with suppress(BaseException):  # an error of the host may refuse notes in any way
+        notes, note = getattr(error, "__notes__", ()), _place_of(processor)
+        # One object may be raised for each of a million values.
+        if note not in notes and len(notes) < NOTES_MAX:
+            error.add_note(note)
 
 
 def _place_of(processor: Processor) -> str:
-    node, value = processor.owner, processor.subject()
-    place = f"in {processor.name}"
-    if isinstance(node, Node):
-        place = f"in {node.operator}, lane {node.lane}"
-    if value is EMPTY:
+    node = processor.owner
+    if not isinstance(node, Node):
+        return f"in {processor.name}"
+    place = f"in {node.operator}, lane {node.lane}"
+    if not node.graph.shows_values or (value := processor.subject()) is EMPTY:
         return place
     try:
         text = shorten(repr(value), chars_max=VALUE_CHARS_MAX)
-    except Exception:  # noqa: BLE001  # a value that cannot be shown must not hide the error
+    except BaseException:  # noqa: BLE001  # a value that cannot be shown must not hide the error
         text = f"a {type(value).__name__}"
     return f"{place}, with {text}"
 

@@ -13,6 +13,7 @@ from contextvars import Context
 from rowlock.containment import as_ordinary
 from rowlock.errors import GraphInterrupted
 from rowlock.graph.building.topology import Node, Topology, add_place
+from rowlock.graph.scheduling.interrupt import goes_on
 from rowlock.graph.scheduling.outside import RUNNING
 from rowlock.graph.scheduling.scheduler import Scheduler, is_withdrawn
 
@@ -94,7 +95,7 @@ class Calls:
         if self._keep_going is None:
             return True
         try:
-            is_wanted = bool(self._keep_going())
+            is_wanted = goes_on(self._keep_going)
         except BaseException as error:  # noqa: BLE001  # it is code of the host
             self._scheduler.stop(as_ordinary(error))
             return False

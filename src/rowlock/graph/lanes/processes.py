@@ -9,16 +9,24 @@ The only file of the wing that imports anyio, whose `to_process` does the work.
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable
-from typing import Final, TypeVar
+from functools import partial
+from types import FunctionType
+from typing import Any, Final, TypeVar
 
 from anyio import BrokenWorkerProcess, CapacityLimiter, to_process
 
 from rowlock.clock import is_real
+from rowlock.errors import GraphError
 
 ADVICE: Final = (
     "a child process imports the main module of the program: what that starts belongs below"
     ' `if __name__ == "__main__":`, and it must not need the arguments of the command line'
+)
+NOT_FOUND: Final = (
+    "on='process' needs a function that a child process can import by its name: one of a module,"
+    " no lambda, and no function within another"
 )
 T = TypeVar("T")
 V = TypeVar("V")
@@ -54,3 +62,50 @@ class ProcessLane:
             if error.args:
                 error.add_note(ADVICE)
             raise
+        except (pickle.PickleError, AttributeError, TypeError) as error:
+            note = _note_of(error, function, value)
+            if note:
+                error.add_note(note)
+            raise
+
+
+def check_travels(function: Callable[..., Any], *, operator: str) -> None:
+    """Check that a child process can find `function`, as far as that is known without a call.
+
+    Raises:
+        GraphError: it cannot.
+    """
+    while isinstance(function, partial):
+        function = function.func
+    if isinstance(function, FunctionType) and not _travels(function):
+        msg = f"{operator} of {function.__module__}: {NOT_FOUND}"
+        raise GraphError(msg)
+
+
+def _travels(one: object) -> bool:
+    try:
+        pickle.dumps(one)
+    except Exception:  # noqa: BLE001  # how a value is pickled is code of the host
+        return False
+    return True
+
+
+def _note_of(error: Exception, function: object, value: object) -> str:
+    """Return what to change if a call failed since something cannot be pickled; else nothing.
+
+    The types of such errors differ by version and by what is pickled, and a function may raise
+    the same: so it is tried again.
+    """
+    if not _travels(function):
+        return (
+            f"the function cannot be pickled: {NOT_FOUND}, whose arguments can be pickled as well"
+        )
+    if not _travels(value):
+        return "the value cannot be pickled: hand on plain data to on='process', such as a path"
+    if isinstance(error, pickle.PickleError) or _of_pickle(error):
+        return "the result cannot be pickled: return plain data from on='process'"
+    return ""
+
+
+def _of_pickle(error: Exception) -> bool:
+    return str(error).lower().startswith(("cannot pickle", "can't pickle", "can't get local"))

@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from typing import Final
 
 from rowlock.clock import stopwatch
-from rowlock.errors import GraphError
+from rowlock.graph.building.arguments import bounded
 from rowlock.graph.lanes.threads import GraphThread, ThreadCall
 
 THREADS_MAX: Final = 64
@@ -54,10 +54,7 @@ class GraphRuntime:
         Raises:
             GraphError: `threads_max` is out of bounds.
         """
-        if not 1 <= threads_max <= THREADS_BOUND:
-            msg = f"threads_max must be within 1 and {THREADS_BOUND}, not {threads_max}"
-            raise GraphError(msg)
-        self.threads_max = threads_max
+        self.threads_max = bounded("threads_max", threads_max, high=THREADS_BOUND)
         self.steals = 0
         self._is_closed = False
         self._number = 0
@@ -183,9 +180,9 @@ class GraphRuntime:
             self._abandoned += 1
             self._blocked -= worker.blocks > 0
             self._workers = tuple(one for one in self._workers if one is not worker)
-        waiting = len(worker.calls)
         self.leave_to_others(worker)
-        self.wake(waiting)
+        # With what no thread had a hand free for: each of them may hang like this one.
+        self.wake(len(self._shared))
 
     def close(self) -> None:
         """End all threads that sleep, and the others after their call; wait a moment for them."""

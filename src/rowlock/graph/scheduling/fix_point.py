@@ -80,7 +80,9 @@ def settle(changes: Changes, calls: list[Node], *, now: float, asks_max: int) ->
 
 
 def _not_a_status(node: Node, status: object) -> InternalError:
-    return InternalError(f"event() of {node.operator} returned {status!r}, not a NodeStatus")
+    # Not its `repr`, which is code of the host: the mutex is held.
+    kind = type(status).__name__
+    return InternalError(f"event() of {node.operator} returned a {kind}, not a NodeStatus")
 
 
 def _finish_ports(node: Node) -> None:

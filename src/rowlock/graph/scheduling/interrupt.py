@@ -12,6 +12,9 @@ from collections.abc import Callable
 from contextvars import Context, ContextVar
 from typing import TypeAlias
 
+from rowlock.graph.unawaited import not_awaited
+
+KeepGoing: TypeAlias = Callable[[], bool]
 IsObsolete: TypeAlias = Callable[[], bool]
 
 _asked: ContextVar[tuple[IsObsolete, ...]] = ContextVar("rowlock.graph.asked", default=())
@@ -33,3 +36,13 @@ def check_interrupt() -> None:
 def add_check(context: Context, is_obsolete: IsObsolete) -> None:
     """Have `check_interrupt` raise in `context` and its copies once `is_obsolete` returns True."""
     context.run(lambda: _asked.set((*_asked.get(), is_obsolete)))
+
+
+def goes_on(keep_going: KeepGoing | None) -> bool:
+    """Return what a caller's `keep_going` says; True without one.
+
+    Raises:
+        TypeError: it returned a coroutine.
+        BaseException: whatever it raised.
+    """
+    return keep_going is None or bool(not_awaited(keep_going()))

@@ -11,22 +11,20 @@ import asyncio
 from collections.abc import Callable
 from datetime import timedelta
 from inspect import isawaitable
-from typing import Final
 
 from rowlock.containment import as_ordinary
 from rowlock.errors import GraphError, GraphTimeLimit
+from rowlock.graph.building.arguments import shown
 from rowlock.graph.building.topology import Node, Topology
 from rowlock.graph.lanes.runtime import GraphRuntime
 from rowlock.graph.lanes.threads import replaced_meanwhile
+from rowlock.graph.scheduling.settings import DEFAULTS, RunSettings, run_settings
 from rowlock.graph.scheduling.statistics import GraphStatistics, statistics_in_steps
 from rowlock.graph.scheduling.wiring import RunWiring, forget_values, log_later_errors
 from rowlock.logs import get_logger
 from rowlock.shielding import finish
 
 logger = get_logger(__name__)
-
-SECONDS_MAX: Final = 366 * 24 * 3600.0
-"""The longest time limit and the longest grace, in seconds."""
 
 
 async def run_graph(
@@ -37,6 +35,7 @@ async def run_graph(
     grace: timedelta | float | None = None,
     threads: int | None = None,
     runtime: GraphRuntime | None = None,
+    shows_values: bool = False,
 ) -> GraphStatistics:
     """Run `graph`, and return what it did.
 
@@ -52,9 +51,11 @@ async def run_graph(
             Without it they are waited for.
         threads: how many of its calls may run in threads at the same time.
         runtime: whose threads; those of this process by default.
+        shows_values: the note on an error quotes the value of its call, shortened. The note is
+            logged with the error, so by default it names operator and lane only.
 
     Raises:
-        GraphError: the graph is incomplete, or has run.
+        GraphError: the graph is incomplete, or has run, or an argument is wrong.
         GraphDeadlockError: its nodes wait for each other.
         GraphTimeLimit: the run took longer than `time_limit`.
         GraphInterrupted: `keep_going` returned False.
@@ -63,9 +64,31 @@ async def run_graph(
     """
     _check_graph(graph)
     graph.begin_run()
-    run = GraphRun(graph, keep_going=keep_going, grace=grace, threads=threads, runtime=runtime)
+    settings, mistake = DEFAULTS, None
+    try:
+        settings = run_settings(
+            time_limit=time_limit,
+            keep_going=keep_going,
+            grace=grace,
+            threads=threads,
+            runtime=runtime,
+            shows_values=shows_values,
+        )
+    except GraphError as error:  # sources are closed, and the hooks of the end are called
+        mistake = error
+    try:
+        return await run_with(graph, settings, mistake)
+    finally:
+        del mistake  # its traceback would refer to itself
+
+
+async def run_with(
+    graph: Topology, settings: RunSettings, mistake: GraphError | None = None
+) -> GraphStatistics:
+    """Run `graph`, whose run has begun, as `run_graph` does; or end it at once with a mistake."""
+    run = GraphRun(graph, settings, mistake)
     with replaced_meanwhile():
-        await run.to_its_end(time_limit)
+        await run.to_its_end()
     return await statistics_in_steps(graph)
 
 
@@ -80,30 +103,34 @@ class GraphRun:
     def __init__(
         self,
         graph: Topology,
-        *,
-        keep_going: Callable[[], bool] | None = None,
-        grace: timedelta | float | None = None,
-        threads: int | None = None,
-        runtime: GraphRuntime | None = None,
+        settings: RunSettings = DEFAULTS,
+        mistake: GraphError | None = None,
     ) -> None:
-        """Belong to the running event loop; nothing is checked yet. See `run_graph`."""
+        """Belong to the running event loop; the graph is not checked yet. See `run_graph`.
+
+        Args:
+            graph: its run has begun.
+            settings: how it is to go on, and to end.
+            mistake: of the settings; the run ends with it.
+        """
         self.graph = graph
-        self._grace = grace
-        self._grace_s: float | None = None
-        self._threads_max = threads
+        graph.shows_values = settings.shows_values
+        self._limit_s = settings.time_limit_s
+        self._grace_s = settings.grace_s
+        self._mistake = mistake
         self._end = asyncio.Event()
         self._grace_timer: asyncio.TimerHandle | None = None
         self._wiring = RunWiring(
             graph,
-            keep_going=keep_going,
-            threads_max=threads,
-            runtime=runtime,
+            keep_going=settings.keep_going,
+            threads_max=settings.threads,
+            runtime=settings.runtime,
             on_stop=self._begin_grace,
             on_end=self._end.set,
         )
         self.scheduler = self._wiring.scheduler
 
-    async def to_its_end(self, time_limit: timedelta | float | None) -> None:
+    async def to_its_end(self) -> None:
         """Check, start, wait, clean up, and call the hooks of the end.
 
         Raises:
@@ -111,7 +138,7 @@ class GraphRun:
         """
         error: BaseException | None = None
         try:
-            await self._run(time_limit)
+            await self._run()
         except BaseException as raised:  # noqa: BLE001  # the hooks of the end are called anyway
             error = raised
         try:
@@ -124,10 +151,10 @@ class GraphRun:
             # A traceback of these frames would otherwise refer to itself.
             del error
 
-    async def _run(self, time_limit: timedelta | float | None) -> None:
-        limit_s, cancelled = None, None
+    async def _run(self) -> None:
+        cancelled = None
         try:
-            limit_s = await self._prepare(time_limit)
+            await self._prepare()
         except asyncio.CancelledError as error:
             cancelled = error
             self.scheduler.stop(None)
@@ -141,17 +168,14 @@ class GraphRun:
                 self.scheduler.stop(None)
         self._wiring.lanes.advance_soon()
         try:
-            await self._wait(limit_s, cancelled)
+            await self._wait(cancelled)
         finally:
             del cancelled
 
-    async def _prepare(self, time_limit: timedelta | float | None) -> float | None:
-        """Check the graph and the settings, call the hooks of the start; return the limit."""
-        limit_s = _seconds("time_limit", time_limit)
-        self._grace_s = _seconds("grace", self._grace)
-        if self._threads_max is not None and self._threads_max < 1:
-            msg = f"threads must be at least 1, not {self._threads_max}"
-            raise GraphError(msg)
+    async def _prepare(self) -> None:
+        """Check the graph, and call the hooks of the start."""
+        if self._mistake is not None:
+            raise self._mistake
         for _ in self.graph.checks():
             await asyncio.sleep(0)
         for hook in self.graph.start_hooks:
@@ -163,16 +187,15 @@ class GraphRun:
                 raise
             except BaseException as error:  # noqa: BLE001  # it must not end the host's task
                 raise as_ordinary(error)  # noqa: B904  # it is the cause, or the error itself
-        return limit_s
 
-    async def _wait(self, limit_s: float | None, cancelled: asyncio.CancelledError | None) -> None:
+    async def _wait(self, cancelled: asyncio.CancelledError | None) -> None:
         """Wait until nothing is in flight.
 
         Raises:
             CancelledError: this task was cancelled meanwhile.
             BaseException: what ended the run.
         """
-        loop = asyncio.get_running_loop()
+        loop, limit_s = asyncio.get_running_loop(), self._limit_s
         over = GraphTimeLimit(graph=self.graph.name, time_limit_s=limit_s or 0.0)
         timer = None if limit_s is None else loop.call_later(limit_s, self.scheduler.stop, over)
         while not self._end.is_set():
@@ -245,15 +268,5 @@ class GraphRun:
 
 def _check_graph(graph: object) -> None:
     if not isinstance(graph, Topology):
-        msg = f"run_graph() wants a graph, as sink() returns it, not a {type(graph).__name__}"
+        msg = f"run_graph() wants a graph, as sink() returns it, not {shown(graph)}"
         raise GraphError(msg)
-
-
-def _seconds(name: str, value: timedelta | float | None) -> float | None:
-    if value is None:
-        return None
-    seconds = value.total_seconds() if isinstance(value, timedelta) else float(value)
-    if not 0.0 <= seconds <= SECONDS_MAX:
-        msg = f"{name} must be within 0 and {SECONDS_MAX:.0f} seconds, not {seconds}"
-        raise GraphError(msg)
-    return seconds

@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
-from datetime import timedelta
 from typing import Any, Generic, TypeVar
 
 from rowlock.containment import contained_task
 from rowlock.graph.building.topology import Topology
-from rowlock.graph.lanes.runtime import GraphRuntime
 from rowlock.graph.ports import OutputPort, Port
 from rowlock.graph.processor import NodeStatus, Processor
-from rowlock.graph.scheduling.run import run_graph
+from rowlock.graph.scheduling.run import run_with
+from rowlock.graph.scheduling.settings import DEFAULTS, RunSettings
 
 T = TypeVar("T")
 
@@ -72,14 +71,7 @@ class StreamSink(Processor, Generic[T]):
 
 @asynccontextmanager
 async def stream_output(
-    graph: Topology,
-    output: OutputPort[T],
-    *,
-    time_limit: timedelta | float | None = None,
-    keep_going: Callable[[], bool] | None = None,
-    grace: timedelta | float | None = None,
-    threads: int | None = None,
-    runtime: GraphRuntime | None = None,
+    graph: Topology, output: OutputPort[T], settings: RunSettings = DEFAULTS
 ) -> AsyncIterator[AsyncIterator[T]]:
     """Run `graph` in the block, and give the values of its last open output.
 
@@ -89,11 +81,7 @@ async def stream_output(
     Args:
         graph: complete but for `output`.
         output: whose values.
-        time_limit: as in `run_graph`, like the others.
-        keep_going: asked before each call.
-        grace: how long calls may go on after the end.
-        threads: how many calls may run in threads.
-        runtime: whose threads.
+        settings: of the run.
 
     Raises:
         GraphError: the graph is incomplete, or has run.
@@ -101,17 +89,8 @@ async def stream_output(
     sink = StreamSink[T]()
     graph.add([sink])
     graph.connect(output, sink.inputs[0])
-    run = contained_task(
-        run_graph(
-            graph,
-            time_limit=time_limit,
-            keep_going=keep_going,
-            grace=grace,
-            threads=threads,
-            runtime=runtime,
-        ),
-        name=f"rowlock: stream {graph.name}",
-    )
+    graph.begin_run()
+    run = contained_task(run_with(graph, settings), name=f"rowlock: stream {graph.name}")
     values = sink.values(run)
     try:
         yield values

@@ -14,7 +14,7 @@ from rowlock.graph.lanes.event_loop import LoopLanes
 from rowlock.graph.lanes.runtime import GraphRuntime, default_runtime
 from rowlock.graph.lanes.threads import ThreadLanes
 from rowlock.graph.processor import Processor
-from rowlock.graph.scheduling.interrupt import add_check
+from rowlock.graph.scheduling.interrupt import add_check, goes_on
 from rowlock.graph.scheduling.outside import Phase
 from rowlock.graph.scheduling.scheduler import Scheduler
 from rowlock.logs import get_logger
@@ -58,7 +58,7 @@ class RunWiring:
         own = copy_context() if context is None else context.copy()
         add_check(own, lambda: self.scheduler.phase is not Phase.RUNNING)
         if keep_going is not None:
-            add_check(own, lambda: not keep_going())
+            add_check(own, lambda: not goes_on(keep_going))
         calls = Calls(
             graph,
             self.scheduler,
@@ -74,7 +74,7 @@ class RunWiring:
                 calls,
                 self.scheduler,
                 submit_to_loop=self.lanes.submit,
-                threads_max=None if threads_max is None else max(1, threads_max),
+                threads_max=threads_max,
             )
 
     def calls(self) -> list[Node]:

@@ -24,7 +24,7 @@ from typing import Any
 from rowlock.containment import as_ordinary
 from rowlock.errors import GraphInterrupted
 from rowlock.graph.ports import EMPTY
-from rowlock.graph.scheduling.interrupt import add_check
+from rowlock.graph.scheduling.interrupt import add_check, goes_on
 from rowlock.graph.stock.carriers import GONE, Call, CallOwner, Carrier
 from rowlock.logs import get_logger
 
@@ -94,7 +94,7 @@ class Caller:
         self.calls[call] = None
         if not self.is_done:
             try:
-                if self._keep_going is None or self._keep_going():
+                if goes_on(self._keep_going):
                     return True
                 error: Exception = GraphInterrupted(self._graph)
             except BaseException as raised:  # noqa: BLE001  # it is code of the host
@@ -145,7 +145,7 @@ class Caller:
             call.cancel()
 
     def _is_obsolete(self) -> bool:
-        return self.is_done or not (self._keep_going is None or self._keep_going())
+        return self.is_done or not goes_on(self._keep_going)
 
     def _wake(self) -> None:
         if threading.get_ident() == self._thread:
@@ -178,15 +178,13 @@ class EnvelopeCarrier(Carrier):
     has_callers = True
     is_answered = True
 
-    def __init__(self, leaves: tuple[type, ...] = (), *, shows_values: bool = True) -> None:
+    def __init__(self, leaves: tuple[type, ...] = ()) -> None:
         """Carry values.
 
         Args:
             leaves: instances of these are results at once, whichever operator returns them.
-            shows_values: notes on errors quote them.
         """
         self._leaves = leaves
-        self._shows_values = shows_values
 
     def owner(self, item: Any) -> CallOwner | None:
         """Return the caller."""
@@ -196,10 +194,6 @@ class EnvelopeCarrier(Carrier):
     def body(self, item: Any) -> Any:
         """Return the value."""
         return item.value
-
-    def shown(self, item: Any) -> Any:
-        """Return the value, unless it is to stay out of notes."""
-        return item.value if self._shows_values else EMPTY
 
     def result(self, item: Any, value: Any) -> Any:
         """Return the caller's next value; `GONE` if it is a result already."""

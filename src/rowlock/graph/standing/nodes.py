@@ -23,6 +23,7 @@ from rowlock.graph.standing.ends import OUTLET, Inlet, Outlet
 from rowlock.graph.standing.envelopes import Caller, EnvelopeCarrier
 from rowlock.graph.standing.reports import StandingReports
 from rowlock.graph.stock.batches import BatchProcessor
+from rowlock.graph.unawaited import not_awaited
 
 STUCK_S: Final = 200.0
 """After this time of a call the graph is reported as a whole, in seconds."""
@@ -66,14 +67,15 @@ class StandingNodes:
         self._reports: StandingReports
         self._is_stuck = False
         self._on_broken: Callable[[Exception], None]
-        self._build(build, EnvelopeCarrier(leaves, shows_values=shows_values))
+        self.graph.shows_values = shows_values
+        self._build(build, EnvelopeCarrier(leaves))
         processors = [node.processor for node in self.graph.nodes]
         self._batches = [one for one in processors if isinstance(one, BatchProcessor)]
 
     def _build(self, build: Build, carrier: EnvelopeCarrier) -> None:
         graph, inlet, outlet = self.graph, self._inlet, Outlet()
         graph.add([inlet])
-        flow: object = build(Flow(OpenEnd(graph, inlet.outputs, carrier)))
+        flow: object = not_awaited(build(Flow(OpenEnd(graph, inlet.outputs, carrier))))
         if not (isinstance(flow, Flow) and flow._end.carrier is carrier):
             msg = f"build() of {graph.name!r} returns the flow that it was given, or one behind it"
             raise GraphError(msg)

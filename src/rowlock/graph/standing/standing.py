@@ -13,9 +13,11 @@ from types import TracebackType
 from typing import Generic, Self, TypeVar, cast
 
 from rowlock.containment import as_ordinary
-from rowlock.errors import GraphClosed, GraphDeadlockError
+from rowlock.errors import GraphClosed, GraphDeadlockError, GraphError
+from rowlock.graph.building.arguments import check_helper, check_type, shown
 from rowlock.graph.building.flow import Flow, Graph
 from rowlock.graph.lanes.runtime import GraphRuntime
+from rowlock.graph.scheduling.settings import check_keep_going, check_runtime
 from rowlock.graph.scheduling.statistics import GraphStatistics, statistics_of
 from rowlock.graph.standing.capacity import capacity_of
 from rowlock.graph.standing.envelopes import Caller
@@ -41,7 +43,7 @@ class StandingGraph(Generic[T, R]):
         name: for errors, pictures and logs.
 
     Raises:
-        GraphError: `build` made a mistake, or returned another flow.
+        GraphError: `build` made a mistake, or returned another flow; or an argument is wrong.
     """
 
     def __init__(
@@ -51,7 +53,7 @@ class StandingGraph(Generic[T, R]):
         name: str = "graph",
         runtime: GraphRuntime | None = None,
         leaves: tuple[type, ...] = (),
-        shows_values: bool = True,
+        shows_values: bool = False,
         reports: StandingReports | None = None,
     ) -> None:
         """Build the graph.
@@ -63,9 +65,16 @@ class StandingGraph(Generic[T, R]):
             runtime: whose threads; those of this process by default.
             leaves: an instance of these that an operator returns is the result at once; what else
                 there is of its value in the graph is left out.
-            shows_values: the note on an error quotes the value, shortened, beside the operator.
+            shows_values: the note on an error quotes the value of its call, shortened. The note is
+                logged with the error, so by default it names operator and lane only.
             reports: hears of what happens to the graph as a whole; it is logged by default.
         """
+        check_helper("build", build)
+        check_runtime(runtime)
+        check_type("shows_values", shows_values, bool)
+        if reports is not None:
+            check_type("reports", reports, StandingReports)
+        _check_leaves(leaves)
         self.name = name
         self._build = cast("Build", build)
         self._leaves = leaves
@@ -94,10 +103,11 @@ class StandingGraph(Generic[T, R]):
             GraphClosed: the graph is closed, or was closed meanwhile.
             GraphInterrupted: `keep_going` returned False.
             GraphDeadlockError: the nodes wait for each other.
-            GraphError: the graph runs in another event loop.
+            GraphError: the graph runs in another event loop, or `keep_going` cannot be called.
             HostCodeError: a call raised what no caller can be given, such as ``SystemExit``.
             Exception: whatever a call raised.
         """
+        check_keep_going(keep_going)
         nodes = self._open_nodes()
         caller = Caller(self.name, keep_going=keep_going, on_done=nodes.done)
         nodes.enter(caller, value)
@@ -192,3 +202,9 @@ class StandingGraph(Generic[T, R]):
                 assert nodes.ended is not None
                 await nodes.ended.wait()
         self._running.clear()
+
+
+def _check_leaves(leaves: object) -> None:
+    if not (isinstance(leaves, tuple) and all(isinstance(one, type) for one in leaves)):
+        msg = f"leaves is {shown(leaves)}; it must be a tuple of types"
+        raise GraphError(msg)

@@ -16,6 +16,7 @@ from rowlock.graph.ports import EMPTY, Port
 from rowlock.graph.processor import NodeStatus, Place, Processor
 from rowlock.graph.stock.carriers import BARE, GONE, Call, Carrier, SyncPlace, discard
 from rowlock.graph.stock.port_queues import HungryOutputs
+from rowlock.graph.unawaited import not_awaited
 
 
 class BatchProcessor(Processor):
@@ -234,8 +235,7 @@ class _BatchLane(Processor):
 
     def subject(self) -> object:
         """Return the values that it works on."""
-        shown = [self._carrier.shown(item) for item in self._batch]
-        return EMPTY if any(one is EMPTY for one in shown) else shown
+        return self._bodies() or EMPTY
 
     def details(self) -> str:
         """Return how many results wait."""
@@ -277,7 +277,7 @@ class BatchMapProcessor(_BatchLane):
         if self._carrier.has_callers and not self._begins():
             return
         try:
-            results = self._checked(self._function(self._bodies()))
+            results = self._checked(not_awaited(self._function(self._bodies())))
         # Of the host's function; raised again if it ends the run.
         except BaseException as error:  # noqa: BLE001
             self._fail_all(error)

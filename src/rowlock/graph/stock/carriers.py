@@ -127,10 +127,6 @@ class Carrier:
         """Return the value that a function of the host is called with."""
         return item
 
-    def shown(self, item: Any) -> Any:
-        """Return the value as notes on errors show it; `EMPTY` if they do not."""
-        return self.body(item)
-
     def result(self, item: Any, value: Any) -> Any:
         """Return what travels on after a call for `item` returned `value`; `GONE` if it has
         left.

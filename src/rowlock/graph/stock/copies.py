@@ -156,7 +156,7 @@ class RouteProcessor(Processor):
 
     def subject(self) -> object:
         """Return the value whose output is chosen."""
-        return EMPTY if self._item is EMPTY else self._carrier.shown(self._item)
+        return EMPTY if self._item is EMPTY else self._carrier.body(self._item)
 
     def details(self) -> str:
         """Return which output it waits for."""

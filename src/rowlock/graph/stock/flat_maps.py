@@ -13,6 +13,7 @@ from rowlock.graph.ports import EMPTY, Port
 from rowlock.graph.processor import NodeStatus
 from rowlock.graph.stock.carriers import GONE, SyncPlace
 from rowlock.graph.stock.lanes import Lane, OnError
+from rowlock.graph.unawaited import not_awaited
 
 
 class _FlatLane(Lane):
@@ -102,7 +103,7 @@ class FlatMapProcessor(_FlatLane):
             return
         try:
             if self._iterator is None:
-                self._iterator = iter(self._function(self.item))
+                self._iterator = iter(not_awaited(self._function(self.item)))
             try:
                 value = next(self._iterator)
             except StopIteration:
@@ -150,7 +151,7 @@ class AsyncFlatMapProcessor(_FlatLane):
             return
         try:
             if self._iterator is None:
-                self._iterator = aiter(self._function(self.item))
+                self._iterator = aiter(not_awaited(self._function(self.item)))
             try:
                 value = await anext(self._iterator)
             except StopAsyncIteration:

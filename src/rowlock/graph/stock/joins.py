@@ -10,6 +10,7 @@ from rowlock.graph.ports import EMPTY, InputPort, Port
 from rowlock.graph.processor import NodeStatus, Processor
 from rowlock.graph.stock.carriers import SyncPlace, discard
 from rowlock.graph.stock.port_queues import FullInputs, HungryOutputs
+from rowlock.graph.unawaited import not_awaited
 
 
 class ResizeProcessor(Processor):
@@ -177,7 +178,7 @@ class OrderedMergeProcessor(Processor):
             if head is EMPTY:
                 continue
             if self._keys[at] is EMPTY:
-                self._keys[at] = head if self._key is None else self._key(head)
+                self._keys[at] = head if self._key is None else not_awaited(self._key(head))
             if first is None or self._keys[at] < self._keys[first]:
                 first = at
         if first is not None:

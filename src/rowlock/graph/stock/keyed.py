@@ -20,6 +20,7 @@ from rowlock.graph.processor import NodeStatus, Processor
 from rowlock.graph.stock.carriers import BARE, GONE, Carrier, SyncPlace
 from rowlock.graph.stock.lanes import Lane
 from rowlock.graph.stock.port_queues import FullInputs, HungryOutputs, ask_again
+from rowlock.graph.unawaited import not_awaited
 
 
 class KeyRecord:
@@ -77,7 +78,7 @@ class KeyProcessor(Lane):
             return
         item = self.item
         try:
-            key = self._key(self.carrier.body(item))
+            key = not_awaited(self._key(self.carrier.body(item)))
             record = self._records.get(key)
             if record is None:
                 record = self._records[key] = KeyRecord(key)

@@ -15,6 +15,7 @@ from rowlock.graph.building.topology import add_place
 from rowlock.graph.ports import EMPTY, OutputPort, Port
 from rowlock.graph.processor import NodeStatus, Processor
 from rowlock.graph.stock.carriers import BARE, GONE, Call, Carrier, SyncPlace, discard
+from rowlock.graph.unawaited import not_awaited
 
 OnError: TypeAlias = Callable[[Any, Exception], object]
 
@@ -147,7 +148,7 @@ class Lane(Processor):
             add_place(error, self)
         if self.on_error is not None and isinstance(error, Exception):
             try:
-                self.on_error(self.carrier.body(item), error)
+                not_awaited(self.on_error(self.carrier.body(item), error))
             except BaseException as raised:
                 if not self.carrier.fail(item, raised):
                     raise
@@ -160,7 +161,7 @@ class Lane(Processor):
 
     def subject(self) -> object:
         """Return the value that it works on."""
-        return EMPTY if self.item is EMPTY else self.carrier.shown(self.item)
+        return EMPTY if self.item is EMPTY else self.carrier.body(self.item)
 
     def clear(self) -> None:
         """Forget the item and the result."""

@@ -14,6 +14,7 @@ from rowlock.graph.ports import EMPTY
 from rowlock.graph.processor import NodeStatus
 from rowlock.graph.stock.carriers import BARE, GONE, Carrier, SyncPlace
 from rowlock.graph.stock.lanes import Lane, OnError
+from rowlock.graph.unawaited import never_awaited
 
 Use: TypeAlias = Callable[[Lane, Any, Any], Any]
 """From a lane, its item and what the call returned, to what is handed on."""
@@ -93,7 +94,7 @@ class MapProcessor(Lane):
             else:
                 returned = self._function(self.carrier.body(item))
             if type(returned) is CoroutineType:
-                raise _never_awaited(returned)
+                raise never_awaited(returned)
             self.result = returned if self._is_plain else self._use(self, item, returned)
         except BaseException as error:
             if not self.outlives(item, error):
@@ -102,15 +103,6 @@ class MapProcessor(Lane):
         self.item = EMPTY
         if self.carrier.has_callers:
             self.ends()
-
-
-def _never_awaited(coroutine: CoroutineType[Any, Any, Any]) -> TypeError:
-    coroutine.close()
-    msg = (
-        f"{coroutine.__qualname__} is a coroutine, which is not awaited here: use the operator"
-        " whose name begins with a"
-    )
-    return TypeError(msg)
 
 
 class AsyncMapProcessor(Lane):

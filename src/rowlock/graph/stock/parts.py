@@ -21,6 +21,7 @@ from rowlock.graph.ports import EMPTY, Port
 from rowlock.graph.processor import NodeStatus, Processor
 from rowlock.graph.stock.carriers import GONE, Call, CallOwner, Carrier, SyncPlace, discard
 from rowlock.graph.stock.port_queues import ask_again
+from rowlock.graph.unawaited import not_awaited
 
 
 class PartGroup:
@@ -86,10 +87,6 @@ class PartCarrier(Carrier):
     def body(self, item: Any) -> Any:
         """Return the part."""
         return item.value
-
-    def shown(self, item: Any) -> Any:
-        """Return the part, if values are shown of which it is one."""
-        return EMPTY if self._outer.shown(item.group.item) is EMPTY else item.value
 
     def result(self, item: Any, value: Any) -> Any:
         """Return the part with its new value; `GONE` if the value it is a part of has left."""
@@ -231,7 +228,7 @@ class ScatterProcessor(Processor):
                 group.count = self._read
                 return
             if self._iterator is None:
-                self._iterator = iter(self._parts(self._outer.body(group.item)))
+                self._iterator = iter(not_awaited(self._parts(self._outer.body(group.item))))
             self._read_part(group, self._iterator)
         except BaseException as error:
             add_place(error, self)
@@ -283,7 +280,7 @@ class ScatterProcessor(Processor):
 
     def subject(self) -> object:
         """Return the value whose parts are read."""
-        return EMPTY if self._group is None else self._outer.shown(self._group.item)
+        return EMPTY if self._group is None else self._outer.body(self._group.item)
 
     def details(self) -> str:
         """Return how many values have parts inside."""
