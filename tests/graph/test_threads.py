@@ -286,7 +286,7 @@ def test_idle_threads_end(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("count", [0, -1, 1001])
 def test_runtime_is_bounded(count: int) -> None:
     """A runtime without threads would make no call, and one without a bound would end the host."""
-    with pytest.raises(GraphError, match="within 1 and 1000"):
+    with pytest.raises(GraphError, match="from 1 to 1,000"):
         GraphRuntime(threads_max=count)
 
 
