@@ -23,7 +23,7 @@ from rowlock.testing import Failpoints, Steps, stepping
 from ..host import Attachment, AttachmentPipeline, Base, Run, RunPipeline, Volume, VolumePipeline
 from ..pipelines.related_scenes import GatheringPipeline, SharingPipeline, write_all
 
-__all__ = ["STORIES", "Base", "Scene", "Story", "work_together"]
+__all__ = ["STORIES", "Base", "Scene", "Story"]
 
 ROWS = 3
 """Where what is done for one row might spoil it for another; elsewhere one row says as much."""

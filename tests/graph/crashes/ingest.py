@@ -17,7 +17,7 @@ from rowlock import Apply, Outcome, PipelineItem
 from rowlock.graph import Flow, GraphPipeline, Items, Outcomes
 from rowlock.testing import stepping
 
-from ...failpoints.stories import Scene, Story, work_together
+from ...failpoints.stories import Scene, Story
 from ..pipeline.documents import Base, Document, Page
 
 __all__ = ["STORIES", "Base", "Call", "Ingest", "Outside", "chunks_of", "work_on_all"]
@@ -62,6 +62,7 @@ class Ingest(GraphPipeline[Document]):
     heartbeat_trigger = 29.999
     database_timeout = 5
     retry_delay = 1
+    queue_lower_limit_factor = queue_upper_limit_factor = 1
 
     def __init__(
         self, outside: Outside, in_the_middle: Callable[[], Awaitable[Any]] | None = None
@@ -122,8 +123,10 @@ def chunks_of(page: Page) -> list[str]:
 async def work_on_all(steps: Any) -> None:
     """Claim and index all documents at once."""
     await steps.fetch_once()
-    if steps.queued:
-        await work_together(steps)
+    items = [steps.run.context.queue.get() for _ in steps.queued]
+    workers = zip(steps.run.workers, items, strict=False)
+    await asyncio.gather(*(worker.work(item) for worker, item in workers))
+    await steps.run.settler.wait_until_idle()
 
 
 async def ingest(scene: Scene) -> None:
