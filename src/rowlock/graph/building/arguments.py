@@ -154,7 +154,7 @@ def check_function(function: object, *, awaited: bool = False) -> None:
         raise GraphError(msg)
 
 
-def check_helper(name: str, function: object) -> None:
+def check_plain_function(name: str, function: object) -> None:
     """Check a function that is called beside that of an operator, such as a key.
 
     Raises:

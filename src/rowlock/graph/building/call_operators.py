@@ -14,8 +14,8 @@ from rowlock.graph.building.arguments import (
     WITHIN_S_MAX,
     bounded,
     check_function,
-    check_helper,
     check_place,
+    check_plain_function,
     functions_of,
     name_of,
     seconds_of,
@@ -101,7 +101,7 @@ def _check_drops(end: OpenEnd, options: CallOptions, use: Use) -> None:
     if use is select:
         end.check_drops("filter()")
     if options.on_error is not None:
-        check_helper("on_error", options.on_error)
+        check_plain_function("on_error", options.on_error)
         end.check_drops("on_error")
 
 
@@ -128,7 +128,7 @@ def add_flat_calls(
         raise GraphError(msg)
     check_place(options.on, "loop", "thread")
     if options.on_error is not None:
-        check_helper("on_error", options.on_error)
+        check_plain_function("on_error", options.on_error)
     calls = functions_of(function, options.lanes, awaited=awaited)
     name = options.name or name_of(calls[0])
     made: list[Processor] = [

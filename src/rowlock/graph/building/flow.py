@@ -34,7 +34,7 @@ from rowlock.graph.building.arguments import (
     BUFFER_MAX,
     WIDTH_MAX,
     bounded,
-    check_helper,
+    check_plain_function,
 )
 from rowlock.graph.building.call_operators import (
     BatchOptions,
@@ -289,7 +289,7 @@ class Flow(Generic[T_co, L]):
             parts_max: how many parts a value may have.
             name: as above.
         """
-        check_helper("through", through)
+        check_plain_function("through", through)
         begun = FanOut(self._end, parts, groups=groups, parts_max=parts_max, name=name)
         inside = not_awaited(through(Flow(begun.parts)))
         return Flow(begun.gathered(inside._end if isinstance(inside, Flow) else None))
@@ -309,7 +309,7 @@ class Flow(Generic[T_co, L]):
         self, predicate: Callable[[T_co], object], *, on: SyncPlace = "loop"
     ) -> tuple[Flow[T_co, L], Flow[T_co, L]]:
         """Return a flow of the values for which `predicate` is true, and one of the others."""
-        check_helper("predicate", predicate)
+        check_plain_function("predicate", predicate)
         yes, no = routed(
             self._end, 2, lambda one: 0 if not_awaited(predicate(one)) else 1, on=on, name="split"
         )
@@ -319,7 +319,7 @@ class Flow(Generic[T_co, L]):
         self, count: int, key: Callable[[T_co], object], *, on: SyncPlace = "loop"
     ) -> list[Flow[T_co, L]]:
         """Return `count` flows; values with an equal key go the same way."""
-        check_helper("key", key)
+        check_plain_function("key", key)
         width = bounded("count", count, high=WIDTH_MAX)
         ends = routed(
             self._end,
@@ -357,7 +357,7 @@ class Flow(Generic[T_co, L]):
         """
         self._end.check_bare("merge_ordered")
         if key is not None:
-            check_helper("key", key)
+            check_plain_function("key", key)
         merge = OrderedMergeProcessor(1 + len(flows), key=key)
         return Flow(joined(self._end, flows, merge, name="merge_ordered"))
 

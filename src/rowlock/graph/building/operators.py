@@ -18,8 +18,8 @@ from rowlock.errors import GraphError
 from rowlock.graph.building.arguments import (
     AHEAD_MAX,
     bounded,
-    check_helper,
     check_place,
+    check_plain_function,
     shown,
 )
 from rowlock.graph.building.topology import Topology
@@ -322,6 +322,6 @@ def order_of(
         return None
     key = None if keep_order is True else keep_order
     if key is not None:
-        check_helper("keep_order", key)
+        check_plain_function("keep_order", key)
     bound = 2 * lanes if ahead is None else bounded("ahead", ahead, high=AHEAD_MAX)
     return Order(key, bound, "loop" if place == "loop" else "thread", carrier)

@@ -362,10 +362,10 @@ def add_place(error: BaseException, processor: Processor) -> None:
     asked for that. The one way in which values of a graph get into errors, and so into logs.
     """
     with suppress(BaseException):  # an error of the host may refuse notes in any way
-        notes, note = getattr(error, "__notes__", ()), _place_of(processor)
+        known, place = getattr(error, "__notes__", ()), _place_of(processor)
         # One object may be raised for each of a million values.
-        if note not in notes and len(notes) < NOTES_MAX:
-            error.add_note(note)
+        if place not in known and len(known) < NOTES_MAX:
+            error.add_note(place)
 
 
 def _place_of(processor: Processor) -> str:

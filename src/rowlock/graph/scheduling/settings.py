@@ -6,7 +6,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Final, NamedTuple
 
-from rowlock.graph.building.arguments import bounded, check_helper, check_type, seconds_of
+from rowlock.graph.building.arguments import bounded, check_plain_function, check_type, seconds_of
 from rowlock.graph.building.topology import NODES_MAX
 from rowlock.graph.lanes.runtime import GraphRuntime
 
@@ -63,7 +63,7 @@ def check_keep_going(keep_going: object) -> None:
         GraphError: it cannot be called, or its coroutine would never be awaited.
     """
     if keep_going is not None:
-        check_helper("keep_going", keep_going)
+        check_plain_function("keep_going", keep_going)
 
 
 def check_runtime(runtime: object) -> None:

@@ -14,7 +14,7 @@ from typing import Generic, Self, TypeVar, cast
 
 from rowlock.containment import as_ordinary
 from rowlock.errors import GraphClosed, GraphDeadlockError, GraphError
-from rowlock.graph.building.arguments import check_helper, check_type, shown
+from rowlock.graph.building.arguments import check_plain_function, check_type, shown
 from rowlock.graph.building.flow import Flow, Graph
 from rowlock.graph.lanes.runtime import GraphRuntime
 from rowlock.graph.scheduling.settings import check_keep_going, check_runtime
@@ -69,7 +69,7 @@ class StandingGraph(Generic[T, R]):
                 logged with the error, so by default it names operator and lane only.
             reports: hears of what happens to the graph as a whole; it is logged by default.
         """
-        check_helper("build", build)
+        check_plain_function("build", build)
         check_runtime(runtime)
         check_type("shows_values", shows_values, bool)
         if reports is not None:
