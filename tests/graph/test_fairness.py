@@ -67,7 +67,7 @@ async def test_end_of_a_coroutine_asks_a_bounded_number_of_nodes() -> None:
             before = run.scheduler.asks
 
     watcher = asyncio.create_task(watch())
-    await run.to_its_end(None)
+    await run.to_its_end()
     watcher.cancel()
     assert last == [0]
     assert 100 < max(asked) <= ASKS_MAX

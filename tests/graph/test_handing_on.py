@@ -37,7 +37,7 @@ async def test_value_goes_on_without_asking() -> None:
     flow.sink(got.append, on="loop")
     graph.begin_run()
     run = GraphRun(graph)
-    await run.to_its_end(None)
+    await run.to_its_end()
     assert got == list(range(100))
     # The source is asked for each value, and the first operator now and then.
     assert run.scheduler.asks < 400

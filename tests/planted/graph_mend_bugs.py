@@ -234,14 +234,6 @@ VALUE_BUGS = (
 
 STANDING_BUGS = (
     Bug(
-        "parts wait for room that a caller has left",
-        "graph/stock/parts.py",
-        "ScatterProcessor.event",
-        "output.can_push or not self._is_wanted(self._group)",
-        "output.can_push",
-        (f"{CANCELLED}::test_parts_of_a_caller_that_has_left_are_not_read",),
-    ),
-    Bug(
         "parts of a caller that has left are read",
         "graph/stock/parts.py",
         "ScatterProcessor.process",
