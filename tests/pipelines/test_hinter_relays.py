@@ -235,3 +235,17 @@ def test_an_outcome_whose_hints_cannot_be_asked_for_is_settled(
     play()
     [line] = told(caplog, "hints after an outcome failed")
     assert line.error == repr(error)
+
+
+def test_a_topic_is_hinted_like_a_model_and_may_have_no_listener(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Who only writes rows of a stream would be warned of each of them."""
+    hinter, heard = PipelineHinter(), []
+    with caplog.at_level(logging.WARNING, logger="rowlock"):
+        hinter.hint_fetch("stream:usage")
+    assert caplog.records == []
+    hinter.attach("stream:usage", lambda: heard.append("usage"))
+    hinter.hint_fetch("stream:other")
+    hinter.hint_fetch("stream:usage")
+    assert heard == ["usage"]

@@ -240,8 +240,8 @@ NOTIFICATION_BUGS = (
         "a hint for a model of another replica is a warning",
         HINTER,
         "PipelineHinter.hint_fetch",
-        "(wakes or relays)",
-        "wakes",
+        "wakes or relays or ",
+        "wakes or ",
         (f"{NOTIFICATIONS}::test_a_process_without_pipelines_is_not_warned",),
     ),
     Bug(

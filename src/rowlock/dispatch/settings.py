@@ -145,6 +145,7 @@ def check_beside(pipeline: str, own: DispatchSettings, base: PipelineSettings) -
     Raises:
         SettingsError: they contradict each other; the text says what to change.
     """
+    limit = base.process_timeout or DURATION_MAX
     rules = [
         (
             base.lock_timeout <= 2 * own.heartbeat,
@@ -163,10 +164,10 @@ def check_beside(pipeline: str, own: DispatchSettings, base: PipelineSettings) -
             ),
         ),
         (
-            base.process_timeout <= own.time_limit,
+            limit <= own.time_limit,
             ("process_timeout", "time_limit"),
             (
-                f"process_timeout ({_text(base.process_timeout)}) must be more than time_limit"
+                f"process_timeout ({_text(limit)}) must be more than time_limit"
                 f" ({_text(own.time_limit)}); leave it out"
             ),
         ),

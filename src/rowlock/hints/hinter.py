@@ -4,6 +4,10 @@ A hint says "look now", nothing more; polling finds the row anyway. It is raised
 since a fetcher that looks before sees nothing. `pipeline_hinter` reaches every started manager of
 the process, and through its relays other processes.
 
+A hint may also be for a *topic* that is no model: a name with a colon, ``stream:usage``, to which
+a part of a host or a wing attaches. A process that only writes rows of a topic has no listener for
+it, so a hint without one is no news there.
+
 Not here: how a hint gets there (``hints/notifier.py``).
 """
 
@@ -26,6 +30,9 @@ WARNED_NAMES_MAX = 1000
 again.
 """
 
+TOPIC_MARK = ":"
+"""Tells the name of a topic from that of a model, which is the name of a class."""
+
 Wake = Callable[[], None]
 Relay = Callable[[str], None]
 
@@ -43,8 +50,8 @@ class PipelineHinter:
         return f"<PipelineHinter {', '.join(sorted(self._wakes)) or 'nobody listens'}>"
 
     def attach(self, model_name: str, wake: Wake) -> None:
-        """Call `wake` at every hint for `model_name`. It must be callable from any thread and
-        return at once.
+        """Call `wake` at every hint for `model_name`, the name of a model or of a topic. It must be
+        callable from any thread and return at once.
         """
         self._wakes.setdefault(model_name, []).append(wake)
 
@@ -72,8 +79,8 @@ class PipelineHinter:
         return _name_of(model) in self._wakes or bool(self._relays)
 
     def hint_fetch(self, model: str | type) -> None:
-        """Wake every pipeline of `model` (the class or its name), from any thread; in other
-        replicas too, if there is a relay.
+        """Wake every pipeline of `model` (the class or its name), or what is attached to a topic,
+        from any thread; in other replicas too, if there is a relay.
 
         A hint for a model without a pipeline is a warning, once per name, unless another replica
         may run it.
@@ -81,7 +88,7 @@ class PipelineHinter:
         name = _name_of(model)
         wakes, relays = self._wakes_of(name), tuple(self._relays)
         _call_each([*wakes, *(partial(relay, name) for relay in relays)], name)
-        if not (wakes or relays):
+        if not (wakes or relays or TOPIC_MARK in name):
             self._warn(name)
 
     def wake(self, model_name: str) -> bool:

@@ -22,7 +22,9 @@ from sqlalchemy.orm import Mapped
 
 from rowlock.clock import monotonic
 from rowlock.errors import LeaseLost, PipelineError
+from rowlock.leases.acquire import lock_held, read_fresh
 from rowlock.leases.held_rows import HeldRows
+from rowlock.leases.lasting.stop_signal import StopSignal
 from rowlock.rows.leased_table import LeasedTable, ModelT_co
 
 _LOST = float("-inf")
@@ -110,6 +112,7 @@ class PipelineItem(_Keyed, Generic[ModelT_co]):
         unreadable: a column of the row that holds what cannot be read; such a row is not processed.
             None as a rule.
         held: related rows that were locked for this item; None as long as there were none.
+        stop: given when work on it is to end soon; None as long as work has not begun.
         is_settling: its outcome is on its way; nothing more is locked for it.
         after_settling: run once, in the background, when its outcome is no longer on its way,
             whatever became of it.
@@ -130,6 +133,7 @@ class PipelineItem(_Keyed, Generic[ModelT_co]):
     locker: LocksRelated | None = field(default=None, repr=False)
     unreadable: str | None = None
     held: HeldRows | None = None
+    stop: StopSignal | None = field(default=None, repr=False)
     is_settling: bool = False
     after_settling: Callable[[], Coroutine[Any, Any, None]] | None = field(default=None, repr=False)
     leased: LeasedTable | None = field(default=None, repr=False)
@@ -234,6 +238,51 @@ class PipelineItem(_Keyed, Generic[ModelT_co]):
         if not self.is_trusted():
             raise self.lease_lost()
         return self.session_factory()
+
+    async def guard(self, session: AsyncSession) -> ModelT_co:
+        """Make sure that the row is held under this item's token until the session's transaction
+        ends, and return it as it is now; joins the caller's transaction.
+
+        For long work that writes as it goes: call it first in a transaction that writes, and what
+        is committed then was written under the lease, whatever delayed it. Nobody renews the lease
+        meanwhile, so keep the transaction much shorter than `lock_timeout`, and end it before
+        `process` returns. An instance that the session has already is refreshed.
+
+        Args:
+            session: of the database of the row.
+
+        Raises:
+            LeaseLost: the row is held no longer; let it out of `process`.
+            PipelineError: the item was not claimed by a pipeline.
+        """
+        if self.leased is None:
+            raise PipelineError("this item was not claimed by a pipeline; only such an item guards")
+        held, _ = await lock_held(session, self.leased, (self.id,), token=self.lock_token)
+        # Trust is asked as late as it can be: the row may have been waited for.
+        if not held or not self.is_trusted():
+            raise self.lease_lost()
+        rows: list[ModelT_co] = await read_fresh(session, self.leased, (self.id,))
+        return rows[0]
+
+    @property
+    def stop_requested(self) -> bool:
+        """Whether work on this item is to end soon, since its replica shuts down. May be read in
+        any thread.
+
+        Work that does not end by itself looks at it between two steps, or waits for it by
+        `wait_for_stop`; who does neither is cancelled when the grace of the shutdown is over.
+        """
+        return self.stop is not None and self.stop.is_given
+
+    async def wait_for_stop(self) -> None:
+        """Return once work on this item is to end soon: see `stop_requested`.
+
+        Raises:
+            PipelineError: the item is not processed by a pipeline, so nobody would ask.
+        """
+        if self.stop is None:
+            raise PipelineError("work on this item has not begun, so nobody asks it to stop")
+        await self.stop.wait()
 
     async def lock_related(
         self, model: type[RelatedT], where: ColumnExpressionArgument[bool], *, shared: bool = False

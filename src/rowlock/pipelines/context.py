@@ -15,6 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionm
 from rowlock.database.transaction import in_transaction
 from rowlock.hints.hinter import PipelineHinter
 from rowlock.leases.item import PipelineItem
+from rowlock.leases.lasting.stop_signal import StopSignal
 from rowlock.leases.related.locker import RelatedLocker
 from rowlock.logs import get_logger
 from rowlock.pipelines.background import BackgroundTasks
@@ -55,6 +56,7 @@ class PipelineContext(Generic[ModelT]):
         in_progress: items that workers have in hand.
         running: attempts by lock token; the worker that began one adds it, and takes it out when it
             has ended.
+        stop: given when the pipeline shuts down: work is to end soon.
         grace_over: the grace of a shutdown is over; nothing is waited out any more.
         background: short tasks that must end before the pipeline has stopped.
         calls: makes attempts at calls of the host's code.
@@ -80,6 +82,7 @@ class PipelineContext(Generic[ModelT]):
     failures: Failures = field(default_factory=Failures)
     in_progress: set[PipelineItem[ModelT]] = field(default_factory=set)
     running: dict[Any, Attempt] = field(default_factory=dict)
+    stop: StopSignal = field(default_factory=StopSignal)
     grace_over: bool = False
     background: BackgroundTasks = field(init=False)
     calls: HostCalls = field(init=False)

@@ -181,6 +181,7 @@ class PipelineRun(Generic[ModelT]):
 
     def _stop_fetching(self) -> None:
         self.fetcher.stop()
+        self.context.stop.give()
         if self._index_timer is not None:
             self._index_timer.cancel()
         unstarted = self.context.queue.close()

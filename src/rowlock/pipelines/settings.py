@@ -93,8 +93,10 @@ class PipelineSettings(BaseModel):
     """Longest time for one renewal. Default: a third of `heartbeat_trigger`."""
     database_timeout: _Duration = timedelta(seconds=10)
     """Longest time for any other transaction of the pipeline."""
-    process_timeout: _Duration = timedelta(hours=1)
-    """Longest time for one `process`; then it is cancelled and the attempt counts as failed."""
+    process_timeout: _Duration | None = timedelta(hours=1)
+    """Longest time for one `process`; then it is cancelled and the attempt counts as failed. None:
+    no limit, for work that goes on until it is asked to stop (`PipelineItem.wait_for_stop`).
+    """
     cancel_grace: _Duration = timedelta(seconds=5)
     """How long a cancelled `process` may take to end before its worker goes on without it."""
     retry_delay: _Duration = timedelta(seconds=1)
@@ -183,7 +185,7 @@ class SettingsKeywords(TypedDict, total=False):
     heartbeat_interval: Duration | None
     renew_timeout: Duration | None
     database_timeout: Duration
-    process_timeout: Duration
+    process_timeout: Duration | None
     cancel_grace: Duration
     retry_delay: Duration
     retry_delay_max: Duration
@@ -228,8 +230,10 @@ class SettingsAttributes:
     """Longest time for one renewal. Default: a third of `heartbeat_trigger`."""
     database_timeout: Duration
     """Longest time for any other transaction of the pipeline."""
-    process_timeout: Duration
-    """Longest time for one `process`; then it is cancelled and the attempt counts as failed."""
+    process_timeout: Duration | None
+    """Longest time for one `process`; then it is cancelled and the attempt counts as failed. None:
+    no limit, for work that goes on until it is asked to stop (`PipelineItem.wait_for_stop`).
+    """
     cancel_grace: Duration
     """How long a cancelled `process` may take to end before its worker goes on without it."""
     retry_delay: Duration

@@ -13,13 +13,16 @@ Not here: time (``virtual_time``), several replicas as processes.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, Generic
 
+from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 
 from rowlock.errors import PipelineError
+from rowlock.execution import execute
 from rowlock.hints.hinter import PipelineHinter
 from rowlock.leases.item import PipelineItem
 from rowlock.logs import tell_counts
@@ -27,9 +30,14 @@ from rowlock.pipelines.lock_graph import LockGraph
 from rowlock.pipelines.pipeline import Pipeline
 from rowlock.pipelines.run import PipelineRun
 from rowlock.rows.leased_table import ModelT
+from rowlock.testing.unsettled import unsettled_rows
 
 ROUNDS_MAX = 1000
 """Most rounds of `run_until_settled`: rows that are always due never settle."""
+LOOK_AGAIN_S = 0.01
+"""How long it waits for work without an end that still has something to do, in seconds."""
+STOP_S_MAX = 30.0
+"""How long such work may take to stop before it is cancelled, in seconds."""
 
 
 class Steps(Generic[ModelT]):
@@ -124,22 +132,95 @@ async def run_until_settled(
     """Fetch and work, pipeline by pipeline, until a whole round finds no eligible row; return how
     many items were worked on.
 
-    Rows that are due later stay as they are.
+    Rows that are due later stay as they are. Work without a limit (`process_timeout` is None) goes
+    on beside all other, its leases being renewed. It is asked to stop once a round has found
+    nothing and no row is left for which a method `unsettled` of such a pipeline, if there is one,
+    holds.
 
     Raises:
         PipelineError: after `ROUNDS_MAX` rounds there was still work.
     """
-    worked = 0
-    for _ in range(ROUNDS_MAX):
-        in_this_round = 0
-        for pipeline in pipelines:
-            beside = [other for other in pipelines if other is not pipeline]
-            async with stepping(session_factory, pipeline, beside=beside) as steps:
-                await steps.fetch_once()
-                in_this_round += await steps.work_all()
-        if in_this_round == 0:
-            return worked
-        worked += in_this_round
+    worked = rounds = 0
+    lasting = [one for one in pipelines if one.settings.process_timeout is None]
+    brief = [one for one in pipelines if one not in lasting]
+    async with AsyncExitStack() as stack:
+        works = [
+            await stack.enter_async_context(_lasting_work(session_factory, one, pipelines))
+            for one in lasting
+        ]
+        while (rounds := rounds + 1) <= ROUNDS_MAX:
+            in_this_round = sum([await work.begin() for work in works])
+            for pipeline in brief:
+                in_this_round += await _fetch_and_work(session_factory, pipeline, pipelines)
+            worked += in_this_round
+            if in_this_round:
+                continue
+            if not works:
+                return worked
+            if any([await _is_left(session_factory, work.pipeline) for work in works]):
+                await asyncio.sleep(LOOK_AGAIN_S)
+                continue
+            for work in works:
+                await work.stop()
+            # What it did at its end may be work for others.
+            works = []
     raise PipelineError(
         f"the rows have not settled after {ROUNDS_MAX} rounds; is there one that is always due?"
     )
+
+
+async def _fetch_and_work(
+    session_factory: async_sessionmaker[AsyncSession],
+    pipeline: Pipeline[Any],
+    pipelines: Sequence[Pipeline[Any]],
+) -> int:
+    beside = [other for other in pipelines if other is not pipeline]
+    async with stepping(session_factory, pipeline, beside=beside) as steps:
+        await steps.fetch_once()
+        return await steps.work_all()
+
+
+class _LastingWork:
+    """Items of one pipeline that are worked on until they are asked to stop."""
+
+    def __init__(self, pipeline: Pipeline[Any], run: PipelineRun[Any]) -> None:
+        self.pipeline = pipeline
+        self._run = run
+
+    async def begin(self) -> int:
+        """Begin work on what can be claimed now, renew the leases of the other, and return how
+        many items were begun.
+        """
+        await self._run.heartbeater.beat_once()
+        free = self._run.context.queue.idle()
+        return await self._run.fetcher.fetch_once(free) if free else 0
+
+    async def stop(self, grace_s: float = STOP_S_MAX) -> None:
+        """Ask all of it to stop as a shutdown does, and return when it has, with its outcomes
+        settled.
+        """
+        await self._run.drain(grace_s)
+
+
+@asynccontextmanager
+async def _lasting_work(
+    session_factory: async_sessionmaker[AsyncSession],
+    pipeline: Pipeline[Any],
+    pipelines: Sequence[Pipeline[Any]],
+) -> AsyncIterator[_LastingWork]:
+    beside = [other for other in pipelines if other is not pipeline]
+    async with stepping(session_factory, pipeline, beside=beside) as steps:
+        # Its workers take what is fetched; at the end, `stepping` interrupts them.
+        steps.run.pool.start()
+        yield _LastingWork(pipeline, steps.run)
+
+
+async def _is_left(
+    session_factory: async_sessionmaker[AsyncSession], pipeline: Pipeline[Any]
+) -> bool:
+    condition = unsettled_rows(pipeline)
+    if condition is None:
+        return False
+    async with session_factory() as session:
+        found = select(pipeline.leased.key).where(condition).limit(1)
+        return (await execute(session, found)).first() is not None

@@ -15,7 +15,6 @@ from operator import itemgetter
 from typing import Any
 
 from sqlalchemy import (
-    ARRAY,
     CTE,
     JSON,
     Column,
@@ -30,7 +29,6 @@ from sqlalchemy import (
     bindparam,
     case,
     cast,
-    column,
     false,
     func,
     literal,
@@ -49,13 +47,13 @@ from sqlalchemy.sql.dml import ReturningUpdate
 from sqlalchemy.sql.selectable import TableValuedAlias
 from sqlalchemy.types import UserDefinedType
 
+from rowlock.dialects.postgresql.arrays import unnested
 from rowlock.dialects.postgresql.column_kinds import (
     Compared,
     as_there,
     compared,
     fits_array,
     is_read_surely,
-    unbounded,
 )
 from rowlock.dialects.postgresql.death_tokens import digits_after
 from rowlock.leases.claim_request import ClaimedRow, ClaimRequest, Lease, Range, claim_parameters
@@ -294,17 +292,8 @@ class PostgresqlLeases(LeaseDialect):
 
     def unnested(self, leased: LeasedTable, slots: Sequence[Slot]) -> TableValuedAlias:
         """Unnest arrays."""
-        types = [("key", leased.key.type), ("token", leased.column("lock_token").type)]
-        types += slots
-        arrays = [
-            bindparam(f"rowlock_held_{name}", type_=ARRAY(unbounded(type_)))
-            for name, type_ in types
-        ]
-        return (
-            func.unnest(*arrays)
-            .table_valued(*(column(name, type_) for name, type_ in types))
-            .render_derived(name="held")
-        )
+        leases = [("key", leased.key.type), ("token", leased.column("lock_token").type)]
+        return unnested([*leases, *slots], name="held", prefix="rowlock_held_")
 
     def skip_locked(
         self, leased: LeasedTable, condition: ColumnElement[bool], *, limit: int | None = None

@@ -12,10 +12,10 @@ from collections.abc import Callable
 
 class Deadlines:
     """Calls what is to be called once `timeout_s` has passed since it was added, unless it was
-    removed before.
+    removed before; never, if that is None.
     """
 
-    def __init__(self, timeout_s: float) -> None:
+    def __init__(self, timeout_s: float | None) -> None:
         self._timeout_s = timeout_s
         self._waiting: dict[object, tuple[float, Callable[[], None]]] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -25,6 +25,8 @@ class Deadlines:
 
     def add(self, owner: object, act: Callable[[], None]) -> None:
         """Call `act` after the timeout; one for each `owner`."""
+        if self._timeout_s is None:
+            return
         loop = asyncio.get_running_loop()
         at = loop.time() + self._timeout_s
         self._waiting[owner] = (at, act)

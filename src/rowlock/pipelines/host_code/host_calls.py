@@ -10,6 +10,9 @@ from rowlock.pipelines.host_code.call import Attempt, host_call
 from rowlock.pipelines.host_code.deadlines import Deadlines
 from rowlock.pipelines.settings import PipelineSettings
 
+CLEANUP_S_MAX = 3600.0
+"""Longest time for one `on_stale` where `process` has no limit, in seconds."""
+
 
 class HostCalls:
     """Makes attempts; begun by whoever asked for them.
@@ -23,7 +26,9 @@ class HostCalls:
     """
 
     def __init__(self, name: str, settings: PipelineSettings) -> None:
-        self._deadlines = Deadlines(settings.process_timeout.total_seconds())
+        limit = settings.process_timeout
+        self._deadlines = Deadlines(None if limit is None else limit.total_seconds())
+        self._cleanup_deadlines = self._deadlines if limit else Deadlines(CLEANUP_S_MAX)
         self._grace_s = settings.cancel_grace.total_seconds()
         # Twice as many as workers: those that were left behind must not keep all others waiting.
         self.threads: Executor = ThreadPoolExecutor(
@@ -31,10 +36,15 @@ class HostCalls:
         )
         self._abandoned: list[Attempt] = []
 
-    def attempt(self, function: Callable[..., Any], *args: object) -> Attempt:
-        """Return an attempt at ``function(*args)``, not begun."""
-        call = host_call(function, *args, threads=self.threads)
+    def attempt(self, process: Callable[..., Any], item: object) -> Attempt:
+        """Return an attempt at ``process(item)``, not begun."""
+        call = host_call(process, item, threads=self.threads)
         return Attempt(call, deadlines=self._deadlines, grace_s=self._grace_s)
+
+    def cleanup(self, on_stale: Callable[..., Any], item: object, outcome: object) -> Attempt:
+        """Return an attempt at ``on_stale(item, outcome)``, not begun; it always has a limit."""
+        call = host_call(on_stale, item, outcome, threads=self.threads)
+        return Attempt(call, deadlines=self._cleanup_deadlines, grace_s=self._grace_s)
 
     def abandon(self, attempt: Attempt) -> None:
         """Remember an attempt that would not end, and forget those that have ended meanwhile."""

@@ -344,7 +344,7 @@ class Settler(Generic[ModelT]):
 
     async def clean_up(self, item: PipelineItem[ModelT], outcome: Outcome) -> None:
         """Have the host clean up after a result that was not applied."""
-        attempt = self.context.calls.attempt(self.context.hooks.on_stale, item, outcome)
+        attempt = self.context.calls.cleanup(self.context.hooks.on_stale, item, outcome)
         self._cleaning.add(attempt)
         try:
             result = await attempt.run()

@@ -29,6 +29,7 @@ from sqlalchemy.orm import Session
 from rowlock import Pipeline
 from rowlock.backoff import JITTER
 from rowlock.pipelines.lock_graph import LockGraph
+from rowlock.pipelines.settings import DURATION_MAX
 from rowlock.rows.eligibility import PRECEDENCE_TIMEOUTS_PER_WINDOW
 from rowlock.rows.leased_table import LeasedTable
 from rowlock.testing.judge.history import Change
@@ -199,14 +200,14 @@ class _Bounds:
         slack = SLACK + ROUND_TRIPS_MAX * round_trip
         fetch = settings.fetch_delays[-1] * (1 + JITTER) + settings.database_timeout + slack
         queue = ceil(settings.queue_capacity / settings.workers_num)
+        # Without a limit nothing can be said of how long a row is held.
+        processing = settings.process_timeout or DURATION_MAX
         return cls(
             claimed=fetch,
             quiet=settings.min_processing_interval
             + 2 * (1 + JITTER) * settings.orphaned_after
             + fetch,
-            held=(1 + queue) * (settings.process_timeout + settings.cancel_grace)
-            + settings.lock_timeout
-            + fetch,
+            held=(1 + queue) * (processing + settings.cancel_grace) + settings.lock_timeout + fetch,
         )
 
 

@@ -1,13 +1,16 @@
 """Which rows still want something: those that some pipeline wants, and those with a lock column
 that is set.
 
+Rows that are to stay leased (`Scenario.keeps_leases`) are the other way round: they want something
+while they are not held.
+
 Not here: for how long they may (``liveness.py``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, and_, or_, select
@@ -41,6 +44,7 @@ class Quiescence:
     ) -> None:
         """Look at the tables of `pipelines`, and of the rows that they lock, from now on."""
         self._engines, self._pipelines, self._unsettled = engines, pipelines, scenario.unsettled
+        self._keeps_leases = scenario.keeps_leases
         self._liveness = Liveness(
             pipelines,
             trace.changes,
@@ -56,7 +60,12 @@ class Quiescence:
             return [
                 one
                 for leased in tables
-                for one in _left_in(connection, leased, self._wants(leased))
+                for one in _left_in(
+                    connection,
+                    leased,
+                    self._wants(leased),
+                    may_be_held=leased.model in self._keeps_leases,
+                )
             ]
 
     def late(
@@ -72,6 +81,9 @@ class Quiescence:
     def _wants(self, leased: LeasedTable) -> ColumnElement[bool]:
         own = [pipeline for pipeline in self._pipelines if pipeline.leased.table is leased.table]
         wants = or_(False, *(self._unsettled(pipeline) for pipeline in own))
+        if leased.model in self._keeps_leases:
+            is_ready = or_(False, *(pipeline.ready() for pipeline in own))
+            wants = or_(wants, and_(is_ready, _is_without_holder(leased, self._engines.clock.now)))
         return and_(wants, leased.column("parked_at").is_(None)) if leased.has_schedule else wants
 
 
@@ -84,12 +96,17 @@ def tables_of(pipelines: Sequence[Pipeline[Any]]) -> dict[str, LeasedTable]:
     }
 
 
+def _is_without_holder(leased: LeasedTable, now: datetime) -> ColumnElement[bool]:
+    return or_(leased.column("lock_token").is_(None), leased.column("lock_expires_at") <= now)
+
+
 def _left_in(
-    connection: Connection, leased: LeasedTable, wants: ColumnElement[bool]
+    connection: Connection, leased: LeasedTable, wants: ColumnElement[bool], *, may_be_held: bool
 ) -> list[tuple[Place, str]]:
     owner, token = leased.column("lock_owner"), leased.column("lock_token")
-    held = or_(*(leased.column(name).is_not(None) for name in CLEARED_COLUMNS))
-    statement = select(leased.key, wants, owner, token).where(or_(wants, held)).order_by(leased.key)
+    is_held = or_(*(leased.column(name).is_not(None) for name in CLEARED_COLUMNS))
+    is_unsettled = wants if may_be_held else or_(wants, is_held)
+    statement = select(leased.key, wants, owner, token).where(is_unsettled).order_by(leased.key)
     return [
         (place_of_row(leased.table.name, key), _matter(is_wanting, holder, by))
         for key, is_wanting, holder, by in connection.execute(statement)

@@ -15,7 +15,7 @@ from random import Random
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from sqlalchemy import ColumnElement, select
+from sqlalchemy import ColumnElement, false, select
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 from sqlalchemy.orm import Session
 
@@ -24,6 +24,7 @@ from rowlock.testing.simulation.environment.engines import Engines, PooledEngine
 from rowlock.testing.simulation.environment.processes import Process, current_process
 from rowlock.testing.simulation.faults.fault_kinds import Fault
 from rowlock.testing.simulation.trace import Trace, place_of_row
+from rowlock.testing.unsettled import unsettled_rows
 
 if TYPE_CHECKING:
     from rowlock.testing.databases.clock import DatabaseClock
@@ -125,6 +126,9 @@ class Scenario:
         models: mapped classes with lock columns besides those that `pipelines` shows, where what
             runs is drawn.
         schema: SQL to be executed beside the tables of the models, such as triggers of your own.
+        keeps_leases: mapped classes whose rows stay leased while all is well, as those of work
+            without an end do. Such a row has settled once it is held, unless `unsettled` says
+            otherwise.
     """
 
     replicas_num: int = 2
@@ -136,6 +140,7 @@ class Scenario:
     services_own: Sequence[str] = ()
     models: Sequence[type] = ()
     schema: Sequence[str] = ()
+    keeps_leases: Collection[type] = ()
 
     def __init__(self, world: World) -> None:
         """Begin a run."""
@@ -166,9 +171,12 @@ class Scenario:
 
     def unsettled(self, pipeline: Pipeline[Any]) -> ColumnElement[bool]:
         """Return which rows of a pipeline still want something; for pipelines whose rows are
-        always ready.
+        always ready. By default what the pipeline's own `unsettled` says, if it has one.
         """
-        return pipeline.ready()
+        own = unsettled_rows(pipeline)
+        if own is not None:
+            return own
+        return false() if pipeline.model in self.keeps_leases else pipeline.ready()
 
     def always(self) -> None:
         """Assert what must be true after every COMMIT; `world.file` and `world.read` see what is

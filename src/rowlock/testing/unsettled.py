@@ -1,0 +1,30 @@
+"""Which rows of a pipeline still want something, where the pipeline itself knows better than
+`ready()`.
+
+The one idea: `ready()` of work without an end is always true. A wing knows when such work has
+nothing left to do, and says so by a method `unsettled` of its pipelines.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol, runtime_checkable
+
+from sqlalchemy import ColumnElement
+
+__all__ = ["KnowsUnsettled", "unsettled_rows"]
+
+
+@runtime_checkable
+class KnowsUnsettled(Protocol):
+    """A pipeline with a condition of its own for rows that still want something."""
+
+    def unsettled(self) -> ColumnElement[bool]:
+        """Return which of its rows still want something."""
+        ...
+
+
+def unsettled_rows(pipeline: Any) -> ColumnElement[bool] | None:
+    """Return which rows of `pipeline` still want something; None if it has no condition of its
+    own for that.
+    """
+    return pipeline.unsettled() if isinstance(pipeline, KnowsUnsettled) else None

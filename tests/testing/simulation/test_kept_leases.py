@@ -1,0 +1,157 @@
+"""Rows that stay leased while all is well: a simulation takes them for settled."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from sqlalchemy import ColumnElement, create_engine
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
+
+from rowlock import Apply, LockColumns, Outcome, Pipeline, PipelineItem
+from rowlock.testing import Scenario, Simulation, SimulationReport
+from rowlock.testing.simulation import Fault, World
+from rowlock.testing.simulation.quiescence import Quiescence
+
+
+class Base(DeclarativeBase):
+    """The mapped classes."""
+
+
+class Part(LockColumns, Base):
+    """A part of a work that has no end, and how far it is."""
+
+    __tablename__ = "parts"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    steps: Mapped[int] = mapped_column(default=0)
+
+
+class PartPipeline(Pipeline[Part]):
+    """Does steps until it is asked to stop."""
+
+    model = Part
+    process_timeout = None
+    min_processing_interval = 0.5
+    lock_timeout = 6
+    heartbeat_trigger = 3
+    steps_max = 5
+
+    def ready(self) -> ColumnElement[bool]:
+        """Every part, always."""
+        return Part.id > 0
+
+    def unsettled(self) -> ColumnElement[bool]:
+        """Whether steps are left."""
+        return Part.steps < self.steps_max
+
+    async def process(self, item: PipelineItem[Part]) -> Outcome:
+        """Write each step under the lease."""
+        while not item.stop_requested:
+            async with item.session() as session, session.begin():
+                part = await item.guard(session)
+                part.steps = min(part.steps + 1, self.steps_max)
+            await asyncio.sleep(0.3)
+        return Apply()
+
+
+class Kept(Scenario):
+    """Three parts, whose rows stay leased."""
+
+    faults = (Fault.KILL, Fault.FREEZE, Fault.SHUT_DOWN, Fault.OUTAGE)
+    keeps_leases = (Part,)
+    settle_within = timedelta(minutes=2)
+
+    def pipelines(self) -> Sequence[Pipeline[Any]]:
+        """One."""
+        return [PartPipeline()]
+
+    def rows(self) -> Iterable[object]:
+        """Some parts."""
+        return [Part(id=number) for number in (1, 2, 3)]
+
+    def check(self) -> None:
+        """All steps were done."""
+        assert {part.steps for part in self.world.read(Part)} == {PartPipeline.steps_max}
+
+
+class Unaware(PartPipeline):
+    """Has no condition of its own."""
+
+    unsettled = None  # type: ignore[assignment]
+
+
+class NotKept(Kept):
+    """Does not say that its rows stay leased."""
+
+    faults = ()
+    keeps_leases = ()
+    settle_within = timedelta(seconds=20)
+
+
+def reports(scenario: type[Scenario], seeds: range) -> list[SimulationReport]:
+    """Run a scenario."""
+    with Simulation(scenario) as simulation:
+        return list(simulation.run_all(seeds))
+
+
+def test_rows_that_stay_leased_settle() -> None:
+    """Work without an end could not be simulated: its rows would be waited for as unfinished."""
+    found = reports(Kept, range(1, 16))
+    assert [str(report) for report in found if not report.is_good] == []
+
+
+def test_other_rows_must_be_free() -> None:
+    """A row that is held for ever would pass in every scenario."""
+    [report] = reports(NotKept, range(1, 2))
+    wrong, *_ = report.wrongs
+    assert "has not settled 20 s after the faults: leased by PartPipeline" in wrong.text
+
+
+NOW = datetime(2031, 5, 4, tzinfo=UTC)
+HELD = {"lock_token": uuid.UUID(int=1), "lock_owner": "PartPipeline"}
+
+
+@pytest.mark.parametrize("pipeline", [PartPipeline, Unaware])
+@pytest.mark.parametrize(
+    ("columns", "matter"),
+    [
+        ({}, "still wants work"),
+        ({**HELD, "lock_expires_at": NOW + timedelta(seconds=1)}, None),
+        ({**HELD, "lock_expires_at": NOW}, "still wants work and leased by PartPipeline"),
+    ],
+)
+def test_a_row_without_a_living_holder_has_not_settled(
+    pipeline: type[PartPipeline], columns: dict[str, Any], matter: str | None
+) -> None:
+    """A run would end while the rows of a dead replica wait for a holder."""
+    assert left(pipeline(), Part(id=1, steps=5, **columns)) == matter
+
+
+def test_a_held_row_that_wants_more_has_not_settled() -> None:
+    """A run would end in the middle of the work."""
+    held = {**HELD, "lock_expires_at": NOW + timedelta(seconds=1)}
+    assert left(PartPipeline(), Part(id=1, steps=4, **held)) == (
+        "still wants work and leased by PartPipeline"
+    )
+
+
+def left(pipeline: PartPipeline, part: Part) -> str | None:
+    """Return what is the matter with a row, if anything is."""
+    engine = create_engine("sqlite://")
+    Base.metadata.create_all(engine)
+    with Session(engine) as session, session.begin():
+        session.add(part)
+    engines: Any = SimpleNamespace(eye=engine, clock=SimpleNamespace(now=NOW))
+    trace: Any = SimpleNamespace(changes=[])
+    world: Any = World(0, engines, trace)
+    quiescence = Quiescence(
+        engines, [pipeline], scenario=Kept(world), trace=trace, round_trip_s=0.0
+    )
+    found = [matter for _, matter in quiescence.left()]
+    engine.dispose()
+    return found[0] if found else None
