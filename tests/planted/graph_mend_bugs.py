@@ -234,6 +234,14 @@ VALUE_BUGS = (
 
 STANDING_BUGS = (
     Bug(
+        "parts wait for room that a caller has left",
+        "graph/stock/parts.py",
+        "ScatterProcessor.event",
+        "output.can_push or not self._is_wanted(self._group)",
+        "output.can_push",
+        (f"{CANCELLED}::test_parts_do_not_wait_for_room_that_a_neighbour_has",),
+    ),
+    Bug(
         "parts of a caller that has left are read",
         "graph/stock/parts.py",
         "ScatterProcessor.process",

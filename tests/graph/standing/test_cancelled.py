@@ -255,6 +255,40 @@ async def test_parts_of_a_caller_that_has_left_are_not_read(on: Any) -> None:
         assert len(read) == count < 100
 
 
+async def test_parts_do_not_wait_for_room_that_a_neighbour_has() -> None:
+    """A row that is lost would be kept open until a neighbour's call has ended."""
+    closed: list[str] = []
+    has_parts, gate = asyncio.Event(), Gate()
+
+    def parts(value: str) -> Iterator[str]:
+        try:
+            yield from [value] * (1 if value == "neighbour" else 9)
+        finally:
+            closed.append(value)
+
+    def passed(part: str) -> str:
+        if part == "lost":
+            has_parts.set()
+        return part
+
+    graph: StandingGraph[str, Any] = StandingGraph(
+        lambda flow: flow.fan_out(
+            parts, lambda inside: inside.map(passed, on="loop").amap(gate.passed)
+        )
+    )
+    async with graph:
+        neighbour = asyncio.create_task(graph.submit("neighbour"))
+        await gate.has_begun.wait()
+        lost = asyncio.create_task(graph.submit("lost"))
+        await has_parts.wait()
+        await settled()
+        lost.cancel()
+        await asyncio.wait([lost])
+        assert (closed, neighbour.done()) == (["neighbour", "lost"], False)
+        gate.open()
+        assert await neighbour == ("neighbour", ["neighbour"])
+
+
 @pytest.mark.parametrize("key", [True, lambda value: value % 2])
 async def test_order_is_kept_without_those_that_have_left(key: Any) -> None:
     """Values behind one that is cancelled would wait for it for ever."""
