@@ -91,7 +91,7 @@ GRAPH_LANE_BUGS = (
         "an error keeps the node of its call",
         "graph/scheduling/wiring.py",
         "log_later_errors",
-        "later.error.__traceback__ = None",
+        "set_traceback(later.error, None)",
         "pass",
         (f"{ENDS}::test_error_after_the_first_is_kept",),
     ),

@@ -262,9 +262,9 @@ GRAPH_STANDING_BUGS = (
     Bug(
         "a standing graph runs in two loops",
         "graph/standing/nodes.py",
-        "StandingNodes.begin",
-        "if self._loop is not loop:",
-        "if False:",
+        "StandingNodes._check_loop",
+        "self._loop is not asyncio.get_running_loop()",
+        "False",
         (f"{SUBMIT}::test_a_graph_belongs_to_one_loop",),
     ),
     Bug(

@@ -16,6 +16,7 @@ from rowlock.graph.building.topology import Node, Topology, add_place
 from rowlock.graph.scheduling.interrupt import goes_on
 from rowlock.graph.scheduling.outside import RUNNING
 from rowlock.graph.scheduling.scheduler import Scheduler, is_withdrawn
+from rowlock.graph.tracebacks import set_traceback, traceback_of
 
 
 class Calls:
@@ -110,6 +111,7 @@ class Calls:
         ):
             return  # its answer to the end of the run
         # Without the frame of this file, which would keep the node alive with the error.
-        error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next
+        traceback = traceback_of(error)
+        set_traceback(error, traceback and traceback.tb_next)
         node.error = as_ordinary(error)
         add_place(node.error, node.processor)

@@ -221,7 +221,7 @@ class GraphRun:
                     logger.warning("The run of a cancelled caller failed", exc_info=error)
                 raise cancelled
             if error is not None:
-                raise error
+                raise as_ordinary(error)
         finally:
             del error, cancelled
 

@@ -286,8 +286,8 @@ class Scheduler:
                 try:
                     if any(processor.is_open() for processor in self._open):
                         return
-                    error: Exception = deadlock_of(self._graph)
-                except Exception as raised:  # noqa: BLE001  # by a processor that is asked for it
+                    error: BaseException = deadlock_of(self._graph)
+                except BaseException as raised:  # noqa: BLE001  # by a processor that is asked for it
                     error = raised
                 self._stop(error, now)
         if self.phase < Phase.CLOSING:
@@ -304,7 +304,7 @@ class Scheduler:
             node.is_closing = True
             try:
                 how = node.processor.closing()
-            except Exception as error:  # noqa: BLE001  # the others are closed nevertheless
+            except BaseException as error:  # noqa: BLE001  # the others are closed nevertheless
                 self._fail(node, error, now)
                 how = None
             node.is_closing = how is not None

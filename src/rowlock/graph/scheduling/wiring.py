@@ -17,6 +17,7 @@ from rowlock.graph.processor import Processor
 from rowlock.graph.scheduling.interrupt import add_check, goes_on
 from rowlock.graph.scheduling.outside import Phase
 from rowlock.graph.scheduling.scheduler import Scheduler
+from rowlock.graph.tracebacks import set_traceback
 from rowlock.logs import get_logger
 
 logger = get_logger(__name__)
@@ -98,9 +99,12 @@ def forget_values(graph: Topology) -> Iterator[None]:
         for port in node.processor.inputs:
             if port.is_connected:
                 port.edge.clear()
-        if not node.is_abandoned:
-            node.processor.clear()
-        node.processor.attach(None)
+        try:
+            if not node.is_abandoned:
+                node.processor.clear()
+            node.processor.attach(None)
+        except BaseException as error:  # a processor may be the host's
+            logger.warning("%s could not forget its values", node.operator, exc_info=error)
         node.processor.context = None
         if not node.index % CHECKED_AT_ONCE:
             dropped.clear()
@@ -112,4 +116,4 @@ def log_later_errors(graph: Topology) -> None:
     """Log what was raised after the error that ended a run."""
     for later in graph.later_errors:
         logger.warning("%s failed after the run was to end", later.operator, exc_info=later.error)
-        later.error.__traceback__ = None
+        set_traceback(later.error, None)

@@ -26,6 +26,7 @@ from rowlock.errors import GraphInterrupted
 from rowlock.graph.ports import EMPTY
 from rowlock.graph.scheduling.interrupt import add_check, goes_on
 from rowlock.graph.stock.carriers import GONE, Call, CallOwner, Carrier
+from rowlock.graph.tracebacks import set_traceback, traceback_of
 from rowlock.logs import get_logger
 
 logger = get_logger(__name__)
@@ -78,7 +79,7 @@ class Caller:
         except IndexError:
             return False
         self._result, self._error = result, error
-        self._traceback = None if error is None else error.__traceback__
+        self._traceback = None if error is None else traceback_of(error)
         self.is_done = True
         self._on_done(self)
         self._wake()
@@ -132,7 +133,8 @@ class Caller:
                 raise cancelled
             if error is not None:
                 # Callers that share a call share its error: without the frames of the others.
-                raise error.with_traceback(self._traceback)
+                set_traceback(error, self._traceback)
+                raise error
         finally:
             # A traceback of this frame would otherwise refer to itself.
             self._traceback = None

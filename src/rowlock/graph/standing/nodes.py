@@ -114,9 +114,7 @@ class StandingNodes:
         """
         loop = asyncio.get_running_loop()
         if self._loop is not None:
-            if self._loop is not loop:
-                msg = f"{self.graph.name!r} runs in another event loop"
-                raise GraphError(msg)
+            self._check_loop()
             return
         self._loop, self.ended, self._on_broken = loop, asyncio.Event(), on_broken
         self.graph.stopwatch = stopwatch()
@@ -183,9 +181,21 @@ class StandingNodes:
                 if call.is_obsolete and call.task is None:
                     self._wiring.replace_thread(call.processor)
 
-    def stop(self) -> None:
-        """End the run: the graph is closed."""
+    async def end(self) -> None:
+        """End the run, since the graph is closed, and wait until no call runs.
+
+        Raises:
+            GraphError: it runs in another event loop.
+        """
+        self._check_loop()
         self._wiring.scheduler.stop(None)
+        assert self.ended is not None
+        await self.ended.wait()
+
+    def _check_loop(self) -> None:
+        if self._loop is not asyncio.get_running_loop():
+            msg = f"{self.graph.name!r} runs in another event loop"
+            raise GraphError(msg)
 
     def _stopped(self) -> None:
         scheduler = self._wiring.scheduler

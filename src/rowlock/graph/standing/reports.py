@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 from rowlock.errors import GraphDeadlockError
 from rowlock.logs import get_logger
 
@@ -38,3 +41,34 @@ class StandingReports:
     def rebuilt(self, graph: str, error: Exception) -> None:
         """Take in that fresh nodes were built after `error` of one of them."""
         logger.error("The graph %s has fresh nodes: one broke", graph, exc_info=error)
+
+
+class ContainedReports(StandingReports):
+    """Hands on what it hears to the host's reports, which may fail: callers would wait for ever."""
+
+    def __init__(self, reports: StandingReports) -> None:
+        self._reports = reports
+
+    def deadlocked(self, graph: str, error: GraphDeadlockError) -> None:
+        """Hand it on."""
+        _contained(partial(self._reports.deadlocked, graph, error))
+
+    def call_took_long(self, graph: str, *, operator: str, lane: int, seconds: float) -> None:
+        """Hand it on."""
+        report = self._reports.call_took_long
+        _contained(partial(report, graph, operator=operator, lane=lane, seconds=seconds))
+
+    def stuck(self, graph: str, text: str) -> None:
+        """Hand it on."""
+        _contained(partial(self._reports.stuck, graph, text))
+
+    def rebuilt(self, graph: str, error: Exception) -> None:
+        """Hand it on."""
+        _contained(partial(self._reports.rebuilt, graph, error))
+
+
+def _contained(report: Callable[[], None]) -> None:
+    try:
+        report()
+    except BaseException as error:  # it is code of the host
+        logger.warning("A report about a graph failed", exc_info=error)

@@ -22,7 +22,7 @@ from rowlock.graph.scheduling.statistics import GraphStatistics, statistics_of
 from rowlock.graph.standing.capacity import capacity_of
 from rowlock.graph.standing.envelopes import Caller
 from rowlock.graph.standing.nodes import Build, StandingNodes
-from rowlock.graph.standing.reports import StandingReports
+from rowlock.graph.standing.reports import ContainedReports, StandingReports
 from rowlock.shielding import finish
 
 T = TypeVar("T")
@@ -80,7 +80,7 @@ class StandingGraph(Generic[T, R]):
         self._leaves = leaves
         self._shows_values = shows_values
         self._runtime = runtime
-        self._reports = reports or StandingReports()
+        self._reports = ContainedReports(reports or StandingReports())
         self._context = copy_context()
         self._is_closed = False
         self._broken_by: Exception | None = None
@@ -121,6 +121,9 @@ class StandingGraph(Generic[T, R]):
         """End what runs, wait until no call runs, and take no further value. Again: it waits again.
 
         Values inside fail with `GraphClosed`.
+
+        Raises:
+            GraphError: the graph runs in another event loop. It takes no further value there.
         """
         self._is_closed = True
         await finish(self._end(), purpose=f"close the graph {self.name!r}")
@@ -198,9 +201,7 @@ class StandingGraph(Generic[T, R]):
     async def _end(self) -> None:
         for nodes in self._running:
             if not nodes.is_of_closed_loop:
-                nodes.stop()
-                assert nodes.ended is not None
-                await nodes.ended.wait()
+                await nodes.end()
         self._running.clear()
 
 
