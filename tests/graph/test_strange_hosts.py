@@ -202,6 +202,36 @@ async def test_keys_that_cannot_be_hashed_any_more() -> None:
         assert graph.graph is nodes
 
 
+class Nameless:
+    """A value that does not tell its class."""
+
+    @property
+    def __class__(self) -> Any:
+        raise LookupError
+
+
+async def nameless(values: Sequence[Any]) -> list[Any]:
+    """Return such values for some."""
+    return [Nameless() if value == "odd" else value for value in values]
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda flow: flow.amap_batch(nameless, size=2, within=60),
+        lambda flow: flow.map(lambda one: Nameless() if one == "odd" else one, on="loop"),
+    ],
+)
+async def test_results_that_do_not_tell_their_class(build: Any) -> None:
+    """Callers that share a call would wait for ever for its end."""
+    async with StandingGraph[Any, Any](build, leaves=(int,)) as graph:
+        found = await asyncio.gather(
+            graph.submit("odd"), graph.submit("even"), return_exceptions=True
+        )
+    assert type(found[0]) is LookupError
+    assert found[1] == "even"
+
+
 async def test_closed_in_another_loop() -> None:
     """A shutdown in a second thread would wait for ever."""
     has_begun, go_on = threading.Event(), threading.Event()

@@ -382,6 +382,14 @@ STRANGE_BUGS = (
         (f"{STRANGE}::test_keys_that_cannot_be_hashed_any_more",),
     ),
     Bug(
+        "a result that does not tell its class hangs its callers",
+        "graph/stock/batches.py",
+        "_BatchLane._answer",
+        "except BaseException as error:",
+        "except ZeroDivisionError as error:",
+        (f"{STRANGE}::test_results_that_do_not_tell_their_class",),
+    ),
+    Bug(
         "a graph is closed in another loop",
         "graph/standing/nodes.py",
         "StandingNodes.end",

@@ -262,9 +262,9 @@ GRAPH_STANDING_BUGS = (
     Bug(
         "a standing graph runs in two loops",
         "graph/standing/nodes.py",
-        "StandingNodes._check_loop",
-        "self._loop is not asyncio.get_running_loop()",
-        "False",
+        "StandingNodes.begin",
+        "self._check_loop()",
+        "pass",
         (f"{SUBMIT}::test_a_graph_belongs_to_one_loop",),
     ),
     Bug(

@@ -170,7 +170,7 @@ GRAPH_STOCK_BUGS = (
     Bug(
         "an error in a list of results is a result",
         "graph/stock/batches.py",
-        "_BatchLane._answer",
+        "_BatchLane._answer_one",
         "isinstance(result, Exception)",
         "False",
         (f"{BATCHES}::test_an_error_in_the_list_is_of_one_value",),

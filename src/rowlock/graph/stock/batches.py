@@ -211,15 +211,24 @@ class _BatchLane(Processor):
     def _answer(self, results: list[Any]) -> None:
         """Have each item go on with its own result, or fail with its own error."""
         for item, result in zip(self._batch, results, strict=True):
-            if isinstance(result, Exception):
-                if self._carrier.has_callers:
-                    add_place(result, self)
-                self._fail(item, result)
-            elif (carried := self._carrier.result(item, result)) is GONE:
-                self.merged += 1
-            else:
-                self._results.append(carried)
+            try:
+                self._answer_one(item, result)
+            except BaseException as error:  # even to ask a result for its class may raise
+                if not self._carrier.has_callers:
+                    raise
+                add_place(error, self)
+                self._fail(item, error)
         self._batch = []
+
+    def _answer_one(self, item: Any, result: Any) -> None:
+        if isinstance(result, Exception):
+            if self._carrier.has_callers:
+                add_place(result, self)
+            self._fail(item, result)
+        elif (carried := self._carrier.result(item, result)) is GONE:
+            self.merged += 1
+        else:
+            self._results.append(carried)
 
     def _fail(self, item: Any, error: BaseException) -> None:
         if not self._carrier.fail(item, error):
