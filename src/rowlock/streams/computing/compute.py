@@ -1,0 +1,363 @@
+"""What a shard computes in one stage of a step: rows and states in, everything that follows out.
+
+A pure function of its arguments, if the handler is one; so it runs in a thread, and a replay gives
+the same. Nothing of a step is kept here: if it fails, or its transaction does, the caller has what
+it had before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from itertools import chain
+from typing import Any, NamedTuple, TypeAlias
+
+from rowlock.containment import as_ordinary
+from rowlock.errors import describe
+from rowlock.stream_errors import WrongShardError
+from rowlock.streams.computing.batch import EventBatch, Groups, grouped, grouped_by
+from rowlock.streams.computing.buckets import BucketRange
+from rowlock.streams.computing.context import (
+    Effects,
+    StepContext,
+    StepTime,
+    StreamResult,
+    begin_key,
+    effects_of,
+    end_context,
+)
+from rowlock.streams.computing.digests import Digest
+from rowlock.streams.computing.handlers import FORGET, StageHandler
+from rowlock.streams.computing.hashing import bucket_of, key_text
+from rowlock.streams.computing.rows import SourceRows, input_digest
+
+
+class KeyState(NamedTuple):
+    """What is stored of a key. Where both are None, nothing is.
+
+    Attributes:
+        value: its state as it is stored; None if it has none.
+        timer_at: when its timer is due; None if it has none.
+    """
+
+    value: Any = None
+    timer_at: datetime | None = None
+
+
+NO_STATE = KeyState()
+
+
+class SentMessages(NamedTuple):
+    """Messages to one later stage, as columns, in the order in which they were sent.
+
+    Attributes:
+        keys: the texts of their keys.
+        buckets: of their keys.
+        texts: their own.
+    """
+
+    keys: list[str]
+    buckets: list[int]
+    texts: list[str]
+
+
+class DeadLetter(NamedTuple):
+    """The events of a key that could not be processed.
+
+    Attributes:
+        key: its text.
+        error: what went wrong, shortened.
+        rows: the rows of the key in this step; none if only its timer was due.
+    """
+
+    key: str
+    error: str
+    rows: tuple[SourceRows, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PoisonedKey:
+    """Why a stage could not be computed.
+
+    Attributes:
+        stage: its name.
+        step: the number of the step.
+        key: whose events failed; None if a batch handler failed and it is not known which.
+        error: what was raised.
+    """
+
+    stage: str
+    step: int
+    key: str | None
+    error: Exception
+
+    @property
+    def text(self) -> str:
+        """What is shown and stored of it: step, stage, key and error."""
+        of = "" if self.key is None else f" for the key {self.key!r}"
+        return f"step {self.step}: {self.stage!r} failed{of}: {describe(self.error)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Computed:
+    """What follows from the rows and states of a stage.
+
+    Attributes:
+        rows: how many events there were.
+        input_digest: of the rows.
+        output_digest: of all that follows.
+        states: of keys whose state or timer has changed; nothing is stored of a key any more whose
+            state is `NO_STATE`.
+        results: in the order in which they were emitted.
+        messages: to later stages, by the name of the stage.
+        dead_letters: of keys that failed.
+    """
+
+    rows: int
+    input_digest: str
+    output_digest: str
+    states: dict[str, KeyState]
+    results: list[StreamResult]
+    messages: dict[str, SentMessages]
+    dead_letters: list[DeadLetter] = field(default_factory=list)
+
+
+States: TypeAlias = Mapping[str, KeyState]
+
+
+def keys_of(stage: StageHandler, batch: EventBatch[Any]) -> dict[str, Any]:
+    """Return the keys whose states `compute` needs, beside those whose timer is due: by their
+    texts, which are the keys of the states. Of a fold, with what its rows are found by.
+    """
+    if stage.kind == "fold":
+        return _groups_of(stage, batch).values
+    return {key: key for key in batch.keys}
+
+
+def compute(
+    stage: StageHandler,
+    batch: EventBatch[Any],
+    states: States,
+    *,
+    step: StepTime,
+    shard: BucketRange,
+    is_last_attempt: bool = False,
+) -> Computed | PoisonedKey:
+    """Return what follows from the events of a shard in one stage of a step.
+
+    Args:
+        stage: the handler.
+        batch: the rows of the shard.
+        states: of the keys of `keys_of`, and of keys whose timer is due; more do no harm.
+        step: which one.
+        shard: its buckets.
+        is_last_attempt: keys that fail are set aside with their events, if the stage has dead
+            letters. In a replay it is always so: what failed then is to fail again.
+    """
+    due = due_keys(states, step.now)
+    batch = batch.with_timers(due)
+    context = StepContext(step, stage.name, stage.outputs, later=stage.later)
+    moves = stage.dead_letters and is_last_attempt
+    run = _Run(stage, batch, states, context=context, step=step, moves=moves)
+    failed = run.batch(shard) if stage.kind == "batch" else run.by_key()
+    if failed is not None:
+        return failed
+    effects = end_context(context)
+    messages = {name: _with_buckets(m.keys, m.texts) for name, m in effects.messages.items()}
+    return Computed(
+        len(batch),
+        input_digest(batch.parts),
+        _output_digest(run, effects),
+        run.after,
+        effects.results,
+        messages,
+        run.dead,
+    )
+
+
+def due_keys(states: States, now: datetime) -> list[str]:
+    """Return the keys whose timer is due at `now`; the earliest first."""
+    due = [
+        (state.timer_at, key)
+        for key, state in states.items()
+        if state.timer_at is not None and state.timer_at <= now
+    ]
+    return [key for _, key in sorted(due)]
+
+
+def _with_buckets(keys: list[str], texts: list[str]) -> SentMessages:
+    buckets = {key: bucket_of(key) for key in dict.fromkeys(keys)}
+    return SentMessages(keys, [buckets[key] for key in keys], texts)
+
+
+def _groups_of(stage: StageHandler, batch: EventBatch[Any]) -> Groups[Any]:
+    return grouped(batch) if stage.by is None else grouped_by(batch, stage.by)
+
+
+class _Run:
+    """One call of `compute`, until its effects are complete."""
+
+    def __init__(
+        self,
+        stage: StageHandler,
+        batch: EventBatch[Any],
+        states: States,
+        *,
+        context: StepContext,
+        step: StepTime,
+        moves: bool,
+    ) -> None:
+        self.stage = stage
+        self.events = batch
+        self.states = states
+        self.context = context
+        self.effects = effects_of(context)
+        self.step = step
+        self.moves = moves
+        self.due = frozenset(batch.timers)
+        self.after: dict[str, KeyState] = {}
+        self.dead: list[DeadLetter] = []
+
+    def by_key(self) -> PoisonedKey | None:
+        """Call the handler key by key."""
+        groups = _groups_of(self.stage, self.events)
+        for key, error in groups.broken.items():
+            if not self.moves:
+                return self.poison(key, error)
+            self.move(key, error)
+        waiting = (key for key in self.events.timers if key not in groups.events)
+        keys = [*groups.events, *(key for key in waiting if key not in groups.broken)]
+        try:
+            states = self.decoded(keys)
+        # A class of the host's may raise anything when it is made. It is made again, key by key.
+        except BaseException:  # noqa: BLE001
+            states = {}
+        for key in keys:
+            mark = self.effects.mark() if self.moves else None
+            try:
+                state = states[key] if key in states else self.decoded([key])[key]
+                value = groups.values.get(key, key)
+                self.call(key, value, state, groups.events.get(key, []))
+            # A handler of the host's may raise anything.
+            except BaseException as error:  # noqa: BLE001
+                if mark is None:
+                    return self.poison(key, as_ordinary(error))
+                self.effects.cut_to(mark, key)
+                self.move(key, as_ordinary(error))
+        return None
+
+    def call(self, key: str, value: Any, state: Any, events: list[Any]) -> None:
+        """Call the handler with one key, and keep what is stored of it."""
+        begin_key(self.context, key if value is key else _first_text(value))
+        after = self.stage.call_by_key(self.context, value, state, events)
+        self.keep(key, after)
+
+    def keep(self, key: str, after: Any) -> None:
+        """Keep the state of a key after its events, if it has changed."""
+        before = self.states.get(key, NO_STATE)
+        is_dropped = after is FORGET
+        codec = self.stage.codec
+        stored = None if is_dropped or codec is None else codec.encode(after)
+        changed = KeyState(stored, self.timer_after(key, before, is_dropped=is_dropped))
+        if changed != before:
+            self.after[key] = changed
+
+    def timer_after(self, key: str, before: KeyState, *, is_dropped: bool) -> datetime | None:
+        """Return the timer of a key after its events: one that was due has been used."""
+        is_used = is_dropped or key in self.due
+        return self.effects.timers.get(key, None if is_used else before.timer_at)
+
+    def decoded(self, keys: Sequence[str]) -> dict[str, Any]:
+        """Return the states of keys; raise what is wrong with one of them."""
+        stored = {key: self.states.get(key, NO_STATE).value for key in keys}
+        known = {key: value for key, value in stored.items() if value is not None}
+        if self.stage.codec is None or not known:
+            return dict.fromkeys(keys)
+        values = self.stage.codec.decode_many(list(known.values()))
+        return {**dict.fromkeys(keys), **dict(zip(known, values, strict=True))}
+
+    def move(self, key: str, error: Exception) -> None:
+        """Set the events of a key aside. Its state stays, and a timer that was due is used."""
+        parts = (_of_key(part, key) for part in self.events.parts)
+        rows = tuple(part for part in parts if len(part))
+        self.dead.append(DeadLetter(key, describe(error), rows))
+        if key in self.due:
+            self.after[key] = KeyState(self.states[key].value)
+
+    def poison(self, key: str | None, error: Exception) -> PoisonedKey:
+        """Return why the stage fails."""
+        return PoisonedKey(self.stage.name, self.step.number, key, error)
+
+    def batch(self, shard: BucketRange) -> PoisonedKey | None:
+        """Call the handler once, with all keys."""
+        begin_key(self.context, None)
+        keys = dict.fromkeys(chain(self.events.keys, self.events.timers))
+        key: str | None = None
+        try:
+            states = self.decoded([key for key in keys if key in self.states])
+            given = {key: state for key, state in states.items() if state is not None}
+            after = self.stage.call_batch(self.context, self.events, given)
+            for key in sorted({*after, *self.effects.timers}):
+                self.check_key(key, keys, shard)
+                if key in after:
+                    self.keep(key, after[key])
+            key = None
+            self.keep_timers(after)
+        # As above.
+        except BaseException as error:  # noqa: BLE001
+            return self.poison(*self.cause(key, as_ordinary(error)))
+        return None
+
+    def keep_timers(self, after: Mapping[str, Any]) -> None:
+        """Keep the timers of keys whose state has not changed."""
+        for key in sorted({*self.effects.timers, *self.due} - after.keys()):
+            before = self.states.get(key, NO_STATE)
+            changed = KeyState(before.value, self.timer_after(key, before, is_dropped=False))
+            if changed != before:
+                self.after[key] = changed
+
+    def check_key(self, key: str, keys: Mapping[str, None], shard: BucketRange) -> None:
+        """Refuse the state or timer of a key that the handler was not given: its state was not
+        read, and may be another shard's.
+        """
+        if key in keys:
+            return
+        if bucket_of(key) not in shard:
+            raise WrongShardError(key=key, shard=str(shard))
+        msg = f"{self.stage.name!r} returned a state of the key {key!r}, of which it had no events"
+        raise ValueError(msg)
+
+    def cause(self, key: str | None, error: Exception) -> tuple[str | None, Exception]:
+        """Return the key whose rows cannot be read, and why, if that may be what went wrong."""
+        broken = {} if key is not None else grouped(self.events).broken
+        return next(iter(broken.items()), (key, error))
+
+
+def _first_text(value: Any) -> str:
+    return key_text(value[0] if isinstance(value, tuple) else value)
+
+
+def _of_key(part: SourceRows, key: str) -> SourceRows:
+    return part.at([index for index, own in enumerate(part.keys) if own == key])
+
+
+def _output_digest(run: _Run, effects: Effects) -> str:
+    digest = Digest()
+    results = effects.results
+    digest.add([result.output for result in results])
+    digest.add([result.key or "" for result in results])
+    digest.add([result.stored for result in results])
+    for name, messages in sorted(effects.messages.items()):
+        digest.add([name])
+        digest.add(messages.keys)
+        digest.add(messages.texts)
+    digest.add(list(run.after))
+    digest.add(["" if state.value is None else state.value for state in run.after.values()])
+    timers = (state.timer_at for state in run.after.values())
+    digest.add(["" if at is None else at.isoformat() for at in timers])
+    for letter in run.dead:
+        # Not the error, whose text may have an address in it.
+        digest.add([letter.key])
+        digest.add([str(position) for part in letter.rows for position in part.positions])
+    return str(digest)

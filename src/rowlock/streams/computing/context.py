@@ -1,0 +1,319 @@
+"""What a handler sees of its step, and what it hands out: results, messages and timers.
+
+Everything that a handler may need and that is not in its arguments comes from here, and is the same
+in every replay and layout: the time is that of the cut, and random numbers are drawn by key.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from hashlib import sha256
+from random import Random
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+from rowlock.errors import PipelineError
+from rowlock.streams.computing.hashing import Key, key_text
+
+RESULTS_MAX = 100_000
+"""Most results of a shard in a step."""
+MESSAGES_MAX = 1_000_000
+"""Most messages of a shard in a step."""
+MESSAGE_BYTES_MAX = 64 * 1024 * 1024
+"""Longest messages of a shard in a step, all together, in bytes."""
+_ID_CHARS = 32
+
+O_contra = TypeVar("O_contra", contravariant=True)
+F_contra = TypeVar("F_contra", contravariant=True)
+T = TypeVar("T")
+
+
+class ResultTarget(Protocol[O_contra]):
+    """An output, as far as a handler emits to it."""
+
+    @property
+    def name(self) -> str:
+        """Its name, within the flow."""
+
+    def stored(self, value: O_contra | Mapping[str, Any], /) -> str | Mapping[str, Any]:
+        """Return what is written of a result: its text, or the values of a row.
+
+        Raises:
+            TypeError: it is of another type.
+            ValueError: it is too long.
+        """
+
+
+class MessageTarget(Protocol[F_contra]):
+    """A later stage, as far as a handler sends to it."""
+
+    @property
+    def name(self) -> str:
+        """Its name, within the flow."""
+
+    def message_texts(self, messages: Sequence[F_contra], /) -> list[str]:
+        """Return the texts of messages.
+
+        Raises:
+            TypeError: one of them is of another type.
+            ValueError: one of them is too long.
+        """
+
+
+class StepTime(NamedTuple):
+    """Which step it is.
+
+    Attributes:
+        flow: the name of the flow.
+        number: of the step.
+        now: its time, as it was recorded with the cut; aware, in UTC.
+    """
+
+    flow: str
+    number: int
+    now: datetime
+
+
+class StreamResult(NamedTuple):
+    """A result of a step.
+
+    Attributes:
+        output: the name of the output.
+        key: the text of its key; None if a batch handler named none.
+        stored: its text, or the values of a row.
+    """
+
+    output: str
+    key: str | None
+    stored: str | Mapping[str, Any]
+
+
+class Messages:
+    """Messages to one stage, as columns.
+
+    Attributes:
+        keys: the texts of their keys.
+        texts: their own.
+    """
+
+    __slots__ = ("keys", "texts")
+
+    def __init__(self) -> None:
+        self.keys: list[str] = []
+        self.texts: list[str] = []
+
+    def cut_to(self, count: int) -> None:
+        """Drop all but the first ones."""
+        del self.keys[count:], self.texts[count:]
+
+
+@dataclass(slots=True)
+class Effects:
+    """What a handler has handed out so far.
+
+    Attributes:
+        results: in their order.
+        messages: to each later stage, by its name.
+        timers: what was set, by key.
+        message_bytes: how long all messages are.
+    """
+
+    results: list[StreamResult]
+    messages: dict[str, Messages]
+    timers: dict[str, datetime]
+    message_bytes: int = 0
+
+    def mark(self) -> tuple[int, dict[str, int], int]:
+        """Return where the effects end now."""
+        counts = {name: len(each.keys) for name, each in self.messages.items()}
+        return len(self.results), counts, self.message_bytes
+
+    def cut_to(self, mark: tuple[int, dict[str, int], int], key: str) -> None:
+        """Drop what was handed out for `key` since `mark`."""
+        del self.results[mark[0] :]
+        for name, messages in self.messages.items():
+            messages.cut_to(mark[1].get(name, 0))
+        self.message_bytes = mark[2]
+        self.timers.pop(key, None)
+
+
+class StepContext:
+    """The step of which a handler gets events.
+
+    It lives as long as the call of the handler.
+
+    Attributes:
+        number: of the step.
+        now: the time of the step, aware. It is recorded with the step and never goes back.
+        flow: the name of the flow.
+    """
+
+    __slots__ = ("_effects", "_key", "_later", "_outputs", "_stage", "flow", "now", "number")
+
+    def __init__(
+        self,
+        step: StepTime,
+        stage: str,
+        outputs: Mapping[str, ResultTarget[Any]],
+        *,
+        later: Mapping[str, MessageTarget[Any]],
+    ) -> None:
+        """Describe a step to the handler of a stage.
+
+        Args:
+            step: which one.
+            stage: the name of the stage.
+            outputs: of the flow, by name.
+            later: stages behind this one, by name.
+        """
+        self.flow, self.number, self.now = step
+        self._stage = stage
+        self._outputs = outputs
+        self._later = later
+        self._key: str | None = None
+        self._effects: Effects | None = Effects([], {}, {})
+
+    def emit(
+        self,
+        output: ResultTarget[T],
+        value: T | Mapping[str, Any],
+        *,
+        key: Key | None = None,
+    ) -> None:
+        """Hand out a result. It is written with the step, or not at all.
+
+        Args:
+            output: of this flow.
+            value: of the output's type; values by column, for an output into a table.
+            key: of the result; by default the key whose events the handler has.
+
+        Raises:
+            TypeError: the value is of another type than the output's.
+            ValueError: the output is one of another flow, there are more than `RESULTS_MAX`
+                results, or the value is too long.
+            PipelineError: the call of the handler has ended.
+        """
+        effects = self._open_effects()
+        if self._outputs.get(output.name) is not output:
+            msg = f"{output.name!r} is no output of the flow {self.flow!r}"
+            raise ValueError(msg)
+        if len(effects.results) >= RESULTS_MAX:
+            msg = f"more than {RESULTS_MAX} results of a shard in a step"
+            raise ValueError(msg)
+        named = self._key if key is None else key_text(key)
+        effects.results.append(StreamResult(output.name, named, output.stored(value)))
+
+    def send(self, stage: MessageTarget[T], key: Key, message: T) -> None:
+        """Send a message to a later stage, where the shard of `key` gets it within this step.
+
+        Raises:
+            TypeError: the message is of another type than the stage's.
+            ValueError: the stage is no later one of this flow, or there are too many messages.
+            PipelineError: the call of the handler has ended.
+        """
+        self.send_many(stage, (key,), (message,))
+
+    def send_many(
+        self, stage: MessageTarget[T], keys: Iterable[Key], messages: Iterable[T]
+    ) -> None:
+        """Send many messages to a later stage, as columns.
+
+        Args:
+            stage: of this flow, behind that of the handler.
+            keys: one for each message.
+            messages: in the order in which the shard of a key gets them.
+
+        Raises:
+            TypeError: a message is of another type than the stage's.
+            ValueError: there are more keys than messages, or fewer; or as `send`.
+            PipelineError: the call of the handler has ended.
+        """
+        effects = self._open_effects()
+        if self._later.get(stage.name) is not stage:
+            msg = f"{stage.name!r} is no stage of the flow {self.flow!r} behind {self._stage!r}"
+            raise ValueError(msg)
+        texts = stage.message_texts(list(messages))
+        named = [key_text(key) for key in keys]
+        if len(named) != len(texts):
+            msg = f"{len(named)} keys for {len(texts)} messages"
+            raise ValueError(msg)
+        effects.message_bytes += sum(map(len, texts))
+        sent = effects.messages.setdefault(stage.name, Messages())
+        sent.keys += named
+        sent.texts += texts
+        if sum(len(each.keys) for each in effects.messages.values()) > MESSAGES_MAX:
+            msg = f"more than {MESSAGES_MAX} messages of a shard in a step"
+            raise ValueError(msg)
+        if effects.message_bytes > MESSAGE_BYTES_MAX:
+            msg = f"messages of a shard in a step have more than {MESSAGE_BYTES_MAX} bytes"
+            raise ValueError(msg)
+
+    def set_timer(self, at: datetime, *, key: Key | None = None) -> None:
+        """Have the handler called for the key in the first step at or after `at`, also if no event
+        comes. A key has one timer: a later call in this or another step replaces it.
+
+        Args:
+            at: aware. What has passed is due in the next step.
+            key: whose timer it is; a batch handler must name it, one by key has its own.
+
+        Raises:
+            TypeError: a batch handler named no key.
+            ValueError: `at` is naive, or a handler by key named another one.
+            PipelineError: the call of the handler has ended.
+        """
+        effects = self._open_effects()
+        named = self._key if key is None else key_text(key)
+        if named is None:
+            raise TypeError("set_timer in a batch needs the key whose timer it is")
+        if self._key is not None and named != self._key:
+            msg = f"a timer of the key {named!r} cannot be set for {self._key!r}"
+            raise ValueError(msg)
+        if at.utcoffset() is None:
+            raise ValueError("set_timer needs an aware datetime")
+        effects.timers[named] = at.astimezone(UTC)
+
+    def idempotency_key(self, *parts: Key) -> str:
+        """Return a text that is the same in every replay and layout, and another one for each flow,
+        step, stage, key of the handler, and `parts`.
+
+        Raises:
+            TypeError: a part cannot be a key.
+            ValueError: as of a key.
+        """
+        return self._digest(*map(key_text, parts)).hex()[:_ID_CHARS]
+
+    def random(self, key: Key) -> Random:
+        """Return random numbers for `key` that are the same in every replay and layout. Each call
+        begins them anew.
+        """
+        # By key, not by shard: a shard may be split.
+        return Random(self._digest("random", key_text(key), by_key=False))
+
+    def _digest(self, *parts: str, by_key: bool = True) -> bytes:
+        own = self._key if by_key else None
+        named = [self.flow, str(self.number), self._stage, own, *parts]
+        return sha256(json.dumps(named).encode()).digest()
+
+    def _open_effects(self) -> Effects:
+        if self._effects is None:
+            raise PipelineError(f"the step {self.number} of {self.flow!r} was used after its call")
+        return self._effects
+
+
+def begin_key(context: StepContext, key: str | None) -> None:
+    """Let `context` speak of `key`; None in a batch."""
+    context._key = key
+
+
+def effects_of(context: StepContext) -> Effects:
+    """Return what was handed out."""
+    return context._open_effects()
+
+
+def end_context(context: StepContext) -> Effects:
+    """Return what was handed out, and let `context` take no more."""
+    effects = context._open_effects()
+    context._effects = None
+    return effects

@@ -1,0 +1,108 @@
+"""Rows of a step as columns: read once for all shards of a replica, and divided among these."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+from rowlock.streams.computing.buckets import NOT_HERE, BucketRange, owner_table
+from rowlock.streams.computing.digests import Digest
+from rowlock.streams.computing.hashing import bucket_of
+
+E = TypeVar("E")
+
+
+class Decoder(Protocol[E]):
+    """Makes events of what a driver returns."""
+
+    def parse(self, raw: Sequence[Any], /) -> Sequence[Any]:
+        """Return what both of the others take; it is called once for the rows of a batch.
+
+        Raises:
+            ValueError: a row cannot be read.
+        """
+
+    def build(self, parsed: Sequence[Any], /) -> list[E]:
+        """Return the events.
+
+        Raises:
+            ValueError: a row is no such event.
+        """
+
+    def column(self, parsed: Sequence[Any], name: str, /) -> list[Any]:
+        """Return one attribute of the events, without making them.
+
+        Raises:
+            ValueError: events have no such attribute, or a row is no such event.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class SourceRows:
+    """Rows of one source in one step, in the order of their positions, as columns.
+
+    Attributes:
+        source: its name, within the flow.
+        positions: of the rows; those of messages are their numbers.
+        buckets: of their keys; None where a row has none.
+        keys: the texts of their keys.
+        raw: the rest of each row, as the driver returns it: a text, or a tuple of columns.
+        decoder: makes events of `raw`.
+    """
+
+    source: str
+    positions: Sequence[int]
+    buckets: Sequence[int | None]
+    keys: Sequence[str]
+    raw: Sequence[Any]
+    decoder: Decoder[Any]
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def at(self, indices: Sequence[int]) -> SourceRows:
+        """Return some of the rows."""
+        return SourceRows(
+            self.source,
+            [self.positions[index] for index in indices],
+            [self.buckets[index] for index in indices],
+            [self.keys[index] for index in indices],
+            [self.raw[index] for index in indices],
+            self.decoder,
+        )
+
+
+def divide(rows: SourceRows, ranges: Sequence[BucketRange]) -> list[SourceRows]:
+    """Return the rows of each range, in their order; rows of other ranges are left out.
+
+    A row without a bucket belongs to the range of its key, as any other.
+
+    Args:
+        rows: of one source.
+        ranges: of the shards that this replica holds.
+    """
+    owners = owner_table(ranges)
+    indices: list[list[int]] = [[] for _ in ranges]
+    for index, bucket in enumerate(rows.buckets):
+        owner = owners[bucket_of(rows.keys[index]) if bucket is None else bucket]
+        if owner != NOT_HERE:
+            indices[owner].append(index)
+    if len(ranges) == 1 and len(indices[0]) == len(rows):
+        return [rows]
+    return [rows.at(own) for own in indices]
+
+
+def input_digest(parts: Iterable[SourceRows]) -> str:
+    """Return the digest of the rows of a shard in a step: of their keys and all else that was read
+    of them, source by source.
+
+    Raises:
+        TypeError: a row has a value without a text of its own.
+    """
+    digest = Digest()
+    for part in parts:
+        digest.add([part.source])
+        digest.add(part.keys)
+        digest.add(part.raw)
+    return str(digest)
