@@ -177,6 +177,7 @@ def test_values_that_look_alike_have_other_digests() -> None:
     assert len({digest_of([value]) for value in values}) == len(values)
     assert digest_of(["a", "b"]) != digest_of(["a"], ["b"]) != digest_of(["ab"])
     assert digest_of(["a\0b"]) != digest_of(["a", "b"])
+    assert digest_of(["a\0b", "c"]) != digest_of(["a", "b\0c"])
     assert digest_of([]) != digest_of([""]) != digest_of()
 
 

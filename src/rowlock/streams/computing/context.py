@@ -36,6 +36,7 @@ class ResultTarget(Protocol[O_contra]):
     @property
     def name(self) -> str:
         """Its name, within the flow."""
+        ...
 
     def stored(self, value: O_contra | Mapping[str, Any], /) -> str | Mapping[str, Any]:
         """Return what is written of a result: its text, or the values of a row.
@@ -44,6 +45,7 @@ class ResultTarget(Protocol[O_contra]):
             TypeError: it is of another type.
             ValueError: it is too long.
         """
+        ...
 
 
 class MessageTarget(Protocol[F_contra]):
@@ -52,6 +54,7 @@ class MessageTarget(Protocol[F_contra]):
     @property
     def name(self) -> str:
         """Its name, within the flow."""
+        ...
 
     def message_texts(self, messages: Sequence[F_contra], /) -> list[str]:
         """Return the texts of messages.
@@ -60,6 +63,7 @@ class MessageTarget(Protocol[F_contra]):
             TypeError: one of them is of another type.
             ValueError: one of them is too long.
         """
+        ...
 
 
 class StepTime(NamedTuple):

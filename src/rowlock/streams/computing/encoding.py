@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar, cast, overload
 
 from rowlock.streams.computing.value_plans import plan_of, type_name
 
@@ -26,7 +26,11 @@ class Codec(Generic[V]):
         name: of the type.
     """
 
-    def __init__(self, type_: type[V] | Any) -> None:
+    @overload
+    def __init__(self, type_: type[V]) -> None: ...
+    @overload
+    def __init__(self: Codec[Any], type_: Any) -> None: ...
+    def __init__(self, type_: Any) -> None:
         """Compose the functions of a type.
 
         Args:

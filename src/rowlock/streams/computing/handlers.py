@@ -33,14 +33,23 @@ FORGET: Final = Forget.FORGET
 """What a handler returns to drop the state of a key, with its timer unless it has just set one."""
 
 KeyHandler: TypeAlias = Callable[[StepContext, str, S | None, list[E]], S | Forget]
-"""``handler(step, key, state, events) -> state``; None is the state of a new key."""
+"""``handler(step, key, state, events) -> state``; None is the state of a new key.
+
+The parameters are the types of the state and of the events.
+"""
 StatelessKeyHandler: TypeAlias = Callable[[StepContext, str, None, list[E]], None]
 BatchHandler: TypeAlias = Callable[
     [StepContext, EventBatch[E], dict[str, S]], Mapping[str, S | Forget] | None
 ]
-"""``handler(step, batch, states) -> changed states``; there is no state of a new key."""
+"""``handler(step, batch, states) -> changed states``; there is no state of a new key.
+
+The parameters are the types of the events and of the states.
+"""
 FoldHandler: TypeAlias = Callable[[StepContext, M, list[E]], None]
-"""``handler(step, row, events)`` changes the row."""
+"""``handler(step, row, events)`` changes the row.
+
+The parameters are the types of the row and of the events.
+"""
 GroupKey: TypeAlias = Callable[[E], Key | tuple[Key, ...]]
 
 HandlerKind: TypeAlias = Literal["by_key", "batch", "fold"]
@@ -62,6 +71,7 @@ class StateCodec(Protocol):
             TypeError: it is of another type.
             ValueError: it is too long.
         """
+        ...
 
     def decode_many(self, texts: Sequence[Any], /) -> list[Any]:
         """Return the states of what is stored.
@@ -69,6 +79,7 @@ class StateCodec(Protocol):
         Raises:
             ValueError: there is none.
         """
+        ...
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ class Decoder(Protocol[E]):
         Raises:
             ValueError: a row cannot be read.
         """
+        ...
 
     def build(self, parsed: Sequence[Any], /) -> list[E]:
         """Return the events.
@@ -29,6 +30,7 @@ class Decoder(Protocol[E]):
         Raises:
             ValueError: a row is no such event.
         """
+        ...
 
     def column(self, parsed: Sequence[Any], name: str, /) -> list[Any]:
         """Return one attribute of the events, without making them.
@@ -36,6 +38,7 @@ class Decoder(Protocol[E]):
         Raises:
             ValueError: events have no such attribute, or a row is no such event.
         """
+        ...
 
 
 @dataclass(frozen=True, slots=True)
