@@ -12,6 +12,14 @@ DETERMINISM = "tests/streams/computing/test_determinism.py"
 
 STREAMS_COMPUTING_BUGS = (
     Bug(
+        "the time of a step is that of the clock",
+        "streams/computing/context.py",
+        "StepContext.__init__",
+        "self.now = step",
+        "self.now = step.flow, step.number, datetime.now(UTC)",
+        (f"{CONTEXT}::test_the_step",),
+    ),
+    Bug(
         "random numbers are drawn by shard",
         "streams/computing/context.py",
         "StepContext.random",

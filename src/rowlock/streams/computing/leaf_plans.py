@@ -47,7 +47,7 @@ def _float_text(value: float) -> str:
 
 
 def _int_text(value: Any) -> str:
-    if isinstance(value, bool) or not isinstance(value, int):
+    if type(value) is not int and (isinstance(value, bool) or not isinstance(value, int)):
         msg = f"{kind_of(value)} is no int"
         raise TypeError(msg)
     return int.__repr__(value)

@@ -60,8 +60,7 @@ class RecordPlan:
         self._defaults = defaults
         self._by_keyword = by_keyword
         ordered = sorted(plans)
-        self._texts = [plans[name].to_text for name in ordered]
-        self._getters = [attrgetter(name) for name in ordered]
+        self._fields = [(plans[name].to_text, attrgetter(name)) for name in ordered]
         pairs = ",".join(f"{encode_basestring_ascii(name)}:%s" for name in ordered)
         self._template = f"{{{pairs}}}"
 
@@ -74,8 +73,7 @@ class RecordPlan:
         if type(value) is not self.cls:
             msg = f"{kind_of(value)} is no {self.cls.__name__}"
             raise TypeError(msg)
-        parts = zip(self._texts, self._getters, strict=True)
-        return self._template % tuple(text(get(value)) for text, get in parts)
+        return self._template % tuple([text(get(value)) for text, get in self._fields])
 
     def to_texts(self, values: Sequence[Any]) -> list[str]:
         """Return the JSON of many records, field by field.
@@ -85,8 +83,7 @@ class RecordPlan:
         """
         if set(map(type, values)) - {self.cls} or not self.names:
             return [self.to_text(value) for value in values]
-        parts = zip(self._texts, self._getters, strict=True)
-        fields = [map(text, map(get, values)) for text, get in parts]
+        fields = [map(text, map(get, values)) for text, get in self._fields]
         return list(map(self._template.__mod__, zip(*fields, strict=True)))
 
     def from_plain(self, plain: Any) -> Any:
