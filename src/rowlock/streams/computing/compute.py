@@ -238,7 +238,7 @@ class _Run:
             try:
                 state = states[key] if key in states else self.decoded([key])[key]
                 value = groups.values.get(key, key)
-                self.call(key, value, state, groups.events.get(key, []))
+                self.call(key, value, state, events=groups.events.get(key, []))
             # A handler of the host's may raise anything.
             except BaseException as error:  # noqa: BLE001
                 if mark is None:
@@ -247,10 +247,10 @@ class _Run:
                 self.move(key, as_ordinary(error))
         return None
 
-    def call(self, key: str, value: Any, state: Any, events: list[Any]) -> None:
+    def call(self, key: str, value: Any, state: Any, *, events: list[Any]) -> None:
         """Call the handler with one key, and keep what is stored of it."""
         begin_key(self.context, key if value is key else _first_text(value))
-        after = self.stage.call_by_key(self.context, value, state, events)
+        after = self.stage.call_by_key(self.context, value, state, events=events)
         self.keep(key, after)
 
     def keep(self, key: str, after: Any) -> None:

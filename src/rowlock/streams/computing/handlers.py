@@ -112,7 +112,7 @@ class StageHandler:
     def __post_init__(self) -> None:
         check_handler(self.call, self.kind)
 
-    def call_by_key(self, context: StepContext, key: Any, state: Any, events: list[Any]) -> Any:
+    def call_by_key(self, context: StepContext, key: Any, state: Any, *, events: list[Any]) -> Any:
         """Return the state of a key after its events: the one shape of handlers by key and of
         folds. It is None where the stage has no states.
 
