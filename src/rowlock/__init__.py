@@ -62,6 +62,7 @@ from rowlock.services.due import make_due, unpark
 from rowlock.services.handlers import hold_rows, request_update
 from rowlock.services.hold import HeldByService
 from rowlock.stream_errors import (
+    PositionsWentBackError,
     ShardsMissingError,
     ShardStateError,
     StepPassedError,
@@ -107,6 +108,7 @@ __all__ = [
     "PipelineManager",
     "PipelineSettings",
     "PipelineStatistics",
+    "PositionsWentBackError",
     "ProcessCancelledError",
     "Refusal",
     "Related",

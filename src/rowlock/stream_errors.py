@@ -5,6 +5,26 @@ from __future__ import annotations
 from rowlock.errors import RowlockError
 
 
+class PositionsWentBackError(RowlockError):
+    """A stream assigns positions again that were read already, so its next rows would never be
+    seen: a part of a backup was restored, or a sequence was restarted.
+
+    Attributes:
+        source: the name of the stream.
+        recorded: the position up to which rows are known.
+        assigned: the position above which the next rows will be.
+    """
+
+    def __init__(self, *, source: str, recorded: int, assigned: int) -> None:
+        super().__init__(
+            f"the stream {source!r} was known up to position {recorded}, and will assign positions"
+            f" above {assigned} next"
+        )
+        self.source = source
+        self.recorded = recorded
+        self.assigned = assigned
+
+
 class ShardsMissingError(RowlockError):
     """The shards of a flow do not have each bucket once, as after a backup was restored in part.
 

@@ -39,6 +39,7 @@ from rowlock.errors import (
     shorten,
 )
 from rowlock.stream_errors import (
+    PositionsWentBackError,
     ShardsMissingError,
     ShardStateError,
     StepPassedError,
@@ -119,6 +120,10 @@ CARRIED: dict[str, tuple[RowlockError, dict[str, object]]] = {
         {"flow": "f", "missing": ((0, 1),), "twice": ((2, 4),)},
     ),
     "shard-state-error": (ShardStateError("text"), {}),
+    "positions-went-back-error": (
+        PositionsWentBackError(source="s", recorded=5, assigned=3),
+        {"source": "s", "recorded": 5, "assigned": 3},
+    ),
     "step-passed-error": (StepPassedError(at=3, end=2), {"at": 3, "end": 2}),
     "wrong-shard-error": (
         WrongShardError(key="k", shard="0..8"),

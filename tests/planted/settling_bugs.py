@@ -169,8 +169,8 @@ SETTLING_BUGS = (
     ),
     Bug(
         "a tenant's stamps are taken to be kept like the model's",
-        "dialects/postgresql/leases.py",
-        "_name_of",
+        "dialects/postgresql/table_names.py",
+        "name_in_database",
         "translated.get(table.schema, table.schema)",
         "table.schema",
         (f"{KEPT}::test_the_column_is_that_of_the_tenant",),

@@ -18,6 +18,7 @@ PURE = (
     f"{WING}computing/",
     f"{WING}cutting/plan.py",
     f"{WING}shards/failures.py",
+    f"{WING}inputs/candidates.py",
     f"{WING}shards/layout.py",
     f"{WING}shards/next_action.py",
     f"{WING}shards/states.py",

@@ -37,6 +37,7 @@ PARTS = {
     "leases": "rowlock.leases.lease_dialect.LeaseDialect",
     "rows": "rowlock.rows.row_dialect.RowDialect",
     "bulk": "rowlock.database.bulk_dialect.BulkDialect",
+    "streams": "rowlock.streams.dialects.stream_dialect.StreamDialect",
 }
 """What a dialect consists of: the name of each part, and the abstract class that it implements."""
 

@@ -20,6 +20,7 @@ POSTGRESQL = Dialect(
         "leases": f"{_HERE}.leases:PostgresqlLeases",
         "rows": f"{_HERE}.rows:PostgresqlRows",
         "bulk": f"{_HERE}.bulk:PostgresqlBulk",
+        "streams": "rowlock.streams.dialects.postgresql:PostgresqlStreams",
     },
     has_partial_indexes=True,
 )

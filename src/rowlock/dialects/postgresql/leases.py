@@ -56,6 +56,7 @@ from rowlock.dialects.postgresql.column_kinds import (
     is_read_surely,
 )
 from rowlock.dialects.postgresql.death_tokens import digits_after
+from rowlock.dialects.postgresql.table_names import name_in_database
 from rowlock.leases.claim_request import ClaimedRow, ClaimRequest, Lease, Range, claim_parameters
 from rowlock.leases.lease_dialect import LeaseDialect
 from rowlock.rows.assignments import ColumnValues, Slot
@@ -208,19 +209,6 @@ _TYPE_IN_DATABASE = text(
 )
 
 
-def _name_of(connection: AsyncConnection, column: Column[Any]) -> str:
-    """Return the name of the column's table as the connection's statements have it."""
-    sync, quote, table = (
-        connection.sync_connection,
-        connection.dialect.identifier_preparer.quote,
-        column.table,
-    )
-    assert sync is not None
-    translated = sync.get_execution_options().get("schema_translate_map") or {}
-    schema = translated.get(table.schema, table.schema)
-    return quote(table.name) if schema is None else f"{quote(schema)}.{quote(table.name)}"
-
-
 class _Named(UserDefinedType[Any]):
     """A type by the name that the database has for it."""
 
@@ -342,7 +330,8 @@ class PostgresqlLeases(LeaseDialect):
         """
         written = [literal(value, column.type) for value in values]
         type_name = await connection.scalar(
-            _TYPE_IN_DATABASE, {"table": _name_of(connection, column), "column": column.name}
+            _TYPE_IN_DATABASE,
+            {"table": name_in_database(connection, column.table), "column": column.name},
         )
         return [cast(value, _Named(type_name)) for value in written] if type_name else list(written)
 

@@ -20,6 +20,7 @@ SQLITE = Dialect(
         "leases": f"{_HERE}.leases:SqliteLeases",
         "rows": f"{_HERE}.rows:SqliteRows",
         "bulk": f"{_HERE}.bulk:SqliteBulk",
+        "streams": "rowlock.streams.dialects.sqlite:SqliteStreams",
     },
     has_partial_indexes=True,
 )

@@ -58,11 +58,15 @@ __all__ = [
 MAX_CONNECTIONS: Final = 200
 """How many connections the test server accepts; each test worker and replica has a pool."""
 
+MAX_PREPARED: Final = 50
+"""How many transactions may be prepared on the test server, for hosts that commit in two phases."""
+
 _SETTINGS: Final = f"""
 fsync = off
 synchronous_commit = off
 full_page_writes = off
 max_connections = {MAX_CONNECTIONS}
+max_prepared_transactions = {MAX_PREPARED}
 """
 
 

@@ -1,0 +1,1 @@
+"""dialects/: what each database does its own way for streams, one file each."""

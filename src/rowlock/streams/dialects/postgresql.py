@@ -1,0 +1,153 @@
+"""Streams on PostgreSQL: many writers at once, whose positions become visible out of order.
+
+The one idea: a transaction holds ``RowExclusiveLock`` on a table from before it takes a position
+until after its rows are visible. So those who hold that lock after a row was seen are all who may
+still add rows below it.
+
+What breaks that, and is refused: sequences with a cache (a session keeps positions for later
+transactions), and positions that the client takes before its INSERT.
+
+Source: measured with 24 writers, 49,963 rows; PostgreSQL, ``src/backend/access/transam/xact.c``
+(`CommitTransaction`: a transaction is visible before its locks are released).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import Column, Table, text
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from rowlock.dialects.postgresql.table_names import name_in_database
+from rowlock.errors import ConfigurationError, ModelError
+from rowlock.streams.dialects.stream_dialect import StreamDialect
+from rowlock.streams.inputs.candidates import OpenWriter
+
+_PLAIN_DEFAULT = re.compile(r"nextval\(.*::regclass\)", re.DOTALL)
+_RECOVERED = "-1/"
+"""Begins the names of prepared transactions that the server has found when it was started: they
+have no backend's.
+"""
+
+_ASSIGNED_BY = text("""
+SELECT c.relkind::text, a.attidentity::text, pg_get_expr(d.adbin, d.adrelid) AS given_by,
+       quote_ident(n.nspname) || '.' || quote_ident(o.relname) AS counter,
+       s.seqcache, s.seqincrement, s.seqcycle, s.seqmin
+FROM pg_catalog.pg_class c
+JOIN pg_catalog.pg_attribute a
+  ON a.attrelid = c.oid AND a.attname = :column AND NOT a.attisdropped
+LEFT JOIN pg_catalog.pg_attrdef d ON d.adrelid = c.oid AND d.adnum = a.attnum
+LEFT JOIN pg_catalog.pg_depend p
+  ON p.refclassid = 'pg_catalog.pg_class'::regclass
+ AND CASE WHEN a.attidentity <> ''
+     THEN p.classid = 'pg_catalog.pg_class'::regclass AND p.deptype = 'i'
+          AND p.refobjid = c.oid AND p.refobjsubid = a.attnum
+     ELSE p.classid = 'pg_catalog.pg_attrdef'::regclass AND p.objid = d.oid
+          AND p.refobjid IN (SELECT seqrelid FROM pg_catalog.pg_sequence) END
+LEFT JOIN pg_catalog.pg_sequence s
+  ON s.seqrelid = CASE WHEN a.attidentity <> '' THEN p.objid ELSE p.refobjid END
+LEFT JOIN pg_catalog.pg_class o ON o.oid = s.seqrelid
+LEFT JOIN pg_catalog.pg_namespace n ON n.oid = o.relnamespace
+WHERE c.oid = to_regclass(:table)
+""")
+"""What assigns a column: its sequence, if it is an identity or has ``nextval`` as its default."""
+
+# One call of the function that reads the locks: two would see two moments. A row that is added to a
+# partition by way of its parent has its position before the partition is locked, and a row that is
+# added to the partition itself locks no parent.
+_OPEN_WRITERS = text("""
+WITH RECURSIVE above(oid) AS (
+  SELECT to_regclass(:table)::oid
+  UNION SELECT i.inhparent FROM pg_catalog.pg_inherits i JOIN above ON i.inhrelid = above.oid
+), family(oid) AS (
+  SELECT oid FROM above
+  UNION SELECT i.inhrelid FROM pg_catalog.pg_inherits i JOIN family ON i.inhparent = family.oid
+), held AS MATERIALIZED (
+  SELECT virtualtransaction, pid, relation, transactionid, database, locktype, mode, granted
+  FROM pg_catalog.pg_locks
+), writers AS (
+  SELECT DISTINCT virtualtransaction, pid FROM held
+  WHERE locktype = 'relation' AND mode = 'RowExclusiveLock' AND granted
+    AND relation IN (SELECT oid FROM family)
+    AND database = (SELECT oid FROM pg_catalog.pg_database WHERE datname = current_database())
+)
+SELECT w.virtualtransaction, w.pid, coalesce(a.application_name, x.gid, '') AS application,
+       extract(epoch FROM clock_timestamp() - coalesce(a.xact_start, x.prepared))::float8 AS age_s
+FROM writers w
+LEFT JOIN pg_catalog.pg_stat_activity a ON a.pid = w.pid
+LEFT JOIN held t
+  ON w.pid IS NULL AND t.virtualtransaction = w.virtualtransaction AND t.pid IS NULL
+ AND t.locktype = 'transactionid'
+LEFT JOIN pg_catalog.pg_prepared_xacts x ON x.transaction = t.transactionid
+WHERE t.transactionid IS NULL OR x.gid IS NOT NULL OR w.pid IS NOT NULL
+""")
+
+
+class PostgresqlStreams(StreamDialect):
+    """Sequences, and the locks of those who add rows."""
+
+    async def check_position(self, connection: AsyncConnection, column: Column[Any]) -> str:
+        """Find the sequence behind the column, and how it counts."""
+        names = {"table": name_in_database(connection, column.table), "column": column.name}
+        found = (await connection.execute(_ASSIGNED_BY, names)).all()
+        problem = _problem_with(found)
+        if problem:
+            raise ModelError(
+                f"{column.table.name}.{column.name} is no position: {problem}",
+                model=column.table.name,
+                column=column.name,
+            )
+        return str(found[0].counter)
+
+    async def last_assigned(
+        self, connection: AsyncConnection, column: Column[Any], counter: str
+    ) -> int:
+        """Read the sequence, whose value is no part of any transaction."""
+        # A replica has neither the locks of the writers nor their latest positions.
+        statement = f"SELECT last_value, is_called, pg_is_in_recovery() FROM {counter}"  # noqa: S608 - the database has quoted it
+        found = (await connection.exec_driver_sql(statement)).one()
+        if found.pg_is_in_recovery:
+            raise ConfigurationError(
+                f"the stream {column.table.name} is read from a replica of the database, which does"
+                " not know who adds rows: bind the session factory to the primary server"
+            )
+        return int(found.last_value if found.is_called else found.last_value - 1)
+
+    async def open_writers(
+        self, connection: AsyncConnection, table: Table
+    ) -> tuple[OpenWriter, ...]:
+        """List who holds the lock on the table, on a partition of it, or on what it is a partition
+        of.
+        """
+        names = {"table": name_in_database(connection, table)}
+        return tuple(
+            OpenWriter(name, pid, application, age_s, name.startswith(_RECOVERED))
+            for name, pid, application, age_s in await connection.execute(_OPEN_WRITERS, names)
+        )
+
+
+def _problem_with(found: Sequence[Any]) -> str:
+    if not found:
+        return "there is no such column in the database"
+    one = found[0]
+    if one.relkind not in ("r", "p"):
+        return "a stream is a table, not a view or a foreign table"
+    is_plain = one.attidentity or _PLAIN_DEFAULT.fullmatch(one.given_by or "")
+    if not is_plain or one.counter is None or len(found) > 1:
+        return (
+            "the database does not assign it from a sequence: declare it with Identity(always=True)"
+        )
+    if one.seqcache > 1:
+        return (
+            f"its sequence has CACHE {one.seqcache}, so a session keeps positions for later, and"
+            f" rows come below those that were read: ALTER SEQUENCE {one.counter} CACHE 1, then let"
+            " all sessions connect anew"
+        )
+    if one.seqincrement < 1 or one.seqcycle or one.seqmin < 1:
+        return (
+            f"its sequence {one.counter} does not ascend from 1 or more without end: alter it to"
+            " INCREMENT BY 1 MINVALUE 1 NO CYCLE"
+        )
+    return ""

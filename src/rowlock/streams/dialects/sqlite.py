@@ -1,0 +1,89 @@
+"""Streams on SQLite: there is one writer, so what is visible was added in the order of its
+positions, and nothing comes below it any more.
+
+``AUTOINCREMENT`` is what makes a key a position: without it the key of the last row is given again
+once that row is deleted.
+
+Source: SQLite, "SQLite Autoincrement" and "The Schema Table".
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from sqlalchemy import (
+    Column,
+    FromClause,
+    Table,
+    TableClause,
+    column,
+    func,
+    select,
+    table,
+)
+from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy.types import NullType
+
+from rowlock.errors import ModelError
+from rowlock.streams.dialects.stream_dialect import StreamDialect
+from rowlock.streams.inputs.candidates import OpenWriter
+
+_NO_SQL = re.compile(
+    r"--[^\n]*|/\*.*?\*/|'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"|`[^`]*`|\[[^\]]*\]", re.DOTALL
+)
+"""Comments, texts and quoted names, in which a word is no keyword."""
+_KEYWORD = re.compile(r"\bAUTOINCREMENT\b", re.IGNORECASE)
+
+
+class SqliteStreams(StreamDialect):
+    """One writer, and a counter for each table with ``AUTOINCREMENT``."""
+
+    async def check_position(self, connection: AsyncConnection, column: Column[Any]) -> str:
+        """Read how the table was created; the counter has the table's name."""
+        listed = _listed("sqlite_master", column.table)
+        found = select(listed.c.name, listed.c.sql).where(
+            listed.c.type == "table", func.lower(listed.c.name) == column.table.name.lower()
+        )
+        created = (await connection.execute(found)).first()
+        if created is None:
+            raise ModelError(
+                f"there is no table {column.table.name} in the database: a stream is a table",
+                model=column.table.name,
+            )
+        # Only the one column that is the whole key can have it.
+        if not (
+            list(column.table.primary_key) == [column]
+            and _KEYWORD.search(_NO_SQL.sub(" ", created.sql))
+        ):
+            raise ModelError(
+                f"{column.table.name}.{column.name} was not created with AUTOINCREMENT, so"
+                " positions of deleted rows would be given again: create the table with"
+                " sqlite_autoincrement=True in __table_args__, or copy it into one that was",
+                model=column.table.name,
+                column=column.name,
+            )
+        return str(created.name)
+
+    async def last_assigned(
+        self, connection: AsyncConnection, column: Column[Any], counter: str
+    ) -> int:
+        """Read the counter; rows that are there count, too, as they do when the next is given."""
+        counters = _listed("sqlite_sequence", column.table)
+        counted = await connection.scalar(select(counters.c.seq).where(counters.c.name == counter))
+        newest = await connection.scalar(select(func.max(column)))
+        return max(counted or 0, newest or 0)
+
+    async def open_writers(
+        self, connection: AsyncConnection, table: Table
+    ) -> tuple[OpenWriter, ...]:
+        """Return none: the one writer that there may be adds its rows above all that are
+        visible.
+        """
+        return ()
+
+
+def _listed(name: str, beside: FromClause) -> TableClause:
+    """Return a table of SQLite's own, of the file that has the table `beside`."""
+    columns = [column(one, NullType()) for one in ("name", "seq", "sql", "type")]
+    return table(name, *columns, schema=getattr(beside, "schema", None))

@@ -1,0 +1,50 @@
+"""What streams ask of each database: who may still add rows below those that are visible, and
+whether a column gives positions.
+
+Every method joins the transaction of the connection that is its first parameter, and never ends it.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+from sqlalchemy import Column, Table
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from rowlock.dialects import DialectPart
+from rowlock.streams.inputs.candidates import OpenWriter
+
+
+class StreamDialect(ABC):
+    """One database's side of streams."""
+
+    @abstractmethod
+    async def check_position(self, connection: AsyncConnection, column: Column[Any]) -> str:
+        """Return the name of what assigns the values of `column`, for `last_assigned`.
+
+        Raises:
+            ModelError: the database does not assign them, or not in an order that can be followed.
+        """
+
+    @abstractmethod
+    async def last_assigned(
+        self, connection: AsyncConnection, column: Column[Any], counter: str
+    ) -> int:
+        """Return a position above which all later rows will be, and no lower than any that was
+        assigned so far; 0 if there was none.
+
+        Raises:
+            ConfigurationError: this is not the server that assigns them.
+        """
+
+    @abstractmethod
+    async def open_writers(
+        self, connection: AsyncConnection, table: Table
+    ) -> tuple[OpenWriter, ...]:
+        """Return the transactions that may have added rows to `table` which are not visible yet:
+        all of them that had taken a position before this was called.
+        """
+
+
+STREAMS: DialectPart[StreamDialect] = DialectPart("streams", StreamDialect)
