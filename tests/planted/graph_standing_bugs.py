@@ -169,7 +169,7 @@ GRAPH_STANDING_BUGS = (
         "Lane.ends",
         "call, self._call, self.context = self._call, None, None",
         "call, self._call = self._call, None",
-        (f"{LEFTOVERS}::test_nothing_keeps_a_value",),
+        (f"{LEFTOVERS}::test_nothing_keeps_a_context",),
     ),
     Bug(
         "an error has no place in a standing graph",

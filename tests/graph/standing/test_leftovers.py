@@ -7,6 +7,7 @@ import gc
 import threading
 import weakref
 from collections.abc import Iterator, Sequence
+from contextvars import ContextVar
 from typing import Any
 
 import pytest
@@ -108,6 +109,27 @@ async def test_nothing_keeps_a_value(build: Any, kind: str) -> None:
         found = await submitted(graph, kind)
         await at_rest(runtime)
         assert [one() for one in found] == [None] * len(found)
+
+
+@pytest.mark.parametrize("build", BUILDS.values(), ids=BUILDS)
+@pytest.mark.usefixtures("without_collector")
+async def test_nothing_keeps_a_context(build: Any) -> None:
+    """What a caller has in its context variables, a session say, would stay with each lane."""
+
+    async def call(graph: StandingGraph[Value, Value]) -> weakref.ref[Value]:
+        in_context = Value("context")
+        carried.set(in_context)
+        await graph.submit(Value("passes"))
+        return weakref.ref(in_context)
+
+    carried = ContextVar[Value]("carried")
+    async with StandingGraph(build) as graph:
+        found = await asyncio.create_task(call(graph))
+        for _ in range(100_000):  # a thread may be slow to let go
+            await asyncio.sleep(0)
+            if found() is None:
+                break
+        assert found() is None
 
 
 class Loud:
