@@ -25,6 +25,7 @@ from rowlock.graph.stock.carriers import BARE, GONE
 from rowlock.graph.stock.joins import ResizeProcessor
 from rowlock.graph.stock.lanes import Lane
 from rowlock.graph.stock.maps import AsyncMapProcessor, MapProcessor
+from rowlock.graph.stock.sources import MemorySource
 
 LANES: Final = (MapProcessor, AsyncMapProcessor)
 """The lanes that are known to do nothing else after a call; not classes derived from them."""
@@ -43,6 +44,7 @@ class Hand:
         target: the edge that it writes to; None at the end of a flow.
         producer: the node that it reads from.
         is_only_reader: that node has no other output.
+        memory: that node, if it reads a collection in memory for this lane alone.
         resize: that node, if it spreads values over lanes only.
         follower: the lane that reads what this one writes, if it is one.
         spread: what reads that instead, if it spreads values over lanes only.
@@ -54,6 +56,7 @@ class Hand:
         "is_only_reader",
         "is_prompt",
         "lane",
+        "memory",
         "node",
         "producer",
         "resize",
@@ -69,11 +72,15 @@ class Hand:
         self.target: Edge[Any] | None = lane.outputs[0].edge if lane.outputs else None
         self.producer = node_of(self.source.source)
         self.is_only_reader = len(self.producer.processor.outputs) == 1
+        producer = self.producer.processor
+        self.memory = producer if type(producer) is MemorySource else None
+        if lane.carrier is not BARE:
+            self.memory = None  # its values may be unwanted, which is for the lane to see
         self.resize = None if self.is_only_reader else _spread_of(self.producer, spreads)
         reader = None if self.target is None else node_of(self.target.target)
         self.follower = reader if reader is not None and is_plain(reader) else None
         self.spread = None if reader is None else _spread_of(reader, spreads)
-        is_resized = isinstance(self.producer.processor, ResizeProcessor)
+        is_resized = isinstance(producer, ResizeProcessor)
         self.is_prompt = is_resized or self.spread is not None
 
     def goes_to(self, other: Node) -> bool:
@@ -116,11 +123,13 @@ class Hand:
                 return False
             lane.context = lane.carrier.context(value)
         lane.item = value
-        _rest(self.node, lane.status, now)
-        self.node.is_busy = True
+        node = self.node
+        _rest(node, lane.status, now)
+        node.is_busy = True
+        node.ticket.append(None)
         if not self.is_only_reader:
             self.source.is_needed = False
-        calls.append(self.node)
+        calls.append(node)
         return True
 
     def _hand_on(self, target: Edge[Any], calls: list[Node], now: float) -> None:
@@ -137,11 +146,16 @@ class Hand:
         target.target.notify(target.changes)
 
     def _take_next(self, calls: list[Node], now: float) -> bool:
-        """Take the value from the slot, or rest until there is one."""
+        """Take the value from the slot, or from memory; or rest until there is one."""
         source, value = self.source, self.source.value
         if value is EMPTY:
             if source.is_finished:
                 return False
+            if self.memory is not None:
+                value = self.memory.next_value()
+                if value is not EMPTY:
+                    source.passed += 1
+                    return self.begin(value, calls, now)
             if not source.is_needed:
                 source.is_needed = True
                 source.source.notify(source.changes)

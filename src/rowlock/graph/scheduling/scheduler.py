@@ -242,9 +242,7 @@ class Scheduler:
         """Spare nodes being asked, if it is known what they would answer."""
         before = len(calls)
         is_done = hand.after_call(calls, now)
-        for called in calls[before:]:
-            called.ticket.append(None)
-            self.in_flight += 1
+        self.in_flight += len(calls) - before
         return is_done
 
     def _settle(self, calls: list[Node], now: float, asks_max: int) -> None:

@@ -177,6 +177,19 @@ class MemorySource(Processor):
         self.made += 1
         return NodeStatus.NEED_CONSUME
 
+    def next_value(self) -> Any:
+        """Return the next value for a reader that does not wait to be given it; `EMPTY` if it is
+        to ask for it.
+        """
+        if self._iterator is None:
+            return EMPTY
+        try:
+            value = next(self._iterator, EMPTY)
+        except RuntimeError:  # again when it is asked
+            return EMPTY
+        self.made += value is not EMPTY
+        return value
+
     def clear(self) -> None:
         """Forget the collection."""
         self._items = self._iterator = None
