@@ -256,12 +256,12 @@ GRAPH_STOCK_BUGS = (
         (f"{PARTS}::test_a_value_that_becomes_obsolete_inside_frees_its_place",),
     ),
     Bug(
-        "parts of an obsolete value are read",
+        "a call is made for an obsolete value with parts",
         "graph/stock/parts.py",
         "ScatterProcessor.event",
         "self._outer.is_wanted(item)",
         "True",
-        (f"{PARTS}::test_obsolete_values_are_left_out_and_reported",),
+        (f"{PARTS}::test_no_call_is_made_for_an_obsolete_value",),
     ),
     Bug(
         "a value has parts without a bound",

@@ -224,6 +224,20 @@ def test_obsolete_values_are_left_out_and_reported() -> None:
     assert carrier.dropped == ["ab"]
 
 
+def test_no_call_is_made_for_an_obsolete_value() -> None:
+    """A thread and a place among the values would be taken to find that nothing is to be done."""
+    carrier, wiring = Patient(), Wiring()
+    carrier.obsolete = {"ab"}
+    output = fanned(wiring, wiring.source(["ab"]), mapped(str.upper), carrier=carrier)
+    found, run = wiring.sink(output), Sequential(wiring.graph)
+    called = []
+    while run.calls:
+        called.append(type(run.step().processor))
+    assert run.is_finished
+    assert (found, carrier.dropped) == ([], ["ab"])
+    assert ScatterProcessor not in called
+
+
 def test_a_value_that_becomes_obsolete_inside_frees_its_place() -> None:
     """Two cancelled values would stop all others."""
     carrier = Patient()
