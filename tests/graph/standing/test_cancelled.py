@@ -289,6 +289,32 @@ async def test_parts_do_not_wait_for_room_that_a_neighbour_has() -> None:
         assert await neighbour == ("neighbour", ["neighbour"])
 
 
+async def test_a_caller_waits_until_its_parts_are_closed() -> None:
+    """A file would be open when the row is released; the close of a generator may take long."""
+    gate, closing, may_close = Gate(), threading.Event(), threading.Event()
+
+    def parts(_value: int) -> Iterator[int]:
+        try:
+            yield from range(1000)
+        finally:
+            closing.set()
+            may_close.wait()
+
+    def build(flow: Flow[int]) -> Flow[Any]:
+        return flow.fan_out(parts, lambda inside: inside.amap(gate.passed))
+
+    async with StandingGraph(build) as graph:
+        submit = asyncio.create_task(graph.submit(1))
+        await gate.has_begun.wait()
+        submit.cancel()
+        await asyncio.to_thread(closing.wait)
+        await settled()
+        is_waiting = not submit.done()
+        may_close.set()
+        await asyncio.wait([submit])
+    assert is_waiting
+
+
 @pytest.mark.parametrize("key", [True, lambda value: value % 2])
 async def test_order_is_kept_without_those_that_have_left(key: Any) -> None:
     """Values behind one that is cancelled would wait for it for ever."""

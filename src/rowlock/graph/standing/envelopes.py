@@ -91,7 +91,12 @@ class Caller:
         return self.finish(result=result, error=error)
 
     def begin(self, call: Call) -> bool:
-        """Take in that a call begins, in its place; False if no result of it is wanted."""
+        """Take in that a call begins, in its place; False if no result of it is wanted.
+
+        A call of several steps begins each of them. One that has begun before has something to
+        close, so it goes on until it ends by itself.
+        """
+        is_new = call not in self.calls
         self.calls[call] = None
         if not self.is_done:
             try:
@@ -101,7 +106,8 @@ class Caller:
             except BaseException as raised:  # noqa: BLE001  # it is code of the host
                 error = as_ordinary(raised)
             self.leave(error=error)
-        self.end(call)
+        if is_new:
+            self.end(call)
         return False
 
     def end(self, call: Call) -> None:
