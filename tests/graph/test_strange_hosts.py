@@ -27,6 +27,9 @@ from rowlock.graph.building.operators import behind_one
 
 from .standing.scenes import custom
 
+# What hangs here hangs for good: a run waits for its calls even if it is cancelled.
+pytestmark = pytest.mark.timeout(60, method="thread")
+
 
 class Frozen(ValueError):
     """An error that lets no attribute be set, as a frozen data class does."""

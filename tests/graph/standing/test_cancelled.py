@@ -255,6 +255,7 @@ async def test_parts_of_a_caller_that_has_left_are_not_read(on: Any) -> None:
         assert len(read) == count < 100
 
 
+@pytest.mark.timeout(60)
 async def test_parts_do_not_wait_for_room_that_a_neighbour_has() -> None:
     """A row that is lost would be kept open until a neighbour's call has ended."""
     closed: list[str] = []

@@ -56,6 +56,7 @@ async def test_each_call_of_a_lane_has_its_own_time() -> None:
     assert reports.seconds == []
 
 
+@pytest.mark.timeout(60, method="thread")
 async def test_a_thread_that_no_caller_waits_for_is_replaced(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
