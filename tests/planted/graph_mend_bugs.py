@@ -318,6 +318,14 @@ STANDING_BUGS = (
 
 STRANGE_BUGS = (
     Bug(
+        "a build that comes too early is a riddle",
+        "graph/pipeline.py",
+        "GraphPipeline._built",
+        "type(self).__init__ is not GraphPipeline.__init__",
+        "False",
+        ("tests/graph/pipeline/test_pipeline.py::test_mistakes",),
+    ),
+    Bug(
         "an error that lets nothing be set ends a thread",
         "graph/lanes/calls.py",
         "Calls.failed",

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeAlias, Unpack, cast
+from typing import Any, Final, TypeAlias, Unpack, cast
 
-from rowlock.errors import ConfigurationError, GraphDeadlockError, describe
+from rowlock.errors import ConfigurationError, GraphDeadlockError, GraphError, describe
 from rowlock.events import Event, emit
 from rowlock.graph.building.flow import Flow, Graph
 from rowlock.graph.scheduling.statistics import GraphStatistics
@@ -24,6 +24,8 @@ from rowlock.pipelines.outcomes import OUTCOMES, Outcome
 from rowlock.pipelines.pipeline import Pipeline
 from rowlock.pipelines.settings import WORKERS_MAX, SettingsKeywords
 from rowlock.rows.leased_table import ModelT
+
+NOT_YET: Final = "what __init__ sets after that is not there yet"
 
 Items: TypeAlias = Flow[PipelineItem[ModelT], Outcome]
 """The rows that enter the graph of a `GraphPipeline`; an outcome leaves it at once."""
@@ -131,13 +133,16 @@ class GraphPipeline(Pipeline[ModelT], reserved=False):
                 leaves=OUTCOMES,
                 reports=_Events(self.name),
             )
-        except AttributeError as error:
-            if error.obj is not self:
-                raise
-            raise ConfigurationError(
-                f"{self.name}.build() cannot be called yet ({error}): it is called while the"
-                " pipeline is built, so set what it needs before super().__init__()"
-            ) from error
+        except (AttributeError, GraphError, TypeError) as error:
+            if isinstance(error, AttributeError) and error.obj is self:
+                raise ConfigurationError(
+                    f"{self.name}.build() cannot be called yet ({error}): it is called while the"
+                    " pipeline is built, so set what it needs before super().__init__()"
+                ) from error
+            if type(self).__init__ is not GraphPipeline.__init__:
+                # An attribute that a class sets to None is there, and not yet what it will be.
+                error.add_note(f"{self.name}.build() is called by super().__init__(): {NOT_YET}")
+            raise
 
     def _sets(self, name: str) -> bool:
         """Return whether a class of the host's sets a setting."""

@@ -113,6 +113,13 @@ def test_mistakes() -> None:
 
     with pytest.raises(ConfigurationError, match="before super"):
         TooLate()
+
+    class NoneYet(TooLate):
+        words: Any = None
+
+    with pytest.raises(GraphError, match="None cannot be called") as caught:
+        NoneYet()
+    assert "what __init__ sets after that is not there yet" in caught.value.__notes__[0]
     with pytest.raises(GraphError, match="returns the flow"):
         Bare(lambda _items: None)
     with pytest.raises(AttributeError):
