@@ -146,6 +146,22 @@ async def test_an_index_that_cannot_serve_is_named(
     assert problem in warnings[0]
 
 
+async def test_an_index_that_finds_rows_and_orders_none_is_named(
+    postgresql_database: TemporaryDatabase, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each claim would read all rows that want work, and sort them."""
+    warnings = await told(
+        postgresql_database,
+        VolumePipeline(),
+        caplog,
+        "CREATE INDEX odd ON volumes (last_processed_at DESC, id) WHERE is_wanted",
+        "INSERT INTO volumes (id, status, is_wanted)"
+        " SELECT -number, 'other', false FROM generate_series(1, 5000) AS number",
+    )
+    assert len(warnings) == 1
+    assert "can use none of odd" in warnings[0]
+
+
 @pytest.mark.parametrize(
     "index", ['("held under")', '(number) WHERE "held under" IS NULL', "(lower(lock_owner))"]
 )

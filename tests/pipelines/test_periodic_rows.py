@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from sqlalchemy import String, select
+from sqlalchemy import String, event, select
 from sqlalchemy.orm import Mapped, mapped_column
 
 from rowlock import (
@@ -59,6 +59,18 @@ class Chores(RecordingPipeline):
         return Chore.status == "on"
 
 
+def statements_of(database: TemporaryDatabase, verb: str) -> list[str]:
+    """Return a list to which statements are added that begin with `verb`."""
+    found: list[str] = []
+
+    def note(*arguments: Any) -> None:
+        if arguments[2].startswith(verb):
+            found.append(arguments[2])
+
+    event.listen(database.engine.sync_engine, "before_cursor_execute", note)
+    return found
+
+
 async def _rows(database: TemporaryDatabase) -> dict[str, Chore]:
     return {row.name: row for row in await read_all(database, Chore)}
 
@@ -66,11 +78,14 @@ async def _rows(database: TemporaryDatabase) -> dict[str, Chore]:
 async def test_rows_are_there_without_being_inserted(database: TemporaryDatabase) -> None:
     """A job would not run on a new database until somebody remembers to insert its row."""
     await database.create_tables(Base.metadata)
+    inserted = statements_of(database, "INSERT")
     for _ in range(2):
         async with stepping(database.session_factory, Chores()) as steps:
             assert await steps.fetch_once() == []
     rows = await _rows(database)
     assert sorted(rows) == ["purge", "report"]
+    # A second INSERT of a row would be refused, and that taken for another replica's.
+    assert len(inserted) == len(rows)
     for name, schedule in (("purge", HOURLY), ("report", NIGHTLY)):
         assert rows[name].due_at == schedule.next_after(rows[name].created_at)
         assert is_free(rows[name])

@@ -170,7 +170,7 @@ def test_a_task_group_gives_one_outcome(
 
 async def test_groups_within_groups_are_opened(database: TemporaryDatabase) -> None:
     """Task groups are nested as calls are."""
-    nested = ExceptionGroup("a", [ExceptionGroup("b", [Reset()]), Park("deep")])
+    nested = ExceptionGroup("a", [ExceptionGroup("b", [Park("deep")]), Reset()])
     row, _, _ = await _after(database, nested)
     assert row.last_error == "deep"
 

@@ -22,6 +22,10 @@ from pytest_child import run_pytest
 
 SECONDS_MAX = 300
 """Longest time for the tests of one bug; a bug that makes them hang is found."""
+HANGS = ("-W", "ignore::pluggy.PluggyTeardownRaisedWarning")
+"""A test that is out of time in its teardown has failed; as an error, this warning would end
+pytest itself.
+"""
 SERVER_VARIABLE = "ROWLOCK_TEST_POSTGRESQL_URL"
 
 
@@ -88,7 +92,7 @@ class Bench:
         }
         environment.pop("PYTHONDONTWRITEBYTECODE", None)
         return run_pytest(
-            ["-q", "-p", "no:cacheprovider", "-o", "timeout=60", *options, *tests],
+            ["-q", "-p", "no:cacheprovider", "-o", "timeout=100", *HANGS, *options, *tests],
             folder=self._folder,
             environment=environment,
             seconds_max=seconds_max,

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from functools import partial
 from typing import Any, NamedTuple
 
+from sqlalchemy import Index
 from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, sessionmaker
 
@@ -55,9 +56,10 @@ class Job(LockColumns, ScheduleColumns, DispatchColumns, Base):
 
 
 class Unindexed(LockColumns, ScheduleColumns, DispatchColumns, Base):
-    """Without the indexes of dispatch."""
+    """Without the indexes of dispatch; the one that it has lets a key be there twice."""
 
     __tablename__ = "unindexed"
+    __table_args__ = (Index("ix_unindexed_dedup_key", "dedup_key"),)
     id: Mapped[int] = mapped_column(primary_key=True)
 
 
