@@ -4,6 +4,8 @@ COMMITs included, and lives on.
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from sqlalchemy.ext.asyncio import async_sessionmaker
 
@@ -17,7 +19,7 @@ from .test_death import BOUNDARIES_MAX, BOUNDARIES_MIN
 
 @pytest.mark.parametrize("name", STORIES)
 async def test_an_error_at_every_boundary(
-    database_with_clock: TemporaryDatabase, name: str
+    database_with_clock: TemporaryDatabase, tmp_path: Path, name: str
 ) -> None:
     """A connection that was lost in the wrong moment would cost a row, settle it twice, or leave
     a connection in use.
@@ -30,7 +32,8 @@ async def test_an_error_at_every_boundary(
         engine = database.create_engine()
         with Failpoints(engine, at=at, distinct=True, armed=False) as points:
             try:
-                await story.play(Scene(async_sessionmaker(engine, expire_on_commit=False), points))
+                sessions = async_sessionmaker(engine, expire_on_commit=False)
+                await story.play(Scene(sessions, points, tmp_path))
             except ConnectionResetError:
                 assert points.reached, "somebody else has cut the connection"
         assert checked_out(engine) == 0
