@@ -192,7 +192,7 @@ BUGS = (
         "an item without trust is written",
         "pipelines/settling/transactions.py",
         "OutcomeTransactions._lock_trusted",
-        " if item.is_trusted(at)",
+        " if at < item.trusted_until",
         "",
         (WRITER, WRITER_TRUST, "tests/pipelines/test_worker.py"),
     ),

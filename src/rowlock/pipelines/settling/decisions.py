@@ -65,9 +65,11 @@ def checked(
         BaseException: it is none, or names what cannot be written; or whatever the host's own
             objects raise.
     """
-    if type(value) is not Apply:
+    if type(value) is Apply:
+        outcome: Outcome = value
+    else:
         check_returned(value, hook=hook, allows_none=allows_none)
-    outcome = as_outcome(value)
+        outcome = as_outcome(value)
     check_outcome(context.leased, outcome)
     if isinstance(outcome, Apply | Delete) and outcome.related != {}:
         check_related(item, outcome.related)

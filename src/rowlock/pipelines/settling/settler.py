@@ -101,10 +101,12 @@ class Settler(Generic[ModelT]):
     def settle_later(self, item: PipelineItem[ModelT], decision: Decision) -> None:
         """Settle `decision` from now on; the caller need not wait."""
         self._pending.add(item)
-        attempt = self.context.running.get(item.lock_token) if isinstance(decision, Ended) else None
+        attempt = None
         try:
+            if isinstance(decision, Ended):
+                attempt = self.context.running.get(item.lock_token)
             # Nothing is to be waited for: an item that locks related rows has to stop that first.
-            if not isinstance(decision, Ended) and item.held is None:
+            elif item.held is None:
                 item.is_settling = True
                 if self._writer.submit_nowait(PendingOutcome(item, decision), self._done):
                     return

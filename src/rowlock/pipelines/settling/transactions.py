@@ -236,7 +236,7 @@ class OutcomeTransactions(Generic[ModelT]):
         taken the row, however long the answer took.
         """
         at = monotonic()
-        trusted = [item for item in items if item.is_trusted(at)]
+        trusted = [item for item in items if at < item.trusted_until]
         return await lock_for_apply(connection, self.context.leased, trusted, waits=waits)
 
     async def find_earlier(

@@ -137,9 +137,11 @@ class Writer(Generic[ModelT]):
             await retries.rest()
 
     def _goes_alone(self, pending: PendingOutcome[ModelT]) -> bool:
+        outcome = pending.outcome
+        if type(outcome) is Apply and outcome.also is None:  # nearly every one
+            return bool(pending.item.held) or pending.kept_from_batches
         if pending.needs_own_transaction:
             return True
-        outcome = pending.outcome
         return isinstance(outcome, Delete) and (self._deletes_alone or bool(outcome.unless_changed))
 
     async def _let_a_renewal_in(self, item: PipelineItem[ModelT]) -> None:
