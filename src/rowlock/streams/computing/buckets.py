@@ -6,7 +6,7 @@ a split and a later join lead back to where they began.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from rowlock.streams.computing.hashing import BUCKETS
@@ -85,3 +85,16 @@ def owner_table(ranges: Sequence[BucketRange]) -> list[int]:
     for index, each in enumerate(ranges):
         table[each.lo : each.hi] = [index] * each.width
     return table
+
+
+def merged(ranges: Iterable[BucketRange]) -> list[tuple[int, int]]:
+    """Return the buckets of `ranges` as the fewest pairs of a first one and that behind the last,
+    ascending.
+    """
+    pairs: list[tuple[int, int]] = []
+    for each in sorted(ranges):
+        if pairs and pairs[-1][1] == each.lo:
+            pairs[-1] = (pairs[-1][0], each.hi)
+        else:
+            pairs.append((each.lo, each.hi))
+    return pairs

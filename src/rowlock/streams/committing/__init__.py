@@ -1,0 +1,1 @@
+"""Committing: the steps of many shards, written in one transaction."""

@@ -1,0 +1,271 @@
+"""The states of keys in the database: the latest value of each, and beside it that of the last
+snapshot, as long as they differ.
+
+The one idea: two versions of all states need one more value in the rows that were written since,
+and no copy. The first write after a snapshot moves the value that it replaces aside; a reader of
+the snapshot takes that one, and everywhere else the latest.
+
+Every function joins the transaction of the connection that is its first parameter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from sqlalchemy import (
+    ColumnElement,
+    Table,
+    and_,
+    bindparam,
+    case,
+    delete,
+    func,
+    or_,
+    select,
+    tuple_,
+)
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from rowlock.database.bulk_dialect import BULK
+from rowlock.streams.computing.buckets import BucketRange
+from rowlock.streams.computing.compute import NO_STATE, KeyState
+from rowlock.streams.range_condition import in_ranges
+
+TIMERS_READ_MAX = 10_000
+"""Most timers of a replica that are read at once; the next ones are read when these are over."""
+
+_WRITTEN = (
+    "flow_id",
+    "name",
+    "key",
+    "bucket",
+    "version",
+    "value",
+    "timer_at",
+    "snapshot_version",
+)
+
+
+class StateWrite(NamedTuple):
+    """What is to be stored of a key.
+
+    Attributes:
+        name: of the stage.
+        key: its text.
+        bucket: of the key.
+        version: the step at whose start it is the state.
+        state: what it is; `NO_STATE` if there is none any more.
+        snapshot: the step at whose start the last snapshot of the shard is; None if it has none.
+    """
+
+    name: str
+    key: str
+    bucket: int
+    version: int
+    state: KeyState
+    snapshot: int | None = None
+
+
+class StoredTimer(NamedTuple):
+    """A timer, as it is stored.
+
+    Attributes:
+        name: of the stage.
+        key: whose timer it is.
+        bucket: of the key.
+        at: when it is due.
+    """
+
+    name: str
+    key: str
+    bucket: int
+    at: datetime
+
+
+async def read_states(
+    connection: AsyncConnection, table: Table, flow_id: int, *, name: str, keys: Sequence[str]
+) -> dict[str, KeyState]:
+    """Return the latest states of those of `keys` that have one, or a timer."""
+    dialect = BULK.of(connection)
+    found = select(table.c.key, table.c.value, table.c.timer_at).where(
+        table.c.flow_id == bindparam("flow"),
+        table.c.name == bindparam("stage"),
+        dialect.is_among(table.c.key, "keys"),
+    )
+    given = {"flow": flow_id, "stage": name, "keys": dialect.among_parameter(keys)}
+    rows = await connection.execute(found, given)
+    return {key: KeyState(value, at) for key, value, at in rows}
+
+
+async def read_timers(
+    connection: AsyncConnection,
+    table: Table,
+    flow_id: int,
+    *,
+    ranges: Sequence[BucketRange],
+    after: datetime | None,
+) -> list[StoredTimer]:
+    """Return timers of keys in `ranges`, the earliest first: `TIMERS_READ_MAX` of them, and all
+    others that are due at the time of the last one.
+
+    Args:
+        connection: in a transaction.
+        table: of the states.
+        flow_id: whose states they are.
+        ranges: of the shards.
+        after: only those later than this; None: all.
+    """
+    columns = (table.c.name, table.c.key, table.c.bucket, table.c.timer_at)
+    of_flow = [
+        table.c.flow_id == flow_id,
+        table.c.timer_at.is_not(None),
+        in_ranges(table.c.bucket, ranges),
+    ]
+    if after is not None:
+        of_flow.append(table.c.timer_at > after)
+    first = select(*columns).where(*of_flow).order_by(table.c.timer_at).limit(TIMERS_READ_MAX)
+    timers = [StoredTimer(*row) for row in await connection.execute(first)]
+    if len(timers) < TIMERS_READ_MAX:
+        return timers
+    last = timers[-1].at
+    same = select(*columns).where(*of_flow, table.c.timer_at == last)
+    equal = [StoredTimer(*row) for row in await connection.execute(same)]
+    return [timer for timer in timers if timer.at < last] + equal
+
+
+async def write_states(
+    connection: AsyncConnection, table: Table, flow_id: int, *, states: Sequence[StateWrite]
+) -> None:
+    """Store states, each as the latest of its key; what belongs to a snapshot stays."""
+    dialect = BULK.of(connection)
+    kept = [one for one in states if one.state != NO_STATE or one.snapshot is not None]
+    if kept:
+        inserted = dialect.insert(table, _WRITTEN)
+        new = inserted.excluded
+        statement = inserted.on_conflict_do_update(
+            index_elements=[table.c.flow_id, table.c.name, table.c.key],
+            set_={
+                "bucket": new.bucket,
+                "version": new.version,
+                "value": new.value,
+                "timer_at": new.timer_at,
+                **_moved_aside(table, new),
+            },
+        )
+        rows = [
+            (
+                flow_id,
+                one.name,
+                one.key,
+                one.bucket,
+                one.version,
+                one.state.value,
+                one.state.timer_at,
+                one.snapshot,
+            )
+            for one in kept
+        ]
+        await connection.execute(statement, dialect.insert_parameters(_WRITTEN, rows))
+    dropped: dict[str, list[str]] = {}
+    for one in states:
+        if one.state == NO_STATE and one.snapshot is None:
+            dropped.setdefault(one.name, []).append(one.key)
+    for name, keys in dropped.items():
+        gone = delete(table).where(
+            table.c.flow_id == bindparam("flow"),
+            table.c.name == bindparam("stage"),
+            dialect.is_among(table.c.key, "keys"),
+        )
+        given = {"flow": flow_id, "stage": name, "keys": dialect.among_parameter(keys)}
+        await connection.execute(gone, given)
+
+
+def _moved_aside(table: Table, new: Any) -> dict[str, ColumnElement[Any]]:
+    """Return what becomes of the snapshot's columns: the value that is replaced, if it is that of
+    the snapshot.
+    """
+    own = table.c
+    is_of_snapshot = and_(
+        new.snapshot_version.is_not(None),
+        own.version <= new.snapshot_version,
+        or_(own.snapshot_version.is_(None), own.snapshot_version < new.snapshot_version),
+    )
+    return {
+        "snapshot_version": case(
+            (is_of_snapshot, new.snapshot_version), else_=own.snapshot_version
+        ),
+        "snapshot_value": case((is_of_snapshot, own.value), else_=own.snapshot_value),
+        "snapshot_timer_at": case((is_of_snapshot, own.timer_at), else_=own.snapshot_timer_at),
+    }
+
+
+async def read_snapshot(
+    connection: AsyncConnection,
+    table: Table,
+    flow_id: int,
+    *,
+    name: str,
+    version: int,
+    after: str = "",
+    limit: int = 1000,
+) -> list[tuple[str, KeyState]]:
+    """Return keys and their states at the start of the step `version`, in the order of their keys:
+    the first `limit` behind `after` that had a value.
+
+    Args:
+        connection: in a transaction.
+        table: of the states.
+        flow_id: whose states they are.
+        name: of the stage.
+        version: of the snapshot that all shards of the flow have.
+        after: the last key of the page before.
+        limit: most rows of the table that are read; fewer keys may have had a value.
+    """
+    own = table.c
+    is_latest = own.version <= version
+    is_aside = own.snapshot_version == version
+    value = case((is_latest, own.value), (is_aside, own.snapshot_value), else_=None)
+    timer = case((is_latest, own.timer_at), (is_aside, own.snapshot_timer_at), else_=None)
+    found = (
+        select(own.key, value, timer)
+        .where(own.flow_id == flow_id, own.name == name, own.key > after, value.is_not(None))
+        .order_by(own.key)
+        .limit(limit)
+    )
+    rows = await connection.execute(found)
+    return [(key, KeyState(text, at)) for key, text, at in rows]
+
+
+async def drop_empty(
+    connection: AsyncConnection, table: Table, flow_id: int, *, before: int, limit: int
+) -> int:
+    """Delete rows of keys without a state that no snapshot from step `before` on needs; return how
+    many there were.
+    """
+    own = table.c
+    key = (own.name, own.key)
+    empty = (
+        select(*key)
+        .where(
+            own.flow_id == flow_id,
+            own.value.is_(None),
+            own.timer_at.is_(None),
+            or_(own.snapshot_version.is_(None), own.snapshot_version < before),
+            own.version <= before,
+        )
+        .limit(limit)
+    )
+    gone = await connection.execute(
+        delete(table).where(own.flow_id == flow_id, tuple_(*key).in_(empty))
+    )
+    return gone.rowcount
+
+
+async def count_states(connection: AsyncConnection, table: Table, flow_id: int) -> int:
+    """Return how many keys of a flow have a state or a timer."""
+    found = select(func.count()).where(
+        table.c.flow_id == flow_id, or_(table.c.value.is_not(None), table.c.timer_at.is_not(None))
+    )
+    return await connection.scalar(found) or 0
