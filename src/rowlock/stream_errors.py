@@ -72,3 +72,22 @@ class WrongShardError(RowlockError):
         super().__init__(f"the key {key!r} does not belong to the shard of buckets {shard}")
         self.key = key
         self.shard = shard
+
+
+class FlowChangedError(RowlockError):
+    """A flow was declared otherwise than it is stored: with other sources, stages, states or
+    outputs. What is stored would be read wrongly, so this replica does not work on it; replicas
+    with the old declaration go on.
+
+    Attributes:
+        flow: its name.
+        description: what it is declared as, a part in each line.
+    """
+
+    def __init__(self, *, flow: str, description: str) -> None:
+        super().__init__(
+            f"the flow {flow!r} is stored with other sources, stages, states or outputs than these:"
+            f" {'; '.join(description.splitlines())}"
+        )
+        self.flow = flow
+        self.description = description

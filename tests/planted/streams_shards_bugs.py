@@ -255,7 +255,7 @@ STREAMS_SHARDS_BUGS = (
         "steps run ahead of a slow shard",
         "streams/cutting/plan.py",
         "plan_cut",
-        ">= STEPS_AHEAD_MAX",
+        ">= steps_ahead_max",
         "< 0",
         (f"{PLAN}::test_slow_shards",),
     ),

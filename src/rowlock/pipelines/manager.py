@@ -231,7 +231,7 @@ class PipelineManager:
             hinter.attach(pipeline.leased.name, pipeline.hint)
         # Under a test's clock nothing waits for real, and what runs is compared.
         if self._check_indexes and is_real():
-            pipeline.run.look_at_indexes_soon()
+            pipeline.look_at_indexes()
 
     def _build_notifier(self, notify: object) -> Notifier:
         if notify is not True:

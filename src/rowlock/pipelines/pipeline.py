@@ -99,6 +99,7 @@ class Pipeline(SettingsAttributes, Generic[ModelT_co]):
     worker_class: ClassVar[type[Worker[Any]]] = Worker
     heartbeater_class: ClassVar[type[Heartbeater[Any]]] = Heartbeater
     _checks_rows: ClassVar[bool] = True
+    _looks_at_indexes: ClassVar[bool] = True
 
     def __init__(self, **settings: Unpack[SettingsKeywords]) -> None:
         check_names(self, Pipeline)
@@ -302,6 +303,11 @@ class Pipeline(SettingsAttributes, Generic[ModelT_co]):
             worker_class=self.worker_class,
             heartbeater_class=self.heartbeater_class,
         )
+
+    def look_at_indexes(self) -> None:
+        """Look once, soon, whether the database can find the rows of its claims quickly."""
+        if self._looks_at_indexes:
+            self.run.look_at_indexes_soon()
 
     @property
     def _leaves_queue_size(self) -> bool:

@@ -146,7 +146,7 @@ class NoCut(Enum):
     """Why no step is cut.
 
     NOT_RUNNING: the flow is paused or stopped.
-    TOO_FAR_AHEAD: a shard has `STEPS_AHEAD_MAX` steps to do.
+    TOO_FAR_AHEAD: a shard has `steps_ahead_max` steps to do.
     NOTHING_NEW: there are no rows, no timer is due, and nothing is requested.
     """
 
@@ -163,6 +163,7 @@ def plan_cut(
     clock: datetime,
     checkpoint: Checkpoint,
     step_rows_max: int = STEP_ROWS_MAX,
+    steps_ahead_max: int = STEPS_AHEAD_MAX,
 ) -> Cut | NoCut:
     """Return the next cut, or why there is none.
 
@@ -173,11 +174,12 @@ def plan_cut(
         clock: the time, aware; of the database, so that all replicas have one.
         checkpoint: how often the state is written.
         step_rows_max: most rows of the step.
+        steps_ahead_max: how many steps are cut ahead of the slowest shard.
     """
     if not flow.is_running:
         return NoCut.NOT_RUNNING
     active = [shard for shard in shards if shard.is_active]
-    if any(flow.next_step - shard.step >= STEPS_AHEAD_MAX for shard in active):
+    if any(flow.next_step - shard.step >= steps_ahead_max for shard in active):
         return NoCut.TOO_FAR_AHEAD
     now = clock if flow.now is None else max(clock, flow.now)
     upto, rows = _reach(sources, step_rows_max)

@@ -1,0 +1,89 @@
+"""Creates the rows of a flow where it is new, and refuses one that was changed where it is not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import insert, select
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
+
+from rowlock.rows.database_time import database_instant
+from rowlock.stream_errors import FlowChangedError
+from rowlock.streams.cutting.flow_view import BEFORE_FIRST, Transact
+from rowlock.streams.program import FlowProgram
+from rowlock.streams.shards.layout import even_layout
+
+
+async def ensure_flow(program: FlowProgram, transact: Transact) -> None:
+    """Create the rows of a flow that is not there: all of them, or none.
+
+    Raises:
+        FlowChangedError: it is there, with other sources, stages, states or outputs.
+    """
+
+    async def there(session: AsyncSession, connection: AsyncConnection) -> bool:
+        return await _is_there(connection, program)
+
+    if await transact(there, purpose="look for a flow", writes=False):
+        return
+    upto = await _positions(program, transact)
+
+    async def create(session: AsyncSession, connection: AsyncConnection) -> None:
+        if not await _is_there(connection, program):
+            await _create(connection, program, upto)
+
+    try:
+        await transact(create, purpose="create a flow")
+    except IntegrityError:
+        # Another replica did it at this moment; and if that is not why, it is refused again.
+        await transact(create, purpose="create a flow")
+
+
+async def _positions(program: FlowProgram, transact: Transact) -> dict[str, int]:
+    """Return where the first step begins in each source."""
+    if not program.from_now:
+        return dict.fromkeys(program.sources, 0)
+
+    async def look(session: AsyncSession, connection: AsyncConnection) -> dict[str, int]:
+        return {
+            name: (await source.watcher().look(connection, recorded=0)).newest
+            for name, source in program.sources.items()
+        }
+
+    return await transact(look, purpose="look where a flow begins", writes=False)
+
+
+async def _is_there(connection: AsyncConnection, program: FlowProgram) -> bool:
+    flows = program.tables.flows
+    found = select(flows.c.fingerprint).where(flows.c.id == program.id)
+    fingerprint = await connection.scalar(found)
+    if fingerprint is not None and fingerprint != program.fingerprint:
+        raise FlowChangedError(flow=program.name, description=program.description)
+    return fingerprint is not None
+
+
+async def _create(connection: AsyncConnection, program: FlowProgram, upto: dict[str, int]) -> None:
+    tables = program.tables
+    flow: dict[str, Any] = {
+        "id": program.id,
+        "name": program.name,
+        "fingerprint": program.fingerprint,
+        "code_version": program.code_version,
+        "upto": upto,
+    }
+    await connection.execute(insert(tables.flows).values(flow))
+    first = {
+        "flow_id": program.id,
+        "step": BEFORE_FIRST,
+        "upto": upto,
+        "now": await connection.scalar(select(database_instant())),
+        "checkpoint": True,
+        "snapshot": False,
+    }
+    await connection.execute(insert(tables.steps).values(first))
+    shards = [
+        {"id": program.shard_id(each.lo), "flow_id": program.id, "lo": each.lo, "hi": each.hi}
+        for each in even_layout(program.shards_at_first)
+    ]
+    await connection.execute(insert(tables.shards), shards)

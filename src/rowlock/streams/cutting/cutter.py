@@ -1,0 +1,168 @@
+"""Cuts a step: looks how far each source is complete, asks the plan, and records what it says.
+
+The look and the record are two transactions, and rows are read in a third one (see
+``inputs/high_water.py``). Any replica may cut: the record is a compare-and-set on the flow's
+`next_step`, so of two that cut at the same time one does, and the other sees its cut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from sqlalchemy import func, insert, select, update
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
+
+from rowlock.rows.database_time import database_instant
+from rowlock.streams.cutting.flow_view import BEFORE_FIRST, KnownFlow, Transact
+from rowlock.streams.cutting.plan import Cut, FlowCuts, NoCut, ShardProgress, SourceView, plan_cut
+from rowlock.streams.inputs.high_water import HighWater
+from rowlock.streams.program import FlowProgram
+
+
+class _Look(NamedTuple):
+    views: list[SourceView]
+    clock: datetime
+    slowest: int | None
+    checkpoint: tuple[int, datetime] | None
+
+
+class Cutter:
+    """Cuts steps of one flow, for one replica.
+
+    Attributes:
+        marks: how far each source was at the last look, by its name.
+    """
+
+    def __init__(self, program: FlowProgram, transact: Transact) -> None:
+        self.marks: dict[str, HighWater] = {}
+        self._program = program
+        self._transact = transact
+        self._watches = {name: source.watcher() for name, source in program.sources.items()}
+
+    def __repr__(self) -> str:
+        return f"<Cutter of {self._program.name}>"
+
+    async def cut(self, known: KnownFlow, shards: Iterable[ShardProgress]) -> Cut | NoCut | None:
+        """Cut the next step, if there is something for it; None if another replica was first.
+
+        Args:
+            known: the flow; it has the cut before the next one.
+            shards: those that this replica holds.
+
+        Raises:
+            PositionsWentBackError: a source assigns positions again that were read.
+        """
+        facts = known.facts
+        assert facts is not None
+        before = known.cut(facts.next_step - 1)
+        assert before is not None
+
+        async def look(session: AsyncSession, connection: AsyncConnection) -> _Look:
+            return await self._look(connection, before.upto)
+
+        seen = await self._transact(look, purpose="look for new rows", writes=False)
+        flow = FlowCuts(
+            facts.next_step,
+            is_running=facts.state == "running",
+            now=None if before.step == BEFORE_FIRST else before.now,
+            checkpoint_step=None if seen.checkpoint is None else seen.checkpoint[0],
+            checkpoint_at=None if seen.checkpoint is None else seen.checkpoint[1],
+            checkpoint_requested=facts.checkpoint_requested,
+        )
+        progress = list(shards)
+        if seen.slowest is not None:
+            progress.append(ShardProgress(seen.slowest))
+        plan = plan_cut(
+            flow,
+            seen.views,
+            progress,
+            clock=seen.clock,
+            checkpoint=self._program.checkpoint,
+            step_rows_max=self._program.settings.step_rows_max,
+            steps_ahead_max=self._program.settings.steps_ahead_max,
+        )
+        if isinstance(plan, NoCut):
+            return plan
+
+        async def record(session: AsyncSession, connection: AsyncConnection) -> bool:
+            return await self._record(connection, plan)
+
+        if not await self._transact(record, purpose="cut a step"):
+            return None
+        known.is_recorded(plan)
+        return plan
+
+    async def _look(self, connection: AsyncConnection, upto: Mapping[str, int]) -> _Look:
+        views = []
+        most = self._program.settings.step_rows_max
+        for name, source in self._program.sources.items():
+            recorded = upto[name]
+            seen = await self._watches[name].look(connection, recorded=recorded)
+            self.marks[name] = seen
+            ahead: Any = ()
+            if seen.mark > recorded:
+                ahead = await source.ahead(
+                    connection, after=recorded, upto=seen.mark, limit=most + 1
+                )
+            has_more = len(ahead) > most
+            views.append(SourceView(name, recorded, seen.mark, ahead, has_more=has_more))
+        clock = await connection.scalar(select(database_instant()))
+        assert isinstance(clock, datetime)
+        return _Look(views, clock, await self._slowest(connection), await self._last(connection))
+
+    async def _slowest(self, connection: AsyncConnection) -> int | None:
+        """Return the step of the slowest shard that is held and not parked, at whatever replica."""
+        shards = self._program.tables.shards
+        found = select(func.min(shards.c.step)).where(
+            shards.c.flow_id == self._program.id,
+            shards.c.lock_token.is_not(None),
+            shards.c.lock_expires_at > database_instant(),
+            shards.c.parked_at.is_(None),
+        )
+        slowest: int | None = await connection.scalar(found)
+        return slowest
+
+    async def _last(self, connection: AsyncConnection) -> tuple[int, datetime] | None:
+        """Return step and time of the last checkpoint, where that matters."""
+        if self._program.checkpoint.steps == 1:
+            return None
+        steps = self._program.tables.steps
+        found = (
+            select(steps.c.step, steps.c.now)
+            .where(steps.c.flow_id == self._program.id, steps.c.checkpoint)
+            .order_by(steps.c.step.desc())
+            .limit(1)
+        )
+        row = (await connection.execute(found)).first()
+        return None if row is None else (row.step, row.now)
+
+    async def _record(self, connection: AsyncConnection, cut: Cut) -> bool:
+        """Record a cut, if its number is still the next one; joins the caller's transaction."""
+        flows, steps = self._program.tables.flows, self._program.tables.steps
+        values = {"next_step": cut.step + 1, "upto": dict(cut.upto), "now": cut.now}
+        if cut.is_checkpoint:
+            values["checkpoint_requested"] = False
+        moved = await connection.execute(
+            update(flows)
+            .where(
+                flows.c.id == self._program.id,
+                flows.c.next_step == cut.step,
+                flows.c.state == "running",
+            )
+            .values(values)
+        )
+        if moved.rowcount == 0:
+            return False
+        await connection.execute(
+            insert(steps).values(
+                flow_id=self._program.id,
+                step=cut.step,
+                upto=dict(cut.upto),
+                now=cut.now,
+                checkpoint=cut.is_checkpoint,
+                snapshot=cut.is_snapshot,
+            )
+        )
+        return True

@@ -1,0 +1,81 @@
+"""What a flow reads: rows that are only ever added, each with a position, a key and a bucket."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Generic, TypeVar
+
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from rowlock.streams.computing.buckets import BucketRange
+from rowlock.streams.computing.rows import Decoder, SourceRows
+from rowlock.streams.inputs.high_water import HighWater
+
+E = TypeVar("E")
+
+
+class SourceWatch(ABC):
+    """Looks at one source, again and again; belongs to one replica."""
+
+    @abstractmethod
+    async def look(self, connection: AsyncConnection, *, recorded: int) -> HighWater:
+        """Find up to where the source is complete; joins the caller's transaction, in which no row
+        may be read.
+
+        Args:
+            connection: to the server that rows are added to.
+            recorded: up to where rows were read already; 0 if none were.
+
+        Raises:
+            PositionsWentBackError: positions that were read will be assigned again.
+        """
+
+
+class Source(ABC, Generic[E]):
+    """A stream, as a flow reads it.
+
+    Attributes:
+        name: within a flow.
+        topic: of hints for new rows.
+        decoder: makes events of its rows.
+    """
+
+    name: str
+    topic: str
+    decoder: Decoder[E]
+
+    @abstractmethod
+    def fingerprint(self) -> str:
+        """Return a text of what must not change while a flow reads it."""
+
+    @abstractmethod
+    def watcher(self) -> SourceWatch:
+        """Return what looks at it, for one replica."""
+
+    @abstractmethod
+    async def ahead(
+        self, connection: AsyncConnection, *, after: int, upto: int, limit: int
+    ) -> Sequence[int]:
+        """Return the positions of the next rows, ascending, `limit` at most; joins the caller's
+        transaction.
+        """
+
+    @abstractmethod
+    async def read(
+        self,
+        connection: AsyncConnection,
+        ranges: Sequence[BucketRange],
+        *,
+        after: int,
+        upto: int,
+    ) -> SourceRows:
+        """Return the rows of these buckets, and those without a bucket, by position; joins the
+        caller's transaction.
+
+        Args:
+            connection: in a transaction that began after the look that found `upto`.
+            ranges: of the shards that read.
+            after: the last position that does not belong to it.
+            upto: the last that does.
+        """

@@ -1,0 +1,1 @@
+"""outputs/: results by step, and those who read them."""

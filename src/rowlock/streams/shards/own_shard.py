@@ -1,0 +1,85 @@
+"""A shard that is held here: its lease, its state, and what is known of its row."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Any
+
+from rowlock.leases.item import PipelineItem
+from rowlock.pipelines.outcomes import Outcome
+from rowlock.streams.computing.buckets import BucketRange
+from rowlock.streams.cutting.plan import ShardProgress
+from rowlock.streams.shards.failures import StepFailures
+from rowlock.streams.shards.next_action import ShardView
+from rowlock.streams.shards.states import Claimed, ShardState, Stopped, advance
+from rowlock.streams.state.cache import ShardCache
+
+
+@dataclass(slots=True, eq=False)
+class OwnShard:
+    """A shard under a lease of this replica.
+
+    Attributes:
+        item: the lease.
+        range: its buckets.
+        outcome: what `process` of the lease is to return, or raise.
+        state: what its loop is about to do.
+        step: the step that its row says it does next.
+        version: the step at whose start its states in the database are.
+        snapshot: of the older version that is kept; None if there is none.
+        failures: what its row says of failures.
+        cache: its states in memory.
+        is_open: all of the above are as its row says; otherwise it has to be read.
+    """
+
+    item: PipelineItem[Any]
+    range: BucketRange
+    outcome: asyncio.Future[Outcome]
+    cache: ShardCache
+    state: ShardState = field(default_factory=Stopped)
+    step: int = 0
+    version: int = 0
+    snapshot: int | None = None
+    failures: StepFailures = field(default_factory=StepFailures)
+    is_open: bool = False
+
+    @property
+    def is_leaving(self) -> bool:
+        """Whether what `process` returns is known already."""
+        return self.outcome.done()
+
+    @property
+    def view(self) -> ShardView:
+        """What the decision about the next action needs."""
+        return ShardView(self.range, self.version)
+
+    @property
+    def progress(self) -> ShardProgress:
+        """How far it is, for the plan of a cut."""
+        return ShardProgress(self.step, timer_at=self.cache.earliest_timer)
+
+    def open(self, row: Any, cache: ShardCache) -> None:
+        """Begin anew with what the shard's row says."""
+        self.range = BucketRange(row.lo, row.hi)
+        self.step, self.version, self.snapshot = row.step, row.version, row.snapshot
+        self.failures = StepFailures(row.failures, row.failed_step)
+        self.cache = cache
+        self.state = advance(Stopped(), Claimed(row.version, row.step))
+        self.is_open = True
+
+    def drop(self) -> None:
+        """Forget what is in memory: nobody knows whether it is what the database has."""
+        self.state = Stopped()
+        self.is_open = False
+
+    def leave(self, outcome: Outcome) -> None:
+        """Have `process` of the lease return `outcome`."""
+        if not self.outcome.done():
+            self.outcome.set_result(outcome)
+
+    def fail(self, error: BaseException) -> None:
+        """Have `process` of the lease raise `error`."""
+        self.drop()
+        if not self.outcome.done():
+            self.outcome.set_exception(error)

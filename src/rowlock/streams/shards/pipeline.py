@@ -1,0 +1,183 @@
+"""The pipeline of a flow: its rows are the shards, and `process` of one holds it for as long as it
+is this replica's.
+
+Leases, heartbeats, recovery and the end in order are those of every pipeline. What is added to a
+fetch: the flow is created if it is new, this replica says that it is there, and only the shards
+that are its share are claimed.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any, ClassVar
+
+from sqlalchemy import ColumnElement, and_, false, select, true
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionmaker
+
+from rowlock.clock import monotonic
+from rowlock.hints.hinter import PipelineHinter, pipeline_hinter
+from rowlock.leases.item import PipelineItem
+from rowlock.pipelines.fetching.fetcher import Fetcher
+from rowlock.pipelines.lock_graph import LockGraph
+from rowlock.pipelines.outcomes import Outcome
+from rowlock.pipelines.pipeline import Pipeline
+from rowlock.pipelines.renewing.heartbeat_thread import HeartbeatThread
+from rowlock.pipelines.run import PipelineRun
+from rowlock.pipelines.settings import Duration
+from rowlock.rows.database_time import database_now
+from rowlock.rows.leased_table import ModelT
+from rowlock.streams.creation import ensure_flow
+from rowlock.streams.program import FlowProgram
+from rowlock.streams.shards.layout import SHARDS_MAX
+from rowlock.streams.shards.replicas import PRESENT_FOR, Replicas
+from rowlock.streams.shards.runner import FlowRunner
+
+PRESENCE_PARTS = 6
+"""A replica says so many times within `lock_timeout` that it is there."""
+
+
+class ShardFetcher(Fetcher[ModelT]):
+    """Claims this replica's share of the shards."""
+
+    async def fetch_once(self, limit: int) -> int:
+        """See who is there, then claim."""
+        pipeline: Any = self.context.hooks
+        await pipeline.look_around()
+        return await super().fetch_once(limit)
+
+
+class FlowPipeline(Pipeline[Any], reserved=False):
+    """Works on the shards of one flow; made by `Streams.pipelines`.
+
+    Attributes:
+        program: the flow.
+        replicas: those that work on it, as this one sees them.
+    """
+
+    fetcher_class: ClassVar[type[Fetcher[Any]]] = ShardFetcher
+    process_timeout: Duration | None = None
+    min_processing_interval: Duration = timedelta(0)
+    queue_lower_limit_factor: float = 0.0
+    queue_upper_limit_factor: float = 0.0
+    workers_num: int = SHARDS_MAX
+    max_attempts: int | None = None
+    max_deaths: int | None = None
+    # A shard's row is read again under its token whenever its holder is not sure of it.
+    _checks_rows: ClassVar[bool] = False
+    # Its claims name the keys of the rows.
+    _looks_at_indexes: ClassVar[bool] = False
+
+    def __init__(self, program: FlowProgram, **settings: Any) -> None:
+        self.program = program
+        self.model = program.tables.shard_model
+        self.replicas = Replicas(program)
+        super().__init__(**settings)
+        every = self.settings.lock_timeout / PRESENCE_PARTS
+        self.replicas.present_for = every * PRESENT_FOR
+        self._presence_every_s = every.total_seconds()
+        self._looks_around_at = float("-inf")
+        self._is_there = False
+        self._runner: FlowRunner | None = None
+        self._hinters: list[PipelineHinter] = []
+
+    @property
+    def name(self) -> str:
+        """The owner in its leases."""
+        return f"Flow:{self.program.name}"
+
+    @property
+    def runner(self) -> FlowRunner:
+        """The loop over the shards that are held here."""
+        assert self._runner is not None
+        return self._runner
+
+    def ready(self) -> ColumnElement[bool]:
+        """Return which shards are this replica's."""
+        shards = self.program.tables.shards
+        if not self.replicas.mine:
+            return false()
+        return and_(
+            shards.c.flow_id == self.program.id, shards.c.id.in_(sorted(self.replicas.mine))
+        )
+
+    async def process(self, item: PipelineItem[Any]) -> Outcome:
+        """Hold a shard for as long as it is this replica's."""
+        return await self.runner.hold(item)
+
+    def unsettled(self) -> ColumnElement[bool]:
+        """Return which shards still have something to do; see `rowlock.testing`."""
+        if not self.runner.has_nothing_left():
+            return true()
+        shards, flows = self.program.tables.shards, self.program.tables.flows
+        of_flow = flows.c.id == self.program.id
+        next_step = select(flows.c.next_step).where(of_flow).scalar_subquery()
+        is_behind = and_(
+            shards.c.step < next_step,
+            shards.c.parked_at.is_(None),
+            shards.c.due_at <= database_now(),
+        )
+        return and_(shards.c.flow_id == self.program.id, is_behind)
+
+    def build_run(
+        self,
+        session_factory: async_sessionmaker[AsyncSession],
+        hinter: PipelineHinter,
+        lock_graph: LockGraph | None = None,
+    ) -> PipelineRun[Any]:
+        """Return the actors, and make the loop beside them."""
+        run = super().build_run(session_factory, hinter, lock_graph)
+        self._runner = FlowRunner(self.program, run.context, self.replicas)
+        return run
+
+    def start(
+        self,
+        session_factory: async_sessionmaker[AsyncSession],
+        hinter: PipelineHinter,
+        lock_graph: LockGraph | None = None,
+        *,
+        heartbeat_thread: HeartbeatThread | None = None,
+    ) -> None:
+        """Start, and look for shards whenever one may be claimed."""
+        super().start(session_factory, hinter, lock_graph, heartbeat_thread=heartbeat_thread)
+        self._hinters = [hinter, pipeline_hinter]
+        for one in self._hinters:
+            one.attach(self.program.shards_topic, self.hint)
+
+    def shutdown(self) -> None:
+        """Begin nothing more; shards end behind the step that they do."""
+        for one in self._hinters:
+            one.detach(self.program.shards_topic, self.hint)
+        super().shutdown()
+
+    async def drain(self, grace: timedelta) -> None:
+        """End in order, and have other replicas know."""
+        await super().drain(grace)
+        if self._is_there:
+            await self.runner.disappear()
+
+    async def look_around(self) -> None:
+        """Create the flow if it is new, say that this replica is there, and find its share; where
+        that is due.
+
+        Raises:
+            FlowChangedError: the flow is stored with another declaration.
+            ShardsMissingError: the shards do not have each bucket once.
+        """
+        if monotonic() < self._looks_around_at:
+            return
+        transact = self.runner.context.transact
+        if not self._is_there:
+            await ensure_flow(self.program, transact)
+            self._is_there = True
+
+        async def look(session: AsyncSession, connection: AsyncConnection) -> None:
+            await self.replicas.appear(connection, shards=len(self.runner.shards))
+            flows = self.program.tables.flows
+            wanted = select(flows.c.shards_wanted).where(flows.c.id == self.program.id)
+            await self.replicas.look(connection, shards_wanted=await connection.scalar(wanted))
+
+        before = set(self.replicas.mine)
+        await transact(look, purpose="see which replicas are there")
+        self._looks_around_at = monotonic() + self._presence_every_s
+        if before - set(self.replicas.mine):
+            self.runner.wake()

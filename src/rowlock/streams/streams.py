@@ -1,0 +1,121 @@
+"""The streams of a host: logs and flows over them, their tables and their pipelines."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal, TypeVar, Unpack
+
+from rowlock.errors import ConfigurationError
+from rowlock.pipelines.pipeline import Pipeline
+from rowlock.streams.cutting.plan import Checkpoint
+from rowlock.streams.flow import StreamFlow
+from rowlock.streams.inputs.source import Source
+from rowlock.streams.program import FlowProgram
+from rowlock.streams.settings import FlowKeywords, flow_settings
+from rowlock.streams.shards.layout import DynamicShards, check_number
+from rowlock.streams.shards.pipeline import FlowPipeline
+from rowlock.streams.tables import StreamTables
+
+E = TypeVar("E")
+
+EVERY_STEP = Checkpoint()
+SHARDS_DEFAULT = 16
+"""Shards of a flow that says nothing about them."""
+
+
+class Streams:
+    """The streams of a host.
+
+        streams = Streams(Base)
+        balances = streams.flow("balances", Payment)
+
+    Args:
+        base: the host's declarative base; the tables of the wing join its metadata.
+    """
+
+    def __init__(self, base: type[Any]) -> None:
+        self.tables = StreamTables.of(base)
+        self.flows: dict[str, StreamFlow[Any]] = {}
+        self._base = base
+
+    def __repr__(self) -> str:
+        return f"<Streams, flows {', '.join(self.flows) or 'none'}>"
+
+    def flow(
+        self,
+        name: str,
+        *sources: Source[E] | type[E],
+        shards: int | DynamicShards = SHARDS_DEFAULT,
+        checkpoint: Checkpoint = EVERY_STEP,
+        start: Literal["first", "now"] = "first",
+        version: str = "",
+        **settings: Unpack[FlowKeywords],
+    ) -> StreamFlow[E]:
+        """Declare a computation over `sources`; its handler is registered with the flow.
+
+        Args:
+            name: its own: states, results and progress belong to it. Another name begins anew.
+            sources: what it reads: mapped classes, table sources, logs, outputs of other flows.
+            shards: into how many parts its keys are divided; a power of two.
+            checkpoint: how often states are written; with every step by default.
+            start: a new flow begins with the first row of its sources, or with what comes now.
+            version: of the host's code, to be shown beside each replica.
+            settings: `FlowSettings`, and those of every pipeline (`PipelineSettings`).
+
+        Raises:
+            ConfigurationError: the name is taken, or a source is none.
+            SettingsError: a setting is out of bounds.
+            ValueError: the number of shards is no power of two.
+            ModelError: a class is no stream; the text says what to change.
+        """
+        if name in self.flows:
+            raise ConfigurationError(f"there is a flow {name!r} already")
+        if start not in ("first", "now"):
+            msg = f"the flow {name!r} starts with 'first' or 'now', not {start!r}"
+            raise ConfigurationError(msg)
+        if not isinstance(shards, DynamicShards):
+            check_number(shards)
+        own, rest = flow_settings(name, settings)
+        declared = FlowProgram(
+            name,
+            version,
+            _sources_of(name, sources),
+            stages=(),
+            outputs={},
+            shards=shards,
+            checkpoint=checkpoint,
+            from_now=start == "now",
+            settings=own,
+            tables=self.tables,
+        )
+        flow: StreamFlow[E] = StreamFlow(declared, rest)
+        self.flows[name] = flow
+        return flow
+
+    def pipelines(self, *flows: StreamFlow[Any]) -> list[Pipeline[Any]]:
+        """Return new pipelines that work on `flows`, all by default, for a `PipelineManager`.
+
+        Raises:
+            ConfigurationError: a flow has no handler, or is none of these streams.
+            SettingsError: a setting of a pipeline is out of bounds.
+        """
+        chosen = flows or tuple(self.flows.values())
+        strange = [flow.name for flow in chosen if self.flows.get(flow.name) is not flow]
+        if strange:
+            raise ConfigurationError(f"{strange[0]!r} is no flow of these streams")
+        return [FlowPipeline(flow.program, **flow.pipeline_settings) for flow in chosen]
+
+
+def _sources_of(flow: str, sources: Sequence[Any]) -> dict[str, Source[Any]]:
+    found: dict[str, Source[Any]] = {}
+    for source in map(_source_of, sources):
+        if source.name in found:
+            raise ConfigurationError(f"two sources of the flow {flow!r} are named {source.name!r}")
+        found[source.name] = source
+    return found
+
+
+def _source_of(source: Any) -> Source[Any]:
+    if isinstance(source, Source):
+        return source
+    raise ConfigurationError(f"{source!r:.100} is no source of a flow")

@@ -1,0 +1,103 @@
+"""Two replicas of a flow, as two managers in one process, on both databases."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import Any
+
+import pytest
+from sqlalchemy import select, update
+
+from rowlock import PipelineManager
+from rowlock.streams.cutting.plan import Checkpoint
+from rowlock.testing import TemporaryDatabase
+
+from .flows import Bank, add_up, open_bank
+
+FAST: dict[str, Any] = {"lock_timeout": 6.0, "fetch_delays": (0.05,)}
+
+
+async def until(check: Any) -> None:
+    """Wait until an asynchronous question is answered with yes; the test's limit ends it."""
+    while not await check():  # noqa: ASYNC110 - the database tells nobody
+        await asyncio.sleep(0.01)
+
+
+async def is_done(bank: Bank) -> bool:
+    """Whether all payments are in the balances."""
+    rows = await bank.shards()
+    row = await bank.flow_row()
+    if row is None:
+        return False
+    has_all = sum((await bank.balances()).values()) == sum(bank.paid.values())
+    return has_all and {shard.step for shard in rows} == {row.next_step}
+
+
+@pytest.mark.parametrize("steps", [1, 1000])
+async def test_a_new_replica_takes_its_share(database: TemporaryDatabase, steps: int) -> None:
+    """A second replica would stand idle, or a payment be counted twice while shards move."""
+    bank = await open_bank(database, shards=8, checkpoint=Checkpoint(steps=steps), **FAST)
+    add_up(bank)
+
+    async def holders() -> list[int]:
+        rows = await bank.shards()
+        return sorted(Counter(row.replica for row in rows if row.lock_token is not None).values())
+
+    async def is_shared() -> bool:
+        return await holders() == [4, 4]
+
+    first = PipelineManager(bank.sessions, bank.streams.pipelines())
+    second = PipelineManager(bank.sessions, bank.streams.pipelines())
+    async with first:
+        await bank.pay(200)
+        async with second:
+            await bank.pay(200)
+            await until(is_shared)
+            await bank.pay(200)
+            await until(lambda: is_done(bank) if steps == 1 else is_at_end(bank))
+        # What the second one had comes back.
+        await bank.pay(200)
+
+        async def is_whole() -> bool:
+            return await holders() == [8]
+
+        await until(is_whole)
+        await until(lambda: is_done(bank) if steps == 1 else is_at_end(bank))
+    assert await bank.balances() == bank.paid
+
+
+async def is_at_end(bank: Bank) -> bool:
+    """Whether all that was added is cut, and all that is cut is done."""
+    row = await bank.flow_row()
+    if row is None:
+        return False
+    async with bank.sessions() as session:
+        newest = await session.scalar(
+            select(bank.payment.position).order_by(bank.payment.position.desc()).limit(1)
+        )
+    rows = await bank.shards()
+    return row.upto["payments"] >= newest and {one.step for one in rows} == {row.next_step}
+
+
+@pytest.mark.parametrize("steps", [1, 1000])
+async def test_a_lost_lease_changes_nothing(database: TemporaryDatabase, steps: int) -> None:
+    """Whoever lost its lease would write on, or what it had in memory would be lost with it."""
+    bank = await open_bank(database, checkpoint=Checkpoint(steps=steps), **FAST)
+    add_up(bank)
+    async with PipelineManager(bank.sessions, bank.streams.pipelines()):
+        for _ in range(4):
+            await bank.pay(100)
+            await until(lambda: is_at_end(bank))
+            # As if the lease had run out and nobody had taken the row yet.
+            shards = bank.streams.tables.shards
+            async with bank.sessions.begin() as session:
+                taken = update(shards).where(shards.c.lo >= 1 << 15)
+                free = {"lock_token": None, "lock_owner": None, "lock_expires_at": None}
+                await session.execute(taken.values(free))
+        await bank.pay(100)
+        await until(lambda: is_at_end(bank))
+    assert await bank.balances() == bank.paid
+    last = {key: value for _, key, value in await bank.results()}
+    assert last == bank.paid
+    assert len(await bank.results()) == len({(step, key) for step, key, _ in await bank.results()})
