@@ -11,7 +11,7 @@ import pytest
 from rowlock.graph import Graph
 from rowlock.graph.ports import OutputPort
 from rowlock.graph.scheduling.stream import stream_output
-from rowlock.testing import virtual_time
+from rowlock.testing import run_virtual, virtual_time
 
 from .nodes import Apply, Feed
 from .runs import applied
@@ -94,23 +94,35 @@ async def test_error_of_the_consumer_ends_the_run() -> None:
         await consume()
 
 
-@pytest.mark.parametrize("steps", range(25))
-def test_cancellation_at_any_step(steps: int) -> None:
-    """A consumer that is cancelled would leave a task behind."""
+def test_cancellation_at_each_suspension() -> None:
+    """A consumer that is cancelled would leave a task or a timer behind."""
+    steps = 0
+    while cancel_at_step(steps):
+        steps += 1
+    assert steps > 20
 
-    @virtual_time
-    async def scene() -> None:
+
+def cancel_at_step(steps: int) -> bool:
+    """Cancel a consumer after so many steps of the loop; return whether it was still reading."""
+
+    async def scene() -> bool:
         async def consume() -> None:
-            graph, output = open_graph(range(10), Apply(asyncio.sleep, is_async=True))
+            graph, output = open_graph(range(4), Apply(asyncio.sleep, is_async=True))
             async with stream_output(graph, output) as values:
                 async for _ in values:
                     await asyncio.sleep(1)
 
         task = asyncio.create_task(consume())
-        for _ in range(steps):
-            await asyncio.sleep(0)
+        for step in range(1, steps + 1):
+            # On this loop no time passes while something is ready.
+            await asyncio.sleep(0 if step % 5 else 0.4)
+        was_inside = not task.done()
         task.cancel()
         await asyncio.wait([task])
-        assert task.cancelled()
+        assert task.cancelled() or not was_inside
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+        loop: Any = asyncio.get_running_loop()
+        assert [timer for timer in loop._scheduled if not timer.cancelled()] == []
+        return was_inside
 
-    scene()
+    return run_virtual(scene)

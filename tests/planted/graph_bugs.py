@@ -189,7 +189,7 @@ GRAPH_BUGS = (
         "GraphRun._run",
         "self.scheduler.start()",
         "()",
-        (f"{ENDS}::test_cancellation_at_any_step[0]",),
+        (f"{ENDS}::test_cancellation_at_each_suspension[1]",),
     ),
     Bug(
         "only the first error is kept",

@@ -13,6 +13,7 @@ NOTES = "tests/graph/test_notes.py"
 PROCESSES = "tests/graph/test_processes.py"
 SETTINGS = "tests/graph/test_settings.py"
 SUBMIT = "tests/graph/standing/test_submit.py"
+TIMERS = "tests/graph/test_timers.py"
 WATCH = "tests/graph/standing/test_watch.py"
 
 SETTING_BUGS = (
@@ -312,5 +313,29 @@ STANDING_BUGS = (
         "if node.started_at != began_at:",
         "if not began_at:",
         (f"{WATCH}::test_each_call_of_a_lane_has_its_own_time",),
+    ),
+    Bug(
+        "what is late takes a timer away that was set since",
+        "graph/lanes/event_loop.py",
+        "LoopLanes._cancel_timer",
+        "if not node.has_timer:",
+        "if True:",
+        (f"{TIMERS}::test_a_late_cancelling_takes_no_later_timer_away",),
+    ),
+    Bug(
+        "a timer that comes late replaces that which was set since",
+        "graph/lanes/event_loop.py",
+        "LoopLanes._set_timer",
+        "node.timer == number and node.has_timer",
+        "node.has_timer",
+        (f"{TIMERS}::test_a_late_setting_takes_no_later_timer_away",),
+    ),
+    Bug(
+        "a timer that is set again fires at both times",
+        "graph/lanes/event_loop.py",
+        "LoopLanes._set_timer",
+        "self._drop_timer(node)",
+        "pass",
+        (f"{TIMERS}::test_a_timer_that_was_cancelled_does_not_fire",),
     ),
 )

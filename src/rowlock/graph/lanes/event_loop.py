@@ -293,12 +293,19 @@ class LoopLanes:
             if not node.ticket:
                 task.cancel()
 
+    # Threads hand these two in outside of the mutex, so in another order than they were decided in:
+    # what is late must not take away a timer that was set since.
+
     def _set_timer(self, node: Node, number: int, seconds: float) -> None:
-        self._cancel_timer(node)
         if node.timer == number and node.has_timer:
+            self._drop_timer(node)
             self._timers[node] = self._loop.call_later(seconds, self._fire, node, number)
 
     def _cancel_timer(self, node: Node) -> None:
+        if not node.has_timer:
+            self._drop_timer(node)
+
+    def _drop_timer(self, node: Node) -> None:
         handle = self._timers.pop(node, None)
         if handle is not None:
             handle.cancel()
