@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+from collections.abc import Sequence
 from random import Random
 
 import pytest
 
 from rowlock.graph import Graph, run_graph
 from rowlock.graph.lanes.event_loop import ASKS_MAX
+from rowlock.graph.ports import Port
+from rowlock.graph.processor import NodeStatus
 from rowlock.graph.scheduling.run import GraphRun
 from rowlock.graph.stock.limits import LimitProcessor
 from rowlock.graph.stock.maps import AsyncMapProcessor, MapProcessor, consume
@@ -40,6 +43,39 @@ async def test_one_iteration_asks_a_bounded_number_of_nodes() -> None:
     watcher.cancel()
     assert got(graph) == [1]
     assert 100 < most <= ASKS_MAX
+
+
+class WakesItself(LimitProcessor):
+    """Is asked again because it was asked, very often."""
+
+    left = 100 * ASKS_MAX
+
+    def event(self, changed: Sequence[Port]) -> NodeStatus:
+        """Ask for the next turn."""
+        if self.left:
+            self.left -= 1
+            self.wake()
+            return NodeStatus.NEED_DATA
+        return super().event(changed)
+
+
+@virtual_time
+async def test_a_node_that_wakes_itself_does_not_keep_the_loop() -> None:
+    """A processor of the host's would stop its whole service, and could not even be cancelled."""
+    turns = 0
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+
+    watcher = asyncio.create_task(others())
+    graph = line_of(WakesItself(1), values=[1])
+    await run_graph(graph)
+    watcher.cancel()
+    assert got(graph) == [1]
+    assert turns > 50
 
 
 @virtual_time

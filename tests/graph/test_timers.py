@@ -74,6 +74,7 @@ async def test_a_late_cancelling_takes_no_later_timer_away() -> None:
     fired, node = Fired(), TimedNode()
     lanes = lanes_with(fired)
     lanes.set_timer(node, node.arm(), SECONDS)
+    await asyncio.sleep(0)
     node.has_timer = False
     number = node.arm()
     lanes.set_timer(node, number, SECONDS)
@@ -90,6 +91,7 @@ async def test_a_timer_that_was_cancelled_does_not_fire(is_set_again: bool) -> N
     lanes = lanes_with(fired)
     first = node.arm()
     lanes.set_timer(node, first, SECONDS)
+    await asyncio.sleep(0)
     if is_set_again:
         lanes.set_timer(node, node.arm(), 3 * SECONDS)
     else:

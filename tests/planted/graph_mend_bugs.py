@@ -7,6 +7,7 @@ from __future__ import annotations
 from bug import Bug
 
 CANCELLED = "tests/graph/standing/test_cancelled.py"
+FAIRNESS = "tests/graph/test_fairness.py"
 LEFTOVERS = "tests/graph/standing/test_leftovers.py"
 MISTAKES = "tests/graph/building/test_mistakes.py"
 NOTES = "tests/graph/test_notes.py"
@@ -337,5 +338,13 @@ STANDING_BUGS = (
         "self._drop_timer(node)",
         "pass",
         (f"{TIMERS}::test_a_timer_that_was_cancelled_does_not_fire",),
+    ),
+    Bug(
+        "a node that wakes itself is asked until it no longer does",
+        "graph/scheduling/scheduler.py",
+        "Scheduler.advance",
+        "self._drain(calls, asks_end - self.asks)",
+        "self._drain(calls, asks_max)",
+        (f"{FAIRNESS}::test_a_node_that_wakes_itself_does_not_keep_the_loop",),
     ),
 )

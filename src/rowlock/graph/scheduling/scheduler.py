@@ -152,11 +152,13 @@ class Scheduler:
         """
         calls: list[Node] = []
         mutex, changes = self._mutex, self._changes
+        asks_end = self.asks + asks_max
         while mutex.acquire(wait):
             wait = False
             afterwards = dropped = None
             try:
-                self._drain(calls, asks_max)
+                # What is left, since a node that wakes itself is in the inbox each time.
+                self._drain(calls, asks_end - self.asks)
                 if self._afterwards:
                     afterwards, self._afterwards = self._afterwards, []
                 if changes.dropped:
