@@ -12,6 +12,7 @@ LEFTOVERS = "tests/graph/standing/test_leftovers.py"
 MISTAKES = "tests/graph/building/test_mistakes.py"
 NOTES = "tests/graph/test_notes.py"
 PROCESSES = "tests/graph/test_processes.py"
+FLOWS = "tests/graph/test_random_flows.py"
 SETTINGS = "tests/graph/test_settings.py"
 SUBMIT = "tests/graph/standing/test_submit.py"
 TIMERS = "tests/graph/test_timers.py"
@@ -346,5 +347,21 @@ STANDING_BUGS = (
         "self._drain(calls, asks_end - self.asks)",
         "self._drain(calls, asks_max)",
         (f"{FAIRNESS}::test_a_node_that_wakes_itself_does_not_keep_the_loop",),
+    ),
+    Bug(
+        "a value that came too late is held for ever",
+        "graph/stock/sources.py",
+        "_Source.event",
+        "self.dropped += self._value is not EMPTY and not self.is_used_up",
+        "pass",
+        (f"{FLOWS}::test_operators_do_what_a_loop_would_do[0]",),
+    ),
+    Bug(
+        "a flow of several lanes is taken to be in order",
+        "graph/building/operators.py",
+        "add_ordered_lanes",
+        'return _added(graph, results, [OrderedCollect(dispatch)], name=f"{name} (ordered)")',
+        "return resized(graph, results, 1, name=name)",
+        (f"{FLOWS}::test_operators_do_what_a_loop_would_do[0]",),
     ),
 )

@@ -38,6 +38,7 @@ class _Source(Processor):
         output = self.outputs[0]
         if output.is_finished:
             # A value that came too late stays until the run ends: it may have a `__del__`.
+            self.dropped += self._value is not EMPTY and not self.is_used_up
             self.is_used_up = True
             return NodeStatus.FINISHED if self._iterator is None else self.status
         if self._value is not EMPTY:
