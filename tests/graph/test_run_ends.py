@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -324,6 +325,35 @@ def cancel_at_step(steps: int, *, times: int) -> bool:
     was_inside = run_virtual(scene)
     assert (closed, ends) == ([1], [1])
     return was_inside
+
+
+async def test_a_generator_is_closed_when_it_is_no_longer_read() -> None:
+    """A generator that a thread reads would be closed under it, which Python refuses; and a file
+    stay open.
+    """
+    begun, go_on = threading.Event(), threading.Event()
+    read: list[str] = []
+
+    def values() -> Iterator[int]:
+        try:
+            begun.set()
+            go_on.wait()
+            read.append("read")
+            yield 1
+        finally:
+            read.append("closed")
+
+    graph = Graph()
+    graph.source(values()).sink(read.append)
+    task = asyncio.create_task(run_graph(graph))
+    await asyncio.to_thread(begun.wait)
+    task.cancel()
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert not task.done()
+    go_on.set()
+    await asyncio.wait([task])
+    assert (task.cancelled(), read, graph.later_errors) == (True, ["read", "closed"], [])
 
 
 class counted:  # noqa: N801  # used as a function

@@ -7,6 +7,7 @@ from __future__ import annotations
 from bug import Bug
 
 CANCELLED = "tests/graph/standing/test_cancelled.py"
+ENDS = "tests/graph/test_run_ends.py"
 FAIRNESS = "tests/graph/test_fairness.py"
 LEFTOVERS = "tests/graph/standing/test_leftovers.py"
 MISTAKES = "tests/graph/building/test_mistakes.py"
@@ -15,6 +16,7 @@ PROCESSES = "tests/graph/test_processes.py"
 FLOWS = "tests/graph/test_random_flows.py"
 SETTINGS = "tests/graph/test_settings.py"
 SUBMIT = "tests/graph/standing/test_submit.py"
+THREADS = "tests/graph/test_threads.py"
 TIMERS = "tests/graph/test_timers.py"
 WATCH = "tests/graph/standing/test_watch.py"
 
@@ -363,5 +365,21 @@ STANDING_BUGS = (
         'return _added(graph, results, [OrderedCollect(dispatch)], name=f"{name} (ordered)")',
         "return resized(graph, results, 1, name=name)",
         (f"{FLOWS}::test_operators_do_what_a_loop_would_do[0]",),
+    ),
+    Bug(
+        "a generator is closed while it is read",
+        "graph/scheduling/scheduler.py",
+        "Scheduler._drain",
+        "if not self.in_flight:",
+        "if not self.in_flight or self.phase is Phase.STOPPING:",
+        (f"{ENDS}::test_a_generator_is_closed_when_it_is_no_longer_read",),
+    ),
+    Bug(
+        "a thread that sleeps keeps the graph that it has served",
+        "graph/lanes/threads.py",
+        "GraphThread.run",
+        "self._served = None",
+        "pass",
+        (f"{THREADS}::test_a_sleeping_thread_keeps_no_graph_alive",),
     ),
 )

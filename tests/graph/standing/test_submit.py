@@ -258,6 +258,7 @@ async def test_a_shared_call_is_made_without_a_value_that_is_not_kept() -> None:
         assert batches == [[0, 2]]
 
 
+@virtual_time
 async def test_a_keep_going_that_fails_fails_its_value() -> None:
     """A mistake of one caller would end the work of all, or let its own go on."""
 

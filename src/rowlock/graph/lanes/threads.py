@@ -177,7 +177,11 @@ class GraphThread(threading.Thread):
         _current.worker = self
         pool = self.pool
         while not pool.is_surplus(self):
-            call = self._next() or pool.rest(self)
+            call = self._next()
+            if call is None:
+                # A thread that sleeps keeps no graph alive, nor what is in it.
+                self._served = None
+                call = pool.rest(self)
             if call is None:
                 return
             self._make(call)
