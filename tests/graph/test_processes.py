@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from anyio import BrokenWorkerProcess
 
-from rowlock.errors import GraphError, GraphTimeLimit
+from rowlock.errors import GraphError, GraphTimeLimit, HostCodeError
 from rowlock.graph import Graph
 from rowlock.graph.lanes.processes import ADVICE, ProcessLane
 from rowlock.graph.scheduling.run import run_graph
@@ -34,6 +34,26 @@ if sys.argv[0] != __file__:
 graph = Graph()
 graph.source([1]).map(str, on="process").sink(print)
 asyncio.run(run_graph(graph))
+"""
+
+
+OWN_ERROR = """
+import asyncio
+from rowlock.graph import Graph, run_graph
+
+class Own(Exception):
+    pass
+
+def fail(value):
+    raise Own("of this script")
+
+if __name__ == "__main__":
+    graph = Graph()
+    graph.source([1]).map(fail, on="process").sink(print)
+    try:
+        asyncio.run(run_graph(graph))
+    except Own as error:
+        print(repr(error))
 """
 
 
@@ -111,6 +131,40 @@ def test_what_cannot_travel_is_named(function: Any, value: object, note: str | N
     notes = caught.value.__notes__
     assert notes[-1] == "in parse, lane 0"
     assert [one.startswith(note or "") for one in notes[:-1]] == ([] if note is None else [True])
+
+
+class Peculiar(Exception):
+    """Cannot be made again from its pickle."""
+
+    def __init__(self, text: str, value: object) -> None:
+        super().__init__(text)
+        self.value = value
+
+
+def fail_peculiarly(value: object) -> None:
+    """Raise it."""
+    raise Peculiar("the disk is full", value)
+
+
+def fail_plainly(value: object) -> None:
+    """Raise what travels."""
+    raise LookupError(value)
+
+
+def test_error_that_cannot_travel_is_told() -> None:
+    """What went wrong would be lost: a ``TypeError`` about an argument of its class would come."""
+    with pytest.raises(HostCodeError, match="Peculiar: the disk is full"):
+        asyncio.run(run_graph(graph_of(fail_peculiarly, [1])))
+    with pytest.raises(LookupError, match="1"):
+        asyncio.run(run_graph(graph_of(fail_plainly, [1])))
+
+
+def test_error_of_the_main_module_travels(tmp_path: Path) -> None:
+    """A script's own errors would come as a module that is not found."""
+    script = tmp_path / "script.py"
+    script.write_text(OWN_ERROR)
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
+    assert done.stdout == "Own('of this script')\n", done.stderr
 
 
 def test_function_that_no_child_finds_is_a_mistake() -> None:

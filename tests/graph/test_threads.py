@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import os
 import subprocess
 import sys
 import threading
-import weakref
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -40,24 +38,6 @@ def lanes_of(count: int, function: Callable[[int], object], values: int) -> Grap
     graph.add_pipe([Apply(function, place="thread") for _ in range(count)])
     graph.add_pipe([Collect(inputs=count)])
     return graph
-
-
-async def test_a_sleeping_thread_keeps_no_graph_alive() -> None:
-    """What a host has put into a graph would stay in memory until the next one runs."""
-    runtime = GraphRuntime(threads_max=2)
-
-    async def run() -> weakref.ref[Graph]:
-        graph = Graph()
-        graph.source(range(3)).map(str).sink(str)
-        await run_graph(graph, runtime=runtime)
-        return weakref.ref(graph)
-
-    graph = await run()
-    while len(runtime._sleepers) < runtime.threads:  # noqa: ASYNC110 - it is about to
-        await asyncio.sleep(0)
-    gc.collect()
-    assert graph() is None
-    runtime.close()
 
 
 async def test_call_stays_with_its_finisher(runtime: GraphRuntime) -> None:

@@ -168,7 +168,7 @@ class Flow(Generic[T_co, L]):
         """Return a flow of what is awaited for each value, in the event loop.
 
         A call that takes longer than `timeout`, in seconds, is cancelled, and raises
-        ``TimeoutError``.
+        ``TimeoutError``. Calls of a lane may share a task, and with it context variables.
         """
         options = CallOptions(lanes, "loop", keep_order, ahead, on_error, name)
         return Flow(add_awaited_calls(self._end, function, options, timeout=timeout))

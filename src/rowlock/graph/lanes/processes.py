@@ -9,6 +9,7 @@ The only file of the wing that imports anyio, whose `to_process` does the work.
 
 from __future__ import annotations
 
+import multiprocessing  # noqa: F401 - gives the main module the name that children know it by
 import pickle
 from collections.abc import Callable
 from functools import partial
@@ -18,7 +19,7 @@ from typing import Any, Final, TypeVar
 from anyio import BrokenWorkerProcess, CapacityLimiter, to_process
 
 from rowlock.clock import is_real
-from rowlock.errors import GraphError
+from rowlock.errors import GraphError, HostCodeError, describe
 
 ADVICE: Final = (
     "a child process imports the main module of the program: what that starts belongs below"
@@ -46,7 +47,9 @@ class ProcessLane:
 
         Raises:
             BrokenWorkerProcess: the child died; the next call gets a fresh one.
-            Exception: whatever the function raised, or pickle.
+            HostCodeError: the function raised what cannot be made again from its pickle; the text
+                is that of the error.
+            Exception: whatever else the function raised, or pickle.
         """
         if not is_real():
             return function(value)
@@ -55,7 +58,7 @@ class ProcessLane:
             self._limiter = CapacityLimiter(1)
         try:
             return await to_process.run_sync(
-                function, value, cancellable=True, limiter=self._limiter
+                _called, function, value, cancellable=True, limiter=self._limiter
             )
         except BrokenWorkerProcess as error:
             # Anyio gives it a text only where the child did not begin: one that died has none.
@@ -67,6 +70,27 @@ class ProcessLane:
             if note:
                 error.add_note(note)
             raise
+
+
+def _called(function: Callable[[V], T], value: V) -> T:
+    """Call `function` in the child. What it raises has to travel, and be made again by its class:
+    one whose ``__init__`` takes something else than its ``args`` would end as a ``TypeError``.
+    """
+    try:
+        return function(value)
+    except Exception as error:
+        if not _is_made_again(error):
+            text = f"a function in a child process raised {describe(error)}"
+            raise HostCodeError(text) from None
+        raise
+
+
+def _is_made_again(error: Exception) -> bool:
+    try:
+        pickle.loads(pickle.dumps(error))  # noqa: S301 - made here, a moment ago
+    except Exception:  # noqa: BLE001 - by whatever the host's class does
+        return False
+    return True
 
 
 def check_travels(function: Callable[..., Any], *, operator: str) -> None:

@@ -45,7 +45,7 @@ async def run_graph(
 
     Args:
         graph: is run once.
-        time_limit: seconds that the run may take.
+        time_limit: seconds that the run may take, hooks of its begin and end not counted.
         keep_going: asked before each call, in its place; the run ends once it returns False.
         grace: seconds that calls may go on after the run is to end; those that do are abandoned.
             Without it they are waited for.

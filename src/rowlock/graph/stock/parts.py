@@ -312,6 +312,7 @@ class GatherProcessor(Processor):
         self.holds_max = holds_max
         self._scatter = scatter
         self._outer = outer
+        self._complete: dict[PartGroup, None] = {}
 
     def event(self, changed: Sequence[Port]) -> NodeStatus:
         """Take a part in, and hand on a group that is complete."""
@@ -319,9 +320,15 @@ class GatherProcessor(Processor):
         source, output = self.inputs[0], self.outputs[0]
         if output.is_finished:
             return self._end()
+        # One that was not told of may be complete, too, where no part came: all are looked at.
+        changed_groups: Iterable[PartGroup] = self._scatter.open
         if source.has_data:
             part = source.pull()
             part.group.results[part.number] = part.value
+            changed_groups = (part.group,)
+        for group in changed_groups:
+            if group.is_complete:
+                self._complete[group] = None
         is_held = self._hand_on()
         if source.is_finished and not self._scatter.open:
             return self._end()
@@ -330,13 +337,15 @@ class GatherProcessor(Processor):
 
     def _hand_on(self) -> bool:
         """Close the groups that are complete; return whether one has to wait."""
-        for group in [one for one in self._scatter.open if one.is_complete]:
+        while self._complete:
+            group = next(iter(self._complete))
             if group.is_obsolete or not self._outer.is_wanted(group.item):
                 self._leave_out(group)
             elif self.outputs[0].can_push:
                 self._emit(group)
             else:
                 return True
+            del self._complete[group]
             del self._scatter.open[group]
             ask_again(self._scatter)
         return False
@@ -368,3 +377,7 @@ class GatherProcessor(Processor):
         """Return how many parts have come of the values inside."""
         held = sum(len(group.results) for group in self._scatter.open)
         return f"holds {held} parts of {len(self._scatter.open)} values"
+
+    def clear(self) -> None:
+        """Forget all values."""
+        self._complete.clear()
