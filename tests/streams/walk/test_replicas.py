@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
-from typing import Any
 
 import pytest
-from sqlalchemy import select, update
+from sqlalchemy import update
 
 from rowlock import PipelineManager
 from rowlock.streams.cutting.plan import Checkpoint
 from rowlock.testing import TemporaryDatabase
 
 from .flows import Bank, add_up, open_bank
-
-FAST: dict[str, Any] = {"lock_timeout": 6.0, "fetch_delays": (0.05,)}
-
-
-async def until(check: Any) -> None:
-    """Wait until an asynchronous question is answered with yes; the test's limit ends it."""
-    while not await check():  # noqa: ASYNC110 - the database tells nobody
-        await asyncio.sleep(0.01)
+from .waiting import FAST, is_at_end, until
 
 
 async def is_done(bank: Bank) -> bool:
@@ -65,19 +56,6 @@ async def test_a_new_replica_takes_its_share(database: TemporaryDatabase, steps:
         await until(is_whole)
         await until(lambda: is_done(bank) if steps == 1 else is_at_end(bank))
     assert await bank.balances() == bank.paid
-
-
-async def is_at_end(bank: Bank) -> bool:
-    """Whether all that was added is cut, and all that is cut is done."""
-    row = await bank.flow_row()
-    if row is None:
-        return False
-    async with bank.sessions() as session:
-        newest = await session.scalar(
-            select(bank.payment.position).order_by(bank.payment.position.desc()).limit(1)
-        )
-    rows = await bank.shards()
-    return row.upto["payments"] >= newest and {one.step for one in rows} == {row.next_step}
 
 
 @pytest.mark.parametrize("steps", [1, 1000])

@@ -2,12 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+from uuid import uuid4
+
 import pytest
+from sqlalchemy import update
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
-from rowlock.streams.cutting.plan import Checkpoint
-from rowlock.testing import TemporaryDatabase, run_until_settled
+from rowlock import PipelineItem
+from rowlock.pipelines.context import PipelineContext
+from rowlock.streams.committing.committer import Committer
+from rowlock.streams.committing.step_write import PartRow, StepWrite
+from rowlock.streams.computing.buckets import BucketRange
+from rowlock.streams.computing.compute import KeyState
+from rowlock.streams.cutting.cutter import Cutter
+from rowlock.streams.cutting.flow_view import KnownFlow
+from rowlock.streams.cutting.plan import Checkpoint, Cut
+from rowlock.streams.outputs.output import ResultRow
+from rowlock.streams.state.store import StateWrite
+from rowlock.testing import TemporaryDatabase, run_until_settled, stepping
 
-from .flows import add_up, open_bank
+from .flows import Bank, add_up, open_bank
 
 
 @pytest.mark.parametrize("shards", [1, 16])
@@ -27,3 +44,110 @@ async def test_each_payment_is_counted_once(
     next_step = (await bank.flow_row()).next_step
     assert [(row.step, row.version) for row in rows] == [(next_step, next_step)] * shards
     assert next_step >= 9
+
+
+async def write_of(bank: Bank, item: PipelineItem[Any]) -> StepWrite:
+    """Return what a shard writes of its first step."""
+    (row,) = [row for row in await bank.shards() if row.id == item.id]
+    part = PartRow(0, rows=1, input_digest="in", outputs=1, output_digest="out", seconds=0.1)
+    result = ResultRow(0, row.lo, 0, row.lo, "key", "1")
+    return StepWrite(
+        item,
+        BucketRange(row.lo, row.hi),
+        before=0,
+        step=1,
+        version=1,
+        snapshot=None,
+        replica=uuid4(),
+        parts=[part],
+        results={"seen": [result]},
+        states=[StateWrite("add", "key", row.lo, 1, KeyState("1"))],
+    )
+
+
+@asynccontextmanager
+async def held(bank: Bank) -> AsyncIterator[tuple[list[PipelineItem[Any]], Committer]]:
+    """Give the shards of a new flow, claimed, and what commits steps of them."""
+    (pipeline,) = bank.streams.pipelines()
+    async with stepping(bank.sessions, pipeline) as steps:
+        items = await steps.fetch_once()
+        context = steps.run.context
+        yield items, Committer(bank.flow.program, context.leased, context.transact)
+
+
+async def written(bank: Bank) -> list[int]:
+    """Return how many parts, results and states there are."""
+    return [await bank.count(table) for table in ("parts", "outputs", "state")]
+
+
+async def test_nothing_is_written_without_the_lease(database: TemporaryDatabase) -> None:
+    """A holder that was frozen past its lease would write beside the next one."""
+    bank = await open_bank(database, shards=2)
+    add_up(bank)
+    async with held(bank) as ((lost, kept), committer):
+        shards = bank.streams.tables.shards
+        async with bank.sessions.begin() as session:
+            other = update(shards).where(shards.c.id == lost.id).values(lock_token=uuid4())
+            await session.execute(other)
+        writes = [await write_of(bank, lost), await write_of(bank, kept)]
+        writes[1].states = []
+        assert await committer.commit(writes) == {kept.lock_token}
+        assert await written(bank) == [1, 1, 0]
+    assert sorted(row.step for row in await bank.shards()) == [0, 1]
+
+
+async def test_nothing_is_written_twice(database: TemporaryDatabase) -> None:
+    """A COMMIT whose answer was lost would be followed by another one of the same step."""
+    bank = await open_bank(database, shards=1)
+    add_up(bank)
+    async with held(bank) as ((item,), committer):
+        assert await committer.commit([await write_of(bank, item)]) == {item.lock_token}
+        again = await write_of(bank, item)
+        again.parts, again.results = [], {}
+        assert await committer.commit([again]) == set()
+        assert await written(bank) == [1, 1, 1]
+
+
+async def known_to(bank: Bank, context: PipelineContext[Any]) -> KnownFlow:
+    """Return the flow as a replica knows it that has just looked."""
+    known = KnownFlow(bank.streams.tables, bank.flow.program.id)
+
+    async def look(session: AsyncSession, connection: AsyncConnection) -> None:
+        await known.look(connection, first=0)
+
+    await context.transact(look, purpose="look", writes=False)
+    return known
+
+
+async def test_of_two_cuts_one_counts(database: TemporaryDatabase) -> None:
+    """Two replicas would do the same step over different rows."""
+    bank = await open_bank(database)
+    add_up(bank)
+    (pipeline,) = bank.streams.pipelines()
+    async with stepping(bank.sessions, pipeline) as steps:
+        await steps.fetch_once()
+        context = steps.run.context
+        first, second = await known_to(bank, context), await known_to(bank, context)
+        await bank.pay(10)
+        cut = await Cutter(bank.flow.program, context.transact).cut(first, [])
+        await bank.pay(10)
+        assert await Cutter(bank.flow.program, context.transact).cut(second, []) is None
+    assert isinstance(cut, Cut)
+    row = await bank.flow_row()
+    assert (row.next_step, row.upto) == (1, cut.upto)
+
+
+async def test_a_cut_after_a_pause_is_none(database: TemporaryDatabase) -> None:
+    """The answer to a pause would not be binding."""
+    bank = await open_bank(database)
+    add_up(bank)
+    (pipeline,) = bank.streams.pipelines()
+    async with stepping(bank.sessions, pipeline) as steps:
+        await steps.fetch_once()
+        known = await known_to(bank, steps.run.context)
+        await bank.pay(10)
+        async with bank.sessions.begin() as session:
+            assert await bank.flow.pause(session) == 0
+        cutter = Cutter(bank.flow.program, steps.run.context.transact)
+        assert await cutter.cut(known, []) is None
+    assert (await bank.flow_row()).next_step == 0

@@ -1,0 +1,53 @@
+"""Guards of the steps of shards as they run: leases, replays, timers, commands. And the tests that
+miss them.
+"""
+
+from __future__ import annotations
+
+from bug import Bug
+
+CREATION = "tests/streams/walk/test_creation.py"
+STEPS = "tests/streams/walk/test_steps.py"
+
+WALK_BUGS = (
+    Bug(
+        "a step is written for shards that are held no longer",
+        "streams/committing/committer.py",
+        "Committer._write",
+        "[one for one in writes if one.item.lock_token in tokens]",
+        "list(writes)",
+        (f"{STEPS}::test_nothing_is_written_without_the_lease",),
+    ),
+    Bug(
+        "the step of a shard's row is not compared",
+        "streams/committing/committer.py",
+        "Committer._fenced",
+        "unless_changed={self._step: write.before}",
+        "unless_changed={}",
+        (f"{STEPS}::test_nothing_is_written_twice",),
+    ),
+    Bug(
+        "a cut is recorded whatever its number",
+        "streams/cutting/cutter.py",
+        "Cutter._record",
+        "flows.c.next_step == cut.step,",
+        "",
+        (f"{STEPS}::test_of_two_cuts_one_counts",),
+    ),
+    Bug(
+        "a paused flow is cut by those who have not heard",
+        "streams/cutting/cutter.py",
+        "Cutter._record",
+        'flows.c.state == "running",',
+        "",
+        (f"{STEPS}::test_a_cut_after_a_pause_is_none",),
+    ),
+    Bug(
+        "a flow that was changed goes on with the states of another",
+        "streams/creation.py",
+        "_is_there",
+        "fingerprint is not None and fingerprint != program.fingerprint",
+        "False",
+        (f"{CREATION}::test_a_changed_flow_is_refused",),
+    ),
+)

@@ -1,0 +1,127 @@
+"""Commands to a flow: pause, resume, stop, start, checkpoint, other numbers of shards."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+
+from rowlock import PipelineManager
+from rowlock.errors import ConfigurationError, PipelineError
+from rowlock.streams.cutting.plan import Checkpoint
+from rowlock.streams.shards.layout import DynamicShards
+from rowlock.testing import TemporaryDatabase
+
+from .flows import add_up, open_bank
+from .waiting import FAST, is_at_end, until
+
+
+async def test_a_paused_flow_cuts_nothing(database: TemporaryDatabase) -> None:
+    """An operator would look at results that still change; or a flow would never go on."""
+    bank = await open_bank(database, **FAST)
+    add_up(bank)
+    async with PipelineManager(bank.sessions, bank.streams.pipelines()):
+        await bank.pay(100)
+        await until(partial(is_at_end, bank))
+        async with bank.sessions.begin() as session:
+            answer = await bank.flow.pause(session)
+        before = await bank.balances()
+        await bank.pay(100)
+
+        async def are_paused() -> bool:
+            return {shard.step for shard in await bank.shards()} == {answer}
+
+        await until(are_paused)
+        assert (await bank.flow_row()).next_step == answer
+        assert await bank.balances() == before
+        async with bank.sessions.begin() as session:
+            assert await bank.flow.resume(session) == answer
+        await until(partial(is_at_end, bank))
+    assert await bank.balances() == bank.paid
+
+
+async def test_a_stopped_flow_has_written_all(database: TemporaryDatabase) -> None:
+    """States would be in memory alone, or shards held by replicas, after a flow was stopped."""
+    bank = await open_bank(database, checkpoint=Checkpoint(steps=1000), **FAST)
+    add_up(bank)
+    async with PipelineManager(bank.sessions, bank.streams.pipelines()):
+        await bank.pay(100)
+        await until(partial(is_at_end, bank))
+        assert await bank.balances() == {}
+        async with bank.sessions.begin() as session:
+            answer = await bank.flow.stop(session)
+
+        async def are_free() -> bool:
+            rows = await bank.shards()
+            return all(row.lock_token is None and row.version == answer for row in rows)
+
+        await until(are_free)
+        assert await bank.balances() == bank.paid
+        await bank.pay(50)
+        async with bank.sessions.begin() as session:
+            await bank.flow.start(session)
+        await until(partial(is_at_end, bank))
+    assert await bank.balances() == bank.paid
+
+
+async def test_a_checkpoint_may_be_asked_for(database: TemporaryDatabase) -> None:
+    """States would stay in memory until a number of steps is reached that never comes."""
+    bank = await open_bank(database, checkpoint=Checkpoint(steps=1000), **FAST)
+    add_up(bank)
+    async with PipelineManager(bank.sessions, bank.streams.pipelines()):
+        await bank.pay(100)
+        await until(partial(is_at_end, bank))
+        async with bank.sessions.begin() as session:
+            step = await bank.flow.checkpoint(session)
+
+        async def are_written() -> bool:
+            return all(row.version == step + 1 for row in await bank.shards())
+
+        await until(are_written)
+        assert await bank.balances() == bank.paid
+    assert not (await bank.flow_row()).checkpoint_requested
+
+
+@pytest.mark.parametrize("steps", [1, 1000])
+async def test_shards_are_split_and_joined(database: TemporaryDatabase, steps: int) -> None:
+    """A payment would be lost or counted twice where ranges change."""
+    bank = await open_bank(database, shards=2, checkpoint=Checkpoint(steps=steps), **FAST)
+    add_up(bank)
+    async with PipelineManager(bank.sessions, bank.streams.pipelines()):
+        for wanted in (8, 1, 4):
+            await bank.pay(100)
+            await until(partial(is_at_end, bank))
+            async with bank.sessions.begin() as session:
+                await bank.flow.reshard(session, wanted)
+            await bank.pay(100)
+
+            async def are_so_many(wanted: int = wanted) -> bool:
+                rows = await bank.shards()
+                widths = {row.hi - row.lo for row in rows}
+                return len(rows) == wanted and len(widths) == 1
+
+            await until(are_so_many)
+            await until(partial(is_at_end, bank))
+    assert await bank.balances() == bank.paid
+    last = {key: value for _, key, value in await bank.results()}
+    assert last == bank.paid
+
+
+async def test_commands_to_a_flow_that_was_never_started(database: TemporaryDatabase) -> None:
+    """A command would be taken and come to nothing."""
+    bank = await open_bank(database, **FAST)
+    add_up(bank)
+    async with bank.sessions.begin() as session:
+        with pytest.raises(PipelineError, match="no row yet"):
+            await bank.flow.pause(session)
+
+
+async def test_numbers_of_shards_that_cannot_be(database: TemporaryDatabase) -> None:
+    """Buckets would be in no shard, or the number be changed back at once."""
+    bank = await open_bank(database, **FAST)
+    other = await open_bank(database, shards=DynamicShards(), **FAST)
+    async with bank.sessions.begin() as session:
+        with pytest.raises(ValueError, match="power of two"):
+            await bank.flow.reshard(session, 3)
+        with pytest.raises(ConfigurationError, match="itself"):
+            await other.flow.reshard(session, 4)

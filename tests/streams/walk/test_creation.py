@@ -1,0 +1,110 @@
+"""A flow's rows: made once, by whoever comes first, and never read by another declaration."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import Any
+
+import pytest
+
+from rowlock import PipelineManager
+from rowlock.errors import ConfigurationError, SettingsError
+from rowlock.stream_errors import FlowChangedError
+from rowlock.streams.creation import ensure_flow
+from rowlock.streams.shards.pipeline import FlowPipeline
+from rowlock.streams.streams import Streams
+from rowlock.testing import TemporaryDatabase
+
+from .flows import Bank, add_up, open_bank
+from .payments import PaymentSource, new_base
+from .waiting import FAST, is_at_end, until
+
+
+def transact_of(bank: Bank) -> Any:
+    """Return what runs a transaction of a replica."""
+    (pipeline,) = bank.streams.pipelines()
+    return pipeline.build_run(bank.sessions, PipelineManager(bank.sessions).hinter).context.transact
+
+
+async def test_replicas_that_start_together_make_one_flow(database: TemporaryDatabase) -> None:
+    """A flow would have its shards twice, or a replica fail because another was faster."""
+    bank = await open_bank(database, shards=8)
+    add_up(bank)
+    transact = transact_of(bank)
+    await asyncio.gather(*(ensure_flow(bank.flow.program, transact) for _ in range(8)))
+    assert (await bank.count("flows"), await bank.count("shards")) == (1, 8)
+    assert await bank.count("steps") == 1
+
+
+async def test_a_changed_flow_is_refused(database: TemporaryDatabase) -> None:
+    """States would be read as what they are not."""
+    bank = await open_bank(database)
+    add_up(bank)
+    await ensure_flow(bank.flow.program, transact_of(bank))
+    changed = Streams(bank.streams.tables.flow_model)
+    changed.tables = bank.streams.tables
+    flow = changed.flow("balances", PaymentSource(bank.payment))
+
+    @flow.by_key(state=str)
+    def other(step: Any, key: str, state: str | None, events: list[Any]) -> str:
+        return ""
+
+    with pytest.raises(FlowChangedError, match="str"):
+        await ensure_flow(flow.program, transact_of(bank))
+
+
+async def test_a_flow_may_begin_now(database: TemporaryDatabase) -> None:
+    """A flow over a table of years would begin with its first row."""
+    bank = await open_bank(database, start="now", **FAST)
+    add_up(bank)
+    await bank.pay(50)
+    bank.paid.clear()
+    await ensure_flow(bank.flow.program, transact_of(bank))
+    await bank.pay(50)
+    async with PipelineManager(bank.sessions, bank.streams.pipelines()):
+        await until(partial(is_at_end, bank))
+    assert await bank.balances() == bank.paid
+
+
+def test_what_is_declared_wrongly_is_told_at_once() -> None:
+    """A host would hear of it when its service starts, or from a row."""
+    base, payment = new_base()
+    streams = Streams(base)
+    source = PaymentSource(payment)
+    with pytest.raises(ConfigurationError, match="no source"):
+        streams.flow("one", payment)
+    with pytest.raises(ConfigurationError, match="0 sources"):
+        streams.flow("one")
+    with pytest.raises(ConfigurationError, match="two sources"):
+        streams.flow("one", source, source)
+    with pytest.raises(ConfigurationError, match="starts with"):
+        streams.flow("one", source, start="later")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="power of two"):
+        streams.flow("one", source, shards=12)
+    with pytest.raises(SettingsError, match="step_rows_max"):
+        streams.flow("one", source, step_rows_max=0)
+    with pytest.raises(ConfigurationError, match="without '/'"):
+        streams.flow("one/two", source)
+    flow = streams.flow("one", source)
+    with pytest.raises(ConfigurationError, match="already"):
+        streams.flow("one", source)
+    with pytest.raises(ConfigurationError, match="no handler"):
+        streams.pipelines()
+    flow.output("out", int)
+    with pytest.raises(ConfigurationError, match="already"):
+        flow.output("out", int)
+
+    @flow.by_key()
+    def nothing(step: Any, key: str, state: None, events: list[Any]) -> None:
+        return None
+
+    with pytest.raises(ConfigurationError, match="has a handler"):
+        flow.by_key()(nothing)
+    (pipeline,) = streams.pipelines()
+    assert isinstance(pipeline, FlowPipeline)
+    with pytest.raises(ConfigurationError, match="runs already"):
+        flow.output("late", int)
+    other = Streams(new_base()[0]).flow("other", PaymentSource(payment))
+    with pytest.raises(ConfigurationError, match="no flow of these"):
+        streams.pipelines(other)

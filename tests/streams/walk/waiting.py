@@ -1,0 +1,31 @@
+"""Waiting for what a flow does, as tests of steps need it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from sqlalchemy import func, select
+
+from .flows import Bank
+
+FAST: dict[str, Any] = {"lock_timeout": 6.0, "fetch_delays": (0.05,)}
+"""Settings of pipelines under which replicas notice each other soon."""
+
+
+async def until(check: Callable[[], Awaitable[bool]]) -> None:
+    """Wait until a question is answered with yes; the test's own limit ends it."""
+    while not await check():  # noqa: ASYNC110 - the database tells nobody
+        await asyncio.sleep(0.01)
+
+
+async def is_at_end(bank: Bank) -> bool:
+    """Whether all that was added is cut, and all that is cut is done."""
+    row = await bank.flow_row()
+    if row is None:
+        return False
+    async with bank.sessions() as session:
+        newest = await session.scalar(select(func.max(bank.payment.position))) or 0
+    rows = await bank.shards()
+    return row.upto["payments"] >= newest and {one.step for one in rows} == {row.next_step}
