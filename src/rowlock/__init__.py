@@ -62,6 +62,7 @@ from rowlock.services.due import make_due, unpark
 from rowlock.services.handlers import hold_rows, request_update
 from rowlock.services.hold import HeldByService
 from rowlock.stream_errors import (
+    FlowChangedError,
     PositionsWentBackError,
     ShardsMissingError,
     ShardStateError,
@@ -79,6 +80,7 @@ __all__ = [
     "Draining",
     "Event",
     "Fetcher",
+    "FlowChangedError",
     "GraphClosed",
     "GraphDeadlockError",
     "GraphError",

@@ -39,6 +39,7 @@ from rowlock.errors import (
     shorten,
 )
 from rowlock.stream_errors import (
+    FlowChangedError,
     PositionsWentBackError,
     ShardsMissingError,
     ShardStateError,
@@ -123,6 +124,10 @@ CARRIED: dict[str, tuple[RowlockError, dict[str, object]]] = {
     "positions-went-back-error": (
         PositionsWentBackError(source="s", recorded=5, assigned=3),
         {"source": "s", "recorded": 5, "assigned": 3},
+    ),
+    "flow-changed-error": (
+        FlowChangedError(flow="f", description="source s"),
+        {"flow": "f", "description": "source s"},
     ),
     "step-passed-error": (StepPassedError(at=3, end=2), {"at": 3, "end": 2}),
     "wrong-shard-error": (

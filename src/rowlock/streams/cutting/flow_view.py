@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Protocol, TypeVar
 
-from sqlalchemy import Select, and_, bindparam, select
+from sqlalchemy import and_, bindparam, select
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
 from rowlock.streams.cutting.plan import Cut
@@ -100,10 +100,10 @@ class KnownFlow:
         begin = min(known) if first - 1 in self._cuts else first - 1
         given = {"flow": self._id, "begin": begin}
         rows = (await connection.execute(self._statement, given)).all()
-        self.facts = FlowFacts(*rows[0][:5]) if rows else None
+        self.facts = _facts_of(rows[0]) if rows else None
         for row in rows:
             if row.step is not None:
-                self._cuts[row.step] = RecordedCut(*row[5:])
+                self._cuts[row.step] = _cut_of(row)
 
     def cut(self, step: int) -> RecordedCut | None:
         """Return a cut; None if it is not known."""
@@ -131,7 +131,21 @@ class KnownFlow:
         return cuts
 
 
-def _statement(tables: StreamTables) -> Select[Any]:
+def _facts_of(row: Any) -> FlowFacts:
+    return FlowFacts(
+        row.state,
+        row.next_step,
+        row.checkpoint_requested,
+        row.shards_wanted,
+        row.fingerprint,
+    )
+
+
+def _cut_of(row: Any) -> RecordedCut:
+    return RecordedCut(row.step, row.upto, row.now, row.checkpoint, row.snapshot)
+
+
+def _statement(tables: StreamTables) -> Any:
     flows, steps = tables.flows, tables.steps
     return (
         select(
