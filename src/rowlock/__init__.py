@@ -62,11 +62,14 @@ from rowlock.services.due import make_due, unpark
 from rowlock.services.handlers import hold_rows, request_update
 from rowlock.services.hold import HeldByService
 from rowlock.stream_errors import (
+    CursorMoved,
     FlowChangedError,
     PositionsWentBackError,
     ShardsMissingError,
     ShardStateError,
+    StepExpired,
     StepPassedError,
+    StillNeeded,
     WrongShardError,
 )
 
@@ -76,6 +79,7 @@ __all__ = [
     "Apply",
     "ConfigurationError",
     "Cron",
+    "CursorMoved",
     "Delete",
     "Draining",
     "Event",
@@ -125,7 +129,9 @@ __all__ = [
     "SettingsKeywords",
     "ShardStateError",
     "ShardsMissingError",
+    "StepExpired",
     "StepPassedError",
+    "StillNeeded",
     "TransactionTimeout",
     "UnsupportedDialectError",
     "UtcDateTime",

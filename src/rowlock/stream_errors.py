@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rowlock.errors import RowlockError
+from rowlock.errors import Refusal, RowlockError
 
 
 class PositionsWentBackError(RowlockError):
@@ -91,3 +91,53 @@ class FlowChangedError(RowlockError):
         )
         self.flow = flow
         self.description = description
+
+
+class StepExpired(Refusal):
+    """Rows of a step are asked for that were deleted.
+
+    Attributes:
+        source: the stream or output.
+        step: the first that is asked for.
+        first: the first that is kept.
+    """
+
+    def __init__(self, *, source: str, step: int, first: int) -> None:
+        super().__init__(
+            f"{source}: what is asked for begins at {step}, and is kept from {first} on"
+        )
+        self.source = source
+        self.step = step
+        self.first = first
+
+
+class StillNeeded(Refusal):
+    """Rows were to be deleted that somebody has not read for the last time.
+
+    Attributes:
+        source: the stream or output.
+        step: the first that is needed.
+        by: who needs it.
+    """
+
+    def __init__(self, *, source: str, step: int, by: str) -> None:
+        super().__init__(f"{source}: {by} needs what begins at {step}")
+        self.source = source
+        self.step = step
+        self.by = by
+
+
+class CursorMoved(Refusal):
+    """A step was worked on by another consumer of the same name; roll back.
+
+    Attributes:
+        output: whose step it is.
+        consumer: the name.
+        step: its number.
+    """
+
+    def __init__(self, *, output: str, consumer: str, step: int) -> None:
+        super().__init__(f"{output}: the consumer {consumer!r} has worked on step {step} elsewhere")
+        self.output = output
+        self.consumer = consumer
+        self.step = step

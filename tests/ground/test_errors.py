@@ -39,11 +39,14 @@ from rowlock.errors import (
     shorten,
 )
 from rowlock.stream_errors import (
+    CursorMoved,
     FlowChangedError,
     PositionsWentBackError,
     ShardsMissingError,
     ShardStateError,
+    StepExpired,
     StepPassedError,
+    StillNeeded,
     WrongShardError,
 )
 
@@ -128,6 +131,18 @@ CARRIED: dict[str, tuple[RowlockError, dict[str, object]]] = {
     "flow-changed-error": (
         FlowChangedError(flow="f", description="source s"),
         {"flow": "f", "description": "source s"},
+    ),
+    "step-expired": (
+        StepExpired(source="s", step=1, first=4),
+        {"source": "s", "step": 1, "first": 4},
+    ),
+    "still-needed": (
+        StillNeeded(source="s", step=1, by="c"),
+        {"source": "s", "step": 1, "by": "c"},
+    ),
+    "cursor-moved": (
+        CursorMoved(output="o", consumer="c", step=2),
+        {"output": "o", "consumer": "c", "step": 2},
     ),
     "step-passed-error": (StepPassedError(at=3, end=2), {"at": 3, "end": 2}),
     "wrong-shard-error": (

@@ -155,22 +155,16 @@ class StreamFlow(StreamStage[E]):
         """The topic of hints for those who work on it."""
         return self._declared.topic
 
-    def output(
-        self,
-        name: str,
-        type: type[O] | None = None,  # noqa: A002
-        *,
-        into: type | None = None,
-    ) -> Output[O]:
+    def output(self, name: str, type: type[O] | None = None) -> Output[O]:  # noqa: A002
         """Declare an output, to which a handler emits.
 
         Args:
             name: of the output, within the flow.
-            type: of its values; as long as they are to be consumed from here.
-            into: a mapped class of the host's: results are rows of its table.
+            type: of its values; None: whatever JSON has.
 
         Raises:
-            ConfigurationError: the name is taken, or the flow runs already; or as of `Output`.
+            ConfigurationError: the name is taken, or the flow runs already.
+            TypeError: values of this type cannot be stored.
         """
         check_name(name, "an output")
         if name in self.outputs:
@@ -182,7 +176,7 @@ class StreamFlow(StreamStage[E]):
         if len(self.outputs) >= OUTPUTS_MAX:
             msg = f"the flow {self.name!r} has more than {OUTPUTS_MAX} outputs"
             raise ConfigurationError(msg)
-        output: Output[O] = Output(self.name, name, type, into=into, tables=self._declared.tables)
+        output: Output[O] = Output(self.name, name, type, tables=self._declared.tables)
         self.outputs[name] = output
         return output
 

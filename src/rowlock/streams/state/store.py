@@ -189,8 +189,8 @@ def _moved_aside(table: Table, new: Any) -> dict[str, ColumnElement[Any]]:
     own = table.c
     is_of_snapshot = and_(
         new.snapshot_version.is_not(None),
+        # A row that was written since then has set it aside before.
         own.version <= new.snapshot_version,
-        or_(own.snapshot_version.is_(None), own.snapshot_version < new.snapshot_version),
     )
     return {
         "snapshot_version": case(
@@ -252,7 +252,6 @@ async def drop_empty(
             own.flow_id == flow_id,
             own.value.is_(None),
             own.timer_at.is_(None),
-            or_(own.snapshot_version.is_(None), own.snapshot_version < before),
             own.version <= before,
         )
         .limit(limit)

@@ -1,0 +1,273 @@
+"""Readers of results: whole steps in their order, each once for each name.
+
+The one idea: a step is complete when every shard has done it, so results of different keys belong
+to one moment. How far a consumer is stands in a row, which moves with whatever the consumer writes.
+
+Source: offsets that are committed with the results, as in Kafka's transactions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import datetime
+from itertools import groupby
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar, cast
+
+from sqlalchemy import CursorResult, func, select, update
+from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
+
+from rowlock.clock import rest
+from rowlock.database.binds import bind_of
+from rowlock.database.bulk_dialect import BULK
+from rowlock.errors import ConfigurationError
+from rowlock.execution import execute
+from rowlock.hints.hinter import pipeline_hinter
+from rowlock.rows.database_time import database_now
+from rowlock.rows.leased_table import LeasedTable
+from rowlock.stream_errors import CursorMoved, StepExpired
+from rowlock.streams.computing.encoding import Codec
+from rowlock.streams.migrations import NAME_CHARS_MAX
+from rowlock.streams.tables import StreamTables
+
+O = TypeVar("O")  # noqa: E741 - of an output
+
+ROWS_READ_MAX = 10_000
+"""Most results that a consumer reads at once; a step that has more is read whole."""
+POLL_S = 1.0
+"""How long a consumer that has read all waits for a hint before it looks, in seconds."""
+DISCARDED = ""
+"""The consumer under whose name it is noted up to which step results were discarded."""
+
+_CURSOR = ("flow_id", "output", "consumer", "step", "at")
+
+
+class ResultsOf(Protocol):
+    """An output, as far as it is read."""
+
+    name: str
+    flow: str
+    flow_id: int
+    topic: str
+    codec: Codec[Any]
+    tables: StreamTables
+
+
+class StreamRow(NamedTuple, Generic[O]):
+    """One result of a step.
+
+    Attributes:
+        key: the text of its key; None if it has none.
+        value: what was emitted.
+        lo: the first bucket of the shard that emitted it. It changes when shards are split.
+        seq: its number among the results of that shard in the step.
+    """
+
+    key: str | None
+    value: O
+    lo: int
+    seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class StepOutput(Generic[O]):
+    """The results of one step, of all shards.
+
+    Attributes:
+        step: its number.
+        now: its time, as handlers saw it.
+        rows: the results: those of a shard in the order in which they were emitted, the shards in
+            the order of their buckets.
+    """
+
+    step: int
+    now: datetime
+    rows: Sequence[StreamRow[O]]
+    _output: ResultsOf = field(repr=False)
+    _consumer: str | None = field(repr=False)
+
+    @property
+    def values(self) -> list[O]:
+        """What was emitted, in the order of `rows`."""
+        return [row.value for row in self.rows]
+
+    async def ack(self, session: AsyncSession) -> None:
+        """Note that this step, and all before it, was worked on; joins the caller's transaction, so
+        that it counts with whatever else that writes, or not at all.
+
+        Raises:
+            CursorMoved: another consumer of this name has worked on it; roll back.
+            ConfigurationError: the consumer has no name.
+        """
+        if self._consumer is None:
+            raise ConfigurationError(
+                f"results of {self._output.flow}/{self._output.name} that are read without a name"
+                " cannot be acknowledged: pass consumer=..."
+            )
+        if not await move_cursor(session, self._output, self._consumer, step=self.step):
+            raise CursorMoved(
+                output=f"{self._output.flow}/{self._output.name}",
+                consumer=self._consumer,
+                step=self.step,
+            )
+
+
+async def move_cursor(
+    session: AsyncSession, output: ResultsOf, consumer: str, *, step: int
+) -> bool:
+    """Move a cursor forward to `step`, in the caller's transaction; return whether it was before
+    it.
+    """
+    cursors = output.tables.cursors
+    bind = {"bind": bind_of(session, LeasedTable.of(output.tables.flow_model))}
+    own = (
+        cursors.c.flow_id == output.flow_id,
+        cursors.c.output == output.name,
+        cursors.c.consumer == consumer,
+    )
+    moved = update(cursors).where(*own, cursors.c.step < step).values(step=step, at=database_now())
+    done = await execute(session, moved, bind_arguments=bind)
+    if cast("CursorResult[Any]", done).rowcount:
+        return True
+    connection = await session.connection(bind)
+    dialect = BULK.of(connection)
+    now = await connection.scalar(select(database_now()))
+    inserted = dialect.insert(cursors, _CURSOR).on_conflict_do_nothing()
+    row = (output.flow_id, output.name, consumer, step, now)
+    done = await connection.execute(inserted, dialect.insert_parameters(_CURSOR, [row]))
+    return cast("CursorResult[Any]", done).rowcount > 0
+
+
+class Consumer(Generic[O]):
+    """Reads the results of one output, step by step.
+
+    Args:
+        output: whose.
+        sessions: of its database.
+        name: under which it is remembered how far it is; None: it is not.
+        after: begin behind this step; None: behind what is remembered, or with the first.
+
+    Raises:
+        ConfigurationError: the name is none.
+    """
+
+    def __init__(
+        self,
+        output: ResultsOf,
+        sessions: async_sessionmaker[AsyncSession],
+        *,
+        name: str | None,
+        after: int | None,
+    ) -> None:
+        if name is not None and not 1 <= len(name) <= NAME_CHARS_MAX:
+            msg = f"the name of a consumer has 1 to {NAME_CHARS_MAX} characters, not {len(name)}"
+            raise ConfigurationError(msg)
+        self._output = output
+        self._sessions = sessions
+        self._name = name
+        self._after = after
+        self._bind = LeasedTable.of(output.tables.flow_model)
+        self._woken = asyncio.Event()
+
+    def __repr__(self) -> str:
+        return f"<Consumer {self._name!r} of {self._output.flow}/{self._output.name}>"
+
+    async def steps(self, *, follow: bool) -> AsyncIterator[StepOutput[O]]:
+        """Yield the steps; see `Output.consume`."""
+        after = await self._first()
+        with self._listening():
+            while True:
+                self._woken.clear()
+                found = await self._read(after)
+                for step in found:
+                    after = step.step
+                    yield step
+                if found:
+                    continue
+                if not follow:
+                    return
+                if not self._woken.is_set():
+                    await rest(self._woken, POLL_S)
+
+    async def _first(self) -> int:
+        """Return the step behind which this begins."""
+        cursors = self._output.tables.cursors
+        names = [DISCARDED] if self._name is None else [DISCARDED, self._name]
+        found = select(cursors.c.consumer, cursors.c.step).where(
+            cursors.c.flow_id == self._output.flow_id,
+            cursors.c.output == self._output.name,
+            cursors.c.consumer.in_(names),
+        )
+        async with self._sessions() as session:
+            rows = await execute(session, found, bind_arguments=self._bind_of(session))
+            known: dict[str, int] = {row.consumer: row.step for row in rows}
+        discarded = known.get(DISCARDED, -1)
+        after = self._after
+        if after is None:
+            after = known.get(self._name, -1) if self._name is not None else -1
+        if after < discarded:
+            name = f"{self._output.flow}/{self._output.name}"
+            raise StepExpired(source=name, step=after + 1, first=discarded + 1)
+        return after
+
+    def _bind_of(self, session: AsyncSession) -> dict[str, Any]:
+        return {"bind": bind_of(session, self._bind)}
+
+    async def _read(self, after: int) -> list[StepOutput[O]]:
+        """Return the next steps with results, as far as all shards have done them."""
+        shards, rows = self._output.tables.shards, self._output.tables.outputs
+        frontier = select(func.min(shards.c.step)).where(shards.c.flow_id == self._output.flow_id)
+        async with self._sessions() as session:
+            bind = self._bind_of(session)
+            # First, and then the results: those below it are there and do not change.
+            end = (await execute(session, frontier, bind_arguments=bind)).scalar()
+            if end is None:
+                return []
+            of_steps = self._results().where(rows.c.step > after, rows.c.step < end)
+            limited = of_steps.limit(ROWS_READ_MAX + 1)
+            found = (await execute(session, limited, bind_arguments=bind)).all()
+            if len(found) > ROWS_READ_MAX:
+                last = found[-1].step
+                whole = [row for row in found if row.step < last]
+                if not whole:
+                    one = self._results().where(rows.c.step == last)
+                    whole = list((await execute(session, one, bind_arguments=bind)).all())
+                found = whole
+        return self._steps_of(found)
+
+    def _results(self) -> Any:
+        rows, steps = self._output.tables.outputs, self._output.tables.steps
+        c = rows.c
+        return (
+            select(c.step, steps.c.now, c.key, c.payload, c.lo, c.seq)
+            .join(steps, (steps.c.flow_id == c.flow_id) & (steps.c.step == c.step))
+            .where(c.flow_id == self._output.flow_id, c.output == self._output.name)
+            .order_by(c.step, c.lo, c.seq)
+        )
+
+    def _steps_of(self, found: Sequence[Any]) -> list[StepOutput[O]]:
+        values: list[O] = self._output.codec.decode_many([row.payload for row in found])
+        pairs = list(zip(found, values, strict=True))
+        outputs = []
+        for step, own in groupby(pairs, key=lambda pair: pair[0].step):
+            of_step = list(own)
+            rows = [StreamRow(row.key, value, row.lo, row.seq) for row, value in of_step]
+            now = of_step[0][0].now
+            outputs.append(StepOutput(step, now, rows, self._output, self._name))
+        return outputs
+
+    @contextmanager
+    def _listening(self) -> Iterator[None]:
+        loop = asyncio.get_running_loop()
+
+        def wake() -> None:
+            with suppress(RuntimeError):  # a closed loop has nobody to wake
+                loop.call_soon_threadsafe(self._woken.set)
+
+        pipeline_hinter.attach(self._output.topic, wake)
+        try:
+            yield
+        finally:
+            pipeline_hinter.detach(self._output.topic, wake)

@@ -1,0 +1,218 @@
+"""Consumers of results: whole steps, in order, each once for each name."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from rowlock import PipelineManager
+from rowlock.errors import ConfigurationError
+from rowlock.stream_errors import CursorMoved, StepExpired, StillNeeded
+from rowlock.streams.outputs import consumers, discarding
+from rowlock.streams.outputs.consumers import StepOutput
+from rowlock.streams.outputs.output import Output
+from rowlock.testing import TemporaryDatabase, run_until_settled
+
+from ..walk.flows import Bank, add_up, open_bank
+from ..walk.test_steps import held, write_of
+from ..walk.waiting import FAST
+
+
+async def done_bank(database: TemporaryDatabase, payments: int = 200) -> Bank:
+    """Return a bank whose flow has done all its steps."""
+    bank = await open_bank(database)
+    add_up(bank)
+    await bank.pay(payments)
+    await run_until_settled(bank.sessions, bank.streams.pipelines())
+    return bank
+
+
+def output_of(bank: Bank) -> Output[int]:
+    """Return the output of the balances."""
+    output: Output[int] = bank.flow.outputs["seen"]
+    return output
+
+
+async def read(bank: Bank, **options: Any) -> list[StepOutput[int]]:
+    """Read all that is there."""
+    return [one async for one in output_of(bank).consume(bank.sessions, follow=False, **options)]
+
+
+@pytest.mark.parametrize("rows_max", [1, 20, consumers.ROWS_READ_MAX])
+async def test_results_come_step_by_step(
+    database: TemporaryDatabase, monkeypatch: pytest.MonkeyPatch, rows_max: int
+) -> None:
+    """Results would be lost, or a step come in two parts, where many are read."""
+    monkeypatch.setattr(consumers, "ROWS_READ_MAX", rows_max)
+    bank = await done_bank(database)
+    steps = await read(bank)
+    numbers = [step.step for step in steps]
+    assert numbers == sorted(set(numbers))
+    assert len(numbers) >= 4
+    found = [(one.step, row.key, row.value) for one in steps for row in one.rows]
+    assert sorted(found) == sorted(await bank.results())
+    assert [step.values for step in steps] == [[row.value for row in one.rows] for one in steps]
+    assert all(one.rows == sorted(one.rows, key=lambda row: (row.lo, row.seq)) for one in steps)
+    assert [step.now for step in steps] == sorted(step.now for step in steps)
+
+
+async def test_a_step_is_shown_when_all_shards_have_done_it(database: TemporaryDatabase) -> None:
+    """A sum over a step would lack the keys of a slow shard."""
+    bank = await open_bank(database, shards=2)
+    add_up(bank)
+    await bank.pay(10)
+    async with held(bank) as ((one, other), committer):
+        await cut_one(bank)
+        await committer.commit([await write_of(bank, one)])
+        assert await read(bank) == []
+        write = await write_of(bank, other)
+        write.states = []
+        await committer.commit([write])
+        (step,) = await read(bank)
+        assert len(step.rows) == 2
+
+
+async def cut_one(bank: Bank) -> None:
+    """Record a first step."""
+    steps = bank.streams.tables.steps
+    async with bank.sessions.begin() as session:
+        (before,) = (await session.execute(steps.select())).mappings().all()
+        await session.execute(steps.insert().values({**before, "step": 0}))
+
+
+async def test_a_consumer_goes_on_behind_what_it_has_acknowledged(
+    database: TemporaryDatabase,
+) -> None:
+    """A bill would be written twice after a restart, or never."""
+    bank = await done_bank(database)
+    all_steps = [step.step for step in await read(bank)]
+    for step in await read(bank, consumer="billing"):
+        if step.step > all_steps[1]:
+            break
+        async with bank.sessions.begin() as session:
+            await step.ack(session)
+    assert [step.step for step in await read(bank, consumer="billing")] == all_steps[2:]
+    assert [step.step for step in await read(bank, consumer="other")] == all_steps
+    assert [step.step for step in await read(bank, after=all_steps[0])] == all_steps[1:]
+
+
+async def test_an_acknowledgement_is_part_of_its_transaction(database: TemporaryDatabase) -> None:
+    """A step would count as worked on whose rows were rolled back."""
+    bank = await done_bank(database)
+    first = (await read(bank, consumer="billing"))[0]
+    async with bank.sessions() as session:
+        await first.ack(session)
+        await session.rollback()
+    assert (await read(bank, consumer="billing"))[0].step == first.step
+
+
+async def test_two_consumers_of_one_name_count_each_step_once(database: TemporaryDatabase) -> None:
+    """Two processes that run the same consumer would write everything twice."""
+    bank = await done_bank(database)
+    one, other = [await read(bank, consumer="billing") for _ in range(2)]
+    for step in one[:2]:
+        async with bank.sessions.begin() as session:
+            await step.ack(session)
+    for step in other[:2]:
+        with pytest.raises(CursorMoved) as caught:
+            async with bank.sessions.begin() as session:
+                await step.ack(session)
+        assert (caught.value.consumer, caught.value.step) == ("billing", step.step)
+    async with bank.sessions.begin() as session:
+        await other[2].ack(session)
+
+
+async def test_a_consumer_without_a_name_acknowledges_nothing(database: TemporaryDatabase) -> None:
+    """It would be forgotten how far it is, without a word."""
+    bank = await done_bank(database, payments=10)
+    (step,) = await read(bank)
+    async with bank.sessions.begin() as session:
+        with pytest.raises(ConfigurationError, match="without a name"):
+            await step.ack(session)
+    for name in ("", "x" * 256):
+        with pytest.raises(ConfigurationError, match="characters"):
+            await read(bank, consumer=name)
+
+
+async def test_a_consumer_follows_the_flow(database: TemporaryDatabase) -> None:
+    """A consumer would end with the last step, or never hear of the next one."""
+    bank = await open_bank(database, **FAST)
+    add_up(bank)
+    seen: dict[str, int] = {}
+    is_whole = asyncio.Event()
+
+    async def consume() -> None:
+        async for step in output_of(bank).consume(bank.sessions, consumer="sums"):
+            seen.update({row.key or "": row.value for row in step.rows})
+            if seen == bank.paid:
+                is_whole.set()
+
+    # It may be there before the flow is.
+    task = asyncio.create_task(consume())
+    async with PipelineManager(bank.sessions, bank.streams.pipelines()):
+        for _ in range(3):
+            is_whole.clear()
+            await bank.pay(50)
+            await is_whole.wait()
+    task.cancel()
+    await asyncio.wait([task])
+    assert task.cancelled()
+
+
+async def test_what_is_needed_is_not_discarded(database: TemporaryDatabase) -> None:
+    """A consumer that is behind would never see results that were deleted."""
+    bank = await done_bank(database)
+    steps = await read(bank, consumer="slow")
+    async with bank.sessions.begin() as session:
+        await steps[0].ack(session)
+    output, end = output_of(bank), (await bank.flow_row()).next_step
+    async with bank.sessions.begin() as session:
+        with pytest.raises(StillNeeded, match="'slow'"):
+            await output.discard(session, steps[2].step)
+    async with bank.sessions.begin() as session:
+        assert await output.discard(session, steps[1].step) == len(steps[0].rows)
+    async with bank.sessions.begin() as session:
+        for step in steps[1:]:
+            await step.ack(session)
+    async with bank.sessions.begin() as session:
+        with pytest.raises(StillNeeded, match="flow itself"):
+            await output.discard(session, end + 1)
+    async with bank.sessions.begin() as session:
+        assert await output.discard(session, end) == sum(len(one.rows) for one in steps[1:])
+    assert await bank.results() == []
+    assert await read(bank, consumer="slow") == []
+
+
+async def test_what_was_discarded_is_not_passed_over_in_silence(
+    database: TemporaryDatabase,
+) -> None:
+    """A new consumer would take a part of the results for all of them."""
+    bank = await done_bank(database)
+    steps = await read(bank)
+    async with bank.sessions.begin() as session:
+        await output_of(bank).discard(session, steps[1].step)
+    with pytest.raises(StepExpired) as caught:
+        await read(bank, consumer="new")
+    assert caught.value.first == steps[1].step
+    rest = await read(bank, consumer="new", after=caught.value.first - 1)
+    assert [one.step for one in rest] == [one.step for one in steps[1:]]
+
+
+async def test_so_much_is_discarded_at_once(
+    database: TemporaryDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A transaction would delete a year of results, and hold up everything else."""
+    bank = await done_bank(database)
+    steps = await read(bank)
+    counts = [len(one.rows) for one in steps]
+    monkeypatch.setattr(discarding, "DISCARD_ROWS_MAX", counts[0] + 1)
+    deleted = []
+    end = (await bank.flow_row()).next_step
+    while not deleted or deleted[-1]:
+        async with bank.sessions.begin() as session:
+            deleted.append(await output_of(bank).discard(session, end))
+    assert sum(deleted) == sum(counts)
+    assert deleted[0] == counts[0]
+    assert len(deleted) > 3
