@@ -3,7 +3,8 @@ is one file.
 
 ``python -m rowlock.demo.host`` is one replica. The first line on its standard input says where the
 database and the files are; each further line is answered with the number of rows that the replica
-holds. The replica ends when its input ends, so it never outlives the command that started it.
+still has to work on, and holds the replica still until one more line has come. The replica ends
+when its input ends, so it never outlives the command that started it.
 
 Not here: anything about leases. They are the library's business.
 """
@@ -105,7 +106,10 @@ async def serve(address: URL, folder: Path) -> None:
     async with PipelineManager(async_sessionmaker(engine), [pipeline]) as manager:
         print("ready", flush=True)
         while await asyncio.to_thread(sys.stdin.readline):
-            print(manager.statistics()[pipeline.name].tracked, flush=True)
+            now = manager.statistics()[pipeline.name]
+            print(now.queued + now.running, flush=True)
+            # on the event loop: who asks may kill the replica before one of these rows is finished
+            sys.stdin.readline()
     await engine.dispose()
 
 

@@ -66,12 +66,10 @@ class Replica:
         Raises:
             ChildProcessError: there was no answer in time.
         """
-        assert self.process.stdin is not None
         assert self.process.stdout is not None
         try:
             async with asyncio.timeout(ANSWER_S_MAX):
-                self.process.stdin.write(f"{message}\n".encode())
-                await self.process.stdin.drain()
+                await self.tell(message)
                 return (await self.process.stdout.readline()).decode().strip()
         except ConnectionError:
             return ""
@@ -79,6 +77,16 @@ class Replica:
             raise ChildProcessError(
                 f"{self} gave no answer within {ANSWER_S_MAX:g} s:\n{self.log()}"
             ) from None
+
+    async def tell(self, message: str) -> None:
+        """Send one line.
+
+        Raises:
+            ConnectionError: the replica is dead.
+        """
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{message}\n".encode())
+        await self.process.stdin.drain()
 
     async def kill(self) -> None:
         """Kill it with -9 and wait until it is dead."""
@@ -173,19 +181,24 @@ async def work_off(engine: AsyncEngine, replicas: Sequence[Replica], files: Sequ
 
 
 async def kill_busiest(replicas: Sequence[Replica]) -> bool:
-    """Kill the replica that holds the most rows with -9, and return whether it was done.
+    """Kill the replica that has the most rows to work on with -9, and return whether it was done.
 
-    No replica is killed if none holds rows, or if it is the last one.
+    No replica is killed if none has rows, or if it is the last one. All of them hold still
+    meanwhile, so that the rows are not finished before the kill.
     """
     alive = _alive(replicas)
-    held = [
+    waiting = [
         int(answer or 0)
-        for answer in await asyncio.gather(*(replica.ask("rows held?") for replica in alive))
+        for answer in await asyncio.gather(*(replica.ask("how many rows?") for replica in alive))
     ]
-    if len(alive) == 1 or not any(held):
+    victim = alive[waiting.index(max(waiting))] if len(alive) > 1 and any(waiting) else None
+    if victim is not None:
+        await victim.kill()
+    for replica in _alive(alive):
+        with suppress(ConnectionError):
+            await replica.tell("go on")
+    if victim is None:
         return False
-    victim = alive[held.index(max(held))]
-    await victim.kill()
     print(
         f"        {victim} is killed with -9; its leases run out in"
         f" {CatalogueFiles.lock_timeout} s",
