@@ -141,3 +141,22 @@ class CursorMoved(Refusal):
         self.output = output
         self.consumer = consumer
         self.step = step
+
+
+class ProducerConflictError(RowlockError):
+    """A producer used a number again for other events; nothing was written.
+
+    Attributes:
+        stream: the log.
+        producer: its name.
+        seq: the number.
+    """
+
+    def __init__(self, *, stream: str, producer: str, seq: int) -> None:
+        super().__init__(
+            f"{stream}: the producer {producer!r} has sent other events as number {seq}: a number"
+            " stands for the same events, however often they are sent"
+        )
+        self.stream = stream
+        self.producer = producer
+        self.seq = seq

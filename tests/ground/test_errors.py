@@ -42,6 +42,7 @@ from rowlock.stream_errors import (
     CursorMoved,
     FlowChangedError,
     PositionsWentBackError,
+    ProducerConflictError,
     ShardsMissingError,
     ShardStateError,
     StepExpired,
@@ -127,6 +128,10 @@ CARRIED: dict[str, tuple[RowlockError, dict[str, object]]] = {
     "positions-went-back-error": (
         PositionsWentBackError(source="s", recorded=5, assigned=3),
         {"source": "s", "recorded": 5, "assigned": 3},
+    ),
+    "producer-conflict-error": (
+        ProducerConflictError(stream="s", producer="p", seq=5),
+        {"stream": "s", "producer": "p", "seq": 5},
     ),
     "flow-changed-error": (
         FlowChangedError(flow="f", description="source s"),

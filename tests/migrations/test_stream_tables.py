@@ -93,7 +93,7 @@ async def test_tables_in_a_schema(
     await with_postgresql_op(lambda op: add_stream_tables(op, schema="facts"))
     sql = "SELECT count(*) FROM pg_tables WHERE schemaname = 'facts'"
     async with postgresql_database.engine.connect() as connection:
-        assert await connection.scalar(text(sql)) == 9
+        assert await connection.scalar(text(sql)) == 11
         assert await connection.run_sync(differences, base.metadata) == []
     await with_postgresql_op(lambda op: drop_stream_tables(op, schema="facts"))
     async with postgresql_database.engine.connect() as connection:

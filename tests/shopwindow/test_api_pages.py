@@ -18,6 +18,7 @@ LISTED = (
     "rowlock",
     "rowlock.dispatch",
     "rowlock.graph",
+    "rowlock.streams",
     "rowlock.testing",
     "rowlock.testing.simulation",
 )

@@ -7,3 +7,51 @@ Files that decide are pure: they run no SQL, ask no clock and read no file.
 
 Source: the design of distributed steps of Feldera, rebuilt over leased rows.
 """
+
+from __future__ import annotations
+
+from rowlock.streams.columns import EventColumns
+from rowlock.streams.computing.batch import EventBatch
+from rowlock.streams.computing.context import StepContext
+from rowlock.streams.computing.handlers import FORGET, Forget
+from rowlock.streams.cutting.plan import Checkpoint
+from rowlock.streams.flow import StreamFlow, StreamStage
+from rowlock.streams.inputs.event_log import Appended, EventLog
+from rowlock.streams.inputs.source import Source
+from rowlock.streams.inputs.table_source import TableSource
+from rowlock.streams.migrations import (
+    add_event_columns,
+    add_stream_tables,
+    drop_event_columns,
+    drop_stream_tables,
+    event_columns,
+)
+from rowlock.streams.outputs.consumers import StepOutput, StreamRow
+from rowlock.streams.outputs.output import Output
+from rowlock.streams.shards.layout import DynamicShards
+from rowlock.streams.streams import Streams
+
+__all__ = [
+    "FORGET",
+    "Appended",
+    "Checkpoint",
+    "DynamicShards",
+    "EventBatch",
+    "EventColumns",
+    "EventLog",
+    "Forget",
+    "Output",
+    "Source",
+    "StepContext",
+    "StepOutput",
+    "StreamFlow",
+    "StreamRow",
+    "StreamStage",
+    "Streams",
+    "TableSource",
+    "add_event_columns",
+    "add_stream_tables",
+    "drop_event_columns",
+    "drop_stream_tables",
+    "event_columns",
+]

@@ -42,12 +42,12 @@ async def ensure_flow(program: FlowProgram, transact: Transact) -> None:
 
 async def _positions(program: FlowProgram, transact: Transact) -> dict[str, int]:
     """Return where the first step begins in each source."""
-    if not program.from_now:
-        return dict.fromkeys(program.sources, 0)
 
     async def look(session: AsyncSession, connection: AsyncConnection) -> dict[str, int]:
         return {
             name: (await source.watcher().look(connection, recorded=0)).newest
+            if program.from_now
+            else await source.begins_after(connection)
             for name, source in program.sources.items()
         }
 

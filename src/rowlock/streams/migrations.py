@@ -15,6 +15,7 @@ from sqlalchemy import (
     Boolean,
     Column,
     Float,
+    Identity,
     Index,
     Integer,
     String,
@@ -25,7 +26,7 @@ from sqlalchemy import (
     text,
 )
 
-from rowlock.rows.database_time import UtcDateTime
+from rowlock.rows.database_time import UtcDateTime, database_now
 from rowlock.rows.migrations import (
     FILLFACTOR,
     MigrationOperations,
@@ -34,6 +35,7 @@ from rowlock.rows.migrations import (
     set_fillfactor,
 )
 from rowlock.rows.row_dialect import partial_index_options
+from rowlock.streams.dialects.position_type import KEEPS_COUNTING, POSITION
 
 FLOWS: Final = "rowlock_stream_flows"
 SHARDS: Final = "rowlock_stream_shards"
@@ -44,8 +46,12 @@ OUTPUTS: Final = "rowlock_stream_outputs"
 CURSORS: Final = "rowlock_stream_cursors"
 EXCHANGE: Final = "rowlock_stream_exchange"
 REPLICAS: Final = "rowlock_stream_replicas"
+LOG: Final = "rowlock_stream_log"
+APPENDS: Final = "rowlock_stream_appends"
 NAME_CHARS_MAX: Final = 255
-"""Longest name of a flow, an output or a consumer, and longest key, in characters."""
+"""Longest name of a flow, a log, an output, a consumer or a producer, and longest key, in
+characters.
+"""
 FILLFACTORS: Final = {FLOWS: FILLFACTOR, SHARDS: FILLFACTOR, STATE: 50}
 """Share of a page that PostgreSQL fills at first, in percent, by table: steps write new versions of
 these rows, and with room beside them no index is written.
@@ -177,6 +183,32 @@ def _replicas_columns() -> list[Column[Any]]:
     ]
 
 
+def _log_columns() -> list[Column[Any]]:
+    return [
+        # A serial on PostgreSQL: whoever compares models with SQLite, where nothing is an
+        # identity, would find a difference for ever.
+        Column("position", POSITION, primary_key=True),
+        Column("stream", String(NAME_CHARS_MAX), nullable=False),
+        Column("bucket", Integer, nullable=False),
+        Column("key", String(NAME_CHARS_MAX), nullable=False),
+        Column("payload", Text, nullable=False),
+        Column("at", UtcDateTime, nullable=False, server_default=database_now()),
+    ]
+
+
+def _appends_columns() -> list[Column[Any]]:
+    return [
+        Column("stream", String(NAME_CHARS_MAX), primary_key=True),
+        Column("producer", String(NAME_CHARS_MAX), primary_key=True),
+        Column("seq", BigInteger, primary_key=True, autoincrement=False),
+        Column("rows", Integer, nullable=False),
+        Column("digest", String(64), nullable=False),
+        Column("first", BigInteger, nullable=False),
+        Column("last", BigInteger, nullable=False),
+        Column("at", UtcDateTime, nullable=False, server_default=database_now()),
+    ]
+
+
 _TABLES: Final = {
     FLOWS: _flows_columns,
     SHARDS: _shards_columns,
@@ -187,7 +219,11 @@ _TABLES: Final = {
     CURSORS: _cursors_columns,
     EXCHANGE: _exchange_columns,
     REPLICAS: _replicas_columns,
+    LOG: _log_columns,
+    APPENDS: _appends_columns,
 }
+OPTIONS: Final[dict[str, dict[str, Any]]] = {LOG: KEEPS_COUNTING}
+"""Of tables when they are created."""
 
 
 def stream_columns(table_name: str) -> list[Column[Any]]:
@@ -203,6 +239,10 @@ def stream_indexes(table_name: str) -> list[Index]:
         case "rowlock_stream_state":
             has_timer = partial_index_options(column("timer_at").is_not(None))
             return [Index(f"ix_{STATE}_timer_at", "flow_id", "timer_at", **has_timer)]
+        case "rowlock_stream_log":
+            return [Index(f"ix_{LOG}_stream_position", "stream", "position")]
+        case "rowlock_stream_appends":
+            return [Index(f"ix_{APPENDS}_stream_at", "stream", "at")]
         case _:
             return []
 
@@ -215,7 +255,7 @@ def add_stream_tables(op: MigrationOperations, *, schema: str | None = None) -> 
         schema: where the tables are to be: that of the host's metadata.
     """
     for name in _TABLES:
-        op.create_table(name, *stream_columns(name), schema=schema)
+        op.create_table(name, *stream_columns(name), schema=schema, **OPTIONS.get(name, {}))
         for index in stream_indexes(name):
             options = {key: index.dialect_kwargs[key] for key in index.dialect_kwargs}
             columns: list[Any] = [str(part) for part in index.expressions]
@@ -234,3 +274,39 @@ def drop_stream_tables(op: MigrationOperations, *, schema: str | None = None) ->
         for index in stream_indexes(name):
             op.drop_index(index.name, name, schema=schema)
         op.drop_table(name, schema=schema)
+
+
+def event_columns() -> list[Column[Any]]:
+    """Return the columns of `EventColumns`, for a table that is created:
+    ``op.create_table("payments", *event_columns(), ..., sqlite_autoincrement=True)``.
+    """
+    return [
+        Column("position", POSITION, Identity(always=True), primary_key=True),
+        Column("bucket", Integer),
+    ]
+
+
+def add_event_columns(
+    op: MigrationOperations, table_name: str, *, schema: str | None = None
+) -> None:
+    """Add the bucket of `EventColumns` to a table that has a position of its own, such as a key
+    that the database assigns: ``TableSource(..., bucket=Payment.bucket)``.
+
+    Rows that are there have none: each replica reads them, and the owner of their key works on
+    them. Nothing is rewritten.
+
+    Args:
+        op: Alembic's, handed in by the migration.
+        table_name: of the host's table.
+        schema: where the table is.
+    """
+    with op.batch_alter_table(table_name, schema=schema, recreate="never") as table:
+        table.add_column(Column("bucket", Integer))
+
+
+def drop_event_columns(
+    op: MigrationOperations, table_name: str, *, schema: str | None = None
+) -> None:
+    """Drop the bucket again. Stop the flows that read the table first."""
+    with op.batch_alter_table(table_name, schema=schema, recreate="never") as table:
+        table.drop_column("bucket")

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from datetime import timedelta
 from typing import Any, Literal, TypeVar, Unpack
 
 from rowlock.errors import ConfigurationError
 from rowlock.pipelines.pipeline import Pipeline
+from rowlock.streams.computing.hashing import Key
 from rowlock.streams.cutting.plan import Checkpoint
-from rowlock.streams.flow import StreamFlow
+from rowlock.streams.flow import StreamFlow, check_name
+from rowlock.streams.inputs.event_log import KEEP_DEFAULT, EventLog
 from rowlock.streams.inputs.source import Source
+from rowlock.streams.inputs.table_source import event_table
 from rowlock.streams.program import FlowProgram
 from rowlock.streams.settings import FlowKeywords, flow_settings
 from rowlock.streams.shards.layout import DynamicShards, check_number
@@ -27,6 +31,7 @@ class Streams:
     """The streams of a host.
 
         streams = Streams(Base)
+        clicks = streams.log("clicks", Click, key=attrgetter("page"))
         balances = streams.flow("balances", Payment)
 
     Args:
@@ -36,10 +41,38 @@ class Streams:
     def __init__(self, base: type[Any]) -> None:
         self.tables = StreamTables.of(base)
         self.flows: dict[str, StreamFlow[Any]] = {}
+        self.logs: dict[str, EventLog[Any]] = {}
         self._base = base
 
     def __repr__(self) -> str:
         return f"<Streams, flows {', '.join(self.flows) or 'none'}>"
+
+    def log(
+        self,
+        name: str,
+        type: type[E],  # noqa: A002
+        *,
+        key: Callable[[E], Key],
+        keep: timedelta = KEEP_DEFAULT,
+    ) -> EventLog[E]:
+        """Declare a log of events, for facts that have no table of their own.
+
+        Args:
+            name: its own: events belong to it.
+            type: of the events, such as a dataclass.
+            key: returns the key of an event: a text, a whole number, a UUID, a date or a time.
+            keep: how long events are kept at least, and numbers of producers, so for how long an
+                append may be repeated.
+
+        Raises:
+            ConfigurationError: the name is taken or none, or `keep` is negative.
+            TypeError: values of this type cannot be stored.
+        """
+        check_name(name, "a log")
+        if name in self.logs:
+            raise ConfigurationError(f"there is a log {name!r} already")
+        log = self.logs[name] = EventLog(name, type, key=key, keep=keep, tables=self.tables)
+        return log
 
     def flow(
         self,
@@ -118,4 +151,6 @@ def _sources_of(flow: str, sources: Sequence[Any]) -> dict[str, Source[Any]]:
 def _source_of(source: Any) -> Source[Any]:
     if isinstance(source, Source):
         return source
+    if isinstance(source, type):
+        return event_table(source)
     raise ConfigurationError(f"{source!r:.100} is no source of a flow")

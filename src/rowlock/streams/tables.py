@@ -4,7 +4,7 @@ The one idea: whatever a flow knows is a row that stands in the host's database,
 own rows: so one transaction of the host's database moves all of it. Keys of the leased tables
 follow from names, so that replicas which create a flow at the same time create the same rows.
 
-Not here: the tables of the inputs.
+Not here: the tables of the host that are streams.
 """
 
 from __future__ import annotations
@@ -26,10 +26,13 @@ from sqlalchemy.orm.decl_api import DeclarativeAttributeIntercept
 from rowlock.rows.model_check import mapper_of, single_table
 from rowlock.rows.row_dialect import ROWS
 from rowlock.streams.migrations import (
+    APPENDS,
     CURSORS,
     EXCHANGE,
     FILLFACTORS,
     FLOWS,
+    LOG,
+    OPTIONS,
     OUTPUTS,
     PARTS,
     REPLICAS,
@@ -123,6 +126,8 @@ class StreamTables:
         cursors: how far consumers of results are.
         exchange: messages between stages.
         replicas: processes that work on a flow.
+        log: events of logs.
+        appends: what producers have added to logs.
     """
 
     flow_model: type[FlowRow]
@@ -134,6 +139,8 @@ class StreamTables:
     cursors: Table
     exchange: Table
     replicas: Table
+    log: Table
+    appends: Table
 
     @property
     def flows(self) -> Table:
@@ -165,6 +172,8 @@ class StreamTables:
                 cursors=_table(CURSORS, metadata),
                 exchange=_table(EXCHANGE, metadata),
                 replicas=_table(REPLICAS, metadata),
+                log=_table(LOG, metadata),
+                appends=_table(APPENDS, metadata),
             )
         return cast("StreamTables", known)
 
@@ -187,7 +196,8 @@ def _mapped(name: str, base: type[Any], table: Table) -> Any:
 
 
 def _table(name: str, metadata: MetaData) -> Table:
-    table = Table(name, metadata, *stream_columns(name), *stream_indexes(name))
+    parts = (*stream_columns(name), *stream_indexes(name))
+    table = Table(name, metadata, *parts, **OPTIONS.get(name, {}))
     if name in FILLFACTORS:
         event.listen(
             table, "after_create", lambda table, connection, **_: _leave_room(connection, table)

@@ -15,7 +15,7 @@ from rowlock.streams.flow import StreamFlow
 from rowlock.streams.streams import Streams
 from rowlock.testing import TemporaryDatabase
 
-from .payments import Paid, PaymentSource, new_base, pay
+from .payments import Paid, new_base, pay
 
 SEED = 3
 
@@ -94,7 +94,7 @@ async def open_bank(database: TemporaryDatabase, **settings: Any) -> Bank:
     streams = Streams(base)
     await database.create_tables(base.metadata)
     options: dict[str, Any] = {"shards": 4, "step_rows_max": 50, "poll_interval": 0.05, **settings}
-    flow = streams.flow("balances", PaymentSource(payment), **options)
+    flow = streams.flow("balances", payment, **options)
     return Bank(database, payment, streams, flow, Counter())
 
 

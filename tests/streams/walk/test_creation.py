@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rowlock import PipelineManager
-from rowlock.errors import ConfigurationError, SettingsError
+from rowlock.errors import ConfigurationError, ModelError, SettingsError
 from rowlock.stream_errors import FlowChangedError
 from rowlock.streams.creation import ensure_flow
 from rowlock.streams.shards.pipeline import FlowPipeline
@@ -17,7 +17,7 @@ from rowlock.streams.streams import Streams
 from rowlock.testing import TemporaryDatabase
 
 from .flows import Bank, add_up, open_bank
-from .payments import PaymentSource, new_base
+from .payments import new_base
 from .waiting import FAST, is_at_end, until
 
 
@@ -44,7 +44,7 @@ async def test_a_changed_flow_is_refused(database: TemporaryDatabase) -> None:
     await ensure_flow(bank.flow.program, transact_of(bank))
     changed = Streams(bank.streams.tables.flow_model)
     changed.tables = bank.streams.tables
-    flow = changed.flow("balances", PaymentSource(bank.payment))
+    flow = changed.flow("balances", bank.payment)
 
     @flow.by_key(state=str)
     def other(step: Any, key: str, state: str | None, events: list[Any]) -> str:
@@ -71,24 +71,25 @@ def test_what_is_declared_wrongly_is_told_at_once() -> None:
     """A host would hear of it when its service starts, or from a row."""
     base, payment = new_base()
     streams = Streams(base)
-    source = PaymentSource(payment)
     with pytest.raises(ConfigurationError, match="no source"):
-        streams.flow("one", payment)
+        streams.flow("one", "payments")  # type: ignore[arg-type]
+    with pytest.raises(ModelError, match="add EventColumns"):
+        streams.flow("one", streams.tables.flow_model)
     with pytest.raises(ConfigurationError, match="0 sources"):
         streams.flow("one")
     with pytest.raises(ConfigurationError, match="two sources"):
-        streams.flow("one", source, source)
+        streams.flow("one", payment, payment)
     with pytest.raises(ConfigurationError, match="starts with"):
-        streams.flow("one", source, start="later")  # type: ignore[arg-type]
+        streams.flow("one", payment, start="later")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="power of two"):
-        streams.flow("one", source, shards=12)
+        streams.flow("one", payment, shards=12)
     with pytest.raises(SettingsError, match="step_rows_max"):
-        streams.flow("one", source, step_rows_max=0)
+        streams.flow("one", payment, step_rows_max=0)
     with pytest.raises(ConfigurationError, match="without '/'"):
-        streams.flow("one/two", source)
-    flow = streams.flow("one", source)
+        streams.flow("one/two", payment)
+    flow = streams.flow("one", payment)
     with pytest.raises(ConfigurationError, match="already"):
-        streams.flow("one", source)
+        streams.flow("one", payment)
     with pytest.raises(ConfigurationError, match="no handler"):
         streams.pipelines()
     flow.output("out", int)
@@ -105,6 +106,6 @@ def test_what_is_declared_wrongly_is_told_at_once() -> None:
     assert isinstance(pipeline, FlowPipeline)
     with pytest.raises(ConfigurationError, match="runs already"):
         flow.output("late", int)
-    other = Streams(new_base()[0]).flow("other", PaymentSource(payment))
+    other = Streams(new_base()[0]).flow("other", payment)
     with pytest.raises(ConfigurationError, match="no flow of these"):
         streams.pipelines(other)

@@ -17,9 +17,10 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import Column, Table, text
+from sqlalchemy import Column, Table, func, select, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from rowlock.database.bulk_dialect import BULK
 from rowlock.dialects.postgresql.table_names import name_in_database
 from rowlock.errors import ConfigurationError, ModelError
 from rowlock.streams.dialects.stream_dialect import StreamDialect
@@ -126,6 +127,22 @@ class PostgresqlStreams(StreamDialect):
             OpenWriter(name, pid, application, age_s, name.startswith(_RECOVERED))
             for name, pid, application, age_s in await connection.execute(_OPEN_WRITERS, names)
         )
+
+    async def append(
+        self,
+        connection: AsyncConnection,
+        position: Column[Any],
+        *,
+        names: Sequence[str],
+        rows: Sequence[Sequence[Any]],
+    ) -> tuple[int, int]:
+        """Insert in one statement that returns one row, however many are inserted."""
+        dialect = BULK.of(connection)
+        inserted = dialect.insert(position.table, names).returning(position).cte("inserted")
+        found = select(func.min(inserted.c[position.name]), func.max(inserted.c[position.name]))
+        parameters = dialect.insert_parameters(names, rows)
+        first, last = (await connection.execute(found, parameters)).one()
+        return first, last
 
 
 def _problem_with(found: Sequence[Any]) -> str:

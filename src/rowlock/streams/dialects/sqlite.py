@@ -10,6 +10,7 @@ Source: SQLite, "SQLite Autoincrement" and "The Schema Table".
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 from sqlalchemy import (
@@ -25,6 +26,7 @@ from sqlalchemy import (
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.types import NullType
 
+from rowlock.database.bulk_dialect import BULK
 from rowlock.errors import ModelError
 from rowlock.streams.dialects.stream_dialect import StreamDialect
 from rowlock.streams.inputs.candidates import OpenWriter
@@ -81,6 +83,21 @@ class SqliteStreams(StreamDialect):
         visible.
         """
         return ()
+
+    async def append(
+        self,
+        connection: AsyncConnection,
+        position: Column[Any],
+        *,
+        names: Sequence[str],
+        rows: Sequence[Sequence[Any]],
+    ) -> tuple[int, int]:
+        """Insert row by row; there is no other writer, so the positions follow each other."""
+        dialect = BULK.of(connection)
+        statement = dialect.insert(position.table, names)
+        await connection.execute(statement, dialect.insert_parameters(names, rows))
+        last = int(await connection.scalar(select(func.max(position))) or 0)
+        return last - len(rows) + 1, last
 
 
 def _listed(name: str, beside: FromClause) -> TableClause:

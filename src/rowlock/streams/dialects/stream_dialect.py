@@ -7,6 +7,7 @@ Every method joins the transaction of the connection that is its first parameter
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Any
 
 from sqlalchemy import Column, Table
@@ -44,6 +45,24 @@ class StreamDialect(ABC):
     ) -> tuple[OpenWriter, ...]:
         """Return the transactions that may have added rows to `table` which are not visible yet:
         all of them that had taken a position before this was called.
+        """
+
+    @abstractmethod
+    async def append(
+        self,
+        connection: AsyncConnection,
+        position: Column[Any],
+        *,
+        names: Sequence[str],
+        rows: Sequence[Sequence[Any]],
+    ) -> tuple[int, int]:
+        """Insert rows into the table of `position`; return the first and the last of theirs.
+
+        Args:
+            connection: in the caller's transaction.
+            position: whose values the database assigns.
+            names: of the columns that are given.
+            rows: the values of each in the order of `names`; one at least.
         """
 
 

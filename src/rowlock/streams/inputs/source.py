@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -15,10 +15,9 @@ from rowlock.streams.inputs.high_water import HighWater
 E = TypeVar("E")
 
 
-class SourceWatch(ABC):
+class SourceWatch(Protocol):
     """Looks at one source, again and again; belongs to one replica."""
 
-    @abstractmethod
     async def look(self, connection: AsyncConnection, *, recorded: int) -> HighWater:
         """Find up to where the source is complete; joins the caller's transaction, in which no row
         may be read.
@@ -30,6 +29,7 @@ class SourceWatch(ABC):
         Raises:
             PositionsWentBackError: positions that were read will be assigned again.
         """
+        ...
 
 
 class Source(ABC, Generic[E]):
@@ -52,6 +52,12 @@ class Source(ABC, Generic[E]):
     @abstractmethod
     def watcher(self) -> SourceWatch:
         """Return what looks at it, for one replica."""
+
+    async def begins_after(self, connection: AsyncConnection) -> int:
+        """Return the last position that is kept no more, 0 if all are; joins the caller's
+        transaction.
+        """
+        return 0
 
     @abstractmethod
     async def ahead(

@@ -1,0 +1,317 @@
+"""A log of the wing's own as a stream: events of any type, added in the host's transactions, once
+for each number of a producer.
+
+The one idea of producers: a retry is told apart by whom it comes from and which number it has. The
+row that says so is inserted first, in the transaction of the events: a second attempt waits there
+until the first one has ended, and then adds nothing.
+
+Source: idempotent producers of Kafka (KIP-98), with the transaction of the host instead of epochs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Final, TypeVar, cast
+
+from sqlalchemy import ColumnElement, CursorResult, delete, func, select, update
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
+
+from rowlock.database.binds import bind_of
+from rowlock.database.bulk_dialect import BULK
+from rowlock.errors import ConfigurationError
+from rowlock.hints.hinter import hint_after_commit
+from rowlock.rows.database_time import database_time_after
+from rowlock.rows.leased_table import LeasedTable
+from rowlock.stream_errors import ProducerConflictError, StepExpired
+from rowlock.streams.computing.buckets import BucketRange
+from rowlock.streams.computing.digests import digest_of
+from rowlock.streams.computing.encoding import Codec
+from rowlock.streams.computing.hashing import Key, bucket_of, key_text
+from rowlock.streams.computing.rows import SourceRows
+from rowlock.streams.dialects.stream_dialect import STREAMS
+from rowlock.streams.inputs.row_reader import RowReader, RowSource
+from rowlock.streams.migrations import NAME_CHARS_MAX
+from rowlock.streams.tables import StreamTables
+
+E = TypeVar("E")
+
+APPEND_EVENTS_MAX = 10_000
+"""Most events of one `EventLog.append`."""
+EXPIRY_ROWS_MAX = 5_000
+"""Most events that are deleted in one transaction, and most numbers of producers."""
+SEQ_MAX = 2**63 - 1
+KEEP_DEFAULT = timedelta(days=7)
+"""How long events and numbers of producers are kept at least."""
+
+_EXPIRED: Final = ""
+"""No producer has this name: its row says up to where events were deleted."""
+_LOG: Final = ("stream", "bucket", "key", "payload")
+_APPENDS: Final = ("stream", "producer", "seq", "rows", "digest", "first", "last")
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """What came of an append.
+
+    Attributes:
+        is_new: the events were added; not, where this number of the producer was there.
+        first: the position of the first of these events; 0 if there were none.
+        last: the position of the last. Events of others may stand between.
+    """
+
+    is_new: bool
+    first: int
+    last: int
+
+
+class EventLog(RowSource[E]):
+    """A log of events, made by `Streams.log`.
+
+    Args:
+        name: its own; events belong to it.
+        type_: of the events, such as a dataclass.
+        key: returns the key of an event.
+        keep: how long events and numbers of producers are kept at least.
+        tables: where.
+
+    Raises:
+        TypeError: values of this type cannot be stored.
+        ConfigurationError: `keep` is negative.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        type_: type[E],
+        *,
+        key: Callable[[E], Key],
+        keep: timedelta = KEEP_DEFAULT,
+        tables: StreamTables,
+    ) -> None:
+        if keep < timedelta(0):
+            raise ConfigurationError(f"the log {name!r} cannot be kept for {keep}")
+        self.codec: Codec[E] = Codec(type_)
+        self.tables = tables
+        self.keep = keep
+        self._key = key
+        c = tables.log.c
+        reader = RowReader(
+            name, c.position, c.key, c.bucket, (c.payload,), _only, self.codec, c.stream == name
+        )
+        super().__init__(reader, topic=f"stream:{name}")
+        self._leased = LeasedTable.of(tables.flow_model)
+
+    def fingerprint(self) -> str:
+        """Return the log and the type of its events."""
+        return f"{self.name} = log of {self.codec.name}"
+
+    async def append(
+        self,
+        session: AsyncSession,
+        events: Sequence[E],
+        *,
+        producer: str | None = None,
+        seq: int | None = None,
+    ) -> Appended:
+        """Add events, in their order, in the caller's transaction; flows that read the log hear of
+        it after the commit.
+
+        With a producer and a number, events are added once, however often they are sent: in a
+        second attempt nothing is written. It waits for the first one if that is under way.
+
+        Args:
+            session: whose transaction it is.
+            events: `APPEND_EVENTS_MAX` at most.
+            producer: who sends them: a name that stays, such as that of a device.
+            seq: its number for just these events. Numbers need not follow each other.
+
+        Raises:
+            ProducerConflictError: the number was used for other events.
+            ConfigurationError: a producer without a number, or the reverse; too many events; a name
+                or a number out of bounds.
+            TypeError: an event, or its key, is of another type.
+            ValueError: an event is too long, or its key is none.
+        """
+        _check(events, producer, seq)
+        rows = self._rows(events)
+        bind = {"bind": bind_of(session, self._leased)}
+        connection = await session.connection(bind)
+        if producer is None or seq is None:
+            first, last = await self._add(connection, rows)
+        else:
+            digest = digest_of([row[2] for row in rows], [row[3] for row in rows])
+            known = await self._known(connection, producer, seq, rows=len(rows), digest=digest)
+            if known is not None:
+                return known
+            first, last = await self._add(connection, rows)
+            await connection.execute(
+                update(self.tables.appends)
+                .where(*self._number(producer, seq))
+                .values(first=first, last=last)
+            )
+        hint_after_commit(session, self.topic)
+        return Appended(is_new=True, first=first, last=last)
+
+    async def last_seq(self, session: AsyncSession, producer: str) -> int | None:
+        """Return the highest number of a producer that is kept, None if there is none; joins the
+        caller's transaction.
+        """
+        c = self.tables.appends.c
+        connection = await session.connection({"bind": bind_of(session, self._leased)})
+        found = select(func.max(c.seq)).where(c.stream == self.name, c.producer == producer)
+        last: int | None = await connection.scalar(found)
+        return last
+
+    async def begins_after(self, connection: AsyncConnection) -> int:
+        """Return the last position whose event was deleted, 0 if there is none; joins the caller's
+        transaction.
+        """
+        found = select(self.tables.appends.c.last).where(*self._number(_EXPIRED, 0))
+        return await connection.scalar(found) or 0
+
+    async def read(
+        self,
+        connection: AsyncConnection,
+        ranges: Sequence[BucketRange],
+        *,
+        after: int,
+        upto: int,
+    ) -> SourceRows:
+        """Return the events of these buckets by position; joins the caller's transaction.
+
+        Raises:
+            StepExpired: some of them were deleted.
+        """
+        rows = await super().read(connection, ranges, after=after, upto=upto)
+        # Behind it: what was deleted before was missing, and what is deleted now was read.
+        expired = await self.begins_after(connection)
+        if after < expired:
+            raise StepExpired(source=self.name, step=after + 1, first=expired + 1)
+        return rows
+
+    async def expire(self, connection: AsyncConnection, before: int) -> int:
+        """Delete events below the position `before` that are older than `keep`, and numbers of
+        producers of that age, `EXPIRY_ROWS_MAX` of each; joins the caller's transaction.
+
+        Args:
+            connection: in the caller's transaction.
+            before: the first position that a flow may read again.
+
+        Returns:
+            How many rows were deleted; call again, in another transaction, until there are none.
+        """
+        return await self._expire_events(connection, before) + await self._expire_numbers(
+            connection
+        )
+
+    async def _expire_events(self, connection: AsyncConnection, before: int) -> int:
+        log = self.tables.log
+        oldest = (
+            select(log.c.position, self._is_old(log.c.at))
+            .where(log.c.stream == self.name, log.c.position < before)
+            .order_by(log.c.position)
+            .limit(EXPIRY_ROWS_MAX)
+        )
+        end = 0
+        for position, is_old in await connection.execute(oldest):
+            if not is_old:
+                break
+            end = position
+        if not end:
+            return 0
+        gone = delete(log).where(log.c.stream == self.name, log.c.position <= end)
+        count = cast("CursorResult[Any]", await connection.execute(gone)).rowcount
+        await self._note_expired(connection, end)
+        return count
+
+    async def _expire_numbers(self, connection: AsyncConnection) -> int:
+        appends = self.tables.appends
+        c = appends.c
+        old = (
+            select(c.producer, c.seq)
+            .where(c.stream == self.name, c.producer != _EXPIRED, self._is_old(c.at))
+            .order_by(c.at)
+            .limit(EXPIRY_ROWS_MAX)
+            .subquery()
+        )
+        gone = delete(appends).where(
+            c.stream == self.name,
+            select(old).where(old.c.producer == c.producer, old.c.seq == c.seq).exists(),
+        )
+        return cast("CursorResult[Any]", await connection.execute(gone)).rowcount
+
+    async def _note_expired(self, connection: AsyncConnection, last: int) -> None:
+        appends = self.tables.appends
+        own = self._number(_EXPIRED, 0)
+        further = update(appends).where(*own, appends.c.last < last).values(last=last)
+        if cast("CursorResult[Any]", await connection.execute(further)).rowcount:
+            return
+        dialect = BULK.of(connection)
+        note = dialect.insert(appends, _APPENDS).on_conflict_do_nothing()
+        row = (self.name, _EXPIRED, 0, 0, "", 0, last)
+        await connection.execute(note, dialect.insert_parameters(_APPENDS, [row]))
+
+    def _is_old(self, at: ColumnElement[Any]) -> ColumnElement[bool]:
+        return at < database_time_after(-self.keep)
+
+    def _rows(self, events: Sequence[E]) -> list[tuple[str, int, str, str]]:
+        keys = [key_text(self._key(event)) for event in events]
+        payloads = self.codec.encode_many(events)
+        return [
+            (self.name, bucket_of(key), key, payload)
+            for key, payload in zip(keys, payloads, strict=True)
+        ]
+
+    async def _add(
+        self, connection: AsyncConnection, rows: Sequence[Sequence[Any]]
+    ) -> tuple[int, int]:
+        if not rows:
+            return 0, 0
+        position = self.tables.log.c.position
+        return await STREAMS.of(connection).append(connection, position, names=_LOG, rows=rows)
+
+    async def _known(
+        self, connection: AsyncConnection, producer: str, seq: int, *, rows: int, digest: str
+    ) -> Appended | None:
+        """Claim a number for these events; return what came of them if it was claimed before."""
+        dialect, appends = BULK.of(connection), self.tables.appends
+        claim = dialect.insert(appends, _APPENDS).on_conflict_do_nothing()
+        row = (self.name, producer, seq, rows, digest, 0, 0)
+        done = await connection.execute(claim, dialect.insert_parameters(_APPENDS, [row]))
+        if done.rowcount:
+            return None
+        c = appends.c
+        found = select(c.rows, c.digest, c.first, c.last).where(*self._number(producer, seq))
+        known = (await connection.execute(found)).one()
+        if (known.rows, known.digest) != (rows, digest):
+            raise ProducerConflictError(stream=self.name, producer=producer, seq=seq)
+        return Appended(is_new=False, first=known.first, last=known.last)
+
+    def _number(self, producer: str, seq: int) -> tuple[ColumnElement[bool], ...]:
+        c = self.tables.appends.c
+        return c.stream == self.name, c.producer == producer, c.seq == seq
+
+
+def _only(payloads: Sequence[str] = ()) -> Sequence[str]:
+    return payloads
+
+
+def _check(events: Sequence[Any], producer: str | None, seq: int | None) -> None:
+    if len(events) > APPEND_EVENTS_MAX:
+        raise ConfigurationError(
+            f"{len(events):,} events in one append; {APPEND_EVENTS_MAX:,} is the maximum: call it"
+            " several times in the transaction"
+        )
+    if (producer is None) != (seq is None):
+        raise ConfigurationError(
+            "a producer has a number for its events, and a number belongs to a producer: pass"
+            " both `producer` and `seq`, or none"
+        )
+    if producer is not None and not 1 <= len(producer) <= NAME_CHARS_MAX:
+        raise ConfigurationError(
+            f"the name of a producer has 1 to {NAME_CHARS_MAX} characters, not {len(producer)}"
+        )
+    if seq is not None and not 0 <= seq <= SEQ_MAX:
+        raise ConfigurationError(f"the number of a producer is 0 to {SEQ_MAX}, not {seq}")
