@@ -5,6 +5,7 @@ from __future__ import annotations
 from bug import Bug
 
 CONSUMERS = "tests/streams/outputs/test_consumers.py"
+TABLE = "tests/streams/outputs/test_table_output.py"
 
 OUTPUT_BUGS = (
     Bug(
@@ -78,5 +79,53 @@ OUTPUT_BUGS = (
         "if first_left is not None:",
         "if False:",
         (f"{CONSUMERS}::test_so_much_is_discarded_at_once",),
+    ),
+    Bug(
+        "an outbox refuses a step for a key that is there",
+        "streams/outputs/table_output.py",
+        "TableOutput._insert",
+        "if self._unique is None",
+        "if True",
+        (f"{TABLE}::test_an_outbox_is_delivered_once_for_each_key",),
+    ),
+    Bug(
+        "nobody hears of rows of the host",
+        "streams/outputs/table_output.py",
+        "TableOutput.__init__",
+        "self.topic = model.__name__",
+        "pass",
+        (f"{TABLE}::test_the_pipeline_of_the_rows_is_woken",),
+    ),
+    Bug(
+        "values of no column are dropped",
+        "streams/outputs/table_output.py",
+        "TableOutput.stored",
+        "if unknown:",
+        "if False:",
+        (f"{TABLE}::test_what_is_no_row_is_refused_where_it_is_emitted",),
+    ),
+    Bug(
+        "the database tells what a row lacks",
+        "streams/outputs/table_output.py",
+        "TableOutput.stored",
+        "if missing:",
+        "if False:",
+        (f"{TABLE}::test_what_is_no_row_is_refused_where_it_is_emitted",),
+    ),
+    Bug(
+        "rows with other columns are written as the first one",
+        "streams/outputs/table_output.py",
+        "TableOutput.write",
+        "tuple(sorted(row.stored))",
+        "()",
+        (f"{TABLE}::test_results_are_rows_of_the_host",),
+    ),
+    Bug(
+        "columns are named as attributes",
+        "streams/outputs/table_output.py",
+        "TableOutput.stored",
+        "columns[name].key: one",
+        "name: one",
+        (f"{TABLE}::test_results_are_rows_of_the_host",),
     ),
 )

@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import Column, ColumnElement, Table
+from sqlalchemy import Column, ColumnElement, Index, Table
 
 from rowlock.dialects import DialectPart
 
@@ -38,6 +38,16 @@ class BulkDialect(ABC):
         Args:
             names: as of `insert`.
             rows: the values of each in the order of `names`.
+        """
+
+    @abstractmethod
+    def insert_unless_there(self, table: Table, unique: Index) -> Any:
+        """Return an INSERT of one row, to be executed for many, which leaves a row as it is that
+        has the same values in a unique index.
+
+        Args:
+            table: that is written.
+            unique: of the table; it may have some of its rows only.
         """
 
     @abstractmethod

@@ -29,6 +29,7 @@ from rowlock.streams.computing.handlers import (
 )
 from rowlock.streams.migrations import NAME_CHARS_MAX
 from rowlock.streams.outputs.output import Output
+from rowlock.streams.outputs.table_output import TableOutput
 from rowlock.streams.program import FlowProgram
 from rowlock.streams.shards.layout import DynamicShards, check_number
 
@@ -155,16 +156,26 @@ class StreamFlow(StreamStage[E]):
         """The topic of hints for those who work on it."""
         return self._declared.topic
 
-    def output(self, name: str, type: type[O] | None = None) -> Output[O]:  # noqa: A002
+    def output(
+        self,
+        name: str,
+        type: type[O] | None = None,  # noqa: A002
+        *,
+        into: type[O] | None = None,
+    ) -> Output[O]:
         """Declare an output, to which a handler emits.
 
         Args:
             name: of the output, within the flow.
             type: of its values; None: whatever JSON has.
+            into: a model of the host, whose rows the results are: they are written in the
+                transaction of their step.
 
         Raises:
-            ConfigurationError: the name is taken, or the flow runs already.
+            ConfigurationError: the name is taken, the flow runs already, or both `type` and `into`
+                are given.
             TypeError: values of this type cannot be stored.
+            ModelError: `into` is no mapped class of one table.
         """
         check_name(name, "an output")
         if name in self.outputs:
@@ -176,7 +187,15 @@ class StreamFlow(StreamStage[E]):
         if len(self.outputs) >= OUTPUTS_MAX:
             msg = f"the flow {self.name!r} has more than {OUTPUTS_MAX} outputs"
             raise ConfigurationError(msg)
-        output: Output[O] = Output(self.name, name, type, tables=self._declared.tables)
+        if type is not None and into is not None:
+            msg = f"the output {name!r} has a type or a table: pass `type` or `into`"
+            raise ConfigurationError(msg)
+        tables = self._declared.tables
+        output: Output[O] = (
+            Output(self.name, name, type, tables=tables)
+            if into is None
+            else TableOutput(self.name, name, into, tables=tables)
+        )
         self.outputs[name] = output
         return output
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import ARRAY, Column, ColumnElement, Table, any_, bindparam, select
+from sqlalchemy import ARRAY, Column, ColumnElement, Index, Table, any_, bindparam, select
 from sqlalchemy.dialects.postgresql import insert
 
 from rowlock.database.bulk_dialect import BulkDialect
@@ -30,6 +30,13 @@ class PostgresqlBulk(BulkDialect):
         """Return a list for each column."""
         columns = zip(*rows, strict=True)
         return {_PREFIX + name: list(column) for name, column in zip(names, columns, strict=True)}
+
+    def insert_unless_there(self, table: Table, unique: Index) -> Any:
+        """Insert; ON CONFLICT, do nothing."""
+        where = unique.dialect_options["postgresql"]["where"]
+        return insert(table).on_conflict_do_nothing(
+            index_elements=[*unique.columns], index_where=where
+        )
 
     def is_among(self, column: Column[Any], parameter: str) -> ColumnElement[bool]:
         """Compare with any value of an array."""

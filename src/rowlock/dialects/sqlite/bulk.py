@@ -8,7 +8,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import Column, ColumnElement, Table, Text, bindparam, column, func, select
+from sqlalchemy import Column, ColumnElement, Index, Table, Text, bindparam, column, func, select
 from sqlalchemy.dialects.sqlite import insert
 
 from rowlock.database.bulk_dialect import BulkDialect
@@ -25,6 +25,13 @@ class SqliteBulk(BulkDialect):
         """Return a mapping for each row."""
         slots = [f"bulk_{name}" for name in names]
         return [dict(zip(slots, row, strict=True)) for row in rows]
+
+    def insert_unless_there(self, table: Table, unique: Index) -> Any:
+        """Insert; ON CONFLICT, do nothing."""
+        where = unique.dialect_options["sqlite"]["where"]
+        return insert(table).on_conflict_do_nothing(
+            index_elements=[*unique.columns], index_where=where
+        )
 
     def is_among(self, column: Column[Any], parameter: str) -> ColumnElement[bool]:
         """Compare with the values of a JSON array."""

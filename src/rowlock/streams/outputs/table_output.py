@@ -1,0 +1,139 @@
+"""Results as rows of the host's own table, written with the step that they are of."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any, NoReturn, TypeVar
+
+from sqlalchemy import Column, Index, Table, insert
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionmaker
+
+from rowlock.database.bulk_dialect import BULK
+from rowlock.errors import ConfigurationError
+from rowlock.rows.instances import attributes_of
+from rowlock.rows.model_check import mapper_of, single_table
+from rowlock.streams.outputs.consumers import StepOutput
+from rowlock.streams.outputs.output import Output, ResultRow
+from rowlock.streams.tables import StreamTables
+
+O = TypeVar("O")  # noqa: E741 - of an output
+
+DEDUP_KEY = "dedup_key"
+"""The column of an outbox that says what a row is about: a row that is there already is left."""
+
+
+class TableOutput(Output[O]):
+    """An output into a table of the host; made by `StreamFlow.output` with `into`.
+
+    What is emitted are values by attribute names of the model, or instances of it. Columns that are
+    not given get the defaults of the model. Where the table has a unique index over ``dedup_key``,
+    as that of a dispatch pipeline, a row whose key is there already is left as it is.
+
+    Args:
+        flow: the name of the flow.
+        name: its own, within the flow.
+        model: of the table.
+        tables: of the wing.
+
+    Raises:
+        ModelError: the model is no mapped class of one table.
+    """
+
+    def __init__(self, flow: str, name: str, model: type[O], *, tables: StreamTables) -> None:
+        super().__init__(flow, name, None, tables=tables)
+        mapper = mapper_of(model)
+        self._table = single_table(mapper)
+        # Whoever works on these rows is woken as by any other who adds some.
+        self.topic = model.__name__
+        self._model = model
+        self._columns = attributes_of(mapper)
+        self._required = [name for name, column in self._columns.items() if _is_required(column)]
+        self._unique = _outbox_index(self._table)
+
+    def fingerprint(self) -> str:
+        """Return which table it is."""
+        return f"{self.name} into {self._table.fullname}"
+
+    def stored(self, value: O | Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the values of a row, by the keys of its columns.
+
+        Raises:
+            TypeError: it is no mapping and no instance of the model, or names what is no column.
+            ValueError: a column without a default is not given, or null where it may not be.
+        """
+        columns, model = self._columns, self._model.__name__
+        if isinstance(value, self._model):
+            given = {name: one for name, one in vars(value).items() if name in columns}
+        elif isinstance(value, Mapping):
+            given = dict(value)
+        else:
+            msg = f"{self.name} takes values of {model} by their names, not {value!r:.100}"
+            raise TypeError(msg)
+        unknown = given.keys() - columns.keys()
+        if unknown:
+            names = ", ".join(sorted(map(str, unknown)))
+            msg = f"{model} has no column {names}; it has {', '.join(columns)}"
+            raise TypeError(msg)
+        missing = [name for name in self._required if given.get(name) is None]
+        if missing:
+            msg = f"{model} needs {', '.join(missing)}: never null, and without a default"
+            raise ValueError(msg)
+        return {columns[name].key: one for name, one in given.items()}
+
+    async def write(self, connection: AsyncConnection, rows: Sequence[ResultRow]) -> None:
+        """Insert rows, of which there is one at least; joins the caller's transaction."""
+        alike: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
+        for row in rows:
+            assert not isinstance(row.stored, str)
+            alike.setdefault(tuple(sorted(row.stored)), []).append(row.stored)
+        for values in alike.values():
+            await connection.execute(self._insert(connection), values)
+
+    def consume(
+        self,
+        sessions: async_sessionmaker[AsyncSession],
+        *,
+        consumer: str | None = None,
+        after: int | None = None,
+        follow: bool = True,
+    ) -> AsyncIterator[StepOutput[O]]:
+        """Refuse: the rows are the host's.
+
+        Raises:
+            ConfigurationError: always.
+        """
+        self._refuse("read")
+
+    async def discard(self, session: AsyncSession, before: int) -> int:
+        """Refuse: the rows are the host's.
+
+        Raises:
+            ConfigurationError: always.
+        """
+        self._refuse("delete")
+
+    def _insert(self, connection: AsyncConnection) -> Any:
+        if self._unique is None:
+            return insert(self._table)
+        return BULK.of(connection).insert_unless_there(self._table, self._unique)
+
+    def _refuse(self, what: str) -> NoReturn:
+        raise ConfigurationError(
+            f"results of {self.flow}/{self.name} are rows of {self._table.name}: {what} them there"
+        )
+
+
+def _is_required(column: Column[Any]) -> bool:
+    is_given_by_database = (
+        column.server_default is not None
+        or column.identity is not None
+        or column is column.table.autoincrement_column
+    )
+    return not (column.nullable or column.default is not None or is_given_by_database)
+
+
+def _outbox_index(table: Table) -> Index | None:
+    for index in table.indexes:
+        if index.unique and [column.key for column in index.columns] == [DEDUP_KEY]:
+            return index
+    return None
