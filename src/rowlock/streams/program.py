@@ -79,7 +79,7 @@ class FlowProgram:
         """What must not change over the states and positions that are stored, as text."""
         lines = [f"source {source.fingerprint()}" for source in self.sources.values()]
         for stage in self.stages:
-            state = "no state" if stage.codec is None else str(stage.codec)
+            state = "no state" if stage.codec is None else stage.codec.name
             lines.append(f"stage {stage.name} {stage.kind} {state}")
         lines += [f"output {output.fingerprint()}" for output in self.outputs.values()]
         return "\n".join(lines)

@@ -114,6 +114,8 @@ class Balance:
 class RowCodec:
     """Reads and writes rows as tuples, as a driver has them."""
 
+    name = "balances"
+
     def encode(self, value: Balance) -> tuple[str, int]:
         """Return the columns."""
         return value.account, value.cents

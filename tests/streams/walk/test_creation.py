@@ -54,6 +54,17 @@ async def test_a_changed_flow_is_refused(database: TemporaryDatabase) -> None:
         await ensure_flow(flow.program, transact_of(bank))
 
 
+async def test_the_same_flow_is_the_same_in_each_process(database: TemporaryDatabase) -> None:
+    """A service would be refused by its own flow after each restart."""
+    banks = [await open_bank(database) for _ in range(2)]
+    for bank in banks:
+        add_up(bank)
+    one, other = [bank.flow.program for bank in banks]
+    assert one.description == other.description
+    assert one.fingerprint == other.fingerprint
+    assert "stage add by_key int" in one.description
+
+
 async def test_a_flow_may_begin_now(database: TemporaryDatabase) -> None:
     """A flow over a table of years would begin with its first row."""
     bank = await open_bank(database, start="now", **FAST)

@@ -64,6 +64,11 @@ _CALLS: dict[HandlerKind, tuple[str, ...]] = {
 class StateCodec(Protocol):
     """Writes and reads the states of a stage."""
 
+    @property
+    def name(self) -> str:
+        """What states are, the same in each process: the name of their type, or of their table."""
+        ...
+
     def encode(self, value: Any, /) -> Any:
         """Return what is stored of a state.
 
