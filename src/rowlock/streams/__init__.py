@@ -15,7 +15,7 @@ from rowlock.streams.computing.batch import EventBatch
 from rowlock.streams.computing.context import StepContext
 from rowlock.streams.computing.handlers import FORGET, Forget
 from rowlock.streams.cutting.plan import Checkpoint
-from rowlock.streams.flow import StreamFlow, StreamStage
+from rowlock.streams.flow import StreamFlow
 from rowlock.streams.inputs.event_log import Appended, EventLog
 from rowlock.streams.inputs.source import Source
 from rowlock.streams.inputs.table_source import TableSource
@@ -29,6 +29,7 @@ from rowlock.streams.migrations import (
 from rowlock.streams.outputs.consumers import StepOutput, StreamRow
 from rowlock.streams.outputs.output import Output
 from rowlock.streams.shards.layout import DynamicShards
+from rowlock.streams.stage import StreamStage
 from rowlock.streams.streams import Streams
 
 __all__ = [
