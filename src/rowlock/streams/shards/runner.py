@@ -25,22 +25,20 @@ from rowlock.hints.hinter import pipeline_hinter
 from rowlock.leases.item import PipelineItem
 from rowlock.logs import get_logger
 from rowlock.pipelines.context import PipelineContext
-from rowlock.pipelines.outcomes import Apply, Delete, Outcome
+from rowlock.pipelines.outcomes import Apply, Outcome
 from rowlock.streams.committing.committer import Committer
 from rowlock.streams.computing.buckets import BucketRange
-from rowlock.streams.computing.hashing import BUCKETS
 from rowlock.streams.cutting.cutter import Cutter
 from rowlock.streams.cutting.flow_view import FlowFacts, KnownFlow
 from rowlock.streams.cutting.plan import NoCut
 from rowlock.streams.program import FlowProgram
-from rowlock.streams.shards import layout
+from rowlock.streams.shards.dividing import Dividing
 from rowlock.streams.shards.next_action import FlowView, NextAction, next_action
 from rowlock.streams.shards.own_shard import OwnShard
 from rowlock.streams.shards.replicas import Replicas
-from rowlock.streams.shards.resharding import Resharding
-from rowlock.streams.shards.states import Run
 from rowlock.streams.shards.steering import STEPS_TOGETHER_MAX, lowest, steered, steps_of
-from rowlock.streams.shards.step_work import StepWork, open_timers
+from rowlock.streams.shards.steps.step_work import StepWork
+from rowlock.streams.shards.steps.timers import open_timers
 from rowlock.streams.shards.writing import StepWriter
 from rowlock.streams.state.cache import ShardCache
 
@@ -79,7 +77,7 @@ class FlowRunner:
         self._work = StepWork(program, transact)
         committer = Committer(program, context.leased, transact)
         self._writer = StepWriter(program, committer, replica=replicas.id)
-        self._resharding = Resharding(program, context.leased, transact)
+        self._dividing = Dividing(program, context, self._writer, replicas=replicas)
         self._woken = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._is_running = False
@@ -242,7 +240,7 @@ class FlowRunner:
             await self._writer.write(steps, done)
             await self._end_steps(done)
             return True
-        if await self._write_and_divide(actions):
+        if await self._dividing.write_and_divide(actions):
             return True
         if NextAction.CUT in actions.values() and await self._cut():
             return True
@@ -342,50 +340,3 @@ class FlowRunner:
         for shard in self.shards.values():
             for _, stage in shard.cache:
                 stage.shrink(most)
-
-    async def _write_and_divide(self, actions: dict[OwnShard, NextAction]) -> bool:
-        """Write versions, split and join, where shards have done all that is cut; return whether
-        there was something.
-        """
-        to_write = [shard for shard, action in actions.items() if action is NextAction.WRITE]
-        to_write += self._to_write_before_joining(actions)
-        if to_write:
-            await self._writer.write_versions(to_write)
-            return True
-        for shard, action in actions.items():
-            if action is NextAction.SPLIT:
-                await self._resharding.split(shard)
-                shard.drop()
-                self.context.hinter.hint_fetch(self._program.shards_topic)
-                return True
-        return await self._join(actions)
-
-    def _narrow(self, actions: dict[OwnShard, NextAction]) -> list[OwnShard]:
-        """Return shards that may be joined as far as their state goes."""
-        width = BUCKETS // self._replicas.wanted
-        return [
-            shard
-            for shard, action in actions.items()
-            if action in (NextAction.CUT, NextAction.WAIT)
-            and isinstance(shard.state, Run)
-            and shard.range.width < width
-        ]
-
-    def _to_write_before_joining(self, actions: dict[OwnShard, NextAction]) -> list[OwnShard]:
-        if self._program.has_exchange:
-            return []
-        return [shard for shard in self._narrow(actions) if shard.version != shard.step]
-
-    async def _join(self, actions: dict[OwnShard, NextAction]) -> bool:
-        narrow = {shard.range: shard for shard in self._narrow(actions)}
-        rows = [
-            layout.HeldShard(each, "here", shard.step, shard.version)
-            for each, shard in narrow.items()
-        ]
-        for lower, upper in layout.joins(rows, self._replicas.wanted):
-            first, second = narrow[lower.range], narrow[upper.range]
-            if await self._resharding.join(first, second):
-                second.leave(Delete())
-            first.drop()
-            second.drop()
-        return bool(rows) and any(not shard.is_open for shard in narrow.values())

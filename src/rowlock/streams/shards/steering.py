@@ -22,7 +22,7 @@ from rowlock.streams.shards.states import (
     advance,
     earliest_end,
 )
-from rowlock.streams.shards.step_work import StepsOf
+from rowlock.streams.shards.steps.steps_of import StepsOf
 
 STEPS_TOGETHER_MAX = 32
 """Most steps that a lagging shard does in one transaction."""

@@ -21,7 +21,7 @@ from rowlock.streams.program import FlowProgram
 from rowlock.streams.shards.failures import StepFailures, is_to_park
 from rowlock.streams.shards.own_shard import OwnShard
 from rowlock.streams.shards.states import HeldState, StepDid, advance
-from rowlock.streams.shards.step_work import ShardDid, StepsOf
+from rowlock.streams.shards.steps.steps_of import ShardDid, StepsOf
 from rowlock.streams.state.store import StateWrite
 
 logger = get_logger(__name__)

@@ -1,0 +1,1 @@
+"""Doing the steps of shards: reading, computing, comparing; nothing is written here."""
