@@ -14,7 +14,17 @@ import pytest
 from sqlalchemy import ColumnElement, insert, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from rowlock import Apply, Park, PipelineItem, Reset, Retry, hold_rows, make_due, unpark
+from rowlock import (
+    Apply,
+    Park,
+    PipelineItem,
+    Reset,
+    Retry,
+    hold_rows,
+    make_due,
+    request_update,
+    unpark,
+)
 from rowlock.rows.eligibility import eligible, is_lockable
 from rowlock.rows.lease_values import renewed_values
 from rowlock.rows.leased_table import LeasedTable
@@ -210,6 +220,24 @@ async def be_unparked(row: Watched) -> None:
     await row.look()
 
 
+class RequestedPipeline(RunPipeline):
+    """Services say by the status what they want."""
+
+    intent = (Run.status,)
+
+
+async def be_requested(row: Watched) -> None:
+    """Have a service ask for something new of a row that was set aside."""
+    async with row.changing() as (_, run):
+        run.parked_at = run.due_at
+    await row.look()
+    # What counts as an intent is known as long as the pipeline that names it.
+    pipeline = RequestedPipeline()
+    async with row.changing() as (session, run):
+        await request_update(session, pipeline.model, run.id, {"status": "queued"})
+    await row.look()
+
+
 PLAYED: dict[str, Act] = {
     "claim": claim,
     "Apply": write(Apply()),
@@ -224,6 +252,7 @@ PLAYED: dict[str, Act] = {
     "sweep": sweep,
     "make_due": be_made_due,
     "unpark": be_unparked,
+    "request_update": be_requested,
 }
 
 
