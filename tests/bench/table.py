@@ -24,6 +24,7 @@ from pickup import pickup
 from pickup_elsewhere import pickup_elsewhere
 from quiet import asleep, idle
 from replicas import replicas
+from streams.table import STREAMS
 
 MEASURES = (
     Measure("drain-100", "drain, 100 workers", partial(drain, workers=100)),
@@ -160,6 +161,7 @@ MEASURES = (
         rounds_max=1,
     ),
     *GRAPHS,
+    *STREAMS,
 )
 PEERS = (
     Measure(

@@ -1,0 +1,206 @@
+"""The host whose streams are measured: payments in a log, and a flow that keeps the balance of each
+account.
+
+The flow is paused while payments are added, so what is measured begins with a backlog and with
+shards that are open: its start has a measure of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import bisect
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from itertools import accumulate
+from random import Random
+from typing import Any
+
+from measure import Place
+from meter import Meter
+from sqlalchemy import func, select, text
+from sqlalchemy.ext.asyncio import (
+    AsyncEngine,
+    AsyncSession,
+    async_sessionmaker,
+    create_async_engine,
+)
+from sqlalchemy.orm import DeclarativeBase
+
+from rowlock import PipelineManager
+from rowlock.streams import EventLog, Output, StepContext, StreamFlow, Streams
+
+LOOKS_EVERY_S = 0.001
+APPENDED_AT_ONCE = 10_000
+KEYS = 10_000
+ZIPF = 1.1
+SEED = 18
+
+
+@dataclass(frozen=True, slots=True)
+class Payment:
+    """An event of usual size."""
+
+    account: str
+    cents: int
+    shop: str
+
+
+@dataclass(eq=False)
+class EventHost:
+    """Streams in a database of their own.
+
+    Attributes:
+        engine: of the replica that is measured.
+        sessions: of its host.
+        streams: one log and one flow.
+        log: of payments.
+        flow: keeps balances.
+        balances: each new balance, if they are emitted.
+        seen: how many events the handler got.
+        on_call: called with each account that the handler gets events of.
+    """
+
+    engine: AsyncEngine
+    sessions: async_sessionmaker[AsyncSession]
+    streams: Streams
+    log: EventLog[Payment]
+    flow: StreamFlow[Payment]
+    balances: Output[int] | None = None
+    seen: int = 0
+    on_call: Callable[[str], None] | None = None
+
+    @classmethod
+    @asynccontextmanager
+    async def opened(
+        cls, place: Place, *, empty: bool = True, emits: bool = False, **options: Any
+    ) -> AsyncIterator[EventHost]:
+        """Make the tables anew, unless somebody else did.
+
+        Args:
+            place: where.
+            empty: whether they are made.
+            emits: whether each new balance is a result.
+            options: of the flow.
+        """
+        engine = create_async_engine(place.url)
+        base: Any = type("EventBase", (DeclarativeBase,), {"__doc__": "The bench's streams."})
+        streams = Streams(base)
+        log = streams.log("payments", Payment, key=_account)
+        flow = streams.flow("balances", log, **options)
+        sessions = async_sessionmaker(engine, expire_on_commit=False)
+        host = cls(engine, sessions, streams, log, flow)
+        host.balances = flow.output("seen", int) if emits else None
+        flow.by_key(state=int)(host.add_up)
+        try:
+            if empty:
+                async with engine.begin() as connection:
+                    await connection.run_sync(base.metadata.drop_all)
+                    await connection.run_sync(base.metadata.create_all)
+            yield host
+        finally:
+            await engine.dispose()
+
+    def add_up(
+        self, step: StepContext, account: str, cents: int | None, payments: list[Payment]
+    ) -> int:
+        """Keep the balance of an account, and count."""
+        self.seen += len(payments)
+        if self.on_call is not None:
+            self.on_call(account)
+        after = (cents or 0) + sum(payment.cents for payment in payments)
+        if self.balances is not None:
+            step.emit(self.balances, after)
+        return after
+
+    @property
+    def is_postgresql(self) -> bool:
+        """Whether it is PostgreSQL."""
+        return self.engine.dialect.name == "postgresql"
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[PipelineManager]:
+        """Run the flow in one replica, whose shards are open when this is entered."""
+        manager = PipelineManager(self.sessions, self.streams.pipelines())
+        async with manager:
+            await self.append(payments_of(1))
+            await self.wait_until_done()
+            yield manager
+
+    async def append(self, payments: Sequence[Payment]) -> None:
+        """Add payments as a service does, many in a transaction."""
+        for begin in range(0, len(payments), APPENDED_AT_ONCE):
+            async with self.sessions.begin() as session:
+                await self.log.append(session, payments[begin : begin + APPENDED_AT_ONCE])
+
+    async def append_behind_pause(self, payments: Sequence[Payment]) -> None:
+        """Add payments while the flow is paused, and let the planner know."""
+        async with self.sessions.begin() as session:
+            await self.flow.pause(session)
+        await self.append(payments)
+        async with self.engine.begin() as connection:
+            await connection.execute(text("ANALYZE"))
+
+    async def work_off(self, meter: Meter) -> None:
+        """End the pause, and measure until all that was added is written."""
+        goal = self.seen + await self._lag()
+        meter.start()
+        async with self.sessions.begin() as session:
+            await self.flow.resume(session)
+        while self.seen < goal:  # noqa: ASYNC110 - to be told of each step would be measured, too
+            await asyncio.sleep(LOOKS_EVERY_S)
+        await self.wait_until_done()
+        meter.stop()
+
+    async def wait_until_done(self) -> None:
+        """Wait until all that was added is cut, and all that is cut is written."""
+        while not await self._is_done():  # noqa: ASYNC110 - the database tells nobody
+            await asyncio.sleep(LOOKS_EVERY_S)
+
+    async def _is_done(self) -> bool:
+        tables = self.streams.tables
+        newest = select(func.max(tables.log.c.position)).scalar_subquery()
+        frontier = select(func.min(tables.shards.c.step)).scalar_subquery()
+        async with self.sessions() as session:
+            row = (
+                await session.execute(
+                    select(tables.flows.c.upto, tables.flows.c.next_step, frontier, newest)
+                )
+            ).first()
+        return row is not None and row[0][self.log.name] >= (row[3] or 0) and row[2] == row[1]
+
+    async def _lag(self) -> int:
+        log, flows = self.streams.tables.log, self.streams.tables.flows
+        async with self.sessions() as session:
+            upto = (await session.scalar(select(flows.c.upto)))[self.log.name]
+            behind = select(func.count()).where(log.c.position > upto)
+            return await session.scalar(behind) or 0
+
+
+def payments_of(
+    count: int, *, keys: int = KEYS, zipf: float | None = ZIPF, seed: int = SEED
+) -> list[Payment]:
+    """Return payments of so many accounts, the same ones for one seed.
+
+    Args:
+        count: how many.
+        keys: of how many accounts.
+        zipf: the exponent by which some accounts have more than others; None: all have as many.
+        seed: of the random numbers.
+    """
+    rng = Random(seed)
+    if zipf is None:
+        chosen = [rng.randrange(keys) for _ in range(count)]
+    else:
+        sums = list(accumulate((n + 1) ** -zipf for n in range(keys)))
+        chosen = [bisect(sums, rng.random() * sums[-1]) for _ in range(count)]
+    return [Payment(account_of(n), rng.randrange(1, 1000), f"s{n % 50}") for n in chosen]
+
+
+def account_of(number: int) -> str:
+    """Return the key of an account."""
+    return f"account-{number}"
+
+
+def _account(payment: Payment) -> str:
+    return payment.account

@@ -1,0 +1,30 @@
+"""The measures of streams."""
+
+from __future__ import annotations
+
+from measure import POSTGRESQL, Measure
+from streams.appends import append
+from streams.drains import drain_keys, drain_modes, drain_shards, drain_steps
+from streams.moves import handover, recovery
+from streams.waits import high_water, idle, latency, latency_elsewhere
+
+STREAMS = (
+    Measure("streams-drain", "events in steps of 5,000 to 1 rows", drain_steps),
+    Measure("streams-keys", "random keys, in steps of 1,000 rows", drain_keys, rounds_max=3),
+    Measure("streams-shards", "steps of 5,000 rows, by shards", drain_shards, rounds_max=3),
+    Measure("streams-modes", "steps of 1,000 rows, by checkpoints", drain_modes, rounds_max=3),
+    Measure("streams-append", "events added to a log, by transaction", append),
+    Measure("streams-latency", "an event's COMMIT to its step's", latency),
+    Measure(
+        "streams-latency-elsewhere",
+        "the same in another process",
+        latency_elsewhere,
+        (POSTGRESQL,),
+    ),
+    Measure("streams-idle", "a flow with nothing to do", idle, rounds_max=1),
+    Measure("streams-high-water", "a look for the high-water mark", high_water, rounds_max=3),
+    Measure("streams-handover", "shards that move", handover, rounds_max=3),
+    Measure(
+        "streams-recovery", "shards of a killed process", recovery, (POSTGRESQL,), rounds_max=3
+    ),
+)
