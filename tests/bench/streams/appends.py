@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import asdict
+from typing import Any
 
 import asyncpg
 from limits import dsn
@@ -26,6 +28,7 @@ VALUES ('payments', ?, ?, ?)"""
 
 Row = tuple[int, str, str]
 Add = Callable[[Sequence[Row]], Awaitable[object]]
+Make = Callable[[Sequence[Any]], Sequence[Row]]
 
 
 async def append(place: Place, scale: Scale) -> Figures:
@@ -41,11 +44,13 @@ async def append(place: Place, scale: Scale) -> Figures:
             _into(kept, "ours", lambda p=payments, n=size: by_log(place, p, n)),
             limit_first=scale.limit_first,
         )
+        hosts = await by_driver(place, payments, size, encodes=True)
         produced = await by_log(place, payments, size, producer="a")
         ours, limit = kept["ours"], kept["limit"]
         one = ours.figures | {
             "of the limit, by CPU": limit.cpu_s / ours.cpu_s,
             "of the limit, by the clock": limit.seconds / ours.seconds,
+            "of a host's own code, by CPU": hosts.cpu_s / ours.cpu_s,
             "with a producer, by CPU": limit.cpu_s / produced.cpu_s,
         }
         theirs = {f"limit {name}": value for name, value in limit.figures.items()}
@@ -84,20 +89,45 @@ async def by_log(
     return Drained.of(meter, len(payments))
 
 
-async def by_driver(place: Place, payments: Sequence[Payment], size: int) -> Drained:
-    """Insert the same rows by the driver alone; they are made before."""
-    rows = [
-        (bucket_of(one.account), one.account, json.dumps(asdict(one), separators=(",", ":")))
-        for one in payments
-    ]
-    async with EventHost.opened(place) as host:
+async def by_driver(
+    place: Place, payments: Sequence[Payment], size: int, *, encodes: bool = False
+) -> Drained:
+    """Insert the same rows by the driver alone.
+
+    Args:
+        place: where.
+        payments: what is added.
+        size: of a transaction.
+        encodes: whether rows are made of payments on the way, as a host would; otherwise before.
+    """
+    made: Make = _rows_of if encodes else list
+    given: Sequence[Any] = payments if encodes else _rows_of(payments)
+    async with EventHost.opened(place) as host, _driver_of(host) as add:
         meter = await Meter.on(host.engine)
-        run = _on_postgresql if host.is_postgresql else _on_sqlite
-        await run(host.engine.url, meter, rows, size=size)
+        await add(made(given[:size]))
+        meter.start()
+        for begin in range(0, len(given), size):
+            await add(made(given[begin : begin + size]))
+        meter.stop()
     return Drained.of(meter, len(payments))
 
 
-async def _on_postgresql(url: URL, meter: Meter, rows: Sequence[Row], *, size: int) -> None:
+def _rows_of(payments: Sequence[Payment]) -> list[Row]:
+    return [
+        (bucket_of(one.account), one.account, json.dumps(asdict(one), separators=(",", ":")))
+        for one in payments
+    ]
+
+
+@asynccontextmanager
+async def _driver_of(host: EventHost) -> AsyncIterator[Add]:
+    run = _on_postgresql if host.is_postgresql else _on_sqlite
+    async with run(host.engine.url) as add:
+        yield add
+
+
+@asynccontextmanager
+async def _on_postgresql(url: URL) -> AsyncIterator[Add]:
     connection = await asyncpg.connect(dsn(url))
 
     async def add(some: Sequence[Row]) -> None:
@@ -105,12 +135,13 @@ async def _on_postgresql(url: URL, meter: Meter, rows: Sequence[Row], *, size: i
             await connection.execute(_INSERT, *map(list, zip(*some, strict=True)))
 
     try:
-        await _add_all(add, meter, rows, size=size)
+        yield add
     finally:
         await connection.close()
 
 
-async def _on_sqlite(url: URL, meter: Meter, rows: Sequence[Row], *, size: int) -> None:
+@asynccontextmanager
+async def _on_sqlite(url: URL) -> AsyncIterator[Add]:
     assert url.database is not None
     connection = sqlite3.connect(url.database, isolation_level=None)
 
@@ -120,14 +151,6 @@ async def _on_sqlite(url: URL, meter: Meter, rows: Sequence[Row], *, size: int) 
         connection.execute("COMMIT")
 
     try:
-        await _add_all(add, meter, rows, size=size)
+        yield add
     finally:
         connection.close()
-
-
-async def _add_all(add: Add, meter: Meter, rows: Sequence[Row], *, size: int) -> None:
-    await add(rows[:size])
-    meter.start()
-    for begin in range(0, len(rows), size):
-        await add(rows[begin : begin + size])
-    meter.stop()

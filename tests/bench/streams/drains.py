@@ -5,14 +5,15 @@ Processor time counts first: it hardly moves with what else the machine does.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from measure import Figures, Place, Scale, beside
 from meter import Meter
+from row_versions import row_versions
 from sqlalchemy import text
 from streams.driver_steps import work_off_by_driver
-from streams.event_host import KEYS, ZIPF, EventHost, payments_of
+from streams.event_host import KEYS, ZIPF, EventHost, account_of, payments_of
 
 from rowlock.streams import Checkpoint
 
@@ -88,8 +89,8 @@ async def drain_steps(place: Place, scale: Scale) -> Figures:
     """
     figures: Figures = {}
     for rows, events in STEPS:
-        load = Load(events // scale.pick(1, QUICK), rows // scale.pick(1, min(rows, 5)))
-        figures |= named(f"{rows:,}", await compared(place, scale, load))
+        load = Load(events // scale.pick(1, QUICK), max(rows // scale.pick(1, 5), 1))
+        figures |= named(f"{load.rows:,}", await compared(place, scale, load))
     return figures
 
 
@@ -106,7 +107,7 @@ async def drain_keys(place: Place, scale: Scale) -> Figures:
         figures |= named(f"{keys:,} keys", _beside(ours, limit))
         cpu_s.append((ours.cpu_s, limit.cpu_s))
     few, many = cpu_s
-    ratio = {"1,000,000 / 10,000 keys, by CPU": many[0] / few[0]}
+    ratio = {"many / few keys, by CPU": many[0] / few[0]}
     return figures | ratio | {"… of the drivers alone": many[1] / few[1]}
 
 
@@ -140,6 +141,33 @@ async def drain_modes(place: Place, scale: Scale) -> Figures:
     for steps in (10, 50):
         figures[f"every {steps} / every step, by CPU"] = found[steps].cpu_s / found[1].cpu_s
     return figures
+
+
+async def state_updates(place: Place, scale: Scale) -> Figures:
+    """Return what the table of states is like after a million updates of 10,000 keys."""
+    updates, keys = scale.pick(1_000_000, 10_000), scale.pick(10_000, 1_000)
+    async with EventHost.opened(place, step_rows_max=keys) as host:
+        async with host.running():
+            await add_states(host, keys)
+            before = await _table_mb(host)
+            # Each step has each key once.
+            step = payments_of(keys, keys=keys, zipf=None)
+            each = [replace(one, account=account_of(n)) for n, one in enumerate(step)]
+            for _ in range(updates // keys):
+                await host.append(each)
+                await host.wait_until_done()
+        after = await _table_mb(host)
+    versions = await row_versions(place, "rowlock_stream_state", rows=updates)
+    return {"table MB, before": before, "table MB, after": after, **versions}
+
+
+async def _table_mb(host: EventHost) -> float:
+    """Return the size of the table of states with its indexes; of the file on SQLite."""
+    statement = "SELECT page_count * page_size FROM pragma_page_count, pragma_page_size"
+    if host.is_postgresql:
+        statement = "SELECT pg_total_relation_size('rowlock_stream_state')"
+    async with host.engine.connect() as connection:
+        return float((await connection.execute(text(statement))).scalar_one()) / 1e6
 
 
 async def compared(place: Place, scale: Scale, load: Load) -> Figures:

@@ -58,6 +58,7 @@ class EventHost:
         flow: keeps balances.
         balances: each new balance, if they are emitted.
         seen: how many events the handler got.
+        state_chars: the length of states that are texts.
         on_call: called with each account that the handler gets events of.
     """
 
@@ -68,12 +69,19 @@ class EventHost:
     flow: StreamFlow[Payment]
     balances: Output[int] | None = None
     seen: int = 0
+    state_chars: int = 0
     on_call: Callable[[str], None] | None = None
 
     @classmethod
     @asynccontextmanager
     async def opened(
-        cls, place: Place, *, empty: bool = True, emits: bool = False, **options: Any
+        cls,
+        place: Place,
+        *,
+        empty: bool = True,
+        emits: bool = False,
+        state_chars: int = 0,
+        **options: Any,
     ) -> AsyncIterator[EventHost]:
         """Make the tables anew, unless somebody else did.
 
@@ -81,6 +89,7 @@ class EventHost:
             place: where.
             empty: whether they are made.
             emits: whether each new balance is a result.
+            state_chars: states are texts of this length instead of balances.
             options: of the flow.
         """
         engine = create_async_engine(place.url)
@@ -91,7 +100,11 @@ class EventHost:
         sessions = async_sessionmaker(engine, expire_on_commit=False)
         host = cls(engine, sessions, streams, log, flow)
         host.balances = flow.output("seen", int) if emits else None
-        flow.by_key(state=int)(host.add_up)
+        if state_chars:
+            host.state_chars = state_chars
+            flow.by_key(state=str)(host.grow)
+        else:
+            flow.by_key(state=int)(host.add_up)
         try:
             if empty:
                 async with engine.begin() as connection:
@@ -112,6 +125,13 @@ class EventHost:
         if self.balances is not None:
             step.emit(self.balances, after)
         return after
+
+    def grow(
+        self, step: StepContext, account: str, before: str | None, payments: list[Payment]
+    ) -> str:
+        """Keep a long text for an account, another one with each event."""
+        self.seen += len(payments)
+        return str(step.number).ljust(self.state_chars, "x")
 
     @property
     def is_postgresql(self) -> bool:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from measure import POSTGRESQL, Measure
 from streams.appends import append
-from streams.drains import drain_keys, drain_modes, drain_shards, drain_steps
+from streams.drains import drain_keys, drain_modes, drain_shards, drain_steps, state_updates
+from streams.extremes import large, many_shards, one_transaction, skewed
 from streams.moves import handover, recovery
 from streams.waits import high_water, idle, latency, latency_elsewhere
 
 STREAMS = (
     Measure("streams-drain", "events in steps of 5,000 to 1 rows", drain_steps),
     Measure("streams-keys", "random keys, in steps of 1,000 rows", drain_keys, rounds_max=3),
+    Measure("streams-states", "a million updates of states", state_updates, rounds_max=1),
     Measure("streams-shards", "steps of 5,000 rows, by shards", drain_shards, rounds_max=3),
     Measure("streams-modes", "steps of 1,000 rows, by checkpoints", drain_modes, rounds_max=3),
     Measure("streams-append", "events added to a log, by transaction", append),
@@ -27,4 +29,10 @@ STREAMS = (
     Measure(
         "streams-recovery", "shards of a killed process", recovery, (POSTGRESQL,), rounds_max=3
     ),
+    Measure("streams-skew", "a million keys of which one has most events", skewed, rounds_max=3),
+    Measure(
+        "streams-million", "a million events in one transaction", one_transaction, rounds_max=1
+    ),
+    Measure("streams-large", "long keys, and large states", large, rounds_max=3),
+    Measure("streams-crowd", "1,024 shards in one replica", many_shards, rounds_max=1),
 )
