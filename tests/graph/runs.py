@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import sys
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -12,6 +14,15 @@ from rowlock.graph.processor import Place, Processor
 from .nodes import Apply, Collect, Feed
 
 PLACES: tuple[Place, ...] = ("loop", "thread")
+
+
+def count_references() -> None:
+    """Have an interpreter without a global lock count what other threads have let go: it does that
+    later, and so an object may outlive its last reference for a while.
+    """
+    has_lock = getattr(sys, "_is_gil_enabled", lambda: True)
+    if not has_lock():
+        gc.collect()
 
 
 def line_of(*middle: Processor, values: Iterable[Any] = (), place: Place = "loop") -> Graph:

@@ -10,6 +10,7 @@ import pytest
 
 from rowlock.graph import Flow, Graph, run_graph
 
+from ..runs import count_references
 from .test_host_code import OPERATORS, Host, Mutex, Value
 
 
@@ -74,4 +75,5 @@ async def test_no_value_outlives_the_run(operator: Any, end: str) -> None:
         await run_graph(graph)
     except Ends:
         assert end == "error"
+    count_references()
     assert (before, Counted.alive) == (0, 0)

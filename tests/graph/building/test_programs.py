@@ -20,6 +20,8 @@ import pytest
 from rowlock.errors import GraphInterrupted
 from rowlock.graph import Flow, Graph, run_graph
 
+from ..runs import count_references
+
 
 class Member(NamedTuple):
     """A member of an archive."""
@@ -181,6 +183,7 @@ async def test_bodies_in_memory_stay_below_the_bound() -> None:
     flow = graph.source(Body() for _ in range(500)).map(lambda body: body, lanes=3)
     flow.amap(stored, lanes=4, keep_order=True).map(lambda body: body, lanes=2).sink(id, lanes=2)
     await run_graph(graph)
+    count_references()
     assert alive == 0
     # A value that was handed on may live on in the frames of its call, one for each lane.
     assert 5 < most <= graph.items_max + len(graph.nodes)

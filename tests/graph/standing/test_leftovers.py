@@ -14,6 +14,7 @@ import pytest
 
 from rowlock.graph import Flow, GraphRuntime, StandingGraph
 
+from ..runs import count_references
 from .scenes import Gate, settled
 
 
@@ -108,6 +109,7 @@ async def test_nothing_keeps_a_value(build: Any, kind: str) -> None:
     async with StandingGraph[Any, Any](build, runtime=runtime) as graph:
         found = await submitted(graph, kind)
         await at_rest(runtime)
+        count_references()
         assert [one() for one in found] == [None] * len(found)
 
 
@@ -210,4 +212,5 @@ async def test_a_late_result_is_not_dropped_under_the_mutex() -> None:
         go_on.set()
         await asyncio.wait([submit])
         assert await graph.submit(2)
+    count_references()
     assert seen == [True, True]
