@@ -65,6 +65,11 @@ class FlowProgram:
         return f"{self.topic}:shards"
 
     @property
+    def frontier_topic(self) -> str:
+        """The topic of hints that shards have done a step."""
+        return f"{self.topic}:frontier"
+
+    @property
     def has_exchange(self) -> bool:
         """Whether shards send each other messages within a step."""
         return len(self.stages) > 1

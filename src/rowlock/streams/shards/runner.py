@@ -39,6 +39,7 @@ from rowlock.streams.shards.replicas import Replicas
 from rowlock.streams.shards.steering import STEPS_TOGETHER_MAX, lowest, steered, steps_of
 from rowlock.streams.shards.steps.step_work import StepWork
 from rowlock.streams.shards.steps.timers import open_timers
+from rowlock.streams.shards.telling import Telling
 from rowlock.streams.shards.writing import StepWriter
 from rowlock.streams.state.cache import ShardCache
 
@@ -75,8 +76,9 @@ class FlowRunner:
         self._known = KnownFlow(program.tables, program.id)
         self._cutter = Cutter(program, transact)
         self._work = StepWork(program, transact)
+        self._telling = Telling(context.name, program.name)
         committer = Committer(program, context.leased, transact)
-        self._writer = StepWriter(program, committer, replica=replicas.id)
+        self._writer = StepWriter(program, committer, replica=replicas.id, telling=self._telling)
         self._dividing = Dividing(program, context, self._writer, replicas=replicas)
         self._woken = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -231,6 +233,7 @@ class FlowRunner:
         actions = self._actions(facts)
         for shard, action in actions.items():
             if action is NextAction.LEAVE:
+                self._telling.released(shard)
                 shard.drop()
                 # Whoever is to have it looks at once.
                 shard.leave(Apply(hint=self._program.shards_topic))
@@ -256,6 +259,7 @@ class FlowRunner:
             # Another replica was first.
             self._looks_at = 0.0
         else:
+            self._telling.cut(cut)
             self.context.hinter.hint_fetch(self._program.topic)
         return True
 
@@ -286,6 +290,9 @@ class FlowRunner:
             await known.look(connection, first=0 if first is None else first)
 
         await self.context.transact(look, purpose="look at a flow", writes=bool(closed))
+        for shard in closed:
+            if shard.is_open:
+                self._telling.opened(shard)
         self._looks_at = monotonic() + LOOK_EVERY_S
         return known.facts
 
@@ -332,10 +339,13 @@ class FlowRunner:
         return actions
 
     async def _end_steps(self, done: Sequence[Any]) -> None:
-        """Tell those who wait for results, and forget states that are too many."""
-        for name in {name for did in done for name in did.results}:
-            output = self._program.outputs[name]
-            self.context.hinter.hint_fetch(output.topic)
+        """Tell those who wait for steps and results, and forget states that are too many."""
+        outputs = {name for did in done for name in did.results}
+        topics = [self._program.outputs[name].topic for name in sorted(outputs)]
+        for topic in (self._program.frontier_topic, *topics):
+            # Of the whole process: consumers and services that wait know no manager.
+            if pipeline_hinter.reaches(topic):
+                pipeline_hinter.hint_fetch(topic)
         most = self._program.settings.cached_keys_max // max(1, len(self.shards))
         for shard in self.shards.values():
             for _, stage in shard.cache:

@@ -22,6 +22,7 @@ from rowlock.streams.shards.failures import StepFailures, is_to_park
 from rowlock.streams.shards.own_shard import OwnShard
 from rowlock.streams.shards.states import HeldState, StepDid, advance
 from rowlock.streams.shards.steps.steps_of import ShardDid, StepsOf
+from rowlock.streams.shards.telling import Telling
 from rowlock.streams.state.store import StateWrite
 
 logger = get_logger(__name__)
@@ -34,12 +35,16 @@ class StepWriter:
         program: the flow.
         committer: writes.
         replica: whose shards they are.
+        telling: of what it has written.
     """
 
-    def __init__(self, program: FlowProgram, committer: Committer, *, replica: UUID) -> None:
+    def __init__(
+        self, program: FlowProgram, committer: Committer, *, replica: UUID, telling: Telling
+    ) -> None:
         self._program = program
         self._committer = committer
         self._replica = replica
+        self._telling = telling
 
     def __repr__(self) -> str:
         return f"<StepWriter of {self._program.name}>"
@@ -79,7 +84,9 @@ class StepWriter:
         """Have a shard leave that cannot do `step`."""
         failures = shard.failures.with_failure(step)
         most = self._program.settings.failures_max
-        if is_to_park(failures, step, failures_max=most):
+        is_parked = is_to_park(failures, step, failures_max=most)
+        self._telling.failed(shard, step, text, is_parked=is_parked)
+        if is_parked:
             self._leave(shard, Park(text))
         else:
             values = {"failures": failures.failures, "failed_step": failures.failed_step}
@@ -94,9 +101,11 @@ class StepWriter:
         assert isinstance(state, HeldState)
         for step in range(state.at, did.step):
             shard.state = advance(shard.state, StepDid(step))
+        self._telling.replayed(shard, state.at, did.step)
         # Nothing but a checkpoint stands between the states here and those in the database.
         if did.differs is not None:
             text = f"step {did.step}: its replay came out otherwise: {did.differs}"
+            self._telling.failed(shard, did.step, text, is_parked=True)
             self._leave(shard, Park(text))
 
     def _write_of(self, did: ShardDid, cuts: Mapping[int, RecordedCut]) -> StepWrite:
@@ -165,3 +174,4 @@ class StepWriter:
         shard.failures = StepFailures()
         for state in write.states:
             shard.cache[state.name].dirty.discard(state.key)
+        self._telling.written(shard, write)
