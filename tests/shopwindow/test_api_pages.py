@@ -23,12 +23,7 @@ LISTED = (
     "rowlock.testing.simulation",
 )
 """Modules that list their public names."""
-WHOLE = (
-    "rowlock.events",
-    "rowlock.errors",
-    "rowlock.stream_errors",
-    "rowlock.streams.events",
-)
+WHOLE = ("rowlock.events", "rowlock.errors", "rowlock.stream_errors")
 """Modules of which each class is public."""
 _DIRECTIVE = re.compile(
     r"^::: (?P<path>[\w.]+)\n(?: +options:\n(?: +members:(?P<members> .+|(?:\n +- \w+)+)\n)?)?",

@@ -1,8 +1,10 @@
-"""What bulk writes ask of each database: many rows of one table, any table, in one statement.
+"""What bulk writes and reads ask of each database: many rows of one table, any table, in one
+statement.
 
 The one idea: the number of rows is no part of the statement, so that it is compiled and prepared
 once. Where the database has arrays, each column is one parameter; elsewhere the driver executes the
-statement for each row, which there costs no round trip.
+statement for each row, which there costs no round trip. What is read of many rows may come as
+columns, too: each is one value, so drivers make no object of a row.
 
 Nothing is executed here.
 """
@@ -59,6 +61,25 @@ class BulkDialect(ABC):
     @abstractmethod
     def among_parameter(self, values: Sequence[Any]) -> Any:
         """Return the value of the parameter of `is_among`."""
+
+    @abstractmethod
+    def gather(self, columns: Sequence[ColumnElement[Any]]) -> list[ColumnElement[Any]] | None:
+        """Return what selects each column of all rows of a subquery as one value, for `gathered`;
+        None if a type has no such value.
+
+        The rows of all of them stand in one order, that of the subquery as a rule: whoever needs it
+        has to look.
+        """
+
+    @abstractmethod
+    def gathered(self, value: Any) -> list[Any]:
+        """Return the values of a column that was selected by `gather`."""
+
+    @abstractmethod
+    def cannot_gather(self, error: Exception) -> bool:
+        """Return whether a statement failed since a value of `gather` was too large for the
+        database, or of a kind that it cannot gather.
+        """
 
 
 BULK: DialectPart[BulkDialect] = DialectPart("bulk", BulkDialect)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime, timedelta, timezone
 from enum import Enum, IntEnum, StrEnum
 from typing import TYPE_CHECKING
@@ -20,6 +21,7 @@ from rowlock.streams.computing.hashing import (
     bucket_of,
     hash_of,
     key_text,
+    key_texts,
 )
 
 if TYPE_CHECKING:
@@ -142,3 +144,34 @@ def test_keys_that_cannot_be_stored(key: Key) -> None:
     """The transaction of a whole step would fail in the database, without a word about the key."""
     with pytest.raises(ValueError, match="key"):
         key_text(key)
+
+
+@pytest.mark.parametrize(
+    "odd",
+    ["k" * 256, "a\0b", "\ud800", Mixed.A, True, 1.5, datetime(2026, 3, 1)],  # noqa: DTZ001
+    ids=repr,
+)
+def test_many_keys_are_judged_as_one_is(odd: Key) -> None:
+    """A key that no shard can take would come through in the company of others."""
+    try:
+        wanted = key_text(odd)
+    except (TypeError, ValueError) as error:
+        with pytest.raises(type(error)):
+            key_texts(["a", odd, "b"])
+    else:
+        texts = key_texts(["a", odd, "b"])
+        assert list(texts) == ["a", wanted, "b"]
+        assert {type(text) for text in texts} == {str}
+
+
+@given(st.lists(st.text(max_size=20) | st.integers() | st.uuids() | st.dates()))
+def test_texts_of_many_keys(keys: list[Key]) -> None:
+    """Keys of a batch would get other texts, and so other shards, than one by one."""
+
+    def texts(make: Callable[[], Sequence[str]]) -> Sequence[str] | type[Exception]:
+        try:
+            return list(make())
+        except (TypeError, ValueError) as error:
+            return type(error)
+
+    assert texts(lambda: key_texts(keys)) == texts(lambda: [key_text(key) for key in keys])

@@ -1,18 +1,21 @@
-"""Bulk writes on PostgreSQL: each column is one array, and ``unnest`` makes rows of them again."""
+"""Bulk writes and reads on PostgreSQL: each column is one array, and ``unnest`` makes rows of them
+again.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import ARRAY, Column, ColumnElement, Index, Table, any_, bindparam, select
+from sqlalchemy import ARRAY, Column, ColumnElement, Index, Table, any_, bindparam, func, select
 from sqlalchemy.dialects.postgresql import insert
 
 from rowlock.database.bulk_dialect import BulkDialect
 from rowlock.dialects.postgresql.arrays import unnested
-from rowlock.dialects.postgresql.column_kinds import unbounded
+from rowlock.dialects.postgresql.column_kinds import fits_array, unbounded
 
 _PREFIX = "bulk_"
+_PROGRAM_LIMIT_EXCEEDED = "54000"
 
 
 class PostgresqlBulk(BulkDialect):
@@ -46,3 +49,19 @@ class PostgresqlBulk(BulkDialect):
     def among_parameter(self, values: Sequence[Any]) -> Any:
         """Return a list."""
         return list(values)
+
+    def gather(self, columns: Sequence[ColumnElement[Any]]) -> list[ColumnElement[Any]] | None:
+        """Make an array of each column."""
+        if not all(fits_array(column.type) for column in columns):
+            return None
+        return [func.array_agg(column, type_=ARRAY(column.type)) for column in columns]
+
+    def gathered(self, value: Any) -> list[Any]:
+        """Return the array; that of no rows is null."""
+        return value or []
+
+    def cannot_gather(self, error: Exception) -> bool:
+        """Return whether an array would have more than 1 GB."""
+        raised = getattr(error, "orig", None)
+        code = getattr(raised, "sqlstate", None) or getattr(raised, "pgcode", None)
+        return str(code) == _PROGRAM_LIMIT_EXCEEDED

@@ -1,14 +1,29 @@
-"""Bulk writes on SQLite: one statement, executed for each row within the process; and values to be
-looked up as one JSON text, so that their number is no part of the statement.
+"""Bulk writes and reads on SQLite: one statement, executed for each row within the process; and
+values to be looked up, or read, as one JSON text, so that their number is no part of the statement.
 """
 
 from __future__ import annotations
 
 import json
+import sqlite3
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import Column, ColumnElement, Index, Table, Text, bindparam, column, func, select
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    ColumnElement,
+    Index,
+    Integer,
+    SmallInteger,
+    String,
+    Table,
+    Text,
+    bindparam,
+    column,
+    func,
+    select,
+)
 from sqlalchemy.dialects.sqlite import insert
 
 from rowlock.database.bulk_dialect import BulkDialect
@@ -40,6 +55,27 @@ class SqliteBulk(BulkDialect):
     def among_parameter(self, values: Sequence[Any]) -> Any:
         """Return a JSON array."""
         return json.dumps(list(values))
+
+    def gather(self, columns: Sequence[ColumnElement[Any]]) -> list[ColumnElement[Any]] | None:
+        """Make a JSON array of each column, which has whole numbers and texts as they are."""
+        if not all(type(column.type) in _AS_THEY_ARE for column in columns):
+            return None
+        return [func.json_group_array(column, type_=Text()) for column in columns]
+
+    def gathered(self, value: Any) -> list[Any]:
+        """Return the values of the JSON array."""
+        values: list[Any] = json.loads(value)
+        return values
+
+    def cannot_gather(self, error: Exception) -> bool:
+        """Return whether a text would be longer than the database was built for, or a column of
+        texts has bytes.
+        """
+        raised = getattr(error, "orig", None)
+        return isinstance(raised, sqlite3.DataError) or "JSON cannot hold" in str(raised)
+
+
+_AS_THEY_ARE = frozenset({Integer, BigInteger, SmallInteger, String, Text})
 
 
 def _values(parameter: str) -> ColumnElement[Any]:

@@ -29,8 +29,7 @@ def stream_graph(
     """Run the graph of `flow` in the block, and give its values as they come.
 
     The iterator raises what ends the run. Leaving the block ends the run, and waits until none of
-    its calls runs. Several tasks may read; one that still does when the block is left gets a
-    `GraphClosed`.
+    its calls runs.
 
     Args:
         flow: has no reader yet; the rest of its graph is complete.

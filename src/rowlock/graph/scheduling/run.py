@@ -152,16 +152,15 @@ class GraphRun:
             del error
 
     async def _run(self) -> None:
-        cancelled, is_prepared = None, False
+        cancelled = None
         try:
             await self._prepare()
-            is_prepared = True
         except asyncio.CancelledError as error:
             cancelled = error
             self.scheduler.stop(None)
         except BaseException as error:  # noqa: BLE001  # sources are closed nevertheless
             self.scheduler.stop(error)
-        for _ in self.scheduler.start(is_checked=is_prepared):
+        for _ in self.scheduler.start():
             try:
                 await asyncio.sleep(0)
             except asyncio.CancelledError as error:

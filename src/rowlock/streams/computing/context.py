@@ -16,7 +16,6 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 from rowlock.errors import PipelineError
 from rowlock.streams.computing.hashing import Key, key_text
-from rowlock.streams.computing.messages import Messages
 
 RESULTS_MAX = 100_000
 """Most results of a shard in a step."""
@@ -95,21 +94,23 @@ class StreamResult(NamedTuple):
     stored: str | Mapping[str, Any]
 
 
-class HandedOut(NamedTuple):
-    """How much a shard has handed out in a step.
+class Messages:
+    """Messages to one stage, as columns.
 
     Attributes:
-        results: how many.
-        messages: how many, to all stages.
-        message_bytes: how long they are.
+        keys: the texts of their keys.
+        texts: their own.
     """
 
-    results: int = 0
-    messages: int = 0
-    message_bytes: int = 0
+    __slots__ = ("keys", "texts")
 
+    def __init__(self) -> None:
+        self.keys: list[str] = []
+        self.texts: list[str] = []
 
-NOTHING_YET = HandedOut()
+    def cut_to(self, count: int) -> None:
+        """Drop all but the first ones."""
+        del self.keys[count:], self.texts[count:]
 
 
 @dataclass(slots=True)
@@ -121,25 +122,12 @@ class Effects:
         messages: to each later stage, by its name.
         timers: what was set, by key.
         message_bytes: how long all messages are.
-        before: what earlier stages of the shard have handed out in the step.
     """
 
     results: list[StreamResult]
     messages: dict[str, Messages]
     timers: dict[str, datetime]
     message_bytes: int = 0
-    before: HandedOut = NOTHING_YET
-
-    @property
-    def handed_out(self) -> HandedOut:
-        """How much the shard has handed out in the step, up to now."""
-        before = self.before
-        messages = sum(len(each.keys) for each in self.messages.values())
-        return HandedOut(
-            before.results + len(self.results),
-            before.messages + messages,
-            before.message_bytes + self.message_bytes,
-        )
 
     def mark(self) -> tuple[int, dict[str, int], int]:
         """Return where the effects end now."""
@@ -175,7 +163,6 @@ class StepContext:
         outputs: Mapping[str, ResultTarget[Any]],
         *,
         later: Mapping[str, MessageTarget[Any]],
-        before: HandedOut = NOTHING_YET,
     ) -> None:
         """Describe a step to the handler of a stage.
 
@@ -184,14 +171,13 @@ class StepContext:
             stage: the name of the stage.
             outputs: of the flow, by name.
             later: stages behind this one, by name.
-            before: what earlier stages of the shard have handed out in the step.
         """
         self.flow, self.number, self.now = step
         self._stage = stage
         self._outputs = outputs
         self._later = later
         self._key: str | None = None
-        self._effects: Effects | None = Effects([], {}, {}, before=before)
+        self._effects: Effects | None = Effects([], {}, {})
 
     def emit(
         self,
@@ -217,7 +203,7 @@ class StepContext:
         if self._outputs.get(output.name) is not output:
             msg = f"{output.name!r} is no output of the flow {self.flow!r}"
             raise ValueError(msg)
-        if effects.before.results + len(effects.results) >= RESULTS_MAX:
+        if len(effects.results) >= RESULTS_MAX:
             msg = f"more than {RESULTS_MAX} results of a shard in a step"
             raise ValueError(msg)
         named = self._key if key is None else key_text(key)
@@ -225,11 +211,6 @@ class StepContext:
 
     def send(self, stage: MessageTarget[T], key: Key, message: T) -> None:
         """Send a message to a later stage, where the shard of `key` gets it within this step.
-
-        Messages to one key come stage by stage; those of a handler by key in the order of the keys
-        that it had when it sent them, and for each of these as they were sent; those of a batch
-        handler in the order of their texts, since it has no key when it sends. So their order is
-        the same in every layout.
 
         Raises:
             TypeError: the message is of another type than the stage's.
@@ -246,7 +227,7 @@ class StepContext:
         Args:
             stage: of this flow, behind that of the handler.
             keys: one for each message.
-            messages: as many; of their order see `send`.
+            messages: in the order in which the shard of a key gets them.
 
         Raises:
             TypeError: a message is of another type than the stage's.
@@ -263,12 +244,13 @@ class StepContext:
             msg = f"{len(named)} keys for {len(texts)} messages"
             raise ValueError(msg)
         effects.message_bytes += sum(map(len, texts))
-        effects.messages.setdefault(stage.name, Messages()).add(self._key, named, texts)
-        handed_out = effects.handed_out
-        if handed_out.messages > MESSAGES_MAX:
+        sent = effects.messages.setdefault(stage.name, Messages())
+        sent.keys += named
+        sent.texts += texts
+        if sum(len(each.keys) for each in effects.messages.values()) > MESSAGES_MAX:
             msg = f"more than {MESSAGES_MAX} messages of a shard in a step"
             raise ValueError(msg)
-        if handed_out.message_bytes > MESSAGE_BYTES_MAX:
+        if effects.message_bytes > MESSAGE_BYTES_MAX:
             msg = f"messages of a shard in a step have more than {MESSAGE_BYTES_MAX} bytes"
             raise ValueError(msg)
 

@@ -17,9 +17,10 @@ SQLite has no SHA-256: a row without a bucket gets it where it is read.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, date, datetime
 from hashlib import sha256
-from typing import TypeAlias
+from typing import TypeAlias, cast
 from uuid import UUID
 
 BUCKETS: int = 1 << 16
@@ -59,6 +60,23 @@ def key_text(key: Key) -> str:
         msg = f"the key {text[:_SHOWN_CHARS_MAX]!r} has a character that no database can store"
         raise ValueError(msg)
     return text
+
+
+def key_texts(keys: Sequence[Key]) -> Sequence[str]:
+    """Return the texts of many keys, as `key_text` does of one; itself, if they are all texts.
+
+    Raises:
+        TypeError: as `key_text`.
+        ValueError: as `key_text`.
+    """
+    if not keys or set(map(type, keys)) != {str}:
+        return list(map(key_text, keys))
+    # Together, since nearly all are short and of ASCII: a call for each takes ten times as long.
+    texts = cast("Sequence[str]", keys)
+    joined = "".join(texts)
+    if joined.isascii() and "\0" not in joined and max(map(len, texts)) <= KEY_CHARS_MAX:
+        return texts
+    return list(map(key_text, keys))
 
 
 def _text_of(key: object) -> str:

@@ -1,25 +1,29 @@
-"""Reads the rows of a stream by position: those of a table, or a part of it."""
+"""Reads the rows of a stream by position, as columns: those of a table, or a part of it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from sqlalchemy import Column, ColumnElement, select
+from sqlalchemy import Column, ColumnElement, Integer, Select, bindparam, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from rowlock.streams.computing.buckets import BucketRange
-from rowlock.streams.computing.hashing import Key, key_text
+from rowlock.streams.computing.buckets import BucketRange, merged
+from rowlock.streams.computing.hashing import Key, key_text, key_texts
 from rowlock.streams.computing.rows import Decoder, SourceRows
+from rowlock.streams.gathered_query import GatheredQuery
 from rowlock.streams.inputs.high_water import HighWaterLook
 from rowlock.streams.inputs.source import Source
 from rowlock.streams.range_condition import has_all, in_ranges
 
 E = TypeVar("E")
 
+QUERIES_MAX = 16
+"""Most sets of ranges whose query is kept: they change when shards move."""
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, eq=False)
 class RowReader:
     """Where a stream has what, in one table.
 
@@ -42,15 +46,20 @@ class RowReader:
     pack: Callable[..., Sequence[Any]]
     decoder: Decoder[Any]
     rows: ColumnElement[bool] | None = None
+    _queries: dict[object, GatheredQuery] = field(default_factory=dict, init=False, repr=False)
 
     async def ahead(
         self, connection: AsyncConnection, *, after: int, upto: int, limit: int
     ) -> Sequence[int]:
         """Return the positions of the next rows, ascending; joins the caller's transaction."""
-        found = select(self.position).where(self.position > after, self.position <= upto)
-        if self.rows is not None:
-            found = found.where(self.rows)
-        return (await connection.scalars(found.order_by(self.position).limit(limit))).all()
+
+        def build() -> Select[Any]:
+            return self._in_step([self.position]).limit(bindparam("limit", type_=Integer()))
+
+        query = self._query("ahead", build)
+        given = {"after": after, "upto": upto, "limit": limit}
+        (positions,) = await query.columns(connection, given)
+        return sorted(positions)
 
     async def read(
         self,
@@ -66,30 +75,50 @@ class RowReader:
         Raises:
             ValueError: a row has a key that is none; the text names the row.
         """
-        bucket = self.bucket
-        given = (self.position, self.key, *(() if bucket is None else (bucket,)))
-        found = select(*given, *self.values).where(self.position > after, self.position <= upto)
-        if self.rows is not None:
-            found = found.where(self.rows)
-        if bucket is not None and not has_all(ranges):
-            found = found.where(in_ranges(bucket, ranges) | bucket.is_(None))
-        rows = (await connection.execute(found.order_by(self.position))).all()
-        columns: list[Sequence[Any]] = list(zip(*rows, strict=True)) or [()] * (
-            len(given) + len(self.values)
-        )
-        positions = columns[0]
+        given = (self.position, self.key, *(() if self.bucket is None else (self.bucket,)))
+        wanted = list(dict.fromkeys((*given, *self.values)))
+
+        def build() -> Select[Any]:
+            return self._own(self._in_step(wanted), ranges)
+
+        query = self._query(tuple(merged(ranges)), build)
+        found = in_order(await query.columns(connection, {"after": after, "upto": upto}))
+        columns = dict(zip(wanted, found, strict=True))
+        positions = columns[self.position]
         return SourceRows(
             self.source,
             positions,
-            [None] * len(rows) if bucket is None else columns[2],
-            self._texts(positions, columns[1]),
-            self.pack(*columns[len(given) :]),
+            [None] * len(positions) if self.bucket is None else columns[self.bucket],
+            self._texts(positions, columns[self.key]),
+            self.pack(*(columns[column] for column in self.values)),
             self.decoder,
         )
 
-    def _texts(self, positions: Sequence[int], keys: Sequence[Key]) -> list[str]:
+    def _query(self, key: object, build: Callable[[], Select[Any]]) -> GatheredQuery:
+        query = self._queries.get(key)
+        if query is None:
+            if len(self._queries) >= QUERIES_MAX:
+                self._queries.clear()
+            query = self._queries[key] = GatheredQuery(build())
+        return query
+
+    def _in_step(self, columns: Sequence[Column[Any]]) -> Select[Any]:
+        """Return the query for rows behind one position and up to another."""
+        found = select(*(column.label(f"c{n}") for n, column in enumerate(columns))).where(
+            self.position > bindparam("after", type_=self.position.type),
+            self.position <= bindparam("upto", type_=self.position.type),
+        )
+        return (found if self.rows is None else found.where(self.rows)).order_by(self.position)
+
+    def _own(self, found: Select[Any], ranges: Sequence[BucketRange]) -> Select[Any]:
+        bucket = self.bucket
+        if bucket is None or has_all(ranges):
+            return found
+        return found.where(in_ranges(bucket, ranges) | bucket.is_(None))
+
+    def _texts(self, positions: Sequence[int], keys: Sequence[Key]) -> Sequence[str]:
         try:
-            return list(map(key_text, keys))
+            return key_texts(keys)
         except (TypeError, ValueError):
             for position, key in zip(positions, keys, strict=True):
                 self._check(position, key)
@@ -101,6 +130,18 @@ class RowReader:
         except (TypeError, ValueError) as error:
             msg = f"the row at position {position} of {self.source} has no key: {error}"
             raise ValueError(msg) from error
+
+
+def in_order(columns: Sequence[Sequence[Any]]) -> Sequence[Sequence[Any]]:
+    """Return columns whose rows stand in the order of the first one, which has no value twice.
+
+    The rows came out of an ordered subquery, and so they nearly always do already.
+    """
+    first = columns[0]
+    if list(first) == sorted(first):
+        return columns
+    order = sorted(range(len(first)), key=first.__getitem__)
+    return [[column[index] for index in order] for column in columns]
 
 
 class RowSource(Source[E]):

@@ -1,11 +1,12 @@
-"""Computes one stage of the steps of one shard from what was read: nothing is read here.
+"""Computes the steps of one shard from what was read, and compares replays: nothing is read here.
 
 It runs in a thread, while the shard waits; so nothing else touches its states.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from operator import attrgetter
 from typing import Any
@@ -23,7 +24,7 @@ from rowlock.streams.outputs.output import ResultRow
 from rowlock.streams.program import FlowProgram
 from rowlock.streams.shards.failures import is_last_attempt
 from rowlock.streams.shards.own_shard import OwnShard
-from rowlock.streams.shards.steps.steps_of import ShardDid, StagesDone
+from rowlock.streams.shards.steps.steps_of import ShardDid, StepsOf
 from rowlock.streams.state.cache import StageCache
 
 
@@ -32,57 +33,59 @@ class StageComputing:
 
     Args:
         program: the flow.
-        number: of the stage.
+        stage: of the flow.
     """
 
-    def __init__(self, program: FlowProgram, number: int) -> None:
+    def __init__(self, program: FlowProgram, stage: StageHandler) -> None:
         self._program = program
-        self._number = number
-        self._stage: StageHandler = program.stages[number]
+        self._stage = stage
 
     def __repr__(self) -> str:
-        return f"<StageComputing of {self._program.name}, {self._stage.name}>"
+        return f"<StageComputing of {self._program.name}>"
 
-    def compute(self, did: ShardDid, events: Sequence[Sequence[SourceRows]]) -> None:
-        """Do the stage, up to the first step that fails.
+    def compute_shard(
+        self,
+        shard: OwnShard,
+        rows: Sequence[SourceRows],
+        steps: StepsOf,
+        *,
+        parts: Mapping[tuple[int, int], Any],
+    ) -> ShardDid:
+        """Return what a shard did, up to the first step that failed or came out otherwise.
 
         Args:
-            did: by the shard, in the stages before; it is added to, and the states in memory are
-                those behind these steps then.
-            events: of the shard, of each step, part by part.
+            shard: whose states are changed in memory.
+            rows: of the shard in all of these steps, source by source.
+            steps: that it does.
+            parts: what replays are compared with, by `lo` and step.
         """
-        for cut, own in zip(did.steps.cuts, events, strict=True):
+        did = ShardDid(shard, steps.cuts[0].step)
+        for cut, own in zip(steps.cuts, _by_step(rows, steps), strict=True):
             clock = stopwatch()
             began = clock()
             batch: EventBatch[Any] = EventBatch(own)
-            cache = did.shard.cache[self._stage.name]
+            cache = shard.cache[self._stage.name]
             due = cache.timers.due(cut.now)
-            done = did.done.setdefault(cut.step, StagesDone())
-            computed = None
+            part = None
             if len(batch) or due:
-                found = self._compute_step(did.shard, cut, batch, due=due, done=done)
-                if isinstance(found, PoisonedKey):
-                    self._has_failed(did, cut.step, found)
-                    return
-                computed = found
+                computed = self._compute_step(shard, cut, batch, due=due)
+                if isinstance(computed, PoisonedKey):
+                    did.poisoned = computed
+                    return did
+                part = _part(cut.step, computed, seconds=clock() - began)
                 keep(cache, computed, due)
-                self._hand_out(did, cut.step, computed)
-            done.add(computed, clock() - began)
-
-    def _has_failed(self, did: ShardDid, step: int, poisoned: PoisonedKey) -> None:
-        did.poisoned = poisoned
-        # States of several stages are behind different steps now: none of these can be written.
-        is_one_stage = len(self._program.stages) == 1
-        did.step = step if is_one_stage else did.steps.cuts[0].step
+                if not steps.is_replay:
+                    _add_results(did, computed, cut.step)
+                    did.parts.append(part)
+            if steps.is_replay:
+                did.differs = difference(part, parts.get((shard.range.lo, cut.step)))
+                if did.differs is not None:
+                    return did
+            did.step = cut.step + 1
+        return did
 
     def _compute_step(
-        self,
-        shard: OwnShard,
-        cut: RecordedCut,
-        batch: EventBatch[Any],
-        *,
-        due: Sequence[str],
-        done: StagesDone,
+        self, shard: OwnShard, cut: RecordedCut, batch: EventBatch[Any], *, due: Sequence[str]
     ) -> Computed | PoisonedKey:
         program, cache = self._program, shard.cache[self._stage.name]
         keys: Any = keys_of(self._stage, batch) if self._stage.kind == "fold" else batch.keys
@@ -97,37 +100,34 @@ class StageComputing:
             step=StepTime(program.name, cut.step, cut.now),
             shard=shard.range,
             is_last_attempt=is_last,
-            before=done.handed_out,
         )
 
-    def _hand_out(self, did: ShardDid, step: int, computed: Computed) -> None:
-        for name, messages in computed.messages.items():
-            did.sent.setdefault(name, {}).setdefault(step, {})[self._number] = messages
-        if not did.is_replay:
-            add_results(did, computed, step)
+
+def due_keys(shard: OwnShard, steps: StepsOf) -> list[str]:
+    """Return keys whose timer is due in one of these steps, as far as it is set by now."""
+    until = steps.cuts[-1].now
+    return [
+        key
+        for _, stage in shard.cache
+        if (earliest := stage.timers.earliest) is not None and earliest <= until
+        for key, at in stage.timers.known.items()
+        if at <= until
+    ]
 
 
-def finish(did: ShardDid) -> None:
-    """Make the records of steps all of whose stages are done; of a replay, compare them."""
-    lo = did.shard.range.lo
-    for step in did.steps.numbers:
-        if step >= did.step:
-            return
-        part = did.done[step].part(step)
-        if did.is_replay:
-            did.differs = difference(part, did.steps.parts.get((lo, step)))
-            if did.differs is not None:
-                did.step = step
-        elif part is not None:
-            did.parts.append(part)
-
-
-def due_keys(shard: OwnShard, stage: str, until: Any) -> list[str]:
-    """Return keys whose timer of a stage is due at `until`, as far as it is set by now."""
-    timers = shard.cache[stage].timers
-    if timers.earliest is None or timers.earliest > until:
-        return []
-    return [key for key, at in timers.known.items() if at <= until]
+def _by_step(rows: Sequence[SourceRows], steps: StepsOf) -> list[list[SourceRows]]:
+    """Return the rows of each step, source by source."""
+    if len(steps.cuts) == 1:
+        return [list(rows)]
+    divided: list[list[SourceRows]] = [[] for _ in steps.cuts]
+    for part in rows:
+        begin = 0
+        for own, cut in zip(divided, steps.cuts, strict=True):
+            end = bisect_right(part.positions, cut.upto[part.source], lo=begin)
+            if end > begin:
+                own.append(part.at(range(begin, end)))
+            begin = end
+    return divided
 
 
 def keep(cache: StageCache, computed: Computed, due: Sequence[str]) -> None:
@@ -136,6 +136,17 @@ def keep(cache: StageCache, computed: Computed, due: Sequence[str]) -> None:
     for key in due:
         if key not in computed.states:
             cache.timers.set(key, cache.states((key,))[key].timer_at)
+
+
+def _part(step: int, computed: Computed, *, seconds: float) -> PartRow:
+    return PartRow(
+        step,
+        computed.rows,
+        computed.input_digest,
+        len(computed.results),
+        computed.output_digest,
+        seconds,
+    )
 
 
 def difference(now: PartRow | None, then: Any) -> str | None:
@@ -152,15 +163,13 @@ def difference(now: PartRow | None, then: Any) -> str | None:
     return None
 
 
-def add_results(did: ShardDid, computed: Computed, step: int) -> None:
-    """Add the results of a stage behind those of the stages before."""
+def _add_results(did: ShardDid, computed: Computed, step: int) -> None:
     by_output = sorted(computed.results, key=attrgetter("output"))
     lo = did.shard.range.lo
     buckets: dict[str, int] = {}
     for name, results in groupby(by_output, key=attrgetter("output")):
         rows = did.results.setdefault(name, [])
-        first = sum(row.step == step for row in rows)
-        for seq, result in enumerate(results, first):
+        for seq, result in enumerate(results):
             bucket = lo
             if result.key is not None:
                 bucket = buckets.get(result.key) or buckets.setdefault(
