@@ -331,7 +331,9 @@ class GraphInterrupted(Refusal):
 
 
 class GraphClosed(Refusal):
-    """A standing graph was closed, or is being closed, and takes no value."""
+    """A standing graph was closed, or is being closed, and takes no value; or the block of a stream
+    was left, which gives none any more.
+    """
 
     def __init__(self, graph: str) -> None:
         super().__init__(f"the graph {graph!r} is closed")

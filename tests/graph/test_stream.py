@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+import gc
+import weakref
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
 
-from rowlock.graph import Graph
-from rowlock.graph.ports import OutputPort
-from rowlock.graph.scheduling.stream import stream_output
+from rowlock.errors import GraphClosed, GraphDeadlockError
+from rowlock.graph import Graph, stream_graph
+from rowlock.graph.ports import OutputPort, connect
+from rowlock.graph.scheduling.stream import StreamSink, StreamValues, stream_output
 from rowlock.testing import run_virtual, virtual_time
 
 from .nodes import Apply, Feed
@@ -51,6 +54,153 @@ async def test_slow_consumer_slows_the_graph() -> None:
             assert len(made) <= value + graph.items_max
             if value == 10:
                 break
+
+
+async def second_later(value: int) -> int:
+    """Take a second."""
+    await asyncio.sleep(1)
+    return value
+
+
+@pytest.mark.parametrize("pause_s", [0.5, 1, 3])
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda flow: flow.amap(second_later),
+        lambda flow: flow.amap(second_later, lanes=3, keep_order=True),
+        lambda flow: flow.amap(second_later, lanes=3),
+        lambda flow: flow.batch(2, within=1).unbatch(),
+    ],
+)
+@virtual_time
+async def test_calls_that_end_while_the_consumer_works(build: Any, pause_s: float) -> None:
+    """A stream with a slow consumer would be taken for a deadlock when a call ends meanwhile."""
+    found: list[int] = []
+    async with stream_graph(build(Graph().source(range(8)))) as values:
+        async for value in values:
+            found.append(value)
+            await asyncio.sleep(pause_s)
+    assert sorted(found) == list(range(8))
+
+
+async def test_value_that_was_taken_is_held_until_its_node_is_asked() -> None:
+    """A call that ends in a thread just then would find that nothing can go on."""
+    sink, output = StreamSink[int](), OutputPort[int]()
+    connect(output, sink.inputs[0])
+    sink.event(())
+    output.push(1)
+    sink.event(())
+    values = StreamValues("pages", sink, asyncio.create_task(asyncio.sleep(0)))
+    assert await anext(values) == 1
+    assert sink.is_open()
+    assert not output.can_push
+    sink.event(())
+    assert not sink.is_open()
+    assert output.can_push
+
+
+@virtual_time
+async def test_deadlock_is_found_while_the_consumer_works() -> None:
+    """A graph that cannot go on would seem to wait for its consumer, and that for the graph."""
+    whole, gathered = Graph().source(range(100)).duplicate(2)
+    async with stream_graph(whole.zip(gathered.batch(50).unbatch())) as values:
+        with pytest.raises(GraphDeadlockError):
+            await anext(values)
+
+
+@virtual_time
+async def test_consumer_may_give_up_waiting() -> None:
+    """A stream would be at its end after a timeout of its reader, and look complete."""
+    found: list[int] = []
+    timeouts = 0
+    async with stream_graph(Graph().source(range(4)).amap(second_later)) as values:
+        while len(found) < 4:
+            try:
+                found.append(await asyncio.wait_for(anext(values), 0.4))
+            except TimeoutError:
+                timeouts += 1
+        with pytest.raises(StopAsyncIteration):
+            await anext(values)
+    assert found == [0, 1, 2, 3]
+    assert timeouts == 8
+
+
+@virtual_time
+async def test_several_tasks_read_one_stream() -> None:
+    """A second reader would get an error of Python's, or a value twice."""
+    found: list[int] = []
+
+    async def read(values: AsyncIterator[int]) -> None:
+        async for value in values:
+            found.append(value)
+            await asyncio.sleep(value % 3)
+
+    async with stream_graph(Graph().source(range(50)).amap(second_later, lanes=4)) as values:
+        await asyncio.gather(*(read(values) for _ in range(5)))
+    assert sorted(found) == list(range(50))
+
+
+@virtual_time
+async def test_reader_of_a_stream_that_was_left() -> None:
+    """A task that still reads would seem to be cancelled, or to have read everything."""
+    async with stream_graph(Graph("pages").source(range(4)).amap(second_later)) as values:
+        reader = asyncio.create_task(anext(values))  # type: ignore[arg-type]  # it is a coroutine
+        await asyncio.sleep(0.5)
+    with pytest.raises(GraphClosed, match="'pages'"):
+        await reader
+    with pytest.raises(GraphClosed, match="'pages'"):
+        await anext(values)
+
+
+@virtual_time
+async def test_last_value_of_a_stream_that_was_left() -> None:
+    """A reader would take a stream for complete whose last value was thrown away."""
+    async with stream_graph(Graph().source([1]).amap(second_later)) as values:
+        await asyncio.sleep(2)
+    with pytest.raises(GraphClosed):
+        await anext(values)
+
+
+@virtual_time
+async def test_error_is_raised_each_time() -> None:
+    """A stream that failed would look complete to whoever asks again."""
+    async with stream_graph(Graph().source([0]).map(lambda x: 1 // x)) as values:
+        for _ in range(2):
+            with pytest.raises(ZeroDivisionError):
+                await anext(values)
+
+
+class Body:
+    """A value that a test looks for."""
+
+
+async def test_no_value_outlives_the_stream() -> None:
+    """A service would keep what its failed streams had in memory until the collector comes."""
+    seen: list[weakref.ref[Body]] = []
+
+    def fail(body: Body) -> Body:
+        if len(seen) == 3:
+            raise LookupError
+        return body
+
+    def bodies() -> Iterator[Body]:
+        for _ in range(9):
+            body = Body()
+            seen.append(weakref.ref(body))
+            yield body
+
+    async def read() -> None:
+        async with stream_graph(Graph().source(bodies(), on="loop").map(fail)) as values:
+            async for _ in values:
+                pass
+
+    gc.disable()
+    try:
+        with pytest.raises(LookupError):
+            await read()
+        assert [one() for one in seen] == [None] * 3
+    finally:
+        gc.enable()
 
 
 @virtual_time

@@ -187,7 +187,7 @@ GRAPH_BUGS = (
         "sources stay open if a run cannot begin",
         "graph/scheduling/run.py",
         "GraphRun._run",
-        "self.scheduler.start()",
+        "self.scheduler.start(is_checked=is_prepared)",
         "()",
         (f"{ENDS}::test_cancellation_at_each_suspension[1]",),
     ),

@@ -12,7 +12,6 @@ HOSTILE = "tests/graph/test_hostile_hosts.py"
 PORTS = "tests/graph/test_ports.py"
 RUN = "tests/graph/test_run.py"
 SCHEDULER = "tests/graph/test_scheduler.py"
-STREAM = "tests/graph/test_stream.py"
 
 GRAPH_LANE_BUGS = (
     Bug(
@@ -102,22 +101,6 @@ GRAPH_LANE_BUGS = (
         "edge.is_needed = False",
         "edge.is_needed = False; edge.source.notify(edge.changes)",
         (f"{PORTS}::test_pull_alone_asks_no_producer",),
-    ),
-    Bug(
-        "a stream that waits for its consumer is a deadlock",
-        "graph/scheduling/stream.py",
-        "StreamSink.is_open",
-        "bool(self._values)",
-        "False",
-        (f"{STREAM}::test_slow_consumer_slows_the_graph",),
-    ),
-    Bug(
-        "a run goes on without its consumer",
-        "graph/scheduling/stream.py",
-        "_left",
-        "if not run.done():",
-        "if False:",
-        (f"{STREAM}::test_consumer_that_leaves_ends_the_run",),
     ),
     Bug(
         "a call that was cancelled before it began is waited for",

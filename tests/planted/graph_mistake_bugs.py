@@ -43,6 +43,14 @@ GRAPH_MISTAKE_BUGS = (
         (f"{TOPOLOGY}::test_mistake_is_found",),
     ),
     Bug(
+        "lanes without a reader are prepared to hand on",
+        "graph/scheduling/scheduler.py",
+        "Scheduler.start",
+        " if is_checked else None",
+        "",
+        (f"{MISTAKES}::test_flow_without_a_reader_is_named",),
+    ),
+    Bug(
         "a coroutine that nothing awaits is a result",
         "graph/stock/maps.py",
         "MapProcessor.process",

@@ -25,9 +25,9 @@ NOTIFICATION_BUGS = (
     Bug(
         "a hint from another replica is passed on",
         NOTIFIER,
-        "Notifier._wake",
-        "wake(model_name)",
-        "hint_fetch(model_name) is None",
+        "Notifier._wake_here",
+        "self._hinter.wake(model_name)",
+        "self._hinter.hint_fetch(model_name) is None",
         (f"{NOTIFICATIONS}::test_a_hint_reaches_the_others_and_goes_no_further",),
     ),
     Bug(

@@ -23,7 +23,12 @@ LISTED = (
     "rowlock.testing.simulation",
 )
 """Modules that list their public names."""
-WHOLE = ("rowlock.events", "rowlock.errors", "rowlock.stream_errors")
+WHOLE = (
+    "rowlock.events",
+    "rowlock.errors",
+    "rowlock.stream_errors",
+    "rowlock.streams.events",
+)
 """Modules of which each class is public."""
 _DIRECTIVE = re.compile(
     r"^::: (?P<path>[\w.]+)\n(?: +options:\n(?: +members:(?P<members> .+|(?:\n +- \w+)+)\n)?)?",

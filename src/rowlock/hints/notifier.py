@@ -24,7 +24,7 @@ from rowlock.backoff import exponential
 from rowlock.clock import monotonic, rest
 from rowlock.database.notify_channel import NotificationChannel, is_payload, listening
 from rowlock.errors import describe
-from rowlock.hints.hinter import PipelineHinter
+from rowlock.hints.hinter import TOPIC_MARK, PipelineHinter, pipeline_hinter
 from rowlock.logs import get_logger
 from rowlock.supervisor import Supervisor
 
@@ -218,9 +218,16 @@ class Notifier:
     def _wake(self, model_name: str) -> None:
         # Only names that mean something here are remembered, or a flood of others would fill the
         # memory.
-        if self._hinter.wake(model_name):
+        if self._wake_here(model_name):
             self._received_again[model_name] = False
             asyncio.get_running_loop().call_later(WAKE_EVERY_S, self._listen_again, model_name)
+
+    def _wake_here(self, model_name: str) -> bool:
+        """Wake whoever listens; return whether there is anybody. Those who wait for a topic need no
+        manager, so the hinter of all managers knows them.
+        """
+        is_heard = self._hinter.wake(model_name)
+        return (TOPIC_MARK in model_name and pipeline_hinter.wake(model_name)) or is_heard
 
     def _listen_again(self, model_name: str) -> None:
         if self._received_again.pop(model_name):

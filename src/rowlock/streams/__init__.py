@@ -29,7 +29,7 @@ from rowlock.streams.migrations import (
 from rowlock.streams.outputs.consumers import StepOutput, StreamRow
 from rowlock.streams.outputs.output import Output
 from rowlock.streams.shards.layout import DynamicShards
-from rowlock.streams.stage import StreamStage
+from rowlock.streams.stage import ExchangeStage, StreamStage
 from rowlock.streams.streams import Streams
 
 __all__ = [
@@ -40,6 +40,7 @@ __all__ = [
     "EventBatch",
     "EventColumns",
     "EventLog",
+    "ExchangeStage",
     "Forget",
     "Output",
     "Source",

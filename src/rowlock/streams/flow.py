@@ -13,11 +13,10 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from rowlock.errors import ConfigurationError
 from rowlock.hints.hinter import hint_after_commit
 from rowlock.streams import commands
-from rowlock.streams.migrations import NAME_CHARS_MAX
 from rowlock.streams.outputs.output import Output
 from rowlock.streams.outputs.table_output import TableOutput
 from rowlock.streams.program import FlowProgram
-from rowlock.streams.stage import StreamStage
+from rowlock.streams.stage import Stages, StreamStage, check_name
 
 E = TypeVar("E")
 O = TypeVar("O")  # noqa: E741 - of an output
@@ -47,7 +46,7 @@ class StreamFlow(StreamStage[E]):
         Raises:
             ConfigurationError: it has no name, or no sources or too many.
         """
-        super().__init__(declared.name)
+        super().__init__(declared.name, Stages(declared.name))
         check_name(declared.name, "a flow")
         if not 1 <= len(declared.sources) <= SOURCES_MAX:
             count = len(declared.sources)
@@ -116,16 +115,16 @@ class StreamFlow(StreamStage[E]):
         """What replicas run; from now on nothing can be added to it.
 
         Raises:
-            ConfigurationError: the flow has no handler.
+            ConfigurationError: a stage has no handler, or two have handlers of one name.
         """
         if self._program is None:
-            if self._handler is None:
-                msg = (
-                    f"the flow {self.name!r} has no handler: decorate one with @{self.name}.by_key"
-                )
-                raise ConfigurationError(msg)
-            stage = replace(self._handler, outputs=dict(self.outputs))
-            self._program = replace(self._declared, stages=(stage,), outputs=dict(self.outputs))
+            outputs = dict(self.outputs)
+            self._program = replace(
+                self._declared,
+                stages=self._stages.complete(outputs),
+                exchanges=self._stages.exchanges,
+                outputs=outputs,
+            )
         return self._program
 
     def hint_after_commit(self, session: AsyncSession) -> None:
@@ -201,17 +200,3 @@ class StreamFlow(StreamStage[E]):
             How many there were.
         """
         return await commands.unpark(session, self._declared, shard)
-
-
-def check_name(name: object, of: str) -> None:
-    """Refuse what is no name.
-
-    Raises:
-        ConfigurationError: it is no text, empty, too long, or has a slash.
-    """
-    if not isinstance(name, str) or not name or len(name) > NAME_CHARS_MAX or "/" in name:
-        msg = (
-            f"the name of {of} is a text of 1 to {NAME_CHARS_MAX} characters without '/', not"
-            f" {name!r:.100}"
-        )
-        raise ConfigurationError(msg)

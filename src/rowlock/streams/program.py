@@ -13,6 +13,7 @@ from rowlock.streams.inputs.source import Source
 from rowlock.streams.outputs.output import Output
 from rowlock.streams.settings import FlowSettings
 from rowlock.streams.shards.layout import DynamicShards
+from rowlock.streams.stage import ExchangeStage
 from rowlock.streams.tables import StreamTables, key_of
 
 
@@ -30,6 +31,7 @@ class FlowProgram:
         code_version: which version of the host's code this is, as it says itself.
         sources: by their names, in the order in which they were declared.
         stages: in the order in which a step passes them.
+        exchanges: what handlers send to, of each stage behind the first.
         outputs: by their names.
         shards: how many there are to be.
         checkpoint: how often states are written.
@@ -42,6 +44,7 @@ class FlowProgram:
     code_version: str
     sources: Mapping[str, Source[Any]]
     stages: Sequence[StageHandler]
+    exchanges: Sequence[ExchangeStage[Any]]
     outputs: Mapping[str, Output[Any]]
     shards: int | DynamicShards
     checkpoint: Checkpoint
@@ -65,6 +68,11 @@ class FlowProgram:
         return f"{self.topic}:shards"
 
     @property
+    def frontier_topic(self) -> str:
+        """The topic of hints that shards have done a step."""
+        return f"{self.topic}:frontier"
+
+    @property
     def has_exchange(self) -> bool:
         """Whether shards send each other messages within a step."""
         return len(self.stages) > 1
@@ -81,6 +89,7 @@ class FlowProgram:
         for stage in self.stages:
             state = "no state" if stage.codec is None else stage.codec.name
             lines.append(f"stage {stage.name} {stage.kind} {state}")
+        lines += [f"exchange {each.name} {each.codec.name}" for each in self.exchanges]
         lines += [f"output {output.fingerprint()}" for output in self.outputs.values()]
         return "\n".join(lines)
 

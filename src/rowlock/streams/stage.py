@@ -1,11 +1,18 @@
-"""A stage of a flow: where a host registers the handler that gets its events."""
+"""A stage of a flow: where a host registers the handler that gets its events.
+
+The first stage is the flow itself, whose events are the rows of its sources. Each further one gets
+the messages that earlier ones send: they go by their keys to the shards that own these, within the
+step.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Generic, Literal, TypeVar, overload
 
 from rowlock.errors import ConfigurationError
+from rowlock.streams.computing.context import ResultTarget
 from rowlock.streams.computing.encoding import Codec
 from rowlock.streams.computing.handlers import (
     BatchHandler,
@@ -14,9 +21,14 @@ from rowlock.streams.computing.handlers import (
     StageHandler,
     StatelessKeyHandler,
 )
+from rowlock.streams.migrations import NAME_CHARS_MAX
 
 E = TypeVar("E")
 S = TypeVar("S")
+F = TypeVar("F")
+
+STAGES_MAX = 8
+"""Most stages of a flow."""
 
 Poison = Literal["park", "dead_letter"]
 StatelessBatchHandler = BatchHandler[E, Any]
@@ -29,9 +41,11 @@ class StreamStage(Generic[E]):
         flow_name: of the flow.
     """
 
-    def __init__(self, flow_name: str) -> None:
+    def __init__(self, flow_name: str, stages: Stages) -> None:
         self.flow_name = flow_name
         self._handler: StageHandler | None = None
+        self._stages = stages
+        stages.add(self)
 
     @overload
     def by_key(
@@ -75,6 +89,22 @@ class StreamStage(Generic[E]):
         """
         return self._register("batch", state, "park")
 
+    def exchange(self, name: str, type: type[F]) -> ExchangeStage[F]:  # noqa: A002
+        """Add a stage behind all others that there are: handlers of these send it messages
+        (`StepContext.send`), each of which goes to the shard of its key, within the step.
+
+        Args:
+            name: of the stage, within the flow.
+            type: of the messages.
+
+        Raises:
+            ConfigurationError: the name is taken or none, the flow runs already, or it has
+                `STAGES_MAX` stages.
+            TypeError: values of this type cannot be stored.
+        """
+        check_name(name, "an exchange")
+        return ExchangeStage(self.flow_name, name, type, stages=self._stages)
+
     def _register(self, kind: HandlerKind, state: Any, poison: Poison) -> Any:
         codec = None if state is None else Codec(state)
 
@@ -89,3 +119,110 @@ class StreamStage(Generic[E]):
             return call
 
         return register
+
+
+class ExchangeStage(StreamStage[F]):
+    """A stage that gets messages; made by `StreamStage.exchange`.
+
+    Attributes:
+        name: its own, within the flow.
+        codec: writes and reads the messages.
+    """
+
+    def __init__(self, flow_name: str, name: str, type_: type[F], *, stages: Stages) -> None:
+        self.name = name
+        self.codec: Codec[F] = Codec(type_)
+        super().__init__(flow_name, stages)
+
+    def __repr__(self) -> str:
+        return f"<ExchangeStage {self.flow_name}/{self.name}>"
+
+    def message_texts(self, messages: Sequence[F]) -> list[str]:
+        """Return the texts of messages.
+
+        Raises:
+            TypeError: one of them is of another type.
+            ValueError: one of them is too long.
+        """
+        return self.codec.encode_many(messages)
+
+
+class Stages:
+    """The stages of one flow, in the order in which a step passes them.
+
+    Attributes:
+        flow_name: of the flow.
+        is_complete: the flow runs; nothing can be added.
+    """
+
+    def __init__(self, flow_name: str) -> None:
+        self.flow_name = flow_name
+        self.is_complete = False
+        self._stages: list[StreamStage[Any]] = []
+
+    @property
+    def exchanges(self) -> tuple[ExchangeStage[Any], ...]:
+        """All but the first."""
+        return tuple(stage for stage in self._stages if isinstance(stage, ExchangeStage))
+
+    def add(self, stage: StreamStage[Any]) -> None:
+        """Add a stage behind the others.
+
+        Raises:
+            ConfigurationError: as `StreamStage.exchange`.
+        """
+        flow = f"the flow {self.flow_name!r}"
+        if self.is_complete:
+            raise ConfigurationError(f"{flow} runs already: declare its exchanges before")
+        if len(self._stages) >= STAGES_MAX:
+            raise ConfigurationError(f"{flow} has more than {STAGES_MAX} stages")
+        names = {each.name for each in self.exchanges}
+        if isinstance(stage, ExchangeStage) and stage.name in names:
+            raise ConfigurationError(f"{flow} has an exchange {stage.name!r} already")
+        self._stages.append(stage)
+
+    def complete(self, outputs: Mapping[str, ResultTarget[Any]]) -> tuple[StageHandler, ...]:
+        """Return the handlers, each with what it may emit and send to; from now on nothing can be
+        added.
+
+        Raises:
+            ConfigurationError: a stage has no handler, or two handlers have one name.
+        """
+        handlers = [self._handler_of(stage) for stage in self._stages]
+        names = [handler.name for handler in handlers]
+        twice = [name for name in names if names.count(name) > 1]
+        if twice:
+            raise ConfigurationError(
+                f"two stages of the flow {self.flow_name!r} have a handler named {twice[0]!r}:"
+                " states belong to the name, so rename one"
+            )
+        self.is_complete = True
+        exchanges = self.exchanges
+        return tuple(
+            replace(
+                handler,
+                outputs=outputs,
+                later={each.name: each for each in exchanges[number:]},
+            )
+            for number, handler in enumerate(handlers)
+        )
+
+    def _handler_of(self, stage: StreamStage[Any]) -> StageHandler:
+        if stage._handler is None:
+            name = stage.name if isinstance(stage, ExchangeStage) else self.flow_name
+            raise ConfigurationError(f"{name!r} has no handler: decorate one with @{name}.by_key")
+        return stage._handler
+
+
+def check_name(name: object, of: str) -> None:
+    """Refuse what is no name.
+
+    Raises:
+        ConfigurationError: it is no text, empty, too long, or has a slash.
+    """
+    if not isinstance(name, str) or not name or len(name) > NAME_CHARS_MAX or "/" in name:
+        msg = (
+            f"the name of {of} is a text of 1 to {NAME_CHARS_MAX} characters without '/', not"
+            f" {name!r:.100}"
+        )
+        raise ConfigurationError(msg)

@@ -10,7 +10,7 @@ from rowlock.errors import ConfigurationError
 from rowlock.pipelines.pipeline import Pipeline
 from rowlock.streams.computing.hashing import Key
 from rowlock.streams.cutting.plan import Checkpoint
-from rowlock.streams.flow import StreamFlow, check_name
+from rowlock.streams.flow import StreamFlow
 from rowlock.streams.inputs.event_log import KEEP_DEFAULT, EventLog
 from rowlock.streams.inputs.source import Source
 from rowlock.streams.inputs.table_source import event_table
@@ -18,6 +18,7 @@ from rowlock.streams.program import FlowProgram
 from rowlock.streams.settings import FlowKeywords, flow_settings
 from rowlock.streams.shards.layout import DynamicShards, check_number
 from rowlock.streams.shards.pipeline import FlowPipeline
+from rowlock.streams.stage import check_name
 from rowlock.streams.tables import StreamTables
 
 E = TypeVar("E")
@@ -114,6 +115,7 @@ class Streams:
             version,
             _sources_of(name, sources),
             stages=(),
+            exchanges=(),
             outputs={},
             shards=shards,
             checkpoint=checkpoint,

@@ -175,6 +175,27 @@ def test_flow_is_no_graph() -> None:
         asyncio.run(run_graph(flow))
 
 
+OPEN: list[Callable[[Flow[Any]], Any]] = [
+    lambda flow: flow.map(str),
+    lambda flow: flow.map(str, lanes=3),
+    lambda flow: flow.amap(awaited).amap(awaited, lanes=2),
+    lambda flow: flow.map(str).batch(2),
+    lambda flow: flow.map(str).duplicate(2)[0].sink(print),
+    lambda flow: flow.map(str, lanes=2).split(bool)[1].sink(print),
+]
+
+
+@pytest.mark.parametrize("build", OPEN)
+async def test_flow_without_a_reader_is_named(build: Callable[[Flow[Any]], Any]) -> None:
+    """A host that forgot the sink of one branch would read an error about an attribute."""
+    graph, ends = Graph("test"), list[Any]()
+    graph.on_end(ends.append)
+    build(graph.source([1]))
+    with pytest.raises(GraphError, match=r"is not connected: end each flow with sink") as raised:
+        await run_graph(graph)
+    assert ends == [raised.value]
+
+
 @pytest.mark.parametrize(
     ("function", "is_one"),
     [

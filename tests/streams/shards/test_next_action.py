@@ -15,12 +15,11 @@ from rowlock.streams.shards.states import Pause, Paused, Run, ShardState, Stop, 
 FLOW = FlowView(next_step=9, may_cut=True, shards_wanted=4)
 QUIET = replace(FLOW, may_cut=False)
 WIDE = replace(FLOW, shards_wanted=8)
-EXCHANGING = replace(FLOW, has_exchange=True)
 
 
-def shard(version: int) -> ShardView:
+def shard(version: int, *, has_sent: bool = False) -> ShardView:
     """One of four shards."""
-    return ShardView(BucketRange(0, BUCKETS // 4), version)
+    return ShardView(BucketRange(0, BUCKETS // 4), version, has_sent)
 
 
 @pytest.mark.parametrize(
@@ -40,7 +39,6 @@ def shard(version: int) -> ShardView:
         (Stop(7, 7, 8), FLOW, 5, NextAction.RUN),
         (Stop(8, 7, 8), FLOW, 5, NextAction.WRITE),
         (Stop(8, 7, 8), FLOW, 8, NextAction.LEAVE),
-        (Stop(8, 7, 8), EXCHANGING, 8, NextAction.LEAVE),
         (Stop(6, 7, 6), FLOW, 5, NextAction.WRITE),
     ],
     ids=str,
@@ -57,8 +55,6 @@ def test_next(state: ShardState, flow: FlowView, version: int, action: NextActio
         (Run(9, 7), WIDE, 9, NextAction.SPLIT),
         (Run(7, 7), WIDE, 5, NextAction.WRITE),
         (Run(6, 7), WIDE, 6, NextAction.REPLAY),
-        (Run(7, 7), replace(WIDE, has_exchange=True), 7, NextAction.SPLIT),
-        (Run(7, 7), replace(WIDE, has_exchange=True), 5, NextAction.RUN),
         (Pause(7, 7), WIDE, 7, NextAction.RUN),
         (Stop(7, 7, 7), WIDE, 7, NextAction.LEAVE),
         (Run(7, 7), replace(FLOW, shards_wanted=2), 7, NextAction.RUN),
@@ -66,15 +62,19 @@ def test_next(state: ShardState, flow: FlowView, version: int, action: NextActio
     ids=str,
 )
 def test_split(state: ShardState, flow: FlowView, version: int, action: NextAction) -> None:
-    """A replay would span a split, or in an exchanging flow the others would wait for messages of
-    a range that is no more.
-    """
+    """A replay would span a split."""
     assert next_action(state, flow, shard(version)) is action
+
+
+@pytest.mark.parametrize("version", [5, 7])
+def test_a_range_that_has_sent_is_not_split(version: int) -> None:
+    """Messages would come twice: those of the range, and those of its halves."""
+    assert next_action(Run(7, 7), WIDE, shard(version, has_sent=True)) is NextAction.RUN
 
 
 @pytest.mark.parametrize(
     ("state", "flow"),
-    [(Run(10, 7), FLOW), (Run(5, 10), FLOW), (Pause(10, 7), FLOW), (Stop(8, 7, 8), EXCHANGING)],
+    [(Run(10, 7), FLOW), (Run(5, 10), FLOW), (Pause(10, 7), FLOW)],
 )
 def test_impossible(state: ShardState, flow: FlowView) -> None:
     """After a partial restore a shard would wait for ever for steps that it has done."""

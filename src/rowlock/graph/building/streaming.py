@@ -29,7 +29,8 @@ def stream_graph(
     """Run the graph of `flow` in the block, and give its values as they come.
 
     The iterator raises what ends the run. Leaving the block ends the run, and waits until none of
-    its calls runs.
+    its calls runs. Several tasks may read; one that still does when the block is left gets a
+    `GraphClosed`.
 
     Args:
         flow: has no reader yet; the rest of its graph is complete.

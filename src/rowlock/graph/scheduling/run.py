@@ -152,15 +152,16 @@ class GraphRun:
             del error
 
     async def _run(self) -> None:
-        cancelled = None
+        cancelled, is_prepared = None, False
         try:
             await self._prepare()
+            is_prepared = True
         except asyncio.CancelledError as error:
             cancelled = error
             self.scheduler.stop(None)
         except BaseException as error:  # noqa: BLE001  # sources are closed nevertheless
             self.scheduler.stop(error)
-        for _ in self.scheduler.start():
+        for _ in self.scheduler.start(is_checked=is_prepared):
             try:
                 await asyncio.sleep(0)
             except asyncio.CancelledError as error:

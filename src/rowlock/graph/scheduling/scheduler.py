@@ -80,8 +80,13 @@ class Scheduler:
         self._closers: list[Node] = []
         self._first: list[Node] = []
 
-    def start(self) -> Iterator[None]:
-        """Have the nodes without outputs asked, in their order, step by step; `advance` does it."""
+    def start(self, *, is_checked: bool = True) -> Iterator[None]:
+        """Have the nodes without outputs asked, in their order, step by step; `advance` does it.
+
+        Args:
+            is_checked: False for a graph that may have ports without an edge, whose run was stopped
+                because of that: its lanes hand nothing on.
+        """
         spreads: dict[Node, Spread | None] = {}
         for node in reversed(self._graph.nodes):
             processor = node.processor
@@ -91,7 +96,7 @@ class Scheduler:
                 self._open.append(processor)
             if type(processor).closing is not Processor.closing:
                 self._closers.append(node)
-            node.hand = hand_of(node, spreads)
+            node.hand = hand_of(node, spreads) if is_checked else None
             if not processor.outputs:
                 self._first.append(node)
             if not node.index % CHECKED_AT_ONCE:

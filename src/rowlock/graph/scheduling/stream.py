@@ -1,7 +1,7 @@
 """`stream_output`: the values of one output as an asynchronous iterator, with back pressure.
 
 The last node of such a graph holds one value for the consumer, and asks for the next only when that
-was read. So a slow consumer slows the graph down, and one that leaves ends it.
+was taken. So a slow consumer slows the graph down, and one that leaves ends it.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any, Generic, TypeVar
 
 from rowlock.containment import contained_task
+from rowlock.errors import GraphClosed
 from rowlock.graph.building.topology import Topology
 from rowlock.graph.ports import OutputPort, Port
 from rowlock.graph.processor import NodeStatus, Processor
@@ -23,50 +24,92 @@ T = TypeVar("T")
 
 
 class StreamSink(Processor, Generic[T]):
-    """Holds the next value for a consumer in the event loop that this is made in."""
+    """Holds the next value for a consumer in the event loop that this is made in.
+
+    Attributes:
+        values: what the consumer may take; one value at most.
+        is_taken: it has taken that. The node knows so only when it is asked, and holds the value
+            until then: a call that ends in between would otherwise find that nothing can go on.
+        is_ready: set when the consumer is to look.
+    """
 
     def __init__(self) -> None:
         """Hold nothing yet."""
         super().__init__(inputs=1, name="stream")
+        self.values: deque[T] = deque()
+        self.is_taken = False
+        self.is_ready = asyncio.Event()
+        self._is_held = False
         self._loop = asyncio.get_running_loop()
-        self._values: deque[T] = deque()
-        self._is_ready = asyncio.Event()
 
     def event(self, changed: Sequence[Port]) -> NodeStatus:
-        """Move a value to where the consumer reads it."""
+        """Move a value to where the consumer takes it."""
+        del changed
         input_ = self.inputs[0]
-        if not self._values:
-            if input_.has_data:
-                self._values.append(input_.pull())
-                self.merged += 1
-                with suppress(RuntimeError):  # the loop is closed, and its consumer is gone
-                    self._loop.call_soon_threadsafe(self._is_ready.set)
-            elif input_.is_finished:
-                return NodeStatus.FINISHED
-            else:
-                input_.need()
+        if self.is_taken:
+            self.is_taken = self._is_held = False
+        if self._is_held:
+            return NodeStatus.NEED_DATA
+        if input_.has_data:
+            self._is_held = True
+            self.values.append(input_.pull())
+            self.merged += 1
+            with suppress(RuntimeError):  # the loop is closed, and its consumer is gone
+                self._loop.call_soon_threadsafe(self.is_ready.set)
+        elif input_.is_finished:
+            return NodeStatus.FINISHED
+        else:
+            input_.need()
         return NodeStatus.NEED_DATA
 
     def is_open(self) -> bool:
-        """Return whether the consumer has a value to read, after which the graph goes on."""
-        return bool(self._values)
+        """Return whether there is a value for the consumer, after which the graph goes on."""
+        return self._is_held
 
-    def forget(self) -> None:
-        """Drop the value that was not read. Not done by `clear`: the run may end before that."""
-        self._values.clear()
 
-    async def values(self, run: asyncio.Task[Any]) -> AsyncIterator[T]:
-        """Yield the values of `run` until it ends, then raise what ended it."""
-        run.add_done_callback(lambda _task: self._is_ready.set())
-        while True:
-            await self._is_ready.wait()
-            self._is_ready.clear()
-            while self._values:
-                yield self._values.popleft()
-                self.wake()
-            if run.done():
-                await run
-                return
+class StreamValues(AsyncIterator[T]):
+    """The values of a run, for any number of tasks. Not a generator: one whose reader gives up
+    waiting is at its end, and one that is read by two tasks fails.
+    """
+
+    def __init__(self, graph: str, sink: StreamSink[T], run: asyncio.Task[Any]) -> None:
+        """Give what `run` brings to `sink`."""
+        self._graph = graph
+        self._sink = sink
+        self._run: asyncio.Task[Any] | None = run
+        run.add_done_callback(lambda _task: sink.is_ready.set())
+
+    async def __anext__(self) -> T:
+        """Return the next value.
+
+        Raises:
+            StopAsyncIteration: there are no more.
+            GraphClosed: the block of the stream was left.
+            Exception: whatever ended the run, each time.
+        """
+        sink = self._sink
+        while not sink.values:
+            self._check_run()
+            sink.is_ready.clear()
+            await sink.is_ready.wait()
+        value = sink.values.popleft()
+        sink.is_taken = True
+        sink.wake()
+        return value
+
+    def _check_run(self) -> None:
+        # No frame of the error may refer to the run, which refers to the error.
+        if self._run is None or self._run.cancelled():
+            raise GraphClosed(self._graph)
+        if self._run.done():
+            self._run.result()
+            raise StopAsyncIteration
+
+    def leave(self) -> None:
+        """Give no more values, and drop the one that was not taken."""
+        self._run = None
+        self._sink.values.clear()
+        self._sink.is_ready.set()
 
 
 @asynccontextmanager
@@ -76,7 +119,8 @@ async def stream_output(
     """Run `graph` in the block, and give the values of its last open output.
 
     The iterator raises what ends the run. Leaving the block ends the run, and waits until none of
-    its calls runs; what the iterator has not raised by then is thrown away with its values.
+    its calls runs; what the iterator has not raised by then is thrown away with its values. Tasks
+    that still read get a `GraphClosed`.
 
     Args:
         graph: complete but for `output`.
@@ -91,13 +135,14 @@ async def stream_output(
     graph.connect(output, sink.inputs[0])
     graph.begin_run()
     run = contained_task(run_with(graph, settings), name=f"rowlock: stream {graph.name}")
-    values = sink.values(run)
+    values = StreamValues(graph.name, sink, run)
     try:
         yield values
     finally:
-        await _left(run)
-        await values.aclose()  # type: ignore[attr-defined]  # it is a generator
-        sink.forget()
+        try:
+            await _left(run)
+        finally:
+            values.leave()
 
 
 async def _left(run: asyncio.Task[Any]) -> None:

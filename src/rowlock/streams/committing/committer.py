@@ -14,6 +14,7 @@ from uuid import UUID
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
 from rowlock.database.bulk_dialect import BULK
+from rowlock.errors import LeaseLost
 from rowlock.leases.lasting.fence import Fenced, fence
 from rowlock.rows.leased_table import LeasedTable
 from rowlock.streams.committing.step_write import StepWrite
@@ -56,8 +57,14 @@ class Committer:
     def __repr__(self) -> str:
         return f"<Committer of {self._program.name}>"
 
-    async def commit(self, writes: Sequence[StepWrite]) -> frozenset[UUID]:
+    async def commit(
+        self, writes: Sequence[StepWrite], *, together: bool = False
+    ) -> frozenset[UUID]:
         """Write the steps of shards in one transaction.
+
+        Args:
+            writes: of different shards.
+            together: all of them are written, or none.
 
         Returns:
             The tokens of those that are written. The others are held no longer, or their rows say
@@ -68,9 +75,17 @@ class Committer:
         """
 
         async def work(session: AsyncSession, connection: AsyncConnection) -> frozenset[UUID]:
-            return await self._write(connection, writes)
+            tokens = await self._write(connection, writes)
+            lost = [one.item for one in writes if one.item.lock_token not in tokens]
+            if together and lost:
+                # What its shard sent in memory is part of what the others write.
+                raise lost[0].lease_lost()
+            return tokens
 
-        return await self._transact(work, purpose="write steps")
+        try:
+            return await self._transact(work, purpose="write steps")
+        except LeaseLost:
+            return frozenset()
 
     async def _write(
         self, connection: AsyncConnection, writes: Sequence[StepWrite]

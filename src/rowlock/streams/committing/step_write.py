@@ -62,3 +62,8 @@ class StepWrite:
     parts: list[PartRow] = field(default_factory=list)
     results: dict[str, list[ResultRow]] = field(default_factory=dict)
     states: list[StateWrite] = field(default_factory=list)
+
+    @property
+    def is_version(self) -> bool:
+        """Whether the states of the step that comes next are written."""
+        return self.version == self.step

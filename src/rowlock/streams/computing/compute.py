@@ -19,7 +19,9 @@ from rowlock.stream_errors import WrongShardError
 from rowlock.streams.computing.batch import EventBatch, Groups, grouped, grouped_by
 from rowlock.streams.computing.buckets import BucketRange
 from rowlock.streams.computing.context import (
+    NOTHING_YET,
     Effects,
+    HandedOut,
     StepContext,
     StepTime,
     StreamResult,
@@ -30,6 +32,7 @@ from rowlock.streams.computing.context import (
 from rowlock.streams.computing.digests import Digest
 from rowlock.streams.computing.handlers import FORGET, StageHandler
 from rowlock.streams.computing.hashing import bucket_of, key_text
+from rowlock.streams.computing.messages import SentMessages
 from rowlock.streams.computing.rows import SourceRows, input_digest
 
 
@@ -46,20 +49,6 @@ class KeyState(NamedTuple):
 
 
 NO_STATE = KeyState()
-
-
-class SentMessages(NamedTuple):
-    """Messages to one later stage, as columns, in the order in which they were sent.
-
-    Attributes:
-        keys: the texts of their keys.
-        buckets: of their keys.
-        texts: their own.
-    """
-
-    keys: list[str]
-    buckets: list[int]
-    texts: list[str]
 
 
 class DeadLetter(NamedTuple):
@@ -112,6 +101,7 @@ class Computed:
         results: in the order in which they were emitted.
         messages: to later stages, by the name of the stage.
         dead_letters: of keys that failed.
+        handed_out: how much the shard has handed out in the step, up to this stage.
     """
 
     rows: int
@@ -121,6 +111,7 @@ class Computed:
     results: list[StreamResult]
     messages: dict[str, SentMessages]
     dead_letters: list[DeadLetter] = field(default_factory=list)
+    handed_out: HandedOut = NOTHING_YET
 
 
 States: TypeAlias = Mapping[str, KeyState]
@@ -143,6 +134,7 @@ def compute(
     step: StepTime,
     shard: BucketRange,
     is_last_attempt: bool = False,
+    before: HandedOut = NOTHING_YET,
 ) -> Computed | PoisonedKey:
     """Return what follows from the events of a shard in one stage of a step.
 
@@ -154,17 +146,19 @@ def compute(
         shard: its buckets.
         is_last_attempt: keys that fail are set aside with their events, if the stage has dead
             letters. In a replay it is always so: what failed then is to fail again.
+        before: what earlier stages of the shard have handed out in the step.
     """
     due = due_keys(states, step.now)
     batch = batch.with_timers(due)
-    context = StepContext(step, stage.name, stage.outputs, later=stage.later)
+    context = StepContext(step, stage.name, stage.outputs, later=stage.later, before=before)
     moves = stage.dead_letters and is_last_attempt
     run = _Run(stage, batch, states, context=context, step=step, moves=moves)
     failed = run.batch(shard) if stage.kind == "batch" else run.by_key()
     if failed is not None:
         return failed
     effects = end_context(context)
-    messages = {name: _with_buckets(m.keys, m.texts) for name, m in effects.messages.items()}
+    is_batch = stage.kind == "batch"
+    messages = {name: each.ordered(is_batch) for name, each in effects.messages.items()}
     return Computed(
         len(batch),
         input_digest(batch.parts),
@@ -173,6 +167,7 @@ def compute(
         effects.results,
         messages,
         run.dead,
+        effects.handed_out,
     )
 
 
@@ -184,11 +179,6 @@ def due_keys(states: States, now: datetime) -> list[str]:
         if state.timer_at is not None and state.timer_at <= now
     ]
     return [key for _, key in sorted(due)]
-
-
-def _with_buckets(keys: list[str], texts: list[str]) -> SentMessages:
-    buckets = {key: bucket_of(key) for key in dict.fromkeys(keys)}
-    return SentMessages(keys, [buckets[key] for key in keys], texts)
 
 
 def _groups_of(stage: StageHandler, batch: EventBatch[Any]) -> Groups[Any]:

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 from rowlock.errors import PipelineError
 from rowlock.streams.computing.hashing import Key, key_text
+from rowlock.streams.computing.messages import Messages
 
 RESULTS_MAX = 100_000
 """Most results of a shard in a step."""
@@ -94,23 +95,21 @@ class StreamResult(NamedTuple):
     stored: str | Mapping[str, Any]
 
 
-class Messages:
-    """Messages to one stage, as columns.
+class HandedOut(NamedTuple):
+    """How much a shard has handed out in a step.
 
     Attributes:
-        keys: the texts of their keys.
-        texts: their own.
+        results: how many.
+        messages: how many, to all stages.
+        message_bytes: how long they are.
     """
 
-    __slots__ = ("keys", "texts")
+    results: int = 0
+    messages: int = 0
+    message_bytes: int = 0
 
-    def __init__(self) -> None:
-        self.keys: list[str] = []
-        self.texts: list[str] = []
 
-    def cut_to(self, count: int) -> None:
-        """Drop all but the first ones."""
-        del self.keys[count:], self.texts[count:]
+NOTHING_YET = HandedOut()
 
 
 @dataclass(slots=True)
@@ -122,12 +121,25 @@ class Effects:
         messages: to each later stage, by its name.
         timers: what was set, by key.
         message_bytes: how long all messages are.
+        before: what earlier stages of the shard have handed out in the step.
     """
 
     results: list[StreamResult]
     messages: dict[str, Messages]
     timers: dict[str, datetime]
     message_bytes: int = 0
+    before: HandedOut = NOTHING_YET
+
+    @property
+    def handed_out(self) -> HandedOut:
+        """How much the shard has handed out in the step, up to now."""
+        before = self.before
+        messages = sum(len(each.keys) for each in self.messages.values())
+        return HandedOut(
+            before.results + len(self.results),
+            before.messages + messages,
+            before.message_bytes + self.message_bytes,
+        )
 
     def mark(self) -> tuple[int, dict[str, int], int]:
         """Return where the effects end now."""
@@ -163,6 +175,7 @@ class StepContext:
         outputs: Mapping[str, ResultTarget[Any]],
         *,
         later: Mapping[str, MessageTarget[Any]],
+        before: HandedOut = NOTHING_YET,
     ) -> None:
         """Describe a step to the handler of a stage.
 
@@ -171,13 +184,14 @@ class StepContext:
             stage: the name of the stage.
             outputs: of the flow, by name.
             later: stages behind this one, by name.
+            before: what earlier stages of the shard have handed out in the step.
         """
         self.flow, self.number, self.now = step
         self._stage = stage
         self._outputs = outputs
         self._later = later
         self._key: str | None = None
-        self._effects: Effects | None = Effects([], {}, {})
+        self._effects: Effects | None = Effects([], {}, {}, before=before)
 
     def emit(
         self,
@@ -203,7 +217,7 @@ class StepContext:
         if self._outputs.get(output.name) is not output:
             msg = f"{output.name!r} is no output of the flow {self.flow!r}"
             raise ValueError(msg)
-        if len(effects.results) >= RESULTS_MAX:
+        if effects.before.results + len(effects.results) >= RESULTS_MAX:
             msg = f"more than {RESULTS_MAX} results of a shard in a step"
             raise ValueError(msg)
         named = self._key if key is None else key_text(key)
@@ -211,6 +225,11 @@ class StepContext:
 
     def send(self, stage: MessageTarget[T], key: Key, message: T) -> None:
         """Send a message to a later stage, where the shard of `key` gets it within this step.
+
+        Messages to one key come stage by stage; those of a handler by key in the order of the keys
+        that it had when it sent them, and for each of these as they were sent; those of a batch
+        handler in the order of their texts, since it has no key when it sends. So their order is
+        the same in every layout.
 
         Raises:
             TypeError: the message is of another type than the stage's.
@@ -227,7 +246,7 @@ class StepContext:
         Args:
             stage: of this flow, behind that of the handler.
             keys: one for each message.
-            messages: in the order in which the shard of a key gets them.
+            messages: as many; of their order see `send`.
 
         Raises:
             TypeError: a message is of another type than the stage's.
@@ -244,13 +263,12 @@ class StepContext:
             msg = f"{len(named)} keys for {len(texts)} messages"
             raise ValueError(msg)
         effects.message_bytes += sum(map(len, texts))
-        sent = effects.messages.setdefault(stage.name, Messages())
-        sent.keys += named
-        sent.texts += texts
-        if sum(len(each.keys) for each in effects.messages.values()) > MESSAGES_MAX:
+        effects.messages.setdefault(stage.name, Messages()).add(self._key, named, texts)
+        handed_out = effects.handed_out
+        if handed_out.messages > MESSAGES_MAX:
             msg = f"more than {MESSAGES_MAX} messages of a shard in a step"
             raise ValueError(msg)
-        if effects.message_bytes > MESSAGE_BYTES_MAX:
+        if handed_out.message_bytes > MESSAGE_BYTES_MAX:
             msg = f"messages of a shard in a step have more than {MESSAGE_BYTES_MAX} bytes"
             raise ValueError(msg)
 

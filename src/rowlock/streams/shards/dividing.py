@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rowlock.pipelines.context import PipelineContext
 from rowlock.pipelines.outcomes import Delete
+from rowlock.streams.computing.buckets import BucketRange
 from rowlock.streams.computing.hashing import BUCKETS
 from rowlock.streams.program import FlowProgram
 from rowlock.streams.shards import layout
@@ -44,14 +46,17 @@ class Dividing:
     def __repr__(self) -> str:
         return f"<Dividing of {self._program.name}>"
 
-    async def write_and_divide(self, actions: dict[OwnShard, NextAction]) -> bool:
-        """Write versions, split and join, where shards have done all that is cut; return whether
-        there was something.
+    async def write_and_divide(self, actions: Mapping[OwnShard, NextAction]) -> bool:
+        """Write versions, split and join, where that is next; return whether there was something.
+
+        No range changes between the first message of a step and the end of the step, and no replay
+        spans a change: it is made where the state is written.
         """
         to_write = [shard for shard, action in actions.items() if action is NextAction.WRITE]
-        to_write += self._to_write_before_joining(actions)
+        siblings = self._siblings(actions)
+        to_write += [shard for pair in siblings for shard in pair if shard.version != shard.step]
         if to_write:
-            await self._writer.write_versions(to_write)
+            await self._write(to_write, actions)
             return True
         for shard, action in actions.items():
             if action is NextAction.SPLIT:
@@ -59,34 +64,43 @@ class Dividing:
                 shard.drop()
                 self._context.hinter.hint_fetch(self._program.shards_topic)
                 return True
-        return await self._join(actions)
+        for lower, upper in siblings:
+            if await self._resharding.join(lower, upper):
+                upper.leave(Delete())
+            lower.drop()
+            upper.drop()
+        return bool(siblings)
 
-    def _narrow(self, actions: dict[OwnShard, NextAction]) -> list[OwnShard]:
-        """Return shards that may be joined as far as their state goes."""
+    async def _write(
+        self, shards: Sequence[OwnShard], actions: Mapping[OwnShard, NextAction]
+    ) -> None:
+        if not any(shard.is_unrecorded for shard in shards):
+            await self._writer.write_versions(shards)
+            return
+        # Who begins anew at an earlier version needs the messages of all others again.
+        together = [shard for shard in actions if shard.is_unrecorded]
+        if all(shard.at == shard.step for shard in together):
+            await self._writer.write_versions(together, together=True)
+            return
+        # Some have written a step that others have not: their states cannot be written now. Behind
+        # messages that are recorded, each can be written alone.
+        self._writer.memory_from = 1 + max(shard.step for shard in together)
+        for shard in together:
+            shard.drop()
+
+    def _siblings(self, actions: Mapping[OwnShard, NextAction]) -> list[tuple[OwnShard, OwnShard]]:
+        """Return the pairs that are to be joined, and are at one step."""
         width = BUCKETS // self._replicas.wanted
-        return [
-            shard
+        narrow: dict[BucketRange, OwnShard] = {
+            shard.range: shard
             for shard, action in actions.items()
-            if action in (NextAction.CUT, NextAction.WAIT)
+            if action in (NextAction.RUN, NextAction.CUT, NextAction.WAIT)
             and isinstance(shard.state, Run)
             and shard.range.width < width
-        ]
-
-    def _to_write_before_joining(self, actions: dict[OwnShard, NextAction]) -> list[OwnShard]:
-        if self._program.has_exchange:
-            return []
-        return [shard for shard in self._narrow(actions) if shard.version != shard.step]
-
-    async def _join(self, actions: dict[OwnShard, NextAction]) -> bool:
-        narrow = {shard.range: shard for shard in self._narrow(actions)}
-        rows = [
-            layout.HeldShard(each, "here", shard.step, shard.version)
-            for each, shard in narrow.items()
-        ]
-        for lower, upper in layout.joins(rows, self._replicas.wanted):
-            first, second = narrow[lower.range], narrow[upper.range]
-            if await self._resharding.join(first, second):
-                second.leave(Delete())
-            first.drop()
-            second.drop()
-        return bool(rows) and any(not shard.is_open for shard in narrow.values())
+            and shard.doing is None
+            and not shard.view.has_sent
+        }
+        # Where both are here and at one step, their states are as good as written.
+        rows = [layout.HeldShard(each, "here", one.at, one.at) for each, one in narrow.items()]
+        found = layout.joins(rows, self._replicas.wanted)
+        return [(narrow[lower.range], narrow[upper.range]) for lower, upper in found]

@@ -45,13 +45,11 @@ class FlowView:
         next_step: the first step that is not cut.
         may_cut: the flow runs, and the last look found something to cut.
         shards_wanted: how many shards there are to be; a power of two.
-        has_exchange: shards send each other messages within a step.
     """
 
     next_step: int
     may_cut: bool
     shards_wanted: int
-    has_exchange: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,18 +59,19 @@ class ShardView:
     Attributes:
         range: its buckets.
         version: the step at the start of which the written state is.
+        has_sent: messages of the step that it does next are recorded as those of this range.
     """
 
     range: BucketRange
     version: int
+    has_sent: bool = False
 
 
 def next_action(state: ShardState, flow: FlowView, shard: ShardView) -> NextAction:
     """Return what the loop does next, at its top.
 
     Raises:
-        ShardStateError: the shard is further than the flow has cut, or was to stop in an exchanging
-            flow where no checkpoint is.
+        ShardStateError: the shard is further than the flow has cut.
         StepPassedError: it is further than where it was to stop.
     """
     match state:
@@ -81,24 +80,19 @@ def next_action(state: ShardState, flow: FlowView, shard: ShardView) -> NextActi
         case Paused():
             return NextAction.WAIT
         case Stop():
-            return _of_stop(state, flow, shard)
+            return _of_stop(state, shard)
         case Run() | Pause():
             return _of_run(state, flow, shard)
         case _:
             assert_never(state)
 
 
-def _of_stop(state: Stop, flow: FlowView, shard: ShardView) -> NextAction:
+def _of_stop(state: Stop, shard: ShardView) -> NextAction:
     if state.at > state.end:
         raise StepPassedError(at=state.at, end=state.end)
     if state.at < state.end:
         return NextAction.REPLAY if is_replay(state) else NextAction.RUN
-    if shard.version == state.at:
-        return NextAction.LEAVE
-    if flow.has_exchange:
-        # The others could not replay their steps without the messages of this one.
-        raise ShardStateError(f"a shard with exchanges stops at {state.at}, where no checkpoint is")
-    return NextAction.WRITE
+    return NextAction.LEAVE if shard.version == state.at else NextAction.WRITE
 
 
 def _of_run(state: Run | Pause, flow: FlowView, shard: ShardView) -> NextAction:
@@ -107,12 +101,10 @@ def _of_run(state: Run | Pause, flow: FlowView, shard: ShardView) -> NextAction:
         raise ShardStateError(msg)
     if is_replay(state):
         return NextAction.REPLAY
-    if isinstance(state, Run) and shard.range.width * flow.shards_wanted > BUCKETS:
-        if shard.version == state.at:
-            return NextAction.SPLIT
-        # An exchanging flow splits right behind a checkpoint of all shards, which will come.
-        if not flow.has_exchange:
-            return NextAction.WRITE
+    is_wide = shard.range.width * flow.shards_wanted > BUCKETS
+    # Halves of a range that has sent would send the same again.
+    if isinstance(state, Run) and is_wide and not shard.has_sent:
+        return NextAction.SPLIT if shard.version == state.at else NextAction.WRITE
     if state.at < flow.next_step:
         return NextAction.RUN
     return NextAction.CUT if isinstance(state, Run) and flow.may_cut else NextAction.WAIT

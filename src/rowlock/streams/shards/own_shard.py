@@ -12,7 +12,7 @@ from rowlock.streams.computing.buckets import BucketRange
 from rowlock.streams.cutting.plan import ShardProgress
 from rowlock.streams.shards.failures import StepFailures
 from rowlock.streams.shards.next_action import ShardView
-from rowlock.streams.shards.states import Claimed, ShardState, Stopped, advance
+from rowlock.streams.shards.states import Claimed, HeldState, ShardState, Stopped, advance
 from rowlock.streams.state.cache import ShardCache
 
 
@@ -30,7 +30,11 @@ class OwnShard:
         snapshot: of the older version that is kept; None if there is none.
         failures: what its row says of failures.
         cache: its states in memory.
+        sent: step and name of each stage that it has sent messages to through the database.
         is_open: all of the above are as its row says; otherwise it has to be read.
+        is_unrecorded: it has done steps since its version whose messages stayed in memory, so
+            nobody could do them again without all others.
+        doing: the steps that are under way.
     """
 
     item: PipelineItem[Any]
@@ -42,7 +46,10 @@ class OwnShard:
     version: int = 0
     snapshot: int | None = None
     failures: StepFailures = field(default_factory=StepFailures)
+    sent: set[tuple[int, str]] = field(default_factory=set)
     is_open: bool = False
+    is_unrecorded: bool = False
+    doing: object = None
 
     @property
     def is_leaving(self) -> bool:
@@ -50,9 +57,16 @@ class OwnShard:
         return self.outcome.done()
 
     @property
+    def at(self) -> int:
+        """The step that it does next."""
+        assert isinstance(self.state, HeldState)
+        return self.state.at
+
+    @property
     def view(self) -> ShardView:
         """What the decision about the next action needs."""
-        return ShardView(self.range, self.version)
+        has_sent = any(step == self.at for step, _ in self.sent)
+        return ShardView(self.range, self.version, has_sent=has_sent)
 
     @property
     def progress(self) -> ShardProgress:
@@ -60,18 +74,19 @@ class OwnShard:
         return ShardProgress(self.step, timer_at=self.cache.earliest_timer)
 
     def open(self, row: Any, cache: ShardCache) -> None:
-        """Begin anew with what the shard's row says."""
+        """Begin anew with what the shard's row says; what it has sent is to be read."""
         self.range = BucketRange(row.lo, row.hi)
         self.step, self.version, self.snapshot = row.step, row.version, row.snapshot
         self.failures = StepFailures(row.failures, row.failed_step)
-        self.cache = cache
+        self.cache, self.sent = cache, set()
         self.state = advance(Stopped(), Claimed(row.version, row.step))
         self.is_open = True
 
     def drop(self) -> None:
         """Forget what is in memory: nobody knows whether it is what the database has."""
         self.state = Stopped()
-        self.is_open = False
+        self.is_open = self.is_unrecorded = False
+        self.doing = None
 
     def leave(self, outcome: Outcome) -> None:
         """Have `process` of the lease return `outcome`."""

@@ -16,12 +16,12 @@ from rowlock.pipelines.outcomes import Outcome, Park, Retry
 from rowlock.streams.committing.committer import Committer
 from rowlock.streams.committing.step_write import StepWrite
 from rowlock.streams.computing.hashing import bucket_of
-from rowlock.streams.cutting.flow_view import RecordedCut
 from rowlock.streams.program import FlowProgram
 from rowlock.streams.shards.failures import StepFailures, is_to_park
 from rowlock.streams.shards.own_shard import OwnShard
-from rowlock.streams.shards.states import HeldState, StepDid, advance
-from rowlock.streams.shards.steps.steps_of import ShardDid, StepsOf
+from rowlock.streams.shards.states import StepDid, advance
+from rowlock.streams.shards.steps.steps_of import ShardDid
+from rowlock.streams.shards.telling import Telling
 from rowlock.streams.state.store import StateWrite
 
 logger = get_logger(__name__)
@@ -34,52 +34,99 @@ class StepWriter:
         program: the flow.
         committer: writes.
         replica: whose shards they are.
+        telling: of what it has written.
+
+    Attributes:
+        memory_from: messages of steps before this one do not stay in memory: the database has
+            refused what some shard wrote, and each is to write alone.
     """
 
-    def __init__(self, program: FlowProgram, committer: Committer, *, replica: UUID) -> None:
+    def __init__(
+        self, program: FlowProgram, committer: Committer, *, replica: UUID, telling: Telling
+    ) -> None:
         self._program = program
         self._committer = committer
         self._replica = replica
+        self._telling = telling
+        self.memory_from = 0
 
     def __repr__(self) -> str:
         return f"<StepWriter of {self._program.name}>"
 
-    async def write(self, steps: Sequence[StepsOf], done: Sequence[ShardDid]) -> None:
+    async def write(self, done: Sequence[ShardDid]) -> None:
         """Write what shards did, and have those leave that failed.
+
+        Where messages stayed in memory, all write it, or none does.
 
         Raises:
             Exception: an error of the database that passes; it may have been written.
         """
-        cuts = {cut.step: cut for each in steps for cut in each.cuts}
-        replays = {shard for each in steps if each.is_replay for shard in each.shards}
-        writes = {}
+        together = [did for did in done if did.steps.in_memory]
+        if any(did.has_failed or not did.shard.is_open for did in together):
+            self._give_up(together)
+            together = []
+        others = [did for did in done if not did.steps.in_memory]
+        for dids in (together, others):
+            writes = {did.shard: self._write_of(did) for did in dids if self._is_new(did)}
+            if writes:
+                await self._commit(writes, together=dids is together)
+        for did in together:
+            self._note_memory(did)
         for did in done:
-            shard = did.shard
-            if shard in replays:
-                self._replayed(did)
-            elif did.step > shard.step:
-                writes[shard] = self._write_of(did, cuts)
-        if writes:
-            await self._commit(writes)
-        for did in done:
-            if did.poisoned is not None and did.shard.is_open:
-                self.failed(did.shard, did.step, did.poisoned.text)
+            if did.has_failed and did.shard.is_open:
+                self._has_failed(did)
 
-    async def write_versions(self, shards: Sequence[OwnShard]) -> None:
+    def _is_new(self, did: ShardDid) -> bool:
+        """Note what was done again; return whether there is something to be written."""
+        if did.is_replay:
+            first = did.shard.at
+            for step in range(first, did.step):
+                did.shard.state = advance(did.shard.state, StepDid(step))
+            self._telling.replayed(did.shard, first, did.step)
+        return did.step > did.shard.step
+
+    def _give_up(self, together: Sequence[ShardDid]) -> None:
+        """Drop what shards have in memory that did steps in vain."""
+        for did in together:
+            if not did.has_failed:
+                did.shard.drop()
+
+    def _note_memory(self, did: ShardDid) -> None:
+        """Note that nobody can do steps again without the others, unless they are behind the
+        version.
+        """
+        shard = did.shard
+        shard.is_unrecorded = shard.is_open and shard.version < shard.at
+
+    def _has_failed(self, did: ShardDid) -> None:
+        if did.poisoned is not None:
+            self.failed(did.shard, did.poisoned.step, did.poisoned.text)
+        else:
+            # Nothing but a checkpoint stands between the states here and those in the database.
+            text = f"step {did.step}: its replay came out otherwise: {did.differs}"
+            self._telling.failed(did.shard, did.step, text, is_parked=True)
+            self._leave(did.shard, Park(text))
+
+    async def write_versions(self, shards: Sequence[OwnShard], *, together: bool = False) -> None:
         """Write the states of shards as of the step that each does next.
+
+        Args:
+            shards: which ones.
+            together: all of them, or none.
 
         Raises:
             Exception: as `write`.
         """
-        await self._commit(
-            {shard: self._write_of(ShardDid(shard, shard.step), {}) for shard in shards}
-        )
+        writes = {shard: self._version_of(shard) for shard in shards}
+        await self._commit(writes, together=together)
 
     def failed(self, shard: OwnShard, step: int, text: str) -> None:
         """Have a shard leave that cannot do `step`."""
         failures = shard.failures.with_failure(step)
         most = self._program.settings.failures_max
-        if is_to_park(failures, step, failures_max=most):
+        is_parked = is_to_park(failures, step, failures_max=most)
+        self._telling.failed(shard, step, text, is_parked=is_parked)
+        if is_parked:
             self._leave(shard, Park(text))
         else:
             values = {"failures": failures.failures, "failed_step": failures.failed_step}
@@ -89,35 +136,33 @@ class StepWriter:
         shard.drop()
         shard.leave(outcome)
 
-    def _replayed(self, did: ShardDid) -> None:
-        shard, state = did.shard, did.shard.state
-        assert isinstance(state, HeldState)
-        for step in range(state.at, did.step):
-            shard.state = advance(shard.state, StepDid(step))
-        # Nothing but a checkpoint stands between the states here and those in the database.
-        if did.differs is not None:
-            text = f"step {did.step}: its replay came out otherwise: {did.differs}"
-            self._leave(shard, Park(text))
-
-    def _write_of(self, did: ShardDid, cuts: Mapping[int, RecordedCut]) -> StepWrite:
+    def _write_of(self, did: ShardDid) -> StepWrite:
         shard = did.shard
-        own = [cuts[step] for step in range(shard.step, did.step)]
-        writes_states = not own or any(cut.is_checkpoint for cut in own)
+        own = [cut for cut in did.steps.cuts if shard.step <= cut.step < did.step]
+        writes_states = any(cut.is_checkpoint for cut in own)
         snapshots = [cut.step + 1 for cut in own if cut.is_snapshot]
-        write = StepWrite(
+        write = self._empty(shard, did.step)
+        write.snapshot = snapshots[-1] if snapshots else shard.snapshot
+        write.parts, write.results = did.parts, did.results
+        if writes_states:
+            write.version, write.states = did.step, self._dirty(shard, version=did.step)
+        return write
+
+    def _version_of(self, shard: OwnShard) -> StepWrite:
+        write = self._empty(shard, shard.step)
+        write.version, write.states = shard.step, self._dirty(shard, version=shard.step)
+        return write
+
+    def _empty(self, shard: OwnShard, step: int) -> StepWrite:
+        return StepWrite(
             shard.item,
             shard.range,
             before=shard.step,
-            step=did.step,
-            version=did.step if writes_states else shard.version,
-            snapshot=snapshots[-1] if snapshots else shard.snapshot,
+            step=step,
+            version=shard.version,
+            snapshot=shard.snapshot,
             replica=self._replica,
-            parts=did.parts,
-            results=did.results,
         )
-        if writes_states:
-            write.states = self._dirty(shard, version=did.step)
-        return write
 
     def _dirty(self, shard: OwnShard, *, version: int) -> list[StateWrite]:
         # What is written belongs to the step behind an earlier snapshot, whose values stay.
@@ -127,13 +172,13 @@ class StepWriter:
             for key, state in stage.states(sorted(stage.dirty)).items()
         ]
 
-    async def _commit(self, writes: Mapping[OwnShard, StepWrite]) -> None:
+    async def _commit(self, writes: Mapping[OwnShard, StepWrite], *, together: bool) -> None:
         try:
-            tokens = await self._committer.commit(list(writes.values()))
+            tokens = await self._committer.commit(list(writes.values()), together=together)
         except Exception as error:
             if is_transient(error):
                 raise
-            await self._refused(writes, error)
+            await self._refused(writes, error, together=together)
             return
         for shard, write in writes.items():
             if write.item.lock_token in tokens:
@@ -141,8 +186,19 @@ class StepWriter:
             else:
                 shard.drop()
 
-    async def _refused(self, writes: Mapping[OwnShard, StepWrite], error: Exception) -> None:
-        """Find the shard whose results the database refuses, and write the others without it."""
+    async def _refused(
+        self, writes: Mapping[OwnShard, StepWrite], error: Exception, *, together: bool
+    ) -> None:
+        """Find the shard whose results the database refuses, and write the others without it.
+
+        What all write or none does is done again, with messages that are recorded: then each writes
+        alone.
+        """
+        if together:
+            self.memory_from = 1 + max(write.step for write in writes.values())
+            for shard in writes:
+                shard.drop()
+            return
         if len(writes) == 1:
             ((shard, write),) = writes.items()
             logger.warning(
@@ -156,12 +212,16 @@ class StepWriter:
             self.failed(shard, write.before, f"step {write.before}: {describe(error)}")
             return
         for shard, write in writes.items():
-            await self._commit({shard: write})
+            await self._commit({shard: write}, together=False)
 
     def _written(self, shard: OwnShard, write: StepWrite) -> None:
         for step in range(write.before, write.step):
             shard.state = advance(shard.state, StepDid(step))
         shard.step, shard.version, shard.snapshot = write.step, write.version, write.snapshot
         shard.failures = StepFailures()
+        shard.sent = {(step, stage) for step, stage in shard.sent if step >= write.step}
+        if shard.version == shard.step:
+            shard.is_unrecorded = False
         for state in write.states:
             shard.cache[state.name].dirty.discard(state.key)
+        self._telling.written(shard, write)

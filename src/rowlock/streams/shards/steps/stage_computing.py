@@ -1,12 +1,11 @@
-"""Computes the steps of one shard from what was read, and compares replays: nothing is read here.
+"""Computes one stage of the steps of one shard from what was read: nothing is read here.
 
 It runs in a thread, while the shard waits; so nothing else touches its states.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import groupby
 from operator import attrgetter
 from typing import Any
@@ -24,7 +23,7 @@ from rowlock.streams.outputs.output import ResultRow
 from rowlock.streams.program import FlowProgram
 from rowlock.streams.shards.failures import is_last_attempt
 from rowlock.streams.shards.own_shard import OwnShard
-from rowlock.streams.shards.steps.steps_of import ShardDid, StepsOf
+from rowlock.streams.shards.steps.steps_of import ShardDid, StagesDone
 from rowlock.streams.state.cache import StageCache
 
 
@@ -33,59 +32,57 @@ class StageComputing:
 
     Args:
         program: the flow.
-        stage: of the flow.
+        number: of the stage.
     """
 
-    def __init__(self, program: FlowProgram, stage: StageHandler) -> None:
+    def __init__(self, program: FlowProgram, number: int) -> None:
         self._program = program
-        self._stage = stage
+        self._number = number
+        self._stage: StageHandler = program.stages[number]
 
     def __repr__(self) -> str:
-        return f"<StageComputing of {self._program.name}>"
+        return f"<StageComputing of {self._program.name}, {self._stage.name}>"
 
-    def compute_shard(
-        self,
-        shard: OwnShard,
-        rows: Sequence[SourceRows],
-        steps: StepsOf,
-        *,
-        parts: Mapping[tuple[int, int], Any],
-    ) -> ShardDid:
-        """Return what a shard did, up to the first step that failed or came out otherwise.
+    def compute(self, did: ShardDid, events: Sequence[Sequence[SourceRows]]) -> None:
+        """Do the stage, up to the first step that fails.
 
         Args:
-            shard: whose states are changed in memory.
-            rows: of the shard in all of these steps, source by source.
-            steps: that it does.
-            parts: what replays are compared with, by `lo` and step.
+            did: by the shard, in the stages before; it is added to, and the states in memory are
+                those behind these steps then.
+            events: of the shard, of each step, part by part.
         """
-        did = ShardDid(shard, steps.cuts[0].step)
-        for cut, own in zip(steps.cuts, _by_step(rows, steps), strict=True):
+        for cut, own in zip(did.steps.cuts, events, strict=True):
             clock = stopwatch()
             began = clock()
             batch: EventBatch[Any] = EventBatch(own)
-            cache = shard.cache[self._stage.name]
+            cache = did.shard.cache[self._stage.name]
             due = cache.timers.due(cut.now)
-            part = None
+            done = did.done.setdefault(cut.step, StagesDone())
+            computed = None
             if len(batch) or due:
-                computed = self._compute_step(shard, cut, batch, due=due)
-                if isinstance(computed, PoisonedKey):
-                    did.poisoned = computed
-                    return did
-                part = _part(cut.step, computed, seconds=clock() - began)
+                found = self._compute_step(did.shard, cut, batch, due=due, done=done)
+                if isinstance(found, PoisonedKey):
+                    self._has_failed(did, cut.step, found)
+                    return
+                computed = found
                 keep(cache, computed, due)
-                if not steps.is_replay:
-                    _add_results(did, computed, cut.step)
-                    did.parts.append(part)
-            if steps.is_replay:
-                did.differs = difference(part, parts.get((shard.range.lo, cut.step)))
-                if did.differs is not None:
-                    return did
-            did.step = cut.step + 1
-        return did
+                self._hand_out(did, cut.step, computed)
+            done.add(computed, clock() - began)
+
+    def _has_failed(self, did: ShardDid, step: int, poisoned: PoisonedKey) -> None:
+        did.poisoned = poisoned
+        # States of several stages are behind different steps now: none of these can be written.
+        is_one_stage = len(self._program.stages) == 1
+        did.step = step if is_one_stage else did.steps.cuts[0].step
 
     def _compute_step(
-        self, shard: OwnShard, cut: RecordedCut, batch: EventBatch[Any], *, due: Sequence[str]
+        self,
+        shard: OwnShard,
+        cut: RecordedCut,
+        batch: EventBatch[Any],
+        *,
+        due: Sequence[str],
+        done: StagesDone,
     ) -> Computed | PoisonedKey:
         program, cache = self._program, shard.cache[self._stage.name]
         keys: Any = keys_of(self._stage, batch) if self._stage.kind == "fold" else batch.keys
@@ -100,34 +97,37 @@ class StageComputing:
             step=StepTime(program.name, cut.step, cut.now),
             shard=shard.range,
             is_last_attempt=is_last,
+            before=done.handed_out,
         )
 
-
-def due_keys(shard: OwnShard, steps: StepsOf) -> list[str]:
-    """Return keys whose timer is due in one of these steps, as far as it is set by now."""
-    until = steps.cuts[-1].now
-    return [
-        key
-        for _, stage in shard.cache
-        if (earliest := stage.timers.earliest) is not None and earliest <= until
-        for key, at in stage.timers.known.items()
-        if at <= until
-    ]
+    def _hand_out(self, did: ShardDid, step: int, computed: Computed) -> None:
+        for name, messages in computed.messages.items():
+            did.sent.setdefault(name, {}).setdefault(step, {})[self._number] = messages
+        if not did.is_replay:
+            add_results(did, computed, step)
 
 
-def _by_step(rows: Sequence[SourceRows], steps: StepsOf) -> list[list[SourceRows]]:
-    """Return the rows of each step, source by source."""
-    if len(steps.cuts) == 1:
-        return [list(rows)]
-    divided: list[list[SourceRows]] = [[] for _ in steps.cuts]
-    for part in rows:
-        begin = 0
-        for own, cut in zip(divided, steps.cuts, strict=True):
-            end = bisect_right(part.positions, cut.upto[part.source], lo=begin)
-            if end > begin:
-                own.append(part.at(range(begin, end)))
-            begin = end
-    return divided
+def finish(did: ShardDid) -> None:
+    """Make the records of steps all of whose stages are done; of a replay, compare them."""
+    lo = did.shard.range.lo
+    for step in did.steps.numbers:
+        if step >= did.step:
+            return
+        part = did.done[step].part(step)
+        if did.is_replay:
+            did.differs = difference(part, did.steps.parts.get((lo, step)))
+            if did.differs is not None:
+                did.step = step
+        elif part is not None:
+            did.parts.append(part)
+
+
+def due_keys(shard: OwnShard, stage: str, until: Any) -> list[str]:
+    """Return keys whose timer of a stage is due at `until`, as far as it is set by now."""
+    timers = shard.cache[stage].timers
+    if timers.earliest is None or timers.earliest > until:
+        return []
+    return [key for key, at in timers.known.items() if at <= until]
 
 
 def keep(cache: StageCache, computed: Computed, due: Sequence[str]) -> None:
@@ -136,17 +136,6 @@ def keep(cache: StageCache, computed: Computed, due: Sequence[str]) -> None:
     for key in due:
         if key not in computed.states:
             cache.timers.set(key, cache.states((key,))[key].timer_at)
-
-
-def _part(step: int, computed: Computed, *, seconds: float) -> PartRow:
-    return PartRow(
-        step,
-        computed.rows,
-        computed.input_digest,
-        len(computed.results),
-        computed.output_digest,
-        seconds,
-    )
 
 
 def difference(now: PartRow | None, then: Any) -> str | None:
@@ -163,13 +152,15 @@ def difference(now: PartRow | None, then: Any) -> str | None:
     return None
 
 
-def _add_results(did: ShardDid, computed: Computed, step: int) -> None:
+def add_results(did: ShardDid, computed: Computed, step: int) -> None:
+    """Add the results of a stage behind those of the stages before."""
     by_output = sorted(computed.results, key=attrgetter("output"))
     lo = did.shard.range.lo
     buckets: dict[str, int] = {}
     for name, results in groupby(by_output, key=attrgetter("output")):
         rows = did.results.setdefault(name, [])
-        for seq, result in enumerate(results):
+        first = sum(row.step == step for row in rows)
+        for seq, result in enumerate(results, first):
             bucket = lo
             if result.key is not None:
                 bucket = buckets.get(result.key) or buckets.setdefault(

@@ -1,36 +1,38 @@
-"""The steps of some shards, up to what is to be written: read, compute, compare.
+"""The steps of some shards, up to what is to be written: read, compute, exchange, compare.
 
-All shards here that are at the same step are read for together, several steps at once where they
-lag; then each is computed, in a thread, with no session open.
+The one idea: shards here that are at the same step go through it stage by stage, together, several
+steps at once where they lag. The first stage reads the rows of the sources, each further one what
+it was sent; where that is not all there yet, the steps stay under way, and nobody waits here for
+them.
+
+Each is computed in a thread, with no session open.
 """
 
 from __future__ import annotations
 
-import asyncio
+from bisect import bisect_right
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
-from rowlock.clock import is_real
+from rowlock.rows.leased_table import LeasedTable
 from rowlock.streams.computing.batch import EventBatch
 from rowlock.streams.computing.compute import keys_of
 from rowlock.streams.computing.rows import SourceRows, divide
 from rowlock.streams.cutting.flow_view import Transact
+from rowlock.streams.exchanging.exchange import Events
+from rowlock.streams.exchanging.in_thread import in_thread
+from rowlock.streams.exchanging.memory_exchange import MemoryExchange
+from rowlock.streams.exchanging.parcels import ReceivingStage
+from rowlock.streams.exchanging.table_exchange import TableExchange
 from rowlock.streams.program import FlowProgram
 from rowlock.streams.shards.own_shard import OwnShard
-from rowlock.streams.shards.steps.stage_computing import StageComputing, due_keys
+from rowlock.streams.shards.steps.stage_computing import StageComputing, due_keys, finish
 from rowlock.streams.shards.steps.steps_of import ShardDid, StepsOf
 from rowlock.streams.shards.steps.timers import open_timers
 from rowlock.streams.state.store import read_states
-
-
-class _Read(NamedTuple):
-    rows: list[list[SourceRows]]
-    """Of each shard, source by source."""
-    parts: dict[tuple[int, int], Any]
-    """What replays are compared with, by `lo` and step."""
 
 
 class StepWork:
@@ -38,39 +40,123 @@ class StepWork:
 
     Args:
         program: the flow.
+        leased: the table of the shards.
         transact: runs a transaction.
+
+    Attributes:
+        under_way: steps that were begun and are not through.
     """
 
-    def __init__(self, program: FlowProgram, transact: Transact) -> None:
+    def __init__(self, program: FlowProgram, leased: LeasedTable, transact: Transact) -> None:
+        self.under_way: list[StepsOf] = []
         self._program = program
         self._transact = transact
-        self._stage = program.stages[0]
-        self._computing = StageComputing(program, self._stage)
+        self._stages = [StageComputing(program, number) for number in range(len(program.stages))]
+        self._receiving = receiving_stages(program)
+        self._table = TableExchange(program, leased, transact)
 
     def __repr__(self) -> str:
         return f"<StepWork of {self._program.name}>"
 
-    async def do(self, steps: StepsOf) -> list[ShardDid]:
-        """Read, compute and compare; what is known of states is as of behind these steps then.
+    async def read_sent(self, connection: AsyncConnection, shards: Sequence[OwnShard]) -> None:
+        """Read which messages shards have sent that were just opened; joins the caller's
+        transaction.
+        """
+        await self._table.read_sent(connection, shards)
+
+    def begin(self, steps: StepsOf) -> None:
+        """Have shards be within these steps until `advance` returns what they did.
+
+        Raises:
+            ShardStateError: messages were to stay in memory among shards that are not all of the
+                flow, or not at one step.
+        """
+        if self._receiving:
+            steps.exchange = MemoryExchange(steps.shards) if steps.in_memory else self._table
+        self.under_way.append(steps)
+        for shard in steps.shards:
+            shard.doing = steps
+            steps.did[shard] = ShardDid(shard, steps, steps.cuts[-1].step + 1)
+
+    async def advance(self, steps: StepsOf) -> list[ShardDid]:
+        """Go through as many stages as there are events for; return what those shards did that are
+        through, or have failed. What is known of their states is as of behind these steps then.
 
         Raises:
             Exception: as of the database. What is known of states may be wrong then.
         """
+        through: list[ShardDid] = []
+        steps.shards = [shard for shard in steps.shards if shard.doing is steps]
+        while steps.shards:
+            events = await self._events(steps)
+            if events is None:
+                break
+            await self._compute(steps, events)
+            through += self._take_out(steps)
+            if steps.shards:
+                await self._send(steps)
+                through += self._take_out(steps)
+        if not steps.shards:
+            self.under_way.remove(steps)
+        return through
+
+    def _take_out(self, steps: StepsOf) -> list[ShardDid]:
+        """Have shards be within these steps no longer that are through, or have failed; and those
+        that are held no longer.
+        """
+        did = [steps.did[shard] for shard in steps.shards]
+        has_failed = any(one.has_failed for one in did)
+        if steps.stage == len(self._stages) or (steps.in_memory and has_failed):
+            through = did
+        else:
+            through = [one for one in did if one.has_failed]
+        for one in through:
+            one.shard.doing = None
+        if not steps.in_memory or through:
+            steps.shards = [shard for shard in steps.shards if shard.doing is steps]
+        return through
+
+    async def _events(self, steps: StepsOf) -> Events | None:
+        """Return the events of the next stage, whose states are known then; None: they are not all
+        there.
+        """
+        if steps.stage == 0:
+            return await self._read(steps)
+        assert steps.exchange is not None
+        stage = self._receiving[steps.stage - 1]
+        events = await steps.exchange.receive(stage, steps.numbers, steps.shards)
+        if events is not None:
+            await self._load_apart(steps, events)
+        return events
+
+    async def _read(self, steps: StepsOf) -> Events:
+        """Return the rows of the sources, whose states are known then."""
         await self._read_timers(steps)
-        read = await self._transact(
-            lambda session, connection: self._read(session, connection, steps),
-            purpose="read the rows of steps",
-            writes=False,
-        )
-        if self._stage.kind == "fold":
-            keys = await _in_thread(lambda: self._fold_keys(steps, read))
-            await self._transact(
-                lambda session, connection: self._load(connection, steps, keys),
-                purpose="read the states of steps",
-                writes=False,
-            )
-        done: list[ShardDid] = await _in_thread(lambda: self._compute(steps, read))
-        return done
+
+        async def read(session: AsyncSession, connection: AsyncConnection) -> Events:
+            events = await self._rows(connection, steps)
+            if self._program.stages[0].kind != "fold":
+                await self._load(connection, steps, self._keys(steps, events))
+            replays = [shard for shard in steps.shards if steps.did[shard].is_replay]
+            if replays:
+                steps.parts = await self._parts(connection, steps, replays)
+            return events
+
+        events = await self._transact(read, purpose="read the rows of steps", writes=False)
+        if self._program.stages[0].kind == "fold":
+            await self._load_apart(steps, events)
+        return events
+
+    async def _rows(self, connection: AsyncConnection, steps: StepsOf) -> Events:
+        ranges = [shard.range for shard in steps.shards]
+        rows: list[list[SourceRows]] = [[] for _ in ranges]
+        for name, source in self._program.sources.items():
+            after, upto = steps.before.upto[name], steps.cuts[-1].upto[name]
+            if upto > after:
+                found = await source.read(connection, ranges, after=after, upto=upto)
+                for own, part in zip(rows, divide(found, ranges), strict=True):
+                    own.append(part)
+        return [_by_step(own, steps) for own in rows]
 
     async def _read_timers(self, steps: StepsOf) -> None:
         """Read timers that may be due in these steps and are not known yet."""
@@ -89,29 +175,48 @@ class StepWork:
 
             await self._transact(read, purpose="read timers", writes=False)
 
-    async def _read(
-        self, session: AsyncSession, connection: AsyncConnection, steps: StepsOf
-    ) -> _Read:
-        ranges = [shard.range for shard in steps.shards]
-        rows: list[list[SourceRows]] = [[] for _ in ranges]
-        for name, source in self._program.sources.items():
-            after, upto = steps.before.upto[name], steps.cuts[-1].upto[name]
-            if upto > after:
-                found = await source.read(connection, ranges, after=after, upto=upto)
-                for own, part in zip(rows, divide(found, ranges), strict=True):
-                    own.append(part)
-        if self._stage.kind != "fold":
-            keys = [
-                _keys(parts, shard, steps) for parts, shard in zip(rows, steps.shards, strict=True)
-            ]
+    async def _parts(
+        self, connection: AsyncConnection, steps: StepsOf, shards: Sequence[OwnShard]
+    ) -> dict[tuple[int, int], Any]:
+        table = self._program.tables.parts
+        found = select(table).where(
+            table.c.flow_id == self._program.id,
+            table.c.step.between(steps.cuts[0].step, steps.cuts[-1].step),
+            table.c.lo.in_([shard.range.lo for shard in shards]),
+        )
+        rows = (await connection.execute(found)).all()
+        return {(row.lo, row.step): row for row in rows}
+
+    def _keys(self, steps: StepsOf, events: Events) -> list[list[str]]:
+        """Return the keys of each shard whose states the next stage needs."""
+        stage = self._program.stages[steps.stage]
+        until = steps.cuts[-1].now
+        found = []
+        for shard, own in zip(steps.shards, events, strict=True):
+            parts = [part for of_step in own for part in of_step]
+            batch: EventBatch[Any] = EventBatch(parts)
+            keys: Any = keys_of(stage, batch) if stage.kind == "fold" else batch.keys
+            found.append(list(dict.fromkeys([*keys, *due_keys(shard, stage.name, until)])))
+        return found
+
+    async def _load_apart(self, steps: StepsOf, events: Events) -> None:
+        """Read the states of the next stage, in a transaction if there are some to read."""
+        keys = await in_thread(lambda: self._keys(steps, events))
+        name = self._program.stages[steps.stage].name
+        pairs = zip(steps.shards, keys, strict=True)
+        if not any(shard.cache[name].missing(own) for shard, own in pairs):
+            return
+
+        async def read(session: AsyncSession, connection: AsyncConnection) -> None:
             await self._load(connection, steps, keys)
-        return _Read(rows, await self._parts(connection, steps) if steps.is_replay else {})
+
+        await self._transact(read, purpose="read the states of steps", writes=False)
 
     async def _load(
         self, connection: AsyncConnection, steps: StepsOf, keys: Sequence[Sequence[str]]
     ) -> None:
         """Read the states of keys that are not known here; joins the caller's transaction."""
-        name = self._stage.name
+        name = self._program.stages[steps.stage].name
         caches = [shard.cache[name] for shard in steps.shards]
         missing = [cache.missing(own) for cache, own in zip(caches, keys, strict=True)]
         wanted = [key for own in missing for key in own]
@@ -122,37 +227,53 @@ class StepWork:
         for cache, own in zip(caches, missing, strict=True):
             cache.read(own, found)
 
-    def _fold_keys(self, steps: StepsOf, read: _Read) -> list[list[str]]:
-        return [
-            list(dict.fromkeys([*keys_of(self._stage, EventBatch(parts)), *due_keys(shard, steps)]))
-            for parts, shard in zip(read.rows, steps.shards, strict=True)
-        ]
+    async def _compute(self, steps: StepsOf, events: Events) -> None:
+        """Do the next stage."""
+        stage = self._stages[steps.stage]
+        steps.stage += 1
+        is_last = steps.stage == len(self._stages)
 
-    async def _parts(
-        self, connection: AsyncConnection, steps: StepsOf
-    ) -> dict[tuple[int, int], Any]:
-        table = self._program.tables.parts
-        found = select(table).where(
-            table.c.flow_id == self._program.id,
-            table.c.step.between(steps.cuts[0].step, steps.cuts[-1].step),
-            table.c.lo.in_([shard.range.lo for shard in steps.shards]),
-        )
-        rows = (await connection.execute(found)).all()
-        return {(row.lo, row.step): row for row in rows}
+        def work() -> None:
+            for shard, own in zip(steps.shards, events, strict=True):
+                stage.compute(steps.did[shard], own)
+                if is_last:
+                    finish(steps.did[shard])
 
-    def _compute(self, steps: StepsOf, read: _Read) -> list[ShardDid]:
-        return [
-            self._computing.compute_shard(shard, rows, steps, parts=read.parts)
-            for shard, rows in zip(steps.shards, read.rows, strict=True)
-        ]
+        await in_thread(work)
 
-
-def _keys(parts: Sequence[SourceRows], shard: OwnShard, steps: StepsOf) -> list[str]:
-    keys = dict.fromkeys(key for part in parts for key in part.keys)
-    keys.update(dict.fromkeys(due_keys(shard, steps)))
-    return list(keys)
+    async def _send(self, steps: StepsOf) -> None:
+        """Send what there is for the next stage."""
+        assert steps.exchange is not None
+        stage = self._receiving[steps.stage - 1]
+        parcels = {}
+        for shard in steps.shards:
+            sent = steps.did[shard].sent.pop(stage.name, {})
+            # Also if it is nothing: the others wait until it has been said.
+            parcels[shard] = {step: sent.get(step, {}) for step in steps.numbers}
+        for shard, text in (await steps.exchange.send(stage, parcels)).items():
+            did = steps.did[shard]
+            did.differs, did.step = text, steps.cuts[0].step
 
 
-async def _in_thread(work: Any) -> Any:
-    """Run `work` in a thread; on virtual time, where threads take none, here."""
-    return await asyncio.to_thread(work) if is_real() else work()
+def receiving_stages(program: FlowProgram) -> list[ReceivingStage]:
+    """Return the stages of a flow that get messages."""
+    is_batch = [stage.kind == "batch" for stage in program.stages]
+    return [
+        ReceivingStage(number, exchange.name, exchange.codec, is_batch[:number])
+        for number, exchange in enumerate(program.exchanges, 1)
+    ]
+
+
+def _by_step(rows: Sequence[SourceRows], steps: StepsOf) -> list[list[SourceRows]]:
+    """Return the rows of each step, source by source."""
+    if len(steps.cuts) == 1:
+        return [list(rows)]
+    divided: list[list[SourceRows]] = [[] for _ in steps.cuts]
+    for part in rows:
+        begin = 0
+        for own, cut in zip(divided, steps.cuts, strict=True):
+            end = bisect_right(part.positions, cut.upto[part.source], lo=begin)
+            if end > begin:
+                own.append(part.at(range(begin, end)))
+            begin = end
+    return divided
