@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bug import Bug
 
+READERS = "tests/graph/stock/test_readers.py"
 STREAM = "tests/graph/test_stream.py"
 
 GRAPH_READER_BUGS = (
@@ -73,5 +74,70 @@ GRAPH_READER_BUGS = (
         "self._run = None",
         "pass",
         (f"{STREAM}::test_no_value_outlives_the_stream",),
+    ),
+    Bug(
+        "a generator has other context variables for each value",
+        "graph/stock/readers.py",
+        "Reader.next",
+        "self._context.run(next, self._iterator)",
+        "next(self._iterator)",
+        (
+            f"{READERS}::test_context_goes_on_across_a_yield",
+            f"{READERS}::test_settings_of_a_generator_hold",
+        ),
+    ),
+    Bug(
+        "a generator is closed with other context variables",
+        "graph/stock/readers.py",
+        "Reader.close",
+        "self._context.run(close)",
+        "close()",
+        (f"{READERS}::test_context_goes_on_across_a_yield",),
+    ),
+    Bug(
+        "values of an asynchronous generator are read in several tasks",
+        "graph/lanes/event_loop.py",
+        "LoopLanes._keeps_task",
+        "node.processor.keeps_task",
+        "False",
+        (
+            f"{READERS}::test_asynchronous_generator_has_one_task",
+            f"{READERS}::test_timeout_goes_off_across_a_yield",
+        ),
+    ),
+    Bug(
+        "a generator that waits for its reader is cancelled at the end",
+        "graph/lanes/event_loop.py",
+        "LoopLanes._cancel_calls",
+        "node not in self._kept",
+        "True",
+        (f"{READERS}::test_asynchronous_generator_has_one_task",),
+    ),
+    Bug(
+        "a timeout of a generator is forgotten while it waits for its reader",
+        "graph/stock/readers.py",
+        "AsyncReader.next",
+        "throw is None",
+        "True",
+        (
+            f"{READERS}::test_timeout_goes_off_across_a_yield",
+            f"{READERS}::test_task_of_a_generator_that_another_cancels",
+        ),
+    ),
+    Bug(
+        "every iterator is taken for a generator",
+        "graph/stock/readers.py",
+        "AsyncReader.next",
+        'getattr(self._iterator, "athrow", None)',
+        "self._iterator.athrow",
+        (f"{READERS}::test_iterator_that_is_no_generator_hears_of_no_cancellation",),
+    ),
+    Bug(
+        "a task that is kept outlives its run",
+        "graph/lanes/event_loop.py",
+        "LoopLanes._ended_run",
+        "is_wanted.set()",
+        "pass",
+        (f"{READERS}::test_task_that_is_kept_ends_with_the_run",),
     ),
 )

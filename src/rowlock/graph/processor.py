@@ -8,6 +8,7 @@ for one node.
 
 from __future__ import annotations
 
+from asyncio import CancelledError
 from collections.abc import Sequence
 from contextvars import Context
 from enum import IntEnum
@@ -62,6 +63,10 @@ class Processor:
         holds_max: how many values it holds at most, beside those in its edges.
         context: the context variables of which the next call gets a copy; None for the run's.
         is_due: the time given to `wake_after` has passed.
+        keeps_task: its next `async_process` or `async_close` is awaited in the task of the last
+            one, since what it reads from has opened something that belongs to a task.
+        cancellation: of that task, while nothing was awaited in it: by what was opened there, such
+            as a timeout.
         made: values that it created: those of a source, or parts beyond the first.
         merged: values that became part of others.
         failed: values whose call raised, if the run went on.
@@ -85,7 +90,8 @@ class Processor:
         self.outputs: Sequence[OutputPort[Any]] = [OutputPort() for _ in range(outputs)]
         self.owner: PortOwner | None = None
         self.context: Context | None = None
-        self.is_due = False
+        self.is_due = self.keeps_task = False
+        self.cancellation: CancelledError | None = None
         self.made = self.merged = self.failed = self.dropped = 0
         self._waker: Waker | None = None
 

@@ -12,8 +12,7 @@ Arguments that several operators have:
   the ``"loop"`` for functions under 1 ms; a ``"process"`` for computation in Python.
 - `keep_order`: True for results in the order of values; a function for the order among values with
   an equal key, of which one is worked on at a time. By default results come as they are ready.
-- `ahead`: how many values are between the first without a result and the last begun; 2 × lanes by
-  default.
+- `ahead`: so many values are between the first without a result and the last begun; 2 × lanes.
 - `on_error`: called with a value and what its call raised; the value is dropped then. By default,
   and if it raises, the run ends with that error.
 - `name`: of the operator, in pictures, statistics and errors; by default that of the function.
@@ -90,7 +89,8 @@ class Graph(Topology):
         """Return a flow of the values of `items`, which is read while they are wanted.
 
         Args:
-            items: a generator is closed, however the run ends.
+            items: a generator is closed, however the run ends. It keeps its context variables from
+                value to value, and an asynchronous one its task; threads take turns.
             on: where it is read; an asynchronous one in the loop by default, any other in a thread.
                 A built-in collection is read without a call, unless this names a place.
             name: as above.

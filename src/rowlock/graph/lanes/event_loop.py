@@ -75,6 +75,7 @@ class LoopLanes:
         self._is_counting = False
         self._idle: dict[Node, asyncio.Future[bool]] = {}
         self._idle_for_long: dict[Node, asyncio.Future[bool]] = {}
+        self._kept: dict[Node, asyncio.Event] = {}
 
     def advance_soon(self) -> None:
         """Have the scheduler advance in the loop; from anywhere."""
@@ -95,7 +96,7 @@ class LoopLanes:
 
     def ended(self) -> None:
         """Report the end of the run; from anywhere."""
-        self._in_loop(self._on_end)
+        self._in_loop(self._ended_run)
 
     def submit(self, nodes: list[Node]) -> None:
         """Make calls in the loop; from another thread."""
@@ -187,6 +188,10 @@ class LoopLanes:
             self._iterate_soon()
 
     def _begin(self, node: Node) -> None:
+        is_wanted = self._kept.pop(node, None)
+        if is_wanted is not None:
+            is_wanted.set()
+            return
         waiter = self._idle.pop(node, None) or self._idle_for_long.pop(node, None)
         if waiter is not None and not waiter.done():
             waiter.set_result(self._continues(node))
@@ -220,11 +225,8 @@ class LoopLanes:
                 found.remove(node)
             if found:
                 self._dispatch(found)
-            if not is_next and (
-                is_of_caller or node.is_busy or not await self._is_used_again(node)
-            ):
-                return
-            if not self.calls.begin(node):
+            is_wanted = is_next or (not is_of_caller and await self._is_used_again(node))
+            if not is_wanted or not await self._begins(node):
                 return
             if node.started_at >= until:
                 if self._iteration == iteration:
@@ -232,8 +234,20 @@ class LoopLanes:
                     await self._let_others(node)
                 until, iteration = node.started_at + ITERATION_S_MAX, self._counted()
 
+    async def _begins(self, node: Node) -> bool:
+        """Begin a further call in this task; False if there is none for it."""
+        while not self.calls.begin(node):
+            # Withdrawn; what a node reads from is closed in the same task nevertheless.
+            if not (self._keeps_task(node) and await self._is_kept(node)):
+                return False
+        return True
+
     async def _is_used_again(self, node: Node) -> bool:
         """Wait for the next call of a node, for which no task is begun if it comes soon."""
+        if self._keeps_task(node):
+            return await self._is_kept(node)
+        if node.is_busy:
+            return False
         waiter: asyncio.Future[bool] = self._loop.create_future()
         self._idle[node] = waiter
         self._counted()
@@ -243,6 +257,27 @@ class LoopLanes:
             if waiter.cancelled() or not waiter.result():
                 return False  # it has no call that this could end
             raise
+
+    def _keeps_task(self, node: Node) -> bool:
+        return node.processor.keeps_task and not node.is_abandoned
+
+    async def _is_kept(self, node: Node) -> bool:
+        """Wait for the next call of a node, however long that takes; False at the end of the run.
+
+        Until then it has one more: the run closes what it reads from.
+        """
+        is_wanted = self._kept[node] = asyncio.Event()
+        while not is_wanted.is_set():
+            try:
+                await is_wanted.wait()
+            except asyncio.CancelledError as error:
+                node.processor.cancellation = error.with_traceback(None)
+        return self._kept.pop(node, None) is None
+
+    def _ended_run(self) -> None:
+        for is_wanted in self._kept.values():
+            is_wanted.set()
+        self._on_end()
 
     def _counted(self) -> int:
         """Return the number of this iteration of the loop, and have the next one counted."""
@@ -290,7 +325,7 @@ class LoopLanes:
     def _cancel_calls(self) -> None:
         self._on_stop()
         for node, task in list(self._tasks.items()):
-            if not node.ticket:
+            if not node.ticket and node not in self._kept:
                 task.cancel()
 
     # Threads hand these two in outside of the mutex, so in another order than they were decided in:

@@ -44,7 +44,8 @@ class GraphRuntime:
 
     Attributes:
         threads_max: how many threads work at the same time at most. Those that wait for a nested
-            run, or whose call was abandoned, do not count; of the latter there are as many at most.
+            run or for a value of a source, or whose call was abandoned, do not count; of these last
+            there are as many at most.
         steals: how many calls were made by another thread than the one they waited for.
     """
 

@@ -13,6 +13,7 @@ from rowlock.graph.ports import EMPTY, Port
 from rowlock.graph.processor import NodeStatus
 from rowlock.graph.stock.carriers import GONE, SyncPlace
 from rowlock.graph.stock.lanes import Lane, OnError
+from rowlock.graph.stock.readers import AsyncReader, Reader
 from rowlock.graph.unawaited import not_awaited
 
 
@@ -24,15 +25,15 @@ class _FlatLane(Lane):
     ) -> None:
         super().__init__(name=name, place=place, on_error=on_error)
         self._function = function
-        self._iterator: Any = None
+        self._reader: Any = None
         self._read = 0
 
     def event(self, changed: Sequence[Port]) -> NodeStatus:
         """Hand on the value that was read, then read the next one if it is wanted."""
         output = self.outputs[0]
-        if output.is_finished and self._iterator is not None:
+        if output.is_finished and self._reader is not None:
             return self.status
-        if self._iterator is None or output.is_finished:
+        if self._reader is None or output.is_finished:
             return super().event(changed)
         if self.result is not EMPTY:
             output.push(self.result)
@@ -41,7 +42,7 @@ class _FlatLane(Lane):
 
     def closing(self) -> NodeStatus | None:
         """Return how to close what it reads; nothing if it reads nothing."""
-        return None if self._iterator is None else self.status
+        return None if self._reader is None else self.status
 
     def _got(self, value: Any) -> None:
         self.result = value
@@ -53,7 +54,8 @@ class _FlatLane(Lane):
         self._forget()
 
     def _forget(self) -> None:
-        self._iterator = None
+        self._reader = None
+        self.keeps_task = False
         self.item = EMPTY
         self._read = 0
 
@@ -71,7 +73,7 @@ class _FlatLane(Lane):
     def clear(self) -> None:
         """Forget the item, the result and what is read."""
         super().clear()
-        self._iterator = None
+        self._reader = None
 
 
 class FlatMapProcessor(_FlatLane):
@@ -102,10 +104,10 @@ class FlatMapProcessor(_FlatLane):
             self.close()
             return
         try:
-            if self._iterator is None:
-                self._iterator = iter(not_awaited(self._function(self.item)))
+            if self._reader is None:
+                self._reader = Reader(not_awaited(self._function(self.item)))
             try:
-                value = next(self._iterator)
+                value = self._reader.next()
             except StopIteration:
                 self._used_up()
             else:
@@ -116,10 +118,10 @@ class FlatMapProcessor(_FlatLane):
 
     def close(self) -> None:
         """Close the generator; other iterators have nothing to close."""
-        iterator = self._iterator
+        reader: Reader | None = self._reader
         self._forget()
-        if hasattr(iterator, "throw"):
-            iterator.close()
+        if reader is not None:
+            reader.close()
 
 
 class AsyncFlatMapProcessor(_FlatLane):
@@ -150,10 +152,12 @@ class AsyncFlatMapProcessor(_FlatLane):
             await self.async_close()
             return
         try:
-            if self._iterator is None:
-                self._iterator = aiter(not_awaited(self._function(self.item)))
+            if self._reader is None:
+                self._reader = AsyncReader(not_awaited(self._function(self.item)))
+                self.keeps_task = True
             try:
-                value = await anext(self._iterator)
+                cancelled, self.cancellation = self.cancellation, None
+                value = await self._reader.next(cancelled)
             except StopAsyncIteration:
                 self._used_up()
             else:
@@ -164,7 +168,7 @@ class AsyncFlatMapProcessor(_FlatLane):
 
     async def async_close(self) -> None:
         """Close the generator; other iterators have nothing to close."""
-        iterator = self._iterator
+        reader: AsyncReader | None = self._reader
         self._forget()
-        if hasattr(iterator, "aclose"):
-            await iterator.aclose()
+        if reader is not None:
+            await reader.close()

@@ -12,7 +12,7 @@ one. What is lost is noted from any thread, by appending.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextvars import Context
 from typing import Any
 
@@ -21,6 +21,7 @@ from rowlock.graph.ports import EMPTY, Port
 from rowlock.graph.processor import NodeStatus, Processor
 from rowlock.graph.stock.carriers import GONE, Call, CallOwner, Carrier, SyncPlace, discard
 from rowlock.graph.stock.port_queues import ask_again
+from rowlock.graph.stock.readers import Reader
 from rowlock.graph.unawaited import not_awaited
 
 
@@ -159,7 +160,7 @@ class ScatterProcessor(Processor):
         self._parts_max = parts_max
         self._outer = outer
         self._group: PartGroup | None = None
-        self._iterator: Iterator[Any] | None = None
+        self._reader: Reader | None = None
         self._call: Call | None = None
         self._read = 0
         self._part: Any = EMPTY
@@ -205,7 +206,7 @@ class ScatterProcessor(Processor):
         return not group.is_obsolete and self._outer.is_wanted(group.item)
 
     def _end(self) -> NodeStatus:
-        if self._iterator is not None:
+        if self._reader is not None:
             return NodeStatus.SYNC
         if self._part is not EMPTY:
             self.dropped += 1
@@ -227,9 +228,9 @@ class ScatterProcessor(Processor):
                 self.dropped += self._read == 0
                 group.count = self._read
                 return
-            if self._iterator is None:
-                self._iterator = iter(not_awaited(self._parts(self._outer.body(group.item))))
-            self._read_part(group, self._iterator)
+            if self._reader is None:
+                self._reader = Reader(not_awaited(self._parts(self._outer.body(group.item))))
+            self._read_part(group, self._reader)
         except BaseException as error:
             add_place(error, self)
             if not self._outer.fail(group.item, error):
@@ -249,11 +250,11 @@ class ScatterProcessor(Processor):
         if call is not None:
             call.end()
 
-    def _read_part(self, group: PartGroup, iterator: Iterator[Any]) -> None:
+    def _read_part(self, group: PartGroup, reader: Reader) -> None:
         try:
-            part = next(iterator)
+            part = reader.next()
         except StopIteration:
-            self._iterator = None
+            self._reader = None
             self.merged += self._read == 0
             group.count = self._read
             return
@@ -266,15 +267,14 @@ class ScatterProcessor(Processor):
 
     def closing(self) -> NodeStatus | None:
         """Return how to close what is read."""
-        return None if self._iterator is None else NodeStatus.SYNC
+        return None if self._reader is None else NodeStatus.SYNC
 
     def close(self) -> None:
         """Close the generator; other iterators have nothing to close."""
-        iterator, self._iterator = self._iterator, None
-        close = getattr(iterator, "close", None)
+        reader, self._reader = self._reader, None
         try:
-            if close is not None and hasattr(iterator, "throw"):
-                close()
+            if reader is not None:
+                reader.close()
         finally:
             self._end_call()
 
@@ -292,7 +292,7 @@ class ScatterProcessor(Processor):
 
     def clear(self) -> None:
         """Forget all values."""
-        self._group = self._iterator = self._call = None
+        self._group = self._reader = self._call = None
         self._part = EMPTY
         self.open.clear()
 

@@ -7,13 +7,14 @@ the place where it was read; if the run ends first, the run has it closed.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterable, Iterable, Iterator, Sequence
 from typing import Any
 
 from rowlock.graph.building.topology import add_place
 from rowlock.graph.ports import EMPTY, Port
 from rowlock.graph.processor import NodeStatus, Place, Processor
 from rowlock.graph.stock.carriers import SyncPlace
+from rowlock.graph.stock.readers import AsyncReader, Reader
 
 
 class _Source(Processor):
@@ -28,7 +29,7 @@ class _Source(Processor):
     def __init__(self, items: Any, *, name: str) -> None:
         super().__init__(outputs=1, name=name)
         self._items: Any = items
-        self._iterator: Any = None
+        self._reader: Any = None
         self._value: Any = EMPTY
         self.is_used_up = False
 
@@ -40,7 +41,7 @@ class _Source(Processor):
             # A value that came too late stays until the run ends: it may have a `__del__`.
             self.dropped += self._value is not EMPTY and not self.is_used_up
             self.is_used_up = True
-            return NodeStatus.FINISHED if self._iterator is None else self.status
+            return NodeStatus.FINISHED if self._reader is None else self.status
         if self._value is not EMPTY:
             output.push(self._value)
             self._value = EMPTY
@@ -51,10 +52,11 @@ class _Source(Processor):
 
     def closing(self) -> NodeStatus | None:
         """Return how to close what it reads from; nothing if that was not begun, or has ended."""
-        return None if self._iterator is None else self.status
+        return None if self._reader is None else self.status
 
     def _forget(self) -> None:
-        self._iterator = self._items = None
+        self._reader = self._items = None
+        self.keeps_task = False
 
     def clear(self) -> None:
         """Forget the value and the iterable."""
@@ -84,10 +86,10 @@ class IterableSource(_Source):
         if self.is_used_up:
             self.close()
             return
-        if self._iterator is None:
-            self._iterator = iter(self._items)
+        if self._reader is None:
+            self._reader = Reader(self._items)
         try:
-            self._value = next(self._iterator)
+            self._value = self._reader.next()
             self.made += 1
         except StopIteration:
             self.is_used_up = True
@@ -95,11 +97,10 @@ class IterableSource(_Source):
 
     def close(self) -> None:
         """Close the generator; other iterators have nothing to close."""
-        iterator: Iterator[Any] | None = self._iterator
+        reader: Reader | None = self._reader
         self._forget()
-        close = getattr(iterator, "close", None)
-        if close is not None and hasattr(iterator, "throw"):
-            close()
+        if reader is not None:
+            reader.close()
 
 
 class AsyncSource(_Source):
@@ -122,10 +123,11 @@ class AsyncSource(_Source):
         if self.is_used_up:
             await self.async_close()
             return
-        if self._iterator is None:
-            self._iterator = aiter(self._items)
+        if self._reader is None:
+            self._reader, self.keeps_task = AsyncReader(self._items), True
         try:
-            self._value = await anext(self._iterator)
+            cancelled, self.cancellation = self.cancellation, None
+            self._value = await self._reader.next(cancelled)
             self.made += 1
         except StopAsyncIteration:
             self.is_used_up = True
@@ -133,11 +135,10 @@ class AsyncSource(_Source):
 
     async def async_close(self) -> None:
         """Close the generator; other iterators have nothing to close."""
-        iterator: AsyncIterator[Any] | None = self._iterator
+        reader: AsyncReader | None = self._reader
         self._forget()
-        close = getattr(iterator, "aclose", None)
-        if close is not None:
-            await close()
+        if reader is not None:
+            await reader.close()
 
 
 class MemorySource(Processor):
