@@ -160,3 +160,19 @@ class ProducerConflictError(RowlockError):
         self.stream = stream
         self.producer = producer
         self.seq = seq
+
+
+class NotProcessedYet(Refusal):
+    """A flow has not done what was waited for, or asked about.
+
+    Attributes:
+        flow: its name.
+        what: a row, an append or a step.
+        reason: why it is not done: what the flow waits for.
+    """
+
+    def __init__(self, *, flow: str, what: str, reason: str) -> None:
+        super().__init__(f"the flow {flow!r} has not done {what} yet: {reason}")
+        self.flow = flow
+        self.what = what
+        self.reason = reason

@@ -13,11 +13,14 @@ from __future__ import annotations
 from rowlock.streams.columns import EventColumns
 from rowlock.streams.computing.batch import EventBatch
 from rowlock.streams.computing.context import StepContext
+from rowlock.streams.computing.dead_letters import DeadEvent
 from rowlock.streams.computing.handlers import FORGET, Forget
 from rowlock.streams.cutting.plan import Checkpoint
 from rowlock.streams.flow import StreamFlow
+from rowlock.streams.inputs.candidates import OpenWriter
 from rowlock.streams.inputs.event_log import Appended, EventLog
 from rowlock.streams.inputs.source import Source
+from rowlock.streams.inputs.step_inputs import InputRow, StepInputs
 from rowlock.streams.inputs.table_source import TableSource
 from rowlock.streams.migrations import (
     add_event_columns,
@@ -28,6 +31,14 @@ from rowlock.streams.migrations import (
 )
 from rowlock.streams.outputs.consumers import StepOutput, StreamRow
 from rowlock.streams.outputs.output import Output
+from rowlock.streams.queries.status import (
+    ConsumerStatus,
+    ReplicaStatus,
+    ShardStatus,
+    SourceStatus,
+    StreamStatus,
+)
+from rowlock.streams.queries.verification import InputDifference, StepPart, Verification
 from rowlock.streams.shards.layout import DynamicShards
 from rowlock.streams.stage import ExchangeStage, StreamStage
 from rowlock.streams.streams import Streams
@@ -36,21 +47,33 @@ __all__ = [
     "FORGET",
     "Appended",
     "Checkpoint",
+    "ConsumerStatus",
+    "DeadEvent",
     "DynamicShards",
     "EventBatch",
     "EventColumns",
     "EventLog",
     "ExchangeStage",
     "Forget",
+    "InputDifference",
+    "InputRow",
+    "OpenWriter",
     "Output",
+    "ReplicaStatus",
+    "ShardStatus",
     "Source",
+    "SourceStatus",
     "StepContext",
+    "StepInputs",
     "StepOutput",
+    "StepPart",
     "StreamFlow",
     "StreamRow",
     "StreamStage",
+    "StreamStatus",
     "Streams",
     "TableSource",
+    "Verification",
     "add_event_columns",
     "add_stream_tables",
     "drop_event_columns",

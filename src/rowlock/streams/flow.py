@@ -6,16 +6,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any, TypeVar
 
-from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionmaker
 
+from rowlock.database.binds import bind_of
 from rowlock.errors import ConfigurationError
 from rowlock.hints.hinter import hint_after_commit
+from rowlock.rows.leased_table import LeasedTable
 from rowlock.streams import commands
+from rowlock.streams.computing.dead_letters import DEAD_LETTERS, DeadEvent
+from rowlock.streams.inputs.event_log import Appended
+from rowlock.streams.inputs.step_inputs import FlowSources, StepInputs, inputs_of
 from rowlock.streams.outputs.output import Output
 from rowlock.streams.outputs.table_output import TableOutput
 from rowlock.streams.program import FlowProgram
+from rowlock.streams.queries.status import StreamStatus
+from rowlock.streams.queries.status_reader import status_of
+from rowlock.streams.queries.verification import StepPart, Verification, parts_of, verify
+from rowlock.streams.queries.waits import FlowWaits
 from rowlock.streams.stage import Stages, StreamStage, check_name
 
 E = TypeVar("E")
@@ -34,6 +44,8 @@ class StreamFlow(StreamStage[E]):
         name: its own; results and states belong to it.
         sources: what it reads, by name.
         outputs: of results, by name.
+        dead_letters: the events of keys that failed again and again, if a handler is registered
+            with ``poison="dead_letter"``: another output, to be consumed like these.
     """
 
     def __init__(self, declared: FlowProgram, pipeline_settings: Mapping[str, Any]) -> None:
@@ -56,8 +68,16 @@ class StreamFlow(StreamStage[E]):
         self.sources = declared.sources
         self.outputs: dict[str, Output[Any]] = {}
         self.pipeline_settings = dict(pipeline_settings)
+        self.dead_letters: Output[DeadEvent] = Output(
+            declared.name,
+            DEAD_LETTERS,
+            DeadEvent,
+            tables=declared.tables,
+            sources=declared.sources,
+        )
         self._declared = declared
         self._program: FlowProgram | None = None
+        self._waits = FlowWaits(declared)
 
     def __repr__(self) -> str:
         return f"<StreamFlow {self.name}>"
@@ -89,7 +109,7 @@ class StreamFlow(StreamStage[E]):
             ModelError: `into` is no mapped class of one table.
         """
         check_name(name, "an output")
-        if name in self.outputs:
+        if name in self.outputs or name == DEAD_LETTERS:
             msg = f"the flow {self.name!r} has an output {name!r} already"
             raise ConfigurationError(msg)
         if self._program is not None:
@@ -103,7 +123,7 @@ class StreamFlow(StreamStage[E]):
             raise ConfigurationError(msg)
         tables = self._declared.tables
         output: Output[O] = (
-            Output(self.name, name, type, tables=tables)
+            Output(self.name, name, type, tables=tables, sources=self.sources)
             if into is None
             else TableOutput(self.name, name, into, tables=tables)
         )
@@ -119,6 +139,8 @@ class StreamFlow(StreamStage[E]):
         """
         if self._program is None:
             outputs = dict(self.outputs)
+            if self._stages.have_dead_letters:
+                outputs[DEAD_LETTERS] = self.dead_letters
             self._program = replace(
                 self._declared,
                 stages=self._stages.complete(outputs),
@@ -200,3 +222,79 @@ class StreamFlow(StreamStage[E]):
             How many there were.
         """
         return await commands.unpark(session, self._declared, shard)
+
+    async def wait_for(
+        self,
+        sessions: async_sessionmaker[AsyncSession],
+        at: Appended | object,
+        *,
+        timeout: timedelta | float,
+    ) -> int:
+        """Wait until the flow has done what was added, so that its results may be read: read your
+        own write. Any process may wait, also one that has no pipelines of the flow.
+
+        Waiting keeps no session. All waits of a process for a flow share one look at a time, which
+        hints wake; without them the flow is polled.
+
+        Args:
+            sessions: of the flow's database.
+            at: a row of a source, or what `EventLog.append` returned; behind its commit.
+            timeout: how long to wait; a number is seconds. The flow is looked at once at least.
+
+        Returns:
+            The first step that is not done: what was added belongs to an earlier one.
+
+        Raises:
+            NotProcessedYet: the time is over; the text says what the flow waits for.
+            ConfigurationError: the flow reads no such thing, or begins behind it.
+        """
+        return await self._waits.wait_for(sessions, at, timeout=timeout)
+
+    async def status(self, session: AsyncSession) -> StreamStatus:
+        """Return how far the flow is, and what it waits for; joins the caller's transaction."""
+        return await status_of(await self._connection(session), self._as_declared)
+
+    async def inputs_of(self, session: AsyncSession, step: int) -> StepInputs[E]:
+        """Return the events of a step; joins the caller's transaction.
+
+        Raises:
+            NotProcessedYet: there is no such step yet.
+            StepExpired: the step, or an event of it, is kept no longer.
+            ValueError: an event cannot be read any more.
+        """
+        return await inputs_of(await self._connection(session), self._readable, step)
+
+    async def parts_of(self, session: AsyncSession, step: int) -> list[StepPart]:
+        """Return what is recorded of a step, shard by shard; joins the caller's transaction."""
+        return await parts_of(await self._connection(session), self._readable, step)
+
+    async def verify(
+        self, sessions: async_sessionmaker[AsyncSession], first: int, last: int
+    ) -> Verification:
+        """Count and digest the events of steps once more, and compare them with what was recorded
+        when the steps were done: rows that were changed or deleted since then are found.
+
+        Args:
+            sessions: of the flow's database; each step is read in a transaction of its own.
+            first: the first step.
+            last: the last one.
+
+        Raises:
+            NotProcessedYet: not all shards have done these steps.
+            StepExpired: one of the steps, or an event of it, is kept no longer.
+        """
+        return await verify(sessions, self._readable, first=first, last=last)
+
+    @property
+    def _readable(self) -> FlowSources:
+        declared = self._declared
+        return FlowSources(declared.name, declared.id, declared.sources, declared.tables)
+
+    @property
+    def _as_declared(self) -> FlowProgram:
+        """What is known of it, also where it has no handler, as in a process that only reads."""
+        return self._declared if self._program is None else self._program
+
+    async def _connection(self, session: AsyncSession) -> AsyncConnection:
+        leased = LeasedTable.of(self._declared.tables.flow_model)
+        return await session.connection({"bind": bind_of(session, leased)})

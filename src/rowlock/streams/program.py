@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
 
+from rowlock.streams.computing.dead_letters import DEAD_LETTERS
 from rowlock.streams.computing.handlers import StageHandler
 from rowlock.streams.cutting.plan import Checkpoint
 from rowlock.streams.inputs.source import Source
@@ -90,7 +91,9 @@ class FlowProgram:
             state = "no state" if stage.codec is None else stage.codec.name
             lines.append(f"stage {stage.name} {stage.kind} {state}")
         lines += [f"exchange {each.name} {each.codec.name}" for each in self.exchanges]
-        lines += [f"output {output.fingerprint()}" for output in self.outputs.values()]
+        # Dead letters have one type, and whether a flow has some may change.
+        lasting = (one for name, one in self.outputs.items() if name != DEAD_LETTERS)
+        lines += [f"output {output.fingerprint()}" for output in lasting]
         return "\n".join(lines)
 
     @property

@@ -62,7 +62,7 @@ class StreamStage(Generic[E]):
         Args:
             state: the type of what is kept for each key; such as a dataclass. None: nothing is.
             poison: what becomes of a key whose events fail again and again: its shard is parked, or
-                the events are moved to the dead letters.
+                the events are moved to `StreamFlow.dead_letters`, and the key keeps its state.
 
         Raises:
             ConfigurationError: the stage has a handler, or the function cannot be one.
@@ -164,6 +164,11 @@ class Stages:
     def exchanges(self) -> tuple[ExchangeStage[Any], ...]:
         """All but the first."""
         return tuple(stage for stage in self._stages if isinstance(stage, ExchangeStage))
+
+    @property
+    def have_dead_letters(self) -> bool:
+        """Whether keys that fail are set aside by one of them."""
+        return any(each._handler and each._handler.dead_letters for each in self._stages)
 
     def add(self, stage: StreamStage[Any]) -> None:
         """Add a stage behind the others.

@@ -13,6 +13,7 @@ from rowlock.errors import HostCodeError
 from rowlock.streams.computing.batch import EventBatch
 from rowlock.streams.computing.compute import KeyState, compute, due_keys
 from rowlock.streams.computing.context import StepContext
+from rowlock.streams.computing.dead_letters import DEAD_LETTERS
 from rowlock.streams.computing.encoding import Codec
 from rowlock.streams.computing.handlers import FORGET, Forget, StageHandler
 
@@ -198,7 +199,9 @@ def test_dead_letters() -> None:
         "b": KeyState("1", AFTER),
         "t": KeyState("1", AFTER),
     }
-    assert [result.key for result in found.results] == ["b", "t"]
+    emitted = [(result.output, result.key) for result in found.results]
+    assert [key for output, key in emitted if output != DEAD_LETTERS] == ["b", "t"]
+    assert emitted[2:] == [(DEAD_LETTERS, "a")] * 2
     assert found.messages["second"].keys == ["b", "t"]
     (letter,) = found.dead_letters
     assert (letter.key, letter.error) == ("a", "ValueError: bad")

@@ -7,8 +7,7 @@ import asyncio
 from rowlock import pipeline_hinter
 from rowlock.testing import TemporaryDatabase
 
-from ...host import HANG_S_MAX
-from ...pipelines.lines import replica
+from ...pipelines.lines import Ear, replica
 
 
 async def test_whoever_waits_for_a_topic_needs_no_manager(
@@ -18,9 +17,10 @@ async def test_whoever_waits_for_a_topic_needs_no_manager(
     topic, heard = "stream:usage:frontier", asyncio.Event()
     pipeline_hinter.attach(topic, heard.set)
     try:
-        async with replica(postgresql_database) as one, replica(postgresql_database, "b"):
+        async with replica(postgresql_database) as one, replica(postgresql_database, "b") as other:
+            ear = Ear(other.manager.hinter, topic)
             one.hint(topic)
-            async with asyncio.timeout(HANG_S_MAX):
-                await heard.wait()
+            await ear.wait_for(topic)
+            assert heard.is_set()
     finally:
         pipeline_hinter.detach(topic, heard.set)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from functools import partial
 
 import pytest
+from sqlalchemy import update
 
 from rowlock import PipelineManager
 from rowlock.errors import ConfigurationError, PipelineError
 from rowlock.streams.cutting.plan import Checkpoint
 from rowlock.streams.shards.layout import DynamicShards
-from rowlock.testing import TemporaryDatabase
+from rowlock.testing import TemporaryDatabase, run_until_settled, stepping
 
 from .flows import add_up, open_bank
 from .waiting import FAST, is_at_end, until
@@ -125,3 +126,27 @@ async def test_numbers_of_shards_that_cannot_be(database: TemporaryDatabase) -> 
             await bank.flow.reshard(session, 3)
         with pytest.raises(ConfigurationError, match="itself"):
             await other.flow.reshard(session, 4)
+
+
+async def test_shards_of_a_stopped_flow_stay_free(database: TemporaryDatabase) -> None:
+    """Replicas would claim and release the shards of a stopped flow again and again; or what is cut
+    would be left undone since its holder died.
+    """
+    bank = await open_bank(database)
+    add_up(bank)
+    await bank.pay(100)
+    (pipeline, *_) = bank.streams.pipelines()
+    await run_until_settled(bank.sessions, bank.streams.pipelines())
+    async with bank.sessions.begin() as session:
+        await bank.flow.stop(session)
+    async with stepping(bank.sessions, pipeline) as steps:
+        assert await steps.fetch_once() == []
+        shards = bank.streams.tables.shards
+        async with bank.sessions.begin() as session:
+            behind = update(shards).where(shards.c.lo == 0).values(step=1, version=1)
+            await session.execute(behind)
+        found = await steps.fetch_once()
+        assert [item.id for item in found] == [bank.flow.program.shard_id(0)]
+        async with bank.sessions.begin() as session:
+            await bank.flow.start(session)
+        assert len(await steps.fetch_once()) == 3

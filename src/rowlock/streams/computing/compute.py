@@ -29,6 +29,7 @@ from rowlock.streams.computing.context import (
     effects_of,
     end_context,
 )
+from rowlock.streams.computing.dead_letters import DeadLetter, dead_results
 from rowlock.streams.computing.digests import Digest
 from rowlock.streams.computing.handlers import FORGET, StageHandler
 from rowlock.streams.computing.hashing import bucket_of, key_text
@@ -49,20 +50,6 @@ class KeyState(NamedTuple):
 
 
 NO_STATE = KeyState()
-
-
-class DeadLetter(NamedTuple):
-    """The events of a key that could not be processed.
-
-    Attributes:
-        key: its text.
-        error: what went wrong, shortened.
-        rows: the rows of the key in this step; none if only its timer was due.
-    """
-
-    key: str
-    error: str
-    rows: tuple[SourceRows, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +85,7 @@ class Computed:
         output_digest: of all that follows.
         states: of keys whose state or timer has changed; nothing is stored of a key any more whose
             state is `NO_STATE`.
-        results: in the order in which they were emitted.
+        results: in the order in which they were emitted; then those of `dead_letters`.
         messages: to later stages, by the name of the stage.
         dead_letters: of keys that failed.
         handed_out: how much the shard has handed out in the step, up to this stage.
@@ -164,7 +151,7 @@ def compute(
         input_digest(batch.parts),
         _output_digest(run, effects),
         run.after,
-        effects.results,
+        [*effects.results, *dead_results(stage.name, run.dead)],
         messages,
         run.dead,
         effects.handed_out,

@@ -106,6 +106,10 @@ class Codec(Generic[V]):
             return [_parsed(text) for text in raw]
         return cast("list[Any]", plains)
 
+    def texts(self, raw: Sequence[str]) -> list[str]:
+        """Return the texts as they are: of values that cannot be read, too."""
+        return list(raw)
+
     def build(self, parsed: Sequence[Any]) -> list[V]:
         """Return the values of what `parse` gave.
 

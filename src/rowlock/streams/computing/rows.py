@@ -32,6 +32,10 @@ class Decoder(Protocol[E]):
         """
         ...
 
+    def texts(self, raw: Sequence[Any], /) -> list[str]:
+        """Return each row as JSON, for people: also one of which no event can be made."""
+        ...
+
     def column(self, parsed: Sequence[Any], name: str, /) -> list[Any]:
         """Return one attribute of the events, without making them.
 

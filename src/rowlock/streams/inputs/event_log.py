@@ -59,11 +59,13 @@ class Appended:
         is_new: the events were added; not, where this number of the producer was there.
         first: the position of the first of these events; 0 if there were none.
         last: the position of the last. Events of others may stand between.
+        stream: the name of the log.
     """
 
     is_new: bool
     first: int
     last: int
+    stream: str
 
 
 class EventLog(RowSource[E]):
@@ -152,7 +154,7 @@ class EventLog(RowSource[E]):
                 .values(first=first, last=last)
             )
         hint_after_commit(session, self.topic)
-        return Appended(is_new=True, first=first, last=last)
+        return Appended(is_new=True, first=first, last=last, stream=self.name)
 
     async def last_seq(self, session: AsyncSession, producer: str) -> int | None:
         """Return the highest number of a producer that is kept, None if there is none; joins the
@@ -163,6 +165,12 @@ class EventLog(RowSource[E]):
         found = select(func.max(c.seq)).where(c.stream == self.name, c.producer == producer)
         last: int | None = await connection.scalar(found)
         return last
+
+    def position_of(self, added: object) -> int | None:
+        """Return the position of the last event of an append."""
+        if isinstance(added, Appended) and added.stream == self.name:
+            return added.last
+        return None
 
     async def begins_after(self, connection: AsyncConnection) -> int:
         """Return the last position whose event was deleted, 0 if there is none; joins the caller's
@@ -287,7 +295,7 @@ class EventLog(RowSource[E]):
         known = (await connection.execute(found)).one()
         if (known.rows, known.digest) != (rows, digest):
             raise ProducerConflictError(stream=self.name, producer=producer, seq=seq)
-        return Appended(is_new=False, first=known.first, last=known.last)
+        return Appended(is_new=False, first=known.first, last=known.last, stream=self.name)
 
     def _number(self, producer: str, seq: int) -> tuple[ColumnElement[bool], ...]:
         c = self.tables.appends.c

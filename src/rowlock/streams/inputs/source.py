@@ -53,6 +53,15 @@ class Source(ABC, Generic[E]):
     def watcher(self) -> SourceWatch:
         """Return what looks at it, for one replica."""
 
+    def position_of(self, added: object) -> int | None:
+        """Return the position of what a service has added, of several events that of the last; None
+        if it is nothing of this source.
+
+        Raises:
+            ConfigurationError: it was not written, or its position cannot be told any more.
+        """
+        return None
+
     async def begins_after(self, connection: AsyncConnection) -> int:
         """Return the last position that is kept no more, 0 if all are; joins the caller's
         transaction.

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from datetime import date
 from typing import Any, TypeVar
 from uuid import UUID
 
-from sqlalchemy import Column, Table
-from sqlalchemy.orm import InstrumentedAttribute, Mapper
+from sqlalchemy import Column, Table, inspect
+from sqlalchemy.orm import InstanceState, InstrumentedAttribute, Mapper
 
-from rowlock.errors import ModelError
+from rowlock.errors import ConfigurationError, ModelError
 from rowlock.rows.database_time import UtcDateTime
 from rowlock.rows.instances import instance_of
 from rowlock.rows.model_check import keeps_time, mapper_of, single_table
@@ -71,6 +72,28 @@ class TableSource(RowSource[E]):
             decoder,
         )
         super().__init__(reader, topic=model.__name__)
+        self._mapper = mapper
+
+    def position_of(self, added: object) -> int | None:
+        """Return the position of a row, also of one that is detached and expired, as rows are
+        behind a commit.
+
+        Raises:
+            ConfigurationError: it was not written, or its position is not loaded any more.
+        """
+        mapper, column = self._mapper, self._reader.position
+        if not isinstance(added, mapper.class_):
+            return None
+        state: InstanceState[Any] = inspect(added)
+        position = state.dict.get(mapper.get_property_by_column(column).key)
+        if position is None and state.identity is not None and column in mapper.primary_key:
+            position = state.identity[mapper.primary_key.index(column)]
+        if position is None:
+            raise ConfigurationError(
+                f"a {mapper.class_.__name__} has no {column.name} here: it was not written yet, or"
+                " it is expired; flush the session, and read the attribute before the commit"
+            )
+        return int(position)
 
     def fingerprint(self) -> str:
         """Return the table, and which columns give its positions and keys."""
@@ -118,6 +141,11 @@ class _ModelDecoder:
     def parse(self, raw: Sequence[Any], /) -> Sequence[Any]:
         """Return the rows as they are."""
         return raw
+
+    def texts(self, raw: Sequence[Any], /) -> list[str]:
+        """Return the columns of each row by their attributes, as JSON."""
+        names = self._names
+        return [json.dumps(dict(zip(names, row, strict=True)), default=str) for row in raw]
 
     def build(self, parsed: Sequence[Any], /) -> list[Any]:
         """Return an instance for each row."""

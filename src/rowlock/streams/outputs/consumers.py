@@ -9,7 +9,7 @@ Source: offsets that are committed with the results, as in Kafka's transactions.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -29,6 +29,8 @@ from rowlock.rows.database_time import database_now
 from rowlock.rows.leased_table import LeasedTable
 from rowlock.stream_errors import CursorMoved, StepExpired
 from rowlock.streams.computing.encoding import Codec
+from rowlock.streams.inputs.source import Source
+from rowlock.streams.inputs.step_inputs import FlowSources, StepInputs, inputs_of
 from rowlock.streams.migrations import NAME_CHARS_MAX
 from rowlock.streams.tables import StreamTables
 
@@ -53,6 +55,7 @@ class ResultsOf(Protocol):
     topic: str
     codec: Codec[Any]
     tables: StreamTables
+    sources: Mapping[str, Source[Any]]
 
 
 class StreamRow(NamedTuple, Generic[O]):
@@ -92,6 +95,19 @@ class StepOutput(Generic[O]):
     def values(self) -> list[O]:
         """What was emitted, in the order of `rows`."""
         return [row.value for row in self.rows]
+
+    async def inputs(self, session: AsyncSession) -> StepInputs[Any]:
+        """Return the events of this step, of all shards; joins the caller's transaction.
+
+        Raises:
+            StepExpired: the step, or an event of it, is kept no longer.
+        """
+        output = self._output
+        connection = await session.connection(
+            {"bind": bind_of(session, LeasedTable.of(output.tables.flow_model))}
+        )
+        flow = FlowSources(output.flow, output.flow_id, output.sources, output.tables)
+        return await inputs_of(connection, flow, self.step)
 
     async def ack(self, session: AsyncSession) -> None:
         """Note that this step, and all before it, was worked on; joins the caller's transaction, so

@@ -5,12 +5,14 @@ them.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionmaker
 
 from rowlock.database.bulk_dialect import BULK
 from rowlock.streams.computing.encoding import Codec
+from rowlock.streams.inputs.source import Source
 from rowlock.streams.outputs.consumers import Consumer, StepOutput
 from rowlock.streams.outputs.discarding import discard
 from rowlock.streams.tables import StreamTables, key_of
@@ -49,10 +51,17 @@ class Output(Generic[O]):
         topic: of hints that there are new results.
         codec: writes and reads the values.
         tables: of the wing.
+        sources: what the flow reads, by name.
     """
 
     def __init__(
-        self, flow: str, name: str, type_: type[O] | None, *, tables: StreamTables
+        self,
+        flow: str,
+        name: str,
+        type_: type[O] | None,
+        *,
+        tables: StreamTables,
+        sources: Mapping[str, Source[Any]] = MappingProxyType({}),
     ) -> None:
         """Declare an output.
 
@@ -65,6 +74,7 @@ class Output(Generic[O]):
         self.topic = f"stream:{flow}/{name}"
         self.codec: Codec[Any] = Codec(Any if type_ is None else type_)
         self.tables = tables
+        self.sources = sources
 
     def __repr__(self) -> str:
         return f"<Output {self.flow}/{self.name}>"

@@ -11,7 +11,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any, ClassVar
 
-from sqlalchemy import ColumnElement, and_, false, select, true
+from sqlalchemy import ColumnElement, and_, false, or_, select, true
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionmaker
 
 from rowlock.clock import monotonic
@@ -93,11 +93,19 @@ class FlowPipeline(Pipeline[Any], reserved=False):
 
     def ready(self) -> ColumnElement[bool]:
         """Return which shards are this replica's."""
-        shards = self.program.tables.shards
+        shards, flows = self.program.tables.shards, self.program.tables.flows
         if not self.replicas.mine:
             return false()
+        of_flow = flows.c.id == self.program.id
+        # A shard of a stopped flow has been released, unless it is not yet where that stops.
+        is_wanted = or_(
+            select(flows.c.state).where(of_flow).scalar_subquery() != "stopped",
+            shards.c.version < select(flows.c.next_step).where(of_flow).scalar_subquery(),
+        )
         return and_(
-            shards.c.flow_id == self.program.id, shards.c.id.in_(sorted(self.replicas.mine))
+            shards.c.flow_id == self.program.id,
+            shards.c.id.in_(sorted(self.replicas.mine)),
+            is_wanted,
         )
 
     async def process(self, item: PipelineItem[Any]) -> Outcome:

@@ -48,10 +48,12 @@ def steered(shard: OwnShard, facts: FlowFacts, *, leaves: bool) -> ShardState:
             earliest = max(earliest_end(state, is_inside=is_inside), state.written)
             end = earliest if leaves else facts.next_step
             return advance(state, StopRequested(end, facts.next_step, is_inside))
+        # Another replica may have cut a step between two pauses of which this one saw the second.
+        is_behind = isinstance(state, Paused) and state.at < facts.next_step
+        if is_behind or (facts.state == "running" and not isinstance(state, Run)):
+            state = advance(state, ResumeRequested())
         if facts.state == "paused" and isinstance(state, Run):
             state = advance(state, PauseRequested())
-        elif facts.state == "running" and not isinstance(state, Run):
-            state = advance(state, ResumeRequested())
     if isinstance(state, Pause) and state.at == facts.next_step:
         return advance(state, TopReached(facts.next_step, shard.version))
     return state

@@ -1,0 +1,126 @@
+"""Looks at a flow: its row, its shards, the replicas, and how far its sources are.
+
+Nothing is locked, and no row of a source is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import and_, func, select
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from rowlock.errors import RowlockError
+from rowlock.rows.database_time import database_instant
+from rowlock.streams.computing.buckets import BucketRange
+from rowlock.streams.coordinating.stalls import FlowLook, ShardLook, SourceLook
+from rowlock.streams.program import FlowProgram
+
+LAST_STEPS = 64
+"""In so many steps before the next one is looked for what took a shard how long."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What was seen of a flow.
+
+    Attributes:
+        look: of what it does.
+        replicas: how many work on it.
+    """
+
+    look: FlowLook
+    replicas: int
+
+
+class FlowLooker:
+    """Looks at one flow, again and again.
+
+    Args:
+        program: the flow.
+        present_for: how long a replica counts as there after it was seen.
+    """
+
+    def __init__(self, program: FlowProgram, *, present_for: timedelta) -> None:
+        self._program = program
+        self._present_for = present_for
+        self._watches = {name: source.watcher() for name, source in program.sources.items()}
+
+    def __repr__(self) -> str:
+        return f"<FlowLooker of {self._program.name}>"
+
+    async def look(self, connection: AsyncConnection) -> Seen | None:
+        """Look at the flow; None if it is not there; joins the caller's transaction."""
+        flows = self._program.tables.flows
+        columns = (flows.c.state, flows.c.next_step, flows.c.upto)
+        own = select(*columns, database_instant()).where(flows.c.id == self._program.id)
+        row = (await connection.execute(own)).first()
+        if row is None:
+            return None
+        state, next_step, upto, now = row
+        names, present = await self._replicas(connection, now)
+        shards = await self._shards(connection, names)
+        sources = [await self._source(connection, name, upto[name]) for name in self._watches]
+        return Seen(FlowLook(state, next_step, shards, sources), present)
+
+    async def with_seconds(self, connection: AsyncConnection, seen: FlowLook) -> FlowLook:
+        """Add how long the last steps of shards took; joins the caller's transaction."""
+        parts = self._program.tables.parts
+        found = (
+            select(parts.c.lo, parts.c.seconds)
+            .where(parts.c.flow_id == self._program.id, parts.c.step >= seen.frontier - LAST_STEPS)
+            .order_by(parts.c.step)
+        )
+        took = {row.lo: row.seconds for row in await connection.execute(found)}
+        shards = [replace(one, seconds=took.get(one.range.lo)) for one in seen.shards]
+        return replace(seen, shards=shards)
+
+    async def _replicas(
+        self, connection: AsyncConnection, now: datetime
+    ) -> tuple[dict[Any, str], int]:
+        """Return the names of replicas, and how many of them are there."""
+        table = self._program.tables.replicas
+        found = select(table.c.id, table.c.name, table.c.seen_at).where(
+            table.c.flow_id == self._program.id
+        )
+        rows = (await connection.execute(found)).all()
+        present = sum(row.seen_at > now - self._present_for for row in rows)
+        return {row.id: row.name for row in rows}, present
+
+    async def _shards(
+        self, connection: AsyncConnection, names: dict[Any, str]
+    ) -> Sequence[ShardLook]:
+        c = self._program.tables.shards.c
+        is_held = and_(c.lock_token.is_not(None), c.lock_expires_at > database_instant())
+        found = select(
+            c.lo,
+            c.hi,
+            c.step,
+            c.replica,
+            c.failures,
+            c.last_error,
+            c.parked_at,
+            func.coalesce(is_held, False).label("is_held"),
+        ).where(c.flow_id == self._program.id)
+        return [
+            ShardLook(
+                BucketRange(row.lo, row.hi),
+                row.step,
+                bool(row.is_held),
+                replica=names.get(row.replica, "a replica that is gone"),
+                parked=None if row.parked_at is None else row.last_error or "no reason is stored",
+                failures=row.failures,
+                error=row.last_error,
+            )
+            for row in await connection.execute(found.order_by(c.lo))
+        ]
+
+    async def _source(self, connection: AsyncConnection, name: str, upto: int) -> SourceLook:
+        try:
+            seen = await self._watches[name].look(connection, recorded=upto)
+        except RowlockError as error:
+            return SourceLook(name, upto, upto, upto, error=error.message)
+        return SourceLook(name, upto, seen.newest, seen.mark, seen.held_back_by)

@@ -1,0 +1,190 @@
+"""Why a flow does not advance, in words: one pure decision from what was seen of it twice.
+
+The one idea: a lag is no stall. What was there to be done a round ago and is still not done, while
+nothing else was, has a cause, and the cause is in the rows: nobody holds a shard, it is parked, it
+fails, it waits for another one, it is busy, or a transaction holds back a stream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+
+from rowlock.streams.computing.buckets import BucketRange
+from rowlock.streams.inputs.candidates import OpenWriter
+
+
+@dataclass(frozen=True, slots=True)
+class ShardLook:
+    """What was seen of a shard.
+
+    Attributes:
+        range: its buckets.
+        step: what it does next.
+        is_held: a replica has its lease.
+        replica: the name of the one that holds it, or held it last.
+        parked: why it is parked; None: it is not.
+        failures: failed attempts at `step`.
+        error: of the last one; None if there was none.
+        seconds: how long the computation of its last step took; None: it has not done one.
+    """
+
+    range: BucketRange
+    step: int
+    is_held: bool
+    replica: str = ""
+    parked: str | None = None
+    failures: int = 0
+    error: str | None = None
+    seconds: float | None = None
+
+    def __str__(self) -> str:
+        return f"the shard of buckets {self.range}"
+
+
+@dataclass(frozen=True, slots=True)
+class SourceLook:
+    """What was seen of a source.
+
+    Attributes:
+        name: within the flow.
+        upto: the position up to which it is cut.
+        newest: the last position that is visible.
+        mark: no row can appear at or below this position any more.
+        held_back_by: the transactions for which the mark waits.
+        error: why it cannot be read; None: it can.
+    """
+
+    name: str
+    upto: int
+    newest: int
+    mark: int
+    held_back_by: tuple[OpenWriter, ...] = ()
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FlowLook:
+    """What was seen of a flow.
+
+    Attributes:
+        state: ``running``, ``paused`` or ``stopped``.
+        next_step: the first step that is not cut.
+        shards: all of them.
+        sources: what it reads.
+        unsent: by stage, the shards for whose messages others wait in the step of the frontier.
+    """
+
+    state: str
+    next_step: int
+    shards: Sequence[ShardLook]
+    sources: Sequence[SourceLook] = ()
+    unsent: Mapping[str, Sequence[BucketRange]] = field(default_factory=dict)
+
+    @property
+    def frontier(self) -> int:
+        """Every shard has done all steps below it."""
+        return min((shard.step for shard in self.shards), default=0)
+
+
+class StallKind(Enum):
+    """What a flow waits for."""
+
+    PARKED = "parked"
+    FAILING = "failing"
+    NO_HOLDER = "no holder"
+    EXCHANGE = "waits for shard at stage"
+    BUSY = "busy"
+    SOURCE = "source"
+    HIGH_WATER = "high-water mark"
+    NOT_CUT = "not cut"
+
+
+@dataclass(frozen=True, slots=True)
+class Stall:
+    """Why a flow does not advance.
+
+    Attributes:
+        kind: what it waits for.
+        text: the same in words, with who and where.
+    """
+
+    kind: StallKind
+    text: str
+
+
+def stall_of(before: FlowLook, now: FlowLook) -> Stall | None:
+    """Return why a flow has not advanced between two looks; None: it has, or it had nothing to do.
+
+    Args:
+        before: the earlier look.
+        now: the later one.
+    """
+    if now.frontier > before.frontier:
+        return None
+    if before.frontier < before.next_step:
+        return stall_of_steps(now)
+    if now.state == "running" and now.next_step == before.next_step:
+        return stall_of_cuts(before, now)
+    return None
+
+
+def stall_of_steps(now: FlowLook) -> Stall:
+    """Return why a step that is cut is not done."""
+    step = now.frontier
+    last = [shard for shard in now.shards if shard.step == step]
+    for shard in last:
+        if shard.parked is not None:
+            text = f"{shard} is parked at step {step}: {shard.parked}"
+            return Stall(StallKind.PARKED, text)
+    for shard in last:
+        if not shard.is_held and shard.error is not None:
+            times = f"{shard.failures} time{'s' * (shard.failures != 1)}"
+            text = f"{shard} has failed {times} at step {step}, and is tried again: {shard.error}"
+            return Stall(StallKind.FAILING, text)
+    free = [shard for shard in last if not shard.is_held]
+    if free:
+        return Stall(StallKind.NO_HOLDER, f"no replica holds {_all_of(free)}, at step {step}")
+    for stage, ranges in now.unsent.items():
+        if ranges:
+            names = _all_of([shard for shard in last if shard.range in ranges])
+            text = f"shards wait in step {step} at stage {stage!r} for {names}"
+            return Stall(StallKind.EXCHANGE, text)
+    slow = max(last, key=lambda shard: shard.seconds or 0.0)
+    took = "" if slow.seconds is None else f"; its last step took {slow.seconds:.1f} s"
+    return Stall(StallKind.BUSY, f"{slow} is busy with step {step} at {slow.replica}{took}")
+
+
+def _all_of(shards: Sequence[ShardLook]) -> str:
+    if len(shards) == 1:
+        return str(shards[0])
+    return f"{len(shards)} shards, of which the first has buckets {shards[0].range}"
+
+
+def stall_of_cuts(before: FlowLook, now: FlowLook) -> Stall | None:
+    """Return why rows that were there are not cut; None: there were none."""
+    known = {source.name: source for source in before.sources}
+    for source in now.sources:
+        if source.error is not None:
+            return Stall(StallKind.SOURCE, source.error)
+        earlier = known.get(source.name)
+        if earlier is None or source.upto >= earlier.newest:
+            continue
+        stream = f"the stream {source.name!r}"
+        if earlier.mark > source.upto:
+            if not any(shard.is_held for shard in now.shards):
+                text = f"no replica holds a shard, so nobody cuts the new rows of {stream}"
+                return Stall(StallKind.NO_HOLDER, text)
+            text = f"{stream} has rows up to position {source.mark}, and no step is cut for them"
+            return Stall(StallKind.NOT_CUT, text)
+        if source.mark <= source.upto and source.held_back_by:
+            who = source.held_back_by[0]
+            more = len(source.held_back_by) - 1
+            others = f" and {more} more" if more else ""
+            text = (
+                f"{stream} is complete up to position {source.upto} of {source.newest}: it waits"
+                f" for the transaction of {who}{others}"
+            )
+            return Stall(StallKind.HIGH_WATER, text)
+    return None

@@ -1,0 +1,226 @@
+"""Waits in which a service reads its own write: until a flow has done the step of a position.
+
+The one idea: nobody asks for the step of a row. How far each source is done stands in the cut
+before the frontier, so one statement answers all who wait, whatever they wait for. One look at a
+time serves all waits of a process for one flow, and no session is open between two looks.
+
+Not here: which position a row has (``inputs/``), and why a wait was in vain (``reasons.py``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from heapq import heapify, heappop, heappush
+from itertools import count
+from typing import Final
+
+from sqlalchemy import and_, func, select
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionmaker
+
+from rowlock.clock import monotonic, rest, sleep
+from rowlock.containment import contained_task
+from rowlock.database.faults import is_transient
+from rowlock.database.transaction import in_transaction
+from rowlock.hints.hinter import pipeline_hinter
+from rowlock.rows.leased_table import LeasedTable
+from rowlock.streams.cutting.flow_view import BEFORE_FIRST
+from rowlock.streams.program import FlowProgram
+
+POLL_S: Final = 0.25
+"""How long a wait that hears no hint rests before it looks again, in seconds."""
+LOOK_EVERY_S: Final = 0.01
+"""Least time between the begins of two looks, in seconds, however many hints there are."""
+ENDED_MAX: Final = 64
+"""So many waits more than there are may be remembered after they have ended."""
+LOOK_TIMEOUT: Final = timedelta(seconds=5)
+"""How long a look may take."""
+
+
+@dataclass(frozen=True, slots=True)
+class DoneUpto:
+    """How far a flow is.
+
+    Attributes:
+        frontier: the first step that is not done by all shards.
+        upto: by source, the last position of the steps below it.
+        begins_after: by source, the last position before the first step; empty if that is known no
+            longer.
+    """
+
+    frontier: int
+    upto: Mapping[str, int]
+    begins_after: Mapping[str, int]
+
+
+async def done_upto(connection: AsyncConnection, program: FlowProgram) -> DoneUpto | None:
+    """Return how far a flow is, by one statement; None if it has no row yet; joins the caller's
+    transaction.
+    """
+    flows, shards, steps = program.tables.flows, program.tables.shards, program.tables.steps
+    lowest = select(func.min(shards.c.step)).where(shards.c.flow_id == program.id)
+    frontier = lowest.scalar_subquery()
+    done, first = steps.alias(), steps.alias()
+    found = (
+        select(frontier, done.c.upto, first.c.upto)
+        .select_from(flows)
+        .outerjoin(done, and_(done.c.flow_id == flows.c.id, done.c.step == frontier - 1))
+        .outerjoin(first, and_(first.c.flow_id == flows.c.id, first.c.step == BEFORE_FIRST))
+        .where(flows.c.id == program.id)
+    )
+    row = (await connection.execute(found)).first()
+    if row is None or row[0] is None:
+        return None
+    return DoneUpto(row[0], row[1] or {}, row[2] or {})
+
+
+_Wait = tuple[int, int, asyncio.Future[DoneUpto]]
+
+
+class FrontierWatch:
+    """Looks how far a flow is, as long as somebody waits for that.
+
+    Args:
+        program: the flow; its handlers are not needed.
+        sessions: of its database.
+
+    Attributes:
+        looks: how often it has looked.
+    """
+
+    def __init__(self, program: FlowProgram, sessions: async_sessionmaker[AsyncSession]) -> None:
+        self.looks = 0
+        self._program = program
+        self._sessions = sessions
+        self._leased = LeasedTable.of(program.tables.flow_model)
+        self._waiting: defaultdict[str, list[_Wait]] = defaultdict(list)
+        self._waits = 0
+        self._number = count()
+        self._woken = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._is_looking = False
+
+    def __repr__(self) -> str:
+        return f"<FrontierWatch of {self._program.name}, {self._waits} waits>"
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nobody waits."""
+        return not self._waits
+
+    async def wait(self, source: str, position: int) -> DoneUpto:
+        """Wait until all rows of a source up to a position are done; return how far the flow is.
+
+        Raises:
+            Exception: an error of the database that does not pass.
+        """
+        future: asyncio.Future[DoneUpto] = asyncio.get_running_loop().create_future()
+        heappush(self._waiting[source], (position, next(self._number), future))
+        self._waits += 1
+        self._woken.set()
+        if self._task is None:
+            self._task = contained_task(self._run(), name="rowlock: wait for a flow")
+        try:
+            return await future
+        finally:
+            future.cancel()
+            self._waits -= 1
+            self._forget(source)
+            if not self._waits:
+                await self._end()
+
+    def _forget(self, source: str) -> None:
+        """Forget waits that have ended, where they are many beside the others."""
+        waiting = self._waiting[source]
+        if len(waiting) > 2 * self._waits + ENDED_MAX:
+            waiting[:] = [one for one in waiting if not one[2].done()]
+            heapify(waiting)
+
+    async def _end(self) -> None:
+        """End the task: at once, or behind the look that is under way, which is bounded."""
+        task, self._task = self._task, None
+        self._waiting.clear()
+        if task is None:
+            return
+        if not self._is_looking:
+            task.cancel()
+        await asyncio.wait({task})
+
+    async def _run(self) -> None:
+        own = asyncio.current_task()
+        try:
+            with self._listening():
+                while self._task is own:
+                    self._woken.clear()
+                    began = monotonic()
+                    await self._look()
+                    if self._task is own:
+                        await sleep(max(0.0, began + LOOK_EVERY_S - monotonic()))
+                        if not self._woken.is_set():
+                            await rest(self._woken, POLL_S)
+        except Exception as error:
+            # Nobody else would end the waits.
+            self._fail(error)
+            raise
+
+    async def _look(self) -> None:
+        """Look once, and end the waits that are over."""
+
+        async def look(session: AsyncSession, connection: AsyncConnection) -> DoneUpto | None:
+            return await done_upto(connection, self._program)
+
+        self.looks += 1
+        self._is_looking = True
+        try:
+            seen = await in_transaction(
+                self._sessions,
+                self._leased,
+                look,
+                purpose="look how far a flow is",
+                timeout=LOOK_TIMEOUT,
+                writes=False,
+                autocommit=True,
+            )
+        # Each wait raises it; or asks for the reason when its time is over.
+        except Exception as error:  # noqa: BLE001
+            if not is_transient(error):
+                self._fail(error)
+            return
+        finally:
+            self._is_looking = False
+        if seen is not None:
+            self._answer(seen)
+
+    def _answer(self, seen: DoneUpto) -> None:
+        for source, waiting in self._waiting.items():
+            upto = seen.upto.get(source, 0)
+            while waiting and (waiting[0][0] <= upto or waiting[0][2].done()):
+                future = heappop(waiting)[2]
+                if not future.done():
+                    future.set_result(seen)
+
+    def _fail(self, error: Exception) -> None:
+        for waiting in self._waiting.values():
+            for _, _, future in waiting:
+                if not future.done():
+                    future.set_exception(error)
+            waiting.clear()
+
+    @contextmanager
+    def _listening(self) -> Iterator[None]:
+        """Be woken by hints that shards have done a step."""
+        loop = asyncio.get_running_loop()
+
+        def wake() -> None:
+            with suppress(RuntimeError):  # a closed loop has nobody to wake
+                loop.call_soon_threadsafe(self._woken.set)
+
+        pipeline_hinter.attach(self._program.frontier_topic, wake)
+        try:
+            yield
+        finally:
+            pipeline_hinter.detach(self._program.frontier_topic, wake)
