@@ -18,6 +18,8 @@ PURE = (
     f"{WING}computing/",
     f"{WING}cutting/plan.py",
     f"{WING}shards/failures.py",
+    f"{WING}coordinating/stalls.py",
+    f"{WING}coordinating/wanted_shards.py",
     f"{WING}inputs/candidates.py",
     f"{WING}shards/layout.py",
     f"{WING}shards/next_action.py",

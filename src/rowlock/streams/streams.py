@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeVar, Unpack
 from rowlock.errors import ConfigurationError
 from rowlock.pipelines.pipeline import Pipeline
 from rowlock.streams.computing.hashing import Key
+from rowlock.streams.coordinating.coordinator import CoordinatorPipeline
 from rowlock.streams.cutting.plan import Checkpoint
 from rowlock.streams.flow import StreamFlow
 from rowlock.streams.inputs.event_log import KEEP_DEFAULT, EventLog
@@ -128,7 +129,8 @@ class Streams:
         return flow
 
     def pipelines(self, *flows: StreamFlow[Any]) -> list[Pipeline[Any]]:
-        """Return new pipelines that work on `flows`, all by default, for a `PipelineManager`.
+        """Return new pipelines that work on `flows`, all by default, for a `PipelineManager`: of
+        each flow one over its shards, and its coordinator.
 
         Raises:
             ConfigurationError: a flow has no handler, or is none of these streams.
@@ -138,7 +140,11 @@ class Streams:
         strange = [flow.name for flow in chosen if self.flows.get(flow.name) is not flow]
         if strange:
             raise ConfigurationError(f"{strange[0]!r} is no flow of these streams")
-        return [FlowPipeline(flow.program, **flow.pipeline_settings) for flow in chosen]
+        return [
+            made(flow.program, **flow.pipeline_settings)
+            for flow in chosen
+            for made in (FlowPipeline, CoordinatorPipeline)
+        ]
 
 
 def _sources_of(flow: str, sources: Sequence[Any]) -> dict[str, Source[Any]]:

@@ -12,6 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 
 from rowlock.streams.computing.context import StepContext
 from rowlock.streams.flow import StreamFlow
+from rowlock.streams.shards.pipeline import FlowPipeline
 from rowlock.streams.streams import Streams
 from rowlock.testing import TemporaryDatabase
 
@@ -42,6 +43,11 @@ class Bank:
     def sessions(self) -> async_sessionmaker[AsyncSession]:
         """Sessions of one replica."""
         return self.database.session_factory
+
+    def pipeline(self) -> FlowPipeline:
+        """Return a new pipeline over the shards."""
+        (found,) = [one for one in self.streams.pipelines() if isinstance(one, FlowPipeline)]
+        return found
 
     async def pay(self, payments: int, *, accounts: int = 30, per_commit: int = 60) -> None:
         """Add payments, so many of them in a transaction."""

@@ -23,7 +23,7 @@ from .waiting import FAST, is_at_end, until
 
 def transact_of(bank: Bank) -> Any:
     """Return what runs a transaction of a replica."""
-    (pipeline,) = bank.streams.pipelines()
+    pipeline = bank.pipeline()
     return pipeline.build_run(bank.sessions, PipelineManager(bank.sessions).hinter).context.transact
 
 
@@ -113,7 +113,7 @@ def test_what_is_declared_wrongly_is_told_at_once() -> None:
 
     with pytest.raises(ConfigurationError, match="has a handler"):
         flow.by_key()(nothing)
-    (pipeline,) = streams.pipelines()
+    pipeline, _ = streams.pipelines()
     assert isinstance(pipeline, FlowPipeline)
     with pytest.raises(ConfigurationError, match="runs already"):
         flow.output("late", int)

@@ -68,7 +68,7 @@ async def write_of(bank: Bank, item: PipelineItem[Any]) -> StepWrite:
 @asynccontextmanager
 async def held(bank: Bank) -> AsyncIterator[tuple[list[PipelineItem[Any]], Committer]]:
     """Give the shards of a new flow, claimed, and what commits steps of them."""
-    (pipeline,) = bank.streams.pipelines()
+    pipeline = bank.pipeline()
     async with stepping(bank.sessions, pipeline) as steps:
         items = await steps.fetch_once()
         context = steps.run.context
@@ -123,7 +123,7 @@ async def test_of_two_cuts_one_counts(database: TemporaryDatabase) -> None:
     """Two replicas would do the same step over different rows."""
     bank = await open_bank(database)
     add_up(bank)
-    (pipeline,) = bank.streams.pipelines()
+    pipeline = bank.pipeline()
     async with stepping(bank.sessions, pipeline) as steps:
         await steps.fetch_once()
         context = steps.run.context
@@ -141,7 +141,7 @@ async def test_a_cut_after_a_pause_is_none(database: TemporaryDatabase) -> None:
     """The answer to a pause would not be binding."""
     bank = await open_bank(database)
     add_up(bank)
-    (pipeline,) = bank.streams.pipelines()
+    pipeline = bank.pipeline()
     async with stepping(bank.sessions, pipeline) as steps:
         await steps.fetch_once()
         known = await known_to(bank, steps.run.context)

@@ -29,11 +29,8 @@ from rowlock.rows.leased_table import ModelT
 from rowlock.streams.creation import ensure_flow
 from rowlock.streams.program import FlowProgram
 from rowlock.streams.shards.layout import SHARDS_MAX
-from rowlock.streams.shards.replicas import PRESENT_FOR, Replicas
+from rowlock.streams.shards.replicas import Replicas, presence
 from rowlock.streams.shards.runner import FlowRunner
-
-PRESENCE_PARTS = 6
-"""A replica says so many times within `lock_timeout` that it is there."""
 
 
 class ShardFetcher(Fetcher[ModelT]):
@@ -72,8 +69,7 @@ class FlowPipeline(Pipeline[Any], reserved=False):
         self.model = program.tables.shard_model
         self.replicas = Replicas(program)
         super().__init__(**settings)
-        every = self.settings.lock_timeout / PRESENCE_PARTS
-        self.replicas.present_for = every * PRESENT_FOR
+        every, self.replicas.present_for = presence(self.settings.lock_timeout)
         self._presence_every_s = every.total_seconds()
         self._looks_around_at = float("-inf")
         self._is_there = False
@@ -174,12 +170,15 @@ class FlowPipeline(Pipeline[Any], reserved=False):
         if monotonic() < self._looks_around_at:
             return
         transact = self.runner.context.transact
-        if not self._is_there:
+        is_new = not self._is_there
+        if is_new:
             await ensure_flow(self.program, transact)
             self._is_there = True
 
         async def look(session: AsyncSession, connection: AsyncConnection) -> None:
             await self.replicas.appear(connection, shards=len(self.runner.shards))
+            if is_new:
+                await self.replicas.tell_coordinator(connection)
             flows = self.program.tables.flows
             wanted = select(flows.c.shards_wanted).where(flows.c.id == self.program.id)
             await self.replicas.look(connection, shards_wanted=await connection.scalar(wanted))

@@ -11,27 +11,44 @@ import os
 import socket
 from collections.abc import Mapping
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID, uuid4
 
-from sqlalchemy import and_, case, delete, select
+from sqlalchemy import and_, case, delete, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rowlock.database.bulk_dialect import BULK
-from rowlock.rows.database_time import database_instant
+from rowlock.rows.database_time import database_instant, database_now
 from rowlock.streams.computing.buckets import BucketRange
 from rowlock.streams.program import FlowProgram
-from rowlock.streams.shards.layout import DynamicShards, assigned, check_layout
+from rowlock.streams.shards.layout import assigned, check_layout
 
 REPLICAS_MAX = 1000
 """Most replicas of a flow that are told apart."""
+PRESENCE_PARTS = 6
+"""A replica says so many times within `lock_timeout` that it is there."""
 PRESENT_FOR = 3.0
 """A replica that was not seen for so many times the rest between two of its rows is gone."""
 
-FORGOTTEN_AFTER = 10
-"""The row of a replica that was not seen for so many times as long as it is deleted."""
-
 _PRESENCE = ("flow_id", "id", "name", "code_version", "shards", "seen_at")
+
+
+class Presence(NamedTuple):
+    """How replicas know of each other.
+
+    Attributes:
+        every: how often each of them says that it is there.
+        lasts: how long a replica counts as there after it was seen.
+    """
+
+    every: timedelta
+    lasts: timedelta
+
+
+def presence(lock_timeout: timedelta) -> Presence:
+    """Return how replicas know of each other whose leases last for `lock_timeout`."""
+    every = lock_timeout / PRESENCE_PARTS
+    return Presence(every, every * PRESENT_FOR)
 
 
 class Replicas:
@@ -70,17 +87,19 @@ class Replicas:
         await connection.execute(statement, given)
 
     async def disappear(self, connection: AsyncConnection) -> None:
-        """Delete this replica's row, and those of replicas that were not seen for long; joins the
+        """Delete this replica's row; joins the caller's transaction."""
+        table = self._program.tables.replicas
+        own = (table.c.flow_id == self._program.id, table.c.id == self.id)
+        await connection.execute(delete(table).where(*own))
+        await self.tell_coordinator(connection)
+
+    async def tell_coordinator(self, connection: AsyncConnection) -> None:
+        """Have the coordinator look soon, since there are more replicas or fewer; joins the
         caller's transaction.
         """
-        table = self._program.tables.replicas
-        long_ago = await _now(connection) - FORGOTTEN_AFTER * self.present_for
-        await connection.execute(
-            delete(table).where(
-                table.c.flow_id == self._program.id,
-                (table.c.id == self.id) | (table.c.seen_at < long_ago),
-            )
-        )
+        flows = self._program.tables.flows
+        rests = (flows.c.id == self._program.id, flows.c.due_at > database_now())
+        await connection.execute(update(flows).where(*rests).values(due_at=database_now()))
 
     async def look(self, connection: AsyncConnection, *, shards_wanted: int | None) -> None:
         """Read who is there and who holds what, and find what is this replica's; joins the caller's
@@ -106,14 +125,8 @@ class Replicas:
         ranges = {BucketRange(lo, hi): key for key, lo, hi, _ in rows}
         check_layout(program.name, ranges)
         holders = {BucketRange(lo, hi): _text(by) for _, lo, hi, by in rows}
-        self.wanted = self._wanted(shards_wanted, replicas=len(there), shards=len(rows))
+        self.wanted = shards_wanted or len(rows)
         self._assign(holders, there, ranges)
-
-    def _wanted(self, stored: int | None, *, replicas: int, shards: int) -> int:
-        dynamic = self._program.shards
-        if isinstance(dynamic, DynamicShards):
-            return dynamic.shards_for(replicas)
-        return stored or shards
 
     def _assign(
         self,

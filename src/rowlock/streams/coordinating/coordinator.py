@@ -1,0 +1,198 @@
+"""The coordinator of a flow: a pipeline over the one row of the flow.
+
+What it sees to lies beside the steps: it writes how far the flow is and why it goes no further,
+finds how many shards there are to be, and deletes what nobody needs. No step waits for any of
+that: cuts, steps and handovers read nothing that a coordinator has to have written first, so its
+death, or its absence, stops nothing.
+
+There is one at a time, since the row is leased like any other; a round is one `process`, and what
+it finds is written with its outcome, under its token. One pipeline for each flow, so that a flow's
+settings are those of its coordinator, and a flow that is refused keeps no other one waiting.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any, ClassVar
+
+from sqlalchemy import ColumnElement, and_
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionmaker
+
+from rowlock import events
+from rowlock.clock import monotonic
+from rowlock.hints.hinter import PipelineHinter
+from rowlock.leases.item import PipelineItem
+from rowlock.logs import get_logger
+from rowlock.pipelines.context import PipelineContext
+from rowlock.pipelines.lock_graph import LockGraph
+from rowlock.pipelines.outcomes import Apply, Outcome
+from rowlock.pipelines.pipeline import Pipeline
+from rowlock.pipelines.run import PipelineRun
+from rowlock.pipelines.settings import Duration
+from rowlock.streams.coordinating.flow_looks import FlowLooker, Seen
+from rowlock.streams.coordinating.stalls import FlowLook, Stall, StallKind, stall_of
+from rowlock.streams.coordinating.wanted_shards import WantedShards
+from rowlock.streams.events import FlowStalled
+from rowlock.streams.program import FlowProgram
+from rowlock.streams.shards.replicas import presence
+from rowlock.streams.tables import FlowRow
+
+logger = get_logger(__name__)
+
+SETTINGS = frozenset(
+    {
+        *("lock_timeout", "heartbeat_trigger", "heartbeat_interval", "lease_margin"),
+        *("renew_timeout", "database_timeout", "cancel_grace", "retry_delay", "retry_delay_max"),
+        *("stall_limit", "orphaned_after", "fetch_delays"),
+    }
+)
+"""Those of a flow's settings that are its coordinator's, too."""
+QUIET_ROUNDS = 3
+"""After so many rounds in which nothing happened the rest between two of them grows no longer; it
+doubles until then.
+"""
+
+
+class Coordinator:
+    """Does the rounds of one coordinator.
+
+    Args:
+        program: the flow.
+        context: of the pipeline over its row.
+    """
+
+    def __init__(self, program: FlowProgram, context: PipelineContext[Any]) -> None:
+        self._program = program
+        self._context = context
+        every, present_for = presence(context.settings.lock_timeout)
+        # In two polls a replica has seen what it needs no hint for.
+        self._every = max(every, 2 * program.settings.poll_interval)
+        self._looker = FlowLooker(program, present_for=present_for)
+        self._wanted = WantedShards(
+            program.shards, shrinks_after_s=context.settings.lock_timeout.total_seconds()
+        )
+        self._before: Seen | None = None
+        self._stall: StallKind | None = None
+        self._quiet_rounds = 0
+
+    def __repr__(self) -> str:
+        return f"<Coordinator of {self._program.name}>"
+
+    async def round(self, item: PipelineItem[Any]) -> Outcome:
+        """Look at the flow, see to it, and return what is to be written to its row."""
+        transact = self._context.transact
+
+        async def look(session: AsyncSession, connection: AsyncConnection) -> Seen | None:
+            return await self._looker.look(connection)
+
+        seen = await transact(look, purpose="look how far a flow is", writes=False)
+        if seen is None:
+            return Apply(after=self._every)
+        stall = await self._stall_of(seen)
+        values = self._values(item.row, seen, stall)
+        is_quiet = self._before == seen and stall is None and not self._wanted.is_waiting
+        self._quiet_rounds = min(self._quiet_rounds + 1, QUIET_ROUNDS) if is_quiet else 0
+        self._before = seen
+        return Apply(values, after=self._every * 2**self._quiet_rounds)
+
+    def _values(self, row: FlowRow, seen: Seen, stall: Stall | None) -> dict[str, Any]:
+        """Return what has changed of that which a coordinator alone writes: the rest of the row is
+        written by services and by cuts, also while a round goes on.
+        """
+        values: dict[str, Any] = {
+            "frontier": max(row.frontier, seen.look.frontier),
+            "code_version": self._program.code_version,
+            "stalled": None if stall is None else stall.text,
+        }
+        if self._before is None and seen.look.frontier == row.frontier:
+            # What the coordinator before this one has found holds as long as nothing has changed.
+            del values["stalled"]
+        wanted = self._wanted.after(row.shards_wanted, replicas=seen.replicas, now=monotonic())
+        if wanted is not None:
+            values["shards_wanted"] = wanted
+        return {name: one for name, one in values.items() if one != getattr(row, name)}
+
+    async def _stall_of(self, seen: Seen) -> Stall | None:
+        if self._before is None:
+            return None
+        stall = stall_of(self._before.look, seen.look)
+        if stall is not None and stall.kind is StallKind.BUSY:
+
+            async def look(session: AsyncSession, connection: AsyncConnection) -> FlowLook:
+                return await self._looker.with_seconds(connection, seen.look)
+
+            purpose = "see how long steps take"
+            more = await self._context.transact(look, purpose=purpose, writes=False)
+            stall = stall_of(self._before.look, more)
+        self._tell(stall)
+        return stall
+
+    def _tell(self, stall: Stall | None) -> None:
+        """Tell once for each kind of reason, and not of each look."""
+        kind = None if stall is None else stall.kind
+        if stall is not None and kind is not self._stall:
+            logger.warning(
+                "the flow %s does not advance: %s",
+                self._program.name,
+                stall.text,
+                extra={"flow": self._program.name, "reason": stall.text},
+            )
+            events.emit(FlowStalled(self._context.name, self._program.name, stall.text))
+        self._stall = kind
+
+
+class CoordinatorPipeline(Pipeline[Any], reserved=False):
+    """Works on the row of one flow; made by `Streams.pipelines`.
+
+    Attributes:
+        program: the flow.
+    """
+
+    workers_num: int = 1
+    queue_lower_limit_factor: float = 0.0
+    queue_upper_limit_factor: float = 0.0
+    min_processing_interval: Duration = timedelta(0)
+    process_timeout: Duration | None = timedelta(minutes=10)
+    fetch_delays: Any = (1.0, 5.0, 15.0)
+    # A flow without a coordinator would not be noticed.
+    max_attempts: int | None = None
+    max_deaths: int | None = None
+    _looks_at_indexes: ClassVar[bool] = False
+
+    def __init__(self, program: FlowProgram, **settings: Any) -> None:
+        """Make the pipeline.
+
+        Args:
+            program: the flow.
+            settings: of the flow's pipelines.
+        """
+        self.program = program
+        self.model = program.tables.flow_model
+        super().__init__(**{name: one for name, one in settings.items() if name in SETTINGS})
+        self._coordinator: Coordinator | None = None
+
+    @property
+    def name(self) -> str:
+        """The owner in its lease."""
+        return f"FlowRow:{self.program.name}"
+
+    def ready(self) -> ColumnElement[bool]:
+        """Return which row it is, as long as it is of the flow that is declared here."""
+        flows = self.program.tables.flows
+        return and_(flows.c.id == self.program.id, flows.c.fingerprint == self.program.fingerprint)
+
+    async def process(self, item: PipelineItem[Any]) -> Outcome:
+        """Do one round."""
+        assert self._coordinator is not None
+        return await self._coordinator.round(item)
+
+    def build_run(
+        self,
+        session_factory: async_sessionmaker[AsyncSession],
+        hinter: PipelineHinter,
+        lock_graph: LockGraph | None = None,
+    ) -> PipelineRun[Any]:
+        """Return the actors, and make what does the rounds."""
+        run = super().build_run(session_factory, hinter, lock_graph)
+        self._coordinator = Coordinator(self.program, run.context)
+        return run
