@@ -10,6 +10,101 @@ STALLS = "tests/streams/coordinator/test_stalls.py"
 COORDINATOR = "tests/streams/coordinator/test_coordinator.py"
 TWO = "tests/streams/coordinator/test_concurrent_coordinators.py"
 WANTED = "tests/streams/coordinator/test_wanted_shards.py"
+EXPIRY = "tests/streams/coordinator/test_expiry.py"
+
+EXPIRY_BUGS = (
+    Bug(
+        "expiry goes by what shards do next, not by what they have written",
+        "streams/coordinating/needs.py",
+        "lowest_version",
+        "func.min(shards.version)",
+        "func.min(shards.step)",
+        (
+            f"{EXPIRY}::test_slowest_shard_counts",
+            f"{EXPIRY}::test_a_flow_that_is_not_declared_here_counts",
+        ),
+    ),
+    Bug(
+        "expiry goes by the fastest shard",
+        "streams/coordinating/needs.py",
+        "lowest_version",
+        "func.min(shards.version)",
+        "func.max(shards.version)",
+        (f"{EXPIRY}::test_slowest_shard_counts",),
+    ),
+    Bug(
+        "expiry passes the cursors of consumers",
+        "streams/coordinating/needs.py",
+        "first_needed_step",
+        "version if acknowledged is None else min(version, acknowledged + 1)",
+        "version",
+        (f"{EXPIRY}::test_a_consumer_that_is_behind_counts",),
+    ),
+    Bug(
+        "what was discarded counts as a consumer",
+        "streams/coordinating/needs.py",
+        "first_needed_step",
+        ", cursors.consumer != DISCARDED",
+        "",
+        (f"{EXPIRY}::test_a_consumer_that_is_behind_counts",),
+    ),
+    Bug(
+        "the step before which a shard begins is deleted",
+        "streams/coordinating/expiry.py",
+        "Expiry._last_expired_step",
+        "end = first - 1 if",
+        "end = first if",
+        (f"{EXPIRY}::test_what_is_old_and_not_needed_goes",),
+    ),
+    Bug(
+        "steps go whose results are kept",
+        "streams/coordinating/expiry.py",
+        "Expiry._last_expired_step",
+        "min(first - 1, result)",
+        "first - 1",
+        (f"{EXPIRY}::test_steps_of_results_that_are_kept_stay",),
+    ),
+    Bug(
+        "steps go that are young",
+        "streams/coordinating/expiry.py",
+        "Expiry._last_expired_step",
+        ".where(is_old)",
+        "",
+        (f"{EXPIRY}::test_what_is_young_stays",),
+    ),
+    Bug(
+        "a log knows the flows of this process alone",
+        "streams/coordinating/needs.py",
+        "first_needed_position",
+        "if source not in upto:",
+        "if source not in upto or flow_id == 7:",
+        (f"{EXPIRY}::test_a_flow_that_is_not_declared_here_counts",),
+    ),
+    Bug(
+        "a flow may be created while its log expires",
+        "streams/inputs/event_log.py",
+        "EventLog.lock_begin",
+        "await self.lock_expiry(connection)",
+        "pass",
+        (f"{EXPIRY}::test_a_flow_is_not_created_while_a_log_expires",),
+    ),
+    Bug(
+        "a state that was written meanwhile is dropped as empty",
+        "streams/state/store.py",
+        "drop_empty",
+        "delete(table).where(is_empty, tuple_(*key).in_(empty))",
+        "delete(table).where(own.flow_id == flow_id, tuple_(*key).in_(empty))",
+        (f"{EXPIRY}::test_a_state_that_is_written_meanwhile_is_not_dropped",),
+    ),
+    Bug(
+        "all that is old is deleted in one transaction",
+        "streams/coordinating/expiry.py",
+        "Expiry._steps",
+        ".limit(EXPIRY_ROWS_MAX)",
+        "",
+        (f"{EXPIRY}::test_so_much_is_deleted_at_once",),
+    ),
+)
 
 COORDINATOR_BUGS = (
     Bug(

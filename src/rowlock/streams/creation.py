@@ -31,7 +31,12 @@ async def ensure_flow(program: FlowProgram, transact: Transact) -> None:
 
     async def create(session: AsyncSession, connection: AsyncConnection) -> None:
         if not await _is_there(connection, program):
-            await _create(connection, program, upto)
+            # What it is to read may have been deleted since it was looked at, and is kept from now.
+            begins = {
+                name: max(upto[name], await source.lock_begin(connection))
+                for name, source in sorted(program.sources.items())
+            }
+            await _create(connection, program, {name: begins[name] for name in upto})
 
     try:
         await transact(create, purpose="create a flow")

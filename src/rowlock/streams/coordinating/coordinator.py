@@ -29,6 +29,7 @@ from rowlock.pipelines.outcomes import Apply, Outcome
 from rowlock.pipelines.pipeline import Pipeline
 from rowlock.pipelines.run import PipelineRun
 from rowlock.pipelines.settings import Duration
+from rowlock.streams.coordinating.expiry import Expiry
 from rowlock.streams.coordinating.flow_looks import FlowLooker, Seen
 from rowlock.streams.coordinating.stalls import FlowLook, Stall, StallKind, stall_of
 from rowlock.streams.coordinating.wanted_shards import WantedShards
@@ -47,6 +48,10 @@ SETTINGS = frozenset(
     }
 )
 """Those of a flow's settings that are its coordinator's, too."""
+EXPIRE_EVERY_S = 60.0
+"""Rest between two looks for what nobody needs, in seconds, unless there was more than one look
+deletes.
+"""
 QUIET_ROUNDS = 3
 """After so many rounds in which nothing happened the rest between two of them grows no longer; it
 doubles until then.
@@ -71,6 +76,8 @@ class Coordinator:
         self._wanted = WantedShards(
             program.shards, shrinks_after_s=context.settings.lock_timeout.total_seconds()
         )
+        self._expiry = Expiry(program, context.transact, present_for=present_for)
+        self._expires_at = float("-inf")
         self._before: Seen | None = None
         self._stall: StallKind | None = None
         self._quiet_rounds = 0
@@ -89,11 +96,18 @@ class Coordinator:
         if seen is None:
             return Apply(after=self._every)
         stall = await self._stall_of(seen)
+        is_more = False
+        if monotonic() >= self._expires_at:
+            is_more = await self._expiry.run(
+                goes_on=lambda: item.is_trusted() and not item.stop_requested
+            )
+            self._expires_at = monotonic() + (0.0 if is_more else EXPIRE_EVERY_S)
         values = self._values(item.row, seen, stall)
         is_quiet = self._before == seen and stall is None and not self._wanted.is_waiting
         self._quiet_rounds = min(self._quiet_rounds + 1, QUIET_ROUNDS) if is_quiet else 0
         self._before = seen
-        return Apply(values, after=self._every * 2**self._quiet_rounds)
+        rest = self._every * 2**self._quiet_rounds
+        return Apply(values, after=timedelta(0) if is_more else rest)
 
     def _values(self, row: FlowRow, seen: Seen, stall: Stall | None) -> dict[str, Any]:
         """Return what has changed of that which a coordinator alone writes: the rest of the row is

@@ -179,6 +179,22 @@ class EventLog(RowSource[E]):
         found = select(self.tables.appends.c.last).where(*self._number(_EXPIRED, 0))
         return await connection.scalar(found) or 0
 
+    async def lock_begin(self, connection: AsyncConnection) -> int:
+        """Return what `begins_after` does; nothing more is deleted until the caller's transaction
+        ends.
+        """
+        await self.lock_expiry(connection)
+        return await self.begins_after(connection)
+
+    async def lock_expiry(self, connection: AsyncConnection) -> None:
+        """Have whoever else expires this log, or creates a flow over it, wait until the caller's
+        transaction ends.
+        """
+        await self._note_expired(connection, 0)
+        c = self.tables.appends.c
+        own = update(self.tables.appends).where(*self._number(_EXPIRED, 0))
+        await connection.execute(own.values(last=c.last))
+
     async def read(
         self,
         connection: AsyncConnection,

@@ -68,6 +68,10 @@ class Source(ABC, Generic[E]):
         """
         return 0
 
+    async def lock_begin(self, connection: AsyncConnection) -> int:
+        """Return what `begins_after` does, and keep it so until the caller's transaction ends."""
+        return await self.begins_after(connection)
+
     @abstractmethod
     async def ahead(
         self, connection: AsyncConnection, *, after: int, upto: int, limit: int

@@ -246,19 +246,15 @@ async def drop_empty(
     """
     own = table.c
     key = (own.name, own.key)
-    empty = (
-        select(*key)
-        .where(
-            own.flow_id == flow_id,
-            own.value.is_(None),
-            own.timer_at.is_(None),
-            own.version <= before,
-        )
-        .limit(limit)
+    is_empty = and_(
+        own.flow_id == flow_id,
+        own.value.is_(None),
+        own.timer_at.is_(None),
+        own.version <= before,
     )
-    gone = await connection.execute(
-        delete(table).where(own.flow_id == flow_id, tuple_(*key).in_(empty))
-    )
+    empty = select(*key).where(is_empty).limit(limit)
+    # Asked again of the row itself: a step may have written a state since the list was made.
+    gone = await connection.execute(delete(table).where(is_empty, tuple_(*key).in_(empty)))
     return gone.rowcount
 
 
