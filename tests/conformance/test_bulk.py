@@ -24,7 +24,7 @@ from sqlalchemy import (
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rowlock import UtcDateTime
-from rowlock.database.bulk_dialect import BULK
+from rowlock.database.bulk_dialect import BULK, kept_statement
 from rowlock.testing import TemporaryDatabase
 
 NOON = datetime(2026, 3, 1, 12, 0, 0, 5, tzinfo=UTC)
@@ -105,3 +105,26 @@ async def test_odd_texts_are_found(connection: AsyncConnection) -> None:
     found = select(kinds.c.key).where(bulk.is_among(kinds.c.key, "keys"))
     parameters = {"keys": bulk.among_parameter([ODD[0], "no such key"])}
     assert (await connection.execute(found, parameters)).scalars().all() == [ODD[0]]
+
+
+def test_a_statement_is_built_once() -> None:
+    """Each step would take longer to build its statements than to execute them."""
+    table, built = Table("kept", MetaData()), list[str]()
+
+    def build() -> str:
+        built.append("statement")
+        return "statement"
+
+    for _ in range(2):
+        assert kept_statement(table, "key", build) == "statement"
+    assert built == ["statement"]
+
+
+async def test_other_columns_are_another_statement(connection: AsyncConnection) -> None:
+    """Values would be written to the columns of whoever came first."""
+    await insert(connection, [FULL])
+    bulk, names = BULK.of(connection), ("key", "note")
+    await connection.execute(
+        bulk.insert(kinds, names), bulk.insert_parameters(names, [("n", "noted")])
+    )
+    assert await stored(connection) == [FULL, ("n", None, None, "noted", *EMPTY[4:])]

@@ -83,3 +83,21 @@ COLUMN_BUGS = (
         (f"{HASHING}::test_many_keys_are_judged_as_one_is",),
     ),
 )
+STATEMENT_BUGS = (
+    Bug(
+        "statements are built each time",
+        "database/bulk_dialect.py",
+        "kept_statement",
+        "if key not in kept:",
+        "if True:",
+        ("tests/conformance/test_bulk.py::test_a_statement_is_built_once",),
+    ),
+    Bug(
+        "an INSERT has the columns of whoever came first",
+        "dialects/postgresql/bulk.py",
+        "PostgresqlBulk.insert",
+        "(self, *names)",
+        "(self,)",
+        ("tests/conformance/test_bulk.py::test_other_columns_are_another_statement",),
+    ),
+)

@@ -12,12 +12,14 @@ Nothing is executed here.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, TypeVar
 
 from sqlalchemy import Column, ColumnElement, Index, Table
 
 from rowlock.dialects import DialectPart
+
+StatementT = TypeVar("StatementT")
 
 
 class BulkDialect(ABC):
@@ -83,3 +85,21 @@ class BulkDialect(ABC):
 
 
 BULK: DialectPart[BulkDialect] = DialectPart("bulk", BulkDialect)
+
+_KEPT = "rowlock_kept_statements"
+
+
+def kept_statement(table: Table, key: Hashable, build: Callable[[], StatementT]) -> StatementT:
+    """Return what `build` gives, built once for each `key` of a table: to build a statement takes
+    longer than to execute it. What differs from one execution to the next is bound by name.
+
+    Args:
+        table: that keeps it, for as long as there is the table.
+        key: of few.
+        build: builds it.
+    """
+    kept = table.info.setdefault(_KEPT, {})
+    if key not in kept:
+        kept[key] = build()
+    statement: StatementT = kept[key]
+    return statement

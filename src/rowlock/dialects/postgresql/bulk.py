@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import ARRAY, Column, ColumnElement, Index, Table, any_, bindparam, func, select
 from sqlalchemy.dialects.postgresql import insert
 
-from rowlock.database.bulk_dialect import BulkDialect
+from rowlock.database.bulk_dialect import BulkDialect, kept_statement
 from rowlock.dialects.postgresql.arrays import unnested
 from rowlock.dialects.postgresql.column_kinds import fits_array, unbounded
 
@@ -23,6 +23,9 @@ class PostgresqlBulk(BulkDialect):
 
     def insert(self, table: Table, names: Sequence[str]) -> Any:
         """Return ``INSERT ... SELECT ... FROM unnest(...)``."""
+        return kept_statement(table, (self, *names), lambda: self._insert(table, names))
+
+    def _insert(self, table: Table, names: Sequence[str]) -> Any:
         slots = [(name, table.c[name].type) for name in names]
         given = unnested(slots, name="bulk", prefix=_PREFIX)
         return insert(table).from_select(

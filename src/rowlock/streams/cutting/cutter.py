@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from sqlalchemy import func, insert, select, update
+from sqlalchemy import Select, func, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
 from rowlock.rows.database_time import database_instant
@@ -40,6 +40,8 @@ class Cutter:
         self._program = program
         self._transact = transact
         self._watches = {name: source.watcher() for name, source in program.sources.items()}
+        # Built once: to build a statement takes longer than to execute it.
+        self._clock_and_slowest = _clock_and_slowest(program)
 
     def __repr__(self) -> str:
         return f"<Cutter of {self._program.name}>"
@@ -108,21 +110,9 @@ class Cutter:
                 )
             has_more = len(ahead) > most
             views.append(SourceView(name, recorded, seen.mark, ahead, has_more=has_more))
-        clock = await connection.scalar(select(database_instant()))
+        clock, slowest = (await connection.execute(self._clock_and_slowest)).one()
         assert isinstance(clock, datetime)
-        return _Look(views, clock, await self._slowest(connection), await self._last(connection))
-
-    async def _slowest(self, connection: AsyncConnection) -> int | None:
-        """Return the step of the slowest shard that is held and not parked, at whatever replica."""
-        shards = self._program.tables.shards
-        found = select(func.min(shards.c.step)).where(
-            shards.c.flow_id == self._program.id,
-            shards.c.lock_token.is_not(None),
-            shards.c.lock_expires_at > database_instant(),
-            shards.c.parked_at.is_(None),
-        )
-        slowest: int | None = await connection.scalar(found)
-        return slowest
+        return _Look(views, clock, slowest, await self._last(connection))
 
     async def _last(self, connection: AsyncConnection) -> tuple[int, datetime] | None:
         """Return step and time of the last checkpoint, where that matters."""
@@ -166,3 +156,17 @@ class Cutter:
             )
         )
         return True
+
+
+def _clock_and_slowest(program: FlowProgram) -> Select[Any]:
+    """Return the query for the time, and for the step of the slowest shard that is held and not
+    parked, at whatever replica.
+    """
+    shards = program.tables.shards
+    slowest = select(func.min(shards.c.step)).where(
+        shards.c.flow_id == program.id,
+        shards.c.lock_token.is_not(None),
+        shards.c.lock_expires_at > database_instant(),
+        shards.c.parked_at.is_(None),
+    )
+    return select(database_instant(), slowest.scalar_subquery())

@@ -28,7 +28,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from rowlock.database.bulk_dialect import BULK
+from rowlock.database.bulk_dialect import BULK, BulkDialect, kept_statement
 from rowlock.streams.computing.buckets import BucketRange
 from rowlock.streams.computing.compute import NO_STATE, KeyState
 from rowlock.streams.range_condition import in_ranges
@@ -142,18 +142,7 @@ async def write_states(
     dialect = BULK.of(connection)
     kept = [one for one in states if one.state != NO_STATE or one.snapshot is not None]
     if kept:
-        inserted = dialect.insert(table, _WRITTEN)
-        new = inserted.excluded
-        statement = inserted.on_conflict_do_update(
-            index_elements=[table.c.flow_id, table.c.name, table.c.key],
-            set_={
-                "bucket": new.bucket,
-                "version": new.version,
-                "value": new.value,
-                "timer_at": new.timer_at,
-                **_moved_aside(table, new),
-            },
-        )
+        statement = kept_statement(table, (write_states, dialect), lambda: _upsert(dialect, table))
         rows = [
             (
                 flow_id,
@@ -180,6 +169,21 @@ async def write_states(
         )
         given = {"flow": flow_id, "stage": name, "keys": dialect.among_parameter(keys)}
         await connection.execute(gone, given)
+
+
+def _upsert(dialect: BulkDialect, table: Table) -> Any:
+    inserted = dialect.insert(table, _WRITTEN)
+    new = inserted.excluded
+    return inserted.on_conflict_do_update(
+        index_elements=[table.c.flow_id, table.c.name, table.c.key],
+        set_={
+            "bucket": new.bucket,
+            "version": new.version,
+            "value": new.value,
+            "timer_at": new.timer_at,
+            **_moved_aside(table, new),
+        },
+    )
 
 
 def _moved_aside(table: Table, new: Any) -> dict[str, ColumnElement[Any]]:
