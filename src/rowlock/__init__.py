@@ -64,6 +64,7 @@ from rowlock.services.hold import HeldByService
 from rowlock.stream_errors import (
     CursorMoved,
     FlowChangedError,
+    NotProcessedYet,
     PositionsWentBackError,
     ProducerConflictError,
     ShardsMissingError,
@@ -102,6 +103,7 @@ __all__ = [
     "ManagerHealth",
     "ModelError",
     "NoWorkersAvailable",
+    "NotProcessedYet",
     "NotificationStatistics",
     "Outcome",
     "OutcomeError",

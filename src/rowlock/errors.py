@@ -49,8 +49,22 @@ class RowlockError(Exception):
         """What happened, without the link."""
         return super().__str__()
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Python would make it again from its message alone, which most classes do not take: a
+        # pool of processes ends with an error that cannot be read.
+        return _made_again, (type(self), self.args, vars(self))
+
     def __str__(self) -> str:
         return f"{self.message} (see {self.link}, or python -m rowlock errors {self.slug})"
+
+
+def _made_again(
+    kind: type[RowlockError], args: tuple[Any, ...], attributes: dict[str, Any]
+) -> RowlockError:
+    error = kind.__new__(kind, *args)
+    error.args = args  # those that are an OSError as well get them in their `__init__` only
+    vars(error).update(attributes)
+    return error
 
 
 class ConfigurationError(RowlockError):
@@ -288,9 +302,6 @@ class WorkerBusy(Refusal):
         super().__init__(f"worker {worker} has no room")
         self.worker = worker
 
-    def __reduce__(self) -> tuple[type[WorkerBusy], tuple[str]]:
-        return WorkerBusy, (self.worker,)
-
 
 class WorkerGone(Refusal):
     """A worker cannot be reached, or died with the attempt."""
@@ -299,9 +310,6 @@ class WorkerGone(Refusal):
         super().__init__(f"worker {worker} is gone{': ' if why else ''}{why}")
         self.worker = worker
         self.why = why
-
-    def __reduce__(self) -> tuple[type[WorkerGone], tuple[str, str]]:
-        return WorkerGone, (self.worker, self.why)
 
 
 class GraphTimeLimit(Refusal, TimeoutError):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import pickle
+from collections.abc import Callable, Iterator
+from copy import copy
 
 import pytest
 
@@ -41,6 +43,7 @@ from rowlock.errors import (
 from rowlock.stream_errors import (
     CursorMoved,
     FlowChangedError,
+    NotProcessedYet,
     PositionsWentBackError,
     ProducerConflictError,
     ShardsMissingError,
@@ -137,6 +140,10 @@ CARRIED: dict[str, tuple[RowlockError, dict[str, object]]] = {
         FlowChangedError(flow="f", description="source s"),
         {"flow": "f", "description": "source s"},
     ),
+    "not-processed-yet": (
+        NotProcessedYet(flow="f", what="row 7", reason="no shard works"),
+        {"flow": "f", "what": "row 7", "reason": "no shard works"},
+    ),
     "step-expired": (
         StepExpired(source="s", step=1, first=4),
         {"source": "s", "step": 1, "first": 4},
@@ -198,6 +205,19 @@ def test_an_error_carries_its_data(slug: str) -> None:
     """A host would have to parse the message to map it to an answer."""
     error, data = CARRIED[slug]
     assert {name: getattr(error, name) for name in data} == data
+    assert set(vars(error)) == set(data)
+
+
+@pytest.mark.parametrize("copied", [copy, lambda error: pickle.loads(pickle.dumps(error))])
+@pytest.mark.parametrize("slug", CARRIED)
+def test_an_error_travels(slug: str, copied: Callable[[RowlockError], RowlockError]) -> None:
+    """A pool of processes would end, or hang, with an error that cannot be made again."""
+    error, data = CARRIED[slug]
+    found = copied(error)
+    assert (type(found), str(found)) == (type(error), str(error))
+    assert {name: getattr(found, name) for name in data} == data
+    found.add_note("in a child")
+    assert copied(found).__notes__ == ["in a child"]
     assert set(vars(error)) == set(data)
 
 

@@ -12,6 +12,14 @@ REFUSED = "tests/pipelines/test_refused.py"
 
 EDGE_BUGS = (
     Bug(
+        "an error that travels is made again from its message alone",
+        "errors.py",
+        "RowlockError.__reduce__",
+        "_made_again, (type(self), self.args, vars(self))",
+        "type(self), self.args, vars(self)",
+        ("tests/ground/test_errors.py::test_an_error_travels",),
+    ),
+    Bug(
         "nobody is asked what comes of a refused result",
         "pipelines/settling/settler.py",
         "Settler._refused_outcome",
