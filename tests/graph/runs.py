@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import sys
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -14,6 +15,14 @@ from rowlock.graph.processor import Place, Processor
 from .nodes import Apply, Collect, Feed
 
 PLACES: tuple[Place, ...] = ("loop", "thread")
+
+
+def asked_seeds() -> range:
+    """Return the seeds of random graphs that ``ROWLOCK_GRAPHS`` asks for: "10000" for so many from
+    0 on, "171-300" for these, "171-171" for one that has failed.
+    """
+    first, _, last = os.environ.get("ROWLOCK_GRAPHS", "1000").rpartition("-")
+    return range(int(first), int(last) + 1) if first else range(int(last))
 
 
 def count_references() -> None:

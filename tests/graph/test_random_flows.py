@@ -7,7 +7,6 @@ operators, as hosts do. A stream whose order is kept has to come out in that ord
 from __future__ import annotations
 
 import asyncio
-import os
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -24,7 +23,9 @@ from rowlock.graph.lanes.runtime import GraphRuntime
 from rowlock.graph.scheduling.run import run_graph
 from rowlock.graph.scheduling.statistics import statistics_of
 
-GRAPHS = int(os.environ.get("ROWLOCK_GRAPHS", "1000"))
+from .runs import asked_seeds
+
+SEEDS = asked_seeds()
 BATCH = 50
 """How many flows one test runs: they are short, and share a runtime."""
 
@@ -284,11 +285,11 @@ async def run_one(seed: int, runtime: GraphRuntime) -> None:
         assert not (is_whole and one.held), (seed, one)
 
 
-@pytest.mark.parametrize("first", range(0, GRAPHS, BATCH))
+@pytest.mark.parametrize("first", SEEDS[::BATCH])
 async def test_operators_do_what_a_loop_would_do(first: int) -> None:
     """An operator would lose, repeat or reorder values beside others, or a flow would hang."""
     runtime = GraphRuntime(threads_max=3)
-    for seed in range(first, min(first + BATCH, GRAPHS)):
+    for seed in range(first, min(first + BATCH, SEEDS.stop)):
         await run_one(seed, runtime)
     runtime.close()
 

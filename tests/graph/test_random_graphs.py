@@ -1,13 +1,12 @@
 """Random graphs, compared with a sequential interpreter: each value reaches each consumer once.
 
-Places, lanes, copies, joins and zips are drawn from a seed, which is the name of the test: a seed
-that fails can be run again by itself. ``ROWLOCK_GRAPHS`` sets how many seeds there are.
+Places, lanes, copies, joins and zips are drawn from a seed. One that fails is named, and can be run
+again by itself: ``ROWLOCK_GRAPHS=171-171``. The same variable says how many seeds there are.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
 from collections import Counter
 from dataclasses import dataclass, field
 from random import Random
@@ -23,9 +22,9 @@ from rowlock.graph.scheduling.run import run_graph
 from rowlock.graph.scheduling.statistics import statistics_of
 
 from .nodes import Apply, Collect, Copy, Feed, Pair, Spread
-from .runs import applied
+from .runs import applied, asked_seeds
 
-GRAPHS = int(os.environ.get("ROWLOCK_GRAPHS", "1000"))
+SEEDS = asked_seeds()
 BATCH = 50
 """How many graphs one test runs: they are short, and share a runtime."""
 
@@ -170,11 +169,11 @@ async def run_one(seed: int, runtime: GraphRuntime) -> None:
         assert not is_whole or shares == pytest.approx(1, abs=0.02), (seed, one)
 
 
-@pytest.mark.parametrize("first", range(0, GRAPHS, BATCH))
+@pytest.mark.parametrize("first", SEEDS[::BATCH])
 async def test_each_value_reaches_each_consumer_once(first: int) -> None:
     """Values would be lost or repeated under concurrency, or a graph would hang."""
     runtime = GraphRuntime(threads_max=3)
-    for seed in range(first, min(first + BATCH, GRAPHS)):
+    for seed in range(first, min(first + BATCH, SEEDS.stop)):
         await run_one(seed, runtime)
     assert runtime.threads <= 3
     runtime.close()
