@@ -122,6 +122,15 @@ EXPECTED = {
         "embedded again: ... chunks of ... documents",
         "of documents that were stored by then: 0",
     ],
+    "14_meter_usage.py": [
+        "540 batches, sent 1624 times to 4 processes",
+        "billing: killed with 30 lines written and not committed",
+        "billing: exit code -9",
+        "added: 540; there already: 1084",
+        "90 invoice lines, for 90 months of accounts",
+        "units: 81561 measured, 81561 billed",
+        "on no line: 0, too many: 0",
+    ],
 }
 
 

@@ -6,6 +6,7 @@ And a function has at most 7 parameters, 3 of them by position.
 
 from __future__ import annotations
 
+import ast
 from collections import Counter
 from statistics import median
 
@@ -23,6 +24,8 @@ FIXED = frozenset({"request_update"})
 """Promised to hosts with four by position: whose transaction, which row of which model, and what
 to write.
 """
+HANDLERS = frozenset({"by_key"})
+"""Decorators of hosts' functions that the library calls, with four by position."""
 
 
 def full_folders(tree: list[Source]) -> list[str]:
@@ -79,13 +82,20 @@ def many_parameters(tree: list[Source]) -> list[str]:
                         node, f"{node.name} has {count} parameters, not {PARAMETERS_MAX}"
                     )
                 )
-            if by_position > BY_POSITION_MAX and node.name not in FIXED:
+            is_fixed = node.name in FIXED or is_handler(node)
+            if by_position > BY_POSITION_MAX and not is_fixed:
                 found.append(
                     source.finding(
                         node, f"{node.name}: keyword-only from parameter {BY_POSITION_MAX + 1} on"
                     )
                 )
     return found
+
+
+def is_handler(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    """Return whether a function is called by the library, which says how."""
+    calls = [each.func for each in node.decorator_list if isinstance(each, ast.Call)]
+    return any(isinstance(call, ast.Attribute) and call.attr in HANDLERS for call in calls)
 
 
 def test_folders_are_small() -> None:
@@ -147,6 +157,7 @@ def test_planted_lengths() -> None:
         "class A:\n    def f(self, a, b, c, d): pass",
         "class A:\n    @staticmethod\n    def f(a, b, c, d): pass",
         "async def f(a, *, b, c, d, e, f, g, h): pass",
+        "@flow.fold(Row)\ndef f(a, b, c, d): pass",
     ],
 )
 def test_planted_parameters(text: str) -> None:
@@ -160,6 +171,7 @@ def test_planted_parameters(text: str) -> None:
         "class A:\n    def f(self, a, b, c, *, d): pass",
         "def f(a, b, c, *, d, e, f, g): pass",
         "def f(*args, **kw): pass",
+        "@flow.by_key(state=int)\ndef f(a, b, c, d): pass",
     ],
 )
 def test_short_signature_is_free(text: str) -> None:

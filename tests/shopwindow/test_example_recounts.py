@@ -1,0 +1,52 @@
+"""The examples of streams check themselves. Here what they count is spoiled, and they must notice,
+on both databases.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from sqlalchemy import delete, insert, update
+from sqlalchemy.sql.base import Executable
+
+from rowlock.testing import TemporaryDatabase
+
+from .example_modules import example, part
+
+Spoils = dict[str, Callable[[Any], Executable]]
+"""What may be wrong with the rows of a model, and how they come to be so."""
+
+INVOICES: Spoils = {
+    "a line is missing": lambda line: delete(line).where(line.id == 1),
+    "a line is there twice": lambda line: insert(line).values(
+        account="account 0", month=part("metering.dates").FIRST_DAY, units=0
+    ),
+    "a unit is missing": lambda line: update(line).where(line.id == 1).values(units=line.units - 1),
+    "a unit is there twice": lambda line: (
+        update(line).where(line.id == 1).values(units=line.units + 1)
+    ),
+}
+
+
+async def run(database: TemporaryDatabase, *statements: Executable) -> None:
+    """Run statements in one transaction."""
+    async with database.session_factory.begin() as session:
+        for statement in statements:
+            await session.execute(statement)
+
+
+@pytest.mark.parametrize("wrong", [None, *INVOICES])
+async def test_invoices(database: TemporaryDatabase, wrong: str | None) -> None:
+    """Example 14 would end well though a unit is on no line, or on two."""
+    line = part("metering.streams").InvoiceLine
+    await database.create_tables(line.metadata)
+    rows = [
+        {"account": account, "month": month, "units": units}
+        for (account, month), units in part("metering.readings").measured().items()
+    ]
+    await run(database, insert(line).values(rows))
+    if wrong is not None:
+        await run(database, INVOICES[wrong](line))
+    assert await example(14).recount(database.session_factory) is (wrong is None)
