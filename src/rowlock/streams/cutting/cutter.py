@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from sqlalchemy import Select, func, insert, select, update
+from sqlalchemy import func, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
 from rowlock.rows.database_time import database_instant
@@ -158,7 +158,7 @@ class Cutter:
         return True
 
 
-def _clock_and_slowest(program: FlowProgram) -> Select[Any]:
+def _clock_and_slowest(program: FlowProgram) -> Any:
     """Return the query for the time, and for the step of the slowest shard that is held and not
     parked, at whatever replica.
     """
