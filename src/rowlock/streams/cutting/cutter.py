@@ -110,7 +110,7 @@ class Cutter:
                 )
             has_more = len(ahead) > most
             views.append(SourceView(name, recorded, seen.mark, ahead, has_more=has_more))
-        clock, slowest = (await connection.execute(self._clock_and_slowest)).one()
+        clock, slowest = tuple((await connection.execute(self._clock_and_slowest)).one())
         assert isinstance(clock, datetime)
         return _Look(views, clock, slowest, await self._last(connection))
 
