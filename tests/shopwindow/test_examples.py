@@ -131,6 +131,14 @@ EXPECTED = {
         "units: 81561 measured, 81561 billed",
         "on no line: 0, too many: 0",
     ],
+    "16_count_words.py": [
+        "killed: a process with ... shards",
+        "frozen: a process with ... shards",
+        "when their leases had ended: the third process has all 8",
+        "all lines were counted, in ... steps",
+        "... words, ... times",
+        "not counted: 0, counted too often: 0",
+    ],
 }
 
 
