@@ -44,7 +44,11 @@ class Ledger:
         streams: of the host.
         flow: the ledger.
         postings: its second stage.
+        note: the model of rows that are results.
         made: how many transfers there are.
+        broken: accounts that cannot be posted at, each with the first step of which that is so.
+        unstorable: accounts whose results no database stores.
+        fee: cents that are taken from each transfer, by code that has changed.
     """
 
     database: TemporaryDatabase
@@ -52,8 +56,11 @@ class Ledger:
     streams: Streams
     flow: StreamFlow[Any]
     postings: ExchangeStage[int]
+    note: Any
     made: int = 0
-    broken: set[str] = field(default_factory=set)
+    broken: dict[str, int] = field(default_factory=dict)
+    unstorable: set[str] = field(default_factory=set)
+    fee: int = 0
 
     @property
     def sessions(self) -> async_sessionmaker[AsyncSession]:
@@ -184,6 +191,11 @@ async def open_ledger(database: TemporaryDatabase, **settings: Any) -> Ledger:
         payee: Mapped[str] = mapped_column(String(50))
         cents: Mapped[int]
 
+    class Note(Base):
+        __tablename__ = "notes"
+        id: Mapped[int] = mapped_column(primary_key=True)
+        account: Mapped[str] = mapped_column(String(50))
+
     streams = Streams(Base)
     await database.create_tables(Base.metadata)
     options: dict[str, Any] = {
@@ -194,7 +206,7 @@ async def open_ledger(database: TemporaryDatabase, **settings: Any) -> Ledger:
         **settings,
     }
     flow = streams.flow("ledger", Transfer, **options)
-    ledger = Ledger(database, Transfer, streams, flow, flow.exchange("postings", int))
+    ledger = Ledger(database, Transfer, streams, flow, flow.exchange("postings", int), Note)
     declare(ledger)
     return ledger
 
@@ -203,19 +215,22 @@ def declare(ledger: Ledger) -> None:
     """Register the handlers."""
     postings = ledger.postings
     seen = ledger.flow.output("seen", int)
+    notes = ledger.flow.output("notes", into=ledger.note)
 
     @ledger.flow.batch()
     def split(step: StepContext, batch: EventBatch[Any], _: Any) -> None:
         cents = batch.column("cents")
         step.send_many(postings, batch.column("payer"), [-one for one in cents])
-        step.send_many(postings, batch.column("payee"), cents)
+        step.send_many(postings, batch.column("payee"), [one - ledger.fee for one in cents])
 
     @postings.by_key(state=int)
     def post(step: StepContext, account: str, cents: int | None, moves: list[int]) -> int:
-        if account in ledger.broken:
+        if step.number >= ledger.broken.get(account, step.number + 1):
             raise LookupError("no such account")
         after = (cents or 0) + sum(moves)
         step.emit(seen, after)
+        if account in ledger.unstorable:
+            step.emit(notes, {"account": None})
         return after
 
 

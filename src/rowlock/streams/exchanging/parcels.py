@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, TypeAlias
 
@@ -133,7 +133,8 @@ def arrived(
         )
         for own, part in zip(events, divide(rows, ranges), strict=True):
             if len(part):
-                own.append(part)
+                # Numbers of its own: those of others are not read everywhere.
+                own.append(replace(part, positions=range(len(part))))
     return events
 
 

@@ -1,0 +1,103 @@
+"""Steps that fail in the second stage: the others wait within the step, until it is done."""
+
+from __future__ import annotations
+
+import pytest
+from sqlalchemy import update
+
+from rowlock.streams.computing.hashing import bucket_of
+from rowlock.streams.cutting.plan import Checkpoint
+from rowlock.testing import TemporaryDatabase
+
+from .ledger import Ledger, open_ledger, until
+
+RETRIES = {"retry_delay": 0.01, "retry_delay_max": 0.02}
+
+
+async def parked(ledger: Ledger) -> list[str]:
+    """Return why shards are parked."""
+    return [row.last_error for row in await ledger.shards() if row.parked_at is not None]
+
+
+@pytest.mark.parametrize("steps", [1, 7])
+@pytest.mark.parametrize("replicas", [1, 2])
+async def test_the_others_wait_within_the_step(
+    database: TemporaryDatabase, steps: int, replicas: int
+) -> None:
+    """One account would have a step written in part: money that left one account would be in none,
+    or be in one twice once the shard is unparked.
+    """
+    ledger = await open_ledger(
+        database, checkpoint=Checkpoint(steps=steps), failures_max=3, **RETRIES
+    )
+    async with ledger.replicas(replicas):
+        await ledger.transfer_some(120)
+        await ledger.wait_for_end()
+        ledger.broken["a7"] = (await ledger.flow_row()).next_step
+        await ledger.transfer_some(120)
+
+        async def is_parked() -> bool:
+            return bool(await parked(ledger))
+
+        await until(is_parked)
+        (text,) = await parked(ledger)
+        assert "'post' failed for the key 'a7'" in text
+        assert "no such account" in text
+        (bad,) = [row for row in await ledger.shards() if row.parked_at is not None]
+        assert bad.lo <= bucket_of("a7") < bad.hi
+        await ledger.transfer_some(120)
+        # Those that were further, were it in memory, are nowhere.
+        rows = await ledger.rows("outputs")
+        assert max(row.step for row in rows) <= bad.failed_step
+        ledger.broken.clear()
+        async with ledger.sessions.begin() as session:
+            assert await ledger.flow.unpark(session) == 1
+        await ledger.wait_for_end()
+        await ledger.check()
+    await ledger.check_states()
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+async def test_results_that_the_database_refuses(
+    database: TemporaryDatabase, replicas: int
+) -> None:
+    """One result that cannot be stored would stop all shards, and none would be named."""
+    ledger = await open_ledger(database, failures_max=2, checkpoint=Checkpoint(steps=7), **RETRIES)
+    async with ledger.replicas(replicas):
+        await ledger.transfer_some(80)
+        await ledger.wait_for_end()
+        ledger.unstorable.add("a7")
+        await ledger.transfer_some(120)
+
+        async def is_parked() -> bool:
+            return bool(await parked(ledger))
+
+        await until(is_parked)
+        (bad,) = [row for row in await ledger.shards() if row.parked_at is not None]
+        assert bad.lo <= bucket_of("a7") < bad.hi
+        ledger.unstorable.clear()
+        async with ledger.sessions.begin() as session:
+            assert await ledger.flow.unpark(session) == 1
+        await ledger.wait_for_end()
+        await ledger.check()
+    await ledger.check_states()
+
+
+async def test_a_row_that_was_changed_parks_its_shard(database: TemporaryDatabase) -> None:
+    """Messages that follow from a changed row would be taken for those of the step."""
+    ledger = await open_ledger(database, checkpoint=Checkpoint(steps=1000))
+    async with ledger.replicas():
+        await ledger.transfer_some(40)
+        await ledger.wait_for_end()
+        model = ledger.transfer
+        async with ledger.sessions.begin() as session:
+            await session.execute(update(model).where(model.position == 1).values(cents=-5))
+        await ledger.lose()
+
+        async def is_parked() -> bool:
+            return bool(await parked(ledger))
+
+        await until(is_parked)
+        assert (
+            "its replay came out otherwise: the input has the digest" in (await parked(ledger))[0]
+        )

@@ -1,0 +1,379 @@
+"""What holds while shards send each other messages: each rule in a scene of its own, round by
+round.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from rowlock.stream_errors import ShardStateError
+from rowlock.streams.computing.buckets import BucketRange
+from rowlock.streams.computing.hashing import BUCKETS
+from rowlock.streams.cutting.plan import Checkpoint
+from rowlock.streams.exchanging.expiry import delete_messages, expirable_below
+from rowlock.streams.exchanging.memory_exchange import MemoryExchange
+from rowlock.streams.exchanging.parcels import are_complete
+from rowlock.streams.shards.failures import StepFailures
+from rowlock.streams.shards.rounds import Left
+from rowlock.streams.shards.states import Run
+from rowlock.streams.shards.steering import may_stay_in_memory
+from rowlock.testing import TemporaryDatabase
+
+from .by_hand import Replica, by_hand, go_on
+from .ledger import Ledger, open_ledger
+
+LOWER, UPPER = 0, BUCKETS // 2
+"""Where two shards begin."""
+SEVEN = Checkpoint(steps=7)
+
+
+async def steps_of(ledger: Ledger) -> list[tuple[int, int]]:
+    """Return step and version of each shard, as they are written."""
+    return [(row.step, row.version) for row in await ledger.shards()]
+
+
+async def test_messages_are_read_once_all_have_sent(database: TemporaryDatabase) -> None:
+    """Postings of a shard that is slower would be left out, and the step written without them."""
+    ledger = await open_ledger(database, shards=2)
+    async with by_hand(ledger, 2) as (one, other):
+        await one.claim(LOWER)
+        await other.claim(UPPER)
+        await ledger.transfer_some(40)
+        assert await one.until_stuck() is Left.MESSAGES
+        assert await steps_of(ledger) == [(0, 0), (0, 0)]
+        assert await ledger.rows("outputs") == []
+        await go_on(other, one)
+        assert await steps_of(ledger) == [(1, 1), (1, 1)]
+        await ledger.check()
+
+
+async def test_a_replica_claims_while_it_waits(database: TemporaryDatabase) -> None:
+    """A replica would wait for the messages of a shard that is its own to claim, for ever."""
+    ledger = await open_ledger(database, shards=2)
+    async with by_hand(ledger) as (one,):
+        await one.claim(LOWER)
+        await ledger.transfer_some(40)
+        assert await one.until_stuck() is Left.MESSAGES
+        await one.claim(UPPER)
+        await go_on(one)
+        assert await steps_of(ledger) == [(1, 1), (1, 1)]
+        await ledger.check()
+
+
+async def test_a_range_that_has_sent_is_not_split(database: TemporaryDatabase) -> None:
+    """Its halves would send the same again, also where another holder has it by then."""
+    ledger = await open_ledger(database, shards=2)
+    async with by_hand(ledger, 2) as (one, other):
+        await one.claim(LOWER)
+        await other.claim(UPPER)
+        await ledger.transfer_some(40)
+        await one.until_stuck()
+        await ledger.lose(LOWER)
+        await one.claim(LOWER)
+        one.wants(4)
+        await one.until_stuck()
+        assert len(await ledger.shards()) == 2
+        await go_on(one, other)
+        # Behind the step it is split; its upper half waits for somebody.
+        assert len(await ledger.shards()) == 3
+        await one.claim(BUCKETS // 4)
+        await ledger.transfer_some(80)
+        await go_on(one, other)
+        await ledger.check()
+
+
+async def test_siblings_that_have_sent_are_not_joined(database: TemporaryDatabase) -> None:
+    """Together they would send the same again."""
+    ledger = await open_ledger(database, shards=4)
+    async with by_hand(ledger, 2) as (one, other):
+        await one.claim(LOWER, BUCKETS // 4)
+        await other.claim(UPPER, 3 * BUCKETS // 4)
+        await ledger.transfer_some(40)
+        await one.until_stuck()
+        await ledger.lose(LOWER, BUCKETS // 4)
+        await one.claim(LOWER, BUCKETS // 4)
+        one.wants(2)
+        await one.until_stuck()
+        assert len(await ledger.shards()) == 4
+        await go_on(one, other)
+        assert len(await ledger.shards()) == 3
+        await ledger.transfer_some(80)
+        await go_on(one, other)
+        await ledger.check()
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+async def test_all_write_what_stayed_in_memory_or_none(
+    database: TemporaryDatabase, shards: int
+) -> None:
+    """Whoever takes a lost shard over would wait for messages that nobody has any more."""
+    ledger = await open_ledger(database, shards=4)
+    lows = [row.lo for row in (await started(ledger))]
+    async with by_hand(ledger, 2) as (one, other):
+        await one.claim(*lows)
+        await ledger.transfer_some(40)
+        await go_on(one)
+        assert await ledger.rows("exchange") == []
+        await ledger.transfer_some(40)
+        await ledger.lose(*lows[:shards])
+        # It has not heard of it, and does the step in memory.
+        await one.until_stuck()
+        await other.claim(*lows[:shards])
+        await go_on(other, one)
+        assert {step for step, _ in await steps_of(ledger)} == {2}
+        assert await ledger.rows("exchange")
+        await ledger.check()
+
+
+async def started(ledger: Ledger) -> list[object]:
+    """Create the flow; return the rows of its shards."""
+    async with by_hand(ledger):
+        return await ledger.shards()
+
+
+async def test_who_leaves_writes_with_all_that_shared_its_memory(
+    database: TemporaryDatabase,
+) -> None:
+    """The others could not be opened anew: nobody would have the messages of the one that left."""
+    ledger = await open_ledger(database, shards=2, checkpoint=SEVEN)
+    async with by_hand(ledger, 2) as (one, other):
+        await one.claim(LOWER, UPPER)
+        await in_memory(ledger, one, steps=3)
+        one.give_away(UPPER)
+        await go_on(one)
+        assert list(one.shards) == [LOWER]
+        assert await steps_of(ledger) == [(3, 3), (3, 3)]
+        await other.claim(UPPER)
+        await ledger.lose(LOWER)
+        await one.claim(LOWER)
+        await ledger.transfer_some(40)
+        await go_on(one, other)
+        assert [step for step, _ in await steps_of(ledger)] == [4, 4]
+        await ledger.check()
+
+
+async def in_memory(ledger: Ledger, replica: Replica, *, steps: int) -> None:
+    """Do steps whose messages stay in memory, and whose states are not written."""
+    for _ in range(steps):
+        await ledger.transfer_some(40)
+        await go_on(replica)
+    assert await ledger.rows("exchange") == []
+    assert {version for _, version in await steps_of(ledger)} == {0}
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+async def test_all_begin_anew_that_shared_memory_with_a_lost_shard(
+    database: TemporaryDatabase, replicas: int
+) -> None:
+    """Its next holder would wait for ever for messages of steps that the others have behind them;
+    and these for its messages.
+    """
+    ledger = await open_ledger(database, shards=4, checkpoint=SEVEN)
+    quarters = range(0, BUCKETS, BUCKETS // 4)
+    async with by_hand(ledger, 2) as (one, other):
+        await one.claim(*quarters)
+        await in_memory(ledger, one, steps=3)
+        await ledger.lose(UPPER)
+        # As soon as its holder knows, or has it again.
+        if replicas == 1:
+            await one.claim(UPPER)
+        else:
+            one.shards[UPPER].item.trusted_until = float("-inf")
+            await other.claim(UPPER)
+        await one.round()
+        assert all(shard.at == 0 for shard in one.shards.values() if shard.is_open)
+        await ledger.transfer_some(40)
+        await go_on(one, other)
+        assert [step for step, _ in await steps_of(ledger)] == [4] * 4
+        await ledger.check()
+
+
+async def test_a_shard_recovers_without_the_others(database: TemporaryDatabase) -> None:
+    """A dead shard would have all others do their steps again, though its messages are recorded."""
+    ledger = await open_ledger(database, shards=2, checkpoint=SEVEN)
+    async with by_hand(ledger, 3) as (one, other, third):
+        await one.claim(LOWER)
+        await other.claim(UPPER)
+        for _ in range(3):
+            await ledger.transfer_some(40)
+            await go_on(one, other)
+        await ledger.lose(UPPER)
+        await third.claim(UPPER)
+        await third.until_stuck()
+        shard = third.shards[UPPER]
+        assert (shard.at, shard.step, shard.version) == (3, 3, 0)
+        assert one.shards[LOWER].at == 3
+        await ledger.transfer_some(40)
+        await go_on(one, third)
+        await ledger.check()
+
+
+async def test_a_shard_that_lags_takes_the_database(database: TemporaryDatabase) -> None:
+    """Shards at two steps would give each other messages of different steps."""
+    ledger = await open_ledger(database, shards=2)
+    async with by_hand(ledger, 2) as (one, other):
+        await one.claim(LOWER)
+        await other.claim(UPPER)
+        await ledger.transfer_some(40)
+        # The other one sends, and is lost before it has written its step.
+        assert await other.until_stuck() is Left.MESSAGES
+        await ledger.lose(UPPER)
+        await one.until_stuck()
+        assert [step for step, _ in await steps_of(ledger)] == [1, 0]
+        await one.claim(UPPER)
+        await ledger.transfer_some(40)
+        await go_on(one)
+        assert [step for step, _ in await steps_of(ledger)] == [2, 2]
+        assert {row.step for row in await ledger.rows("exchange")} == {0}
+        await ledger.check()
+
+
+async def test_who_leaves_waits_for_nobody(database: TemporaryDatabase) -> None:
+    """Two replicas that shut down at once would wait for each other until they are killed."""
+    ledger = await open_ledger(database, shards=2, checkpoint=SEVEN)
+    async with by_hand(ledger, 3) as (one, other, third):
+        await one.claim(LOWER)
+        await other.claim(UPPER)
+        await ledger.transfer_some(40)
+        await go_on(one, other)
+        await ledger.transfer_some(40)
+        assert await one.until_stuck() is Left.MESSAGES
+        one.give_away(LOWER)
+        await one.until_stuck()
+        assert one.shards == {}
+        # What it has done of the step is left out, and what it did before is written.
+        assert await steps_of(ledger) == [(1, 1), (1, 0)]
+        await third.claim(LOWER)
+        await go_on(third, other)
+        await ledger.check()
+
+
+async def test_who_leaves_in_a_replay_waits_for_nobody(database: TemporaryDatabase) -> None:
+    """As above, while it does again what was written."""
+    ledger = await open_ledger(database, shards=2, checkpoint=SEVEN)
+    async with by_hand(ledger, 2) as (one, other):
+        await one.claim(LOWER, UPPER)
+        await in_memory(ledger, one, steps=2)
+        await ledger.lose(LOWER, UPPER)
+        await other.claim(LOWER)
+        assert await other.until_stuck() is Left.MESSAGES
+        other.give_away(LOWER)
+        await other.until_stuck()
+        assert other.shards == {}
+        assert await steps_of(ledger) == [(2, 0), (2, 0)]
+        await other.claim(LOWER, UPPER)
+        await go_on(other)
+        await ledger.check()
+
+
+async def test_nothing_is_sent_without_the_lease(database: TemporaryDatabase) -> None:
+    """A holder that was frozen past its lease would send beside the next one, other messages."""
+    ledger = await open_ledger(database, shards=2)
+    async with by_hand(ledger, 2) as (one, other):
+        await one.claim(LOWER)
+        await other.claim(UPPER)
+        await ledger.transfer_some(40)
+        await one.round()
+        await ledger.lose(LOWER)
+        await one.until_stuck()
+        assert await ledger.rows("exchange") == []
+        await one.claim(LOWER)
+        await go_on(one, other)
+        await ledger.check()
+
+
+async def test_a_shard_that_would_send_something_else_is_parked(
+    database: TemporaryDatabase,
+) -> None:
+    """The others would have worked with messages that nobody has sent."""
+    ledger = await open_ledger(database, shards=2)
+    async with by_hand(ledger, 2) as (one, other):
+        await one.claim(LOWER)
+        await other.claim(UPPER)
+        await ledger.transfer_some(40)
+        await one.until_stuck()
+        await ledger.lose(LOWER)
+        ledger.fee = 1
+        await one.claim(LOWER)
+        await go_on(one)
+        ledger.fee = 0
+        await go_on(one, other)
+        (row,) = [row for row in await ledger.shards() if row.parked_at is not None]
+        assert row.lo == LOWER
+        assert "the messages to 'postings' have the digest" in row.last_error
+        assert await steps_of(ledger) == [(0, 0), (1, 1)]
+        # What was sent stands, so the other one has done its part.
+        async with ledger.sessions.begin() as session:
+            assert await ledger.flow.unpark(session) == 1
+        await one.claim(LOWER)
+        await go_on(one, other)
+        await ledger.check()
+
+
+async def test_messages_are_deleted_that_nobody_needs(database: TemporaryDatabase) -> None:
+    """The table would grow for ever; or a shard that begins anew find its messages gone."""
+    ledger = await open_ledger(database, shards=2, checkpoint=SEVEN)
+    async with by_hand(ledger, 2) as (one, other):
+        await one.claim(LOWER)
+        await other.claim(UPPER)
+        for _ in range(9):
+            await ledger.transfer_some(40)
+            await go_on(one, other)
+        assert {step for step, _ in await steps_of(ledger)} == {9}
+        (version,) = {version for _, version in await steps_of(ledger)}
+        assert version == 7
+        table = ledger.streams.tables.exchange
+        below = expirable_below(row.version for row in await ledger.shards())
+        async with ledger.sessions.begin() as session:
+            connection = await session.connection()
+            flow_id = ledger.flow.program.id
+            for _ in range(2):
+                await delete_messages(connection, table, flow_id, below=below, limit=7)
+        assert {row.step for row in await ledger.rows("exchange")} == {7, 8}
+        await ledger.lose(LOWER, UPPER)
+        await other.claim(LOWER)
+        await one.claim(UPPER)
+        await ledger.transfer_some(40)
+        await go_on(one, other)
+        await ledger.check()
+
+
+def test_messages_are_needed_from_the_lowest_version_on() -> None:
+    """A shard that lags would find its messages gone, or those of a flow that has none yet."""
+    assert expirable_below([9, 7, 8]) == 7
+    assert expirable_below([]) == 0
+
+
+async def test_messages_have_no_place_in_the_memory_of_some(database: TemporaryDatabase) -> None:
+    """Messages would be given to shards that are not there."""
+    ledger = await open_ledger(database, shards=2)
+    async with by_hand(ledger, 2) as (one, other):
+        await one.claim(LOWER)
+        await other.claim(UPPER)
+        await one.until_stuck()
+        await other.until_stuck()
+        lower, upper = one.shards[LOWER], other.shards[UPPER]
+        MemoryExchange([lower, upper])
+        with pytest.raises(ShardStateError, match="cannot stay in memory"):
+            MemoryExchange([lower])
+        assert may_stay_in_memory([lower, upper])
+        assert not may_stay_in_memory([lower])
+        assert not may_stay_in_memory([lower, upper], memory_from=1)
+        lower.failures = StepFailures(1, 0)
+        assert not may_stay_in_memory([lower, upper])
+        lower.failures = StepFailures()
+        lower.state = Run(1, 1)
+        assert not may_stay_in_memory([lower, upper])
+        with pytest.raises(ShardStateError, match="cannot stay in memory"):
+            MemoryExchange([lower, upper])
+
+
+def test_messages_from_two_layouts_are_an_error() -> None:
+    """Messages that came twice would be counted twice, without a word."""
+    all_ = BucketRange(0, BUCKETS)
+    lower, upper = all_.halves
+    assert are_complete([all_])
+    assert are_complete([lower, upper, lower])
+    assert not are_complete([lower])
+    with pytest.raises(ShardStateError, match="came twice"):
+        are_complete([all_, lower])
