@@ -39,10 +39,12 @@ WAIT_S_MAX = 240.0
 
 async def append(sessions: Sessions, some: Sequence[Piece]) -> Appended:
     """Add lines, some in each transaction; return where the last ones are."""
+    added: Appended | None = None
     for piece in some:
         async with sessions.begin() as session:
             events = [Line(piece.file, line) for line in piece.lines]
             added = await lines.append(session, events, producer=piece.file, seq=piece.number)
+    assert added is not None, "there is one piece at least"
     return added
 
 
