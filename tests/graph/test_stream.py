@@ -17,7 +17,7 @@ from rowlock.graph.scheduling.stream import StreamSink, StreamValues, stream_out
 from rowlock.testing import run_virtual, virtual_time
 
 from .nodes import Apply, Feed
-from .runs import applied
+from .runs import applied, count_references
 
 
 def open_graph(values: Any, *middle: Apply) -> tuple[Graph, OutputPort[Any]]:
@@ -198,6 +198,7 @@ async def test_no_value_outlives_the_stream() -> None:
     try:
         with pytest.raises(LookupError):
             await read()
+        count_references()
         assert [one() for one in seen] == [None] * 3
     finally:
         gc.enable()

@@ -234,6 +234,8 @@ def test_surplus_thread_leaves_its_calls_to_one_that_sleeps() -> None:
     assert one.is_surplus(surplus)
     assert sleeping.awake.acquire(blocking=False)
     assert not one._sleepers
+    one._workers = ()  # they were never started, so nothing can wait for their end
+    one.close()
 
 
 async def test_nested_runs_need_no_further_threads() -> None:

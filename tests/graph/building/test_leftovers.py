@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -26,13 +27,17 @@ class Counted(Value):
     """A value that is counted while it lives."""
 
     alive = 0
+    lock = threading.Lock()
+    """Without a global lock of the interpreter two threads would count as one."""
 
     def __init__(self, mutex: Mutex, number: int) -> None:
         super().__init__(mutex, number)
-        Counted.alive += 1
+        with Counted.lock:
+            Counted.alive += 1
 
     def __del__(self) -> None:
-        Counted.alive -= 1
+        with Counted.lock:
+            Counted.alive -= 1
 
 
 class CountingHost(Host):
