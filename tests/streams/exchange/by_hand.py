@@ -9,15 +9,13 @@ from datetime import timedelta
 from functools import partial
 from typing import Any
 
-from rowlock import PipelineItem
-from rowlock.pipelines.outcomes import Apply, Outcome
+from rowlock import Apply, Outcome, PipelineItem
 from rowlock.streams.computing.buckets import BucketRange
 from rowlock.streams.creation import ensure_flow
 from rowlock.streams.shards.own_shard import OwnShard
 from rowlock.streams.shards.pipeline import FlowPipeline
 from rowlock.streams.shards.rounds import FlowRounds, Left
-from rowlock.testing import stepping
-from rowlock.testing.stepping import Steps
+from rowlock.testing import Steps, stepping
 
 from .ledger import Ledger, until
 

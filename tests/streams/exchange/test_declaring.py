@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rowlock.errors import ConfigurationError
+from rowlock import ConfigurationError
 from rowlock.streams.computing.context import StepContext
 from rowlock.streams.flow import StreamFlow
 from rowlock.streams.stage import STAGES_MAX
