@@ -21,7 +21,7 @@ from sqlalchemy import (
     Uuid,
     select,
 )
-from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 
 from rowlock import UtcDateTime
 from rowlock.database.bulk_dialect import BULK, kept_statement
@@ -82,6 +82,26 @@ async def test_rows_that_are_there_are_written(connection: AsyncConnection) -> N
     await insert(connection, [FULL, EMPTY])
     await insert(connection, [("a", *EMPTY[1:]), ("c", *FULL[1:]), ODD])
     assert await stored(connection) == [("a", *EMPTY[1:]), ODD, ("c", *FULL[1:])]
+
+
+async def test_it_is_counted_what_is_inserted(connection: AsyncConnection) -> None:
+    """Who inserts unless a row is there would take it for inserted, or for there, whatever was."""
+    bulk = BULK.of(connection)
+    statement = bulk.insert(kinds, NAMES).on_conflict_do_nothing()
+    for rows, count in (([FULL, EMPTY], 2), ([FULL], 0), ([FULL, ODD, EMPTY], 1)):
+        done = await connection.execute(statement, bulk.insert_parameters(NAMES, rows))
+        assert done.rowcount == count
+
+
+async def test_psycopg_counts_what_is_inserted(postgresql_database: TemporaryDatabase) -> None:
+    """Events that are sent twice would be added twice, with a driver that few tests run on."""
+    pytest.importorskip("psycopg")
+    await postgresql_database.create_tables(kinds.metadata)
+    url = postgresql_database.url.set(drivername="postgresql+psycopg")
+    engine = create_async_engine(url)
+    async with engine.connect() as connection:
+        await test_it_is_counted_what_is_inserted(connection)
+    await engine.dispose()
 
 
 @pytest.mark.parametrize("count", [1, 40_000])

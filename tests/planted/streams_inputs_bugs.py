@@ -219,4 +219,12 @@ STREAMS_INPUTS_BUGS = (
         "else 0",
         ("tests/streams/walk/test_sources.py::test_a_flow_that_begins_behind_expired_events",),
     ),
+    Bug(
+        "one driver does not count what is inserted",
+        "dialects/postgresql/bulk.py",
+        "PostgresqlBulk._insert",
+        "statement.execution_options(preserve_rowcount=True)",
+        "statement.execution_options(preserve_rowcount=False)",
+        ("tests/conformance/test_bulk.py::test_psycopg_counts_what_is_inserted",),
+    ),
 )

@@ -28,7 +28,7 @@ class BulkDialect(ABC):
     @abstractmethod
     def insert(self, table: Table, names: Sequence[str]) -> Any:
         """Return an INSERT of any number of rows, to which the caller may add ``ON CONFLICT`` as
-        both of SQLAlchemy's dialects have it.
+        both of SQLAlchemy's dialects have it. Its result has the number of rows that were written.
 
         Args:
             table: that is written.

@@ -28,9 +28,11 @@ class PostgresqlBulk(BulkDialect):
     def _insert(self, table: Table, names: Sequence[str]) -> Any:
         slots = [(name, table.c[name].type) for name in names]
         given = unnested(slots, name="bulk", prefix=_PREFIX)
-        return insert(table).from_select(
-            list(names), select(*(given.c[name] for name in names)), include_defaults=False
-        )
+        rows = select(*(given.c[name] for name in names))
+        statement = insert(table).from_select(list(names), rows, include_defaults=False)
+        # Otherwise SQLAlchemy asks for the number of an UPDATE and a DELETE only, and one driver
+        # has forgotten it by then.
+        return statement.execution_options(preserve_rowcount=True)
 
     def insert_parameters(self, names: Sequence[str], rows: Sequence[Sequence[Any]]) -> Any:
         """Return a list for each column."""

@@ -34,7 +34,8 @@ class SqliteBulk(BulkDialect):
 
     def insert(self, table: Table, names: Sequence[str]) -> Any:
         """Return ``INSERT ... VALUES (?, ...)``."""
-        return insert(table).values({name: bindparam(f"bulk_{name}") for name in names})
+        statement = insert(table).values({name: bindparam(f"bulk_{name}") for name in names})
+        return statement.execution_options(preserve_rowcount=True)
 
     def insert_parameters(self, names: Sequence[str], rows: Sequence[Sequence[Any]]) -> Any:
         """Return a mapping for each row."""
