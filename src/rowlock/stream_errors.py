@@ -127,6 +127,21 @@ class StillNeeded(Refusal):
         self.by = by
 
 
+class RowsChanged(Refusal):
+    """Rows of a fold were changed, deleted or added by the host while a step was computed from
+    them; nothing is written, and the step is done again from what is there now.
+
+    Attributes:
+        table: of the rows.
+        rows: how many there are.
+    """
+
+    def __init__(self, *, table: str, rows: int) -> None:
+        super().__init__(f"{table}: {rows} rows of a step were changed after they were read")
+        self.table = table
+        self.rows = rows
+
+
 class CursorMoved(Refusal):
     """A step was worked on by another consumer of the same name; roll back.
 

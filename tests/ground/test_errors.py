@@ -46,6 +46,7 @@ from rowlock.stream_errors import (
     NotProcessedYet,
     PositionsWentBackError,
     ProducerConflictError,
+    RowsChanged,
     ShardsMissingError,
     ShardStateError,
     StepExpired,
@@ -156,6 +157,7 @@ CARRIED: dict[str, tuple[RowlockError, dict[str, object]]] = {
         CursorMoved(output="o", consumer="c", step=2),
         {"output": "o", "consumer": "c", "step": 2},
     ),
+    "rows-changed": (RowsChanged(table="t", rows=2), {"table": "t", "rows": 2}),
     "step-passed-error": (StepPassedError(at=3, end=2), {"at": 3, "end": 2}),
     "wrong-shard-error": (
         WrongShardError(key="k", shard="0..8"),

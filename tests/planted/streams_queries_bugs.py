@@ -77,10 +77,10 @@ QUERY_BUGS = (
     ),
     Bug(
         "a wait goes by polling alone",
-        "streams/shards/rounds.py",
-        "FlowRounds._end_steps",
-        "for topic in (self._program.frontier_topic, *topics):",
-        "for topic in topics:",
+        "streams/shards/writing.py",
+        "topics_of",
+        "[program.frontier_topic, *",
+        "[*",
         (f"{WAITS}::test_a_wait_ends_with_its_step",),
     ),
     Bug(

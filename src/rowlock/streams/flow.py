@@ -58,7 +58,7 @@ class StreamFlow(StreamStage[E]):
         Raises:
             ConfigurationError: it has no name, or no sources or too many.
         """
-        super().__init__(declared.name, Stages(declared.name))
+        super().__init__(declared.name, Stages(declared.name, declared.checkpoint))
         check_name(declared.name, "a flow")
         if not 1 <= len(declared.sources) <= SOURCES_MAX:
             count = len(declared.sources)
@@ -146,6 +146,7 @@ class StreamFlow(StreamStage[E]):
                 stages=self._stages.complete(outputs),
                 exchanges=self._stages.exchanges,
                 outputs=outputs,
+                folds=self._stages.folds,
             )
         return self._program
 

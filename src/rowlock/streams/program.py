@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any
 
@@ -15,6 +15,7 @@ from rowlock.streams.outputs.output import Output
 from rowlock.streams.settings import FlowSettings
 from rowlock.streams.shards.layout import DynamicShards
 from rowlock.streams.stage import ExchangeStage
+from rowlock.streams.state.fold_table import FoldTable
 from rowlock.streams.tables import StreamTables, key_of
 
 
@@ -39,6 +40,7 @@ class FlowProgram:
         from_now: a new flow begins with what is added after it was created.
         settings: numbers.
         tables: of the wing.
+        folds: the rows of stages that are folds, by the names of their handlers.
     """
 
     name: str
@@ -52,6 +54,7 @@ class FlowProgram:
     from_now: bool
     settings: FlowSettings
     tables: StreamTables
+    folds: Mapping[str, FoldTable] = field(default_factory=dict)
 
     @property
     def id(self) -> int:

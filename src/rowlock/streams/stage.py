@@ -16,15 +16,22 @@ from rowlock.streams.computing.context import ResultTarget
 from rowlock.streams.computing.encoding import Codec
 from rowlock.streams.computing.handlers import (
     BatchHandler,
+    FoldHandler,
+    GroupKey,
     HandlerKind,
     KeyHandler,
     StageHandler,
     StatelessKeyHandler,
+    name_of,
 )
+from rowlock.streams.cutting.plan import Checkpoint
 from rowlock.streams.migrations import NAME_CHARS_MAX
+from rowlock.streams.state.fold_stage import FoldStage
+from rowlock.streams.state.fold_table import FoldTable
 
 E = TypeVar("E")
 S = TypeVar("S")
+M = TypeVar("M")
 F = TypeVar("F")
 
 STAGES_MAX = 8
@@ -44,6 +51,7 @@ class StreamStage(Generic[E]):
     def __init__(self, flow_name: str, stages: Stages) -> None:
         self.flow_name = flow_name
         self._handler: StageHandler | None = None
+        self._fold: FoldTable | None = None
         self._stages = stages
         stages.add(self)
 
@@ -68,7 +76,7 @@ class StreamStage(Generic[E]):
             ConfigurationError: the stage has a handler, or the function cannot be one.
             TypeError: values of `state` cannot be stored.
         """
-        return self._register("by_key", state, poison)
+        return self._registers("by_key", state, poison)
 
     @overload
     def batch(
@@ -87,7 +95,41 @@ class StreamStage(Generic[E]):
             ConfigurationError: the stage has a handler, or the function cannot be one.
             TypeError: values of `state` cannot be stored.
         """
-        return self._register("batch", state, "park")
+        return self._registers("batch", state, "park")
+
+    def fold(
+        self, model: type[M], *, by: GroupKey[E] | None = None, cache: bool = False
+    ) -> Callable[[FoldHandler[M, E]], FoldHandler[M, E]]:
+        """Have a function called with each key's row of a table of the host, and the events of the
+        key in a step: ``handler(step, row, events) -> None`` changes the row.
+
+        The row is a detached instance of the model. A new one has its key and the plain defaults of
+        the model: values, and empty collections. What has changed is written in the transaction of
+        the step. The host may read these rows at any time, and write them, too: a step whose rows
+        were changed after they were read is done again.
+
+        Args:
+            model: of the rows; its primary key is the key of the events.
+            by: returns for an event the primary key of its row: the key of the event, or a tuple
+                that begins with it.
+            cache: rows are kept in memory between steps and not read again, since nobody else
+                writes them.
+
+        Raises:
+            ConfigurationError: the stage has a handler, the function cannot be one, or states are
+                not written with every step.
+            ModelError: rows of this model cannot be found by keys of events, or not be written many
+                at once; the text says what to change.
+        """
+        self._stages.check_fold()
+        stage = FoldStage(model, by=by, cache=cache)
+
+        def register(call: FoldHandler[M, E]) -> FoldHandler[M, E]:
+            self._register(stage.handler(call))
+            self._fold = stage.table
+            return call
+
+        return register
 
     def exchange(self, name: str, type: type[F]) -> ExchangeStage[F]:  # noqa: A002
         """Add a stage behind all others that there are: handlers of these send it messages
@@ -105,20 +147,21 @@ class StreamStage(Generic[E]):
         check_name(name, "an exchange")
         return ExchangeStage(self.flow_name, name, type, stages=self._stages)
 
-    def _register(self, kind: HandlerKind, state: Any, poison: Poison) -> Any:
+    def _registers(self, kind: HandlerKind, state: Any, poison: Poison) -> Any:
         codec = None if state is None else Codec(state)
 
         def register(call: Callable[..., Any]) -> Callable[..., Any]:
-            if self._handler is not None:
-                msg = f"{self.flow_name!r} has a handler already: {self._handler.name}"
-                raise ConfigurationError(msg)
-            name = getattr(call, "__name__", type(call).__name__)
-            self._handler = StageHandler(
-                name, kind, call, codec, dead_letters=poison == "dead_letter"
-            )
+            moves = poison == "dead_letter"
+            self._register(StageHandler(name_of(call), kind, call, codec, dead_letters=moves))
             return call
 
         return register
+
+    def _register(self, handler: StageHandler) -> None:
+        if self._handler is not None:
+            msg = f"{self.flow_name!r} has a handler already: {self._handler.name}"
+            raise ConfigurationError(msg)
+        self._handler = handler
 
 
 class ExchangeStage(StreamStage[F]):
@@ -152,11 +195,13 @@ class Stages:
 
     Attributes:
         flow_name: of the flow.
+        checkpoint: how often states are written.
         is_complete: the flow runs; nothing can be added.
     """
 
-    def __init__(self, flow_name: str) -> None:
+    def __init__(self, flow_name: str, checkpoint: Checkpoint) -> None:
         self.flow_name = flow_name
+        self.checkpoint = checkpoint
         self.is_complete = False
         self._stages: list[StreamStage[Any]] = []
 
@@ -186,14 +231,44 @@ class Stages:
             raise ConfigurationError(f"{flow} has an exchange {stage.name!r} already")
         self._stages.append(stage)
 
+    @property
+    def folds(self) -> dict[str, FoldTable]:
+        """The rows of stages that are folds, by the names of their handlers."""
+        return {
+            stage._handler.name: stage._fold
+            for stage in self._stages
+            if stage._fold is not None and stage._handler is not None
+        }
+
+    def check_fold(self) -> None:
+        """Refuse a fold whose rows would lag behind the steps that they are of.
+
+        Raises:
+            ConfigurationError: states are not written with every step.
+        """
+        if self.checkpoint.steps != 1:
+            raise ConfigurationError(
+                f"the flow {self.flow_name!r} writes its states every {self.checkpoint.steps}"
+                " steps, and rows that are folded into are written with every step: leave out"
+                " checkpoint=..., or keep the state with by_key"
+            )
+
     def complete(self, outputs: Mapping[str, ResultTarget[Any]]) -> tuple[StageHandler, ...]:
         """Return the handlers, each with what it may emit and send to; from now on nothing can be
         added.
 
         Raises:
-            ConfigurationError: a stage has no handler, or two handlers have one name.
+            ConfigurationError: a stage has no handler, two handlers have one name, or a fold whose
+                rows others write may send messages.
         """
         handlers = [self._handler_of(stage) for stage in self._stages]
+        for stage in self._stages[:-1]:
+            if stage._fold is not None and not stage._fold.is_cached:
+                raise ConfigurationError(
+                    f"a fold of the flow {self.flow_name!r} has stages behind it, and what it has"
+                    " sent to them would not be what follows from a row that the host has changed"
+                    " since: pass cache=True, if nobody else writes these rows"
+                )
         names = [handler.name for handler in handlers]
         twice = [name for name in names if names.count(name) > 1]
         if twice:

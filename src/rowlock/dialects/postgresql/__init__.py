@@ -21,6 +21,7 @@ POSTGRESQL = Dialect(
         "rows": f"{_HERE}.rows:PostgresqlRows",
         "bulk": f"{_HERE}.bulk:PostgresqlBulk",
         "streams": "rowlock.streams.dialects.postgresql:PostgresqlStreams",
+        "folds": "rowlock.streams.dialects.postgresql_folds:PostgresqlFolds",
     },
     has_partial_indexes=True,
 )

@@ -21,6 +21,7 @@ SQLITE = Dialect(
         "rows": f"{_HERE}.rows:SqliteRows",
         "bulk": f"{_HERE}.bulk:SqliteBulk",
         "streams": "rowlock.streams.dialects.sqlite:SqliteStreams",
+        "folds": "rowlock.streams.dialects.sqlite_folds:SqliteFolds",
     },
     has_partial_indexes=True,
 )

@@ -102,6 +102,9 @@ class Committer:
         if states:
             table = self._program.tables.state
             await write_states(connection, table, self._program.id, states=states)
+        for name, fold in self._program.folds.items():
+            folded = [row for one in held for row in one.rows.get(name, ())]
+            await fold.write(connection, folded)
         return tokens
 
     def _fenced(self, write: StepWrite) -> Fenced:

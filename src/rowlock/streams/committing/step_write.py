@@ -10,6 +10,7 @@ from rowlock.leases.item import PipelineItem
 from rowlock.streams.computing.buckets import BucketRange
 from rowlock.streams.outputs.output import ResultRow
 from rowlock.streams.shards.failures import StepFailures
+from rowlock.streams.state.folded_row import FoldedRow
 from rowlock.streams.state.store import StateWrite
 
 
@@ -49,6 +50,7 @@ class StepWrite:
         parts: of the steps that are written now.
         results: by the name of the output.
         states: that are written now.
+        rows: of the host's tables, by the name of the stage that has folded into them.
     """
 
     item: PipelineItem[Any]
@@ -62,6 +64,7 @@ class StepWrite:
     parts: list[PartRow] = field(default_factory=list)
     results: dict[str, list[ResultRow]] = field(default_factory=dict)
     states: list[StateWrite] = field(default_factory=list)
+    rows: dict[str, list[FoldedRow]] = field(default_factory=dict)
 
     @property
     def is_version(self) -> bool:

@@ -137,7 +137,14 @@ def compute(
     """
     due = due_keys(states, step.now)
     batch = batch.with_timers(due)
-    context = StepContext(step, stage.name, stage.outputs, later=stage.later, before=before)
+    context = StepContext(
+        step,
+        stage.name,
+        stage.outputs,
+        later=stage.later,
+        before=before,
+        has_timers=stage.kind != "fold",
+    )
     moves = stage.dead_letters and is_last_attempt
     run = _Run(stage, batch, states, context=context, step=step, moves=moves)
     failed = run.batch(shard) if stage.kind == "batch" else run.by_key()
@@ -226,7 +233,7 @@ class _Run:
 
     def call(self, key: str, value: Any, state: Any, *, events: list[Any]) -> None:
         """Call the handler with one key, and keep what is stored of it."""
-        begin_key(self.context, key if value is key else _first_text(value))
+        begin_key(self.context, key if value is key else _first_text(value), group=key)
         after = self.stage.call_by_key(self.context, value, state, events=events)
         self.keep(key, after)
 
@@ -330,7 +337,7 @@ def _output_digest(run: _Run, effects: Effects) -> str:
         digest.add(messages.keys)
         digest.add(messages.texts)
     digest.add(list(run.after))
-    digest.add(["" if state.value is None else state.value for state in run.after.values()])
+    digest.add(["" if state.value is None else str(state.value) for state in run.after.values()])
     timers = (state.timer_at for state in run.after.values())
     digest.add(["" if at is None else at.isoformat() for at in timers])
     for letter in run.dead:

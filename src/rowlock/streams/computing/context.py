@@ -166,7 +166,10 @@ class StepContext:
         flow: the name of the flow.
     """
 
-    __slots__ = ("_effects", "_key", "_later", "_outputs", "_stage", "flow", "now", "number")
+    __slots__ = (
+        *("_effects", "_group", "_has_timers", "_key", "_later", "_outputs", "_stage"),
+        *("flow", "now", "number"),
+    )
 
     def __init__(
         self,
@@ -176,6 +179,7 @@ class StepContext:
         *,
         later: Mapping[str, MessageTarget[Any]],
         before: HandedOut = NOTHING_YET,
+        has_timers: bool = True,
     ) -> None:
         """Describe a step to the handler of a stage.
 
@@ -185,12 +189,15 @@ class StepContext:
             outputs: of the flow, by name.
             later: stages behind this one, by name.
             before: what earlier stages of the shard have handed out in the step.
+            has_timers: the handler can be called without events.
         """
         self.flow, self.number, self.now = step
         self._stage = stage
         self._outputs = outputs
         self._later = later
+        self._has_timers = has_timers
         self._key: str | None = None
+        self._group: str | None = None
         self._effects: Effects | None = Effects([], {}, {}, before=before)
 
     def emit(
@@ -281,11 +288,13 @@ class StepContext:
             key: whose timer it is; a batch handler must name it, one by key has its own.
 
         Raises:
-            TypeError: a batch handler named no key.
+            TypeError: a batch handler named no key; or the handler is a fold, which has no timers.
             ValueError: `at` is naive, or a handler by key named another one.
             PipelineError: the call of the handler has ended.
         """
         effects = self._open_effects()
+        if not self._has_timers:
+            raise TypeError("a fold has no timers: keep a state with by_key, and emit into a table")
         named = self._key if key is None else key_text(key)
         if named is None:
             raise TypeError("set_timer in a batch needs the key whose timer it is")
@@ -314,7 +323,7 @@ class StepContext:
         return Random(self._digest("random", key_text(key), by_key=False))
 
     def _digest(self, *parts: str, by_key: bool = True) -> bytes:
-        own = self._key if by_key else None
+        own = self._group if by_key else None
         named = [self.flow, str(self.number), self._stage, own, *parts]
         return sha256(json.dumps(named).encode()).digest()
 
@@ -324,9 +333,12 @@ class StepContext:
         return self._effects
 
 
-def begin_key(context: StepContext, key: str | None) -> None:
-    """Let `context` speak of `key`; None in a batch."""
+def begin_key(context: StepContext, key: str | None, *, group: str | None = None) -> None:
+    """Let `context` speak of `key`; None in a batch. Of a fold into parts of keys, `group` is the
+    text of the part.
+    """
     context._key = key
+    context._group = key if group is None else group
 
 
 def effects_of(context: StepContext) -> Effects:

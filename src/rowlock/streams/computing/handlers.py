@@ -172,6 +172,12 @@ class StageHandler:
             raise TypeError(msg)
 
 
+def name_of(call: object) -> str:
+    """Return the name of a handler."""
+    name: str = getattr(call, "__name__", type(call).__name__)
+    return name
+
+
 def check_handler(call: object, kind: HandlerKind) -> None:
     """Check the function that a host registers.
 
@@ -182,7 +188,7 @@ def check_handler(call: object, kind: HandlerKind) -> None:
     if not callable(call):
         msg = f"{call!r} cannot be called"
         raise ConfigurationError(msg)
-    name = getattr(call, "__name__", type(call).__name__)
+    name = name_of(call)
     if _is_asynchronous(call):
         msg = (
             f"{name} is asynchronous or a generator: a handler is a plain function, since a step"

@@ -52,7 +52,10 @@ class Output(Generic[O]):
         codec: writes and reads the values.
         tables: of the wing.
         sources: what the flow reads, by name.
+        is_kept: results stay here, by step, for those who read them.
     """
+
+    is_kept = True
 
     def __init__(
         self,

@@ -39,6 +39,8 @@ class TableOutput(Output[O]):
         ModelError: the model is no mapped class of one table.
     """
 
+    is_kept = False
+
     def __init__(self, flow: str, name: str, model: type[O], *, tables: StreamTables) -> None:
         super().__init__(flow, name, None, tables=tables)
         mapper = mapper_of(model)

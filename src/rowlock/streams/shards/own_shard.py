@@ -35,6 +35,8 @@ class OwnShard:
         is_unrecorded: it has done steps since its version whose messages stayed in memory, so
             nobody could do them again without all others.
         doing: the steps that are under way.
+        redone: how often in a row its next step was not written, since the host had changed rows
+            that it was computed from.
     """
 
     item: PipelineItem[Any]
@@ -50,6 +52,7 @@ class OwnShard:
     is_open: bool = False
     is_unrecorded: bool = False
     doing: object = None
+    redone: int = 0
 
     @property
     def is_leaving(self) -> bool:

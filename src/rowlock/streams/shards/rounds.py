@@ -33,7 +33,7 @@ from rowlock.streams.shards.steps.step_work import StepWork
 from rowlock.streams.shards.steps.steps_of import ShardDid
 from rowlock.streams.shards.steps.timers import open_timers
 from rowlock.streams.shards.telling import Telling
-from rowlock.streams.shards.writing import StepWriter
+from rowlock.streams.shards.writing import StepWriter, topics_of
 from rowlock.streams.state.cache import ShardCache
 
 LOOK_EVERY_S = 0.5
@@ -280,9 +280,7 @@ class FlowRounds:
 
     async def _end_steps(self, done: Sequence[Any]) -> None:
         """Tell those who wait for steps and results, and forget states that are too many."""
-        outputs = {name for did in done for name in did.results}
-        topics = [self._program.outputs[name].topic for name in sorted(outputs)]
-        for topic in (self._program.frontier_topic, *topics):
+        for topic in topics_of(self._program, done):
             # Of the whole process: consumers and services that wait know no manager.
             if pipeline_hinter.reaches(topic):
                 pipeline_hinter.hint_fetch(topic)

@@ -13,6 +13,7 @@ from rowlock.database.faults import is_transient
 from rowlock.errors import describe
 from rowlock.logs import get_logger
 from rowlock.pipelines.outcomes import Outcome, Park, Retry
+from rowlock.stream_errors import RowsChanged
 from rowlock.streams.committing.committer import Committer
 from rowlock.streams.committing.step_write import StepWrite
 from rowlock.streams.computing.hashing import bucket_of
@@ -22,9 +23,23 @@ from rowlock.streams.shards.own_shard import OwnShard
 from rowlock.streams.shards.states import StepDid, advance
 from rowlock.streams.shards.steps.steps_of import ShardDid
 from rowlock.streams.shards.telling import Telling
+from rowlock.streams.state.folded_row import FoldedRow
 from rowlock.streams.state.store import StateWrite
 
 logger = get_logger(__name__)
+
+REDONE_MAX = 5
+"""So often in a row a step is begun again whose rows the host has changed; then it has failed."""
+
+
+def topics_of(program: FlowProgram, done: Sequence[ShardDid]) -> list[str]:
+    """Return the topics of all who may have something to do behind these steps."""
+    emitted = {name for did in done for name in did.results}
+    # Results that are kept are shown once the slowest shard has done their step, and that may be
+    # one that has none.
+    outputs = [one for name, one in program.outputs.items() if one.is_kept or name in emitted]
+    folds = program.folds.values() if any(did.parts for did in done) else ()
+    return [program.frontier_topic, *dict.fromkeys(one.topic for one in (*outputs, *folds))]
 
 
 class StepWriter:
@@ -146,6 +161,7 @@ class StepWriter:
         write.parts, write.results = did.parts, did.results
         if writes_states:
             write.version, write.states = did.step, self._dirty(shard, version=did.step)
+            write.rows = self._folded(shard)
         return write
 
     def _version_of(self, shard: OwnShard) -> StepWrite:
@@ -169,8 +185,16 @@ class StepWriter:
         return [
             StateWrite(name, key, bucket_of(key), version, state, shard.snapshot)
             for name, stage in shard.cache
+            if name not in self._program.folds
             for key, state in stage.states(sorted(stage.dirty)).items()
         ]
+
+    def _folded(self, shard: OwnShard) -> dict[str, list[FoldedRow]]:
+        return {
+            name: [state.value for state in shard.cache[name].states(sorted(dirty)).values()]
+            for name in self._program.folds
+            if (dirty := shard.cache[name].dirty)
+        }
 
     async def _commit(self, writes: Mapping[OwnShard, StepWrite], *, together: bool) -> None:
         try:
@@ -178,13 +202,28 @@ class StepWriter:
         except Exception as error:
             if is_transient(error):
                 raise
-            await self._refused(writes, error, together=together)
+            if not (isinstance(error, RowsChanged) and self._redo(writes, together=together)):
+                await self._refused(writes, error, together=together)
             return
         for shard, write in writes.items():
             if write.item.lock_token in tokens:
                 self._written(shard, write)
             else:
                 shard.drop()
+
+    def _redo(self, writes: Mapping[OwnShard, StepWrite], *, together: bool) -> bool:
+        """Have shards do a step again from what the host has made of its rows; return whether that
+        is to be done: it is known whose rows these are, and it has not happened too often.
+        """
+        if len(writes) > 1 and not together:
+            return False
+        for shard in writes:
+            shard.redone += 1
+            shard.drop()
+        is_enough = max(shard.redone for shard in writes) >= REDONE_MAX
+        for shard in writes:
+            shard.redone = 0 if is_enough else shard.redone
+        return not is_enough
 
     async def _refused(
         self, writes: Mapping[OwnShard, StepWrite], error: Exception, *, together: bool
@@ -218,10 +257,12 @@ class StepWriter:
         for step in range(write.before, write.step):
             shard.state = advance(shard.state, StepDid(step))
         shard.step, shard.version, shard.snapshot = write.step, write.version, write.snapshot
-        shard.failures = StepFailures()
+        shard.failures, shard.redone = StepFailures(), 0
         shard.sent = {(step, stage) for step, stage in shard.sent if step >= write.step}
         if shard.version == shard.step:
             shard.is_unrecorded = False
         for state in write.states:
             shard.cache[state.name].dirty.discard(state.key)
+        for name, fold in self._program.folds.items():
+            fold.is_written(shard.cache[name])
         self._telling.written(shard, write)

@@ -107,6 +107,11 @@ class StageCache:
         """Note that the database has the states of `keys`."""
         self.dirty.difference_update(keys)
 
+    def forget(self, keys: Iterable[str]) -> None:
+        """Forget the states of `keys`, which the database has."""
+        for key in keys:
+            del self._states[key]
+
     def shrink(self, keys_max: int) -> None:
         """Forget clean states, those first that were read or written longest ago, until there are
         `keys_max` at most.

@@ -85,7 +85,7 @@ class StageComputing:
         done: StagesDone,
     ) -> Computed | PoisonedKey:
         program, cache = self._program, shard.cache[self._stage.name]
-        keys: Any = keys_of(self._stage, batch) if self._stage.kind == "fold" else batch.keys
+        keys: Any = batch.keys if self._stage.by is None else keys_of(self._stage, batch)
         states = cache.states(dict.fromkeys([*keys, *due]))
         is_last = cut.step < shard.step or is_last_attempt(
             shard.failures, cut.step, failures_max=program.settings.failures_max

@@ -135,7 +135,7 @@ class StepWork:
 
         async def read(session: AsyncSession, connection: AsyncConnection) -> Events:
             events = await self._rows(connection, steps)
-            if self._program.stages[0].kind != "fold":
+            if self._program.stages[0].by is None:
                 await self._load(connection, steps, self._keys(steps, events))
             replays = [shard for shard in steps.shards if steps.did[shard].is_replay]
             if replays:
@@ -143,7 +143,7 @@ class StepWork:
             return events
 
         events = await self._transact(read, purpose="read the rows of steps", writes=False)
-        if self._program.stages[0].kind == "fold":
+        if self._program.stages[0].by is not None:
             await self._load_apart(steps, events)
         return events
 
@@ -195,7 +195,7 @@ class StepWork:
         for shard, own in zip(steps.shards, events, strict=True):
             parts = [part for of_step in own for part in of_step]
             batch: EventBatch[Any] = EventBatch(parts)
-            keys: Any = keys_of(stage, batch) if stage.kind == "fold" else batch.keys
+            keys: Any = batch.keys if stage.by is None else keys_of(stage, batch)
             found.append(list(dict.fromkeys([*keys, *due_keys(shard, stage.name, until)])))
         return found
 
@@ -203,6 +203,7 @@ class StepWork:
         """Read the states of the next stage, in a transaction if there are some to read."""
         keys = await in_thread(lambda: self._keys(steps, events))
         name = self._program.stages[steps.stage].name
+        self._forget_rows(steps, name)
         pairs = zip(steps.shards, keys, strict=True)
         if not any(shard.cache[name].missing(own) for shard, own in pairs):
             return
@@ -217,15 +218,26 @@ class StepWork:
     ) -> None:
         """Read the states of keys that are not known here; joins the caller's transaction."""
         name = self._program.stages[steps.stage].name
+        self._forget_rows(steps, name)
         caches = [shard.cache[name] for shard in steps.shards]
         missing = [cache.missing(own) for cache, own in zip(caches, keys, strict=True)]
         wanted = [key for own in missing for key in own]
         if not wanted:
             return
-        table = self._program.tables.state
-        found = await read_states(connection, table, self._program.id, name=name, keys=wanted)
+        fold, table = self._program.folds.get(name), self._program.tables.state
+        if fold is not None:
+            found = await fold.read(connection, wanted)
+        else:
+            found = await read_states(connection, table, self._program.id, name=name, keys=wanted)
         for cache, own in zip(caches, missing, strict=True):
             cache.read(own, found)
+
+    def _forget_rows(self, steps: StepsOf, name: str) -> None:
+        """Have rows of the host read anew that somebody else may have written."""
+        fold = self._program.folds.get(name)
+        if fold is not None and not fold.is_cached:
+            for shard in steps.shards:
+                shard.cache[name].shrink(0)
 
     async def _compute(self, steps: StepsOf, events: Events) -> None:
         """Do the next stage."""
