@@ -94,6 +94,29 @@ def test_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
         context().send(SECOND, "d", 10**11)
 
 
+def test_bounds_are_those_of_all_stages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A shard could hand out so many times as much in a step as its flow has stages."""
+    monkeypatch.setattr(context_module, "RESULTS_MAX", 2)
+    monkeypatch.setattr(context_module, "MESSAGES_MAX", 3)
+    monkeypatch.setattr(context_module, "MESSAGE_BYTES_MAX", 10)
+    first = context()
+    first.emit(LINES, 1)
+    first.send_many(SECOND, "ab", [10, 20])
+    before = end_context(first).handed_out
+    assert before == (1, 2, 4)
+    outputs, later = {"lines": LINES}, {"second": SECOND}
+    second = StepContext(STEP, "then", outputs, later=later, before=before)
+    second.emit(LINES, 2)
+    with pytest.raises(ValueError, match="more than 2 results"):
+        second.emit(LINES, 3)
+    second.send(SECOND, "a", 1)
+    with pytest.raises(ValueError, match="more than 3 messages"):
+        second.send(SECOND, "a", 1)
+    third = StepContext(STEP, "then", outputs, later=later, before=before)
+    with pytest.raises(ValueError, match="more than 10 bytes"):
+        third.send(SECOND, "a", 10**7)
+
+
 def test_timers() -> None:
     """A timer would be set for another key, or at a time that depends on the machine."""
     step = context()

@@ -9,9 +9,15 @@ from datetime import timedelta
 from functools import partial
 from typing import Any
 
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
+
 from rowlock import Apply, Outcome, PipelineItem
+from rowlock.streams import StreamFlow
 from rowlock.streams.computing.buckets import BucketRange
 from rowlock.streams.creation import ensure_flow
+from rowlock.streams.cutting.cutter import Cutter
+from rowlock.streams.cutting.flow_view import KnownFlow
+from rowlock.streams.cutting.plan import Cut
 from rowlock.streams.shards.own_shard import OwnShard
 from rowlock.streams.shards.pipeline import FlowPipeline
 from rowlock.streams.shards.rounds import FlowRounds, Left
@@ -95,6 +101,17 @@ class Replica:
             key: each for key, each in mine.items() if each.lo not in lows
         }
 
+    async def cut(self) -> None:
+        """Cut the next step, and do nothing of it."""
+        program, transact = self._pipeline.program, self._steps.run.context.transact
+        known = KnownFlow(program.tables, program.id)
+
+        async def look(session: AsyncSession, connection: AsyncConnection) -> None:
+            await known.look(connection, first=(await self._ledger.flow_row()).next_step)
+
+        await transact(look, purpose="look at a flow", writes=False)
+        assert isinstance(await Cutter(program, transact).cut(known, []), Cut)
+
     async def round(self) -> Left:
         """Make one round; release the shards that it has left."""
         self.rounds.look_anew()
@@ -127,16 +144,18 @@ class Replica:
 
 
 @asynccontextmanager
-async def by_hand(ledger: Ledger, count: int = 1) -> AsyncIterator[list[Replica]]:
-    """Give replicas of a flow that was just created; none of them holds a shard."""
+async def by_hand(
+    ledger: Ledger, count: int = 1, *, flow: StreamFlow[Any] | None = None
+) -> AsyncIterator[list[Replica]]:
+    """Give replicas of a flow, of the ledger by default; none of them holds a shard."""
     async with AsyncExitStack() as stack:
-        yield [await join(ledger, stack) for _ in range(count)]
+        yield [await join(ledger, flow or ledger.flow, stack) for _ in range(count)]
 
 
-async def join(ledger: Ledger, stack: AsyncExitStack) -> Replica:
+async def join(ledger: Ledger, flow: StreamFlow[Any], stack: AsyncExitStack) -> Replica:
     """Return one more replica."""
-    settings = {**ledger.flow.pipeline_settings, "lock_timeout": timedelta(hours=1)}
-    pipeline = PipelineByHand(ledger.flow.program, **settings)
+    settings = {**flow.pipeline_settings, "lock_timeout": timedelta(hours=1)}
+    pipeline = PipelineByHand(flow.program, **settings)
     steps = await stack.enter_async_context(stepping(ledger.sessions, pipeline))
     steps.run.pool.start()
     await ensure_flow(pipeline.program, steps.run.context.transact)
@@ -150,3 +169,17 @@ async def go_on(*replicas: Replica) -> None:
         if Left.MORE not in [await replica.round() for replica in replicas]:
             return
     raise AssertionError(f"there is more to do after {ROUNDS_MAX} rounds")
+
+
+async def steps_of(ledger: Ledger) -> list[tuple[int, int]]:
+    """Return step and version of each shard, as they are written."""
+    return [(row.step, row.version) for row in await ledger.shards()]
+
+
+async def in_memory(ledger: Ledger, replica: Replica, *, steps: int) -> None:
+    """Do steps whose messages stay in memory, and whose states are not written."""
+    for _ in range(steps):
+        await ledger.transfer_some(40)
+        await go_on(replica)
+    assert await ledger.rows("exchange") == []
+    assert {version for _, version in await steps_of(ledger)} == {0}

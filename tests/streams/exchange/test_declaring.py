@@ -6,11 +6,9 @@ from typing import Any
 
 import pytest
 
-from rowlock import ConfigurationError
-from rowlock.streams.computing.context import StepContext
-from rowlock.streams.flow import StreamFlow
+from rowlock.errors import ConfigurationError
+from rowlock.streams import StepContext, StreamFlow, Streams
 from rowlock.streams.stage import STAGES_MAX
-from rowlock.streams.streams import Streams
 from rowlock.testing import TemporaryDatabase
 
 from .ledger import open_ledger

@@ -6,46 +6,11 @@ from typing import Any
 
 import pytest
 
-from rowlock.streams.computing.batch import EventBatch
-from rowlock.streams.computing.context import StepContext
-from rowlock.streams.cutting.plan import Checkpoint
-from rowlock.streams.flow import StreamFlow
+from rowlock.streams import Checkpoint, StreamFlow
 from rowlock.testing import TemporaryDatabase, run_until_settled
 
+from .chain import declare_chain
 from .ledger import Ledger, open_ledger
-
-
-def declare_chain(ledger: Ledger, name: str, **settings: Any) -> StreamFlow[Any]:
-    """Declare a flow whose last stage keeps all that it was sent, in order."""
-    flow = ledger.streams.flow(name, ledger.transfer, **settings)
-    by_payee = flow.exchange("by_payee", str)
-    in_batches = by_payee.exchange("in_batches", str)
-    kept = in_batches.exchange("kept", str)
-
-    @flow.by_key()
-    def route(step: StepContext, payer: str, _: None, events: list[Any]) -> None:
-        for event in events:
-            step.send(by_payee, event.payee, f"{payer} {event.cents}")
-            step.send(kept, event.payee[:2], f"first {payer} {event.cents}")
-
-    @by_payee.by_key(state=int)
-    def count(step: StepContext, payee: str, seen: int | None, messages: list[str]) -> int:
-        after = (seen or 0) + len(messages)
-        for message in messages:
-            step.send(in_batches, payee[:2], f"{payee} {message} {after}")
-        return after
-
-    @in_batches.batch()
-    def pass_on(step: StepContext, batch: EventBatch[str], _: Any) -> None:
-        step.send_many(kept, batch.keys, batch.rows)
-
-    @kept.by_key(state=list[str])
-    def keep(
-        step: StepContext, key: str, before: list[str] | None, messages: list[str]
-    ) -> list[str]:
-        return [*(before or []), *messages]
-
-    return flow
 
 
 async def states_of(ledger: Ledger, flow: StreamFlow[Any]) -> list[tuple[str, str, str]]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from sqlalchemy import update
 
+from rowlock.streams import Checkpoint
 from rowlock.streams.computing.hashing import bucket_of
-from rowlock.streams.cutting.plan import Checkpoint
 from rowlock.testing import TemporaryDatabase
 
 from .ledger import Ledger, open_ledger, until

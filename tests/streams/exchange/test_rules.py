@@ -6,30 +6,19 @@ from __future__ import annotations
 
 import pytest
 
-from rowlock.stream_errors import ShardStateError
-from rowlock.streams.computing.buckets import BucketRange
+from rowlock.streams import Checkpoint
 from rowlock.streams.computing.hashing import BUCKETS
-from rowlock.streams.cutting.plan import Checkpoint
-from rowlock.streams.exchanging.expiry import delete_messages, expirable_below
-from rowlock.streams.exchanging.memory_exchange import MemoryExchange
-from rowlock.streams.exchanging.parcels import are_complete
-from rowlock.streams.shards.failures import StepFailures
+from rowlock.streams.coordinating.needs import lowest_version
+from rowlock.streams.exchanging.expiry import delete_messages
 from rowlock.streams.shards.rounds import Left
-from rowlock.streams.shards.states import Run
-from rowlock.streams.shards.steering import may_stay_in_memory
 from rowlock.testing import TemporaryDatabase
 
-from .by_hand import Replica, by_hand, go_on
+from .by_hand import by_hand, go_on, in_memory, steps_of
 from .ledger import Ledger, open_ledger
 
 LOWER, UPPER = 0, BUCKETS // 2
 """Where two shards begin."""
 SEVEN = Checkpoint(steps=7)
-
-
-async def steps_of(ledger: Ledger) -> list[tuple[int, int]]:
-    """Return step and version of each shard, as they are written."""
-    return [(row.step, row.version) for row in await ledger.shards()]
 
 
 async def test_messages_are_read_once_all_have_sent(database: TemporaryDatabase) -> None:
@@ -129,36 +118,6 @@ async def started(ledger: Ledger) -> list[object]:
     """Create the flow; return the rows of its shards."""
     async with by_hand(ledger):
         return await ledger.shards()
-
-
-async def test_who_leaves_writes_with_all_that_shared_its_memory(
-    database: TemporaryDatabase,
-) -> None:
-    """The others could not be opened anew: nobody would have the messages of the one that left."""
-    ledger = await open_ledger(database, shards=2, checkpoint=SEVEN)
-    async with by_hand(ledger, 2) as (one, other):
-        await one.claim(LOWER, UPPER)
-        await in_memory(ledger, one, steps=3)
-        one.give_away(UPPER)
-        await go_on(one)
-        assert list(one.shards) == [LOWER]
-        assert await steps_of(ledger) == [(3, 3), (3, 3)]
-        await other.claim(UPPER)
-        await ledger.lose(LOWER)
-        await one.claim(LOWER)
-        await ledger.transfer_some(40)
-        await go_on(one, other)
-        assert [step for step, _ in await steps_of(ledger)] == [4, 4]
-        await ledger.check()
-
-
-async def in_memory(ledger: Ledger, replica: Replica, *, steps: int) -> None:
-    """Do steps whose messages stay in memory, and whose states are not written."""
-    for _ in range(steps):
-        await ledger.transfer_some(40)
-        await go_on(replica)
-    assert await ledger.rows("exchange") == []
-    assert {version for _, version in await steps_of(ledger)} == {0}
 
 
 @pytest.mark.parametrize("replicas", [1, 2])
@@ -323,11 +282,11 @@ async def test_messages_are_deleted_that_nobody_needs(database: TemporaryDatabas
         (version,) = {version for _, version in await steps_of(ledger)}
         assert version == 7
         table = ledger.streams.tables.exchange
-        below = expirable_below(row.version for row in await ledger.shards())
         async with ledger.sessions.begin() as session:
             connection = await session.connection()
             flow_id = ledger.flow.program.id
-            for _ in range(2):
+            below = await lowest_version(connection, ledger.streams.tables, flow_id)
+            for _ in range(3):
                 await delete_messages(connection, table, flow_id, below=below, limit=7)
         assert {row.step for row in await ledger.rows("exchange")} == {7, 8}
         await ledger.lose(LOWER, UPPER)
@@ -336,44 +295,3 @@ async def test_messages_are_deleted_that_nobody_needs(database: TemporaryDatabas
         await ledger.transfer_some(40)
         await go_on(one, other)
         await ledger.check()
-
-
-def test_messages_are_needed_from_the_lowest_version_on() -> None:
-    """A shard that lags would find its messages gone, or those of a flow that has none yet."""
-    assert expirable_below([9, 7, 8]) == 7
-    assert expirable_below([]) == 0
-
-
-async def test_messages_have_no_place_in_the_memory_of_some(database: TemporaryDatabase) -> None:
-    """Messages would be given to shards that are not there."""
-    ledger = await open_ledger(database, shards=2)
-    async with by_hand(ledger, 2) as (one, other):
-        await one.claim(LOWER)
-        await other.claim(UPPER)
-        await one.until_stuck()
-        await other.until_stuck()
-        lower, upper = one.shards[LOWER], other.shards[UPPER]
-        MemoryExchange([lower, upper])
-        with pytest.raises(ShardStateError, match="cannot stay in memory"):
-            MemoryExchange([lower])
-        assert may_stay_in_memory([lower, upper])
-        assert not may_stay_in_memory([lower])
-        assert not may_stay_in_memory([lower, upper], memory_from=1)
-        lower.failures = StepFailures(1, 0)
-        assert not may_stay_in_memory([lower, upper])
-        lower.failures = StepFailures()
-        lower.state = Run(1, 1)
-        assert not may_stay_in_memory([lower, upper])
-        with pytest.raises(ShardStateError, match="cannot stay in memory"):
-            MemoryExchange([lower, upper])
-
-
-def test_messages_from_two_layouts_are_an_error() -> None:
-    """Messages that came twice would be counted twice, without a word."""
-    all_ = BucketRange(0, BUCKETS)
-    lower, upper = all_.halves
-    assert are_complete([all_])
-    assert are_complete([lower, upper, lower])
-    assert not are_complete([lower])
-    with pytest.raises(ShardStateError, match="came twice"):
-        are_complete([all_, lower])

@@ -68,9 +68,7 @@ def to_reopen(shards: Iterable[OwnShard]) -> list[OwnShard]:
         shards: those that are held here and open.
     """
     unrecorded = [shard for shard in shards if shard.is_unrecorded]
-    are_all = has_all(shard.range for shard in unrecorded)
-    are_together = len({shard.at for shard in unrecorded}) == 1
-    return [] if are_all and are_together else unrecorded
+    return [] if has_all(shard.range for shard in unrecorded) else unrecorded
 
 
 def new_steps(

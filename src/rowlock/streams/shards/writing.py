@@ -82,7 +82,9 @@ class StepWriter:
             together = []
         others = [did for did in done if not did.steps.in_memory]
         for dids in (together, others):
-            writes = {did.shard: self._write_of(did) for did in dids if self._is_new(did)}
+            for did in (one for one in dids if one.is_replay):
+                self._replayed(did)
+            writes = {did.shard: self._write_of(did) for did in dids if did.step > did.shard.step}
             if writes:
                 await self._commit(writes, together=dids is together)
         for did in together:
@@ -91,14 +93,11 @@ class StepWriter:
             if did.has_failed and did.shard.is_open:
                 self._has_failed(did)
 
-    def _is_new(self, did: ShardDid) -> bool:
-        """Note what was done again; return whether there is something to be written."""
-        if did.is_replay:
-            first = did.shard.at
-            for step in range(first, did.step):
-                did.shard.state = advance(did.shard.state, StepDid(step))
-            self._telling.replayed(did.shard, first, did.step)
-        return did.step > did.shard.step
+    def _replayed(self, did: ShardDid) -> None:
+        first = did.shard.at
+        for step in range(first, did.step):
+            did.shard.state = advance(did.shard.state, StepDid(step))
+        self._telling.replayed(did.shard, first, did.step)
 
     def _give_up(self, together: Sequence[ShardDid]) -> None:
         """Drop what shards have in memory that did steps in vain."""
@@ -115,7 +114,7 @@ class StepWriter:
 
     def _has_failed(self, did: ShardDid) -> None:
         if did.poisoned is not None:
-            self.failed(did.shard, did.poisoned.step, did.poisoned.text)
+            self.failed(did.shard, did.step, did.poisoned.text)
         else:
             # Nothing but a checkpoint stands between the states here and those in the database.
             text = f"step {did.step}: its replay came out otherwise: {did.differs}"

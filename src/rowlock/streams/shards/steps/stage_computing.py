@@ -62,18 +62,12 @@ class StageComputing:
             if len(batch) or due:
                 found = self._compute_step(did.shard, cut, batch, due=due, done=done)
                 if isinstance(found, PoisonedKey):
-                    self._has_failed(did, cut.step, found)
+                    did.poisoned, did.step = found, cut.step
                     return
                 computed = found
                 keep(cache, computed, due)
                 self._hand_out(did, cut.step, computed)
             done.add(computed, clock() - began)
-
-    def _has_failed(self, did: ShardDid, step: int, poisoned: PoisonedKey) -> None:
-        did.poisoned = poisoned
-        # States of several stages are behind different steps now: none of these can be written.
-        is_one_stage = len(self._program.stages) == 1
-        did.step = step if is_one_stage else did.steps.cuts[0].step
 
     def _compute_step(
         self,
