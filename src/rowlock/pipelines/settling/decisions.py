@@ -26,7 +26,7 @@ from rowlock.pipelines.outcomes import (
     check_related,
 )
 from rowlock.pipelines.settling.raised import outcome_of_error, record_failure
-from rowlock.pipelines.settling.returned import check_returned, check_row_unchanged
+from rowlock.pipelines.settling.returned import check_returned, check_written
 
 logger = get_logger(__name__)
 
@@ -40,8 +40,8 @@ def decide(context: PipelineContext[Any], item: PipelineItem[Any], result: Resul
     try:
         if isinstance(result, Returned):
             outcome = checked(context, item, result.value, allows_none=context.allows_none)
-            if context.checks_rows:
-                check_row_unchanged(item, outcome)
+            if context.checks_rows and (changed := item.changed_attributes()):
+                check_written(changed, outcome)
             return outcome
         error = result.error if isinstance(result, Raised) else TimeoutError(result.value)
         return checked(context, item, outcome_of_error(context, item, error))

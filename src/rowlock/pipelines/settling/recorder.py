@@ -67,7 +67,8 @@ class Recorder(Generic[ModelT]):
                 self._parked(item, outcome)
             case Apply():
                 counters.applied += 1
-                self._note_round(item, outcome)
+                if self.rounds.are_watched:
+                    self._note_round(item, outcome)
                 if outcome.hint is not NOTHING:
                     self._hint(outcome)
             case Delete():

@@ -5,10 +5,8 @@ brackets, or changes of ``item.row`` that nobody writes.
 from __future__ import annotations
 
 import inspect
-from typing import Any
 
 from rowlock.errors import OutcomeError
-from rowlock.leases.item import PipelineItem
 from rowlock.pipelines.outcomes import Apply, Outcome, Retry
 
 NAMES_SHOWN_MAX = 5
@@ -36,14 +34,13 @@ def check_returned(value: object, *, hook: str, allows_none: bool) -> None:
         raise OutcomeError(f"{hook} returned the class {value.__name__}: write {value.__name__}()")
 
 
-def check_row_unchanged(item: PipelineItem[Any], outcome: Outcome) -> None:
-    """Refuse changes of ``item.row`` that `outcome` does not write.
+def check_written(changed: list[str], outcome: Outcome) -> None:
+    """Refuse what was `changed` of ``item.row`` and is not written by `outcome`.
 
     Raises:
         OutcomeError: names what was changed.
     """
-    changed = item.changed_attributes()
-    if changed and isinstance(outcome, Apply | Retry):
+    if isinstance(outcome, Apply | Retry):
         written = {getattr(key, "key", key) for key in outcome.values}
         changed = [name for name in changed if name not in written]
     if changed:

@@ -83,6 +83,9 @@ class Rounds:
         settings: `min_processing_interval` is the first rest, `retry_delay_max` the longest.
         are_scheduled: whether rows are due by a schedule, which alone says when; then none is
             remembered.
+
+    Attributes:
+        are_watched: whether any is; else `note` is not to be called.
     """
 
     def __init__(
@@ -90,7 +93,7 @@ class Rounds:
     ) -> None:
         self._leased = leased
         self._settings = settings
-        self._are_watched = leased.has_schedule and not are_scheduled
+        self.are_watched = leased.has_schedule and not are_scheduled
         self._rows: OrderedDict[Any, _Row] = OrderedDict()
 
     def __len__(self) -> int:
@@ -110,8 +113,6 @@ class Rounds:
             How many rounds the row has made before this one, and how long it rests; None if it
             rests no longer because of that.
         """
-        if not self._are_watched:
-            return None
         change = change_of(self._leased, item, outcome)
         if change is None:
             self._rows.pop(item.id, None)
