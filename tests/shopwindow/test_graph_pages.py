@@ -12,57 +12,31 @@ from typing import Any
 import pytest
 
 from .drawn_graphs import FOLDER
-from .pages import DOCS, ROOT
+from .named_tests import NAMED, missing_tests, named_tests, rows_below
+from .pages import DOCS
 from .way_of_a_value import way_of_a_value
 
 PAGES = ("graph.md", "graph-conformance.md")
-NAMED = re.compile(r"`([\w/]+\.py)::(\w+)`")
-
-
-def named_tests() -> list[tuple[str, str, str]]:
-    """Return page, file and test, for each test that a page names."""
-    return [
-        (page, file, name)
-        for page in PAGES
-        for file, name in NAMED.findall((DOCS / "design" / page).read_text(encoding="utf-8"))
-    ]
 
 
 @pytest.mark.parametrize("page", PAGES)
 def test_tests_were_found(page: str) -> None:
     """The test below would compare nothing."""
-    assert len([one for one in named_tests() if one[0] == page]) > 20
+    assert len(named_tests(DOCS / "design" / page)) > 20
 
 
-def test_named_tests_exist() -> None:
+@pytest.mark.parametrize("page", PAGES)
+def test_named_tests_exist(page: str) -> None:
     """A page would promise a proof that was renamed, or taken away."""
-    missing = []
-    for page, file, name in named_tests():
-        path = ROOT / file
-        text = path.read_text(encoding="utf-8") if path.is_file() else ""
-        if not re.search(rf"^\s*(?:async )?def {name}\(", text, re.MULTILINE):
-            missing.append(f"{page}: {file}::{name}")
-    assert missing == []
+    assert missing_tests(DOCS / "design" / page) == []
 
 
 DESIGN = (DOCS / "design" / "graph.md").read_text(encoding="utf-8")
 
 
-def rows_below(anchor: str) -> list[list[str]]:
-    """Return the cells of the first table below a heading, without its head."""
-    below = DESIGN[DESIGN.index(f"{{ #{anchor} }}") :].splitlines()
-    first = next(at for at, line in enumerate(below) if line.startswith("|"))
-    rows = []
-    for line in below[first + 2 :]:
-        if not line.startswith("|"):
-            break
-        rows.append([cell.strip() for cell in line.strip("|").split(" | ")])
-    return rows
-
-
 def test_each_rule_has_its_proof() -> None:
     """A rule would stand in the docs that no test keeps."""
-    rows = rows_below("rules")
+    rows = rows_below("rules", DESIGN)
     numbers = [int(row[0]) for row in rows]
     assert numbers == sorted(set(numbers))
     assert set(range(1, 36)) <= set(numbers)
@@ -71,7 +45,7 @@ def test_each_rule_has_its_proof() -> None:
 
 def test_way_of_a_value_is_the_library_s() -> None:
     """A reader would learn an order of events that is not that of the code."""
-    shown = [tuple(row[1:5]) for row in rows_below("one-value")]
+    shown = [tuple(row[1:5]) for row in rows_below("one-value", DESIGN)]
     assert shown == [(step.node, step.answer, *step.flags) for step in way_of_a_value()]
 
 
@@ -85,7 +59,7 @@ def value_of(name: str) -> Any:
     return inspect.signature(found).parameters[parameter].default if parameter else found
 
 
-@pytest.mark.parametrize("row", rows_below("bounds"), ids=lambda row: row[0])
+@pytest.mark.parametrize("row", rows_below("bounds", DESIGN), ids=lambda row: row[0])
 def test_bound_is_that_of_the_code(row: list[str]) -> None:
     """A host would plan with another bound than it has."""
     assert value_of(row[2].strip("`")) == float(row[1].replace(",", ""))
