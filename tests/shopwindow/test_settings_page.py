@@ -1,5 +1,5 @@
-"""The table in ``docs/reference/settings.md`` says what `PipelineSettings` does: every setting,
-default and bound.
+"""The tables in ``docs/reference/settings.md`` say what `PipelineSettings` and `FlowSettings` do:
+every setting, default and bound.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from pydantic.fields import FieldInfo
 
 from rowlock import Pipeline, PipelineSettings, SettingsError
 from rowlock.pipelines.settings import build_settings
+from rowlock.streams.settings import FlowSettings
 
 from .pages import DOCS
 
@@ -31,6 +32,7 @@ DERIVED = {
     "orphaned_after": "10 × `lock_timeout`",
 }
 """Settings whose default follows from another one: how the page says it."""
+FIELDS = PipelineSettings.model_fields | FlowSettings.model_fields
 
 
 def rows() -> dict[str, re.Match[str]]:
@@ -100,13 +102,13 @@ def test_every_setting_has_a_row() -> None:
     """A setting would be known only to who reads the code, or a row would promise one that is
     gone.
     """
-    assert list(rows()) == list(PipelineSettings.model_fields)
+    assert list(rows()) == list(FIELDS)
 
 
-@pytest.mark.parametrize("name", PipelineSettings.model_fields)
+@pytest.mark.parametrize("name", FIELDS)
 def test_row_is_true(name: str) -> None:
     """Somebody would plan with a default or bound that is not so."""
-    row, field = rows()[name], PipelineSettings.model_fields[name]
+    row, field = rows()[name], FIELDS[name]
     assert row["default"] == (DERIVED.get(name) or text_of(field.default))
     assert row["bounds"] == bounds_of(field)
     assert row["meaning"].strip()
