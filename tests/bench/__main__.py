@@ -2,8 +2,9 @@
 
 Absolute figures move with the machine and with what else it does; compare ratios within one run.
 Runs on SQLite in a temporary folder and on a PostgreSQL of its own with default durability
-(``--postgresql URL`` names another one; its tables ``jobs`` and ``scheduled_jobs`` are dropped,
-with peers the schema ``bench_peer``, too). Graphs are measured without a database.
+(``--postgresql URL`` names another one; its tables ``jobs``, ``scheduled_jobs`` and
+``rowlock_stream_*`` are dropped, with peers the schema ``bench_peer``, too). Graphs are measured
+without a database.
 """
 
 from __future__ import annotations
