@@ -22,7 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from httpx import AsyncClient, Response
-from rendering.server import Server, serving
+from loopback.server import Server
+from rendering.server import serving
 
 CLIENTS = 3
 PICTURES = 8

@@ -122,6 +122,18 @@ EXPECTED = {
         "embedded again: ... chunks of ... documents",
         "of documents that were stored by then: 0",
     ],
+    "13_balances.py": [
+        line
+        for database in ("SQLite", "PostgreSQL")
+        for line in (
+            database,
+            "killed: a server with ... shards",
+            "when its leases had ended: the other server has all 8",
+            "requests without an answer: ...; told to ask again: ...",
+            "200 payments of 50 clients; wrong balances were read: 0",
+            "SELECT account, sum(cents) ... EXCEPT: 0 rows; 28300 cents in all",
+        )
+    ],
     "14_meter_usage.py": [
         "540 batches, sent 1624 times to 4 processes",
         "billing: killed with 30 lines written and not committed",
