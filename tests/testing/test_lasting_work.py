@@ -121,6 +121,7 @@ def test_work_that_does_not_stop_is_cancelled(
 ) -> None:
     """It would hang, or leave a row leased by a task that goes on behind the test."""
     monkeypatch.setattr(sys.modules[run_until_settled.__module__], "ROUNDS_MAX", 20)
+    monkeypatch.setattr(sys.modules[run_until_settled.__module__], "LOOKS_MAX", 20)
 
     @virtual_time
     async def play() -> None:

@@ -36,6 +36,8 @@ ROUNDS_MAX = 1000
 """Most rounds of `run_until_settled`: rows that are always due never settle."""
 LOOK_AGAIN_S = 0.01
 """How long it waits for work without an end that still has something to do, in seconds."""
+LOOKS_MAX = 100_000
+"""How often it waits so, all in all."""
 STOP_S_MAX = 30.0
 """How long such work may take to stop before it is cancelled, in seconds."""
 
@@ -138,9 +140,10 @@ async def run_until_settled(
     holds.
 
     Raises:
-        PipelineError: after `ROUNDS_MAX` rounds there was still work.
+        PipelineError: after `ROUNDS_MAX` rounds in which there was work, or `LOOKS_MAX` looks at
+            work without a limit, there was still work.
     """
-    worked = rounds = 0
+    worked = rounds = looks = 0
     lasting = [one for one in pipelines if one.settings.process_timeout is None]
     brief = [one for one in pipelines if one not in lasting]
     async with AsyncExitStack() as stack:
@@ -159,13 +162,16 @@ async def run_until_settled(
                 return worked
             if any([await _is_left(session_factory, work.pipeline) for work in works]):
                 await asyncio.sleep(LOOK_AGAIN_S)
+                # It takes as long as it takes, which is no round.
+                looks, rounds = looks + 1, rounds - (looks < LOOKS_MAX)
                 continue
             for work in works:
                 await work.stop()
             # What it did at its end may be work for others.
             works = []
     raise PipelineError(
-        f"the rows have not settled after {ROUNDS_MAX} rounds; is there one that is always due?"
+        f"the rows have not settled after {ROUNDS_MAX} rounds and {looks} looks at work without a"
+        " limit; is there one that is always due?"
     )
 
 

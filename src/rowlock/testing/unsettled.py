@@ -7,11 +7,14 @@ nothing left to do, and says so by a method `unsettled` of its pipelines.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from sqlalchemy import ColumnElement
 
-__all__ = ["KnowsUnsettled", "unsettled_rows"]
+from rowlock.pipelines.pipeline import Pipeline
+
+__all__ = ["KnowsUnsettled", "all_that_know", "unsettled_rows"]
 
 
 @runtime_checkable
@@ -28,3 +31,11 @@ def unsettled_rows(pipeline: Any) -> ColumnElement[bool] | None:
     own for that.
     """
     return pipeline.unsettled() if isinstance(pipeline, KnowsUnsettled) else None
+
+
+def all_that_know(pipelines: Sequence[Pipeline[Any]]) -> list[Pipeline[Any]]:
+    """Return one pipeline of each name; of those with a condition of their own, all: each replica
+    knows its own part.
+    """
+    first = {pipeline.name: pipeline for pipeline in reversed(pipelines)}
+    return [one for one in pipelines if first[one.name] is one or isinstance(one, KnowsUnsettled)]

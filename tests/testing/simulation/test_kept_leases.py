@@ -140,8 +140,36 @@ def test_a_held_row_that_wants_more_has_not_settled() -> None:
     )
 
 
-def left(pipeline: PartPipeline, part: Part) -> str | None:
-    """Return what is the matter with a row, if anything is."""
+HELD_NOW = {**HELD, "lock_expires_at": NOW + timedelta(seconds=1)}
+
+
+def test_a_row_that_its_holder_has_lost_has_not_settled() -> None:
+    """A run would end while a row is leased that nobody works on."""
+    part = {"id": 1, "steps": 5, **HELD_NOW}
+    assert left(PartPipeline(), Part(**part), held={("parts", "1")}) is None
+    told = left(PartPipeline(), Part(**part), held=set())
+    assert told == "leased by PartPipeline, which has lost it"
+
+
+def test_each_replica_is_asked() -> None:
+    """A run would end while one of several replicas has something to do."""
+
+    # Of the same name, as in another replica.
+    busy = type("PartPipeline", (PartPipeline,), {"unsettled": lambda _: Part.id > 0})
+    part = {"id": 1, "steps": 5, **HELD_NOW}
+    assert left(PartPipeline(), Part(**part)) is None
+    for pipelines in ((PartPipeline(), busy()), (busy(), PartPipeline())):
+        assert left(*pipelines, Part(**part)) == "still wants work and leased by PartPipeline"
+
+
+def left(*given: Any, held: set[tuple[str, str]] | None = None) -> str | None:
+    """Return what is the matter with a row, if anything is.
+
+    Args:
+        given: pipelines, and the row behind them.
+        held: the rows that their holders trust to hold.
+    """
+    *pipelines, part = given
     engine = create_engine("sqlite://")
     Base.metadata.create_all(engine)
     with Session(engine) as session, session.begin():
@@ -150,7 +178,12 @@ def left(pipeline: PartPipeline, part: Part) -> str | None:
     trace: Any = SimpleNamespace(changes=[])
     world: Any = World(0, engines, trace)
     quiescence = Quiescence(
-        engines, [pipeline], scenario=Kept(world), trace=trace, round_trip_s=0.0
+        engines,
+        pipelines,
+        scenario=Kept(world),
+        trace=trace,
+        round_trip_s=0.0,
+        held=None if held is None else lambda: held,
     )
     found = [matter for _, matter in quiescence.left()]
     engine.dispose()

@@ -77,15 +77,15 @@ class Liveness:
         round_trip: timedelta = timedelta(0),
     ) -> None:
         """Watch from `since` on; `changes` grows meanwhile, and tells how the rows stand. A
-        statement takes a `round_trip`.
+        statement takes a `round_trip`. Pipelines of one name are those of several replicas, each
+        of which may have rows of its own.
         """
-        self._pipelines = {pipeline.name: pipeline for pipeline in pipelines}
-        self._extra = {
-            pipeline.name: _time_for_others(pipeline, pipelines) for pipeline in pipelines
-        }
-        self._bounds = {
-            pipeline.name: _Bounds.of(pipeline.settings, round_trip) for pipeline in pipelines
-        }
+        self._pipelines: dict[str, list[Pipeline[Any]]] = {}
+        for pipeline in pipelines:
+            self._pipelines.setdefault(pipeline.name, []).append(pipeline)
+        kinds = [alike[0] for alike in self._pipelines.values()]
+        self._extra = {one.name: _time_for_others(one, kinds) for one in kinds}
+        self._bounds = {one.name: _Bounds.of(one.settings, round_trip) for one in kinds}
         self._quiet_max = max(
             (bounds.quiet + self._extra[name] for name, bounds in self._bounds.items()),
             default=timedelta(0),
@@ -115,8 +115,8 @@ class Liveness:
         """
         self._follow()
         self._quiet_since = now if served else self._quiet_since
-        for name, pipeline in self._pipelines.items():
-            claimable = set(_claimable(session, pipeline, now)) if name in hungry else set()
+        for name, alike in self._pipelines.items():
+            claimable = set(_claimable(session, alike, now)) if name in hungry else set()
             yield from self._kept_waiting(name, claimable, now)
         for place in unsettled:
             if (row := self._rows.get(place)) is not None:
@@ -224,11 +224,12 @@ def _time_for_others(pipeline: Pipeline[Any], pipelines: Sequence[Pipeline[Any]]
     )
 
 
-def _claimable(session: Session, pipeline: Pipeline[Any], now: datetime) -> Iterator[Place]:
+def _claimable(session: Session, alike: Sequence[Pipeline[Any]], now: datetime) -> Iterator[Place]:
+    pipeline = alike[0]
     leased = pipeline.leased
     owner, ends = leased.attribute("lock_owner"), leased.attribute("lock_expires_at")
     condition = and_(
-        pipeline.ready(),
+        or_(*(one.ready() for one in alike)),
         or_(owner.is_(None), owner == pipeline.name, leased.attribute("lock_token").is_not(None)),
         or_(ends.is_(None), ends <= now),
         _is_due(leased, now, pipeline.settings.min_processing_interval),

@@ -2,14 +2,14 @@
 that is set.
 
 Rows that are to stay leased (`Scenario.keeps_leases`) are the other way round: they want something
-while they are not held.
+while they are not held, or held under a lease that nobody trusts any more.
 
 Not here: for how long they may (``liveness.py``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -24,6 +24,7 @@ from rowlock.testing.simulation.environment.engines import Engines
 from rowlock.testing.simulation.liveness import Liveness
 from rowlock.testing.simulation.scenario import Scenario
 from rowlock.testing.simulation.trace import Trace, place_of_row
+from rowlock.testing.unsettled import all_that_know
 
 __all__ = ["Quiescence", "tables_of"]
 
@@ -41,12 +42,16 @@ class Quiescence:
         scenario: Scenario,
         trace: Trace,
         round_trip_s: float,
+        held: Callable[[], Collection[Place]] | None = None,
     ) -> None:
-        """Look at the tables of `pipelines`, and of the rows that they lock, from now on."""
-        self._engines, self._pipelines, self._unsettled = engines, pipelines, scenario.unsettled
-        self._keeps_leases = scenario.keeps_leases
+        """Look at the tables of `pipelines`, those of all replicas, and of the rows that they lock,
+        from now on. `held` returns the rows that their holders trust to hold.
+        """
+        self._engines, self._unsettled = engines, scenario.unsettled
+        self._pipelines = all_that_know(pipelines)
+        self._keeps_leases, self._held = scenario.keeps_leases, held
         self._liveness = Liveness(
-            pipelines,
+            self._pipelines,
             trace.changes,
             since=engines.clock.now,
             rounds_max=scenario.rounds_max,
@@ -57,16 +62,13 @@ class Quiescence:
         """Return the rows that have not settled, each with what is the matter."""
         tables = tables_of(self._pipelines).values()
         with self._engines.eye.connect() as connection:
-            return [
-                one
-                for leased in tables
-                for one in _left_in(
-                    connection,
-                    leased,
-                    self._wants(leased),
-                    may_be_held=leased.model in self._keeps_leases,
-                )
-            ]
+            left = []
+            for leased in tables:
+                is_kept = leased.model in self._keeps_leases
+                left += _left_in(connection, leased, self._wants(leased), may_be_held=is_kept)
+                if is_kept and self._held is not None:
+                    left += _abandoned_in(connection, leased, self._held())
+            return left
 
     def late(
         self, left: Collection[Place], *, hungry: Collection[str], served: bool
@@ -111,6 +113,17 @@ def _left_in(
         (place_of_row(leased.table.name, key), _matter(is_wanting, holder, by))
         for key, is_wanting, holder, by in connection.execute(statement)
     ]
+
+
+def _abandoned_in(
+    connection: Connection, leased: LeasedTable, held: Collection[Place]
+) -> Iterator[tuple[Place, str]]:
+    """Yield rows that nobody works on, though they are leased."""
+    owner, token = leased.column("lock_owner"), leased.column("lock_token")
+    for key, name in connection.execute(select(leased.key, owner).where(token.is_not(None))):
+        place = place_of_row(leased.table.name, key)
+        if place not in held:
+            yield place, f"leased by {name}, which has lost it"
 
 
 def _matter(is_wanting: object, owner: str | None, token: object) -> str:

@@ -17,6 +17,7 @@ from typing import Any, Final, cast
 import rowlock
 from rowlock import subscribe
 from rowlock.testing.judge.checker import check
+from rowlock.testing.judge.state import Place
 from rowlock.testing.simulation.environment.engines import Engines
 from rowlock.testing.simulation.environment.loop import SimulationLoop
 from rowlock.testing.simulation.environment.process_globals import own_process_globals
@@ -152,10 +153,12 @@ class SimulationRun:
             participants.new_replica()
         quiescence = Quiescence(
             self._engines,
-            replicas[0].pipelines,
+            # Of those that are to bring it about: what a dead one knows is of no use.
+            [one for replica in participants.in_service for one in replica.pipelines],
             scenario=scenario,
             trace=self.trace,
             round_trip_s=participants.conditions.round_trip_s,
+            held=self._held,
         )
         if await self._settle(quiescence):
             await look_at_hints(
@@ -166,14 +169,24 @@ class SimulationRun:
         await self._end()
         self._judge()
 
+    def _held(self) -> set[Place]:
+        """Return the rows that a living replica holds, and has not lost."""
+        names = [replica.process.name for replica in self._participants.in_service]
+        return {place for name in names for place in self.trace.held_by(name)}
+
     async def _settle(self, quiescence: Quiescence) -> bool:
         loop, within = asyncio.get_running_loop(), self._scenario.settle_within
         began_at = loop.time()
         ends_at = began_at + (SETTLE_S_MAX if within is None else within.total_seconds())
         pause_s = 0.1
-        while (left := quiescence.left()) or (
-            self._participants.is_served and loop.time() < began_at + SERVED_S_MAX
-        ):
+        # Work without an end has looked before it is asked: a service may have come in between.
+        wanted, found = 2 if self._scenario.keeps_leases else 1, 0
+        while True:
+            left = quiescence.left()
+            is_served = self._participants.is_served and loop.time() < began_at + SERVED_S_MAX
+            found = 0 if left or is_served else found + 1
+            if found == wanted:
+                break
             late = quiescence.late(
                 [place for place, _ in left],
                 hungry=self._participants.hungry,

@@ -9,13 +9,22 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import (
+    Callable,
+    Collection,
+    Coroutine,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 from random import Random
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from sqlalchemy import ColumnElement, false, select
+from sqlalchemy import ColumnElement, Connection, false, select
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 from sqlalchemy.orm import Session
 
@@ -99,6 +108,12 @@ class World:
     def wrong(self, text: str, *, row: object = None) -> None:
         """Say that something is wrong: the run has failed."""
         self._trace.wrong(text, place=None if row is None else _place_of(row))
+
+    @contextmanager
+    def reading(self) -> Iterator[Connection]:
+        """Give a connection that reads what is committed, outside of any process and in no time."""
+        with self._engines.eye.connect() as connection:
+            yield connection
 
     def read(self, model: type[RowT]) -> list[RowT]:
         """Return all committed rows of `model` by key, detached, read outside of any process and

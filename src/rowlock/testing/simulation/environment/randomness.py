@@ -12,6 +12,7 @@ from __future__ import annotations
 import gc
 import os
 import random
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime, tzinfo
@@ -26,14 +27,14 @@ __all__ = ["all_randomness_from"]
 @contextmanager
 def all_randomness_from(seed: int | str, *, wall_time: Callable[[], datetime]) -> Iterator[None]:
     """Draw everything from `seed`, and read the host's clock from `wall_time`."""
-    source, state, collects = Random(f"{seed} tokens"), random.getstate(), gc.isenabled()
+    urandom, state, collects = _urandom(seed), random.getstate(), gc.isenabled()
     # What lies about unreachable must not end at a moment that nobody has drawn.
     gc.disable()
     random.seed(f"{seed} jitter")
     try:
         with (
-            mock.patch.object(os, "urandom", source.randbytes),
-            mock.patch.object(random, "_urandom", source.randbytes),
+            mock.patch.object(os, "urandom", urandom),
+            mock.patch.object(random, "_urandom", urandom),
             mock.patch.object(clock, "datetime", _wall_clock(wall_time)),
         ):
             yield
@@ -41,6 +42,17 @@ def all_randomness_from(seed: int | str, *, wall_time: Callable[[], datetime]) -
         random.setstate(state)
         if collects:
             gc.enable()
+
+
+def _urandom(seed: int | str) -> Callable[[int], bytes]:
+    source, names = Random(f"{seed} tokens"), Random(f"{seed} names")
+
+    def urandom(count: int) -> bytes:
+        # SQLAlchemy draws names of subqueries, and fewer of them once a statement was compiled.
+        caller = sys._getframe(1).f_globals.get("__name__", "")
+        return (names if caller.startswith("sqlalchemy") else source).randbytes(count)
+
+    return urandom
 
 
 def _wall_clock(wall_time: Callable[[], datetime]) -> type[datetime]:
