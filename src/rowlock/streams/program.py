@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any
 
+from rowlock.rows.eligibility import OWNER_SEPARATOR
 from rowlock.streams.computing.dead_letters import DEAD_LETTERS
 from rowlock.streams.computing.handlers import StageHandler
 from rowlock.streams.cutting.plan import Checkpoint
@@ -17,6 +18,22 @@ from rowlock.streams.shards.layout import DynamicShards
 from rowlock.streams.stage import ExchangeStage
 from rowlock.streams.state.fold_table import FoldTable
 from rowlock.streams.tables import StreamTables, key_of
+
+OWNER_NAME_CHARS_MAX = 200
+"""So much of a flow's name is in its leases."""
+
+
+def lease_owner(kind: str, flow: str) -> str:
+    """Return the owner in leases of a pipeline of a flow: it names no one else, and fits.
+
+    Args:
+        kind: of the pipeline.
+        flow: the name of the flow.
+    """
+    # Without the separator: behind it, leases say for whom besides they are held.
+    plain = flow.replace(OWNER_SEPARATOR, ".")[:OWNER_NAME_CHARS_MAX]
+    more = "" if plain == flow else f" {sha256(flow.encode()).hexdigest()[:8]}"
+    return f"{kind} {plain}{more}"
 
 
 def topic_of_flow(name: str) -> str:

@@ -52,7 +52,7 @@ async def test_each_fact_is_told_once(database: TemporaryDatabase, steps: int) -
     next_step = (await bank.flow_row()).next_step
     lows = [row.lo for row in await bank.shards()]
     assert {(one.pipeline, one.flow) for one in heard.all if isinstance(one, KINDS)} == {
-        ("Flow:balances", "balances")
+        ("Flow balances", "balances")
     }
     cuts = heard.of(StepCut)
     assert [one.step for one in cuts] == list(range(next_step))

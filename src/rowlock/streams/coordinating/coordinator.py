@@ -34,7 +34,7 @@ from rowlock.streams.coordinating.flow_looks import FlowLooker, Seen
 from rowlock.streams.coordinating.stalls import FlowLook, Stall, StallKind, stall_of
 from rowlock.streams.coordinating.wanted_shards import WantedShards
 from rowlock.streams.events import FlowStalled
-from rowlock.streams.program import FlowProgram
+from rowlock.streams.program import FlowProgram, lease_owner
 from rowlock.streams.shards.replicas import presence
 from rowlock.streams.tables import FlowRow
 
@@ -188,7 +188,7 @@ class CoordinatorPipeline(Pipeline[Any], reserved=False):
     @property
     def name(self) -> str:
         """The owner in its lease."""
-        return f"FlowRow:{self.program.name}"
+        return lease_owner("FlowRow", self.program.name)
 
     def ready(self) -> ColumnElement[bool]:
         """Return which row it is, as long as it is of the flow that is declared here."""

@@ -35,6 +35,9 @@ class TableOutput(Output[O]):
         model: of the table.
         tables: of the wing.
 
+    Attributes:
+        table: of the host.
+
     Raises:
         ModelError: the model is no mapped class of one table.
     """
@@ -44,17 +47,22 @@ class TableOutput(Output[O]):
     def __init__(self, flow: str, name: str, model: type[O], *, tables: StreamTables) -> None:
         super().__init__(flow, name, None, tables=tables)
         mapper = mapper_of(model)
-        self._table = single_table(mapper)
+        self.table = single_table(mapper)
         # Whoever works on these rows is woken as by any other who adds some.
         self.topic = model.__name__
         self._model = model
         self._columns = attributes_of(mapper)
         self._required = [name for name, column in self._columns.items() if _is_required(column)]
-        self._unique = _outbox_index(self._table)
+        self._unique = _outbox_index(self.table)
+
+    @property
+    def is_outbox(self) -> bool:
+        """Whether a row whose `DEDUP_KEY` is there already is left as it is."""
+        return self._unique is not None
 
     def fingerprint(self) -> str:
         """Return which table it is."""
-        return f"{self.name} into {self._table.fullname}"
+        return f"{self.name} into {self.table.fullname}"
 
     def stored(self, value: O | Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the values of a row, by the keys of its columns.
@@ -116,12 +124,12 @@ class TableOutput(Output[O]):
 
     def _insert(self, connection: AsyncConnection) -> Any:
         if self._unique is None:
-            return insert(self._table)
-        return BULK.of(connection).insert_unless_there(self._table, self._unique)
+            return insert(self.table)
+        return BULK.of(connection).insert_unless_there(self.table, self._unique)
 
     def _refuse(self, what: str) -> NoReturn:
         raise ConfigurationError(
-            f"results of {self.flow}/{self.name} are rows of {self._table.name}: {what} them there"
+            f"results of {self.flow}/{self.name} are rows of {self.table.name}: {what} them there"
         )
 
 

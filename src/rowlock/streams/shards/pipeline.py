@@ -27,7 +27,7 @@ from rowlock.pipelines.settings import Duration
 from rowlock.rows.database_time import database_now
 from rowlock.rows.leased_table import ModelT
 from rowlock.streams.creation import ensure_flow
-from rowlock.streams.program import FlowProgram
+from rowlock.streams.program import FlowProgram, lease_owner
 from rowlock.streams.shards.layout import SHARDS_MAX
 from rowlock.streams.shards.replicas import Replicas, presence
 from rowlock.streams.shards.runner import FlowRunner
@@ -79,7 +79,7 @@ class FlowPipeline(Pipeline[Any], reserved=False):
     @property
     def name(self) -> str:
         """The owner in its leases."""
-        return f"Flow:{self.program.name}"
+        return lease_owner("Flow", self.program.name)
 
     @property
     def runner(self) -> FlowRunner:

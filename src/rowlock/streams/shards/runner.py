@@ -79,17 +79,15 @@ class FlowRunner:
         self._woken.set()
 
     def has_nothing_left(self) -> bool:
-        """Return whether there was nothing to do at a look that began after the last answer; wake
-        the loop if there was no such look.
+        """Return whether there was nothing to do at a look that began after this was asked the
+        last time; and look again, for the next time.
         """
-        if self._asked is None:
-            self.wake()
-            self._asked = self._looks
+        asked = self._asked
+        self.wake()
+        self._asked = self._looks
         are_on_their_way = len(self.context.queue) + len(self.context.in_progress)
-        if (self.shards or are_on_their_way) and self._found_nothing < self._asked:
-            return False
-        self._asked = None
-        return True
+        is_idle = not (self.shards or are_on_their_way)
+        return asked is not None and (is_idle or self._found_nothing >= asked)
 
     async def hold(self, item: PipelineItem[Any]) -> Outcome:
         """Do the steps of a shard until it is to be released; return the outcome of its lease."""
@@ -131,12 +129,22 @@ class FlowRunner:
             await self.disappear()
 
     async def disappear(self) -> None:
-        """Have the other replicas know that this one is gone."""
+        """Have the other replicas know that this one is gone; if the database does not hear of it,
+        they see it soon.
+        """
 
         async def work(session: AsyncSession, connection: AsyncConnection) -> None:
             await self._replicas.disappear(connection)
 
-        await self.context.transact(work, purpose="say that a replica is gone")
+        try:
+            await self.context.transact(work, purpose="say that a replica is gone")
+        except Exception as error:
+            logger.debug(
+                "%s: the other replicas are not told that this one is gone",
+                self._program.name,
+                extra={"flow": self._program.name},
+                exc_info=error,
+            )
 
     async def _wake_at_stop(self) -> None:
         await self.context.stop.wait()
