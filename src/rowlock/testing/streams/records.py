@@ -1,0 +1,135 @@
+"""What a flow came to, as a value: its results by step, its states and its timers; and in what two
+such values differ.
+
+Not here: where they come from (``recorded.py``, ``reference.py``).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final, NamedTuple
+
+__all__ = ["FlowRecord", "FlowResult"]
+
+SHOWN_MAX: Final = 5
+"""How many differences of one kind are told."""
+
+
+class FlowResult(NamedTuple):
+    """One result of a step.
+
+    Attributes:
+        step: its number.
+        key: the text of its key; None if it has none.
+        value: what was emitted.
+        stored: its text.
+    """
+
+    step: int
+    key: str | None
+    value: Any
+    stored: str
+
+
+@dataclass(frozen=True)
+class FlowRecord:
+    """What a flow came to.
+
+    Attributes:
+        next_step: results and states are those behind all steps below this one.
+        results: of each output, by its name: by step, then by key. The order of results of one key
+            in one step is no part of it, since two shards may emit for one key.
+        rows: of each output into a table of the host: the values of rows by the keys of their
+            columns.
+        states: of each stage, by its name: the state of each key that has one.
+        timers: of each stage, by its name: when the timer of each key is due that has one.
+    """
+
+    next_step: int
+    results: Mapping[str, Sequence[FlowResult]]
+    rows: Mapping[str, Sequence[Mapping[str, Any]]]
+    states: Mapping[str, Mapping[str, Any]]
+    timers: Mapping[str, Mapping[str, datetime]]
+
+    def values(self, output: str) -> list[Any]:
+        """Return the values of the results of an output, in the order of `results`."""
+        return [result.value for result in self.results[output]]
+
+    def differences(self, expected: FlowRecord) -> list[str]:
+        """Return in what this differs from `expected`, in words; nothing if it does not.
+
+        Of rows of the host, those columns are compared that `expected` has.
+        """
+        return list(self._differences(expected))
+
+    def _differences(self, expected: FlowRecord) -> Iterator[str]:
+        if self.next_step != expected.next_step:
+            yield f"there are {self.next_step} steps, not {expected.next_step}"
+        for name, results in expected.results.items():
+            own = [(one.step, one.key, one.stored) for one in self.results[name]]
+            theirs = [(one.step, one.key, one.stored) for one in results]
+            yield from _in_words(f"the output {name!r}", own, theirs)
+        for name, rows in expected.rows.items():
+            more, less = _unmatched(self.rows[name], rows)
+            yield from _in_words(f"the rows of {name!r}", more, less)
+        for name, states in expected.states.items():
+            yield from _by_key(f"states of {name!r}", self.states[name], states)
+        for name, timers in expected.timers.items():
+            yield from _by_key(f"timers of {name!r}", self.timers[name], timers)
+
+
+def in_order(results: Iterable[FlowResult]) -> list[FlowResult]:
+    """Return results by step, then by key, then by their texts."""
+    return sorted(results, key=lambda one: (one.step, one.key or "", one.stored))
+
+
+def _in_words(what: str, own: Sequence[Any], expected: Sequence[Any]) -> Iterator[str]:
+    more, less = Counter(own), Counter(expected)
+    if more != less:
+        yield f"{what} has {_shown(more - less)} too many, and lacks {_shown(less - more)}"
+
+
+def _by_key(what: str, own: Mapping[str, Any], expected: Mapping[str, Any]) -> Iterator[str]:
+    keys = [key for key in {**own, **expected} if own.get(key) != expected.get(key)]
+    for key in sorted(keys)[:SHOWN_MAX]:
+        yield f"{what}: {key!r} has {own.get(key)!r}, not {expected.get(key)!r}"
+    if len(keys) > SHOWN_MAX:
+        yield f"{what}: {len(keys) - SHOWN_MAX} more keys"
+
+
+def _shown(found: Counter[Any]) -> str:
+    rows = sorted(map(repr, found.elements()))
+    more = f" and {len(rows) - SHOWN_MAX} more" if len(rows) > SHOWN_MAX else ""
+    return f"[{', '.join(rows[:SHOWN_MAX])}{more}]"
+
+
+def _unmatched(
+    rows: Sequence[Mapping[str, Any]], expected: Sequence[Mapping[str, Any]]
+) -> tuple[list[Any], list[Any]]:
+    """Return rows that are not expected, and expected ones that are not there; what a row has
+    beside the columns of an expected one does not count.
+    """
+    left, missing = list(rows), []
+    by_columns: dict[frozenset[str], list[Mapping[str, Any]]] = {}
+    for row in expected:
+        by_columns.setdefault(frozenset(row), []).append(row)
+    for columns in sorted(by_columns, key=len, reverse=True):
+        wanted = Counter(_frozen(row, columns) for row in by_columns[columns])
+        others = []
+        for row in left:
+            own = _frozen(row, columns)
+            if wanted[own]:
+                wanted[own] -= 1
+            else:
+                others.append(row)
+        left = others
+        missing += list(wanted.elements())
+    return [_frozen(row, frozenset(row)) for row in left], missing
+
+
+def _frozen(row: Mapping[str, Any], columns: frozenset[str]) -> tuple[tuple[str, str], ...]:
+    # Values may be lists or mappings.
+    return tuple((name, repr(row[name])) for name in sorted(columns))

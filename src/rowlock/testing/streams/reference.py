@@ -1,0 +1,226 @@
+"""What a flow must come to: the same handlers over the steps that were recorded, one after the
+other in one process.
+
+The one idea: after its cut, everything about a step is fixed. So whatever replicas and shards there
+were, and whatever became of them, the outcome is that of a loop that knows none of it: no leases,
+no replays, no cache, no transactions. It reads the cuts and the rows of the sources, and nothing
+that a shard has written.
+
+Not here: a shard's own way through a step, which this is compared with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import select
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from rowlock.errors import PipelineError
+from rowlock.streams.computing.batch import EventBatch
+from rowlock.streams.computing.buckets import BucketRange
+from rowlock.streams.computing.compute import NO_STATE, Computed, KeyState, compute, keys_of
+from rowlock.streams.computing.context import NOTHING_YET, HandedOut, StepTime
+from rowlock.streams.computing.handlers import StageHandler
+from rowlock.streams.computing.hashing import bucket_of
+from rowlock.streams.computing.messages import SentMessages
+from rowlock.streams.computing.rows import SourceRows, divide
+from rowlock.streams.cutting.flow_view import BEFORE_FIRST, RecordedCut
+from rowlock.streams.exchanging.parcels import arrived
+from rowlock.streams.outputs.table_output import DEDUP_KEY, TableOutput
+from rowlock.streams.program import FlowProgram
+from rowlock.streams.shards.layout import even_layout
+from rowlock.streams.shards.steps.step_work import receiving_stages
+from rowlock.testing.streams.recorded import results_of, states_of
+from rowlock.testing.streams.records import FlowRecord
+
+__all__ = ["read_reference"]
+
+
+async def read_reference(
+    connection: AsyncConnection,
+    program: FlowProgram,
+    *,
+    before: int | None = None,
+    shards: int = 1,
+    versions: Mapping[BucketRange, int] | None = None,
+) -> FlowRecord:
+    """Return what the recorded steps come to; joins the caller's transaction.
+
+    Args:
+        connection: of the flow's database.
+        program: the flow.
+        before: the first step that is left out; None: all that are cut are done.
+        shards: into how many parts the keys are divided for each step.
+        versions: at the start of which step the states are of those keys whose buckets are in a
+            range; None: behind all steps that are done. Every bucket is in one range.
+
+    Raises:
+        PipelineError: a step cannot be computed, or the first ones are kept no more.
+    """
+    loop = _Loop(program, even_layout(shards))
+    last: RecordedCut | None = None
+    next_step = 0
+    end = None if before is None else max([before, *(versions or {}).values()])
+    async for cut in _cuts(connection, program):
+        if end is not None and cut.step >= end:
+            break
+        if last is not None:
+            if before is None or cut.step < before:
+                next_step = cut.step + 1
+            loop.do(cut, await _rows(connection, program, last, cut=cut))
+        loop.keep_states([each for each, step in (versions or {}).items() if step == cut.step + 1])
+        last = cut
+    if last is None:
+        raise PipelineError(f"the flow {program.name!r} has no steps: was it ever started?")
+    return loop.record(next_step)
+
+
+async def _cuts(connection: AsyncConnection, program: FlowProgram) -> AsyncIterator[RecordedCut]:
+    """Yield the cuts, first the one that says where the first step begins."""
+    c = program.tables.steps.c
+    found = select(c.step, c.upto, c.now, c.checkpoint, c.snapshot)
+    own = found.where(c.flow_id == program.id).order_by(c.step)
+    expected = BEFORE_FIRST
+    for row in (await connection.execute(own)).all():
+        if row.step != expected:
+            msg = f"step {expected} of {program.name!r} is not kept any more; step {row.step} is"
+            raise PipelineError(msg)
+        expected += 1
+        yield RecordedCut(row.step, row.upto, row.now, row.checkpoint, row.snapshot)
+
+
+async def _rows(
+    connection: AsyncConnection, program: FlowProgram, last: RecordedCut, *, cut: RecordedCut
+) -> list[SourceRows]:
+    everything = even_layout(1)
+    found = []
+    for name, source in program.sources.items():
+        after, upto = last.upto[name], cut.upto[name]
+        if upto > after:
+            found.append(await source.read(connection, everything, after=after, upto=upto))
+    return found
+
+
+class _Loop:
+    """Does one step after the other."""
+
+    def __init__(self, program: FlowProgram, ranges: Sequence[BucketRange]) -> None:
+        self._program = program
+        self._ranges = ranges
+        self._receiving = receiving_stages(program)
+        self._states: dict[str, dict[str, KeyState]] = {one.name: {} for one in program.stages}
+        self._kept: dict[str, dict[str, KeyState]] | None = None
+        self._results: dict[str, list[tuple[int, str | None, Any]]] = {
+            name: [] for name in program.outputs
+        }
+
+    def do(self, cut: RecordedCut, rows: Sequence[SourceRows]) -> None:
+        """Do a step with its rows, stage by stage."""
+        events = [divide(one, self._ranges) for one in rows]
+        parts = [[own[index] for own in events] for index in range(len(self._ranges))]
+        sent: dict[str, dict[int, dict[int, SentMessages]]] = {}
+        handed_out = [NOTHING_YET] * len(self._ranges)
+        for number, stage in enumerate(self._program.stages):
+            if number:
+                receiving = self._receiving[number - 1]
+                parcels = {lo: [own] for lo, own in sent.get(receiving.name, {}).items()}
+                parts = arrived(parcels, self._ranges, receiving)
+            for index, shard in enumerate(self._ranges):
+                batch: EventBatch[Any] = EventBatch(parts[index])
+                done = self._do_part(stage, cut, shard, batch=batch, before=handed_out[index])
+                if done is None:
+                    continue
+                handed_out[index] = done.handed_out
+                for name, messages in done.messages.items():
+                    sent.setdefault(name, {}).setdefault(shard.lo, {})[number] = messages
+
+    def _do_part(
+        self,
+        stage: StageHandler,
+        cut: RecordedCut,
+        shard: BucketRange,
+        *,
+        batch: EventBatch[Any],
+        before: HandedOut,
+    ) -> Computed | None:
+        known = self._states[stage.name]
+        states = {key: known.get(key, NO_STATE) for key in keys_of(stage, batch)}
+        states |= {
+            key: state
+            for key, state in known.items()
+            if state.timer_at is not None and state.timer_at <= cut.now and bucket_of(key) in shard
+        }
+        if not len(batch) and not states:
+            return None
+        done = compute(
+            stage,
+            batch,
+            states,
+            step=StepTime(self._program.name, cut.step, cut.now),
+            shard=shard,
+            is_last_attempt=True,
+            before=before,
+        )
+        if not isinstance(done, Computed):
+            raise PipelineError(f"the reference of {self._program.name!r} fails: {done.text}")
+        known.update(done.states)
+        for result in done.results:
+            self._results[result.output].append((cut.step, result.key, result.stored))
+        return done
+
+    def keep_states(self, ranges: Sequence[BucketRange]) -> None:
+        """Have the states of keys in `ranges` recorded as they are now."""
+        if not ranges:
+            return
+        if self._kept is None:
+            self._kept = {name: {} for name in self._states}
+        for name, own in self._states.items():
+            here = {key: bucket_of(key) for key in own}
+            self._kept[name] |= {
+                key: own[key] for key, bucket in here.items() if any(bucket in r for r in ranges)
+            }
+
+    def record(self, next_step: int) -> FlowRecord:
+        """Return what the steps below `next_step` came to."""
+        states = self._states if self._kept is None else self._kept
+        stored = {
+            name: {key: state.value for key, state in own.items() if state.value is not None}
+            for name, own in states.items()
+        }
+        timers = {
+            name: {key: state.timer_at for key, state in own.items() if state.timer_at is not None}
+            for name, own in states.items()
+        }
+        results = {
+            name: [one for one in own if one[0] < next_step] for name, own in self._results.items()
+        }
+        outputs = self._program.outputs.items()
+        return FlowRecord(
+            next_step,
+            {
+                name: results_of(output, results[name])
+                for name, output in outputs
+                if not isinstance(output, TableOutput)
+            },
+            {
+                name: _inserted(output, [row for _, _, row in results[name]])
+                for name, output in outputs
+                if isinstance(output, TableOutput)
+            },
+            states_of(self._program, stored),
+            timers,
+        )
+
+
+def _inserted(
+    output: TableOutput[Any], rows: Sequence[Mapping[str, Any]]
+) -> list[Mapping[str, Any]]:
+    """Return the rows that come of what was emitted: of each key of an outbox, the first one."""
+    if not output.is_outbox:
+        return list(rows)
+    first: dict[Any, Mapping[str, Any]] = {}
+    for row in rows:
+        first.setdefault(row[DEDUP_KEY], row)
+    return list(first.values())
