@@ -35,9 +35,9 @@ class FlowSettings(BaseModel):
     """States of so many keys are kept in memory between steps, in each replica."""
     dirty_keys_max: Annotated[int, Field(ge=1, le=KEYS_MAX)] = 100_000
     """With so many states that are not written, a checkpoint is requested."""
-    poll_interval: _Duration = timedelta(seconds=2)
-    """How long a replica rests that has nothing to do and hears nothing, before it looks for rows
-    and steps.
+    poll_interval: _Duration = timedelta(seconds=5)
+    """How long a replica rests at most that has nothing to do and hears nothing, before it looks
+    for rows and steps. Its rests grow up to that while it finds nothing.
     """
     keep: _Duration = timedelta(days=7)
     """How long steps are kept that no shard needs any more."""

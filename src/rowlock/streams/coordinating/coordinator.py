@@ -52,6 +52,8 @@ EXPIRE_EVERY_S = 60.0
 """Rest between two looks for what nobody needs, in seconds, unless there was more than one look
 deletes.
 """
+EXPIRE_QUIET_EVERY_S = 600.0
+"""The same where nothing has happened since then: only time makes more needless."""
 QUIET_ROUNDS = 3
 """After so many rounds in which nothing happened the rest between two of them grows no longer; it
 doubles until then.
@@ -77,7 +79,8 @@ class Coordinator:
             program.shards, shrinks_after_s=context.settings.lock_timeout.total_seconds()
         )
         self._expiry = Expiry(program, context.transact, present_for=present_for)
-        self._expires_at = float("-inf")
+        self._expired_at = float("-inf")
+        self._expired: Seen | None = None
         self._before: Seen | None = None
         self._stall: StallKind | None = None
         self._quiet_rounds = 0
@@ -97,11 +100,13 @@ class Coordinator:
             return Apply(after=self._every)
         stall = await self._stall_of(seen)
         is_more = False
-        if monotonic() >= self._expires_at:
+        every_s = EXPIRE_QUIET_EVERY_S if seen == self._expired else EXPIRE_EVERY_S
+        if monotonic() >= self._expired_at + every_s:
             is_more = await self._expiry.run(
                 goes_on=lambda: item.is_trusted() and not item.stop_requested
             )
-            self._expires_at = monotonic() + (0.0 if is_more else EXPIRE_EVERY_S)
+            self._expired_at = float("-inf") if is_more else monotonic()
+            self._expired = seen
         values = self._values(item.row, seen, stall)
         is_quiet = self._before == seen and stall is None and not self._wanted.is_waiting
         self._quiet_rounds = min(self._quiet_rounds + 1, QUIET_ROUNDS) if is_quiet else 0
@@ -167,7 +172,7 @@ class CoordinatorPipeline(Pipeline[Any], reserved=False):
     queue_upper_limit_factor: float = 0.0
     min_processing_interval: Duration = timedelta(0)
     process_timeout: Duration | None = timedelta(minutes=10)
-    fetch_delays: Any = (1.0, 5.0, 15.0)
+    fetch_delays: Any = (5.0, 60.0)
     # A flow without a coordinator would not be noticed.
     max_attempts: int | None = None
     max_deaths: int | None = None

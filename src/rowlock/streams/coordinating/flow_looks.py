@@ -7,16 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import and_, func, select
+from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rowlock.errors import RowlockError
 from rowlock.rows.database_time import database_instant
 from rowlock.streams.computing.buckets import BucketRange
 from rowlock.streams.coordinating.stalls import FlowLook, ShardLook, SourceLook
+from rowlock.streams.cutting.flow_view import lease_holds
 from rowlock.streams.program import FlowProgram
 
 LAST_STEPS = 64
@@ -61,8 +62,10 @@ class FlowLooker:
         if row is None:
             return None
         state, next_step, upto, now = row
-        names, present = await self._replicas(connection, now)
-        shards = await self._shards(connection, names)
+        replicas = await self._replicas(connection)
+        shards, holding = await self._shards(connection, replicas)
+        since = now - self._present_for
+        present = sum(one.seen_at > since or one.id in holding for one in replicas)
         sources = [await self._source(connection, name, upto[name]) for name in self._watches]
         return Seen(FlowLook(state, next_step, shards, sources), present)
 
@@ -78,23 +81,20 @@ class FlowLooker:
         shards = [replace(one, seconds=took.get(one.range.lo)) for one in seen.shards]
         return replace(seen, shards=shards)
 
-    async def _replicas(
-        self, connection: AsyncConnection, now: datetime
-    ) -> tuple[dict[Any, str], int]:
-        """Return the names of replicas, and how many of them are there."""
+    async def _replicas(self, connection: AsyncConnection) -> Sequence[Any]:
+        """Return the rows of the replicas."""
         table = self._program.tables.replicas
         found = select(table.c.id, table.c.name, table.c.seen_at).where(
             table.c.flow_id == self._program.id
         )
-        rows = (await connection.execute(found)).all()
-        present = sum(row.seen_at > now - self._present_for for row in rows)
-        return {row.id: row.name for row in rows}, present
+        return (await connection.execute(found)).all()
 
     async def _shards(
-        self, connection: AsyncConnection, names: dict[Any, str]
-    ) -> Sequence[ShardLook]:
+        self, connection: AsyncConnection, replicas: Sequence[Any]
+    ) -> tuple[Sequence[ShardLook], set[Any]]:
+        """Return the shards, and which replicas hold one."""
+        names = {row.id: row.name for row in replicas}
         c = self._program.tables.shards.c
-        is_held = and_(c.lock_token.is_not(None), c.lock_expires_at > database_instant())
         found = select(
             c.lo,
             c.hi,
@@ -103,9 +103,10 @@ class FlowLooker:
             c.failures,
             c.last_error,
             c.parked_at,
-            func.coalesce(is_held, False).label("is_held"),
+            lease_holds(self._program.tables).label("is_held"),
         ).where(c.flow_id == self._program.id)
-        return [
+        rows = (await connection.execute(found.order_by(c.lo))).all()
+        looks = [
             ShardLook(
                 BucketRange(row.lo, row.hi),
                 row.step,
@@ -115,8 +116,9 @@ class FlowLooker:
                 failures=row.failures,
                 error=row.last_error,
             )
-            for row in await connection.execute(found.order_by(c.lo))
+            for row in rows
         ]
+        return looks, {row.replica for row in rows if row.is_held}
 
     async def _source(self, connection: AsyncConnection, name: str, upto: int) -> SourceLook:
         try:

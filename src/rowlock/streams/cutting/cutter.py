@@ -14,9 +14,11 @@ from typing import Any, NamedTuple
 from sqlalchemy import func, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
+from rowlock.clock import monotonic
 from rowlock.rows.database_time import database_instant
 from rowlock.streams.cutting.flow_view import BEFORE_FIRST, KnownFlow, Transact
 from rowlock.streams.cutting.plan import Cut, FlowCuts, NoCut, ShardProgress, SourceView, plan_cut
+from rowlock.streams.cutting.quiet import Quiet, overdue_at
 from rowlock.streams.inputs.high_water import HighWater
 from rowlock.streams.program import FlowProgram
 
@@ -39,12 +41,17 @@ class Cutter:
         self.marks: dict[str, HighWater] = {}
         self._program = program
         self._transact = transact
+        self._quiet = Quiet()
         self._watches = {name: source.watcher() for name, source in program.sources.items()}
         # Built once: to build a statement takes longer than to execute it.
         self._clock_and_slowest = _clock_and_slowest(program)
 
     def __repr__(self) -> str:
         return f"<Cutter of {self._program.name}>"
+
+    def looks_next(self) -> None:
+        """Have the next cut look at the sources, whatever is known."""
+        self._quiet.ends()
 
     async def cut(self, known: KnownFlow, shards: Iterable[ShardProgress]) -> Cut | NoCut | None:
         """Cut the next step, if there is something for it; None if another replica was first.
@@ -56,8 +63,12 @@ class Cutter:
         Raises:
             PositionsWentBackError: a source assigns positions again that were read.
         """
-        facts = known.facts
+        facts, moment, progress = known.facts, known.moment, list(shards)
         assert facts is not None
+        assert moment is not None
+        timers = [shard.timer_at for shard in progress if shard.timer_at is not None]
+        if self._quiet.holds(facts, moment, timers, now=monotonic()):
+            return NoCut.NOTHING_NEW
         before = known.cut(facts.next_step - 1)
         assert before is not None
 
@@ -73,7 +84,6 @@ class Cutter:
             checkpoint_at=None if seen.checkpoint is None else seen.checkpoint[1],
             checkpoint_requested=facts.checkpoint_requested,
         )
-        progress = list(shards)
         if seen.slowest is not None:
             progress.append(ShardProgress(seen.slowest))
         plan = plan_cut(
@@ -85,6 +95,10 @@ class Cutter:
             step_rows_max=self._program.settings.step_rows_max,
             steps_ahead_max=self._program.settings.steps_ahead_max,
         )
+        if plan is NoCut.NOTHING_NEW:
+            until = overdue_at(flow, self._program.checkpoint)
+            marks = [self.marks[name] for name in self._program.sources]
+            self._quiet.begins(facts, marks, overdue_at=until, now=monotonic())
         if isinstance(plan, NoCut):
             return plan
 

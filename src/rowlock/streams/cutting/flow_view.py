@@ -1,15 +1,19 @@
-"""What a replica knows of a flow's row and of its cuts: read in one statement, and kept."""
+"""What a replica knows of a flow's row and of its cuts: read in one statement, and kept.
+
+The same statement tells whether something has changed since then: an idle flow asks nothing else.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
-from sqlalchemy import and_, bindparam, select
+from sqlalchemy import ScalarSelect, and_, bindparam, func, select
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
+from rowlock.rows.database_time import database_instant
 from rowlock.streams.cutting.plan import Cut
 from rowlock.streams.tables import StreamTables
 
@@ -74,18 +78,56 @@ class FlowFacts:
     fingerprint: str
 
 
+class Crowd(NamedTuple):
+    """How many work on a flow.
+
+    Attributes:
+        replicas: how many have a row.
+        held: how many shards are leased.
+    """
+
+    replicas: int
+    held: int
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """What was seen beside the row, at the same moment.
+
+    Attributes:
+        clock: the time of the database.
+        newest: the last position that was visible of each source, in their order; None: it had no
+            row.
+        crowd: who works on the flow.
+    """
+
+    clock: datetime
+    newest: tuple[int | None, ...]
+    crowd: Crowd
+
+
 class KnownFlow:
     """A flow as one replica knows it.
 
+    Args:
+        tables: of the streams.
+        flow_id: of its row.
+        newest: the queries for the last position of each source.
+
     Attributes:
         facts: its row; None as long as it was not read, or is not there.
+        moment: when it was read last; None as `facts`.
     """
 
-    def __init__(self, tables: StreamTables, flow_id: int) -> None:
+    def __init__(
+        self, tables: StreamTables, flow_id: int, newest: Sequence[ScalarSelect[Any]] = ()
+    ) -> None:
         self.facts: FlowFacts | None = None
+        self.moment: Moment | None = None
         self._id = flow_id
         self._cuts: dict[int, RecordedCut] = {}
-        self._statement = _statement(tables)
+        self._newest = [f"newest_{number}" for number, _ in enumerate(newest)]
+        self._statement = _statement(tables, newest, self._newest)
 
     def __repr__(self) -> str:
         return f"<KnownFlow, {self.facts}, {len(self._cuts)} cuts>"
@@ -101,9 +143,14 @@ class KnownFlow:
         given = {"flow": self._id, "begin": begin}
         rows = (await connection.execute(self._statement, given)).all()
         self.facts = _facts_of(rows[0]) if rows else None
+        self.moment = self._moment_of(rows[0]) if rows else None
         for row in rows:
             if row.step is not None:
                 self._cuts[row.step] = _cut_of(row)
+
+    def _moment_of(self, row: Any) -> Moment:
+        newest = tuple(getattr(row, name) for name in self._newest)
+        return Moment(row.clock, newest, Crowd(row.replicas, row.held))
 
     def cut(self, step: int) -> RecordedCut | None:
         """Return a cut; None if it is not known."""
@@ -145,8 +192,11 @@ def _cut_of(row: Any) -> RecordedCut:
     return RecordedCut(row.step, row.upto, row.now, row.checkpoint, row.snapshot)
 
 
-def _statement(tables: StreamTables) -> Any:
+def _statement(
+    tables: StreamTables, newest: Sequence[ScalarSelect[Any]], names: Sequence[str]
+) -> Any:
     flows, steps = tables.flows, tables.steps
+    last = [one.label(name) for one, name in zip(newest, names, strict=True)]
     return (
         select(
             flows.c.state,
@@ -159,6 +209,9 @@ def _statement(tables: StreamTables) -> Any:
             steps.c.now,
             steps.c.checkpoint,
             steps.c.snapshot,
+            database_instant().label("clock"),
+            *last,
+            *_crowd(tables),
         )
         .select_from(flows)
         .outerjoin(steps, and_(steps.c.flow_id == flows.c.id, steps.c.step >= bindparam("begin")))
@@ -166,3 +219,22 @@ def _statement(tables: StreamTables) -> Any:
         .order_by(steps.c.step)
         .limit(CUTS_READ_MAX)
     )
+
+
+def lease_holds(tables: StreamTables) -> Any:
+    """Return the condition that a shard is leased."""
+    c = tables.shards.c
+    return func.coalesce(
+        and_(c.lock_token.is_not(None), c.lock_expires_at > database_instant()), False
+    )
+
+
+def _crowd(tables: StreamTables) -> list[Any]:
+    replicas, shards = tables.replicas, tables.shards
+    flow: Any = bindparam("flow")
+    there = select(func.count()).select_from(replicas).where(replicas.c.flow_id == flow)
+    held = select(func.count()).select_from(shards).where(shards.c.flow_id == flow)
+    return [
+        there.scalar_subquery().label("replicas"),
+        held.where(lease_holds(tables)).scalar_subquery().label("held"),
+    ]

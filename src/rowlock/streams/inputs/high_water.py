@@ -20,7 +20,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Column, ColumnElement, Table, func, select
+from sqlalchemy import Column, ColumnElement, Select, Table, func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rowlock.stream_errors import PositionsWentBackError
@@ -45,6 +45,12 @@ class HighWater:
     held_back_by: tuple[OpenWriter, ...]
 
 
+def newest_of(position: Column[Any], rows: ColumnElement[bool] | None) -> Select[Any]:
+    """Return the query for the last position that is visible, null if there is none."""
+    newest = select(func.max(position))
+    return newest if rows is None else newest.where(rows)
+
+
 class HighWaterLook:
     """Looks at one stream, again and again; belongs to one replica.
 
@@ -58,8 +64,7 @@ class HighWaterLook:
         self, position: Column[Any], rows: ColumnElement[bool] | None = None, *, name: str
     ) -> None:
         self._position, self._name = position, name
-        newest = select(func.max(position))
-        self._newest = newest if rows is None else newest.where(rows)
+        self._newest = newest_of(position, rows)
         self._candidates = Candidates()
         self._counter: str | None = None
 

@@ -6,14 +6,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from sqlalchemy import Column, ColumnElement, Integer, Select, bindparam, select
+from sqlalchemy import Column, ColumnElement, Integer, ScalarSelect, Select, bindparam, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rowlock.streams.computing.buckets import BucketRange, merged
 from rowlock.streams.computing.hashing import Key, key_text, key_texts
 from rowlock.streams.computing.rows import Decoder, SourceRows
 from rowlock.streams.gathered_query import GatheredQuery
-from rowlock.streams.inputs.high_water import HighWaterLook
+from rowlock.streams.inputs.high_water import HighWaterLook, newest_of
 from rowlock.streams.inputs.source import Source
 from rowlock.streams.range_condition import has_all, in_ranges
 
@@ -157,6 +157,10 @@ class RowSource(Source[E]):
     def watcher(self) -> HighWaterLook:
         """Return what looks at the table, for one replica."""
         return HighWaterLook(self._reader.position, self._reader.rows, name=self.name)
+
+    def newest(self) -> ScalarSelect[Any]:
+        """Return the query for the last position that is visible."""
+        return newest_of(self._reader.position, self._reader.rows).scalar_subquery()
 
     async def ahead(
         self, connection: AsyncConnection, *, after: int, upto: int, limit: int

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
+from sqlalchemy import ScalarSelect
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rowlock.streams.computing.buckets import BucketRange
@@ -52,6 +53,12 @@ class Source(ABC, Generic[E]):
     @abstractmethod
     def watcher(self) -> SourceWatch:
         """Return what looks at it, for one replica."""
+
+    @abstractmethod
+    def newest(self) -> ScalarSelect[Any]:
+        """Return the query for the last position that is visible, null if there is none: it says
+        whether there is something new, and not up to where the source is complete.
+        """
 
     def position_of(self, added: object) -> int | None:
         """Return the position of what a service has added, of several events that of the last; None

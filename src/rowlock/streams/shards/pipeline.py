@@ -32,6 +32,9 @@ from rowlock.streams.shards.layout import SHARDS_MAX
 from rowlock.streams.shards.replicas import Replicas, presence
 from rowlock.streams.shards.runner import FlowRunner
 
+CALM_EVERY = 10
+"""A replica that has its share looks around so many times less often, unless it is told to."""
+
 
 class ShardFetcher(Fetcher[ModelT]):
     """Claims this replica's share of the shards."""
@@ -40,6 +43,8 @@ class ShardFetcher(Fetcher[ModelT]):
         """See who is there, then claim."""
         pipeline: Any = self.context.hooks
         await pipeline.look_around()
+        if pipeline.has_its_share:
+            return 0
         return await super().fetch_once(limit)
 
 
@@ -70,8 +75,9 @@ class FlowPipeline(Pipeline[Any], reserved=False):
         self.replicas = Replicas(program)
         super().__init__(**settings)
         every, self.replicas.present_for = presence(self.settings.lock_timeout)
-        self._presence_every_s = every.total_seconds()
-        self._looks_around_at = float("-inf")
+        self._every_s = every.total_seconds()
+        self._looked_around_at = float("-inf")
+        self.replicas.on_change = self.look_around_soon
         self._is_there = False
         self._runner: FlowRunner | None = None
         self._hinters: list[PipelineHinter] = []
@@ -145,12 +151,12 @@ class FlowPipeline(Pipeline[Any], reserved=False):
         super().start(session_factory, hinter, lock_graph, heartbeat_thread=heartbeat_thread)
         self._hinters = [hinter, pipeline_hinter]
         for one in self._hinters:
-            one.attach(self.program.shards_topic, self.hint)
+            one.attach(self.program.shards_topic, self.look_around_soon)
 
     def shutdown(self) -> None:
         """Begin nothing more; shards end behind the step that they do."""
         for one in self._hinters:
-            one.detach(self.program.shards_topic, self.hint)
+            one.detach(self.program.shards_topic, self.look_around_soon)
         super().shutdown()
 
     async def drain(self, grace: timedelta) -> None:
@@ -158,6 +164,16 @@ class FlowPipeline(Pipeline[Any], reserved=False):
         await super().drain(grace)
         if self._is_there:
             await self.runner.disappear()
+
+    @property
+    def has_its_share(self) -> bool:
+        """Whether each shard is held, and this replica's are held here, as far as is known."""
+        return self.replicas.is_calm(self.runner.shards)
+
+    def look_around_soon(self) -> None:
+        """Look around with the next fetch, which is soon; may be called from any thread."""
+        self._looked_around_at = float("-inf")
+        self.hint()
 
     async def look_around(self) -> None:
         """Create the flow if it is new, say that this replica is there, and find its share; where
@@ -167,7 +183,10 @@ class FlowPipeline(Pipeline[Any], reserved=False):
             FlowChangedError: the flow is stored with another declaration.
             ShardsMissingError: the shards do not have each bucket once.
         """
-        if monotonic() < self._looks_around_at:
+        # As long as nothing changes, its leases say that it is there.
+        every_s = self._every_s * (CALM_EVERY if self.has_its_share else 1)
+        began_at = monotonic()
+        if began_at < self._looked_around_at + every_s:
             return
         transact = self.runner.context.transact
         is_new = not self._is_there
@@ -179,12 +198,18 @@ class FlowPipeline(Pipeline[Any], reserved=False):
             await self.replicas.appear(connection, shards=len(self.runner.shards))
             if is_new:
                 await self.replicas.tell_coordinator(connection)
-            flows = self.program.tables.flows
-            wanted = select(flows.c.shards_wanted).where(flows.c.id == self.program.id)
-            await self.replicas.look(connection, shards_wanted=await connection.scalar(wanted))
+            await self.replicas.look(connection)
 
         before = set(self.replicas.mine)
-        await transact(look, purpose="see which replicas are there")
-        self._looks_around_at = monotonic() + self._presence_every_s
+        self._looked_around_at = began_at
+        try:
+            await transact(look, purpose="see which replicas are there")
+        except BaseException:
+            self._looked_around_at = float("-inf")
+            raise
+        if is_new:
+            hinter, flows = self.runner.context.hinter, self.program.tables.flow_model
+            if hinter.reaches(flows):
+                hinter.hint_fetch(flows)
         if before - set(self.replicas.mine):
             self.runner.wake()

@@ -1,15 +1,19 @@
 """Which replicas work on a flow, and which shards are this one's to claim.
 
-Each replica writes a row from time to time and reads those of the others; all of them compute the
-same assignment from the same rows (``layout.py``). A row that is out of date delays a handover and
-breaks nothing: whoever holds the lease works.
+Each replica has a row and reads those of the others; all of them compute the same assignment from
+the same rows (``layout.py``). A row that is out of date delays a handover and breaks nothing:
+whoever holds the lease works.
+
+A lease says as much as a row that was written just now, so a replica with shards writes its row
+seldom. It looks at the others as seldom, as long as each shard is held: how many replicas and
+leases there are comes with the looks at the flow.
 """
 
 from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 from uuid import UUID, uuid4
@@ -18,15 +22,16 @@ from sqlalchemy import and_, case, delete, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rowlock.database.bulk_dialect import BULK
-from rowlock.rows.database_time import database_instant, database_now
+from rowlock.rows.database_time import database_instant, database_now, database_time_after
 from rowlock.streams.computing.buckets import BucketRange
+from rowlock.streams.cutting.flow_view import Crowd, lease_holds
 from rowlock.streams.program import FlowProgram
 from rowlock.streams.shards.layout import assigned, check_layout
 
 REPLICAS_MAX = 1000
 """Most replicas of a flow that are told apart."""
-PRESENCE_PARTS = 6
-"""A replica says so many times within `lock_timeout` that it is there."""
+PRESENCE_PARTS = 5
+"""A replica without shards says so many times within `lock_timeout` that it is there."""
 PRESENT_FOR = 3.0
 """A replica that was not seen for so many times the rest between two of its rows is gone."""
 
@@ -58,7 +63,8 @@ class Replicas:
         id: of this replica; another one in each life of a pipeline.
         mine: the ranges that this replica is to hold, by the key of the shard's row.
         wanted: how many shards there are to be.
-        present_for: how long a replica counts as there after it was seen.
+        present_for: how long a replica counts as there after it was seen, unless it has leases.
+        on_change: called when there are more or fewer replicas or leases than at the last look.
     """
 
     def __init__(self, program: FlowProgram) -> None:
@@ -67,6 +73,9 @@ class Replicas:
         self.wanted = program.shards_at_first
         self._program = program
         self.present_for = timedelta(seconds=PRESENT_FOR)
+        self.on_change: Callable[[], object] = _nothing
+        self._holds_all = False
+        self._crowd: Crowd | None = None
         self._name = f"{socket.gethostname()}:{os.getpid()}"[:255]
 
     def __repr__(self) -> str:
@@ -75,6 +84,10 @@ class Replicas:
     async def appear(self, connection: AsyncConnection, *, shards: int) -> None:
         """Write this replica's row; joins the caller's transaction."""
         program, table = self._program, self._program.tables.replicas
+        own = and_(table.c.flow_id == program.id, table.c.id == self.id)
+        again = update(table).where(own).values(shards=shards, seen_at=database_now())
+        if (await connection.execute(again)).rowcount:
+            return
         dialect = BULK.of(connection)
         inserted = dialect.insert(table, _PRESENCE)
         now = await _now(connection)
@@ -101,32 +114,44 @@ class Replicas:
         rests = (flows.c.id == self._program.id, flows.c.due_at > database_now())
         await connection.execute(update(flows).where(*rests).values(due_at=database_now()))
 
-    async def look(self, connection: AsyncConnection, *, shards_wanted: int | None) -> None:
+    def is_calm(self, held: Collection[Any]) -> bool:
+        """Return whether each shard was held at the last look, and this replica holds its own.
+
+        Args:
+            held: the keys of the shards that it holds.
+        """
+        return self._holds_all and bool(self.mine) and self.mine.keys() <= set(held)
+
+    def saw(self, crowd: Crowd) -> None:
+        """Note how many replicas and leases there are by now."""
+        if self._crowd is not None and crowd != self._crowd:
+            self._crowd = None
+            self.on_change()
+
+    async def look(self, connection: AsyncConnection) -> None:
         """Read who is there and who holds what, and find what is this replica's; joins the caller's
         transaction.
 
         Raises:
             ShardsMissingError: the shards do not have each bucket once.
         """
-        program, table = self._program, self._program.tables.replicas
-        since = await _now(connection) - self.present_for
-        present = select(table.c.id).where(table.c.flow_id == program.id, table.c.seen_at > since)
-        seen = (await connection.scalars(present.order_by(table.c.id).limit(REPLICAS_MAX))).all()
-        there = {str(one) for one in seen} | {str(self.id)}
-        shards = program.tables.shards
-        is_held = and_(
-            shards.c.lock_token.is_not(None), shards.c.lock_expires_at > database_instant()
-        )
-        holder: Any = case((is_held, shards.c.replica), else_=None)
-        of_flow = select(shards.c.id, shards.c.lo, shards.c.hi, holder).where(
-            shards.c.flow_id == program.id
-        )
-        rows = (await connection.execute(of_flow)).all()
-        ranges = {BucketRange(lo, hi): key for key, lo, hi, _ in rows}
+        program, tables = self._program, self._program.tables
+        shards = (await connection.execute(_shards(program))).all()
+        ranges = {BucketRange(row.lo, row.hi): row.id for row in shards}
         check_layout(program.name, ranges)
-        holders = {BucketRange(lo, hi): _text(by) for _, lo, hi, by in rows}
-        self.wanted = shards_wanted or len(rows)
-        self._assign(holders, there, ranges)
+        holders = {BucketRange(row.lo, row.hi): _text(row.holder) for row in shards}
+        holding = set(holders.values())
+        c = tables.replicas.c
+        is_recent = c.seen_at > database_time_after(-self.present_for)
+        rows = select(c.id, is_recent.label("is_recent")).where(c.flow_id == program.id)
+        latest = rows.order_by(c.seen_at.desc()).limit(REPLICAS_MAX)
+        seen = [(str(row.id), row.is_recent) for row in await connection.execute(latest)]
+        # Without a row it is about to leave, whatever it holds.
+        there = {one for one, is_recent in seen if is_recent or one in holding}
+        self.wanted = next((row.wanted for row in shards if row.wanted), len(shards))
+        self._holds_all = all(row.is_held for row in shards)
+        self._crowd = Crowd(len(seen), sum(row.is_held for row in shards))
+        self._assign(holders, there | {str(self.id)}, ranges)
 
     def _assign(
         self,
@@ -143,6 +168,20 @@ async def _now(connection: AsyncConnection) -> datetime:
     now = await connection.scalar(select(database_instant()))
     assert isinstance(now, datetime)
     return now
+
+
+def _shards(program: FlowProgram) -> Any:
+    """Return the query for who holds which shard, and how many there are to be."""
+    flows, c = program.tables.flows, program.tables.shards.c
+    wanted = select(flows.c.shards_wanted).where(flows.c.id == program.id).scalar_subquery()
+    is_held = lease_holds(program.tables)
+    holder: Any = case((is_held, c.replica), else_=None)
+    columns = (c.id, c.lo, c.hi, holder.label("holder"), is_held.label("is_held"))
+    return select(*columns, wanted.label("wanted")).where(c.flow_id == program.id)
+
+
+def _nothing() -> None:
+    """What is to be done about a change as long as nobody says so."""
 
 
 def _text(replica: UUID | None) -> str | None:

@@ -75,7 +75,9 @@ class FlowRounds:
         self._context = context
         self._replicas = replicas
         transact = context.transact
-        self._known = KnownFlow(program.tables, program.id)
+        self._known = KnownFlow(
+            program.tables, program.id, [one.newest() for one in program.sources.values()]
+        )
         self._cutter = Cutter(program, transact)
         self._work = StepWork(program, context.leased, transact)
         self._telling = Telling(context.name, program.name)
@@ -94,6 +96,20 @@ class FlowRounds:
     def look_anew(self) -> None:
         """Have the next round read what the flow is."""
         self._looks_at = 0.0
+
+    def is_hinted(self) -> None:
+        """Have the next round look for rows, whatever is known of the sources."""
+        self.look_anew()
+        self._cutter.looks_next()
+
+    def timer_in_s(self) -> float | None:
+        """Return how long it is until the next timer, in seconds; None if none is to come."""
+        moment = self._known.moment
+        if moment is None:
+            return None
+        timers = [one.timer_at for one in self._progress() if one.timer_at is not None]
+        lefts = [(at - moment.clock).total_seconds() for at in timers if at > moment.clock]
+        return min(lefts, default=None)
 
     async def make(self) -> Left:
         """Do what is to be done now; return what is left to do.
@@ -237,6 +253,8 @@ class FlowRounds:
             if shard.is_open:
                 self._telling.opened(shard)
         self._looks_at = monotonic() + LOOK_EVERY_S
+        if known.moment is not None:
+            self._replicas.saw(known.moment.crowd)
         return known.facts
 
     async def _open(self, connection: AsyncConnection, closed: Sequence[OwnShard]) -> None:

@@ -36,6 +36,10 @@ logger = get_logger(__name__)
 
 MESSAGES_DELAY_S = 0.005
 """First rest before it is looked again for messages that are not all there, in seconds."""
+RESTS_GROW = 4
+"""The first rest behind something is this part of `poll_interval`; they double up to that."""
+TIMER_REST_S_MIN = 0.01
+"""Least rest before a timer, in seconds."""
 RETRY_DELAY_S = 0.05
 RETRY_DELAY_S_MAX = 1.0
 """First and longest rest after an error of the database that passes, in seconds."""
@@ -66,7 +70,7 @@ class FlowRunner:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._is_running = False
         self._looks = 0
-        self._found_nothing = self._waits = self._failures_in_a_row = 0
+        self._found_nothing = self._waits = self._rests = self._failures_in_a_row = 0
         self._asked: int | None = None
 
     def __repr__(self) -> str:
@@ -75,7 +79,7 @@ class FlowRunner:
     def wake(self) -> None:
         """Look at once: there may be something to do."""
         self._looks += 1
-        self._rounds.look_anew()
+        self._rounds.is_hinted()
         self._woken.set()
 
     def has_nothing_left(self) -> bool:
@@ -190,15 +194,23 @@ class FlowRunner:
         self._waits = self._waits + 1 if left is Left.MESSAGES else 0
         if left is Left.NOTHING:
             self._found_nothing = looks
-        if left is not Left.MORE and self._looks == looks:
+        if left is Left.MORE:
+            self._rests = 0
+        elif self._looks == looks:
+            self._rests += 1
             await rest(self._woken, self._rest_s())
             self._rounds.look_anew()
 
     def _rest_s(self) -> float:
-        """Return how long to rest if nothing is heard: not long, where others are about to send."""
+        """Return how long to rest if nothing is heard: not long, where others are about to send or
+        a timer is about to come.
+        """
         most = self._program.settings.poll_interval.total_seconds()
         if not self._waits:
-            return most
+            first_s = most / RESTS_GROW
+            rest_s = min(most, first_s * 2.0 ** min(self._rests - 1, RESTS_GROW))
+            timer_s = self._rounds.timer_in_s()
+            return rest_s if timer_s is None else min(rest_s, max(timer_s, TIMER_REST_S_MIN))
         return exponential(self._waits, first_s=min(MESSAGES_DELAY_S, most), most_s=most)
 
     async def _rest_after(self, error: Exception) -> None:
