@@ -12,6 +12,14 @@ DETERMINISM = "tests/streams/computing/test_determinism.py"
 
 STREAMS_COMPUTING_BUGS = (
     Bug(
+        "a row without a digest fails all shards of a replica",
+        "streams/computing/compute.py",
+        "compute",
+        "except (TypeError, ValueError) as error:",
+        "except ZeroDivisionError as error:",
+        (f"{COMPUTE}::test_a_row_that_has_no_digest_fails_its_own_shard",),
+    ),
+    Bug(
         "the time of a step is that of the clock",
         "streams/computing/context.py",
         "StepContext.__init__",

@@ -36,7 +36,9 @@ def lines_found(checker: str, output: str) -> set[int]:
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("checker", CHECKERS)
-@pytest.mark.parametrize("pins", ["pins.py", "graph_pins.py", "streams_pins.py"])
+@pytest.mark.parametrize(
+    "pins", ["pins.py", "graph_pins.py", "streams_pins.py", "stream_flow_pins.py"]
+)
 def test_a_type_checker_knows_what_the_host_writes(checker: str, pins: str) -> None:
     """A wrong key or value would be found when it is written to a row, or right code would be
     refused by the host's own checks.

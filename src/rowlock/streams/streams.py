@@ -90,7 +90,8 @@ class Streams:
 
         Args:
             name: its own: states, results and progress belong to it. Another name begins anew.
-            sources: what it reads: mapped classes, table sources, logs, outputs of other flows.
+            sources: what it reads: mapped classes, table sources, logs, outputs of other flows. If
+                their events have several types, annotate the flow: ``StreamFlow[Payment | Fee]``.
             shards: into how many parts its keys are divided; a power of two.
             checkpoint: how often states are written; with every step by default.
             start: a new flow begins with the first row of its sources, or with what comes now.

@@ -46,6 +46,17 @@ def in_batch(call: Any, **options: Any) -> StageHandler:
 EVENTS = batch_of(int, ("a", 1), ("b", 2), ("a", 3))
 
 
+def test_a_row_that_has_no_digest_fails_its_own_shard() -> None:
+    """All shards of a replica would stand still, and none would say which row it is."""
+    rows = replace(EVENTS.parts[0], raw=["1", (object(),), "3"])
+    called: list[str] = []
+    stage = by_key(lambda _, key, *__: called.append(key))
+    found = poisoned(stage, EventBatch([rows]), {})
+    assert found.key == "b"
+    assert "cannot be digested" in found.text
+    assert called == []
+
+
 def test_by_key() -> None:
     """Events of one key would be added to the state of another."""
     found = computed(by_key(), EVENTS, {"a": KeyState("10"), "z": KeyState("5")})

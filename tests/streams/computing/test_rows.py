@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
 from enum import Enum
+from ipaddress import ip_address, ip_interface, ip_network
 from typing import Any
 from uuid import UUID
 
@@ -173,6 +174,7 @@ def test_values_that_look_alike_have_other_digests() -> None:
         *(1, "1", 1.5, Decimal("1.5"), None, "", True, "true", b"1", (1,), ("1",)),
         *(date(2026, 3, 1), "2026-03-01", datetime(2026, 3, 1, tzinfo=UTC), UUID(int=1)),
         *(timedelta(1), Colour.RED, "red", {1}, {"a": 1}),
+        *(ip_address("10.0.0.1"), ip_interface("10.0.0.1/8"), ip_network("10.0.0.0/8"), "10.0.0.1"),
     ]
     assert len({digest_of([value]) for value in values}) == len(values)
     assert digest_of(["a", "b"]) != digest_of(["a"], ["b"]) != digest_of(["ab"])

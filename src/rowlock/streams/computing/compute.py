@@ -30,7 +30,7 @@ from rowlock.streams.computing.context import (
     end_context,
 )
 from rowlock.streams.computing.dead_letters import DeadLetter, dead_results
-from rowlock.streams.computing.digests import Digest
+from rowlock.streams.computing.digests import Digest, digest_of
 from rowlock.streams.computing.handlers import FORGET, StageHandler
 from rowlock.streams.computing.hashing import bucket_of, key_text
 from rowlock.streams.computing.messages import SentMessages
@@ -147,6 +147,10 @@ def compute(
     )
     moves = stage.dead_letters and is_last_attempt
     run = _Run(stage, batch, states, context=context, step=step, moves=moves)
+    try:
+        digest = input_digest(batch.parts)
+    except (TypeError, ValueError) as error:
+        return run.poison(_key_of_what_has_no_digest(batch.parts), error)
     failed = run.batch(shard) if stage.kind == "batch" else run.by_key()
     if failed is not None:
         return failed
@@ -155,7 +159,7 @@ def compute(
     messages = {name: each.ordered(is_batch) for name, each in effects.messages.items()}
     return Computed(
         len(batch),
-        input_digest(batch.parts),
+        digest,
         _output_digest(run, effects),
         run.after,
         [*effects.results, *dead_results(stage.name, run.dead)],
@@ -320,6 +324,16 @@ class _Run:
 
 def _first_text(value: Any) -> str:
     return key_text(value[0] if isinstance(value, tuple) else value)
+
+
+def _key_of_what_has_no_digest(parts: Sequence[SourceRows]) -> str | None:
+    for part in parts:
+        for key, raw in zip(part.keys, part.raw, strict=True):
+            try:
+                digest_of([key], [raw])
+            except (TypeError, ValueError):
+                return key
+    return None
 
 
 def _of_key(part: SourceRows, key: str) -> SourceRows:

@@ -13,6 +13,14 @@ from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
 from hashlib import blake2b
+from ipaddress import (
+    IPv4Address,
+    IPv4Interface,
+    IPv4Network,
+    IPv6Address,
+    IPv6Interface,
+    IPv6Network,
+)
 from typing import Any, cast
 from uuid import UUID
 
@@ -21,6 +29,18 @@ DIGEST_CHARS = 2 * DIGEST_BYTES
 """Length of a digest: hexadecimal digits."""
 
 _BETWEEN = "\0"
+_OWN_TEXT = (
+    Decimal,
+    UUID,
+    timedelta,
+    IPv4Address,
+    IPv6Address,
+    IPv4Interface,
+    IPv6Interface,
+    IPv4Network,
+    IPv6Network,
+)
+"""Types whose text is the same with each driver."""
 
 
 class Digest:
@@ -65,7 +85,7 @@ def _plain(value: Any) -> Any:
         return ["d", value.isoformat()]
     if isinstance(value, bytes | bytearray | memoryview):
         return ["b", bytes(value).hex()]
-    if isinstance(value, Decimal | UUID | timedelta):
+    if isinstance(value, _OWN_TEXT):
         return [type(value).__name__, str(value)]
     if isinstance(value, Enum):
         return ["e", value.name]

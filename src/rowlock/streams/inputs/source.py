@@ -13,7 +13,7 @@ from rowlock.streams.computing.buckets import BucketRange
 from rowlock.streams.computing.rows import Decoder, SourceRows
 from rowlock.streams.inputs.high_water import HighWater
 
-E = TypeVar("E")
+E_co = TypeVar("E_co", covariant=True)
 
 
 class SourceWatch(Protocol):
@@ -33,7 +33,7 @@ class SourceWatch(Protocol):
         ...
 
 
-class Source(ABC, Generic[E]):
+class Source(ABC, Generic[E_co]):
     """A stream, as a flow reads it.
 
     Attributes:
@@ -44,7 +44,7 @@ class Source(ABC, Generic[E]):
 
     name: str
     topic: str
-    decoder: Decoder[E]
+    decoder: Decoder[E_co]
 
     @abstractmethod
     def fingerprint(self) -> str:
