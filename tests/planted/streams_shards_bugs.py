@@ -36,6 +36,22 @@ STREAMS_SHARDS_BUGS = (
         (f"{LAYOUT}::test_dynamic_layouts",),
     ),
     Bug(
+        "shards move while new code is rolled out",
+        "streams/shards/layout.py",
+        "assigned",
+        "if newest:",
+        "if False:",
+        (f"{LAYOUT}::test_an_upgrade_replica_by_replica_moves_each_shard_once",),
+    ),
+    Bug(
+        "what an old replica held comes to another old one",
+        "streams/shards/layout.py",
+        "_added",
+        "(counts[one], one not in newest, one)",
+        "(counts[one], one)",
+        (f"{LAYOUT}::test_an_upgrade_replica_by_replica_moves_each_shard_once",),
+    ),
+    Bug(
         "siblings to be joined stay apart",
         "streams/shards/layout.py",
         "assigned",

@@ -179,6 +179,7 @@ def _replicas_columns() -> list[Column[Any]]:
         Column("name", String(NAME_CHARS_MAX), nullable=False),
         Column("code_version", String(NAME_CHARS_MAX), nullable=False),
         Column("shards", Integer, nullable=False),
+        Column("started_at", UtcDateTime, nullable=False),
         Column("seen_at", UtcDateTime, nullable=False),
     ]
 

@@ -153,6 +153,7 @@ async def _add_replicas(host: EventHost) -> None:
                 "name": f"other-{n}",
                 "code_version": "",
                 "shards": SHARDS // REPLICAS,
+                "started_at": later,
                 "seen_at": later,
             }
             for n in range(REPLICAS)

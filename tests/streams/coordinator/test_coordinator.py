@@ -84,7 +84,8 @@ async def test_a_busy_shard_is_named_with_its_replica(database: TemporaryDatabas
     async with bank.sessions.begin() as session:
         holder = await session.scalar(select(shards.c.replica).limit(1))
         present = {"flow_id": bank.flow.program.id, "id": holder, "name": "host:7", "shards": 4}
-        seen = {"code_version": "", "seen_at": database_time_after(timedelta(0))}
+        now = database_time_after(timedelta(0))
+        seen = {"code_version": "", "started_at": now, "seen_at": now}
         await session.execute(insert(replicas).values({**present, **seen}))
     async with coordinating(bank) as rounds:
         await rounds.one()

@@ -131,6 +131,7 @@ async def test_replicas_that_are_gone_are_forgotten(database: TemporaryDatabase)
     """The table would have a row for each process that there ever was."""
     bank = await old_bank(database)
     row = {"flow_id": bank.flow.program.id, "name": "x", "code_version": "", "shards": 0}
+    row["started_at"] = database_time_after(timedelta(0))
     ages = {"gone": LONG_AGO, "there": database_time_after(timedelta(0))}
     async with bank.sessions.begin() as session:
         for number, age in enumerate(ages.values()):

@@ -238,6 +238,33 @@ def changed(
     raise AssertionError("the layout does not come to rest")
 
 
+@given(
+    st.lists(st.text("abc", max_size=4), min_size=2, max_size=14, unique=True),
+    st.sampled_from([8, 16, 64]),
+)
+def test_an_upgrade_replica_by_replica_moves_each_shard_once(
+    replicas: list[str], shards: int
+) -> None:
+    """States would be read and handed over again and again while new code is rolled out."""
+    count = len(replicas) // 2
+    old, later = replicas[:count], replicas[count : 2 * count]
+    new: list[str] = []
+    holders = assigned(dict.fromkeys(even_layout(shards)), old, wanted=shards)
+    for _ in range(count):
+        new.append(later.pop())
+        beside = assigned(holders, [*old, *new], wanted=shards, newest=new)
+        assert beside == holders, "nothing moves while the old replica is there"
+        gone = old.pop()
+        present = {each: None if one == gone else one for each, one in holders.items()}
+        after = assigned(present, [*old, *new], wanted=shards, newest=new if old else ())
+        moved = [each for each in holders if after[each] != holders[each]]
+        assert {holders[each] for each in moved} <= {gone}
+        assert {after[each] for each in moved} <= set(new)
+        holders = after
+    counts = counts_of(holders, new)
+    assert max(counts.values()) - min(counts.values()) <= 1
+
+
 def test_halving_moves_one_of_each_pair_that_is_apart() -> None:
     """Siblings would both move, or would never come together."""
     layout = even_layout(8)

@@ -159,19 +159,26 @@ def fair_shares(held: Mapping[str, int], total: int) -> dict[str, int]:
 
 
 def assigned(
-    holders: Mapping[BucketRange, str | None], replicas: Collection[str], *, wanted: int
+    holders: Mapping[BucketRange, str | None],
+    replicas: Collection[str],
+    *,
+    wanted: int,
+    newest: Collection[str] = (),
 ) -> dict[BucketRange, str]:
     """Return the replica that is to hold each shard.
 
     The shares differ by one at most, and as few shards as possible move. Where shards are to be
     joined, those of one later shard count as one and come to one replica. While shards are to be
-    split, none that is held moves: the halves can be divided better.
+    split, none that is held moves: the halves can be divided better. Nor does one while replicas
+    run two versions of the host's code: what an old replica held comes to a new one when the old
+    one ends, and has moved once when the last old one has ended.
 
     Args:
         holders: the id of the replica that holds each shard; None if none does. A replica that is
             not among `replicas` holds nothing.
         replicas: the ids of those that are there. Their order has no meaning.
         wanted: how many shards there are to be.
+        newest: those of `replicas` that run the newest version, if others run an older one.
 
     Raises:
         ValueError: as `check_number`.
@@ -184,7 +191,10 @@ def assigned(
         blocks[each.lo - each.lo % max(width, each.width)].append(each)
     votes = {lo: _votes(block, holders, replicas) for lo, block in blocks.items()}
     is_to_split = any(each.width > width for each in holders)
-    chosen = _chosen(votes, replicas, is_fixed=is_to_split)
+    if newest:
+        chosen = _added(votes, replicas, newest)
+    else:
+        chosen = _chosen(votes, replicas, is_fixed=is_to_split)
     return {each: chosen[lo] for lo, block in blocks.items() for each in block}
 
 
@@ -220,6 +230,22 @@ def _chosen(
         )
         chosen[lo] = replica
         missing[replica] -= 1
+    return chosen
+
+
+def _added(
+    votes: Mapping[int, Counter[str]], replicas: Collection[str], newest: Collection[str]
+) -> dict[int, str]:
+    """Leave each block where it is; give the others to those that have the fewest, and among equals
+    to the newest.
+    """
+    kept = _kept(votes, replicas)
+    counts = {replica: len(kept[replica]) for replica in replicas}
+    chosen = {lo: replica for replica in replicas for lo in kept[replica]}
+    for lo in (each for each in votes if each not in chosen):
+        replica = min(counts, key=lambda one: (counts[one], one not in newest, one))
+        chosen[lo] = replica
+        counts[replica] += 1
     return chosen
 
 

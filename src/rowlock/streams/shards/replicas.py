@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Sequence
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 from uuid import UUID, uuid4
@@ -35,7 +35,7 @@ PRESENCE_PARTS = 5
 PRESENT_FOR = 3.0
 """A replica that was not seen for so many times the rest between two of its rows is gone."""
 
-_PRESENCE = ("flow_id", "id", "name", "code_version", "shards", "seen_at")
+_PRESENCE = ("flow_id", "id", "name", "code_version", "shards", "started_at", "seen_at")
 
 
 class Presence(NamedTuple):
@@ -95,7 +95,7 @@ class Replicas:
             index_elements=[table.c.flow_id, table.c.id],
             set_={name: inserted.excluded[name] for name in ("shards", "seen_at")},
         )
-        row = (program.id, self.id, self._name, program.code_version, shards, now)
+        row = (program.id, self.id, self._name, program.code_version, shards, now, now)
         given = dialect.insert_parameters(_PRESENCE, [row])
         await connection.execute(statement, given)
 
@@ -143,25 +143,31 @@ class Replicas:
         holding = set(holders.values())
         c = tables.replicas.c
         is_recent = c.seen_at > database_time_after(-self.present_for)
-        rows = select(c.id, is_recent.label("is_recent")).where(c.flow_id == program.id)
+        columns = (c.id, c.code_version, c.started_at, is_recent.label("is_recent"))
+        rows = select(*columns).where(c.flow_id == program.id)
         latest = rows.order_by(c.seen_at.desc()).limit(REPLICAS_MAX)
-        seen = [(str(row.id), row.is_recent) for row in await connection.execute(latest)]
+        seen = (await connection.execute(latest)).all()
         # Without a row it is about to leave, whatever it holds.
-        there = {one for one, is_recent in seen if is_recent or one in holding}
+        present = [row for row in seen if row.is_recent or str(row.id) in holding]
+        there = {str(row.id) for row in present} | {str(self.id)}
         self.wanted = next((row.wanted for row in shards if row.wanted), len(shards))
         self._holds_all = all(row.is_held for row in shards)
         self._crowd = Crowd(len(seen), sum(row.is_held for row in shards))
-        self._assign(holders, there | {str(self.id)}, ranges)
-
-    def _assign(
-        self,
-        holders: Mapping[BucketRange, str | None],
-        there: set[str],
-        ranges: Mapping[BucketRange, int],
-    ) -> None:
-        by = assigned(holders, there, wanted=self.wanted)
+        newest = _of_newest_version(present)
+        by = assigned(holders, there, wanted=self.wanted, newest=newest)
         own = str(self.id)
         self.mine = {ranges[each]: each for each, holder in by.items() if holder == own}
+
+
+def _of_newest_version(replicas: Sequence[Any]) -> set[str]:
+    """Return the ids of replicas that run the same code as the one which started last; none if all
+    do.
+    """
+    if not replicas:
+        return set()
+    newest = max(replicas, key=lambda each: (each.started_at, each.id))
+    found = {str(each.id) for each in replicas if each.code_version == newest.code_version}
+    return found if len(found) < len(replicas) else set()
 
 
 async def _now(connection: AsyncConnection) -> datetime:

@@ -117,7 +117,7 @@ class FlowRunner:
             self._woken.set()
 
     async def _run(self) -> None:
-        stop = contained_task(self._wake_at_stop(), name="rowlock: wait for the end of steps")
+        leaving = contained_task(self._leave_at_stop(), name="rowlock: leave a flow")
         try:
             with self._listening():
                 while self.shards:
@@ -128,13 +128,13 @@ class FlowRunner:
             raise
         finally:
             self._is_running = False
-            stop.cancel()
-        if self.context.stop.is_given:
-            await self.disappear()
+            if not self.context.stop.is_given:
+                leaving.cancel()
+            await asyncio.wait([leaving])
 
     async def disappear(self) -> None:
-        """Have the other replicas know that this one is gone; if the database does not hear of it,
-        they see it soon.
+        """Have the other replicas know that this one leaves: what it held is theirs from now on,
+        shard by shard, as it releases them. If the database does not hear of it, they see it soon.
         """
 
         async def work(session: AsyncSession, connection: AsyncConnection) -> None:
@@ -149,10 +149,13 @@ class FlowRunner:
                 extra={"flow": self._program.name},
                 exc_info=error,
             )
+        else:
+            self.context.hinter.hint_fetch(self._program.shards_topic)
 
-    async def _wake_at_stop(self) -> None:
+    async def _leave_at_stop(self) -> None:
         await self.context.stop.wait()
         self.wake()
+        await self.disappear()
 
     @contextmanager
     def _listening(self) -> Iterator[None]:
