@@ -73,6 +73,8 @@ from rowlock.stream_errors import (
     StepExpired,
     StepPassedError,
     StillNeeded,
+    StoreClosedError,
+    VersionNotFoundError,
     WrongShardError,
 )
 
@@ -138,9 +140,11 @@ __all__ = [
     "StepExpired",
     "StepPassedError",
     "StillNeeded",
+    "StoreClosedError",
     "TransactionTimeout",
     "UnsupportedDialectError",
     "UtcDateTime",
+    "VersionNotFoundError",
     "Worker",
     "WorkerBusy",
     "WorkerGone",

@@ -177,6 +177,37 @@ class ProducerConflictError(RowlockError):
         self.seq = seq
 
 
+class VersionNotFoundError(RowlockError):
+    """A snapshot is kept no longer: it was read for longer than snapshots are kept, or another one
+    has replaced it. What was read of it so far is of one step.
+
+    Attributes:
+        flow: its name.
+        version: the step at whose start the snapshot was.
+    """
+
+    def __init__(self, *, flow: str, version: int) -> None:
+        super().__init__(f"the snapshot of {flow!r} at step {version} is kept no longer")
+        self.flow = flow
+        self.version = version
+
+
+class StoreClosedError(RowlockError):
+    """States are read behind the block that had them kept.
+
+    Attributes:
+        flow: its name.
+        version: the step at whose start the snapshot was.
+    """
+
+    def __init__(self, *, flow: str, version: int) -> None:
+        super().__init__(
+            f"the snapshot of {flow!r} at step {version} is closed: its block has ended"
+        )
+        self.flow = flow
+        self.version = version
+
+
 class NotProcessedYet(Refusal):
     """A flow has not done what was waited for, or asked about.
 

@@ -52,6 +52,8 @@ from rowlock.stream_errors import (
     StepExpired,
     StepPassedError,
     StillNeeded,
+    StoreClosedError,
+    VersionNotFoundError,
     WrongShardError,
 )
 
@@ -158,6 +160,14 @@ CARRIED: dict[str, tuple[RowlockError, dict[str, object]]] = {
         {"output": "o", "consumer": "c", "step": 2},
     ),
     "rows-changed": (RowsChanged(table="t", rows=2), {"table": "t", "rows": 2}),
+    "store-closed-error": (
+        StoreClosedError(flow="f", version=4),
+        {"flow": "f", "version": 4},
+    ),
+    "version-not-found-error": (
+        VersionNotFoundError(flow="f", version=4),
+        {"flow": "f", "version": 4},
+    ),
     "step-passed-error": (StepPassedError(at=3, end=2), {"at": 3, "end": 2}),
     "wrong-shard-error": (
         WrongShardError(key="k", shard="0..8"),

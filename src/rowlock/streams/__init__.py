@@ -31,6 +31,7 @@ from rowlock.streams.migrations import (
 )
 from rowlock.streams.outputs.consumers import StepOutput, StreamRow
 from rowlock.streams.outputs.output import Output
+from rowlock.streams.queries.snapshot import StateSnapshot
 from rowlock.streams.queries.status import (
     ConsumerStatus,
     ReplicaStatus,
@@ -63,6 +64,7 @@ __all__ = [
     "ShardStatus",
     "Source",
     "SourceStatus",
+    "StateSnapshot",
     "StepContext",
     "StepInputs",
     "StepOutput",

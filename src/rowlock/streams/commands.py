@@ -95,13 +95,18 @@ async def _change(session: AsyncSession, program: FlowProgram, values: Mapping[s
         session, update(flows).where(own).values(dict(values)), bind_arguments=bind
     )
     if cast("CursorResult[Any]", done).rowcount == 0:
-        raise PipelineError(
-            f"the flow {program.name!r} has no row yet: it is made when a manager with"
-            " streams.pipelines() starts"
-        )
+        raise never_started(program)
     hint_after_commit(session, program.shards_topic, program.topic)
     found = await execute(session, select(flows.c.next_step).where(own), bind_arguments=bind)
     return int(found.scalar_one())
+
+
+def never_started(program: FlowProgram) -> PipelineError:
+    """Return the error of a command to a flow that has no row."""
+    return PipelineError(
+        f"the flow {program.name!r} has no row yet: it is made when a manager with"
+        " streams.pipelines() starts"
+    )
 
 
 def _bind_arguments(session: AsyncSession, program: FlowProgram) -> dict[str, Any]:

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -22,6 +23,7 @@ from rowlock.streams.inputs.step_inputs import FlowSources, StepInputs, inputs_o
 from rowlock.streams.outputs.output import Output
 from rowlock.streams.outputs.table_output import TableOutput
 from rowlock.streams.program import FlowProgram
+from rowlock.streams.queries.snapshot import StateSnapshot, snapshot_of
 from rowlock.streams.queries.status import StreamStatus
 from rowlock.streams.queries.status_reader import status_of
 from rowlock.streams.queries.verification import StepPart, Verification, parts_of, verify
@@ -285,6 +287,28 @@ class StreamFlow(StreamStage[E]):
             StepExpired: one of the steps, or an event of it, is kept no longer.
         """
         return await verify(sessions, self._readable, first=first, last=last)
+
+    def snapshot(
+        self, sessions: async_sessionmaker[AsyncSession], *, timeout: timedelta | float = 10
+    ) -> AbstractAsyncContextManager[StateSnapshot]:
+        """Have the states of all shards kept as they are at the start of one step, which is cut for
+        it, and read them while the flow goes on. Any process may do that.
+
+        The snapshot has all that was done before it was asked for. It is kept as long as the block
+        lasts, and for 60 seconds at most. Readers that ask at the same time share one; others wait
+        for those before them.
+
+        Args:
+            sessions: of the flow's database.
+            timeout: how long to wait for the snapshot; a number is seconds.
+
+        Raises:
+            NotProcessedYet: the time is over; the text says what the flow waits for.
+            VersionNotFoundError: the snapshot was there, and is kept no longer.
+            PipelineError: as `pause`.
+        """
+        handlers = self._stages.handlers
+        return snapshot_of(sessions, self._declared, handlers=handlers, timeout=timeout)
 
     @property
     def _readable(self) -> FlowSources:

@@ -72,6 +72,8 @@ def _flows_columns() -> list[Column[Any]]:
         Column("shards_wanted", Integer),
         Column("kept_snapshot", BigInteger),
         Column("kept_until", UtcDateTime),
+        Column("kept_by", Integer, nullable=False, server_default="0"),
+        Column("snapshots_requested", Integer, nullable=False, server_default="0"),
         Column("frontier", BigInteger, nullable=False, server_default="0"),
         Column("stalled", Text),
         *lock_columns(),

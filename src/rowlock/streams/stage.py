@@ -211,6 +211,12 @@ class Stages:
         return tuple(stage for stage in self._stages if isinstance(stage, ExchangeStage))
 
     @property
+    def handlers(self) -> dict[str, StageHandler]:
+        """The handlers that there are so far, by name."""
+        found = (stage._handler for stage in self._stages)
+        return {handler.name: handler for handler in found if handler is not None}
+
+    @property
     def have_dead_letters(self) -> bool:
         """Whether keys that fail are set aside by one of them."""
         return any(each._handler and each._handler.dead_letters for each in self._stages)

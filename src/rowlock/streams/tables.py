@@ -62,8 +62,10 @@ class FlowRow(Protocol):
         now: of the last step; null as long as there is none.
         checkpoint_requested: the next cut is a checkpoint.
         shards_wanted: how many shards there are to be; null: as many as there are.
-        kept_snapshot: the step whose snapshot stays readable; null: none.
-        kept_until: no longer than this.
+        kept_snapshot: the step at whose start the last snapshot is; null: there was none.
+        kept_until: it is kept for its readers no longer than this; null: it has none.
+        kept_by: how many readers it has.
+        snapshots_requested: how many readers wait for the next one.
         frontier: every shard has completed all steps below it, as the coordinator knows.
         stalled: why the frontier does not advance; null: it does.
     """
@@ -80,6 +82,8 @@ class FlowRow(Protocol):
     shards_wanted: int | None
     kept_snapshot: int | None
     kept_until: datetime | None
+    kept_by: int
+    snapshots_requested: int
     frontier: int
     stalled: str | None
 

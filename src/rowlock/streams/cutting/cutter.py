@@ -8,19 +8,37 @@ The look and the record are two transactions, and rows are read in a third one (
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from datetime import datetime
-from typing import Any, NamedTuple
+from datetime import datetime, timedelta
+from typing import Any, Final, NamedTuple
 
 from sqlalchemy import func, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
 from rowlock.clock import monotonic
-from rowlock.rows.database_time import database_instant
-from rowlock.streams.cutting.flow_view import BEFORE_FIRST, KnownFlow, Transact
+from rowlock.rows.database_time import database_instant, database_time_after
+from rowlock.streams.cutting.flow_view import (
+    BEFORE_FIRST,
+    FlowFacts,
+    KnownFlow,
+    RecordedCut,
+    Transact,
+)
 from rowlock.streams.cutting.plan import Cut, FlowCuts, NoCut, ShardProgress, SourceView, plan_cut
 from rowlock.streams.cutting.quiet import Quiet, overdue_at
 from rowlock.streams.inputs.high_water import HighWater
 from rowlock.streams.program import FlowProgram
+
+SNAPSHOT_KEPT_FOR: Final = timedelta(seconds=60)
+"""How long after its cut a snapshot is kept, at most, for those who read it."""
+
+
+class _LastSnapshot(NamedTuple):
+    step: int | None
+    is_kept: bool
+    frontier: int
+
+
+_NO_SNAPSHOT: Final = _LastSnapshot(None, is_kept=False, frontier=0)
 
 
 class _Look(NamedTuple):
@@ -28,6 +46,7 @@ class _Look(NamedTuple):
     clock: datetime
     slowest: int | None
     checkpoint: tuple[int, datetime] | None
+    snapshot: _LastSnapshot
 
 
 class Cutter:
@@ -73,19 +92,12 @@ class Cutter:
         assert before is not None
 
         async def look(session: AsyncSession, connection: AsyncConnection) -> _Look:
-            return await self._look(connection, before.upto)
+            return await self._look(connection, before.upto, facts)
 
         seen = await self._transact(look, purpose="look for new rows", writes=False)
-        flow = FlowCuts(
-            facts.next_step,
-            is_running=facts.state == "running",
-            now=None if before.step == BEFORE_FIRST else before.now,
-            checkpoint_step=None if seen.checkpoint is None else seen.checkpoint[0],
-            checkpoint_at=None if seen.checkpoint is None else seen.checkpoint[1],
-            checkpoint_requested=facts.checkpoint_requested,
-        )
         if seen.slowest is not None:
             progress.append(ShardProgress(seen.slowest))
+        flow = _flow_cuts(facts, before, seen)
         plan = plan_cut(
             flow,
             seen.views,
@@ -95,7 +107,8 @@ class Cutter:
             step_rows_max=self._program.settings.step_rows_max,
             steps_ahead_max=self._program.settings.steps_ahead_max,
         )
-        if plan is NoCut.NOTHING_NEW:
+        # That the snapshot before is kept no longer is seen by a look alone.
+        if plan is NoCut.NOTHING_NEW and not facts.snapshot_requested:
             until = overdue_at(flow, self._program.checkpoint)
             marks = [self.marks[name] for name in self._program.sources]
             self._quiet.begins(facts, marks, overdue_at=until, now=monotonic())
@@ -110,7 +123,9 @@ class Cutter:
         known.is_recorded(plan)
         return plan
 
-    async def _look(self, connection: AsyncConnection, upto: Mapping[str, int]) -> _Look:
+    async def _look(
+        self, connection: AsyncConnection, upto: Mapping[str, int], facts: FlowFacts
+    ) -> _Look:
         views = []
         most = self._program.settings.step_rows_max
         for name, source in self._program.sources.items():
@@ -126,7 +141,22 @@ class Cutter:
             views.append(SourceView(name, recorded, seen.mark, ahead, has_more=has_more))
         clock, slowest = tuple((await connection.execute(self._clock_and_slowest)).one())
         assert isinstance(clock, datetime)
-        return _Look(views, clock, slowest, await self._last(connection))
+        snapshot = _NO_SNAPSHOT
+        if facts.snapshot_requested:
+            snapshot = await self._last_snapshot(connection)
+        return _Look(views, clock, slowest, await self._last(connection), snapshot)
+
+    async def _last_snapshot(self, connection: AsyncConnection) -> _LastSnapshot:
+        """Return the last snapshot, and how far all shards are."""
+        flows, shards = self._program.tables.flows, self._program.tables.shards
+        frontier = select(func.min(shards.c.step)).where(shards.c.flow_id == self._program.id)
+        is_kept = flows.c.kept_until > database_instant()
+        found = select(flows.c.kept_snapshot, is_kept, frontier.scalar_subquery())
+        row = await connection.execute(found.where(flows.c.id == self._program.id))
+        version, kept, lowest = tuple(row.one())
+        # It is a version, and so named by the step behind its cut.
+        step = None if version is None else version - 1
+        return _LastSnapshot(step, is_kept=bool(kept), frontier=lowest or 0)
 
     async def _last(self, connection: AsyncConnection) -> tuple[int, datetime] | None:
         """Return step and time of the last checkpoint, where that matters."""
@@ -145,9 +175,22 @@ class Cutter:
     async def _record(self, connection: AsyncConnection, cut: Cut) -> bool:
         """Record a cut, if its number is still the next one; joins the caller's transaction."""
         flows, steps = self._program.tables.flows, self._program.tables.steps
-        values = {"next_step": cut.step + 1, "upto": dict(cut.upto), "now": cut.now}
+        values: dict[str, Any] = {
+            "next_step": cut.step + 1,
+            "upto": dict(cut.upto),
+            "now": cut.now,
+        }
         if cut.is_checkpoint:
             values["checkpoint_requested"] = False
+        if cut.is_snapshot:
+            # That no snapshot is kept was seen before `next_step` was compared, and only the cut
+            # of a step has one kept.
+            values |= {
+                "kept_snapshot": cut.step + 1,
+                "kept_until": database_time_after(SNAPSHOT_KEPT_FOR),
+                "kept_by": flows.c.snapshots_requested,
+                "snapshots_requested": 0,
+            }
         moved = await connection.execute(
             update(flows)
             .where(
@@ -170,6 +213,21 @@ class Cutter:
             )
         )
         return True
+
+
+def _flow_cuts(facts: FlowFacts, before: RecordedCut, seen: _Look) -> FlowCuts:
+    return FlowCuts(
+        facts.next_step,
+        is_running=facts.state == "running",
+        now=None if before.step == BEFORE_FIRST else before.now,
+        frontier=seen.snapshot.frontier,
+        checkpoint_step=None if seen.checkpoint is None else seen.checkpoint[0],
+        checkpoint_at=None if seen.checkpoint is None else seen.checkpoint[1],
+        snapshot_step=seen.snapshot.step,
+        checkpoint_requested=facts.checkpoint_requested,
+        snapshot_requested=facts.snapshot_requested,
+        snapshot_in_use=seen.snapshot.is_kept,
+    )
 
 
 def _clock_and_slowest(program: FlowProgram) -> Any:

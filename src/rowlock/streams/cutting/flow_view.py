@@ -69,6 +69,7 @@ class FlowFacts:
         checkpoint_requested: the next cut is a checkpoint.
         shards_wanted: how many shards there are to be; None: as many as there are.
         fingerprint: of the flow that wrote the row.
+        snapshot_requested: somebody waits for a snapshot.
     """
 
     state: str
@@ -76,6 +77,7 @@ class FlowFacts:
     checkpoint_requested: bool
     shards_wanted: int | None
     fingerprint: str
+    snapshot_requested: bool = False
 
 
 class Crowd(NamedTuple):
@@ -163,7 +165,12 @@ class KnownFlow:
             cut.step, cut.upto, cut.now, cut.is_checkpoint, cut.is_snapshot
         )
         requested = self.facts.checkpoint_requested and not cut.is_checkpoint
-        self.facts = replace(self.facts, next_step=cut.step + 1, checkpoint_requested=requested)
+        self.facts = replace(
+            self.facts,
+            next_step=cut.step + 1,
+            checkpoint_requested=requested,
+            snapshot_requested=self.facts.snapshot_requested and not cut.is_snapshot,
+        )
 
     def forget(self, *, below: int) -> None:
         """Forget cuts that no shard here needs any more."""
@@ -185,6 +192,7 @@ def _facts_of(row: Any) -> FlowFacts:
         row.checkpoint_requested,
         row.shards_wanted,
         row.fingerprint,
+        row.snapshots_requested > 0,
     )
 
 
@@ -204,6 +212,7 @@ def _statement(
             flows.c.checkpoint_requested,
             flows.c.shards_wanted,
             flows.c.fingerprint,
+            flows.c.snapshots_requested,
             steps.c.step,
             steps.c.upto,
             steps.c.now,

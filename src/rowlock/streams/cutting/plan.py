@@ -106,7 +106,7 @@ class FlowCuts:
         snapshot_step: the last step with a snapshot; None if there is none.
         checkpoint_requested: a checkpoint is wanted with the next cut.
         snapshot_requested: a snapshot is wanted as soon as possible.
-        snapshot_in_use: the last snapshot is being read and must not be replaced.
+        snapshot_in_use: the last snapshot is kept for its readers and must not be replaced.
     """
 
     next_step: int

@@ -9,8 +9,7 @@ Source: offsets that are committed with the results, as in Kafka's transactions.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import groupby
@@ -24,7 +23,6 @@ from rowlock.database.binds import bind_of
 from rowlock.database.bulk_dialect import BULK
 from rowlock.errors import ConfigurationError
 from rowlock.execution import execute
-from rowlock.hints.hinter import pipeline_hinter
 from rowlock.rows.database_time import database_now
 from rowlock.rows.leased_table import LeasedTable
 from rowlock.stream_errors import CursorMoved, StepExpired
@@ -32,6 +30,7 @@ from rowlock.streams.computing.encoding import Codec
 from rowlock.streams.inputs.source import Source
 from rowlock.streams.inputs.step_inputs import FlowSources, StepInputs, inputs_of
 from rowlock.streams.migrations import NAME_CHARS_MAX
+from rowlock.streams.outputs.listening import woken_by
 from rowlock.streams.tables import StreamTables
 
 O = TypeVar("O")  # noqa: E741 - of an output
@@ -193,7 +192,7 @@ class Consumer(Generic[O]):
     async def steps(self, *, follow: bool) -> AsyncIterator[StepOutput[O]]:
         """Yield the steps; see `Output.consume`."""
         after = await self._first()
-        with self._listening():
+        with woken_by(self._output.topic, self._woken):
             while True:
                 self._woken.clear()
                 found = await self._read(after)
@@ -273,17 +272,3 @@ class Consumer(Generic[O]):
             now = of_step[0][0].now
             outputs.append(StepOutput(step, now, rows, self._output, self._name))
         return outputs
-
-    @contextmanager
-    def _listening(self) -> Iterator[None]:
-        loop = asyncio.get_running_loop()
-
-        def wake() -> None:
-            with suppress(RuntimeError):  # a closed loop has nobody to wake
-                loop.call_soon_threadsafe(self._woken.set)
-
-        pipeline_hinter.attach(self._output.topic, wake)
-        try:
-            yield
-        finally:
-            pipeline_hinter.detach(self._output.topic, wake)

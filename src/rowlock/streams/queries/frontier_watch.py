@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from heapq import heapify, heappop, heappush
@@ -26,9 +25,9 @@ from rowlock.clock import monotonic, rest, sleep
 from rowlock.containment import contained_task
 from rowlock.database.faults import is_transient
 from rowlock.database.transaction import in_transaction
-from rowlock.hints.hinter import pipeline_hinter
 from rowlock.rows.leased_table import LeasedTable
 from rowlock.streams.cutting.flow_view import BEFORE_FIRST
+from rowlock.streams.outputs.listening import woken_by
 from rowlock.streams.program import FlowProgram
 
 POLL_S: Final = 0.25
@@ -153,7 +152,7 @@ class FrontierWatch:
     async def _run(self) -> None:
         own = asyncio.current_task()
         try:
-            with self._listening():
+            with woken_by(self._program.frontier_topic, self._woken):
                 while self._task is own:
                     self._woken.clear()
                     began = monotonic()
@@ -209,18 +208,3 @@ class FrontierWatch:
                 if not future.done():
                     future.set_exception(error)
             waiting.clear()
-
-    @contextmanager
-    def _listening(self) -> Iterator[None]:
-        """Be woken by hints that shards have done a step."""
-        loop = asyncio.get_running_loop()
-
-        def wake() -> None:
-            with suppress(RuntimeError):  # a closed loop has nobody to wake
-                loop.call_soon_threadsafe(self._woken.set)
-
-        pipeline_hinter.attach(self._program.frontier_topic, wake)
-        try:
-            yield
-        finally:
-            pipeline_hinter.detach(self._program.frontier_topic, wake)

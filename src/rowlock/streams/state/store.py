@@ -212,7 +212,7 @@ async def read_snapshot(
     *,
     name: str,
     version: int,
-    after: str = "",
+    after: str | None = None,
     limit: int = 1000,
 ) -> list[tuple[str, KeyState]]:
     """Return keys and their states at the start of the step `version`, in the order of their keys:
@@ -224,8 +224,8 @@ async def read_snapshot(
         flow_id: whose states they are.
         name: of the stage.
         version: of the snapshot that all shards of the flow have.
-        after: the last key of the page before.
-        limit: most rows of the table that are read; fewer keys may have had a value.
+        after: the last key of the page before; None: the page is the first.
+        limit: most keys of a page.
     """
     own = table.c
     is_latest = own.version <= version
@@ -234,10 +234,12 @@ async def read_snapshot(
     timer = case((is_latest, own.timer_at), (is_aside, own.snapshot_timer_at), else_=None)
     found = (
         select(own.key, value, timer)
-        .where(own.flow_id == flow_id, own.name == name, own.key > after, value.is_not(None))
+        .where(own.flow_id == flow_id, own.name == name, value.is_not(None))
         .order_by(own.key)
         .limit(limit)
     )
+    if after is not None:
+        found = found.where(own.key > after)
     rows = await connection.execute(found)
     return [(key, KeyState(text, at)) for key, text, at in rows]
 

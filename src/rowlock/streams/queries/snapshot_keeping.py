@@ -1,0 +1,261 @@
+"""Has a snapshot cut for a reader, and kept as long as it reads.
+
+The one idea: the row of the flow counts the readers that wait for a snapshot, and those of the last
+one. The cut of a snapshot makes readers of those that wait, and is not made while the last one has
+readers. So a snapshot is there until its last reader ends, and a reader that dies keeps it for
+`SNAPSHOT_KEPT_FOR`, which is the limit for all.
+
+A reader checks behind each page whether the snapshot is kept still: only then was the page of it.
+
+Not here: how its states are read (``snapshot.py``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from typing import Any, Final, NamedTuple, TypeVar
+
+from sqlalchemy import and_, case, func, or_, select, update
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionmaker
+
+from rowlock.clock import monotonic, rest, sleep
+from rowlock.database.faults import is_transient
+from rowlock.database.transaction import in_transaction
+from rowlock.hints.hinter import hint_after_commit
+from rowlock.logs import get_logger
+from rowlock.rows.database_time import database_instant
+from rowlock.rows.leased_table import LeasedTable
+from rowlock.stream_errors import NotProcessedYet, VersionNotFoundError
+from rowlock.streams.commands import never_started
+from rowlock.streams.outputs.listening import woken_by
+from rowlock.streams.program import FlowProgram
+from rowlock.streams.queries.frontier_watch import LOOK_EVERY_S, LOOK_TIMEOUT, POLL_S
+from rowlock.streams.queries.status import NOTHING, flow_text
+from rowlock.streams.queries.status_reader import look_at
+
+logger = get_logger(__name__)
+
+T = TypeVar("T")
+
+NOT_KNOWN_YET: Final = "the snapshot of an earlier reader is kept, or no replica has cut this one"
+
+
+class _Look(NamedTuple):
+    version: int | None
+    is_kept: bool
+    frontier: int
+
+
+class SnapshotKeeping:
+    """One reader of one snapshot.
+
+    Args:
+        program: the flow; its handlers are not needed.
+        sessions: of its database.
+    """
+
+    def __init__(self, program: FlowProgram, sessions: async_sessionmaker[AsyncSession]) -> None:
+        self._program = program
+        self._sessions = sessions
+        self._leased = LeasedTable.of(program.tables.flow_model)
+
+    def __repr__(self) -> str:
+        return f"<SnapshotKeeping of {self._program.name}>"
+
+    async def transact(
+        self,
+        work: Callable[[AsyncSession, AsyncConnection], Awaitable[T]],
+        *,
+        purpose: str,
+        writes: bool = True,
+        timeout: timedelta = LOOK_TIMEOUT,
+    ) -> T:
+        """Return what `work` returns, in a transaction of its own."""
+        return await in_transaction(
+            self._sessions, self._leased, work, purpose=purpose, timeout=timeout, writes=writes
+        )
+
+    async def take(self, timeout: timedelta | float) -> int:
+        """Have a snapshot cut, and wait until all shards have written it; return its version.
+
+        Raises:
+            NotProcessedYet: the time is over; the snapshot is wanted no longer.
+            VersionNotFoundError: it was there, and is kept no longer.
+            PipelineError: the flow was never started.
+        """
+        limit_s = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
+        asked_at = await self._request()
+        try:
+            async with asyncio.timeout(max(0.0, limit_s)):
+                return await self._wait(asked_at)
+        except TimeoutError:
+            reason = await self._reason()
+            await self._withdraw(asked_at)
+            raise NotProcessedYet(
+                flow=self._program.name, what="the step of a snapshot", reason=reason
+            ) from None
+        except BaseException:
+            await self._withdraw(asked_at)
+            raise
+
+    async def release(self, version: int) -> None:
+        """Read no more; the next snapshot may be cut if there is no other reader.
+
+        An error of the database that passes is logged: the time for which snapshots are kept ends
+        all the same.
+        """
+
+        async def work(session: AsyncSession, connection: AsyncConnection) -> None:
+            await self._release(session, connection, version)
+
+        await self._at_the_end(work)
+
+    async def check(self, connection: AsyncConnection, version: int) -> None:
+        """Refuse what was read in this transaction, unless the snapshot is kept still; joins the
+        caller's transaction.
+
+        Raises:
+            VersionNotFoundError: it is not.
+        """
+        flows = self._program.tables.flows.c
+        is_kept = and_(flows.kept_snapshot == version, flows.kept_until > database_instant())
+        found = select(is_kept).where(flows.id == self._program.id)
+        if not await connection.scalar(found):
+            raise VersionNotFoundError(flow=self._program.name, version=version)
+
+    async def _request(self) -> int:
+        """Be counted among those that wait; return the first step that is not cut."""
+        flows = self._program.tables.flows
+
+        async def work(session: AsyncSession, connection: AsyncConnection) -> int | None:
+            counted = (
+                update(flows)
+                .where(flows.c.id == self._program.id)
+                .values(snapshots_requested=flows.c.snapshots_requested + 1)
+                .returning(flows.c.next_step)
+            )
+            hint_after_commit(session, self._program.topic)
+            found: int | None = await connection.scalar(counted)
+            return found
+
+        asked_at = await self.transact(work, purpose="request a snapshot")
+        if asked_at is None:
+            raise never_started(self._program)
+        return asked_at
+
+    async def _wait(self, asked_at: int) -> int:
+        woken = asyncio.Event()
+        with woken_by(self._program.frontier_topic, woken):
+            while True:
+                woken.clear()
+                began = monotonic()
+                seen = await self._look(asked_at)
+                if seen is not None and seen.version is not None:
+                    if not seen.is_kept:
+                        raise VersionNotFoundError(flow=self._program.name, version=seen.version)
+                    if seen.frontier >= seen.version:
+                        return seen.version
+                await sleep(max(0.0, began + LOOK_EVERY_S - monotonic()))
+                await rest(woken, POLL_S)
+
+    async def _look(self, asked_at: int) -> _Look | None:
+        async def work(session: AsyncSession, connection: AsyncConnection) -> _Look:
+            return await self._seen(connection, asked_at)
+
+        try:
+            return await self.transact(work, purpose="look for a snapshot", writes=False)
+        except Exception as error:
+            if not is_transient(error):
+                raise
+            return None
+
+    async def _seen(self, connection: AsyncConnection, asked_at: int) -> _Look:
+        flows, shards = self._program.tables.flows.c, self._program.tables.shards.c
+        frontier = select(func.min(shards.step)).where(shards.flow_id == self._program.id)
+        is_kept = flows.kept_until > database_instant()
+        found = select(flows.kept_snapshot, is_kept, frontier.scalar_subquery())
+        row = await connection.execute(found.where(flows.id == self._program.id))
+        last, kept, lowest = tuple(row.one())
+        if last is None or last <= asked_at:
+            return _Look(None, is_kept=False, frontier=lowest)
+        version = await self._version(connection, asked_at)
+        return _Look(version, is_kept=bool(kept) and version == last, frontier=lowest)
+
+    async def _version(self, connection: AsyncConnection, asked_at: int) -> int:
+        """Return the version of the snapshot whose cut has counted this reader: the first one since
+        it asked, which need not be the last.
+        """
+        steps = self._program.tables.steps.c
+        found = select(func.min(steps.step)).where(
+            steps.flow_id == self._program.id, steps.step >= asked_at, steps.snapshot
+        )
+        return (await connection.execute(found)).scalar_one() + 1  # type: ignore[no-any-return]
+
+    async def _withdraw(self, asked_at: int) -> None:
+        """Wait no longer; or read no more, if the snapshot was cut meanwhile."""
+        flows = self._program.tables.flows
+
+        async def work(session: AsyncSession, connection: AsyncConnection) -> None:
+            is_waiting = or_(flows.c.kept_snapshot.is_(None), flows.c.kept_snapshot <= asked_at)
+            withdrawn = await connection.execute(
+                update(flows)
+                .where(flows.c.id == self._program.id, is_waiting)
+                .values(snapshots_requested=flows.c.snapshots_requested - 1)
+            )
+            if withdrawn.rowcount == 0:
+                await self._release(session, connection, await self._version(connection, asked_at))
+
+        await self._at_the_end(work)
+
+    async def _release(
+        self, session: AsyncSession, connection: AsyncConnection, version: int
+    ) -> None:
+        flows = self._program.tables.flows
+        own = and_(
+            flows.c.id == self._program.id,
+            # A later one has readers of its own.
+            flows.c.kept_snapshot == version,
+        )
+        is_last = flows.c.kept_by <= 1
+        values: dict[str, Any] = {
+            "kept_by": flows.c.kept_by - 1,
+            "kept_until": case((is_last, None), else_=flows.c.kept_until),
+        }
+        await connection.execute(update(flows).where(own).values(values))
+        hint_after_commit(session, self._program.topic)
+
+    async def _at_the_end(
+        self, work: Callable[[AsyncSession, AsyncConnection], Awaitable[None]]
+    ) -> None:
+        try:
+            await self.transact(work, purpose="end a snapshot")
+        except Exception as error:
+            if not is_transient(error):
+                raise
+            logger.warning(
+                "%s: a snapshot stays until its time is over",
+                self._program.name,
+                extra={"flow": self._program.name},
+                exc_info=error,
+            )
+
+    async def _reason(self) -> str:
+        """Return what the flow waits for."""
+
+        async def work(session: AsyncSession, connection: AsyncConnection) -> str:
+            seen = await look_at(connection, self._program)
+            if seen is None:
+                return "it was never started"
+            if seen.state != "running":
+                return f"the flow is {seen.state}"
+            text = flow_text(seen)
+            return NOT_KNOWN_YET if text == NOTHING else text
+
+        try:
+            return await self.transact(work, purpose="ask for a snapshot", writes=False)
+        except Exception as error:
+            if not is_transient(error):
+                raise
+            return "the database does not answer"
