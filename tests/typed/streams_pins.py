@@ -22,6 +22,7 @@ from rowlock.streams.computing.handlers import (
     KeyHandler,
     StatelessKeyHandler,
 )
+from rowlock.streams.queries.snapshot import StateSnapshot
 
 
 @dataclass(frozen=True)
@@ -217,3 +218,15 @@ def coded(months: Codec[Month]) -> None:
     assert_type(months.decode("{}"), Month)
     assert_type(Codec(Month).decode_many([]), list[Month])
     months.encode(5)  # refused
+
+
+async def frozen_states(frozen: StateSnapshot) -> None:
+    """What a snapshot gives."""
+    async for key, month in frozen.items(meter):
+        assert_type((key, month), tuple[str, Month])
+    async for _, month in frozen.items(batch):
+        assert_type(month, Month)
+    async for _, month in frozen.items("meter", Month):
+        assert_type(month, Month)
+    frozen.items(fold)  # refused
+    frozen.items("meter", 5)  # refused
