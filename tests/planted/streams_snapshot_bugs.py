@@ -59,7 +59,7 @@ SNAPSHOT_BUGS = (
     Bug(
         "who gives up is counted on",
         KEEPING,
-        "SnapshotKeeping.take",
+        "SnapshotKeeping.acquire",
         """        except BaseException:
             await self._withdraw(asked_at)
             raise""",

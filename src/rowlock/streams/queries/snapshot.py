@@ -155,7 +155,7 @@ async def snapshot_of(
 ) -> AsyncIterator[StateSnapshot]:
     """Take a snapshot of a flow; see `StreamFlow.snapshot`."""
     keeping = SnapshotKeeping(program, sessions)
-    step = await keeping.take(timeout)
+    step = await keeping.acquire(timeout)
     snapshot = StateSnapshot(step, program, handlers, keeping=keeping)
     try:
         yield snapshot

@@ -77,7 +77,7 @@ class SnapshotKeeping:
             self._sessions, self._leased, work, purpose=purpose, timeout=timeout, writes=writes
         )
 
-    async def take(self, timeout: timedelta | float) -> int:
+    async def acquire(self, timeout: timedelta | float) -> int:
         """Have a snapshot cut, and wait until all shards have written it; return its version.
 
         Raises:
