@@ -5,6 +5,7 @@ from __future__ import annotations
 from bug import Bug
 
 SNAPSHOTS = "tests/streams/snapshots/test_snapshots.py"
+REFUSALS = "tests/streams/snapshots/test_refusals.py"
 KEEPING = "streams/queries/snapshot_keeping.py"
 
 SNAPSHOT_BUGS = (
@@ -105,7 +106,7 @@ SNAPSHOT_BUGS = (
         "snapshot_of",
         "snapshot.is_closed = True",
         "pass",
-        (f"{SNAPSHOTS}::test_behind_its_block_nothing_is_read",),
+        (f"{REFUSALS}::test_behind_its_block_nothing_is_read",),
     ),
     Bug(
         "the rows of a fold are read as states",
@@ -113,6 +114,6 @@ SNAPSHOT_BUGS = (
         "StateSnapshot._codec",
         'handler.kind == "fold"',
         "False",
-        (f"{SNAPSHOTS}::test_folds_are_refused",),
+        (f"{REFUSALS}::test_folds_are_refused",),
     ),
 )

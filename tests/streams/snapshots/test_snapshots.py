@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from datetime import timedelta
 from functools import partial
@@ -14,31 +14,25 @@ import pytest
 from sqlalchemy import func, insert, select, update
 
 from rowlock import (
-    ConfigurationError,
     NotProcessedYet,
-    PipelineError,
     PipelineManager,
-    StoreClosedError,
     VersionNotFoundError,
 )
 from rowlock.rows.database_time import database_time_after
-from rowlock.streams import FORGET, Checkpoint, Forget, StateSnapshot, StepContext, Streams
+from rowlock.streams import FORGET, Checkpoint, Forget, StateSnapshot, StepContext
 from rowlock.streams.coordinating.expiry import Expiry
 from rowlock.streams.cutting.cutter import Cutter
 from rowlock.streams.cutting.flow_view import KnownFlow
 from rowlock.streams.queries import snapshot
 from rowlock.streams.queries.snapshot_keeping import SnapshotKeeping
-from rowlock.testing import TemporaryDatabase, run_until_settled
+from rowlock.testing import TemporaryDatabase
 
 from ..exchange.ledger import FAST, Ledger, open_ledger
-from ..folds.books import Payment, open_books
-from ..walk.flows import Bank, add_up, open_bank
+from ..walk.flows import open_bank
 from ..walk.payments import Paid, pay
 from ..walk.waiting import is_at_end, until
+from .reading import LONG_AGO, LONG_S, change_flow, do_more, is_requested, read, started_bank
 
-LONG_S = 3600.0
-"""Longer than any test: a snapshot comes, or the test's own limit ends it."""
-LONG_AGO = database_time_after(-timedelta(days=1))
 EACH = pytest.mark.parametrize("steps", [1, 7])
 
 
@@ -128,41 +122,6 @@ async def is_above(number: Callable[[], int], least: int) -> bool:
 async def has_shards(ledger: Ledger, count: int) -> bool:
     """Whether a flow has so many shards."""
     return len(await ledger.shards()) == count
-
-
-async def started_bank(database: TemporaryDatabase, **settings: Any) -> Bank:
-    """Return a bank whose flow has a row, and some balances."""
-    bank = await open_bank(database, **FAST, **settings)
-    add_up(bank)
-    await bank.pay(100)
-    await run_until_settled(bank.sessions, bank.streams.pipelines())
-    return bank
-
-
-async def read(frozen: StateSnapshot, name: str = "add") -> dict[str, int]:
-    """Return all states of a snapshot."""
-    return {key: value async for key, value in frozen.items(name, int)}
-
-
-async def change_flow(bank: Bank, **values: Any) -> None:
-    """Change the row of the flow by hand."""
-    async with bank.sessions.begin() as session:
-        await session.execute(update(bank.streams.tables.flows).values(values))
-
-
-def is_requested(bank: Bank, count: int) -> Callable[[], Awaitable[bool]]:
-    """Return what asks whether so many readers wait."""
-
-    async def check() -> bool:
-        return bool((await bank.flow_row()).snapshots_requested == count)
-
-    return check
-
-
-async def do_more(bank: Bank) -> None:
-    """Have the flow do some more steps."""
-    await bank.pay(150)
-    await until(partial(is_at_end, bank))
 
 
 async def test_what_is_dropped_is_in_the_snapshot(database: TemporaryDatabase) -> None:
@@ -331,48 +290,6 @@ async def test_who_gives_up_behind_the_cut_reads_no_more(
     assert (await bank.flow_row()).kept_by == 0
 
 
-async def test_behind_its_block_nothing_is_read(database: TemporaryDatabase) -> None:
-    """States would be read that nobody keeps."""
-    bank = await started_bank(database)
-    async with PipelineManager(bank.sessions, bank.streams.pipelines()):
-        async with bank.flow.snapshot(bank.sessions, timeout=LONG_S) as frozen:
-            pass
-        with pytest.raises(StoreClosedError) as caught:
-            await read(frozen)
-    assert caught.value.version == frozen.step
-
-
-async def test_what_has_no_states_is_refused(database: TemporaryDatabase) -> None:
-    """An audit would find nothing, and report that all is well."""
-    bank = await started_bank(database)
-    async with PipelineManager(bank.sessions, bank.streams.pipelines()):
-        async with bank.flow.snapshot(bank.sessions, timeout=LONG_S) as frozen:
-            with pytest.raises(ConfigurationError, match="none named 'ad'"):
-                frozen.items("ad", int)
-            with pytest.raises(ConfigurationError, match="are int"):
-                frozen.items("add", str)
-            with pytest.raises(ConfigurationError, match="another function"):
-                frozen.items(lookalike())
-        service = Streams(bank.streams.tables.flow_model)
-        service.tables = bank.streams.tables
-        foreign = service.flow("balances", bank.payment)
-        async with foreign.snapshot(bank.sessions, timeout=LONG_S) as seen:
-            assert await read(seen) == bank.paid
-            with pytest.raises(ConfigurationError, match="pass the type"):
-                seen.items("add")
-    with pytest.raises(PipelineError, match="no row yet"):
-        await service.flow("unknown", bank.payment).snapshot(bank.sessions).__aenter__()
-
-
-def lookalike() -> Any:
-    """Return a function that is named as a handler is."""
-
-    def add(step: StepContext, key: str, state: int | None, events: list[Paid]) -> int:
-        return 1
-
-    return add
-
-
 @EACH
 async def test_a_lagging_shard_stops_at_the_snapshot(
     database: TemporaryDatabase, steps: int
@@ -402,27 +319,3 @@ async def test_a_lagging_shard_stops_at_the_snapshot(
         assert sum(expected.values()) < sum(bank.paid.values())
         assert await read(frozen) == expected
         await block.__aexit__(None, None, None)
-
-
-async def test_folds_are_refused(database: TemporaryDatabase) -> None:
-    """Rows of the host would be missing, since there is no second version of them."""
-    books = await open_books(database)
-    bare = books.streams.flow("bare", Payment)
-
-    @bare.by_key()
-    def look(step: StepContext, key: str, state: None, events: list[Any]) -> None:
-        return None
-
-    async with PipelineManager(database.session_factory, books.streams.pipelines()):
-        for flow, name, match in ((books.flow, "add", "is a fold"), (bare, "look", "keeps no")):
-            await until(partial(has_row, database, flow, books.streams))
-            async with flow.snapshot(database.session_factory, timeout=LONG_S) as frozen:
-                with pytest.raises(ConfigurationError, match=match):
-                    frozen.items(name)
-
-
-async def has_row(database: TemporaryDatabase, flow: Any, streams: Streams) -> bool:
-    """Whether a flow has its row."""
-    table = streams.tables.flows
-    async with database.session_factory() as session:
-        return await session.scalar(select(table.c.id).where(table.c.name == flow.name)) is not None
