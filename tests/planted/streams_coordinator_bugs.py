@@ -75,7 +75,7 @@ EXPIRY_BUGS = (
     Bug(
         "a log knows the flows of this process alone",
         "streams/coordinating/needs.py",
-        "first_needed_position",
+        "needed_positions",
         "if source not in upto:",
         "if source not in upto or flow_id == 7:",
         (f"{EXPIRY}::test_a_flow_that_is_not_declared_here_counts",),

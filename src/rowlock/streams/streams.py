@@ -13,8 +13,10 @@ from rowlock.streams.coordinating.coordinator import CoordinatorPipeline
 from rowlock.streams.cutting.plan import Checkpoint
 from rowlock.streams.flow import StreamFlow
 from rowlock.streams.inputs.event_log import KEEP_DEFAULT, EventLog
+from rowlock.streams.inputs.output_source import OutputSource
 from rowlock.streams.inputs.source import Source
 from rowlock.streams.inputs.table_source import event_table
+from rowlock.streams.outputs.output import Output
 from rowlock.streams.program import FlowProgram
 from rowlock.streams.settings import FlowKeywords, flow_settings
 from rowlock.streams.shards.layout import DynamicShards, check_number
@@ -79,7 +81,7 @@ class Streams:
     def flow(
         self,
         name: str,
-        *sources: Source[E] | type[E],
+        *sources: Source[E] | Output[E] | type[E],
         shards: int | DynamicShards = SHARDS_DEFAULT,
         checkpoint: Checkpoint = EVERY_STEP,
         start: Literal["first", "now"] = "first",
@@ -115,7 +117,7 @@ class Streams:
         declared = FlowProgram(
             name,
             version,
-            _sources_of(name, sources),
+            _sources_of(name, sources, self.tables),
             stages=(),
             exchanges=(),
             outputs={},
@@ -148,18 +150,34 @@ class Streams:
         ]
 
 
-def _sources_of(flow: str, sources: Sequence[Any]) -> dict[str, Source[Any]]:
+def _sources_of(flow: str, sources: Sequence[Any], tables: StreamTables) -> dict[str, Source[Any]]:
     found: dict[str, Source[Any]] = {}
-    for source in map(_source_of, sources):
+    for source in (_source_of(one, tables) for one in sources):
         if source.name in found:
             raise ConfigurationError(f"two sources of the flow {flow!r} are named {source.name!r}")
         found[source.name] = source
     return found
 
 
-def _source_of(source: Any) -> Source[Any]:
+def _source_of(source: Any, tables: StreamTables) -> Source[Any]:
     if isinstance(source, Source):
         return source
+    if isinstance(source, Output):
+        return _output_source(source, tables)
     if isinstance(source, type):
         return event_table(source)
     raise ConfigurationError(f"{source!r:.100} is no source of a flow")
+
+
+def _output_source(output: Output[Any], tables: StreamTables) -> OutputSource[Any]:
+    name = f"{output.flow}/{output.name}"
+    if not output.is_kept:
+        raise ConfigurationError(
+            f"results of {name} are rows of the host, and are not kept by step: read their table as"
+            " a stream (EventColumns, or TableSource)"
+        )
+    if output.tables is not tables:
+        raise ConfigurationError(
+            f"{name} is an output of other streams: a flow and what it reads are in one metadata"
+        )
+    return OutputSource(output)

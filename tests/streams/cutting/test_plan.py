@@ -68,11 +68,15 @@ def test_first_cut() -> None:
         (SourceView("a", 10, 8, (9, 10)), 10, 0),
         (SourceView("a", 10, 20, (9, 10, 11), has_more=True), 11, 1),
         (SourceView("a", 10, 20, (9, 10), has_more=True), 10, 0),
+        (SourceView("a", 10, 20, (11, 11, 12, 12), has_more=True), 11, 2),
+        (SourceView("a", 10, 20, (11, 11, 11, 11), has_more=True), 11, 4),
+        (SourceView("a", 10, 20, (11, 12, 12, 14)), 12, 3),
     ],
 )
 def test_reach(source: SourceView, upto: int, rows: int) -> None:
     """A row above the mark would be cut while another is still to appear below it, a step would be
-    longer than it may, or a stale look would cut the same rows again.
+    longer than it may, or a stale look would cut the same rows again. A position that several rows
+    have would be divided.
     """
     found = made(replace(FLOW, checkpoint_requested=True), [source], step_rows_max=3)
     assert (found.upto, found.rows) == ({"a": upto}, rows)

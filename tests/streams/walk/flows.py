@@ -46,7 +46,8 @@ class Bank:
 
     def pipeline(self) -> FlowPipeline:
         """Return a new pipeline over the shards."""
-        (found,) = [one for one in self.streams.pipelines() if isinstance(one, FlowPipeline)]
+        pipelines = self.streams.pipelines(self.flow)
+        (found,) = [one for one in pipelines if isinstance(one, FlowPipeline)]
         return found
 
     async def pay(self, payments: int, *, accounts: int = 30, per_commit: int = 60) -> None:

@@ -125,4 +125,6 @@ class FlowLooker:
             seen = await self._watches[name].look(connection, recorded=upto)
         except RowlockError as error:
             return SourceLook(name, upto, upto, upto, error=error.message)
-        return SourceLook(name, upto, seen.newest, seen.mark, seen.held_back_by)
+        return SourceLook(
+            name, upto, seen.newest, seen.mark, seen.held_back_by, upstream=seen.upstream
+        )

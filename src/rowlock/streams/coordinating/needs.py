@@ -51,14 +51,24 @@ async def first_needed_position(
     connection: AsyncConnection, tables: StreamTables, source: str
 ) -> int | None:
     """Return the first position of a source that a flow may read again; None if none reads it."""
+    return min((await needed_positions(connection, tables, source)).values(), default=None)
+
+
+async def needed_positions(
+    connection: AsyncConnection, tables: StreamTables, source: str
+) -> dict[str, int]:
+    """Return the first position of a source that each flow which reads it may read again, by the
+    name of the flow.
+    """
     flows, steps = tables.flows.c, tables.steps.c
-    needed = []
-    for flow_id, upto in (await connection.execute(select(flows.id, flows.upto))).all():
+    needed = {}
+    found = select(flows.id, flows.name, flows.upto).order_by(flows.name)
+    for flow_id, name, upto in (await connection.execute(found)).all():
         if source not in upto:
             continue
         first = await first_needed_step(connection, tables, flow_id)
         before = select(steps.upto).where(steps.flow_id == flow_id, steps.step == first - 1)
         reached = await connection.scalar(before)
         # Where that is not known, nothing may go.
-        needed.append(0 if reached is None else reached[source] + 1)
-    return min(needed, default=None)
+        needed[name] = 0 if reached is None else reached[source] + 1
+    return needed

@@ -54,6 +54,7 @@ class SourceLook:
         mark: no row can appear at or below this position any more.
         held_back_by: the transactions for which the mark waits.
         error: why it cannot be read; None: it can.
+        upstream: the flow that the mark of an output waits for, in words; None: it waits for none.
     """
 
     name: str
@@ -62,6 +63,7 @@ class SourceLook:
     mark: int
     held_back_by: tuple[OpenWriter, ...] = ()
     error: str | None = None
+    upstream: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,13 +180,19 @@ def stall_of_cuts(before: FlowLook, now: FlowLook) -> Stall | None:
                 return Stall(StallKind.NO_HOLDER, text)
             text = f"{stream} has rows up to position {source.mark}, and no step is cut for them"
             return Stall(StallKind.NOT_CUT, text)
-        if source.mark <= source.upto and source.held_back_by:
-            who = source.held_back_by[0]
-            more = len(source.held_back_by) - 1
-            others = f" and {more} more" if more else ""
+        who = _holder_of(source)
+        if source.mark <= source.upto and who is not None:
             text = (
                 f"{stream} is complete up to position {source.upto} of {source.newest}: it waits"
-                f" for the transaction of {who}{others}"
+                f" for {who}"
             )
             return Stall(StallKind.HIGH_WATER, text)
     return None
+
+
+def _holder_of(source: SourceLook) -> str | None:
+    """Return what the mark of a source waits for; None: nothing."""
+    if not source.held_back_by:
+        return source.upstream
+    more = len(source.held_back_by) - 1
+    return f"the transaction of {source.held_back_by[0]}" + (f" and {more} more" if more else "")

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from sqlalchemy import ScalarSelect, and_, bindparam, func, select
@@ -122,10 +123,16 @@ class KnownFlow:
     """
 
     def __init__(
-        self, tables: StreamTables, flow_id: int, newest: Sequence[ScalarSelect[Any]] = ()
+        self,
+        tables: StreamTables,
+        flow_id: int,
+        newest: Sequence[ScalarSelect[Any]] = (),
+        *,
+        rows_per_position: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
         self.facts: FlowFacts | None = None
         self.moment: Moment | None = None
+        self._rows_per_position = rows_per_position
         self._id = flow_id
         self._cuts: dict[int, RecordedCut] = {}
         self._newest = [f"newest_{number}" for number, _ in enumerate(newest)]
@@ -176,6 +183,15 @@ class KnownFlow:
         """Forget cuts that no shard here needs any more."""
         for step in [step for step in self._cuts if step < below]:
             del self._cuts[step]
+
+    def weight(self, before: RecordedCut, cut: RecordedCut) -> int:
+        """Return for how many rows a cut counts that follows `before`: about as many as it has, or
+        more.
+        """
+        return sum(
+            (upto - before.upto[name]) * self._rows_per_position.get(name, 1)
+            for name, upto in cut.upto.items()
+        )
 
     def consecutive(self, first: int, most: int) -> list[RecordedCut]:
         """Return the cuts from `first` on without a gap, at most so many."""

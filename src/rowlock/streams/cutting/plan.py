@@ -8,7 +8,7 @@ made; it never goes back and never passes a mark.
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -58,8 +58,9 @@ class SourceView:
         name: of the source, within the flow.
         upto: the position up to which it is cut.
         mark: its high-water mark: no row can appear at or below this position any more.
-        ahead: positions of the next rows, ascending; as many as a step may have are enough. A
-            ``range`` does where each position has a row, or where few are missing.
+        ahead: positions of the next rows, ascending; one more than a step may have are enough. A
+            ``range`` does where each position has a row, or where few are missing; where several
+            rows have one position, it stands there for each of them.
         has_more: there may be rows behind `ahead` and below `mark`.
     """
 
@@ -173,7 +174,7 @@ def plan_cut(
         shards: those that are known here; all that are held, if steps are not to run ahead.
         clock: the time, aware; of the database, so that all replicas have one.
         checkpoint: how often the state is written.
-        step_rows_max: most rows of the step.
+        step_rows_max: most rows of the step, unless one position has more.
         steps_ahead_max: how many steps are cut ahead of the slowest shard.
     """
     if not flow.is_running:
@@ -195,15 +196,28 @@ def _reach(sources: Sequence[SourceView], rows_max: int) -> tuple[dict[str, int]
     """Return how far a step of `rows_max` rows reaches in each source, and how many it has."""
     spans = [_span(source) for source in sources]
     shares = row_shares([end - begin for begin, end in spans], rows_max)
-    upto = {}
+    upto, rows = {}, 0
     for source, (begin, end), share in zip(sources, spans, shares, strict=True):
         is_rest = begin + share == end and (end < len(source.ahead) or not source.has_more)
         if is_rest:
             # Behind its last row there is none up to the mark.
             upto[source.name] = max(source.upto, source.mark)
         else:
-            upto[source.name] = source.ahead[begin + share - 1] if share else source.upto
-    return upto, sum(shares)
+            upto[source.name] = _last_whole(source.ahead, begin, share) if share else source.upto
+        rows += max(share, bisect_right(source.ahead, upto[source.name]) - begin)
+    return upto, rows
+
+
+def _last_whole(ahead: Sequence[int], begin: int, share: int) -> int:
+    """Return the last position all of whose rows are among the `share` rows from `begin` on. Where
+    the first one has more rows than that, it is that one: a position belongs to one step.
+    """
+    end = begin + share
+    last = ahead[end - 1]
+    if end == len(ahead) or ahead[end] != last:
+        return last
+    first = bisect_left(ahead, last)
+    return ahead[first - 1] if first > begin else last
 
 
 def _span(source: SourceView) -> tuple[int, int]:

@@ -38,11 +38,13 @@ class HighWater:
         newest: the last position that was visible; rows above the mark wait for it.
         held_back_by: the transactions that the mark waits for, the one that has been open for
             longest first; empty if it waits for none.
+        upstream: the flow that the mark of an output waits for, in words; None: it waits for none.
     """
 
     mark: int
     newest: int
     held_back_by: tuple[OpenWriter, ...]
+    upstream: str | None = None
 
 
 def newest_of(position: Column[Any], rows: ColumnElement[bool] | None) -> Select[Any]:

@@ -40,11 +40,13 @@ class Source(ABC, Generic[E_co]):
         name: within a flow.
         topic: of hints for new rows.
         decoder: makes events of its rows.
+        rows_per_position: how many rows a position counts for, where steps are put together.
     """
 
     name: str
     topic: str
     decoder: Decoder[E_co]
+    rows_per_position: int = 1
 
     @abstractmethod
     def fingerprint(self) -> str:
@@ -83,8 +85,8 @@ class Source(ABC, Generic[E_co]):
     async def ahead(
         self, connection: AsyncConnection, *, after: int, upto: int, limit: int
     ) -> Sequence[int]:
-        """Return the positions of the next rows, ascending, `limit` at most; joins the caller's
-        transaction.
+        """Return the positions of the next rows, ascending, `limit` at most, and one for each row
+        where several have the same; joins the caller's transaction.
         """
 
     @abstractmethod

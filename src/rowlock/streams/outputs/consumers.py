@@ -42,7 +42,8 @@ POLL_S = 1.0
 DISCARDED = ""
 """The consumer under whose name it is noted up to which step results were discarded."""
 
-_CURSOR = ("flow_id", "output", "consumer", "step", "at")
+CURSOR = ("flow_id", "output", "consumer", "step", "at")
+"""The columns of a cursor."""
 
 
 class ResultsOf(Protocol):
@@ -89,6 +90,11 @@ class StepOutput(Generic[O]):
     rows: Sequence[StreamRow[O]]
     _output: ResultsOf = field(repr=False)
     _consumer: str | None = field(repr=False)
+
+    @property
+    def stream(self) -> str:
+        """The name of its output as a stream."""
+        return f"{self._output.flow}/{self._output.name}"
 
     @property
     def values(self) -> list[O]:
@@ -149,9 +155,9 @@ async def move_cursor(
     connection = await session.connection(bind)
     dialect = BULK.of(connection)
     now = await connection.scalar(select(database_now()))
-    inserted = dialect.insert(cursors, _CURSOR).on_conflict_do_nothing()
+    inserted = dialect.insert(cursors, CURSOR).on_conflict_do_nothing()
     row = (output.flow_id, output.name, consumer, step, now)
-    done = await connection.execute(inserted, dialect.insert_parameters(_CURSOR, [row]))
+    done = await connection.execute(inserted, dialect.insert_parameters(CURSOR, [row]))
     return cast("CursorResult[Any]", done).rowcount > 0
 
 

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from sqlalchemy import CursorResult, delete, func, select
-from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy import ColumnElement, CursorResult, delete, func, select, update
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
 from rowlock.database.binds import bind_of
+from rowlock.database.bulk_dialect import BULK
 from rowlock.execution import execute
+from rowlock.rows.database_time import database_now
 from rowlock.rows.leased_table import LeasedTable
 from rowlock.stream_errors import StillNeeded
-from rowlock.streams.outputs.consumers import DISCARDED, ResultsOf, move_cursor
+from rowlock.streams.coordinating.needs import needed_positions
+from rowlock.streams.outputs.consumers import CURSOR, DISCARDED, ResultsOf, move_cursor
 
 DISCARD_ROWS_MAX = 50_000
 """Most results that are deleted in one transaction, unless one step has more."""
+NONE_DISCARDED = -1
+"""The step before the first one."""
 
 
 async def discard(session: AsyncSession, output: ResultsOf, before: int) -> int:
@@ -25,6 +30,8 @@ async def discard(session: AsyncSession, output: ResultsOf, before: int) -> int:
     """
     tables = output.tables
     bind = {"bind": bind_of(session, LeasedTable.of(tables.flow_model))}
+    # Before anything is read: a flow that is being created may need what no flow has needed so far.
+    await lock_discarding(await session.connection(bind), output)
     await _check(session, output, before, bind=bind)
     rows = tables.outputs
     own = [rows.c.flow_id == output.flow_id, rows.c.output == output.name]
@@ -41,6 +48,37 @@ async def discard(session: AsyncSession, output: ResultsOf, before: int) -> int:
     )
     await move_cursor(session, output, DISCARDED, step=before - 1)
     return cast("CursorResult[Any]", done).rowcount
+
+
+async def lock_discarding(connection: AsyncConnection, output: ResultsOf) -> None:
+    """Have whoever else discards results of the output, or creates a flow over it, wait until the
+    caller's transaction ends.
+    """
+    cursors, dialect = output.tables.cursors, BULK.of(connection)
+    own = _cursor_of(output)
+    # Written, not just locked: a snapshot that is older than the lock is refused then.
+    taken = update(cursors).where(*own).values(step=cursors.c.step)
+    if (await connection.execute(taken)).rowcount:
+        return
+    now = await connection.scalar(select(database_now()))
+    row = (output.flow_id, output.name, DISCARDED, NONE_DISCARDED, now)
+    added = dialect.insert(cursors, CURSOR).on_conflict_do_nothing()
+    await connection.execute(added, dialect.insert_parameters(CURSOR, [row]))
+    await connection.execute(taken)
+
+
+async def last_discarded(connection: AsyncConnection, output: ResultsOf) -> int:
+    """Return the last step whose results were discarded, `NONE_DISCARDED` if there is none; joins
+    the caller's transaction.
+    """
+    found = select(output.tables.cursors.c.step).where(*_cursor_of(output))
+    step: int | None = await connection.scalar(found)
+    return NONE_DISCARDED if step is None else step
+
+
+def _cursor_of(output: ResultsOf) -> tuple[ColumnElement[bool], ...]:
+    c = output.tables.cursors.c
+    return c.flow_id == output.flow_id, c.output == output.name, c.consumer == DISCARDED
 
 
 async def _check(
@@ -69,3 +107,15 @@ async def _check(
     if slowest is not None:
         who = f"the consumer {slowest.consumer!r}"
         raise StillNeeded(source=name, step=slowest.step + 1, by=who)
+    connection = await session.connection(bind)
+    for flow, position in (await needed_positions(connection, tables, name)).items():
+        needed = select(func.min(rows.c.step)).where(
+            rows.c.flow_id == output.flow_id,
+            rows.c.output == output.name,
+            # The position of a result is one more than its step.
+            rows.c.step >= position - 1,
+            rows.c.step < before,
+        )
+        first = await connection.scalar(needed)
+        if first is not None:
+            raise StillNeeded(source=name, step=first, by=f"the flow {flow!r}")

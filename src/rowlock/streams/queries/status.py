@@ -184,7 +184,8 @@ def why_not_done(look: FlowLook, positions: Mapping[str, int]) -> str:
         position = positions.get(source.name, 0)
         if source.upto >= position:
             continue
-        if source.error is None and not source.held_back_by and source.newest < position:
+        is_free = not source.held_back_by and source.upstream is None
+        if source.error is None and is_free and source.newest < position:
             return (
                 f"no row of {source.name} is visible at position {position}: its transaction has"
                 " not committed, or was rolled back"

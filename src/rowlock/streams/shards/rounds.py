@@ -76,7 +76,12 @@ class FlowRounds:
         self._replicas = replicas
         transact = context.transact
         self._known = KnownFlow(
-            program.tables, program.id, [one.newest() for one in program.sources.values()]
+            program.tables,
+            program.id,
+            [one.newest() for one in program.sources.values()],
+            rows_per_position={
+                name: source.rows_per_position for name, source in program.sources.items()
+            },
         )
         self._cutter = Cutter(program, transact)
         self._work = StepWork(program, context.leased, transact)

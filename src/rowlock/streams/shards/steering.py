@@ -29,7 +29,9 @@ from rowlock.streams.shards.steps.steps_of import StepsOf
 STEPS_TOGETHER_MAX = 32
 """Most steps that a lagging shard does in one transaction."""
 ROWS_TOGETHER_MAX = 10_000
-"""So many positions at most are in steps that are done in one transaction, unless it is one."""
+"""So many rows at most, as positions count, are in steps that are done in one transaction, unless
+it is one.
+"""
 
 
 def steered(shard: OwnShard, facts: FlowFacts, *, leaves: bool) -> ShardState:
@@ -133,7 +135,7 @@ def _steps(
     cuts = known.consecutive(at, min(STEPS_TOGETHER_MAX, end - at))
     if before is None or not cuts:
         return []
-    return [StepsOf(list(shards), before, _together(before, cuts), in_memory=in_memory)]
+    return [StepsOf(list(shards), before, _together(known, before, cuts), in_memory=in_memory)]
 
 
 def _end(shard: OwnShard) -> int:
@@ -145,15 +147,17 @@ def _end(shard: OwnShard) -> int:
     return state.end if isinstance(state, Stop) else state.at + STEPS_TOGETHER_MAX
 
 
-def _together(before: RecordedCut, cuts: Sequence[RecordedCut]) -> list[RecordedCut]:
+def _together(
+    known: KnownFlow, before: RecordedCut, cuts: Sequence[RecordedCut]
+) -> list[RecordedCut]:
     """Return the first of `cuts` that are done in one transaction: their states are written once,
     so the step of a snapshot is the last of them.
     """
     taken: list[RecordedCut] = []
-    positions = 0
+    rows = 0
     for earlier, cut in pairwise([before, *cuts]):
-        positions += sum(cut.upto[name] - earlier.upto[name] for name in cut.upto)
-        if taken and (positions > ROWS_TOGETHER_MAX or taken[-1].is_snapshot):
+        rows += known.weight(earlier, cut)
+        if taken and (rows > ROWS_TOGETHER_MAX or taken[-1].is_snapshot):
             break
         taken.append(cut)
     return taken
