@@ -1,0 +1,17 @@
+"""The nursery of replicas of flows, one for each test process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from ...failpoints.survivors import Nursery
+
+
+@pytest.fixture(scope="session")
+def nursery() -> Iterator[Nursery]:
+    """Makes replicas that are processes of their own."""
+    made = Nursery("tests.streams.crashes.stories")
+    yield made
+    made.close()
