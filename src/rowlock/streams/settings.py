@@ -34,7 +34,9 @@ class FlowSettings(BaseModel):
     cached_keys_max: Annotated[int, Field(ge=1, le=KEYS_MAX)] = 100_000
     """States of so many keys are kept in memory between steps, in each replica."""
     dirty_keys_max: Annotated[int, Field(ge=1, le=KEYS_MAX)] = 100_000
-    """With so many states that are not written, a checkpoint is requested."""
+    """With so many states in a replica that are not written, a checkpoint is requested: all shards
+    write theirs with the next step that is cut.
+    """
     poll_interval: _Duration = timedelta(seconds=5)
     """How long a replica rests at most that has nothing to do and hears nothing, before it looks
     for rows and steps. Its rests grow up to that while it finds nothing.

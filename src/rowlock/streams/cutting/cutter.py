@@ -107,7 +107,7 @@ class Cutter:
             step_rows_max=self._program.settings.step_rows_max,
             steps_ahead_max=self._program.settings.steps_ahead_max,
         )
-        # That the snapshot before is kept no longer is seen by a look alone.
+        # A snapshot that waits for an earlier one may be cut with the row of the flow as it is.
         if plan is NoCut.NOTHING_NEW and not facts.snapshot_requested:
             until = overdue_at(flow, self._program.checkpoint)
             marks = [self.marks[name] for name in self._program.sources]

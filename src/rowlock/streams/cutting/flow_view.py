@@ -179,6 +179,18 @@ class KnownFlow:
             snapshot_requested=self.facts.snapshot_requested and not cut.is_snapshot,
         )
 
+    def is_checkpoint_requested(self) -> None:
+        """Note a request that was written here."""
+        assert self.facts is not None
+        self.facts = replace(self.facts, checkpoint_requested=True)
+
+    def has_checkpoint(self, *, first: int) -> bool:
+        """Return whether states will be written soon: with a step from `first` on that is cut, or
+        with the next cut.
+        """
+        is_cut = any(cut.is_checkpoint for step, cut in self._cuts.items() if step >= first)
+        return is_cut or (self.facts is not None and self.facts.checkpoint_requested)
+
     def forget(self, *, below: int) -> None:
         """Forget cuts that no shard here needs any more."""
         for step in [step for step in self._cuts if step < below]:

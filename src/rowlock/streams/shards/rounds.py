@@ -193,10 +193,30 @@ class FlowRounds:
         if done:
             await self._writer.write(done)
             await self._end_steps(done)
+            await self._relieve()
         if has_moved and self._program.has_exchange:
             # There may be messages for others.
             self._context.hinter.hint_fetch(self._program.topic)
         return has_moved or bool(done)
+
+    async def _relieve(self) -> None:
+        """Request a checkpoint if there are too many states here that are not written: all shards
+        write theirs with the next cut.
+        """
+        opened = [shard for shard in self.shards.values() if shard.is_open]
+        first, dirty = lowest(opened), sum(shard.cache.dirty for shard in opened)
+        is_much = dirty >= self._program.settings.dirty_keys_max
+        if first is None or not is_much or self._known.has_checkpoint(first=first):
+            return
+        flows = self._program.tables.flows
+
+        async def request(session: AsyncSession, connection: AsyncConnection) -> None:
+            own = update(flows).where(flows.c.id == self._program.id)
+            await connection.execute(own.values(checkpoint_requested=True))
+
+        await self._context.transact(request, purpose="request a checkpoint")
+        self._known.is_checkpoint_requested()
+        self._context.hinter.hint_fetch(self._program.topic)
 
     def _give_up_waiting(self) -> bool:
         """Have shards that are to leave wait for nobody; return whether there are such.
