@@ -30,7 +30,8 @@ GROUND = frozenset({"containment", "errors", "redaction", "stream_errors"})
 STANDARD_LIBRARY = frozenset(
     {
         *("__future__", "abc", "base64", "bisect", "collections", "dataclasses", "datetime"),
-        *("decimal", "enum", "fractions", "functools", "hashlib", "heapq", "inspect", "itertools"),
+        *("decimal", "enum", "fractions", "functools", "hashlib", "heapq", "inspect"),
+        *("ipaddress", "itertools"),
         *("json", "math", "operator", "random", "re", "types", "typing", "typing_extensions"),
         "uuid",
     }
