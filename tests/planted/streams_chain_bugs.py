@@ -47,7 +47,7 @@ CHAIN_BUGS = (
         "discard",
         "await lock_discarding(await session.connection(bind), output)",
         "pass",
-        (f"{CHAIN}::test_a_flow_is_not_created_while_results_are_discarded",),
+        (f"{CHAIN}::test_results_are_not_discarded_while_a_flow_over_them_is_created",),
     ),
     Bug(
         "a flow over results is created while these are discarded",

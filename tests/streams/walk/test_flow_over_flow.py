@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -17,6 +19,7 @@ from rowlock.errors import ConfigurationError
 from rowlock.stream_errors import PositionsWentBackError, StepExpired, StillNeeded
 from rowlock.streams.computing.batch import EventBatch
 from rowlock.streams.computing.context import StepContext
+from rowlock.streams.creation import ensure_flow
 from rowlock.streams.flow import StreamFlow
 from rowlock.streams.outputs.output import Output
 from rowlock.streams.streams import Streams
@@ -213,6 +216,42 @@ async def test_a_flow_is_not_created_while_results_are_discarded(
         await other.execute(text("SET lock_timeout = '50ms'"))
         with pytest.raises(DBAPIError, match="lock timeout"):
             await source.lock_begin(await other.connection())
+
+
+async def test_results_are_not_discarded_while_a_flow_over_them_is_created(
+    postgresql_database: TemporaryDatabase,
+) -> None:
+    """A new flow would begin with results that were deleted behind its back."""
+    chain = await open_chain(postgresql_database, payments=20)
+    end = (await chain.bank.results())[-1][0] + 1
+
+    async def discard() -> None:
+        async with chain.bank.sessions.begin() as session:
+            await chain.seen.discard(session, end)
+
+    async with chain.bank.sessions() as creating:
+
+        async def transact(work: Any, **_: Any) -> Any:
+            return await work(creating, await creating.connection())
+
+        await ensure_flow(chain.below.program, transact)
+        discarding = asyncio.create_task(discard())
+        await until(partial(is_waiting, chain))
+        await creating.commit()
+    with pytest.raises(StillNeeded, match="the flow 'sums'"):
+        await discarding
+    await chain.run(chain.below)
+    assert await chain.sums() == await chain.expected()
+
+
+async def is_waiting(chain: Chain) -> bool:
+    """Whether a transaction waits for another one."""
+    waits = (
+        "SELECT count(*) FROM pg_stat_activity"
+        " WHERE datname = current_database() AND wait_event_type = 'Lock'"
+    )
+    async with chain.bank.sessions() as session:
+        return bool(await session.scalar(text(waits)))
 
 
 async def test_a_flow_that_starts_now(database: TemporaryDatabase) -> None:
