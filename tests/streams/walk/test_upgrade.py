@@ -41,15 +41,15 @@ async def started(stack: AsyncExitStack, bank: Bank) -> AsyncExitStack:
 
 
 async def is_shared(bank: Bank, replicas: int) -> bool:
-    """Whether so many replicas hold all shards; one that is claimed and not open yet still has the
-    name of the replica before.
+    """Whether so many replicas hold as many shards each; one that is claimed and not open yet still
+    has the name of the replica before.
     """
     found = await holders(bank)
     table = bank.streams.tables.replicas
     async with bank.sessions() as session:
         there = set(await session.scalars(select(table.c.id)))
-    held = set(found.values())
-    return len(found) == 8 and len(held) == replicas and held <= there
+    held = Counter(found.values())
+    return list(held.values()) == [8 // replicas] * replicas and held.keys() <= there
 
 
 async def test_replica_by_replica(database: TemporaryDatabase) -> None:
