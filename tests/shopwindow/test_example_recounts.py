@@ -30,12 +30,43 @@ INVOICES: Spoils = {
     ),
 }
 
+BALANCES: Spoils = {
+    "a payment is missing": lambda part: delete(part.Payment).where(part.Payment.number == "a/0"),
+    "a balance is missing": lambda part: delete(part.Balance).where(part.Balance.account == "a"),
+    "a balance is too much": lambda part: insert(part.Balance).values(account="b", cents=0),
+    "a cent is missing": lambda part: update(part.Balance).values(cents=part.Balance.cents - 1),
+}
+
 
 async def run(database: TemporaryDatabase, *statements: Executable) -> None:
     """Run statements in one transaction."""
     async with database.session_factory.begin() as session:
         for statement in statements:
             await session.execute(statement)
+
+
+@pytest.mark.parametrize("wrong", [None, "a client has read a wrong balance", *BALANCES])
+async def test_balances(
+    database: TemporaryDatabase, monkeypatch: pytest.MonkeyPatch, wrong: str | None
+) -> None:
+    """Example 13 would end well though a balance is not the sum of its payments."""
+    balances, tables = example(13), part("paying.tables")
+    monkeypatch.setattr(balances, "CLIENTS", 1)
+    await database.create_tables(tables.Payment.metadata)
+    amounts = [balances.amount(0, number) for number in range(balances.PAYMENTS)]
+    payments = [
+        {"number": f"a/{number}", "account": "a", "cents": cents}
+        for number, cents in enumerate(amounts)
+    ]
+    await run(
+        database,
+        insert(tables.Payment).values(payments),
+        insert(tables.Balance).values(account="a", cents=sum(amounts)),
+    )
+    if wrong in BALANCES:
+        await run(database, BALANCES[wrong](tables))
+    seen = balances.Counts(wrong=int(wrong is not None and wrong not in BALANCES))
+    assert await balances.recount(database.session_factory, seen) is (wrong is None)
 
 
 @pytest.mark.parametrize("wrong", [None, *INVOICES])
