@@ -62,20 +62,21 @@ def strayed(tree: list[Source]) -> list[str]:
     """Find error classes outside of the tree's file. `testing/` may have its own: they are a
     test's, not a host's. And an outcome that a host may raise is no error.
     """
+    known = parents_of(tree)
     return [
         source.finding(node, f"{node.name} belongs in {ERRORS}")
         for source in tree
         if source.path not in TREE_FILES and source.room != "testing"
         for node, _ in definitions(source)
         if isinstance(node, ast.ClassDef)
-        and any(is_error(last_name(base), tree) for base in node.bases)
+        and any(is_error(last_name(base), known) for base in node.bases)
         and not any(last_name(one) == "raisable" for one in node.decorator_list)
     ]
 
 
-def is_error(name: str, tree: list[Source]) -> bool:
+def is_error(name: str, known: dict[str, list[str]]) -> bool:
     """Whether a name is that of an exception."""
-    return name.endswith(("Error", "Exception", "Exit")) or name in parents_of(tree)
+    return name.endswith(("Error", "Exception", "Exit")) or name in known
 
 
 def unmatched(tree: list[Source], page: str) -> list[str]:
