@@ -81,8 +81,8 @@ FOLD_BUGS = (
         "all columns of a row are written",
         "streams/state/fold_table.py",
         "FoldTable._update",
-        "own = self._model.changed(row.values, row.stored.values)",
-        "own = list(self._model.columns)",
+        "own = self.model.changed(row.values, row.stored.values)",
+        "own = list(self.model.columns)",
         (f"{COLUMNS}::test_a_row_that_the_handler_leaves_is_not_written",),
     ),
     Bug(
@@ -168,8 +168,8 @@ FOLD_BUGS = (
     Bug(
         "rows lag behind their steps",
         "streams/stage.py",
-        "Stages.check_fold",
-        "if self.checkpoint.steps != 1:",
+        "check_fold",
+        "if checkpoint.steps != 1:",
         "if False:",
         (f"{FOLD}::test_what_cannot_be_a_fold",),
     ),

@@ -121,7 +121,7 @@ class StreamStage(Generic[E]):
             ModelError: rows of this model cannot be found by keys of events, or not be written many
                 at once; the text says what to change.
         """
-        self._stages.check_fold()
+        check_fold(self.flow_name, self._stages.checkpoint)
         stage = FoldStage(model, by=by, cache=cache)
 
         def register(call: FoldHandler[M, E]) -> FoldHandler[M, E]:
@@ -246,19 +246,6 @@ class Stages:
             if stage._fold is not None and stage._handler is not None
         }
 
-    def check_fold(self) -> None:
-        """Refuse a fold whose rows would lag behind the steps that they are of.
-
-        Raises:
-            ConfigurationError: states are not written with every step.
-        """
-        if self.checkpoint.steps != 1:
-            raise ConfigurationError(
-                f"the flow {self.flow_name!r} writes its states every {self.checkpoint.steps}"
-                " steps, and rows that are folded into are written with every step: leave out"
-                " checkpoint=..., or keep the state with by_key"
-            )
-
     def complete(self, outputs: Mapping[str, ResultTarget[Any]]) -> tuple[StageHandler, ...]:
         """Return the handlers, each with what it may emit and send to; from now on nothing can be
         added.
@@ -298,6 +285,20 @@ class Stages:
             name = stage.name if isinstance(stage, ExchangeStage) else self.flow_name
             raise ConfigurationError(f"{name!r} has no handler: decorate one with @{name}.by_key")
         return stage._handler
+
+
+def check_fold(flow_name: str, checkpoint: Checkpoint) -> None:
+    """Refuse a fold whose rows would lag behind the steps that they are of.
+
+    Raises:
+        ConfigurationError: states are not written with every step.
+    """
+    if checkpoint.steps != 1:
+        raise ConfigurationError(
+            f"the flow {flow_name!r} writes its states every {checkpoint.steps} steps, and rows"
+            " that are folded into are written with every step: leave out checkpoint=..., or keep"
+            " the state with by_key"
+        )
 
 
 def check_name(name: object, of: str) -> None:

@@ -30,6 +30,7 @@ class FoldTable:
         is_cached: rows are kept in memory between steps, since nobody else writes them.
 
     Attributes:
+        model: as given.
         is_cached: as given.
         topic: of hints that rows were written.
     """
@@ -37,13 +38,13 @@ class FoldTable:
     def __init__(self, model: FoldModel, *, is_cached: bool) -> None:
         self.is_cached = is_cached
         self.topic = model.name
-        self._model = model
+        self.model = model
         columns = tuple(model.columns.values())
         keys = tuple(model.columns[name] for name in model.keys)
         self._table = KeyedTable(model.table, keys, columns)
 
     def __repr__(self) -> str:
-        return f"<FoldTable {self._model.name}>"
+        return f"<FoldTable {self.model.name}>"
 
     async def read(self, connection: AsyncConnection, keys: Iterable[str]) -> dict[str, KeyState]:
         """Return the rows that are there, by the texts of their keys; joins the caller's
@@ -55,11 +56,11 @@ class FoldTable:
         texts = self._texts(keys)
         if not texts:
             return {}
-        names, width = list(self._model.columns), len(self._model.columns)
+        names, width = list(self.model.columns), len(self.model.columns)
         found: dict[str, KeyState] = {}
         for row in await FOLDS.of(connection).read(connection, self._table, list(texts)):
             values = dict(zip(names, row[:width], strict=True))
-            key = tuple(values[name] for name in self._model.keys)
+            key = tuple(values[name] for name in self.model.keys)
             if key not in texts:
                 raise self._mistaken(key)
             stored = StoredRow(values, None if self.is_cached else row[width])
@@ -75,7 +76,7 @@ class FoldTable:
         missing = await self._insert(connection, [row for row in rows if row.stored is None])
         missing += await self._update(connection, [row for row in rows if row.stored is not None])
         if missing:
-            raise RowsChanged(table=self._model.table.fullname, rows=missing)
+            raise RowsChanged(table=self.model.table.fullname, rows=missing)
 
     def is_written(self, cache: StageCache) -> None:
         """Note that the database has all rows of a shard that steps have changed."""
@@ -87,21 +88,21 @@ class FoldTable:
             state.value.stored = StoredRow(state.value.values, None)
 
     def _lacks_some(self, row: FoldedRow) -> bool:
-        return row.stored is None and any(row.values[name] is None for name in self._model.given)
+        return row.stored is None and any(row.values[name] is None for name in self.model.given)
 
     def _texts(self, keys: Iterable[str]) -> dict[tuple[Any, ...], str]:
         """Return the texts of keys by the primary keys of their rows."""
         texts = {}
         for text in keys:
             try:
-                texts[self._model.key_of(self._parts(text))] = text
+                texts[self.model.key_of(self._parts(text))] = text
             except ValueError:
                 # No row has it; and none can be made, which the step will say.
                 continue
         return texts
 
     def _parts(self, text: str) -> Sequence[str]:
-        return (text,) if len(self._model.keys) == 1 else json.loads(text)
+        return (text,) if len(self.model.keys) == 1 else json.loads(text)
 
     async def _insert(self, connection: AsyncConnection, rows: Sequence[FoldedRow]) -> int:
         """Insert new rows, those together that have the same columns; return how many were there
@@ -128,7 +129,7 @@ class FoldTable:
         given = []
         for row in rows:
             assert row.stored is not None
-            own = self._model.changed(row.values, row.stored.values)
+            own = self.model.changed(row.values, row.stored.values)
             if own:
                 changed.update(dict.fromkeys(own))
                 given.append(row)
@@ -143,7 +144,7 @@ class FoldTable:
 
     def _row(self, row: FoldedRow, names: Sequence[str], *, is_marked: bool) -> tuple[Any, ...]:
         assert row.stored is not None
-        key = [row.values[name] for name in self._model.keys]
+        key = [row.values[name] for name in self.model.keys]
         mark = [row.stored.mark] if is_marked else []
         return (*key, *mark, *(row.values[name] for name in names))
 
@@ -151,17 +152,17 @@ class FoldTable:
         """Whether a new row gets `value`, or what the model and the database give where nothing is
         set.
         """
-        return value is not None or self._model.columns[name].type.should_evaluate_none
+        return value is not None or self.model.columns[name].type.should_evaluate_none
 
     def _columns(self, names: Iterable[str]) -> list[str]:
-        columns: Mapping[str, Any] = self._model.columns
+        columns: Mapping[str, Any] = self.model.columns
         return [columns[name].key for name in names]
 
     def _mistaken(self, key: tuple[Any, ...]) -> ModelError:
-        columns = ", ".join(self._model.keys)
+        columns = ", ".join(self.model.keys)
         msg = (
-            f"{self._model.name} cannot be folded into: the database has found the row {key!r:.100}"
+            f"{self.model.name} cannot be folded into: the database has found the row {key!r:.100}"
             f" by another key, so two keys are one row there; give {columns} a type and a collation"
             " that tell them apart"
         )
-        return ModelError(msg, model=self._model.name)
+        return ModelError(msg, model=self.model.name)

@@ -16,6 +16,7 @@ from rowlock.streams.computing.buckets import BucketRange
 from rowlock.streams.outputs.output import Output
 from rowlock.streams.outputs.table_output import TableOutput
 from rowlock.streams.program import FlowProgram
+from rowlock.testing.streams.folded import read_rows
 from rowlock.testing.streams.records import FlowRecord, FlowResult, in_order
 
 __all__ = ["ShardAt", "check_at_one_step", "read_recorded", "read_shards"]
@@ -78,8 +79,9 @@ async def read_recorded(
     next_step = min(shard.step for shard in shards)
     c = program.tables.state.c
     own = select(c.name, c.key, c.value, c.timer_at).where(c.flow_id == program.id)
-    values: dict[str, dict[str, Any]] = {stage.name: {} for stage in program.stages}
-    timers: dict[str, dict[str, Any]] = {stage.name: {} for stage in program.stages}
+    names = [stage.name for stage in program.stages if stage.name not in program.folds]
+    values: dict[str, dict[str, Any]] = {name: {} for name in names}
+    timers: dict[str, dict[str, Any]] = {name: {} for name in names}
     for name, key, value, timer_at in await connection.execute(own):
         if value is not None:
             values[name][key] = value
@@ -100,15 +102,18 @@ async def read_recorded(
         },
         states_of(program, values),
         timers,
+        {name: await read_rows(connection, fold) for name, fold in program.folds.items()},
     )
 
 
 def states_of(
     program: FlowProgram, stored: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, dict[str, Any]]:
-    """Return the states of each stage from what is stored of them."""
+    """Return the states of each stage from what is stored of them; a fold's are rows."""
     found = {}
     for stage in program.stages:
+        if stage.name in program.folds:
+            continue
         own = stored[stage.name]
         values = [] if stage.codec is None else stage.codec.decode_many(list(own.values()))
         found[stage.name] = dict(zip(own, values, strict=True))

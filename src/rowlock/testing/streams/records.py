@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
@@ -46,6 +46,8 @@ class FlowRecord:
             columns.
         states: of each stage, by its name: the state of each key that has one.
         timers: of each stage, by its name: when the timer of each key is due that has one.
+        folds: of each fold, by the name of its handler: rows of the host by their primary keys,
+            each as values by the names of attributes. A key of several columns is a tuple.
     """
 
     next_step: int
@@ -53,6 +55,7 @@ class FlowRecord:
     rows: Mapping[str, Sequence[Mapping[str, Any]]]
     states: Mapping[str, Mapping[str, Any]]
     timers: Mapping[str, Mapping[str, datetime]]
+    folds: Mapping[str, Mapping[Any, Mapping[str, Any]]] = field(default_factory=dict)
 
     def values(self, output: str) -> list[Any]:
         """Return the values of the results of an output, in the order of `results`."""
@@ -61,7 +64,8 @@ class FlowRecord:
     def differences(self, expected: FlowRecord) -> list[str]:
         """Return in what this differs from `expected`, in words; nothing if it does not.
 
-        Of rows of the host, those columns are compared that `expected` has.
+        Of rows of the host, those columns are compared that `expected` has. A reference has of a
+        fold the columns that its handler sets.
         """
         return list(self._differences(expected))
 
@@ -79,6 +83,11 @@ class FlowRecord:
             yield from _by_key(f"states of {name!r}", self.states[name], states)
         for name, timers in expected.timers.items():
             yield from _by_key(f"timers of {name!r}", self.timers[name], timers)
+        for name, folded in expected.folds.items():
+            own_rows = {
+                key: _columns(row, folded.get(key)) for key, row in self.folds[name].items()
+            }
+            yield from _by_key(f"rows of the fold {name!r}", own_rows, folded)
 
 
 def in_order(results: Iterable[FlowResult]) -> list[FlowResult]:
@@ -92,12 +101,16 @@ def _in_words(what: str, own: Sequence[Any], expected: Sequence[Any]) -> Iterato
         yield f"{what} has {_shown(more - less)} too many, and lacks {_shown(less - more)}"
 
 
-def _by_key(what: str, own: Mapping[str, Any], expected: Mapping[str, Any]) -> Iterator[str]:
+def _by_key(what: str, own: Mapping[Any, Any], expected: Mapping[Any, Any]) -> Iterator[str]:
     keys = [key for key in {**own, **expected} if own.get(key) != expected.get(key)]
-    for key in sorted(keys)[:SHOWN_MAX]:
+    for key in sorted(keys, key=str)[:SHOWN_MAX]:
         yield f"{what}: {key!r} has {own.get(key)!r}, not {expected.get(key)!r}"
     if len(keys) > SHOWN_MAX:
         yield f"{what}: {len(keys) - SHOWN_MAX} more keys"
+
+
+def _columns(row: Mapping[str, Any], expected: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    return row if expected is None else {name: row[name] for name in expected}
 
 
 def _shown(found: Counter[Any]) -> str:

@@ -32,6 +32,7 @@ from rowlock.streams.outputs.table_output import DEDUP_KEY, TableOutput
 from rowlock.streams.program import FlowProgram
 from rowlock.streams.shards.layout import even_layout
 from rowlock.streams.shards.steps.step_work import receiving_stages
+from rowlock.testing.streams.folded import ExpectedRows
 from rowlock.testing.streams.recorded import results_of, states_of
 from rowlock.testing.streams.records import FlowRecord
 
@@ -112,6 +113,7 @@ class _Loop:
         self._receiving = receiving_stages(program)
         self._states: dict[str, dict[str, KeyState]] = {one.name: {} for one in program.stages}
         self._kept: dict[str, dict[str, KeyState]] | None = None
+        self._folds = {name: ExpectedRows(fold) for name, fold in program.folds.items()}
         self._results: dict[str, list[tuple[int, str | None, Any]]] = {
             name: [] for name in program.outputs
         }
@@ -165,6 +167,8 @@ class _Loop:
         )
         if not isinstance(done, Computed):
             raise PipelineError(f"the reference of {self._program.name!r} fails: {done.text}")
+        if stage.name in self._folds:
+            self._folds[stage.name].changed(states, done.states)
         known.update(done.states)
         for result in done.results:
             self._results[result.output].append((cut.step, result.key, result.stored))
@@ -177,9 +181,11 @@ class _Loop:
         if self._kept is None:
             self._kept = {name: {} for name in self._states}
         for name, own in self._states.items():
-            here = {key: bucket_of(key) for key in own}
+            fold = self._folds.get(name)
+            bucket = bucket_of if fold is None else fold.bucket_of
+            here = {key: bucket(key) for key in own}
             self._kept[name] |= {
-                key: own[key] for key, bucket in here.items() if any(bucket in r for r in ranges)
+                key: own[key] for key, at in here.items() if any(at in each for each in ranges)
             }
 
     def record(self, next_step: int) -> FlowRecord:
@@ -188,10 +194,15 @@ class _Loop:
         stored = {
             name: {key: state.value for key, state in own.items() if state.value is not None}
             for name, own in states.items()
+            if name not in self._folds
         }
         timers = {
-            name: {key: state.timer_at for key, state in own.items() if state.timer_at is not None}
-            for name, own in states.items()
+            name: {
+                key: state.timer_at
+                for key, state in states[name].items()
+                if state.timer_at is not None
+            }
+            for name in stored
         }
         results = {
             name: [one for one in own if one[0] < next_step] for name, own in self._results.items()
@@ -211,6 +222,7 @@ class _Loop:
             },
             states_of(self._program, stored),
             timers,
+            {name: fold.rows(states[name]) for name, fold in self._folds.items()},
         )
 
 

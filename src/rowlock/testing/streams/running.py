@@ -27,6 +27,7 @@ from rowlock.streams.flow import StreamFlow
 from rowlock.streams.program import FlowProgram
 from rowlock.streams.shards.layout import check_number
 from rowlock.streams.shards.pipeline import FlowPipeline
+from rowlock.streams.stage import check_fold
 from rowlock.testing.stepping import run_until_settled
 from rowlock.testing.streams.recorded import check_at_one_step, read_recorded, read_shards
 from rowlock.testing.streams.records import FlowRecord
@@ -60,6 +61,7 @@ async def run_flow(
 
     Raises:
         PipelineError: a shard was parked; the text says at which step, and why.
+        ConfigurationError: the flow folds, and `checkpoint` is not every step.
         ValueError: the number of shards is no power of two.
     """
     pipeline = flow_pipeline(flow, shards=shards, checkpoint=checkpoint)
@@ -122,6 +124,8 @@ def flow_pipeline(
     if shards is not None:
         program = replace(program, shards=check_number(shards))
     if checkpoint is not None:
+        if program.folds:
+            check_fold(program.name, checkpoint)
         program = replace(program, checkpoint=checkpoint)
     return FlowPipeline(program, **flow.pipeline_settings)
 

@@ -1,0 +1,117 @@
+"""`reference` of flows with further stages, and with folds into tables of the host."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from sqlalchemy import delete, insert, update
+
+from rowlock.errors import ConfigurationError
+from rowlock.streams import Checkpoint, StepContext
+from rowlock.streams.computing.hashing import bucket_of
+from rowlock.streams.shards.layout import even_layout
+from rowlock.testing import TemporaryDatabase
+from rowlock.testing.streams import recorded, reference, run_flow
+from rowlock.testing.streams.reference import read_reference
+
+from ...streams.exchange.ledger import open_ledger
+from ...streams.folds.books import Balance, Labelled, Monthly, Payment, open_books, payments
+
+
+@pytest.mark.parametrize(("steps", "shards"), [(1, 16), (7, 1)])
+async def test_messages_between_stages(
+    database: TemporaryDatabase, steps: int, shards: int
+) -> None:
+    """A flow whose shards send each other messages could not be compared with one loop."""
+    ledger = await open_ledger(database)
+    for _ in range(2):
+        await ledger.transfer_some(120)
+        record = await run_flow(
+            ledger.sessions, ledger.flow, shards=shards, checkpoint=Checkpoint(steps=steps)
+        )
+        assert record.differences(await reference(ledger.sessions, ledger.flow)) == []
+        assert record.differences(await reference(ledger.sessions, ledger.flow, shards=8)) == []
+    assert record.states["post"]
+    assert sum(record.states["post"].values()) == 0
+
+
+async def test_rows_of_a_fold(database: TemporaryDatabase) -> None:
+    """A balance in the host's table could be wrong, or be missing, and no test would fail."""
+    books = await open_books(database)
+    for _ in range(2):
+        await books.pay(payments(100))
+        record = await run_flow(books.sessions, books.flow)
+        expected = await reference(books.sessions, books.flow, shards=16)
+        assert {key: row["cents"] for key, row in expected.folds["add"].items()} == books.paid
+        assert record.differences(expected) == []
+        assert "add" not in record.states
+    await _write(database, update(Balance).values(note="of the host"))
+    assert (await recorded(books.sessions, books.flow)).differences(expected) == []
+    account, other = sorted(books.paid)[:2]
+    await _write(
+        database,
+        update(Balance).where(Balance.account == account).values(cents=-1),
+        delete(Balance).where(Balance.account == other),
+        insert(Balance).values(account="more"),
+    )
+    texts = (await recorded(books.sessions, books.flow)).differences(expected)
+    assert [text.split(" has ")[0] for text in texts] == [
+        f"rows of the fold 'add': {key!r}" for key in (account, other, "more")
+    ]
+
+
+async def test_rows_by_several_columns(database: TemporaryDatabase) -> None:
+    """Of a fold into parts of keys, rows of an earlier step would be looked for elsewhere."""
+    books = await open_books(database, by_default=False)
+
+    @books.flow.fold(Monthly, by=lambda event: (event.account, event.month))
+    def add(step: StepContext, row: Monthly, events: Sequence[Payment]) -> None:
+        row.cents += sum(event.cents for event in events)
+
+    await books.pay(payments(100))
+    record = await run_flow(books.sessions, books.flow)
+    expected = await reference(books.sessions, books.flow, shards=4)
+    assert {key: row["cents"] for key, row in expected.folds["add"].items()} == books.months
+    assert record.differences(expected) == []
+    early, late = even_layout(2)
+    async with database.engine.connect() as connection:
+        half = await read_reference(
+            connection, books.flow.program, versions={early: 0, late: record.next_step}
+        )
+    assert {key[0] for key in half.folds["add"]} == {a for a in books.paid if bucket_of(a) in late}
+
+
+async def test_what_the_database_gives_is_not_compared(database: TemporaryDatabase) -> None:
+    """A fold into a table with a default of the database would never be found right."""
+    books = await open_books(database, by_default=False)
+
+    @books.flow.fold(Labelled)
+    def add(step: StepContext, row: Labelled, events: Sequence[Payment]) -> None:
+        row.cents += sum(event.cents for event in events)
+        if row.account == "a1":
+            row.label = "of the handler"
+
+    await books.pay(payments(60))
+    record = await run_flow(books.sessions, books.flow)
+    expected = await reference(books.sessions, books.flow)
+    assert record.differences(expected) == []
+    assert expected.folds["add"]["a1"]["label"] == "of the handler"
+    assert record.folds["add"]["a2"]["label"] == "of the table"
+    await _write(database, update(Labelled).values(label="lost"))
+    (text,) = (await recorded(books.sessions, books.flow)).differences(expected)
+    assert "'a1'" in text
+
+
+async def test_a_fold_writes_with_every_step(database: TemporaryDatabase) -> None:
+    """A test would run a flow as no host can declare it, and find faults that are none."""
+    books = await open_books(database)
+    with pytest.raises(ConfigurationError, match="every step"):
+        await run_flow(books.sessions, books.flow, checkpoint=Checkpoint(steps=7))
+
+
+async def _write(database: TemporaryDatabase, *statements: Any) -> None:
+    async with database.session_factory.begin() as session:
+        for statement in statements:
+            await session.execute(statement)
