@@ -7,6 +7,7 @@ from bug import Bug
 CANDIDATES = "tests/streams/inputs/test_candidates.py"
 WATER = "tests/streams/inputs/test_high_water.py"
 POSITIONS = "tests/streams/inputs/test_positions.py"
+LATE = "tests/streams/late_commits/test_late_commits.py"
 MARKS = "streams/inputs/candidates.py"
 POSTGRESQL = "streams/dialects/postgresql.py"
 
@@ -20,6 +21,7 @@ CANDIDATE_BUGS = (
         (
             f"{CANDIDATES}::test_a_mark_waits_for_those_who_were_there",
             f"{WATER}::test_a_late_row_is_waited_for",
+            f"{LATE}::test_whatever_is_late_is_read",
         ),
     ),
     Bug(
@@ -72,6 +74,18 @@ LOOK_BUGS = (
         "await dialect.open_writers(connection, table)\n"
         "        newest = await connection.scalar(self._newest) or 0",
         (f"{WATER}::test_those_who_write_are_listed_behind_the_last_position",),
+    ),
+    Bug(
+        "rows are read in the transaction of the look",
+        "streams/cutting/cutter.py",
+        "Cutter._look",
+        "if seen.mark > recorded:",
+        "if seen.mark > recorded:\n"
+        "                from rowlock.streams.queries.step_inputs import ALL_BUCKETS\n"
+        "                await source.read(\n"
+        "                    connection, [ALL_BUCKETS], after=recorded, upto=seen.mark\n"
+        "                )",
+        (f"{LATE}::test_look_and_read_are_two_transactions",),
     ),
     Bug(
         "positions that went back are read on",
@@ -147,7 +161,10 @@ POSITION_BUGS = (
         "_problem_with",
         "one.seqcache > 1",
         "False",
-        (f"{POSITIONS}::test_refused_positions",),
+        (
+            f"{POSITIONS}::test_refused_positions",
+            f"{LATE}::test_a_sequence_with_a_cache_loses_rows",
+        ),
     ),
     Bug(
         "a default that only uses a sequence gives positions",

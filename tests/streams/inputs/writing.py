@@ -5,6 +5,7 @@ way.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from random import Random
 from typing import Any, Final
 
@@ -132,12 +133,18 @@ class Writers:
             await _linger(rng)
 
 
-async def copy(driver_connection: Any, rows: list[tuple[str]]) -> None:
+async def copy(
+    driver_connection: Any,
+    rows: Sequence[tuple[Any, ...]],
+    *,
+    table: str = ROWS.name,
+    columns: Sequence[str] = ("writer",),
+) -> None:
     """Add rows by COPY, whichever driver it is."""
     if hasattr(driver_connection, "copy_records_to_table"):
-        await driver_connection.copy_records_to_table(ROWS.name, records=rows, columns=["writer"])
+        await driver_connection.copy_records_to_table(table, records=rows, columns=columns)
         return
-    statement = f"COPY {ROWS.name} (writer) FROM STDIN"
+    statement = f"COPY {table} ({', '.join(columns)}) FROM STDIN"
     async with driver_connection.cursor() as cursor, cursor.copy(statement) as copying:
         for row in rows:
             await copying.write_row(row)
