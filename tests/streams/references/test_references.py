@@ -1,0 +1,55 @@
+"""Known queries over known rows, each recounted by SQL that knows nothing of the wing: with 1, 2
+and 16 shards, and states that are written with each step or with each third.
+
+Each query runs in each layout on one of the databases, and on both of them. The large form has real
+processes: ``python tests/streams/references --events 200000``.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from rowlock.streams import Checkpoint, Streams
+from rowlock.testing import TemporaryDatabase
+from rowlock.testing.streams import run_flow
+
+from .nexmark import Base, auction_site
+from .queries import QUERIES
+from .reference import add, chunks
+from .windows import TUMBLE_MS
+
+EVENTS = 600
+SETTINGS: dict[str, Any] = {"step_rows_max": 100, "poll_interval": 0.05}
+LAYOUTS = {1: 3, 2: 1, 16: 3}
+"""After how many steps states are written, by the number of shards."""
+
+
+@pytest.mark.parametrize("shards", LAYOUTS)
+async def test_queries_of_nexmark(
+    database_with_clock: TemporaryDatabase, database_name: str, shards: int
+) -> None:
+    """A query would have results too many, too few or others, in one of the layouts."""
+    database, sessions = database_with_clock, database_with_clock.session_factory
+    streams = Streams(Base)
+    await database.create_tables(Base.metadata)
+    half = (list(LAYOUTS).index(shards) + (database_name == "sqlite")) % 2
+    options = {**SETTINGS, "shards": shards, "checkpoint": Checkpoint(steps=LAYOUTS[shards])}
+    references = [declare(streams, **options) for declare in QUERIES[half::2]]
+    facts = list(auction_site(EVENTS, seed=4, gap_ms=100))
+    for part in chunks(facts, EVENTS // 2):
+        for number, some in enumerate(chunks(part, EVENTS // 10)):
+            await add(sessions, some, number)
+        for reference in references:
+            await run_flow(sessions, reference.flow)
+        # Windows by the time of the steps are closed by it, and by no event.
+        database.clock.advance(timedelta(milliseconds=TUMBLE_MS))
+    for reference in references:
+        await run_flow(sessions, reference.flow)
+    for reference in references:
+        missing, surplus, count = await reference.difference(sessions)
+        assert not missing, reference
+        assert not surplus, reference
+        assert count > 1, reference
