@@ -21,7 +21,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from rowlock.streams import EventColumns
 
-from .reference import Fact
+from .reference import Fact, Supply
 
 GROUP: Final = 50
 PERSONS: Final = 1
@@ -40,6 +40,8 @@ PRICE_MAX: Final = 300
 LATE_MS: Final = 3_000
 """An event arrives at most so long after others that happened later."""
 START_MS: Final = 10_000
+GAP_MS: Final = 100
+SEED: Final = 4
 
 
 class Base(DeclarativeBase):
@@ -80,12 +82,12 @@ class Bid(EventColumns, Base):
     at_ms: Mapped[int]
 
 
-def auction_site(events: int, *, seed: int, gap_ms: int) -> Iterator[Fact]:
-    """Yield events in the order in which they arrive, one each `gap_ms`."""
-    rng = Random(seed)
+def auction_site(events: int) -> Iterator[Fact]:
+    """Yield events in the order in which they arrive, one each `GAP_MS`."""
+    rng = Random(SEED)
     for number in range(events):
         group, place = divmod(number, GROUP)
-        at_ms = START_MS + number * gap_ms - rng.choice((0, 0, rng.randrange(LATE_MS)))
+        at_ms = START_MS + number * GAP_MS - rng.choice((0, 0, rng.randrange(LATE_MS)))
         persons = group + 1
         auctions = group * AUCTIONS + min(max(place - PERSONS + 1, 1), AUCTIONS)
         if place < PERSONS:
@@ -130,3 +132,6 @@ def _one_of(rng: Random, count: int) -> int:
     if rng.random() < 0.5:
         return (count - 1) // HOT_EACH * HOT_EACH
     return count - 1 - rng.randrange(min(count, ACTIVE))
+
+
+AUCTION_SITE: Final = Supply("auction site", auction_site)

@@ -29,7 +29,7 @@ from rowlock.streams import (
 )
 
 from . import recounts
-from .nexmark import Auction, Base, Bid, Person
+from .nexmark import AUCTION_SITE, Auction, Base, Bid, Person
 from .reference import Reference, by_sql, emitted
 from .windows import (
     TUMBLE_MS,
@@ -80,7 +80,7 @@ def currency(streams: Streams, **settings: Any) -> Reference:
             step.emit(euros, {**values, "at_ms": at_ms})
 
     found = by_sql("SELECT auction, bidder, euros, at_ms FROM euro_bids")
-    return Reference("1", flow, found, by_sql(recounts.CURRENCY))
+    return Reference(flow, AUCTION_SITE, found, by_sql(recounts.CURRENCY))
 
 
 class Selected(NamedTuple):
@@ -101,7 +101,7 @@ def selection(streams: Streams, **settings: Any) -> Reference:
             for bid in bids:
                 step.emit(selected, Selected(bid.auction, bid.price))
 
-    return Reference("2", flow, emitted(selected), by_sql(recounts.selection(SKIP)))
+    return Reference(flow, AUCTION_SITE, emitted(selected), by_sql(recounts.selection(SKIP)))
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,7 @@ def local_items(streams: Streams, **settings: Any) -> Reference:
         return replace(now, waiting=[])
 
     found = by_sql("SELECT name, city, state, auction FROM local_items")
-    return Reference("3", flow, found, by_sql(recounts.LOCAL_ITEMS))
+    return Reference(flow, AUCTION_SITE, found, by_sql(recounts.LOCAL_ITEMS))
 
 
 @dataclass(frozen=True)
@@ -195,7 +195,7 @@ def hot_items(streams: Streams, **settings: Any) -> Reference:
                 step.emit(hot, HotItem(int(end), auction, bids))
         return FORGET
 
-    return Reference("5", flow, emitted(hot), by_sql(recounts.HOT_ITEMS))
+    return Reference(flow, AUCTION_SITE, emitted(hot), by_sql(recounts.HOT_ITEMS))
 
 
 class Offer(NamedTuple):
@@ -253,7 +253,7 @@ def highest_bids(streams: Streams, **settings: Any) -> Reference:
             step.emit(highest, offer)
         return FORGET
 
-    return Reference("7", flow, emitted(highest), by_sql(recounts.HIGHEST_BIDS))
+    return Reference(flow, AUCTION_SITE, emitted(highest), by_sql(recounts.HIGHEST_BIDS))
 
 
 @dataclass(frozen=True)
@@ -303,7 +303,7 @@ def new_sellers(streams: Streams, **settings: Any) -> Reference:
             step.emit(reported, NewSeller(int(person), str(now.name), now.begin_ms))
         return replace(now, opened_ms=sorted(opened), is_reported=now.is_reported or is_new)
 
-    return Reference("8", flow, emitted(reported), by_sql(recounts.NEW_SELLERS))
+    return Reference(flow, AUCTION_SITE, emitted(reported), by_sql(recounts.NEW_SELLERS))
 
 
 class Activity(NamedTuple):
@@ -333,10 +333,17 @@ def activity(streams: Streams, **settings: Any) -> Reference:
         step.set_timer(datetime.fromtimestamp((begin + TUMBLE_MS) / 1_000, UTC))
         return Activity(int(bidder), begin, len(bids) + (known.bids if known else 0))
 
-    return Reference("12", flow, emitted(ended), recounts.activity_of(flow, streams))
+    return Reference(
+        flow, AUCTION_SITE, emitted(ended), recounts.activity_of(flow, streams), has_timers=True
+    )
 
 
-QUERIES: Final[tuple[Callable[..., Reference], ...]] = (
-    *(currency, selection, local_items, hot_items),
-    *(highest_bids, new_sellers, activity),
-)
+QUERIES: Final[dict[str, Callable[..., Reference]]] = {
+    "1": currency,
+    "2": selection,
+    "3": local_items,
+    "5": hot_items,
+    "7": highest_bids,
+    "8": new_sellers,
+    "12": activity,
+}

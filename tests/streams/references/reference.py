@@ -33,31 +33,7 @@ class Fact(NamedTuple):
     values: Mapping[str, Any]
 
 
-@dataclass(frozen=True)
-class Reference:
-    """A known query.
-
-    Attributes:
-        name: of the query.
-        flow: which answers it.
-        found: returns the answer of the flow.
-        recount: returns the answer of code that knows nothing of the wing.
-    """
-
-    name: str
-    flow: StreamFlow[Any]
-    found: Callable[[Sessions], Awaitable[Rows]] = field(repr=False)
-    recount: Callable[[Sessions], Awaitable[Rows]] = field(repr=False)
-
-    async def difference(self, sessions: Sessions) -> tuple[Rows, Rows, int]:
-        """Return what is missing in the answer of the flow, what it has too much, and how many
-        results there should be.
-        """
-        found, expected = await self.found(sessions), await self.recount(sessions)
-        return expected - found, found - expected, expected.total()
-
-
-async def add(sessions: Sessions, facts: Iterable[Fact], number: int = 0) -> None:
+async def add(sessions: Sessions, facts: Sequence[Fact], number: int) -> None:
     """Add facts in one transaction, those of each table in their order."""
     by_model: dict[type[Any], list[Mapping[str, Any]]] = {}
     without = {"bucket": None} if number % WITHOUT_BUCKET == WITHOUT_BUCKET - 1 else {}
@@ -66,6 +42,47 @@ async def add(sessions: Sessions, facts: Iterable[Fact], number: int = 0) -> Non
     async with sessions.begin() as session:
         for model, rows in by_model.items():
             await session.execute(insert(model), rows)
+
+
+@dataclass(frozen=True)
+class Supply:
+    """Events, and the way of adding them.
+
+    Attributes:
+        name: of the supply; references of one name read the same events.
+        events: returns so many, always the same.
+        add: adds some in a transaction, which has a number.
+    """
+
+    name: str
+    events: Callable[[int], Iterable[Any]]
+    add: Callable[[Sessions, Sequence[Any], int], Awaitable[None]] = add
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A known query.
+
+    Attributes:
+        flow: which answers it.
+        supply: what it reads.
+        found: returns the answer of the flow.
+        recount: returns the answer of code that knows nothing of the wing.
+        has_timers: results are emitted by the time of the steps, too.
+    """
+
+    flow: StreamFlow[Any]
+    supply: Supply
+    found: Callable[[Sessions], Awaitable[Rows]] = field(repr=False)
+    recount: Callable[[Sessions], Awaitable[Rows]] = field(repr=False)
+    has_timers: bool = False
+
+    async def difference(self, sessions: Sessions) -> tuple[Rows, Rows, int]:
+        """Return what is missing in the answer of the flow, what it has too much, and how many
+        results there should be.
+        """
+        found, expected = await self.found(sessions), await self.recount(sessions)
+        return expected - found, found - expected, expected.total()
 
 
 def by_sql(statement: str) -> Callable[[Sessions], Awaitable[Rows]]:
@@ -90,6 +107,18 @@ def emitted(output: Output[Any]) -> Callable[[Sessions], Awaitable[Rows]]:
     return read
 
 
-def chunks(facts: Sequence[Fact], size: int) -> list[Sequence[Fact]]:
-    """Return the facts in groups of so many."""
-    return [facts[begin : begin + size] for begin in range(0, len(facts), size)]
+def last_of_keys(output: Output[int]) -> Callable[[Sessions], Awaitable[Rows]]:
+    """Return what reads the last result of each key."""
+
+    async def read(sessions: Sessions) -> Rows:
+        last: dict[str | None, int] = {}
+        async for result in output.consume(sessions, follow=False):
+            last |= {row.key: row.value for row in result.rows}
+        return Counter(last.items())
+
+    return read
+
+
+def chunks(events: Sequence[Any], size: int) -> list[Sequence[Any]]:
+    """Return events in groups of so many."""
+    return [events[begin : begin + size] for begin in range(0, len(events), size)]
