@@ -3,15 +3,15 @@ arrive any more.
 
 The one idea: what all steps so far have read is the same in each layout, so the time up to which
 events are complete is a state like any other. The first stage sends the clock how far its events
-are and which windows they are in; the clock closes the windows that are over. Messages to one key
-come stage by stage, so a window has all its events before it is closed. A timer goes by `step.now`,
-and would close windows of which rows still wait to be read.
+are and which windows they are in; the clock closes those that are over. A window has all its events
+when it is closed, in the same step at the latest. A timer goes by `step.now`, so it would close
+windows of which rows still wait to be read.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Final, TypeVar
 
@@ -29,38 +29,30 @@ P = TypeVar("P")
 
 @dataclass(frozen=True)
 class Progress:
-    """What a shard has read in a step.
+    """What a shard has read in a step, and all shards in all steps.
 
     Attributes:
         newest_ms: the latest time of an event.
-        ends_ms: the ends of the windows that it has events of.
+        ends_ms: the ends of the windows that have events and are not closed.
     """
 
     newest_ms: int
     ends_ms: list[int]
 
 
-@dataclass(frozen=True)
-class OpenWindows:
-    """How far the events are, and the ends of the windows that are not closed."""
-
-    newest_ms: int = 0
-    ends_ms: list[int] = field(default_factory=list)
-
-
 def closed_by(clock: ExchangeStage[Progress], windows: ExchangeStage[P], *, closing: P) -> None:
     """Have `clock` send `closing` to each of `windows` that is over."""
 
-    @clock.by_key(state=OpenWindows)
+    @clock.by_key(state=Progress)
     def close(
-        step: StepContext, key: str, known: OpenWindows | None, progress: list[Progress]
-    ) -> OpenWindows:
-        before = known or OpenWindows()
-        newest = max(before.newest_ms, *(one.newest_ms for one in progress))
-        ends = set(chain(before.ends_ms, *(one.ends_ms for one in progress)))
+        step: StepContext, key: str, known: Progress | None, reports: list[Progress]
+    ) -> Progress:
+        so_far = [*reports, known] if known else reports
+        newest = max(one.newest_ms for one in so_far)
+        ends = set(chain.from_iterable(one.ends_ms for one in so_far))
         over = sorted(end for end in ends if end <= newest - LATE_MS)
         step.send_many(windows, over, [closing] * len(over))
-        return OpenWindows(newest, sorted(ends.difference(over)))
+        return Progress(newest, sorted(ends.difference(over)))
 
 
 def report(
