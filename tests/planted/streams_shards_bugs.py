@@ -6,6 +6,7 @@ from bug import Bug
 
 LAYOUT = "tests/streams/shards/test_layout.py"
 STATES = "tests/streams/shards/test_states.py"
+COMMANDS = "tests/streams/walk/test_commands.py"
 ACTIONS = "tests/streams/shards/test_next_action.py"
 FAILURES = "tests/streams/shards/test_failures.py"
 PLAN = "tests/streams/cutting/test_plan.py"
@@ -58,6 +59,30 @@ STREAMS_SHARDS_BUGS = (
         "max(width, each.width)",
         "each.width",
         (f"{LAYOUT}::test_halving_moves_one_of_each_pair_that_is_apart",),
+    ),
+    Bug(
+        "the outcome of a shard that was joined is written, and found stale",
+        "pipelines/settling/settler.py",
+        "_carried_out",
+        "pending.item.is_deleted",
+        "False",
+        (f"{COMMANDS}::test_shards_are_split_and_joined",),
+    ),
+    Bug(
+        "the outcome of a shard that was joined is written with those of others",
+        "pipelines/settling/settler.py",
+        "settle_later",
+        " and not item.is_deleted",
+        "",
+        (f"{COMMANDS}::test_shards_are_split_and_joined",),
+    ),
+    Bug(
+        "a heartbeat takes a shard that was joined for lost",
+        "streams/shards/resharding.py",
+        "join",
+        "item.is_settling = True",
+        "item.is_settling = False",
+        ("tests/streams/walk/test_joins.py::test_a_heartbeat_behind_a_join",),
     ),
     Bug(
         "siblings of two holders are joined",

@@ -84,6 +84,45 @@ async def test_invoices(database: TemporaryDatabase, wrong: str | None) -> None:
     assert await example(14).recount(database.session_factory) is (wrong is None)
 
 
+SUMS, LETTERS = [0] * 100, ["account-0"]
+FOUND = {f"account-{number}": 600 for number in range(1, 11)} | {"account-0": -6000}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "sums", "found", "letters"),
+    [
+        (None, SUMS, FOUND, LETTERS),
+        ("the sum of a snapshot", [*SUMS, 1], FOUND, LETTERS),
+        ("the number of snapshots", SUMS[1:], FOUND, LETTERS),
+        ("a balance", SUMS, FOUND | {"account-1": 601}, LETTERS),
+        ("an account that is missing", SUMS, dict(list(FOUND.items())[1:]), LETTERS),
+        ("an account that is too much", SUMS, FOUND | {"account-11": 0}, LETTERS),
+        ("a letter that is missing", SUMS, FOUND, []),
+        ("a letter that came twice", SUMS, FOUND, LETTERS * 2),
+    ],
+)
+async def test_ledger(
+    database: TemporaryDatabase,
+    monkeypatch: pytest.MonkeyPatch,
+    wrong: str | None,
+    sums: list[int],
+    found: dict[str, int],
+    letters: list[str],
+) -> None:
+    """Example 15 would end well though a snapshot, a balance or a letter is wrong."""
+    ledger, tables = example(15), part("transferring.tables")
+    monkeypatch.setattr(ledger, "ACCOUNTS", len(FOUND))
+    await database.create_tables(tables.Base.metadata)
+    payments = [
+        {"payer": "account-0", "payee": f"account-{number}", "cents": 600}
+        for number in range(1, 11)
+    ]
+    await run(database, insert(tables.Transfer).values(payments))
+    expected = await ledger.balances_by_sql(database.session_factory)
+    counts = ledger.Counts(transfers=len(payments), sums=sums)
+    assert ledger.recount(counts, found, expected, letters) is (wrong is None)
+
+
 @pytest.mark.parametrize("change", [{}, {"the": -1}, {"the": 1}, {"xyzzy": 1}])
 def test_words(change: dict[str, int]) -> None:
     """Example 16 would end well though a line is not counted, or counted twice."""

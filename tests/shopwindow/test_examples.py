@@ -143,6 +143,15 @@ EXPECTED = {
         "units: 81561 measured, 81561 billed",
         "on no line: 0, too many: 0",
     ],
+    "15_ledger.py": [
+        "replicas: 1, shards: 2, two each",
+        "replicas: 4, shards: 8, two each",
+        "replicas: 2, shards: 4, two each",
+        "... transfers, 40 accounts",
+        "snapshots: ..., with another sum than zero: 0",
+        "balances that are not those of SQL: 0",
+        "overdrawn: 7, letters to their owners: 7",
+    ],
     "16_count_words.py": [
         "killed: a process with ... shards",
         "frozen: a process with ... shards",

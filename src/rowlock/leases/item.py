@@ -114,6 +114,8 @@ class PipelineItem(_Keyed, Generic[ModelT_co]):
         held: related rows that were locked for this item; None as long as there were none.
         stop: given when work on it is to end soon; None as long as work has not begun.
         is_settling: its outcome is on its way; nothing more is locked for it.
+        is_deleted: a transaction of its own work has deleted the row, fenced by its token; its
+            outcome has nothing left to write.
         after_settling: run once, in the background, when its outcome is no longer on its way,
             whatever became of it.
     """
@@ -135,6 +137,7 @@ class PipelineItem(_Keyed, Generic[ModelT_co]):
     held: HeldRows | None = None
     stop: StopSignal | None = field(default=None, repr=False)
     is_settling: bool = False
+    is_deleted: bool = False
     after_settling: Callable[[], Coroutine[Any, Any, None]] | None = field(default=None, repr=False)
     leased: LeasedTable | None = field(default=None, repr=False)
     _row: ModelT_co | None = field(default=None, repr=False)

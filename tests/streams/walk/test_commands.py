@@ -7,11 +7,12 @@ from functools import partial
 import pytest
 from sqlalchemy import update
 
-from rowlock import PipelineManager
+from rowlock import PipelineManager, events
 from rowlock.errors import ConfigurationError, PipelineError
 from rowlock.streams.cutting.plan import Checkpoint
 from rowlock.streams.shards.layout import DynamicShards
 from rowlock.testing import TemporaryDatabase, run_until_settled, stepping
+from tests.host import heard_events
 
 from .flows import add_up, open_bank
 from .waiting import FAST, is_at_end, until
@@ -85,24 +86,30 @@ async def test_a_checkpoint_may_be_asked_for(database: TemporaryDatabase) -> Non
 
 @pytest.mark.parametrize("steps", [1, 1000])
 async def test_shards_are_split_and_joined(database: TemporaryDatabase, steps: int) -> None:
-    """A payment would be lost or counted twice where ranges change."""
+    """A payment would be lost or counted twice where ranges change; or an operator would be warned
+    of each shard that was joined.
+    """
     bank = await open_bank(database, shards=2, checkpoint=Checkpoint(steps=steps), **FAST)
     add_up(bank)
-    async with PipelineManager(bank.sessions, bank.streams.pipelines()):
-        for wanted in (8, 1, 4):
-            await bank.pay(100)
-            await until(partial(is_at_end, bank))
-            async with bank.sessions.begin() as session:
-                await bank.flow.reshard(session, wanted)
-            await bank.pay(100)
+    with heard_events() as heard:
+        async with PipelineManager(bank.sessions, bank.streams.pipelines()):
+            for wanted in (8, 1, 4):
+                await bank.pay(100)
+                await until(partial(is_at_end, bank))
+                async with bank.sessions.begin() as session:
+                    await bank.flow.reshard(session, wanted)
+                await bank.pay(100)
 
-            async def are_so_many(wanted: int = wanted) -> bool:
-                rows = await bank.shards()
-                widths = {row.hi - row.lo for row in rows}
-                return len(rows) == wanted and len(widths) == 1
+                async def are_so_many(wanted: int = wanted) -> bool:
+                    rows = await bank.shards()
+                    widths = {row.hi - row.lo for row in rows}
+                    return len(rows) == wanted and len(widths) == 1
 
-            await until(are_so_many)
-            await until(partial(is_at_end, bank))
+                await until(are_so_many)
+                await until(partial(is_at_end, bank))
+    assert heard.of(events.ItemStale) == heard.of(events.LeaseExpired) == []
+    deleted = [one for one in heard.of(events.ItemApplied) if one.outcome == "Delete"]
+    assert len(deleted) == 7
     assert await bank.balances() == bank.paid
     last = {key: value for _, key, value in await bank.results()}
     assert last == bank.paid

@@ -106,7 +106,7 @@ class Settler(Generic[ModelT]):
             if isinstance(decision, Ended):
                 attempt = self.context.running.get(item.lock_token)
             # Nothing is to be waited for: an item that locks related rows has to stop that first.
-            elif item.held is None:
+            elif item.held is None and not item.is_deleted:
                 item.is_settling = True
                 if self._writer.submit_nowait(PendingOutcome(item, decision), self._done):
                     return
@@ -173,6 +173,8 @@ class Settler(Generic[ModelT]):
         """Write `pending`, again if somebody cancels its settlement meanwhile: its stamps
         tell what the last try has written.
         """
+        if pending.item.is_deleted:
+            return Written.APPLIED
         for _ in range(CANCELLATIONS_MAX):
             try:
                 return await self._writer.write(pending)

@@ -68,7 +68,14 @@ class Resharding:
             shards = self._program.tables.shards
             await connection.execute(delete(shards).where(shards.c.id == upper.item.id))
 
-        return await self._if_held(work, purpose="join two shards")
+        # From its COMMIT on there is no lease that a heartbeat could find.
+        item = upper.item
+        item.is_settling = True
+        try:
+            item.is_deleted = await self._if_held(work, purpose="join two shards")
+        finally:
+            item.is_settling = item.is_deleted
+        return item.is_deleted
 
     async def _if_held(
         self, work: Callable[[AsyncSession, AsyncConnection], Awaitable[None]], *, purpose: str

@@ -1,0 +1,52 @@
+"""The tables of the bank, and the way to them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from sqlalchemy import String
+from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+from rowlock import LockColumns, ScheduleColumns
+from rowlock.dispatch import DispatchColumns, dispatch_indexes
+from rowlock.streams import EventColumns
+
+Sessions = async_sessionmaker[AsyncSession]
+
+
+class Base(DeclarativeBase):
+    """All tables of the bank; those of the streams join them."""
+
+
+class Transfer(EventColumns, Base):
+    """What one account has paid to another one."""
+
+    __tablename__ = "transfers"
+    __stream_key__ = "payer"
+
+    payer: Mapped[str] = mapped_column(String(50))
+    payee: Mapped[str] = mapped_column(String(50))
+    cents: Mapped[int]
+
+
+class Alarm(LockColumns, ScheduleColumns, DispatchColumns, Base):
+    """A letter to the owner of an account that is overdrawn: a row of an outbox."""
+
+    __tablename__ = "alarms"
+    __table_args__ = dispatch_indexes("alarms")
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    account: Mapped[str]
+    cents: Mapped[int]
+
+
+@asynccontextmanager
+async def opened(url: str) -> AsyncIterator[Sessions]:
+    """Open an engine of one's own."""
+    engine = create_async_engine(url)
+    try:
+        yield async_sessionmaker(engine, expire_on_commit=False)
+    finally:
+        await engine.dispose()
