@@ -37,9 +37,9 @@ SNAPSHOTS = 100
 PHASES = ((4, SNAPSHOTS // 2), (2, SNAPSHOTS))
 """So many replicas after the first one, until so many snapshots were taken."""
 WRITERS = 4
-TRANSFERS_MIN = 6_000
+TRANSFERS_MIN = 5_000
 TRANSFERS_PER_COMMIT = 10
-PAUSE_S = 0.1
+PAUSE_S = 0.25
 POLL_S = 0.1
 WAIT_S_MAX = 240.0
 """After so long the example gives up."""

@@ -23,7 +23,7 @@ ledger = streams.flow(
     # Short, so that this example is; a real host leaves these out.
     lock_timeout=6,
     fetch_delays=(0.1,),
-    poll_interval=0.05,
+    poll_interval=0.25,
 )
 postings = ledger.exchange("postings", int)
 alarms = ledger.output("alarms", into=Alarm)
