@@ -63,7 +63,7 @@ STREAMS_SHARDS_BUGS = (
     Bug(
         "the outcome of a shard that was joined is written, and found stale",
         "pipelines/settling/settler.py",
-        "_carried_out",
+        "Settler._carried_out",
         "pending.item.is_deleted",
         "False",
         (f"{COMMANDS}::test_shards_are_split_and_joined",),
@@ -71,7 +71,7 @@ STREAMS_SHARDS_BUGS = (
     Bug(
         "the outcome of a shard that was joined is written with those of others",
         "pipelines/settling/settler.py",
-        "settle_later",
+        "Settler.settle_later",
         " and not item.is_deleted",
         "",
         (f"{COMMANDS}::test_shards_are_split_and_joined",),
@@ -79,7 +79,7 @@ STREAMS_SHARDS_BUGS = (
     Bug(
         "a heartbeat takes a shard that was joined for lost",
         "streams/shards/resharding.py",
-        "join",
+        "Resharding.join",
         "item.is_settling = True",
         "item.is_settling = False",
         ("tests/streams/walk/test_joins.py::test_a_heartbeat_behind_a_join",),
