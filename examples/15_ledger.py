@@ -165,7 +165,7 @@ async def all_sent(sessions: Sessions) -> None:
 
 
 def recount(
-    counts: Counts, found: dict[str, int], expected: dict[str, int], letters: Sequence[str]
+    counts: Counts, *, found: dict[str, int], expected: dict[str, int], letters: Sequence[str]
 ) -> bool:
     """Compare snapshots, balances and letters; return whether all agree."""
     nonzero = sum(map(bool, counts.sums))
@@ -191,7 +191,8 @@ async def run(place: Place) -> bool:
     await all_sent(place.sessions)
     letters = [body.decode() for body in place.owners.objects.values()]
     found = await balances_of_one_step(place.sessions)
-    return recount(counts, found, await balances_by_sql(place.sessions), letters)
+    expected = await balances_by_sql(place.sessions)
+    return recount(counts, found=found, expected=expected, letters=letters)
 
 
 async def main(url: str) -> bool:

@@ -120,7 +120,8 @@ async def test_ledger(
     await run(database, insert(tables.Transfer).values(payments))
     expected = await ledger.balances_by_sql(database.session_factory)
     counts = ledger.Counts(transfers=len(payments), sums=sums)
-    assert ledger.recount(counts, found, expected, letters) is (wrong is None)
+    is_right = ledger.recount(counts, found=found, expected=expected, letters=letters)
+    assert is_right is (wrong is None)
 
 
 @pytest.mark.parametrize("change", [{}, {"the": -1}, {"the": 1}, {"xyzzy": 1}])
