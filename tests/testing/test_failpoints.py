@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 
 import pytest
@@ -82,6 +83,18 @@ async def test_parts_that_are_not_under_test(database: TemporaryDatabase) -> Non
         points.armed = True
         await transact(database)
     assert len(points.passed) == 7
+
+
+async def test_what_others_do_at_the_same_time(database: TemporaryDatabase) -> None:
+    """A boundary would have another number in each run, or be that of another transaction."""
+    await transact(database)
+    with Failpoints(database.engine, armed=False) as points, Failpoints(database.engine) as others:
+        with points.armed_here():
+            own = [asyncio.create_task(transact(database)) for _ in range(2)]
+        await asyncio.gather(*own, *(transact(database) for _ in range(3)))
+        with points.armed_here(), others.armed_here():
+            await transact(database)
+    assert (len(points.passed), len(others.passed)) == (21, 42)
 
 
 async def test_one_inside_another(database: TemporaryDatabase) -> None:

@@ -8,6 +8,9 @@ import pytest
 
 from ...failpoints.survivors import Nursery
 
+pytest.register_assert_rewrite(f"{__package__}.judging", f"{__package__}.matrix")
+"""So that they say what differs."""
+
 
 @pytest.fixture(scope="session")
 def nursery() -> Iterator[Nursery]:

@@ -12,11 +12,11 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from rowlock import LockColumns, ScheduleColumns
 from rowlock.dispatch import DispatchColumns, dispatch_indexes
-from rowlock.streams import EventBatch, EventColumns, StepContext, StreamFlow, Streams
+from rowlock.streams import EventBatch, EventColumns, Output, StepContext, StreamFlow, Streams
 from rowlock.streams.cutting.plan import Checkpoint
 from rowlock.streams.tables import StreamTables
 
-__all__ = ["Alarm", "Balance", "Base", "Click", "Flow", "Invoiced", "Payment"]
+__all__ = ["Alarm", "Balance", "Base", "Click", "Flow", "Frozen", "Invoiced", "Payment", "Told"]
 
 SETTINGS: Final[dict[str, Any]] = {
     "shards": 2,
@@ -73,6 +73,24 @@ class Invoiced(Base):
     cents: Mapped[int]
 
 
+class Told(Base):
+    """What the outside has heard of an alarm."""
+
+    __tablename__ = "told"
+    key: Mapped[str] = mapped_column(String(200), primary_key=True)
+    account: Mapped[str] = mapped_column(String(50))
+    cents: Mapped[int]
+
+
+class Frozen(Base):
+    """What a reader of a snapshot has put down."""
+
+    __tablename__ = "frozen"
+    step: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    account: Mapped[str] = mapped_column(String(50), primary_key=True)
+    cents: Mapped[int]
+
+
 @dataclass(frozen=True)
 class Click:
     """An event of a log."""
@@ -108,6 +126,20 @@ def balances(steps: int = 1, **settings: Any) -> Flow:
         return after
 
     return Flow(streams, flow)
+
+
+def chained() -> Flow:
+    """Return a flow that adds up, by account, the balances that another one has emitted."""
+    first = balances()
+    options = {**SETTINGS, "shards": 4}
+    seen: Output[int] = first.flow.outputs["seen"]
+    flow: StreamFlow[int] = first.streams.flow("sums", seen, **options)
+
+    @flow.by_key(state=int)
+    def add(step: StepContext, key: str, total: int | None, events: list[int]) -> int:
+        return (total or 0) + sum(events)
+
+    return Flow(first.streams, flow)
 
 
 def folded() -> Flow:

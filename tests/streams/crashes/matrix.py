@@ -24,12 +24,14 @@ from ...failpoints.survivors import Nursery
 from ...leases.transactions import checked_out, file_may_be_written
 from .host import SETTINGS, Base
 from .judging import judge
-from .stories import FlowStory
+from .story import FlowStory
 
 ACTS: Final = ("die", "freeze", "lose")
 BOUNDARIES_MAX: Final = 400
-COMES_AFTER: Final = timedelta(seconds=SETTINGS["lock_timeout"] + 1)
+HEIR_AFTER: Final = timedelta(seconds=SETTINGS["lock_timeout"] + 1)
 """How long after the loss of a replica its heir comes: no lease of it is left."""
+SNAPSHOT_KEPT: Final = timedelta(seconds=61)
+"""Then a snapshot is kept no longer, whoever has read it."""
 LOOKS_EVERY_S: Final = 0.002
 LOOKS_MAX: Final = 5000
 
@@ -157,8 +159,11 @@ class Matrix:
 
     async def _finish(self, story: FlowStory) -> None:
         """Be the heir, once no lease of the lost replica is left; judge what it has come to."""
-        self._advance(COMES_AFTER)
+        self._advance(HEIR_AFTER)
         await story.heir(self._database.session_factory, story)
+        if story.afterwards is not None:
+            self._advance(SNAPSHOT_KEPT)
+            await story.afterwards(self._database.session_factory, story)
         await judge(self._database, story)
 
     async def may_be_written(self) -> bool:

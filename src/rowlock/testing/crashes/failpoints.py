@@ -26,7 +26,9 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Final, TypeAlias
@@ -91,6 +93,10 @@ def freeze(boundary: Boundary) -> None:
     os.kill(os.getpid(), signal.SIGSTOP)
 
 
+_ARMED_HERE: ContextVar[frozenset[int]] = ContextVar("armed here", default=frozenset())
+"""Which failpoints count boundaries of this task, by their `id`."""
+
+
 @dataclass(eq=False)
 class Failpoints:
     """Counts the boundaries of an engine, and acts at one of them.
@@ -102,8 +108,8 @@ class Failpoints:
         distinct: whether only those count at which the world has changed: both sides of a COMMIT,
             and the side before everything else. To be dead after one statement is to be dead before
             the next.
-        armed: whether boundaries count; set it to False for the parts of a story that are not under
-            test.
+        armed: whether all boundaries count; set it to False for the parts of a story that are not
+            under test (`armed_here`).
         note: is told of every boundary that counts.
         reached: the boundary at which that was, or None.
         passed: all boundaries that counted so far, in order.
@@ -139,6 +145,17 @@ class Failpoints:
         while self._undo:
             self._undo.pop()()
 
+    @contextmanager
+    def armed_here(self) -> Iterator[None]:
+        """Count what this task does inside of the block, and tasks that it begins there: not the
+        statements of others at the same time.
+        """
+        token = _ARMED_HERE.set(_ARMED_HERE.get() | {id(self)})
+        try:
+            yield
+        finally:
+            _ARMED_HERE.reset(token)
+
     def boundary(self, side: str, statement: str) -> None:
         """Count one boundary, and act if it is the one.
 
@@ -146,7 +163,9 @@ class Failpoints:
             OverflowError: there were `BOUNDARIES_MAX`.
         """
         with self._lock:
-            if not self.armed or (self.distinct and side == AFTER and statement != "COMMIT"):
+            if not (self.armed or id(self) in _ARMED_HERE.get()):
+                return
+            if self.distinct and side == AFTER and statement != "COMMIT":
                 return
             if len(self.passed) >= BOUNDARIES_MAX:
                 raise OverflowError(f"{BOUNDARIES_MAX} boundaries and no end; {statement}")
