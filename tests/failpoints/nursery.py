@@ -120,6 +120,7 @@ def main() -> None:
     module = import_module(sys.argv[1] if sys.argv[1:] else f"{__package__}.stories")
     asyncio.run(warm_up(module))
     default_runtime().close()
+    gc.collect()  # threads of a dispatch pipeline end with it
     while threading.active_count() > 1:  # threads of a graph that have not heard of it yet
         time.sleep(0.001)
     gc.freeze()  # or the first collection of each replica would copy all of these pages

@@ -7,17 +7,19 @@ that lives on.
 from __future__ import annotations
 
 import asyncio
+import re
 import signal
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
 
 from sqlalchemy import delete, text
-from sqlalchemy.ext.asyncio import async_sessionmaker
+from sqlalchemy.ext.asyncio import AsyncEngine, async_sessionmaker
 
 from rowlock.testing import Failpoints, TemporaryDatabase
+from rowlock.testing.crashes.failpoints import Boundary
 
 from ...failpoints.stories import Scene
 from ...failpoints.survivors import Nursery
@@ -34,6 +36,8 @@ SNAPSHOT_KEPT: Final = timedelta(seconds=61)
 """Then a snapshot is kept no longer, whoever has read it."""
 LOOKS_EVERY_S: Final = 0.002
 LOOKS_MAX: Final = 5000
+LISTS: Final = re.compile(r"\((?:\?|\$\d+(?:::\w+)?)(?:, (?:\?|\$\d+(?:::\w+)?))*\)")
+"""Parameters in brackets, of which there is one for each row or key."""
 
 _AT_WORK: Final = text(
     "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
@@ -61,6 +65,25 @@ class Tried:
     answers_lost: int = 0
 
 
+def first_and_last(passed: Sequence[Boundary]) -> set[int]:
+    """Return the numbers of boundaries where a statement is met for the first time or the last.
+
+    However many rows it is about, a statement is the same; a COMMIT is one of what it is behind.
+    """
+    first: dict[tuple[str, str], int] = {}
+    last: dict[tuple[str, str], int] = {}
+    statement = ""
+    for boundary in passed:
+        if boundary.statement in {"BEGIN", "COMMIT", "ROLLBACK"}:
+            key = boundary.side, f"{boundary.statement} behind {statement}"
+        else:
+            statement = LISTS.sub("(...)", boundary.statement)
+            key = boundary.side, statement
+        first.setdefault(key, boundary.number)
+        last[key] = boundary.number
+    return {*first.values(), *last.values()}
+
+
 class Matrix:
     """Tries a story on one database.
 
@@ -76,26 +99,48 @@ class Matrix:
         self._clock = clock
 
     async def sweep(
-        self, story: FlowStory, act: str, boundaries: Iterable[int] = range(BOUNDARIES_MAX)
+        self,
+        story: FlowStory,
+        act: str,
+        boundaries: Iterable[int],
+        *,
+        ends: bool = True,
+        tried: Tried | None = None,
     ) -> Tried:
-        """Try these boundaries in their order, up to the first that there is not; judge after each.
+        """Try these boundaries in their order, and judge after each.
+
+        Args:
+            story: which one.
+            act: what happens.
+            boundaries: by their numbers.
+            ends: with the first one that there is not.
+            tried: what has been tried is added to it.
 
         Raises:
             AssertionError: it makes a difference; or all of them were there, of every boundary.
         """
-        tried = Tried()
+        tried = Tried() if tried is None else tried
         for at in boundaries:
             await self._set_scene(story)
             try:
                 reached = await self._act(story, act, at, tried)
-            except AssertionError as error:
+            except Exception as error:
                 error.add_note(f"{story.name}, {act} at boundary {at}")
                 raise
             tried.boundaries += reached
-            if not reached:
+            if not reached and ends:
                 return tried
         assert tried.boundaries < BOUNDARIES_MAX, f"{story.name} has no end"
         return tried
+
+    async def survey(self, story: FlowStory) -> list[int]:
+        """Return at which boundaries each different statement is, its first time and its last."""
+        await self._set_scene(story)
+        engine = self._database.create_engine()
+        with Failpoints(engine, distinct=True, armed=False) as points:
+            await self._play(story, engine, points)
+        await engine.dispose()
+        return sorted(first_and_last(points.passed))
 
     async def _act(self, story: FlowStory, act: str, at: int, tried: Tried) -> bool:
         if act == "lose":
@@ -127,8 +172,7 @@ class Matrix:
         engine = self._database.create_engine()
         with Failpoints(engine, at=at, distinct=True, armed=False) as points:
             try:
-                sessions = async_sessionmaker(engine, expire_on_commit=False)
-                await story.play(Scene(sessions, points, self._clock.parent))
+                await self._play(story, engine, points)
             except ConnectionResetError:
                 assert points.reached, "somebody else has cut the connection"
         assert checked_out(engine) == 0
@@ -137,6 +181,10 @@ class Matrix:
         await self._finish(story)
         tried.answers_lost += points.reached is not None and points.reached.is_lost_answer
         return points.reached is not None
+
+    async def _play(self, story: FlowStory, engine: AsyncEngine, points: Failpoints) -> None:
+        sessions = async_sessionmaker(engine, expire_on_commit=False)
+        await story.play(Scene(sessions, points, self._clock.parent))
 
     def _replica(self, story: FlowStory, at: int, *, act: str) -> int | None:
         told: Any = story

@@ -96,7 +96,7 @@ async def append(scene: Scene, story: FlowStory) -> None:
     flow = story.flow()
     log = flow.streams.logs["clicks"]
     with scene.armed():
-        async with scene.sessions() as session:
+        async with scene.sessions.begin() as session:
             last = await log.last_seq(session, PRODUCER)
         for seq, events in enumerate(CLICKS):
             if last is None or seq > last:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
+from itertools import count
 from typing import Any
 
 import pytest
+from sqlalchemy.ext.asyncio import async_sessionmaker
 
 from rowlock import PipelineManager
 from rowlock.errors import ConfigurationError
@@ -13,8 +16,9 @@ from rowlock.stream_errors import CursorMoved, StepExpired, StillNeeded
 from rowlock.streams.outputs import consumers, discarding
 from rowlock.streams.outputs.consumers import StepOutput
 from rowlock.streams.outputs.output import Output
-from rowlock.testing import TemporaryDatabase, run_until_settled
+from rowlock.testing import Failpoints, TemporaryDatabase, run_until_settled
 
+from ...leases.transactions import checked_out
 from ..walk.flows import Bank, add_up, open_bank
 from ..walk.test_steps import held, write_of
 from ..walk.waiting import FAST
@@ -38,6 +42,22 @@ def output_of(bank: Bank) -> Output[int]:
 async def read(bank: Bank, **options: Any) -> list[StepOutput[int]]:
     """Read all that is there."""
     return [one async for one in output_of(bank).consume(bank.sessions, follow=False, **options)]
+
+
+async def test_no_connection_is_left_behind(database: TemporaryDatabase) -> None:
+    """Each connection that a consumer loses would be missing from the pool of its host."""
+    bank = await done_bank(database)
+    engine = database.create_engine()
+    sessions = async_sessionmaker(engine)
+    reached = []
+    for at in count():
+        with Failpoints(engine, at=at) as points, suppress(ConnectionResetError):
+            assert [_ async for _ in output_of(bank).consume(sessions, follow=False)]
+        assert checked_out(engine) == 0, points.reached
+        if points.reached is None:
+            break
+        reached.append(points.reached.statement)
+    assert {"BEGIN", "COMMIT"} < set(reached)
 
 
 @pytest.mark.parametrize("rows_max", [1, 20, consumers.ROWS_READ_MAX])

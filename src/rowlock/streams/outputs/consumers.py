@@ -9,18 +9,19 @@ Source: offsets that are committed with the results, as in Kafka's transactions.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from itertools import groupby
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar, cast
 
 from sqlalchemy import CursorResult, func, select, update
-from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionmaker
 
 from rowlock.clock import rest
 from rowlock.database.binds import bind_of
 from rowlock.database.bulk_dialect import BULK
+from rowlock.database.transaction import in_transaction
 from rowlock.errors import ConfigurationError
 from rowlock.execution import execute
 from rowlock.rows.database_time import database_now
@@ -34,9 +35,12 @@ from rowlock.streams.outputs.listening import woken_by
 from rowlock.streams.tables import StreamTables
 
 O = TypeVar("O")  # noqa: E741 - of an output
+T = TypeVar("T")
 
 ROWS_READ_MAX = 10_000
 """Most results that a consumer reads at once; a step that has more is read whole."""
+READ_TIMEOUT = timedelta(seconds=30)
+"""How long that may take."""
 POLL_S = 1.0
 """How long a consumer that has read all waits for a hint before it looks, in seconds."""
 DISCARDED = ""
@@ -189,7 +193,7 @@ class Consumer(Generic[O]):
         self._sessions = sessions
         self._name = name
         self._after = after
-        self._bind = LeasedTable.of(output.tables.flow_model)
+        self._leased = LeasedTable.of(output.tables.flow_model)
         self._woken = asyncio.Event()
 
     def __repr__(self) -> str:
@@ -221,9 +225,12 @@ class Consumer(Generic[O]):
             cursors.c.output == self._output.name,
             cursors.c.consumer.in_(names),
         )
-        async with self._sessions() as session:
-            rows = await execute(session, found, bind_arguments=self._bind_of(session))
-            known: dict[str, int] = {row.consumer: row.step for row in rows}
+
+        async def work(session: AsyncSession, connection: AsyncConnection) -> dict[str, int]:
+            rows = await connection.execute(found)
+            return {row.consumer: row.step for row in rows}
+
+        known = await self._look(work)
         discarded = known.get(DISCARDED, -1)
         after = self._after
         if after is None:
@@ -233,30 +240,37 @@ class Consumer(Generic[O]):
             raise StepExpired(source=name, step=after + 1, first=discarded + 1)
         return after
 
-    def _bind_of(self, session: AsyncSession) -> dict[str, Any]:
-        return {"bind": bind_of(session, self._bind)}
+    async def _look(self, work: Callable[[AsyncSession, AsyncConnection], Awaitable[T]]) -> T:
+        return await in_transaction(
+            self._sessions,
+            self._leased,
+            work,
+            purpose="read results",
+            timeout=READ_TIMEOUT,
+            writes=False,
+        )
 
     async def _read(self, after: int) -> list[StepOutput[O]]:
         """Return the next steps with results, as far as all shards have done them."""
         shards, rows = self._output.tables.shards, self._output.tables.outputs
         frontier = select(func.min(shards.c.step)).where(shards.c.flow_id == self._output.flow_id)
-        async with self._sessions() as session:
-            bind = self._bind_of(session)
+
+        async def work(session: AsyncSession, connection: AsyncConnection) -> Sequence[Any]:
             # First, and then the results: those below it are there and do not change.
-            end = (await execute(session, frontier, bind_arguments=bind)).scalar()
+            end = await connection.scalar(frontier)
             if end is None:
                 return []
             of_steps = self._results().where(rows.c.step > after, rows.c.step < end)
-            limited = of_steps.limit(ROWS_READ_MAX + 1)
-            found = (await execute(session, limited, bind_arguments=bind)).all()
-            if len(found) > ROWS_READ_MAX:
-                last = found[-1].step
-                whole = [row for row in found if row.step < last]
-                if not whole:
-                    one = self._results().where(rows.c.step == last)
-                    whole = list((await execute(session, one, bind_arguments=bind)).all())
-                found = whole
-        return self._steps_of(found)
+            found = (await connection.execute(of_steps.limit(ROWS_READ_MAX + 1))).all()
+            if len(found) <= ROWS_READ_MAX:
+                return found
+            last = found[-1].step
+            whole = [row for row in found if row.step < last]
+            if whole:
+                return whole
+            return (await connection.execute(self._results().where(rows.c.step == last))).all()
+
+        return self._steps_of(await self._look(work))
 
     def _results(self) -> Any:
         rows, steps = self._output.tables.outputs, self._output.tables.steps
