@@ -22,7 +22,7 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from importlib import import_module
 from pathlib import Path
@@ -33,7 +33,7 @@ from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
 
 from rowlock.graph import default_runtime
 from rowlock.testing import DatabaseClock, Failpoints
-from rowlock.testing.crashes.failpoints import die, freeze
+from rowlock.testing.crashes.failpoints import Boundary, die, freeze
 from rowlock.testing.databases.clock import follow_on_sqlite
 from rowlock.testing.databases.temporary import sqlite_database, without_durability
 
@@ -55,6 +55,16 @@ def clock_of(path: str) -> DatabaseClock:
     return DatabaseClock(datetime.fromtimestamp(seconds(), UTC), source=seconds)
 
 
+def act_before(statement: str, act: Callable[[Boundary], None]) -> Callable[[Boundary], None]:
+    """Return what acts before each statement that begins so."""
+
+    def act_there(boundary: Boundary) -> None:
+        if boundary.side == "before" and boundary.statement.startswith(statement):
+            act(boundary)
+
+    return act_there
+
+
 async def play(order: dict[str, Any], stories: Mapping[str, Story]) -> None:
     """Be a replica."""
     url = make_url(order["url"])
@@ -63,8 +73,14 @@ async def play(order: dict[str, Any], stories: Mapping[str, Story]) -> None:
         without_durability(engine)
         follow_on_sqlite(clock_of(order["clock"]), engine)
     sessions = async_sessionmaker(engine, expire_on_commit=False)
+    at, act = order["at"], ACTS[order["act"]]
     with Failpoints(
-        engine, at=order["at"], act=ACTS[order["act"]], distinct=True, armed=False
+        engine,
+        at=at if isinstance(at, int) else None,
+        act=act,
+        note=act_before(at, act) if isinstance(at, str) else None,
+        distinct=True,
+        armed=False,
     ) as points:
         await stories[order["story"]].play(Scene(sessions, points, Path(order["clock"]).parent))
     await engine.dispose()

@@ -71,9 +71,11 @@ class Nursery:
         self._hear()
 
     def replica(
-        self, story: Story, database: TemporaryDatabase, *, at: int, act: str, clock: Path
+        self, story: Story, database: TemporaryDatabase, *, at: int | str, act: str, clock: Path
     ) -> int | None:
-        """Have a replica play `story`; return its exit code, or None if it is frozen now."""
+        """Have a replica play `story`, in which something happens at a boundary, or before a
+        statement that begins so; return its exit code, or None if it is frozen now.
+        """
         url = database.url.render_as_string(hide_password=False)
         return self._say(story=story.name, url=url, at=at, act=act, clock=str(clock))
 

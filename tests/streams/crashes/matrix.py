@@ -65,23 +65,20 @@ class Tried:
     answers_lost: int = 0
 
 
-def first_and_last(passed: Sequence[Boundary]) -> set[int]:
-    """Return the numbers of boundaries where a statement is met for the first time or the last.
+def first_of_each(passed: Sequence[Boundary]) -> list[int]:
+    """Return the numbers of boundaries where a statement is met for the first time.
 
     However many rows it is about, a statement is the same; a COMMIT is one of what it is behind.
     """
     first: dict[tuple[str, str], int] = {}
-    last: dict[tuple[str, str], int] = {}
     statement = ""
     for boundary in passed:
         if boundary.statement in {"BEGIN", "COMMIT", "ROLLBACK"}:
-            key = boundary.side, f"{boundary.statement} behind {statement}"
+            key = f"{boundary.statement} behind {statement}"
         else:
-            statement = LISTS.sub("(...)", boundary.statement)
-            key = boundary.side, statement
-        first.setdefault(key, boundary.number)
-        last[key] = boundary.number
-    return {*first.values(), *last.values()}
+            key = statement = LISTS.sub("(...)", boundary.statement)
+        first.setdefault((boundary.side, key), boundary.number)
+    return sorted(first.values())
 
 
 class Matrix:
@@ -134,13 +131,13 @@ class Matrix:
         return tried
 
     async def survey(self, story: FlowStory) -> list[int]:
-        """Return at which boundaries each different statement is, its first time and its last."""
+        """Return at which boundaries each different statement is met first."""
         await self._set_scene(story)
         engine = self._database.create_engine()
         with Failpoints(engine, distinct=True, armed=False) as points:
             await self._play(story, engine, points)
         await engine.dispose()
-        return sorted(first_and_last(points.passed))
+        return first_of_each(points.passed)
 
     async def _act(self, story: FlowStory, act: str, at: int, tried: Tried) -> bool:
         if act == "lose":
@@ -149,7 +146,12 @@ class Matrix:
             return await self._freeze(story, at, tried)
         return await self._kill(story, at)
 
-    async def _kill(self, story: FlowStory, at: int) -> bool:
+    async def kill_before(self, story: FlowStory) -> bool:
+        """Have a replica die in the middle of what the story is about; return whether it did."""
+        await self._set_scene(story)
+        return await self._kill(story, story.dies_before)
+
+    async def _kill(self, story: FlowStory, at: int | str) -> bool:
         code = self._replica(story, at, act="die")
         assert code in {0, -signal.SIGKILL}, f"the replica ended with {code}"
         await self._wait_for_the_server()
@@ -186,7 +188,7 @@ class Matrix:
         sessions = async_sessionmaker(engine, expire_on_commit=False)
         await story.play(Scene(sessions, points, self._clock.parent))
 
-    def _replica(self, story: FlowStory, at: int, *, act: str) -> int | None:
+    def _replica(self, story: FlowStory, at: int | str, *, act: str) -> int | None:
         told: Any = story
         return self._nursery.replica(told, self._database, at=at, act=act, clock=self._clock)
 

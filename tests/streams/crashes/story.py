@@ -33,6 +33,8 @@ class FlowStory:
         name: for the test's id, and for the table; with the number of steps of a checkpoint where
             both kinds are tried.
         about: what is cut short, for the table.
+        dies_before: the statement, or how it begins, before which a replica dies in each run of the
+            tests: a part is written and a part is not.
         flow: declares the flow.
         play_it: what is done.
         before: what was done before, by a replica that has ended well.
@@ -46,6 +48,7 @@ class FlowStory:
 
     name: str
     about: str
+    dies_before: str
     flow: Callable[[], Flow]
     play_it: Play
     before: Act
