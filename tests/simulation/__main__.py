@@ -3,7 +3,8 @@ happened in each.
 
 ``--of orders`` (whole managers, the bare protocol), ``--of family`` (whole managers that lock each
 other's rows, and services), ``--of crowd`` (many rows at once, far from the database), ``--of
-steps`` (the schedules of single steps); each of these by default.
+flows`` (streams, compared with one loop over their steps), ``--of steps`` (the schedules of single
+steps); each of these by default.
 """
 
 from __future__ import annotations
@@ -24,8 +25,9 @@ from tests.simulation.crowd import Crowd
 from tests.simulation.family import Family
 from tests.simulation.orders import Orders
 from tests.simulation.play import play
+from tests.simulation.streams.flows import Flows
 
-SCENARIOS: Final = {"orders": Orders, "family": Family, "crowd": Crowd}
+SCENARIOS: Final = {"orders": Orders, "family": Family, "crowd": Crowd, "flows": Flows}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

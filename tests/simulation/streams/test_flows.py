@@ -1,0 +1,76 @@
+"""Seeds of flows with everything going wrong: whatever happened, results, states,
+cursors and outboxes are those of one loop over the recorded steps.
+
+``ROWLOCK_SIMULATION_FLOWS`` says how many; ``python tests/simulation --of flows --seeds 10000``
+plays any number of them.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rowlock.testing import Simulation
+from rowlock.testing.streams import FlowRecord
+
+from .flows import Flows
+
+SEEDS = int(os.environ.get("ROWLOCK_SIMULATION_FLOWS", "20"))
+PER_TEST = 5
+COMMAND = "python tests/simulation --of flows --seed {seed} --seeds 1 --story"
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.mark.parametrize("first", range(1, SEEDS + 1, PER_TEST))
+def test_flows(first: int) -> None:
+    """Some fault at some moment would lose an event, count it twice, or leave a flow behind."""
+    with Simulation(Flows, replay=COMMAND) as simulation:
+        seeds = range(first, min(first + PER_TEST, SEEDS + 1))
+        failures = [str(one) for one in simulation.run_all(seeds) if not one.is_good]
+    assert not failures, "\n\n".join(failures)
+
+
+def test_a_seed_gives_the_same_history_in_each_process() -> None:
+    """A failing seed could not be played again."""
+    seeds = (3, 5)
+    with Simulation(Flows) as simulation:
+        here = [simulation.run(seed).fingerprint for seed in (2, *seeds)][1:]
+    code = (
+        "from rowlock.testing import Simulation\n"
+        "from tests.simulation.streams.flows import Flows\n"
+        "with Simulation(Flows) as simulation:\n"
+        f"    print(*(simulation.run(seed).fingerprint for seed in {seeds}))\n"
+    )
+    there = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONHASHSEED": "77"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert there.stdout.split() == here
+
+
+class Wrong(Flows):
+    """Its reference expects one step more than there are."""
+
+    def check(self) -> None:
+        """Fail as if a step had not been done."""
+        records = self.records(self.host.flow)
+        assert records is not None
+        recorded, expected = records
+        more = FlowRecord(expected.next_step + 1, {}, {}, {}, {})
+        assert not recorded.differences(more), recorded.differences(more)[0]
+
+
+def test_a_failure_says_how_to_replay_it() -> None:
+    """Whoever meets a failure would not know where to begin."""
+    with Simulation(Wrong, replay=COMMAND) as simulation:
+        told = str(simulation.run(1))
+    assert "python tests/simulation --of flows --seed 1 --seeds 1 --story" in told
+    assert "steps, not" in told
