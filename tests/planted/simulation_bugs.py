@@ -318,7 +318,7 @@ SIMULATOR_BUGS = (
         "nobody looks whether hints are followed",
         "testing/simulation/run.py",
         "SimulationRun._run",
-        "await look_at_hints(participants.in_service, self.trace,"
+        "await look_at_hints(scenario, participants.in_service, self.trace,"
         " round_trip_s=participants.conditions.round_trip_s)",
         "pass",
         (f"{PATIENCE}::test_who_waits_for_too_long_is_told_soon",),

@@ -163,6 +163,22 @@ SIMULATION_BUGS = (
         (f"{SAME}::test_a_seed_gives_the_same_history_in_each_process",),
     ),
     Bug(
+        "a hint that a shard is free has nothing looked at",
+        "streams/shards/pipeline.py",
+        "FlowPipeline.look_around_soon",
+        'self.looked_around_at = float("-inf")',
+        "pass",
+        (f"{SAME}::test_flows",),
+    ),
+    Bug(
+        "a hint for a flow ends no rest",
+        "streams/shards/runner.py",
+        "FlowRunner.wake_from_anywhere",
+        "self._loop.call_soon_threadsafe(self.wake)",
+        "pass",
+        (f"{SAME}::test_flows",),
+    ),
+    Bug(
         "each replica but one is not asked whether something is left",
         "testing/unsettled.py",
         "all_that_know",

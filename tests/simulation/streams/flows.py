@@ -51,7 +51,6 @@ SETTINGS: Final[dict[str, Any]] = {
     "retry_delay": 0.2,
     "retry_delay_max": 2,
     "orphaned_after": 15,
-    "poll_interval": 1,
     "failures_max": 6,
 }
 
@@ -316,6 +315,7 @@ def drawn_settings(random: Random) -> dict[str, Any]:
         **SETTINGS,
         "shards": shards,
         "checkpoint": Checkpoint(steps, seconds),
+        "poll_interval": random.choice((1, 5)),
         "step_rows_max": random.choice((2, 5, 20)),
         "steps_ahead_max": random.choice((2, 64)),
         "cached_keys_max": random.choice((1, 3, 100)),

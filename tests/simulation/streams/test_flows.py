@@ -19,8 +19,8 @@ from rowlock.testing.streams import FlowRecord
 
 from .flows import Flows
 
-SEEDS = int(os.environ.get("ROWLOCK_SIMULATION_FLOWS", "20"))
-PER_TEST = 5
+SEEDS = int(os.environ.get("ROWLOCK_SIMULATION_FLOWS", "6"))
+PER_TEST = 3
 COMMAND = "python tests/simulation --of flows --seed {seed} --seeds 1 --story"
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -36,7 +36,7 @@ def test_flows(first: int) -> None:
 
 def test_a_seed_gives_the_same_history_in_each_process() -> None:
     """A failing seed could not be played again."""
-    seeds = (3, 5)
+    seeds = (3,)
     with Simulation(Flows) as simulation:
         here = [simulation.run(seed).fingerprint for seed in (2, *seeds)][1:]
     code = (

@@ -54,6 +54,7 @@ class FlowPipeline(Pipeline[Any], reserved=False):
     Attributes:
         program: the flow.
         replicas: those that work on it, as this one sees them.
+        looked_around_at: when this replica last looked who is there, by the monotonic clock.
     """
 
     fetcher_class: ClassVar[type[Fetcher[Any]]] = ShardFetcher
@@ -76,7 +77,7 @@ class FlowPipeline(Pipeline[Any], reserved=False):
         super().__init__(**settings)
         every, self.replicas.present_for = presence(self.settings.lock_timeout)
         self._every_s = every.total_seconds()
-        self._looked_around_at = float("-inf")
+        self.looked_around_at = float("-inf")
         self.replicas.on_change = self.look_around_soon
         self._is_there = False
         self._runner: FlowRunner | None = None
@@ -172,7 +173,7 @@ class FlowPipeline(Pipeline[Any], reserved=False):
 
     def look_around_soon(self) -> None:
         """Look around with the next fetch, which is soon; may be called from any thread."""
-        self._looked_around_at = float("-inf")
+        self.looked_around_at = float("-inf")
         self.hint()
 
     async def look_around(self) -> None:
@@ -186,7 +187,7 @@ class FlowPipeline(Pipeline[Any], reserved=False):
         # As long as nothing changes, its leases say that it is there.
         every_s = self._every_s * (CALM_EVERY if self.has_its_share else 1)
         began_at = monotonic()
-        if began_at < self._looked_around_at + every_s:
+        if began_at < self.looked_around_at + every_s:
             return
         transact = self.runner.context.transact
         is_new = not self._is_there
@@ -201,11 +202,11 @@ class FlowPipeline(Pipeline[Any], reserved=False):
             await self.replicas.look(connection)
 
         before = set(self.replicas.mine)
-        self._looked_around_at = began_at
+        self.looked_around_at = began_at
         try:
             await transact(look, purpose="see which replicas are there")
         except BaseException:
-            self._looked_around_at = float("-inf")
+            self.looked_around_at = float("-inf")
             raise
         if is_new:
             hinter, flows = self.runner.context.hinter, self.program.tables.flow_model

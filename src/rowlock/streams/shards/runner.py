@@ -56,6 +56,7 @@ class FlowRunner:
     Attributes:
         context: of the pipeline whose leases these are.
         shards: that are held here, by the key of the row.
+        rounds: how many were begun.
     """
 
     def __init__(
@@ -69,7 +70,7 @@ class FlowRunner:
         self._woken = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._is_running = False
-        self._looks = 0
+        self.rounds = self._looks = 0
         self._found_nothing = self._waits = self._rests = self._failures_in_a_row = 0
         self._asked: int | None = None
 
@@ -183,6 +184,7 @@ class FlowRunner:
 
     async def _round(self) -> None:
         looks = self._looks
+        self.rounds += 1
         try:
             left = await self._rounds.make()
         except Exception as error:

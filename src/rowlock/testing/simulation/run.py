@@ -162,6 +162,7 @@ class SimulationRun:
         )
         if await self._settle(quiescence):
             await look_at_hints(
+                scenario,
                 participants.in_service,
                 self.trace,
                 round_trip_s=participants.conditions.round_trip_s,

@@ -28,7 +28,7 @@ from sqlalchemy import ColumnElement, Connection, false, select
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 from sqlalchemy.orm import Session
 
-from rowlock import Pipeline
+from rowlock import Pipeline, pipeline_hinter
 from rowlock.testing.simulation.environment.engines import Engines, PooledEngine
 from rowlock.testing.simulation.environment.processes import Process, current_process
 from rowlock.testing.simulation.faults.fault_kinds import Fault
@@ -192,6 +192,18 @@ class Scenario:
         if own is not None:
             return own
         return false() if pipeline.model in self.keeps_leases else pipeline.ready()
+
+    def hint(self, pipeline: Pipeline[Any]) -> None:
+        """Hint a pipeline for which nothing is left; called in the process of its replica, to see
+        whether it looks.
+        """
+        pipeline_hinter.hint_fetch(pipeline.model)
+
+    def looks(self, pipeline: Pipeline[Any]) -> Sequence[float]:
+        """Return figures each of which changes when a pipeline follows a `hint`. By default how
+        often it has fetched.
+        """
+        return (pipeline.statistics().counters["fetches"],)
 
     def always(self) -> None:
         """Assert what must be true after every COMMIT; `world.file` and `world.read` see what is

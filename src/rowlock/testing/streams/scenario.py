@@ -24,9 +24,11 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, false
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from rowlock.hints.hinter import pipeline_hinter
 from rowlock.pipelines.pipeline import Pipeline
 from rowlock.streams.coordinating.coordinator import CoordinatorPipeline
 from rowlock.streams.flow import StreamFlow
+from rowlock.streams.shards.pipeline import FlowPipeline
 from rowlock.testing.simulation.scenario import Scenario, World
 from rowlock.testing.streams.at_once import at_once
 from rowlock.testing.streams.recorded import read_recorded, read_shards
@@ -74,6 +76,23 @@ class FlowScenario(Scenario):
         if isinstance(pipeline, CoordinatorPipeline):
             return false()
         return super().unsettled(pipeline)
+
+    def hint(self, pipeline: Pipeline[Any]) -> None:
+        """Hint a flow twice: there may be shards to claim, and steps to do."""
+        if not isinstance(pipeline, FlowPipeline):
+            super().hint(pipeline)
+            return
+        for topic in (pipeline.program.shards_topic, pipeline.program.topic):
+            pipeline_hinter.hint_fetch(topic)
+
+    def looks(self, pipeline: Pipeline[Any]) -> Sequence[float]:
+        """Return when a flow last looked around, and how many rounds it has made with the shards
+        that it holds. A replica that has its share claims nothing, whatever it is hinted.
+        """
+        if not isinstance(pipeline, FlowPipeline):
+            return super().looks(pipeline)
+        rounds = (pipeline.runner.rounds,) if pipeline.runner.shards else ()
+        return (pipeline.looked_around_at, *rounds)
 
     def check(self) -> None:
         """Compare each flow with its reference, as far as all shards have come.
