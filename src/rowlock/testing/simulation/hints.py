@@ -1,8 +1,8 @@
 """Whether hints are followed: asked once all rows have settled, when every fetcher rests (B6).
 
 The one idea: a fetcher that is hinted looks at once, so its count of fetches moves long before its
-rest is over; scenarios of other work say what moves instead. A rest may end just then by itself, so one look may miss it; there are many replicas,
-pipelines and runs.
+rest is over; scenarios of other work say what moves instead. A rest may end just then by itself, so
+one look may miss it; there are many replicas, pipelines and runs.
 
 Not here: hints that are lost, which cost a fetch delay at most (``liveness.py``).
 """
@@ -36,6 +36,9 @@ async def look_at_hints(
     round_trip_s: float = 0.0,
 ) -> None:
     """Hint each pipeline of `replicas`, and see whether it looks."""
+    within_s = FOLLOWED_WITHIN_S + ROUND_TRIPS_MAX * round_trip_s
+    # What was asked whether something is left may have looked for that.
+    await asyncio.sleep(within_s)
     resting = {
         (replica.process, pipeline): scenario.looks(pipeline)
         for replica in replicas
@@ -44,7 +47,6 @@ async def look_at_hints(
     }
     for process, pipeline in resting:
         process.call(partial(scenario.hint, pipeline))
-    within_s = FOLLOWED_WITHIN_S + ROUND_TRIPS_MAX * round_trip_s
     await asyncio.sleep(within_s)
     for (process, pipeline), before in resting.items():
         # A fetcher that fails rests whoever hints it, or a busy service would hammer an ailing
