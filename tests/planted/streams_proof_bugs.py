@@ -48,8 +48,8 @@ LEASE_BUGS = (
         "an idle flow is asked twice for each answer",
         "streams/shards/runner.py",
         "FlowRunner.has_nothing_left",
-        "self._asked = self._looks",
-        "self._asked = self._looks if asked is None else None",
+        "self._asked = self.wakes",
+        "self._asked = self.wakes if asked is None else None",
         (f"{LEASES}::test_an_idle_flow_has_nothing_left_however_often_it_is_asked",),
     ),
 )
@@ -171,7 +171,7 @@ SIMULATION_BUGS = (
         (f"{SAME}::test_flows",),
     ),
     Bug(
-        "a hint for a flow ends no rest",
+        "a hint for a flow is not heard",
         "streams/shards/runner.py",
         "FlowRunner.wake_from_anywhere",
         "self._loop.call_soon_threadsafe(self.wake)",

@@ -56,7 +56,7 @@ class FlowRunner:
     Attributes:
         context: of the pipeline whose leases these are.
         shards: that are held here, by the key of the row.
-        rounds: how many were begun.
+        wakes: how often it was woken.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class FlowRunner:
         self._woken = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._is_running = False
-        self.rounds = self._looks = 0
+        self.wakes = 0
         self._found_nothing = self._waits = self._rests = self._failures_in_a_row = 0
         self._asked: int | None = None
 
@@ -79,7 +79,7 @@ class FlowRunner:
 
     def wake(self) -> None:
         """Look at once: there may be something to do."""
-        self._looks += 1
+        self.wakes += 1
         self._rounds.is_hinted()
         self._woken.set()
 
@@ -89,7 +89,7 @@ class FlowRunner:
         """
         asked = self._asked
         self.wake()
-        self._asked = self._looks
+        self._asked = self.wakes
         are_on_their_way = len(self.context.queue) + len(self.context.in_progress)
         is_idle = not (self.shards or are_on_their_way)
         return asked is not None and (is_idle or self._found_nothing >= asked)
@@ -183,8 +183,7 @@ class FlowRunner:
             self._loop.call_soon_threadsafe(self.wake)
 
     async def _round(self) -> None:
-        looks = self._looks
-        self.rounds += 1
+        wakes = self.wakes
         try:
             left = await self._rounds.make()
         except Exception as error:
@@ -198,10 +197,10 @@ class FlowRunner:
         self._failures_in_a_row = 0
         self._waits = self._waits + 1 if left is Left.MESSAGES else 0
         if left is Left.NOTHING:
-            self._found_nothing = looks
+            self._found_nothing = wakes
         if left is Left.MORE:
             self._rests = 0
-        elif self._looks == looks:
+        elif self.wakes == wakes:
             self._rests += 1
             await rest(self._woken, self._rest_s())
             self._rounds.look_anew()

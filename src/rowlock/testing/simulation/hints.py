@@ -36,9 +36,6 @@ async def look_at_hints(
     round_trip_s: float = 0.0,
 ) -> None:
     """Hint each pipeline of `replicas`, and see whether it looks."""
-    within_s = FOLLOWED_WITHIN_S + ROUND_TRIPS_MAX * round_trip_s
-    # What was asked whether something is left may have looked for that.
-    await asyncio.sleep(within_s)
     resting = {
         (replica.process, pipeline): scenario.looks(pipeline)
         for replica in replicas
@@ -47,6 +44,7 @@ async def look_at_hints(
     }
     for process, pipeline in resting:
         process.call(partial(scenario.hint, pipeline))
+    within_s = FOLLOWED_WITHIN_S + ROUND_TRIPS_MAX * round_trip_s
     await asyncio.sleep(within_s)
     for (process, pipeline), before in resting.items():
         # A fetcher that fails rests whoever hints it, or a busy service would hammer an ailing

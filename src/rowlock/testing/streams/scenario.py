@@ -86,13 +86,13 @@ class FlowScenario(Scenario):
             pipeline_hinter.hint_fetch(topic)
 
     def looks(self, pipeline: Pipeline[Any]) -> Sequence[float]:
-        """Return when a flow last looked around, and how many rounds it has made with the shards
-        that it holds. A replica that has its share claims nothing, whatever it is hinted.
+        """Return when a flow last looked around, and how often it was woken, if it holds shards. A
+        replica that has its share claims nothing, whatever it is hinted.
         """
         if not isinstance(pipeline, FlowPipeline):
             return super().looks(pipeline)
-        rounds = (pipeline.runner.rounds,) if pipeline.runner.shards else ()
-        return (pipeline.looked_around_at, *rounds)
+        wakes = (pipeline.runner.wakes,) if pipeline.runner.shards else ()
+        return (pipeline.looked_around_at, *wakes)
 
     def check(self) -> None:
         """Compare each flow with its reference, as far as all shards have come.
