@@ -3,7 +3,7 @@ happened in each.
 
 ``--of orders`` (whole managers, the bare protocol), ``--of family`` (whole managers that lock each
 other's rows, and services), ``--of crowd`` (many rows at once, far from the database), ``--of
-flows`` (streams, compared with one loop over their steps), ``--of steps`` (the schedules of single
+flows`` (streams, compared with one loop over their steps; at the end it is told what was reached), ``--of steps`` (the schedules of single
 steps); each of these by default.
 """
 
@@ -13,6 +13,7 @@ import argparse
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -26,6 +27,7 @@ from tests.simulation.family import Family
 from tests.simulation.orders import Orders
 from tests.simulation.play import play
 from tests.simulation.streams.flows import Flows
+from tests.simulation.streams.reached import counted, never_reached, table
 
 SCENARIOS: Final = {"orders": Orders, "family": Family, "crowd": Crowd, "flows": Flows}
 
@@ -52,10 +54,16 @@ def play_of(kind: str, options: argparse.Namespace) -> int:
     if kind == "steps":
         return play_steps(seeds, options)
     command = f"python tests/simulation --of {kind} --seed {{seed}} --seeds 1 --story"
+    counts = Counter[str]()
     with Simulation(SCENARIOS[kind], replay=command) as simulation:
-        return tell(
-            simulation.run_all(seeds), total=len(seeds), first=options.first, story=options.story
-        )
+        reports = counted(simulation.run_all(seeds), counts)
+        failed = tell(reports, total=len(seeds), first=options.first, story=options.story)
+    if kind == "flows":
+        print(f"runs that have reached:\n{table(counts)}")
+        missing = never_reached(counts, runs=len(seeds))
+        print(*(f"no run has reached: {name}" for name in missing), sep="\n")
+        return max(failed, int(bool(missing)))
+    return failed
 
 
 def play_steps(seeds: range, options: argparse.Namespace) -> int:

@@ -20,17 +20,22 @@ from sqlalchemy.exc import DBAPIError
 from rowlock.errors import PipelineError
 from rowlock.stream_errors import CursorMoved
 from rowlock.streams import Appended, Checkpoint, DynamicShards
-from rowlock.streams.computing.buckets import BucketRange, merged
-from rowlock.streams.computing.hashing import BUCKETS
 from rowlock.testing.simulation import World
 from rowlock.testing.streams import FlowRecord, FlowScenario
 
-from .host import Booking, Moved, Payment, Used, declare
-
-SHARDS: Final = (
-    "SELECT lo, hi, step, version, next_step FROM rowlock_stream_shards AS shards"
-    " JOIN rowlock_stream_flows AS flows ON flows.id = flow_id"
+from .further import (
+    SnapshotReader,
+    check_balances,
+    declare_fold,
+    declare_over_results,
+    discard,
+    expire,
+    give,
 )
+from .host import Booking, Moved, Payment, Used, declare
+from .layouts import Layouts, noted_in
+from .reached import REACHED
+
 TROUBLE: Final = (DBAPIError, OSError, TimeoutError)
 """What the database does to a service."""
 RESTS_S: Final = (0, 0.02, 0.3, 1, 3)
@@ -59,12 +64,18 @@ class HostBrokenError(Exception):
     """The code of the host fails, as it may while the faults last."""
 
 
-KEPT: Final = ("rowlock_stream_steps", "rowlock_stream_parts", "rowlock_stream_log")
+KEPT: Final = (
+    "rowlock_stream_steps",
+    "rowlock_stream_parts",
+    "rowlock_stream_log",
+    "rowlock_stream_outputs",
+    "rowlock_stream_exchange",
+)
 """Tables whose rows may expire: what they had is kept beside them, for the comparison."""
 
 
 class Flows(FlowScenario):
-    """One flow over a table and a log."""
+    """A flow over a table and a log, and perhaps one over its results, or one that folds."""
 
     replicas_num = 2
     schema = tuple(
@@ -80,18 +91,29 @@ class Flows(FlowScenario):
     def __init__(self, world: World) -> None:
         """Draw what the flow is like, and what comes."""
         random = world.random
-        self.breaks_often = random.random() < 0.2
+        self.breaks = random.choice((0, 0, 0, 0, 0.1, 0.8))
         self.keeps_long = random.random() < 0.5
         self.host = declare(
             self._break_perhaps,
-            stages=random.choice((1, 1, 2, 3)),
+            stages=random.choice((1, 1, 2, 2, 3)),
             are_batches=[random.random() < 0.3 for _ in range(3)],
             keep=1000.0 if self.keeps_long else 0.3,
             **drawn_settings(random),
         )
-        super().__init__(world, [self.host.flow])
+        own = {**SETTINGS, "keep": 1000.0 if self.keeps_long else 0.3}
+        self.totals = self.balances = None
+        if random.random() < 0.25:
+            self.totals = declare_over_results(self.host, **{**drawn_settings(random), **own})
+        if random.random() < 0.25:
+            every = {"checkpoint": Checkpoint()}
+            self.balances = declare_fold(self.host, **{**drawn_settings(random), **own, **every})
+        further = [one for one in (self.totals, self.balances) if one is not None]
+        super().__init__(world, [self.host.flow, *further])
+        self.snapshots = SnapshotReader(self.host.flow)
+        self.consumers = random.randint(0, 2)
+        self.reached: set[str] = set()
         self.keys = [f"a{number}" for number in range(random.randint(1, 12))]
-        self._done: dict[BucketRange, int] = {}
+        self._layouts = Layouts()
         self.sent: dict[tuple[str, int], list[Used]] = {}
         self.acknowledged: dict[tuple[str, int], Appended] = {}
 
@@ -108,8 +130,11 @@ class Flows(FlowScenario):
         random = self.world.random
         return [
             *[self.send] * random.randint(0, 2),
-            *[self.consume] * random.randint(0, 2),
+            *[self.consume] * self.consumers,
             *[self.command] * random.randint(0, 1),
+            *[self.read_snapshots] * random.choice((0, 0, 1, 2)),
+            *[self.tidy] * random.randint(0, 1),
+            *[self.give] * (self.balances is not None),
             *[self.recover] * 2,
         ]
 
@@ -169,7 +194,8 @@ class Flows(FlowScenario):
 
     async def command(self) -> None:
         """Be a person who wants something of the flow now and then."""
-        random, flow = self.world.random, self.host.flow
+        random = self.world.random
+        flow = random.choice(self.flows)
         shards = random.choice((1, 2, 4, 8))
         commands: list[Callable[[Any], Awaitable[Any]]] = [
             *(flow.pause, flow.resume, flow.stop, flow.start, flow.checkpoint, flow.unpark),
@@ -181,11 +207,42 @@ class Flows(FlowScenario):
             with suppress(*TROUBLE, PipelineError):
                 await self._give(random.choice(commands))
 
+    async def read_snapshots(self) -> None:
+        """Read a snapshot now and then."""
+        random = self.world.random
+        for _ in range(random.randint(1, 2)):
+            await self.sleep(random.choice(RESTS_S))
+            with suppress(*TROUBLE, PipelineError):
+                await self.snapshots.read(self.world.session_factory)
+
+    async def tidy(self) -> None:
+        """Delete results that are read by now, and what expires with them."""
+        random, sessions = self.world.random, self.world.session_factory
+        for _ in range(random.randint(2, 6)):
+            await self.sleep(random.choice(RESTS_S))
+            for output in (self.host.moved, self.host.closed, self.host.summed):
+                # A reader that is about to begin is not known yet.
+                is_read = self.consumers or self.totals is not None
+                if output is not self.host.moved or not is_read:
+                    with suppress(*TROUBLE, PipelineError):
+                        await discard(sessions, output)
+            for flow in self.flows:
+                with suppress(*TROUBLE, PipelineError):
+                    await expire(sessions, flow)
+
+    async def give(self) -> None:
+        """Write rows that a flow folds."""
+        random = self.world.random
+        for _ in range(random.randint(1, 6)):
+            await self.sleep(random.choice(RESTS_S))
+            with suppress(*TROUBLE):
+                await give(self.world.session_factory, random.choice(self.keys), 1000)
+
     async def recover(self) -> None:
-        """Have the flow go on when the faults are over."""
+        """Have the flows go on when the faults are over."""
         while not self.world.is_calm:
             await self.sleep(0.5)
-        for command in (self.host.flow.start, self.host.flow.unpark):
+        for command in [act for flow in self.flows for act in (flow.start, flow.unpark)]:
             with suppress(PipelineError):
                 await self._until_done(lambda command=command: self._give(command))  # type: ignore[misc]
 
@@ -208,7 +265,7 @@ class Flows(FlowScenario):
         return loop.time() > self._ends_at
 
     def _break_perhaps(self, key: str) -> None:
-        if self.breaks_often and not self.world.is_calm and self.world.random.random() < 0.1:
+        if not self.world.is_calm and self.world.random.random() < self.breaks:
             raise HostBrokenError(key)
 
     @contextmanager
@@ -226,19 +283,7 @@ class Flows(FlowScenario):
         """Each bucket is in one shard; no shard goes back, is ahead of the cuts, or has states of
         steps that it has not done.
         """
-        found = self.world.file.execute(SHARDS).fetchall()
-        if not found:
-            return
-        done = {}
-        for lo, hi, step, version, next_step in found:
-            assert version <= step <= next_step, f"{lo}..{hi}: {version}, {step}, {next_step}"
-            done[BucketRange(lo, hi)] = step
-        assert merged(done) == [(0, BUCKETS)], f"buckets are missing: {sorted(done)}"
-        assert sum(each.width for each in done) == BUCKETS, f"buckets are twice: {sorted(done)}"
-        for each, before in self._done.items():
-            now = min(step for other, step in done.items() if each.lo in other or other.lo in each)
-            assert now >= before, f"the shard {each} went back from {before} to {now}"
-        self._done = done
+        self.reached |= self._layouts.look(self.world.file)
 
     def check(self) -> None:
         """Compare everything with one loop over the steps, and with what was sent."""
@@ -251,6 +296,34 @@ class Flows(FlowScenario):
         self._check_bookings(expected)
         self._check_counts(recorded)
         self._check_log()
+        self._check_further()
+        self._note_reached()
+
+    def _check_further(self) -> None:
+        if self.totals is not None:
+            found = self.differences(self.totals)
+            assert not found, f"totals: {'; '.join(found)}"
+        with self.reading() as connection:
+            self.snapshots.check(connection)
+            if self.balances is not None and check_balances(connection, self.balances):
+                self.reached.add("host writes a folded row")
+
+    def _note_reached(self) -> None:
+        """Write down what this run was like."""
+        program = self.host.flow.program
+        is_there = {
+            ("one stage", "two stages", "three stages")[len(program.stages) - 1]: True,
+            "checkpoint every step": program.checkpoint.steps == 1,
+            "checkpoint every 7 steps": program.checkpoint.steps == 7,
+            "dynamic shards": isinstance(program.shards, DynamicShards),
+            "snapshot read": bool(self.snapshots.found),
+            "results consumed": bool(self.world.read(Booking)),
+            "flow over results": self.totals is not None,
+            "fold": self.balances is not None,
+            **noted_in(self.world.file),
+        }
+        for name in sorted({*self.reached, *(name for name, found in is_there.items() if found)}):
+            self.world.note(f"{REACHED}{name}")
 
     def _check_bookings(self, expected: FlowRecord) -> None:
         cursors = self.host.flow.program.tables.cursors
@@ -272,9 +345,12 @@ class Flows(FlowScenario):
         steps, parts, log = tables.steps, tables.parts, tables.log
         below = recorded.next_step
         with self.reading() as connection:
-            state = connection.scalar(select(tables.flows.c.state))
-            upto = connection.scalars(select(steps.c.upto).where(steps.c.step == below - 1)).one()
-            counted = connection.scalar(select(func.sum(parts.c.rows)).where(parts.c.step < below))
+            own = self.host.flow.program.id
+            state = connection.scalar(select(tables.flows.c.state).where(tables.flows.c.id == own))
+            of_last = (steps.c.flow_id == own, steps.c.step == below - 1)
+            upto = connection.scalars(select(steps.c.upto).where(*of_last)).one()
+            of_done = (parts.c.flow_id == own, parts.c.step < below)
+            counted = connection.scalar(select(func.sum(parts.c.rows)).where(*of_done))
             used = connection.scalars(select(log.c.position)).all()
         paid = self.world.read(Payment)
         done = [one for one in paid if one.position <= upto["payments"]]

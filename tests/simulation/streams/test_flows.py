@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -18,9 +19,11 @@ from rowlock.testing import Simulation
 from rowlock.testing.streams import FlowRecord
 
 from .flows import Flows
+from .reached import ENOUGH, NOTED, TOLD, never_reached, table, variants_of
 
 SEEDS = int(os.environ.get("ROWLOCK_SIMULATION_FLOWS", "6"))
 PER_TEST = 3
+STAGES = {"one stage", "two stages", "three stages"}
 COMMAND = "python tests/simulation --of flows --seed {seed} --seeds 1 --story"
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -30,8 +33,17 @@ def test_flows(first: int) -> None:
     """Some fault at some moment would lose an event, count it twice, or leave a flow behind."""
     with Simulation(Flows, replay=COMMAND) as simulation:
         seeds = range(first, min(first + PER_TEST, SEEDS + 1))
-        failures = [str(one) for one in simulation.run_all(seeds) if not one.is_good]
+        reports = list(simulation.run_all(seeds))
+    failures = [str(one) for one in reports if not one.is_good]
     assert not failures, "\n\n".join(failures)
+    assert [len(STAGES & variants_of(one)) for one in reports] == [1] * len(reports)
+
+
+def test_what_no_run_has_reached_is_named() -> None:
+    """Faults and variants that are drawn no more would leave a proof of nothing."""
+    counts = Counter({name: 1 for name in (*NOTED, *TOLD) if name != "split"})
+    assert never_reached(counts, runs=ENOUGH) == ["split"]
+    assert "     0  split" in table(counts)
 
 
 def test_a_seed_gives_the_same_history_in_each_process() -> None:
