@@ -3,8 +3,8 @@ happened in each.
 
 ``--of orders`` (whole managers, the bare protocol), ``--of family`` (whole managers that lock each
 other's rows, and services), ``--of crowd`` (many rows at once, far from the database), ``--of
-flows`` (streams, compared with one loop over their steps; at the end it is told what was reached), ``--of steps`` (the schedules of single
-steps); each of these by default.
+flows`` (streams, compared with one loop over their steps; a table at the end says what they have
+reached), ``--of steps`` (the schedules of single steps); each of these by default.
 """
 
 from __future__ import annotations
