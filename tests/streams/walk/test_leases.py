@@ -97,7 +97,7 @@ async def test_an_idle_flow_has_nothing_left_however_often_it_is_asked(
 async def until_idle(bank: Bank, pipeline: FlowPipeline) -> None:
     """Wait until the loop of a replica rests."""
     runner: Any = pipeline.runner
-    while runner._found_nothing < runner._looks:  # noqa: ASYNC110 - it tells nobody
+    while runner._found_nothing < runner.wakes:  # noqa: ASYNC110 - it tells nobody
         await asyncio.sleep(0)
 
 
