@@ -45,6 +45,14 @@ LEASE_BUGS = (
         (f"{LEASES}::test_a_host_ends_without_its_database",),
     ),
     Bug(
+        "a hint behind the last look is forgotten",
+        "streams/shards/runner.py",
+        "FlowRunner.has_nothing_left",
+        " or self._hinted > asked",
+        "",
+        (f"{LEASES}::test_a_flow_that_is_hinted_behind_its_look_has_something_left",),
+    ),
+    Bug(
         "an idle flow is asked twice for each answer",
         "streams/shards/runner.py",
         "FlowRunner.has_nothing_left",

@@ -38,6 +38,8 @@ LOOK_AGAIN_S = 0.01
 """How long it waits for work without an end that still has something to do, in seconds."""
 LOOKS_MAX = 100_000
 """How often it waits so, all in all."""
+QUIET_PASSES = 2
+"""So often in a row all such work says that it has nothing left."""
 STOP_S_MAX = 30.0
 """How long such work may take to stop before it is cancelled, in seconds."""
 
@@ -143,7 +145,7 @@ async def run_until_settled(
         PipelineError: after `ROUNDS_MAX` rounds in which there was work, or `LOOKS_MAX` looks at
             work without a limit, there was still work.
     """
-    worked = rounds = looks = 0
+    worked = rounds = looks = quiet = 0
     lasting = [one for one in pipelines if one.settings.process_timeout is None]
     brief = [one for one in pipelines if one not in lasting]
     async with AsyncExitStack() as stack:
@@ -160,7 +162,10 @@ async def run_until_settled(
                 continue
             if not works:
                 return worked
-            if any([await _is_left(session_factory, work.pipeline) for work in works]):
+            left = [await _is_left(session_factory, work.pipeline) for work in works]
+            quiet = 0 if any(left) else quiet + 1
+            # One that was asked before another may have got something of it behind that.
+            if quiet < QUIET_PASSES:
                 await asyncio.sleep(LOOK_AGAIN_S)
                 # It takes as long as it takes, which is no round.
                 looks, rounds = looks + 1, rounds - (looks < LOOKS_MAX)

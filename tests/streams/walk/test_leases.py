@@ -4,7 +4,6 @@ nothing is left to do.
 
 from __future__ import annotations
 
-import asyncio
 from functools import partial
 from typing import Any
 
@@ -17,7 +16,7 @@ from rowlock.streams.program import lease_owner
 from rowlock.streams.shards.pipeline import FlowPipeline
 from rowlock.testing import TemporaryDatabase, run_until_settled
 
-from .flows import Bank, add_up, open_bank
+from .flows import add_up, open_bank
 from .waiting import FAST, is_at_end, until
 
 
@@ -90,15 +89,37 @@ async def test_an_idle_flow_has_nothing_left_however_often_it_is_asked(
         await until(is_idle)
         for _ in range(3):
             # So that the look has been made which the last question asked for.
-            await until_idle(bank, pipeline)
+            await until_idle(pipeline)
             assert has_nothing_left()
 
 
-async def until_idle(bank: Bank, pipeline: FlowPipeline) -> None:
+async def test_a_flow_that_is_hinted_behind_its_look_has_something_left(
+    database: TemporaryDatabase,
+) -> None:
+    """A test of a flow over the results of another one would end before these are read, if they
+    come while the first flow is asked.
+    """
+    bank = await open_bank(database, poll_interval=1000, **FAST)
+    add_up(bank)
+    (pipeline, _) = bank.streams.pipelines()
+    assert isinstance(pipeline, FlowPipeline)
+    async with PipelineManager(bank.sessions, [pipeline]):
+        await bank.pay(50)
+        await until(partial(is_at_end, bank))
+        for _ in range(2):
+            pipeline.runner.has_nothing_left()
+            await until_idle(pipeline)
+        pipeline.runner.wake()
+        assert not pipeline.runner.has_nothing_left()
+
+
+async def until_idle(pipeline: FlowPipeline) -> None:
     """Wait until the loop of a replica rests."""
-    runner: Any = pipeline.runner
-    while runner._found_nothing < runner.wakes:  # noqa: ASYNC110 - it tells nobody
-        await asyncio.sleep(0)
+
+    async def is_idle() -> bool:
+        return pipeline.runner.is_idle
+
+    await until(is_idle)
 
 
 async def test_two_flows_settle(database: TemporaryDatabase) -> None:

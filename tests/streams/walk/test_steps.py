@@ -21,6 +21,7 @@ from rowlock.streams.cutting.cutter import Cutter
 from rowlock.streams.cutting.flow_view import KnownFlow
 from rowlock.streams.cutting.plan import Checkpoint, Cut
 from rowlock.streams.outputs.output import ResultRow
+from rowlock.streams.shards.pipeline import FlowPipeline
 from rowlock.streams.state.store import StateWrite
 from rowlock.testing import TemporaryDatabase, run_until_settled, stepping
 
@@ -68,7 +69,9 @@ async def write_of(bank: Bank, item: PipelineItem[Any]) -> StepWrite:
 @asynccontextmanager
 async def held(bank: Bank) -> AsyncIterator[tuple[list[PipelineItem[Any]], Committer]]:
     """Give the shards of a new flow, claimed, and what commits steps of them."""
-    pipeline = bank.pipeline()
+    # Nothing renews these leases, however slow the machine is.
+    settings = {**bank.flow.pipeline_settings, "lock_timeout": 3600}
+    pipeline = FlowPipeline(bank.flow.program, **settings)
     async with stepping(bank.sessions, pipeline) as steps:
         items = await steps.fetch_once()
         context = steps.run.context

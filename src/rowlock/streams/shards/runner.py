@@ -70,7 +70,7 @@ class FlowRunner:
         self._woken = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._is_running = False
-        self.wakes = 0
+        self.wakes = self._hinted = 0
         self._found_nothing = self._waits = self._rests = self._failures_in_a_row = 0
         self._asked: int | None = None
 
@@ -79,20 +79,31 @@ class FlowRunner:
 
     def wake(self) -> None:
         """Look at once: there may be something to do."""
+        self._look()
+        self._hinted = self.wakes
+
+    def _look(self) -> None:
         self.wakes += 1
         self._rounds.is_hinted()
         self._woken.set()
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether a look that began after it was woken last found nothing to do."""
+        return self._found_nothing >= self.wakes
+
     def has_nothing_left(self) -> bool:
         """Return whether there was nothing to do at a look that began after this was asked the
-        last time; and look again, for the next time.
+        last time, and no hint has come since then; and look again, for the next time.
         """
         asked = self._asked
-        self.wake()
+        self._look()
         self._asked = self.wakes
+        if asked is None or self._hinted > asked:
+            # What this replica found nothing of may have come behind its look.
+            return False
         are_on_their_way = len(self.context.queue) + len(self.context.in_progress)
-        is_idle = not (self.shards or are_on_their_way)
-        return asked is not None and (is_idle or self._found_nothing >= asked)
+        return not (self.shards or are_on_their_way) or self._found_nothing >= asked
 
     async def hold(self, item: PipelineItem[Any]) -> Outcome:
         """Do the steps of a shard until it is to be released; return the outcome of its lease."""
