@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from itertools import accumulate
@@ -28,7 +28,7 @@ from sqlalchemy.ext.asyncio import (
 from sqlalchemy.orm import DeclarativeBase
 
 from rowlock import PipelineManager
-from rowlock.streams import EventLog, Output, StepContext, StreamFlow, Streams
+from rowlock.streams import EventBatch, EventLog, Output, StepContext, StreamFlow, Streams
 
 LOOKS_EVERY_S = 0.001
 APPENDED_AT_ONCE = 10_000
@@ -80,6 +80,7 @@ class EventHost:
         *,
         empty: bool = True,
         emits: bool = False,
+        exchanges: bool = False,
         state_chars: int = 0,
         **options: Any,
     ) -> AsyncIterator[EventHost]:
@@ -89,6 +90,7 @@ class EventHost:
             place: where.
             empty: whether they are made.
             emits: whether each new balance is a result.
+            exchanges: balances are kept in a second stage, by keys of other shards.
             state_chars: states are texts of this length instead of balances.
             options: of the flow.
         """
@@ -100,7 +102,9 @@ class EventHost:
         sessions = async_sessionmaker(engine, expire_on_commit=False)
         host = cls(engine, sessions, streams, log, flow)
         host.balances = flow.output("seen", int) if emits else None
-        if state_chars:
+        if exchanges:
+            host.add_second_stage()
+        elif state_chars:
             host.state_chars = state_chars
             flow.by_key(state=str)(host.grow)
         else:
@@ -125,6 +129,22 @@ class EventHost:
         if self.balances is not None:
             step.emit(self.balances, after)
         return after
+
+    def add_second_stage(self) -> None:
+        """Have each payment sent to the shard that keeps the balance of its account, which is
+        another one as a rule.
+        """
+        moves = self.flow.exchange("moves", int)
+
+        @self.flow.batch()
+        def send(step: StepContext, batch: EventBatch[Payment], _: Mapping[str, None]) -> None:
+            keys = [account[::-1] for account in batch.column("account")]
+            step.send_many(moves, keys, batch.column("cents"))
+
+        @moves.by_key(state=int)
+        def add_moves(step: StepContext, account: str, cents: int | None, some: list[int]) -> int:
+            self.seen += len(some)
+            return (cents or 0) + sum(some)
 
     def grow(
         self, step: StepContext, account: str, before: str | None, payments: list[Payment]

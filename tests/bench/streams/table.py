@@ -5,6 +5,7 @@ from __future__ import annotations
 from measure import POSTGRESQL, Measure
 from streams.appends import append
 from streams.drains import drain_keys, drain_modes, drain_shards, drain_steps, state_updates
+from streams.exchanges import exchange
 from streams.extremes import large, many_shards, one_transaction, skewed
 from streams.moves import handover, recovery
 from streams.waits import high_water, idle, latency, latency_elsewhere
@@ -23,6 +24,7 @@ STREAMS = (
         latency_elsewhere,
         (POSTGRESQL,),
     ),
+    Measure("streams-exchange", "events of two stages, beside one", exchange, rounds_max=3),
     Measure("streams-idle", "a flow with nothing to do", idle, rounds_max=1),
     Measure("streams-high-water", "a look for the high-water mark", high_water, rounds_max=3),
     Measure("streams-handover", "shards that move", handover, rounds_max=3),
