@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from contextlib import AsyncExitStack
 from itertools import pairwise
-from typing import Any
-
-from sqlalchemy import select
 
 from rowlock import PipelineManager
 from rowlock.streams import StepContext, Streams
@@ -15,6 +12,7 @@ from rowlock.testing import TemporaryDatabase
 
 from .flows import Bank, add_up, open_bank
 from .payments import Paid
+from .replicas import holders, is_shared, started
 from .waiting import FAST, is_at_end, until
 
 OLD, NEW = "1", "2"
@@ -26,30 +24,6 @@ async def bank_of(database: TemporaryDatabase, version: str) -> Bank:
     bank = await open_bank(database, shards=8, version=version, **FAST)
     add_up(bank)
     return bank
-
-
-async def holders(bank: Bank) -> dict[int, Any]:
-    """Which replica holds each shard that is held."""
-    return {row.lo: row.replica for row in await bank.shards() if row.lock_token is not None}
-
-
-async def started(stack: AsyncExitStack, bank: Bank) -> AsyncExitStack:
-    """Start a replica, which ends with what is returned, or with `stack`."""
-    own = await stack.enter_async_context(AsyncExitStack())
-    await own.enter_async_context(PipelineManager(bank.sessions, bank.streams.pipelines()))
-    return own
-
-
-async def is_shared(bank: Bank, replicas: int) -> bool:
-    """Whether so many replicas hold as many shards each; one that is claimed and not open yet still
-    has the name of the replica before.
-    """
-    found = await holders(bank)
-    table = bank.streams.tables.replicas
-    async with bank.sessions() as session:
-        there = set(await session.scalars(select(table.c.id)))
-    held = Counter(found.values())
-    return list(held.values()) == [8 // replicas] * replicas and held.keys() <= there
 
 
 async def test_replica_by_replica(database: TemporaryDatabase) -> None:

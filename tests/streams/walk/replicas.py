@@ -1,0 +1,37 @@
+"""Replicas of a flow that come and go, and which shards they hold."""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import AsyncExitStack
+from typing import Any
+
+from sqlalchemy import select
+
+from rowlock import PipelineManager
+
+from .flows import Bank
+
+
+async def holders(bank: Bank) -> dict[int, Any]:
+    """Which replica holds each shard that is held."""
+    return {row.lo: row.replica for row in await bank.shards() if row.lock_token is not None}
+
+
+async def started(stack: AsyncExitStack, bank: Bank) -> AsyncExitStack:
+    """Start a replica, which ends with what is returned, or with `stack`."""
+    own = await stack.enter_async_context(AsyncExitStack())
+    await own.enter_async_context(PipelineManager(bank.sessions, bank.streams.pipelines()))
+    return own
+
+
+async def is_shared(bank: Bank, replicas: int) -> bool:
+    """Whether so many replicas hold as many shards each; one that is claimed and not open yet still
+    has the name of the replica before.
+    """
+    found = await holders(bank)
+    table = bank.streams.tables.replicas
+    async with bank.sessions() as session:
+        there = set(await session.scalars(select(table.c.id)))
+    held = Counter(found.values())
+    return list(held.values()) == [8 // replicas] * replicas and held.keys() <= there

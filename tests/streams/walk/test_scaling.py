@@ -1,0 +1,102 @@
+"""Replicas come and go while payments are made, and a flow is changed while it is stopped."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+from typing import Any
+
+from rowlock import PipelineManager
+from rowlock.streams.cutting.plan import Checkpoint
+from rowlock.testing import TemporaryDatabase
+
+from .flows import Bank, add_up, open_bank
+from .replicas import holders, is_shared, started
+from .waiting import FAST, is_at_end, until
+
+
+async def paid_until(bank: Bank, ended: asyncio.Event) -> None:
+    """Make payments until that is given."""
+    while not ended.is_set():
+        await bank.pay(20)
+
+
+def shards_of(held: dict[int, Any], replicas: set[Any]) -> dict[Any, set[int]]:
+    """Return which shards each of some replicas holds."""
+    return {one: {lo for lo, holder in held.items() if holder == one} for one in replicas}
+
+
+async def stop(bank: Bank) -> None:
+    """Stop a flow, and wait until its states are written and its shards are free."""
+    async with bank.sessions.begin() as session:
+        answer = await bank.flow.stop(session)
+
+    async def are_free() -> bool:
+        rows = await bank.shards()
+        return all(row.lock_token is None and row.version == answer for row in rows)
+
+    await until(are_free)
+
+
+async def are_right(bank: Bank) -> bool:
+    """Whether balances and last results are those of the payments."""
+    last = {key: value for _, key, value in await bank.results()}
+    return await bank.balances() == last == bank.paid
+
+
+async def test_one_to_four_to_two(database: TemporaryDatabase) -> None:
+    """A payment would be lost or counted twice while replicas come and go; or shards would move
+    between those that stay.
+    """
+    bank = await open_bank(database, shards=8, checkpoint=Checkpoint(steps=3), **FAST)
+    add_up(bank)
+    ended = asyncio.Event()
+    async with AsyncExitStack() as stack, asyncio.TaskGroup() as group:
+        paying = group.create_task(paid_until(bank, ended))
+        ending = [await started(stack, bank)]
+        await until(lambda: is_shared(bank, 1))
+        one = await holders(bank)
+        ending += [await started(stack, bank) for _ in range(3)]
+        await until(lambda: is_shared(bank, 4))
+        four = await holders(bank)
+        for each in ending[2:]:
+            await each.aclose()
+        await until(lambda: is_shared(bank, 2))
+        two = await holders(bank)
+        ended.set()
+        await paying
+        await until(lambda: is_at_end(bank))
+        await stop(bank)
+    assert await are_right(bank)
+    (first,) = set(one.values())
+    assert first in four.values(), "who was there stays"
+    stayed = set(two.values())
+    before, after = shards_of(four, stayed), shards_of(two, stayed)
+    assert all(before[each] < after[each] for each in stayed), "shards move to those who stay"
+
+
+async def test_a_cold_change(database: TemporaryDatabase) -> None:
+    """A flow that is stopped, and started by other code with other settings, would begin anew, or
+    forget what was in memory.
+    """
+    old = await open_bank(database, shards=4, checkpoint=Checkpoint(steps=1000), **FAST)
+    add_up(old)
+    async with PipelineManager(old.sessions, old.streams.pipelines()):
+        await old.pay(200)
+        await until(lambda: is_at_end(old))
+        await old.pay(100)
+        await stop(old)
+    options: dict[str, Any] = {"version": "2", "step_rows_max": 7}
+    new = await open_bank(database, shards=4, checkpoint=Checkpoint(steps=3), **FAST, **options)
+    add_up(new)
+    new.paid.update(old.paid)
+    await new.pay(100)
+    async with PipelineManager(new.sessions, new.streams.pipelines()):
+        async with new.sessions.begin() as session:
+            await new.flow.reshard(session, 8)
+            await new.flow.start(session)
+        await new.pay(100)
+        await until(lambda: is_shared(new, 1))
+        await until(lambda: is_at_end(new))
+        await stop(new)
+    assert await are_right(new)
