@@ -113,7 +113,7 @@ REFERENCE_BUGS = (
     ),
     Bug(
         "an outbox is expected to have each key as often as it was emitted",
-        "testing/streams/reference.py",
+        "testing/streams/one_loop.py",
         "_inserted",
         "if not output.is_outbox:",
         "if True:",
@@ -137,7 +137,7 @@ REFERENCE_BUGS = (
     ),
     Bug(
         "a reference begins with the first step that is left",
-        "testing/streams/reference.py",
+        "testing/streams/one_loop.py",
         "_cuts",
         "if row.step != expected:",
         "if False:",
@@ -145,7 +145,7 @@ REFERENCE_BUGS = (
     ),
     Bug(
         "a reference has no end",
-        "testing/streams/reference.py",
+        "testing/streams/one_loop.py",
         "read_reference",
         "if end is not None and cut.step >= end:",
         "if False:",

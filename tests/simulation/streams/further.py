@@ -22,8 +22,8 @@ from rowlock.streams import Output, StepContext, StreamFlow
 from rowlock.streams.computing.hashing import bucket_of
 from rowlock.streams.coordinating.expiry import Expiry
 from rowlock.testing.streams.at_once import at_once
+from rowlock.testing.streams.one_loop import read_reference
 from rowlock.testing.streams.recorded import read_shards
-from rowlock.testing.streams.reference import read_reference
 
 from .host import Base, Host, Moved, Payment, Region
 

@@ -62,6 +62,10 @@ RUN_S_MAX: Final = 60.0
 FINDINGS_MAX: Final = 10
 """How many differences are told."""
 A_MOMENT: Final = timedelta(seconds=1)
+ADVICE: Final = (
+    "process runs at least once; make what it does outside the same when it is done twice"
+    " (docs/how-to/side-effects.md)"
+)
 
 
 class CrashError(AssertionError):
@@ -71,13 +75,14 @@ class CrashError(AssertionError):
         findings: each moment at which it does, with what is different then.
     """
 
-    def __init__(self, pipeline: str, findings: Sequence[str], moments: int) -> None:
+    def __init__(
+        self, pipeline: str, findings: Sequence[str], moments: int, *, advice: str = ADVICE
+    ) -> None:
         self.findings = tuple(findings)
         told = "\n".join(f"- {finding}" for finding in findings[:FINDINGS_MAX])
         super().__init__(
             f"{pipeline} does not survive every crash: {len(findings)} of {moments} moments make a"
-            f" difference.\n{told}\nprocess runs at least once; make what it does outside the same"
-            " when it is done twice (docs/how-to/side-effects.md)"
+            f" difference.\n{told}\n{advice}"
         )
 
 

@@ -66,9 +66,13 @@ class Boundary:
         """Whether the database has committed, and nobody has heard of it."""
         return (self.side, self.statement) == (AFTER, "COMMIT")
 
+    @property
+    def place(self) -> str:
+        """The side of which statement, in words."""
+        return f"{self.side} {' '.join(self.statement.split())[:STATEMENT_SHOWN_MAX]}"
+
     def __str__(self) -> str:
-        shown = " ".join(self.statement.split())[:STATEMENT_SHOWN_MAX]
-        return f"boundary {self.number}, {self.side} {shown}"
+        return f"boundary {self.number}, {self.place}"
 
 
 Act: TypeAlias = Callable[[Boundary], None]

@@ -28,6 +28,7 @@ from unittest import mock
 
 from sqlalchemy import event, text
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker
+from sqlalchemy.util import await_only
 
 import rowlock
 from rowlock.clock import sleep
@@ -36,7 +37,7 @@ from rowlock.pipelines.pipeline import Pipeline
 from rowlock.testing.crashes.failpoints import Boundary, Failpoints
 from rowlock.testing.crashes.suspensions import Watched, frames_of, observed, seen_by
 
-__all__ = ["KillableReplica"]
+__all__ = ["KillableReplica", "without_logs"]
 
 REAP_S_MAX: Final = 10.0
 """How long the tasks of a dead replica may take to be cancelled in the end. **Unit** seconds."""
@@ -62,12 +63,14 @@ class KillableReplica:
 
     Attributes:
         at: at which moment it dies, from 0; never if None.
+        counts: which sides of its statements are moments; None: the awaits of `process` are.
         passed: how many moments there were.
         moment: the one at which it died, in words, or None.
         died: done when it is dead.
     """
 
     at: int | None = None
+    counts: Callable[[Boundary], bool] | None = None
     passed: int = 0
     moment: str | None = None
     died: asyncio.Future[None] = field(
@@ -78,6 +81,7 @@ class KillableReplica:
     )
     _process_is_over: bool = False
     _connections: list[Any] = field(default_factory=list, repr=False)
+    _checked_out: dict[Any, Any] = field(default_factory=dict, repr=False)
 
     def suspended(self, coroutine: Coroutine[Any, Any, Any]) -> None:
         """Nothing to be done: it dies when it would go on."""
@@ -131,14 +135,22 @@ class KillableReplica:
         def record_connection(connection: Any, _record: object) -> None:
             self._connections.append(connection.driver_connection)
 
+        def record_checkout(_connection: object, record: Any, fairy: Any) -> None:
+            self._checked_out[record] = fairy
+
+        def record_checkin(_connection: object, record: Any) -> None:
+            self._checked_out.pop(record, None)
+
         def refuse_the_dead(*_: object) -> None:
             if self.moment is not None:
                 raise ConnectionRefusedError("this replica is dead")
 
         event.listen(engine.sync_engine, "connect", record_connection)
+        event.listen(engine.sync_engine, "checkout", record_checkout)
+        event.listen(engine.sync_engine, "checkin", record_checkin)
         event.listen(engine.sync_engine, "do_connect", refuse_the_dead)
         lockers = mock.patch.dict(_LOCKERS, sqlite=InMemoryLocker())
-        with lockers, Failpoints(engine, note=self._record_commit), observed(self):
+        with lockers, self._failpoints(engine), observed(self):
             yield async_sessionmaker(engine, expire_on_commit=False)
 
     async def cut_connections(self, survivors: AsyncEngine) -> None:
@@ -170,7 +182,7 @@ class KillableReplica:
             TimeoutError: one of them ignores that.
         """
         before = asyncio.all_tasks() - tasks
-        with _without_logs():
+        with without_logs():
             if not self._reaped.done():
                 self._reaped.set_result(None)
             async with asyncio.timeout(REAP_S_MAX):
@@ -180,6 +192,24 @@ class KillableReplica:
                     done, _ = await asyncio.wait(tasks, timeout=LOOKS_EVERY_S)
                     for task in done:
                         _ = task.cancelled() or task.exception()
+            for fairy in list(self._checked_out.values()):
+                # Its connection was cut, and whoever had it did not come to give it back.
+                with suppress(Exception):
+                    fairy.detach()
+            self._checked_out.clear()
+
+    def _failpoints(self, engine: AsyncEngine) -> Failpoints:
+        if self.counts is None:
+            return Failpoints(engine, note=self._record_commit)
+        # To be dead behind a statement is to be dead before the next.
+        return Failpoints(engine, note=self._record_statement, distinct=True)
+
+    def _record_statement(self, boundary: Boundary) -> None:
+        if self.moment is None and self.counts is not None and self.counts(boundary):
+            self.reach(lambda: f"killed {boundary.place}")
+        # In a connection's own greenlet, so its task stays right here: nothing more is sent.
+        if self.moment is not None and not self._reaped.done():
+            await_only(self._wait_if_dead(is_dead=True))
 
     def _record_commit(self, boundary: Boundary) -> None:
         if self._process_is_over and boundary.is_lost_answer:
@@ -253,7 +283,8 @@ def _place(filename: str, line: int, function: str) -> str:
 
 
 @contextmanager
-def _without_logs() -> Iterator[None]:
+def without_logs() -> Iterator[None]:
+    """Have nothing logged within the block."""
     # What the dead say in their last words is nobody's business.
     level = logging.root.manager.disable
     logging.disable(sys.maxsize)

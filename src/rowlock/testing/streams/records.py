@@ -1,7 +1,7 @@
 """What a flow came to, as a value: its results by step, its states and its timers; and in what two
 such values differ.
 
-Not here: where they come from (``recorded.py``, ``reference.py``).
+Not here: where they come from (``recorded.py``, ``one_loop.py``).
 """
 
 from __future__ import annotations
@@ -48,6 +48,8 @@ class FlowRecord:
         timers: of each stage, by its name: when the timer of each key is due that has one.
         folds: of each fold, by the name of its handler: rows of the host by their primary keys,
             each as values by the names of attributes. A key of several columns is a tuple.
+        messages: to each further stage, by the name of its exchange: by step, then by key, and
+            those of one key as they came. Only a reference has them.
     """
 
     next_step: int
@@ -56,6 +58,7 @@ class FlowRecord:
     states: Mapping[str, Mapping[str, Any]]
     timers: Mapping[str, Mapping[str, datetime]]
     folds: Mapping[str, Mapping[Any, Mapping[str, Any]]] = field(default_factory=dict)
+    messages: Mapping[str, Sequence[FlowResult]] = field(default_factory=dict)
 
     def values(self, output: str) -> list[Any]:
         """Return the values of the results of an output, in the order of `results`."""
@@ -72,9 +75,13 @@ class FlowRecord:
     def _differences(self, expected: FlowRecord) -> Iterator[str]:
         if self.next_step != expected.next_step:
             yield f"there are {self.next_step} steps, not {expected.next_step}"
+        for name in expected.messages.keys() & self.messages.keys():
+            sent, wanted = _plain(self.messages[name]), _plain(expected.messages[name])
+            yield from _in_words(f"the exchange {name!r}", sent, wanted)
+            if sent != wanted and sorted(sent) == sorted(wanted):
+                yield f"the exchange {name!r} has messages in another order"
         for name, results in expected.results.items():
-            own = [(one.step, one.key, one.stored) for one in self.results[name]]
-            theirs = [(one.step, one.key, one.stored) for one in results]
+            own, theirs = _plain(self.results[name]), _plain(results)
             yield from _in_words(f"the output {name!r}", own, theirs)
         for name, rows in expected.rows.items():
             more, less = _unmatched(self.rows[name], rows)
@@ -93,6 +100,10 @@ class FlowRecord:
 def in_order(results: Iterable[FlowResult]) -> list[FlowResult]:
     """Return results by step, then by key, then by their texts."""
     return sorted(results, key=lambda one: (one.step, one.key or "", one.stored))
+
+
+def _plain(results: Iterable[FlowResult]) -> list[tuple[int, str, str]]:
+    return [(one.step, one.key or "", one.stored) for one in results]
 
 
 def _in_words(what: str, own: Sequence[Any], expected: Sequence[Any]) -> Iterator[str]:

@@ -1,7 +1,4 @@
-"""Runs a flow in a test until nothing is left, and compares it with its reference.
-
-The one idea: three calls are a whole test. `run_flow` works off what was added, as one replica that
-starts and ends in order; `recorded` says what came of it; `reference` what should have.
+"""Runs a flow until nothing is left to do, and reads what it has come to.
 
     async def test_balances(rowlock_session_factory):
         await pay(rowlock_session_factory, "ada", 5)
@@ -29,9 +26,9 @@ from rowlock.streams.shards.layout import check_number
 from rowlock.streams.shards.pipeline import FlowPipeline
 from rowlock.streams.stage import check_fold
 from rowlock.testing.stepping import run_until_settled
+from rowlock.testing.streams.one_loop import read_reference
 from rowlock.testing.streams.recorded import check_at_one_step, read_recorded, read_shards
 from rowlock.testing.streams.records import FlowRecord
-from rowlock.testing.streams.reference import read_reference
 
 __all__ = ["flow_pipeline", "recorded", "reference", "run_flow"]
 
@@ -82,7 +79,7 @@ async def recorded(session_factory: Sessions, flow: StreamFlow[Any]) -> FlowReco
         check_at_one_step(program, shards)
         return await read_recorded(connection, program, shards)
 
-    return await _connected(session_factory, program, read)
+    return await connected(session_factory, program, read)
 
 
 async def reference(
@@ -107,7 +104,7 @@ async def reference(
         ValueError: the number of shards is no power of two.
     """
     program = flow.program
-    return await _connected(
+    return await connected(
         session_factory,
         program,
         lambda connection: read_reference(connection, program, before=before, shards=shards),
@@ -115,26 +112,37 @@ async def reference(
 
 
 def flow_pipeline(
-    flow: StreamFlow[Any], *, shards: int | None = None, checkpoint: Checkpoint | None = None
+    flow: StreamFlow[Any],
+    *,
+    shards: int | None = None,
+    checkpoint: Checkpoint | None = None,
+    **changes: Any,
 ) -> FlowPipeline:
     """Return a new pipeline of a flow, declared otherwise where that is asked for: what is stored
     is the same.
+
+    Args:
+        flow: as the host declares it.
+        shards: as for `run_flow`.
+        checkpoint: as for `run_flow`.
+        changes: of the program.
     """
     program: FlowProgram = flow.program
     if shards is not None:
-        program = replace(program, shards=check_number(shards))
+        changes["shards"] = check_number(shards)
     if checkpoint is not None:
         if program.folds:
             check_fold(program.name, checkpoint)
-        program = replace(program, checkpoint=checkpoint)
-    return FlowPipeline(program, **flow.pipeline_settings)
+        changes["checkpoint"] = checkpoint
+    return FlowPipeline(replace(program, **changes), **flow.pipeline_settings)
 
 
-async def _connected(
+async def connected(
     session_factory: Sessions,
     program: FlowProgram,
     read: Callable[[AsyncConnection], Awaitable[T]],
 ) -> T:
+    """Return what `read` returns, with a connection to the flow's database."""
     leased = LeasedTable.of(program.tables.flow_model)
     async with session_factory() as session:
         return await read(await session.connection({"bind": bind_of(session, leased)}))

@@ -31,9 +31,9 @@ from rowlock.streams.flow import StreamFlow
 from rowlock.streams.shards.pipeline import FlowPipeline
 from rowlock.testing.simulation.scenario import Scenario, World
 from rowlock.testing.streams.at_once import at_once
+from rowlock.testing.streams.one_loop import read_reference
 from rowlock.testing.streams.recorded import read_recorded, read_shards
 from rowlock.testing.streams.records import FlowRecord
-from rowlock.testing.streams.reference import read_reference
 from rowlock.testing.streams.running import flow_pipeline
 
 __all__ = ["FlowScenario"]

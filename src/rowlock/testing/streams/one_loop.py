@@ -27,14 +27,14 @@ from rowlock.streams.computing.hashing import bucket_of
 from rowlock.streams.computing.messages import SentMessages
 from rowlock.streams.computing.rows import SourceRows, divide
 from rowlock.streams.cutting.flow_view import BEFORE_FIRST, RecordedCut
-from rowlock.streams.exchanging.parcels import arrived
+from rowlock.streams.exchanging.parcels import ReceivingStage, arrived
 from rowlock.streams.outputs.table_output import DEDUP_KEY, TableOutput
 from rowlock.streams.program import FlowProgram
 from rowlock.streams.shards.layout import even_layout
 from rowlock.streams.shards.steps.step_work import receiving_stages
 from rowlock.testing.streams.folded import ExpectedRows
 from rowlock.testing.streams.recorded import results_of, states_of
-from rowlock.testing.streams.records import FlowRecord
+from rowlock.testing.streams.records import FlowRecord, FlowResult
 
 __all__ = ["read_reference"]
 
@@ -113,6 +113,7 @@ class _Loop:
         self._receiving = receiving_stages(program)
         self._states: dict[str, dict[str, KeyState]] = {one.name: {} for one in program.stages}
         self._kept: dict[str, dict[str, KeyState]] | None = None
+        self._messages: dict[str, list[FlowResult]] = {one.name: [] for one in self._receiving}
         self._folds = {name: ExpectedRows(fold) for name, fold in program.folds.items()}
         self._results: dict[str, list[tuple[int, str | None, Any]]] = {
             name: [] for name in program.outputs
@@ -129,6 +130,7 @@ class _Loop:
                 receiving = self._receiving[number - 1]
                 parcels = {lo: [own] for lo, own in sent.get(receiving.name, {}).items()}
                 parts = arrived(parcels, self._ranges, receiving)
+                self._note_messages(cut.step, receiving, parts)
             for index, shard in enumerate(self._ranges):
                 batch: EventBatch[Any] = EventBatch(parts[index])
                 done = self._do_part(stage, cut, shard, batch=batch, before=handed_out[index])
@@ -173,6 +175,16 @@ class _Loop:
         for result in done.results:
             self._results[result.output].append((cut.step, result.key, result.stored))
         return done
+
+    def _note_messages(
+        self, step: int, to: ReceivingStage, parts: Sequence[Sequence[SourceRows]]
+    ) -> None:
+        rows = [one for own in parts for one in own]
+        keys = [key for one in rows for key in one.keys]
+        texts = [text for one in rows for text in one.raw]
+        values = to.decoder.build(to.decoder.parse(texts))
+        sent = map(FlowResult, [step] * len(keys), keys, values, texts)
+        self._messages[to.name] += sorted(sent, key=lambda one: one.key or "")
 
     def keep_states(self, ranges: Sequence[BucketRange]) -> None:
         """Have the states of keys in `ranges` recorded as they are now."""
@@ -223,6 +235,10 @@ class _Loop:
             states_of(self._program, stored),
             timers,
             {name: fold.rows(states[name]) for name, fold in self._folds.items()},
+            {
+                name: [one for one in own if one.step < next_step]
+                for name, own in self._messages.items()
+            },
         )
 
 

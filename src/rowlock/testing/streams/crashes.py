@@ -1,0 +1,215 @@
+"""Kills a replica of a flow at each of its statements in turn, and checks that the next replica
+comes to what one loop comes to.
+
+The one idea: of a flow nothing is outside of the database. So what is compared is known: its
+results, states and timers, whatever the flow is.
+
+Source: `crash_everywhere`, which does so with the awaits of `process`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from sqlalchemy import Table, delete, literal, select
+from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
+
+from rowlock.errors import PipelineError
+from rowlock.streams.cutting.plan import Checkpoint
+from rowlock.streams.flow import StreamFlow
+from rowlock.testing.crashes.crash_everywhere import CrashError
+from rowlock.testing.crashes.failpoints import AFTER, Boundary
+from rowlock.testing.crashes.killable_replica import KillableReplica, without_logs
+from rowlock.testing.databases.temporary import TemporaryDatabase
+from rowlock.testing.streams.running import recorded
+from rowlock.testing.streams.trial import Add, FlowTrial, add_events
+
+__all__ = ["crash_flow_everywhere"]
+
+MOMENTS_MAX: Final = 10_000
+"""At how many moments a replica is killed before a flow is taken for endless."""
+STEPS: Final = 3
+"""In so many steps, at least, the events are done."""
+SHARDS: Final = 2
+RUN_S_MAX: Final = 60.0
+"""How long one run may take, in seconds."""
+AFTER_DEATH: Final = 3
+"""So many times the length of a lease pass until the next replica begins: by then, nobody takes
+the dead one for present.
+"""
+_ADVICE: Final = (
+    "A step that is done again has to come to the same: a handler is to depend on its arguments"
+    " alone (docs/how-to/streams-test.md)"
+)
+
+
+async def crash_flow_everywhere(
+    database: TemporaryDatabase,
+    flow: StreamFlow[Any],
+    *,
+    events: Callable[[], Sequence[Any]],
+    add: Add | None = None,
+    before: Sequence[StreamFlow[Any]] = (),
+    checkpoint: Checkpoint | None = None,
+    commits_only: bool = False,
+) -> int:
+    """Kill a replica of a flow at each of its statements in turn, and behind each COMMIT, and check
+    that the next replica comes to what one loop over the same steps comes to.
+
+    The events are done in three steps or a few more. With `@virtual_time` and
+    `rowlock_virtual_database` nothing is waited for.
+
+    Args:
+        database: of the test's own, with empty tables and a clock; all rows are deleted between the
+            runs.
+        flow: as the host declares it.
+        events: returns new events, the same each time; a dozen are enough.
+        add: adds some of them in a transaction; by default as `StreamContract.add`.
+        before: flows over whose outputs it is, the first one first.
+        checkpoint: how often states are written; by default as declared.
+        commits_only: kill it behind each COMMIT that has written something, which is a fifth of
+            the moments: what is not committed is gone, at whichever statement that was.
+
+    Returns:
+        At how many moments it was killed.
+
+    Raises:
+        CrashError: it does make a difference: says at which statement, and what is different.
+        PipelineError: it cannot be told: there is no clock, the tables are not empty, or the flow
+            does not come to an end.
+    """
+    declared: Sequence[StreamFlow[Any]] = [*before, flow]
+
+    async def add_some(session: AsyncSession, some: Sequence[Any]) -> None:
+        await add_events(session, some, flows=declared)
+
+    if database.clock is None:
+        raise PipelineError(
+            "crash_flow_everywhere lets leases run out; give it a database with a clock"
+        )
+    trial = FlowTrial(
+        database, flow, before, events=(), add=add or add_some, pause=timedelta(), steps=STEPS
+    )
+    changes = {"shards": SHARDS, "checkpoint": checkpoint}
+    runs = _Runs(trial, events, changes, start=database.clock.now)
+    async with trial.sessions() as session:
+        await check_empty(session, runs.tables)
+    findings: list[str] = []
+    for at in range(MOMENTS_MAX):
+        replica = KillableReplica(at, counts=Writes() if commits_only else is_statement)
+        with without_logs():
+            different = await runs.killed(replica)
+        if different:
+            moment = replica.moment or "not killed at all"
+            findings.append("\n    ".join([moment, *different]))
+        if replica.moment is None:
+            if findings:
+                raise CrashError(flow.name, findings, at, advice=_ADVICE)
+            return at
+    raise PipelineError(f"{flow.name} has more than {MOMENTS_MAX} moments; is there an end to it?")
+
+
+async def check_empty(session: AsyncSession, tables: Sequence[Table]) -> None:
+    """Refuse a database in which something is.
+
+    Raises:
+        PipelineError: there are rows.
+    """
+    for table in tables:
+        if await session.scalar(select(literal(1)).select_from(table).limit(1)):
+            raise PipelineError(
+                f"crash_flow_everywhere empties all tables, and there are rows in {table.name}:"
+                " give it a database of its own"
+            )
+
+
+async def empty(session: AsyncSession, tables: Sequence[Table]) -> None:
+    """Delete all rows; joins the caller's transaction."""
+    for table in reversed(tables):
+        await session.execute(delete(table))
+
+
+def is_statement(boundary: Boundary) -> bool:
+    """Whether something may be lost there: a statement of the flow, or a COMMIT."""
+    return boundary.statement.split(maxsplit=1)[0] not in ("BEGIN", "ROLLBACK", "PRAGMA")
+
+
+class Writes:
+    """Finds the COMMITs behind which the database is another one."""
+
+    def __init__(self) -> None:
+        self._writing: set[object] = set()
+
+    def __call__(self, boundary: Boundary) -> bool:
+        """Whether the answer to such a COMMIT is about to come."""
+        task, first = asyncio.current_task(), boundary.statement.split(maxsplit=1)[0]
+        if first in ("COMMIT", "ROLLBACK"):
+            is_lost = boundary.is_lost_answer and task in self._writing
+            if boundary.side == AFTER:
+                self._writing.discard(task)
+            return is_lost
+        if any(word in boundary.statement for word in ("INSERT", "UPDATE", "DELETE")):
+            self._writing.add(task)
+        return False
+
+
+@dataclass
+class _Runs:
+    """Sets the scene anew for each run, and plays it."""
+
+    trial: FlowTrial
+    events: Callable[[], Sequence[Any]]
+    changes: dict[str, Any]
+    start: datetime
+
+    async def killed(self, replica: KillableReplica) -> list[str]:
+        """Have one replica die as `replica` says, and another one finish its work; return what is
+        different then.
+        """
+        trial, database = self.trial, self.trial.database
+        await self._set_scene()
+        engine, before = database.create_engine(), asyncio.all_tasks()
+        try:
+            async with replica.sessions_of(engine) as sessions:
+                living = asyncio.create_task(self._work(sessions))
+                ends: set[asyncio.Future[Any]] = {living, replica.died}
+                await asyncio.wait(ends, timeout=RUN_S_MAX, return_when=asyncio.FIRST_COMPLETED)
+            if replica.moment is None:
+                if not living.done():
+                    raise PipelineError(f"{trial.flow.name} does not end within {RUN_S_MAX:g} s")
+                await living
+            else:
+                await replica.cut_connections(database.engine)
+                lease = trial.pipeline().settings.lock_timeout
+                trial.pass_time(AFTER_DEATH * lease)
+                async with asyncio.timeout(RUN_S_MAX):
+                    await self._work(trial.sessions)
+            record = await recorded(trial.sessions, trial.flow)
+            return record.differences(await trial.reference())
+        except (PipelineError, TimeoutError) as error:
+            if replica.moment is None:
+                raise
+            return [str(error) or f"the next replica does not end within {RUN_S_MAX:g} s"]
+        finally:
+            await replica.reap(asyncio.all_tasks() - before)
+            await engine.dispose()
+
+    @property
+    def tables(self) -> list[Table]:
+        """All that the host has, those that others refer to first."""
+        return self.trial.flow.program.tables.shards.metadata.sorted_tables
+
+    async def _set_scene(self) -> None:
+        async with self.trial.sessions.begin() as session:
+            await empty(session, self.tables)
+        assert self.trial.database.clock is not None
+        self.trial.database.clock.set(self.start)
+        self.trial.events = list(self.events())
+        await self.trial.add_some(self.trial.events)
+
+    async def _work(self, sessions: async_sessionmaker[AsyncSession]) -> None:
+        await self.trial.work(sessions, **self.changes)

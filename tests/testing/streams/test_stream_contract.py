@@ -1,0 +1,323 @@
+"""The tests that a flow inherits: flows that hold to them, and typical ones that do not, with what
+they do named.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import uuid
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from random import Random, randrange
+from typing import Any
+from unittest import SkipTest
+
+import pytest
+
+from rowlock.errors import PipelineError
+from rowlock.streams import EventBatch, StepContext, Streams
+from rowlock.testing import TemporaryDatabase
+from rowlock.testing.streams import StreamContract
+
+from . import house
+from .house import Base, Payment, Visit
+
+
+class HasTables:
+    """Brings the tables."""
+
+    @pytest.fixture
+    async def rowlock_database_with_clock(
+        self, database_with_clock: TemporaryDatabase
+    ) -> TemporaryDatabase:
+        """A database with the host's tables."""
+        await database_with_clock.create_tables(Base.metadata)
+        return database_with_clock
+
+
+class TestSessions(HasTables, StreamContract[Visit]):
+    """A flow with timers, dead letters and a second stage could not be tested."""
+
+    flow, pause = house.sessions, house.PAUSE
+
+    def events(self) -> list[Visit]:
+        """Return visits."""
+        return house.some_visits()
+
+
+class Balances(StreamContract[Payment]):
+    """A fold."""
+
+    flow = house.balances
+
+    def events(self) -> list[Payment]:
+        """Return payments."""
+        return house.some_payments()
+
+
+class Sums(Balances):
+    """A batch handler."""
+
+    flow = house.sums
+
+
+class Tops(Balances):
+    """A flow over the results of another one."""
+
+    flow, before = house.tops, (house.sums,)
+
+
+@pytest.mark.parametrize(
+    ("contract", "name"),
+    [
+        (Balances, "test_answers_of_the_database_may_be_lost"),
+        (Balances, "test_an_event_that_fails_loses_no_other"),
+        (Sums, "test_replays_come_out_as_before"),
+        (Sums, "test_an_event_that_fails_loses_no_other"),
+        (Tops, "test_comes_to_the_same_in_two_shards"),
+    ],
+)
+async def test_flows_of_each_kind_hold_to_it(
+    rowlock_sqlite_database_with_clock: TemporaryDatabase,
+    contract: type[StreamContract[Any]],
+    name: str,
+) -> None:
+    """A fold, a batch handler or a flow over another one could not be tested."""
+    database = rowlock_sqlite_database_with_clock
+    await database.create_tables(Base.metadata)
+    await getattr(contract(), name)(database)
+
+
+async def test_what_does_not_apply_is_skipped(
+    rowlock_sqlite_database_with_clock: TemporaryDatabase,
+) -> None:
+    """A fold would fail for a mode that it cannot have, a class of a function for its place."""
+
+    class Local(Balances):
+        pass
+
+    for contract, name in (
+        (Balances(), "test_replays_come_out_as_before"),
+        (Local(), "test_another_process_comes_to_the_same"),
+    ):
+        with pytest.raises(SkipTest):
+            await getattr(contract, name)(rowlock_sqlite_database_with_clock)
+
+
+# ---------------------------------------------------------------- flows that do not
+
+
+Handler = Callable[..., Any]
+RATE = {"of": 1}
+"""What a handler keeps to itself."""
+
+
+@dataclass
+class Counted:
+    """A state whose constructor changes it."""
+
+    cents: int
+
+    def __post_init__(self) -> None:
+        """Count up."""
+        self.cents += 1
+
+
+def asks_the_clock(step: StepContext, key: str, sum_: int | None, events: list[Any]) -> int:
+    """Add the hour."""
+    return (sum_ or 0) + datetime.now(UTC).year
+
+
+def asks_in_a_library(step: StepContext, key: str, sum_: int | None, events: list[Any]) -> int:
+    """Add what a new name begins with."""
+    return (sum_ or 0) + uuid.uuid4().fields[3]
+
+
+def draws(step: StepContext, key: str, sum_: int | None, events: list[Any]) -> int:
+    """Add a number that is drawn."""
+    return (sum_ or 0) + randrange(1, 100)
+
+
+def draws_anew(step: StepContext, key: str, sum_: int | None, events: list[Any]) -> int:
+    """Add a number of a generator that begins with chance."""
+    return (sum_ or 0) + Random().randrange(1, 100)
+
+
+def hashes(step: StepContext, key: str, sum_: int | None, events: list[Any]) -> int:
+    """Add the hash of the key."""
+    return (sum_ or 0) + hash(key) % 100
+
+
+def reads_a_file(step: StepContext, key: str, sum_: int | None, events: list[Any]) -> int:
+    """Add what a file has."""
+    with open(__file__, encoding="utf-8") as file:  # noqa: PTH123 - as a host may
+        return (sum_ or 0) + len(file.readline())
+
+
+def remembers(step: StepContext, key: str, sum_: int | None, events: list[Any]) -> int:
+    """Add how often it was called."""
+    RATE["of"] += 1
+    return (sum_ or 0) + RATE["of"]
+
+
+def sums_over_keys(
+    step: StepContext, batch: EventBatch[Any], states: dict[str, int]
+) -> dict[str, int]:
+    """Add what all keys of the batch have to each."""
+    whole = sum(batch.column("cents"))
+    return {key: states.get(key, 0) + whole for key in batch.counts()}
+
+
+def counts_up(step: StepContext, key: str, state: Counted | None, events: list[Any]) -> Counted:
+    """Return a state that is another one when it is read."""
+    return Counted(len(events))
+
+
+def sends_what_is_together(step: StepContext, batch: EventBatch[Any], states: Any) -> None:
+    """Send each key how many keys there are with it."""
+    for key in batch.counts():
+        step.send(OUTER[0], key, len(batch.counts()))
+
+
+OUTER: list[Any] = []
+
+
+def contract_of(handler: Handler, *, state: Any = int, poison: Any = "park") -> StreamContract[Any]:
+    """Return the contract of a flow of payments with this handler."""
+    flow = Streams(Base).flow("bad", Payment, shards=1)
+    if "batch" not in inspect.signature(handler).parameters:
+        flow.by_key(state=state, poison=poison)(handler)
+    elif state is not None:
+        flow.batch(state=state)(handler)
+    else:
+        OUTER[:] = [flow.exchange("outer", int)]
+        flow.batch()(handler)
+
+        @OUTER[0].by_key(state=int)
+        def keep(step: StepContext, key: str, last: int | None, events: list[int]) -> int:
+            return 0
+
+    class Bad(Balances):
+        pass
+
+    contract = Bad()
+    contract.flow = flow
+    return contract
+
+
+ALONE = "test_handlers_depend_on_their_arguments_alone"
+SIXTEEN = "test_comes_to_the_same_in_sixteen_shards"
+
+
+@pytest.mark.parametrize(
+    ("handler", "options", "test", "text"),
+    [
+        (asks_the_clock, {}, ALONE, "return (sum_ or 0) + datetime.now(UTC).year': use step.now"),
+        (asks_in_a_library, {}, ALONE, "urandom at test_stream_contract.py"),
+        (draws, {}, ALONE, "randrange(1, 100)': use step.random(key)"),
+        (draws_anew, {}, ALONE, "'draws_anew' calls random.Random at test_stream_contract.py"),
+        (hashes, {}, ALONE, "'hashes' calls hash at test_stream_contract.py"),
+        (reads_a_file, {}, ALONE, "calls io.open at test_stream_contract.py"),
+        (draws, {}, "test_comes_to_the_same_in_one_shard", "'draws' calls random.getrandbits"),
+        (remembers, {}, "test_comes_to_the_same_in_one_shard", "no variables that stay"),
+        (remembers, {"poison": "dead_letter"}, "test_an_event_that_fails_loses_no_other", "bad"),
+        (sums_over_keys, {}, SIXTEEN, "in a batch no sums over keys"),
+        (sends_what_is_together, {"state": None}, SIXTEEN, "the exchange 'outer' has"),
+        (counts_up, {"state": Counted}, "test_states_are_what_was_stored", "is stored as {"),
+    ],
+)
+async def test_a_flow_that_breaks_it_is_found(
+    rowlock_sqlite_database_with_clock: TemporaryDatabase,
+    handler: Handler,
+    options: dict[str, Any],
+    test: str,
+    text: str,
+) -> None:
+    """A handler would pass whose steps cannot be done again, and nobody be told what it does."""
+    database = rowlock_sqlite_database_with_clock
+    await database.create_tables(Base.metadata)
+    with pytest.raises(AssertionError) as raised:
+        await getattr(contract_of(handler, **options), test)(database)
+    assert text in str(raised.value)
+
+
+async def test_replays_that_differ_are_found(
+    rowlock_sqlite_database_with_clock: TemporaryDatabase,
+) -> None:
+    """A flow would be parked in production by its first replay."""
+    database = rowlock_sqlite_database_with_clock
+    await database.create_tables(Base.metadata)
+    with pytest.raises(PipelineError, match="its replay came out otherwise"):
+        await contract_of(draws).test_replays_come_out_as_before(database)
+
+
+class Unordered(Balances):
+    """A handler that goes by the order of a set."""
+
+    flow = house.unordered
+
+
+async def test_the_order_of_a_set_is_found(
+    rowlock_sqlite_database_with_clock: TemporaryDatabase,
+) -> None:
+    """Two replicas would come to different results, and each test in one process pass."""
+    database = rowlock_sqlite_database_with_clock
+    await database.create_tables(Base.metadata)
+    with pytest.raises(AssertionError, match="sort what comes out of a set"):
+        await Unordered().test_another_process_comes_to_the_same(database)
+
+
+def harmless(step: StepContext, key: str, sum_: int | None, events: list[Any]) -> int:
+    """Use what is the same each time, or leaves nothing."""
+    logging.getLogger(__name__).warning("a key of %s events", len(events))
+    seen = {Visit(key, "a"), Visit(key, "a")}
+    drawn = step.random(key).randrange(9) + Random(5).randrange(9)
+    return deepcopy(sum_ or 0) + drawn + len(seen) + step.now.year
+
+
+async def test_what_is_harmless_is_not_found(
+    rowlock_sqlite_database_with_clock: TemporaryDatabase,
+) -> None:
+    """A host could not log, hash values or draw numbers as it should."""
+    database = rowlock_sqlite_database_with_clock
+    await database.create_tables(Base.metadata)
+    await getattr(contract_of(harmless), ALONE)(database)
+
+
+async def test_what_a_host_has_to_say(
+    rowlock_sqlite_database_with_clock: TemporaryDatabase,
+) -> None:
+    """A test that tests nothing would pass, or the host not be told what is missing."""
+    database = rowlock_sqlite_database_with_clock
+    await database.create_tables(Base.metadata)
+
+    class Silent(StreamContract[Payment]):
+        flow = house.balances
+
+    class Empty(Silent):
+        def events(self) -> list[Payment]:
+            return []
+
+    class Strange(Silent):
+        def events(self) -> list[Any]:
+            return [Visit("p1", "page")]
+
+    class Short(Silent):
+        flow = house.sums
+
+        def events(self) -> list[Payment]:
+            return [Payment(account="a", cents=1)]
+
+    name = "test_comes_to_the_same_in_one_shard"
+    for contract, kind, text in (
+        (Silent(), TypeError, "override events"),
+        (Empty(), AssertionError, "returned none"),
+        (Strange(), TypeError, "0 logs are read.*override add"),
+    ):
+        with pytest.raises(kind, match=text):
+            await getattr(contract, name)(database)
+    with pytest.raises(AssertionError, match="return more events"):
+        await Short().test_replays_come_out_as_before(database)
