@@ -38,7 +38,7 @@ HEADS = (
         "missing",
         "surplus",
     ),
-    *("killed with", "seconds", "events/s"),
+    *("shards of the killed", "seconds", "events/s"),
 )
 
 
@@ -90,7 +90,7 @@ def line(values: tuple[object, ...]) -> str:
 
 def shown(place: tuple[str, str, int], answer: Answer) -> str:
     """Return the line of a run."""
-    killed = "none" if answer.killed is None else f"{answer.killed} shards"
+    killed = "none" if answer.killed is None else f"{answer.killed}"
     counts = (answer.rows, answer.verified, answer.steps, answer.results)
     wrong = (answer.missing, answer.surplus)
     rate = answer.rows / answer.seconds
