@@ -187,6 +187,14 @@ SIMULATION_BUGS = (
         (f"{SAME}::test_flows",),
     ),
     Bug(
+        "a replica must release what it has lost",
+        "testing/simulation/run.py",
+        "SimulationRun._judge",
+        'violation.promise != "B5" or not self.trace.is_lost(place)',
+        "True",
+        (f"{KEPT}::test_a_lease_that_is_lost_in_the_end_is_no_fault",),
+    ),
+    Bug(
         "each replica but one is not asked whether something is left",
         "testing/unsettled.py",
         "all_that_know",

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Iterable, Sequence
+from contextvars import Context
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from sqlalchemy import ColumnElement, create_engine
+from sqlalchemy import ColumnElement, create_engine, false
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from rowlock import Apply, LockColumns, Outcome, Pipeline, PipelineItem
@@ -79,6 +80,40 @@ class Kept(Scenario):
         assert {part.steps for part in self.world.read(Part)} == {PartPipeline.steps_max}
 
 
+class Ending(PartPipeline):
+    """Claims nothing any more once it is over."""
+
+    is_over = False
+
+    def ready(self) -> ColumnElement[bool]:
+        """Every part, until it is over."""
+        return false() if self.is_over else super().ready()
+
+
+class FrozenInTheEnd(Kept):
+    """Its replica stands still for longer than its leases, just before it is shut down."""
+
+    faults = ()
+    replicas_num = 1
+
+    def pipelines(self) -> Sequence[Pipeline[Any]]:
+        """One that does not claim again what it has lost."""
+        return [Ending()]
+
+    def hint(self, pipeline: Any) -> None:
+        """Freeze it."""
+        pipeline.is_over = True
+        process = self.world.process
+        assert process is not None
+        process.freeze()
+        # From outside of it, where nothing is frozen.
+        asyncio.get_running_loop().call_later(8, process.thaw, context=Context())
+
+    def looks(self, pipeline: Pipeline[Any]) -> Sequence[float]:
+        """As if it had followed a hint."""
+        return (asyncio.get_running_loop().time(),)
+
+
 class Unaware(PartPipeline):
     """Has no condition of its own."""
 
@@ -103,6 +138,14 @@ def test_rows_that_stay_leased_settle() -> None:
     """Work without an end could not be simulated: its rows would be waited for as unfinished."""
     found = reports(Kept, range(1, 16))
     assert [str(report) for report in found if not report.is_good] == []
+
+
+def test_a_lease_that_is_lost_in_the_end_is_no_fault() -> None:
+    """A run would fail because a replica that was shut down could not release what it had lost."""
+    with Simulation(FrozenInTheEnd) as simulation:
+        report = simulation.run(1)
+    assert any("LeaseExpired" in entry.text for entry in report.entries)
+    assert report.wrongs == []
 
 
 def test_other_rows_must_be_free() -> None:

@@ -165,6 +165,10 @@ class Trace:
         ]
         return [place for place, token in held if token not in self._lost]
 
+    def is_lost(self, place: Place) -> bool:
+        """Return whether the holder of a leased row has said that it has lost it."""
+        return self._tokens.get(place) in self._lost
+
     def _judge(self, change: Change) -> None:
         token = None if change.before is None else change.before.lock_token
         if token is not None:
