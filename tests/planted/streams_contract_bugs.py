@@ -163,4 +163,12 @@ STREAMS_CONTRACT_BUGS = (
         "pass",
         (f"{CRASHES}::test_the_dead_send_nothing",),
     ),
+    Bug(
+        "dead letters of messages depend on the layout",
+        "streams/computing/compute.py",
+        "_of_key",
+        "if rows.is_sent",
+        "if False",
+        (f"{FURTHER}::test_a_further_stage_may_fold_and_set_aside",),
+    ),
 )

@@ -104,6 +104,39 @@ async def test_what_the_database_gives_is_not_compared(database: TemporaryDataba
     assert "'a1'" in text
 
 
+async def test_a_further_stage_may_fold_and_set_aside(database: TemporaryDatabase) -> None:
+    """Behind an exchange, rows of the host would be wrong, or messages that fail be lost."""
+    books = await open_books(database, by_default=False, failures_max=1)
+    picky = books.flow.exchange("picky", int)
+    totals = books.flow.exchange("totals", int)
+
+    @books.flow.by_key()
+    def send(step: StepContext, key: str, _: None, events: list[Payment]) -> None:
+        for event in events:
+            step.send(totals, key, event.cents)
+            step.send(picky, event.month, event.cents)
+
+    @totals.fold(Balance)
+    def add(step: StepContext, row: Balance, cents: Sequence[int]) -> None:
+        row.cents += sum(cents)
+
+    @picky.by_key(state=int, poison="dead_letter")
+    def add_up(step: StepContext, month: str, sum_: int | None, cents: list[int]) -> int:
+        if month == "7":
+            raise LookupError("closed")
+        return (sum_ or 0) + sum(cents)
+
+    await books.pay(payments(100))
+    record = await run_flow(books.sessions, books.flow)
+    assert record.differences(await reference(books.sessions, books.flow, shards=8)) == []
+    assert {key: row["cents"] for key, row in record.folds["add"].items()} == books.paid
+    dead = record.values("dead_letters")
+    assert {(one.stage, one.key, one.source) for one in dead} == {("add_up", "7", "picky/0")}
+    in_july = sum(cents for (_, month), cents in books.months.items() if month == 7)
+    assert sum(int(one.payload) for one in dead) == in_july
+    assert "7" not in record.states["add_up"]
+
+
 async def test_a_fold_writes_with_every_step(database: TemporaryDatabase) -> None:
     """A test would run a flow as no host can declare it, and find faults that are none."""
     books = await open_books(database)

@@ -8,7 +8,7 @@ it had before.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from itertools import chain
 from typing import Any, NamedTuple, TypeAlias
@@ -337,7 +337,9 @@ def _key_of_what_has_no_digest(parts: Sequence[SourceRows]) -> str | None:
 
 
 def _of_key(part: SourceRows, key: str) -> SourceRows:
-    return part.at([index for index, own in enumerate(part.keys) if own == key])
+    rows = part.at([index for index, own in enumerate(part.keys) if own == key])
+    # Results are the same in each layout: messages have the numbers that they have for their key.
+    return replace(rows, positions=range(len(rows))) if rows.is_sent else rows
 
 
 def _output_digest(run: _Run, effects: Effects) -> str:

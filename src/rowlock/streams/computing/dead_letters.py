@@ -43,7 +43,8 @@ class DeadEvent:
         key: the text of the event's key.
         error: what the handler raised, shortened.
         source: the stream of the event; None: there was no event, the timer of the key was due.
-        position: of the event in its stream.
+        position: of the event in its stream; of a message of another stage, its number among those
+            to the key in this step.
         payload: the event as JSON; None if it is too long to be kept here.
     """
 

@@ -56,6 +56,7 @@ class SourceRows:
         keys: the texts of their keys.
         raw: the rest of each row, as the driver returns it: a text, or a tuple of columns.
         decoder: makes events of `raw`.
+        is_sent: they are messages, whose numbers depend on what else the shard was sent.
     """
 
     source: str
@@ -64,6 +65,7 @@ class SourceRows:
     keys: Sequence[str]
     raw: Sequence[Any]
     decoder: Decoder[Any]
+    is_sent: bool = False
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -77,6 +79,7 @@ class SourceRows:
             [self.keys[index] for index in indices],
             [self.raw[index] for index in indices],
             self.decoder,
+            self.is_sent,
         )
 
 

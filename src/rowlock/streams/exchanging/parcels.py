@@ -130,6 +130,7 @@ def arrived(
             sent.keys,
             sent.texts,
             stage.decoder,
+            is_sent=True,
         )
         for own, part in zip(events, divide(rows, ranges), strict=True):
             if len(part):
