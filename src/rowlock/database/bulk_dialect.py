@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from sqlalchemy import Column, ColumnElement, Index, Table
 
@@ -23,7 +23,14 @@ StatementT = TypeVar("StatementT")
 
 
 class BulkDialect(ABC):
-    """One database's way to write and to find many rows."""
+    """One database's way to write and to find many rows.
+
+    Attributes:
+        rows_max: most rows of one execution by callers that have very many: what the driver makes
+            of them keeps the event loop busy for some 10 ms.
+    """
+
+    rows_max: ClassVar[int]
 
     @abstractmethod
     def insert(self, table: Table, names: Sequence[str]) -> Any:
@@ -63,6 +70,10 @@ class BulkDialect(ABC):
     @abstractmethod
     def among_parameter(self, values: Sequence[Any]) -> Any:
         """Return the value of the parameter of `is_among`."""
+
+    @abstractmethod
+    def text_bytes(self, text: ColumnElement[Any]) -> ColumnElement[int]:
+        """Return how many bytes a text has; null has none."""
 
     @abstractmethod
     def gather(self, columns: Sequence[ColumnElement[Any]]) -> list[ColumnElement[Any]] | None:

@@ -7,7 +7,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import ARRAY, Column, ColumnElement, Index, Table, any_, bindparam, func, select
+from sqlalchemy import (
+    ARRAY,
+    Column,
+    ColumnElement,
+    Index,
+    Integer,
+    Table,
+    any_,
+    bindparam,
+    func,
+    select,
+)
 from sqlalchemy.dialects.postgresql import insert
 
 from rowlock.database.bulk_dialect import BulkDialect, kept_statement
@@ -20,6 +31,8 @@ _PROGRAM_LIMIT_EXCEEDED = "54000"
 
 class PostgresqlBulk(BulkDialect):
     """One round trip, and one plan for any number of rows."""
+
+    rows_max = 5_000
 
     def insert(self, table: Table, names: Sequence[str]) -> Any:
         """Return ``INSERT ... SELECT ... FROM unnest(...)``."""
@@ -54,6 +67,10 @@ class PostgresqlBulk(BulkDialect):
     def among_parameter(self, values: Sequence[Any]) -> Any:
         """Return a list."""
         return list(values)
+
+    def text_bytes(self, text: ColumnElement[Any]) -> ColumnElement[int]:
+        """Ask for its octets, for which what is stored elsewhere is not read."""
+        return func.coalesce(func.octet_length(text), 0, type_=Integer())
 
     def gather(self, columns: Sequence[ColumnElement[Any]]) -> list[ColumnElement[Any]] | None:
         """Make an array of each column."""

@@ -15,11 +15,13 @@ from sqlalchemy import (
     ColumnElement,
     Index,
     Integer,
+    LargeBinary,
     SmallInteger,
     String,
     Table,
     Text,
     bindparam,
+    cast,
     column,
     func,
     select,
@@ -31,6 +33,8 @@ from rowlock.database.bulk_dialect import BulkDialect
 
 class SqliteBulk(BulkDialect):
     """One statement, executed many times."""
+
+    rows_max = 1_000
 
     def insert(self, table: Table, names: Sequence[str]) -> Any:
         """Return ``INSERT ... VALUES (?, ...)``."""
@@ -56,6 +60,10 @@ class SqliteBulk(BulkDialect):
     def among_parameter(self, values: Sequence[Any]) -> Any:
         """Return a JSON array."""
         return json.dumps(list(values))
+
+    def text_bytes(self, text: ColumnElement[Any]) -> ColumnElement[int]:
+        """Count the bytes of the text; its length would be characters."""
+        return func.coalesce(func.length(cast(text, LargeBinary)), 0, type_=Integer())
 
     def gather(self, columns: Sequence[ColumnElement[Any]]) -> list[ColumnElement[Any]] | None:
         """Make a JSON array of each column, which has whole numbers and texts as they are."""

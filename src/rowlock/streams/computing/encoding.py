@@ -8,13 +8,18 @@ values. The texts are ASCII: each database stores them, and a character is a byt
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Generic, TypeVar, cast, overload
 
 from rowlock.streams.computing.value_plans import plan_of, type_name
 
 V = TypeVar("V")
 
+PARSED_TEXTS_MAX = 1_000
+PARSED_BYTES_MAX = 262_144
+"""Most texts, and bytes, that are parsed in one call, which keeps the interpreter from all other
+threads; unless one text has more.
+"""
 VALUE_BYTES_MAX = 1_048_576
 """Longest text of a state, a payload or a result, in bytes."""
 
@@ -96,7 +101,14 @@ class Codec(Generic[V]):
         Raises:
             ValueError: one of them is no JSON.
         """
-        # One call for all: half of the time of a small text is that of its call. A text with a
+        plains: list[Any] = []
+        sizes = list(map(len, raw))
+        for some in slices(sizes, rows_max=PARSED_TEXTS_MAX, bytes_max=PARSED_BYTES_MAX):
+            plains += self._parse(raw[some])
+        return plains
+
+    def _parse(self, raw: Sequence[str]) -> list[Any]:
+        # One call for many: half of the time of a small text is that of its call. A text with a
         # comma of its own would be several values, so they are counted.
         try:
             plains = _parsed(f"[{','.join(raw)}]")
@@ -135,6 +147,24 @@ class Codec(Generic[V]):
             msg = f"{self.name} has no field {name}"
             raise ValueError(msg)
         return self._plan.record.column(parsed, name)
+
+
+def slices(sizes: Sequence[int], *, rows_max: int, bytes_max: int) -> Iterator[slice]:
+    """Yield consecutive parts of rows, as long as their bounds allow; one row at least.
+
+    Args:
+        sizes: of the rows, in bytes.
+        rows_max: most rows of a part.
+        bytes_max: most bytes of a part, unless it is one row.
+    """
+    begin = size = 0
+    for at, own in enumerate(sizes):
+        if at > begin and (at - begin == rows_max or size + own > bytes_max):
+            yield slice(begin, at)
+            begin, size = at, 0
+        size += own
+    if begin < len(sizes):
+        yield slice(begin, len(sizes))
 
 
 def _parsed(text: str) -> Any:

@@ -55,14 +55,17 @@ class StreamDialect(ABC):
         *,
         names: Sequence[str],
         rows: Sequence[Sequence[Any]],
+        sizes: Sequence[int],
     ) -> tuple[int, int]:
-        """Insert rows into the table of `position`; return the first and the last of theirs.
+        """Insert rows into the table of `position`, slice by slice; return the first and the last
+        of theirs.
 
         Args:
             connection: in the caller's transaction.
             position: whose values the database assigns.
             names: of the columns that are given.
             rows: the values of each in the order of `names`; one at least.
+            sizes: of the rows, in bytes.
         """
 
 

@@ -34,6 +34,7 @@ from rowlock.streams.exchanging.parcels import (
 )
 from rowlock.streams.program import FlowProgram
 from rowlock.streams.shards.own_shard import OwnShard
+from rowlock.streams.sliced_writes import write_rows
 
 _COLUMNS = ("flow_id", "step", "stage", "lo", "to_lo", "hi", "to_hi", "payload")
 
@@ -131,9 +132,8 @@ class TableExchange(Exchange):
             if row.shard.item.lock_token in tokens
         ]
         if values:
-            dialect = BULK.of(connection)
-            statement = dialect.insert(self._table, _COLUMNS)
-            await connection.execute(statement, dialect.insert_parameters(_COLUMNS, values))
+            statement = BULK.of(connection).insert(self._table, _COLUMNS)
+            await write_rows(connection, statement, names=_COLUMNS, rows=values, text="payload")
         return tokens
 
     async def _compare(

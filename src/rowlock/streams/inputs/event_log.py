@@ -18,6 +18,7 @@ from typing import Any, Final, TypeVar, cast
 from sqlalchemy import ColumnElement, CursorResult, delete, func, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
+from rowlock.clock import sleep
 from rowlock.database.binds import bind_of
 from rowlock.database.bulk_dialect import BULK
 from rowlock.errors import ConfigurationError
@@ -39,6 +40,8 @@ E = TypeVar("E")
 
 APPEND_EVENTS_MAX = 10_000
 """Most events of one `EventLog.append`."""
+ENCODED_AT_ONCE = 1_000
+"""So many events are made texts in one turn of the event loop."""
 EXPIRY_ROWS_MAX = 5_000
 """Most events that are deleted in one transaction, and most numbers of producers."""
 SEQ_MAX = 2**63 - 1
@@ -137,7 +140,7 @@ class EventLog(RowSource[E]):
             ValueError: an event is too long, or its key is none.
         """
         _check(events, producer, seq)
-        rows = self._rows(events)
+        rows = await self._rows(events)
         bind = {"bind": bind_of(session, self._leased)}
         connection = await session.connection(bind)
         if producer is None or seq is None:
@@ -280,13 +283,20 @@ class EventLog(RowSource[E]):
     def _is_old(self, at: ColumnElement[Any]) -> ColumnElement[bool]:
         return at < database_time_after(-self.keep)
 
-    def _rows(self, events: Sequence[E]) -> list[tuple[str, int, str, str]]:
-        keys = [key_text(self._key(event)) for event in events]
-        payloads = self.codec.encode_many(events)
-        return [
-            (self.name, bucket_of(key), key, payload)
-            for key, payload in zip(keys, payloads, strict=True)
-        ]
+    async def _rows(self, events: Sequence[E]) -> list[tuple[str, int, str, str]]:
+        rows: list[tuple[str, int, str, str]] = []
+        for begin in range(0, len(events), ENCODED_AT_ONCE):
+            some = events[begin : begin + ENCODED_AT_ONCE]
+            keys = [key_text(self._key(event)) for event in some]
+            payloads = self.codec.encode_many(some)
+            rows += [
+                (self.name, bucket_of(key), key, payload)
+                for key, payload in zip(keys, payloads, strict=True)
+            ]
+            if len(rows) < len(events):
+                # All else in the loop has its turn.
+                await sleep(0)
+        return rows
 
     async def _add(
         self, connection: AsyncConnection, rows: Sequence[Sequence[Any]]
@@ -294,7 +304,9 @@ class EventLog(RowSource[E]):
         if not rows:
             return 0, 0
         position = self.tables.log.c.position
-        return await STREAMS.of(connection).append(connection, position, names=_LOG, rows=rows)
+        return await STREAMS.of(connection).append(
+            connection, position, names=_LOG, rows=rows, sizes=[len(row[-1]) for row in rows]
+        )
 
     async def _known(
         self, connection: AsyncConnection, producer: str, seq: int, *, rows: int, digest: str

@@ -15,6 +15,7 @@ from rowlock.streams.computing.encoding import Codec
 from rowlock.streams.inputs.source import Source
 from rowlock.streams.outputs.consumers import Consumer, StepOutput
 from rowlock.streams.outputs.discarding import discard
+from rowlock.streams.sliced_writes import write_rows
 from rowlock.streams.tables import StreamTables, key_of
 
 O = TypeVar("O")  # noqa: E741 - of an output
@@ -97,10 +98,9 @@ class Output(Generic[O]):
 
     async def write(self, connection: AsyncConnection, rows: Sequence[ResultRow]) -> None:
         """Write results, of which there is one at least; joins the caller's transaction."""
-        dialect = BULK.of(connection)
         values = [(self.flow_id, self.name, *row) for row in rows]
-        statement = dialect.insert(self.tables.outputs, _COLUMNS)
-        await connection.execute(statement, dialect.insert_parameters(_COLUMNS, values))
+        statement = BULK.of(connection).insert(self.tables.outputs, _COLUMNS)
+        await write_rows(connection, statement, names=_COLUMNS, rows=values, text="payload")
 
     def consume(
         self,

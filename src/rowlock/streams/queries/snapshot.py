@@ -31,7 +31,8 @@ from rowlock.streams.state.store import read_snapshot
 S = TypeVar("S")
 
 PAGE_KEYS: Final = 1000
-"""Most states that are read in one transaction."""
+PAGE_BYTES: Final = 1_048_576
+"""Most states that are read in one transaction, and most bytes of these, unless it is one."""
 PAGE_TIMEOUT: Final = timedelta(seconds=30)
 """How long that may take."""
 
@@ -111,6 +112,7 @@ class StateSnapshot:
                 version=self.step,
                 after=after,
                 limit=PAGE_KEYS,
+                bytes_max=PAGE_BYTES,
             )
             await self._keeping.check(connection, self.step)
             return page

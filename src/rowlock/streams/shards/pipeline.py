@@ -36,6 +36,10 @@ CALM_EVERY = 10
 """A replica that has its share looks around so many times less often, unless it is told to."""
 
 
+CLAIMED_AT_ONCE = 256
+"""So many shards are claimed in one statement, and begun in one turn of the event loop."""
+
+
 class ShardFetcher(Fetcher[ModelT]):
     """Claims this replica's share of the shards."""
 
@@ -45,7 +49,13 @@ class ShardFetcher(Fetcher[ModelT]):
         await pipeline.look_around()
         if pipeline.has_its_share:
             return 0
-        return await super().fetch_once(limit)
+        claimed = 0
+        while True:
+            some = min(limit - claimed, CLAIMED_AT_ONCE)
+            found = await super().fetch_once(some)
+            claimed += found
+            if found < some or claimed == limit:
+                return claimed
 
 
 class FlowPipeline(Pipeline[Any], reserved=False):

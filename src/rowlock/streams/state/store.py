@@ -32,6 +32,7 @@ from rowlock.database.bulk_dialect import BULK, BulkDialect, kept_statement
 from rowlock.streams.computing.buckets import BucketRange
 from rowlock.streams.computing.compute import NO_STATE, KeyState
 from rowlock.streams.range_condition import in_ranges
+from rowlock.streams.sliced_writes import write_rows
 
 TIMERS_READ_MAX = 10_000
 """Most timers of a replica that are read at once; the next ones are read when these are over."""
@@ -89,14 +90,18 @@ async def read_states(
 ) -> dict[str, KeyState]:
     """Return the latest states of those of `keys` that have one, or a timer."""
     dialect = BULK.of(connection)
+    states: dict[str, KeyState] = {}
     found = select(table.c.key, table.c.value, table.c.timer_at).where(
         table.c.flow_id == bindparam("flow"),
         table.c.name == bindparam("stage"),
         dialect.is_among(table.c.key, "keys"),
     )
-    given = {"flow": flow_id, "stage": name, "keys": dialect.among_parameter(keys)}
-    rows = await connection.execute(found, given)
-    return {key: KeyState(value, at) for key, value, at in rows}
+    for begin in range(0, len(keys), dialect.rows_max):
+        some = dialect.among_parameter(keys[begin : begin + dialect.rows_max])
+        given = {"flow": flow_id, "stage": name, "keys": some}
+        rows = await connection.execute(found, given)
+        states.update((key, KeyState(value, at)) for key, value, at in rows)
+    return states
 
 
 async def read_timers(
@@ -156,7 +161,7 @@ async def write_states(
             )
             for one in kept
         ]
-        await connection.execute(statement, dialect.insert_parameters(_WRITTEN, rows))
+        await write_rows(connection, statement, names=_WRITTEN, rows=rows, text="value")
     dropped: dict[str, list[str]] = {}
     for one in states:
         if one.state == NO_STATE and one.snapshot is None:
@@ -214,9 +219,10 @@ async def read_snapshot(
     version: int,
     after: str | None = None,
     limit: int = 1000,
+    bytes_max: int = 1_048_576,
 ) -> list[tuple[str, KeyState]]:
     """Return keys and their states at the start of the step `version`, in the order of their keys:
-    the first `limit` behind `after` that had a value.
+    the first `limit` behind `after` that had a value, as far as `bytes_max` reaches.
 
     Args:
         connection: in a transaction.
@@ -226,21 +232,34 @@ async def read_snapshot(
         version: of the snapshot that all shards of the flow have.
         after: the last key of the page before; None: the page is the first.
         limit: most keys of a page.
+        bytes_max: most bytes of its states, unless it is one.
     """
     own = table.c
     is_latest = own.version <= version
     is_aside = own.snapshot_version == version
     value = case((is_latest, own.value), (is_aside, own.snapshot_value), else_=None)
     timer = case((is_latest, own.timer_at), (is_aside, own.snapshot_timer_at), else_=None)
+    size = BULK.of(connection).text_bytes(value)
+    upto = func.sum(size).over(order_by=own.key, rows=(None, 0))
     found = (
-        select(own.key, value, timer)
+        select(
+            own.key,
+            value.label("value"),
+            timer.label("timer_at"),
+            size.label("size"),
+            upto.label("upto"),
+        )
         .where(own.flow_id == flow_id, own.name == name, value.is_not(None))
         .order_by(own.key)
         .limit(limit)
     )
     if after is not None:
         found = found.where(own.key > after)
-    rows = await connection.execute(found)
+    page = found.subquery().c
+    within = or_(page.upto <= bytes_max, page.upto == page.size)
+    rows = await connection.execute(
+        select(page.key, page.value, page.timer_at).where(within).order_by(page.key)
+    )
     return [(key, KeyState(text, at)) for key, text, at in rows]
 
 
