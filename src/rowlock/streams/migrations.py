@@ -106,6 +106,7 @@ def _steps_columns() -> list[Column[Any]]:
         Column("now", UtcDateTime, nullable=False),
         Column("checkpoint", Boolean, nullable=False),
         Column("snapshot", Boolean, nullable=False),
+        Column("bytes", BigInteger, nullable=False, server_default="0"),
     ]
 
 

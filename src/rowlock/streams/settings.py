@@ -11,6 +11,7 @@ from rowlock.errors import SettingsError
 from rowlock.pipelines.settings import DURATION_MAX, SettingsKeywords
 
 ROWS_MAX: Final = 1_000_000
+BYTES_MAX: Final = 1 << 40
 KEYS_MAX: Final = 100_000_000
 STEPS_AHEAD_MAX: Final = 10_000
 FAILURES_MAX: Final = 1_000
@@ -25,6 +26,10 @@ class FlowSettings(BaseModel):
 
     step_rows_max: Annotated[int, Field(ge=1, le=ROWS_MAX)] = 10_000
     """Most rows that a step takes, over all shards."""
+    step_bytes_max: Annotated[int, Field(ge=1, le=BYTES_MAX)] = 67_108_864
+    """And most bytes of what may be long in these: texts, bytes and JSON. A row that has more is
+    taken all the same.
+    """
     steps_ahead_max: Annotated[int, Field(ge=1, le=STEPS_AHEAD_MAX)] = 64
     """No step is cut further ahead of the slowest shard that is held and not parked; steps grow
     instead.
@@ -51,6 +56,7 @@ class FlowKeywords(SettingsKeywords, total=False):
     """
 
     step_rows_max: int
+    step_bytes_max: int
     steps_ahead_max: int
     failures_max: int
     cached_keys_max: int

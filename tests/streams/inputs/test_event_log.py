@@ -125,7 +125,7 @@ async def test_events_are_read_as_they_were_added(host: Host) -> None:
     rest = await rows_of(host.database.engine, host.usage, after=first.last)
     assert list(rest.positions) == [second.first, second.last]
     async with host.database.engine.begin() as connection:
-        ahead = await host.usage.ahead(connection, after=first.first, upto=second.last, limit=5)
+        ahead, _ = await host.usage.ahead(connection, after=first.first, upto=second.last, limit=5)
     assert list(ahead) == [*range(first.first + 1, first.last + 1), second.first]
 
 

@@ -202,8 +202,8 @@ async def test_ahead_is_bounded_and_ascending(database: TemporaryDatabase) -> No
     await add_payments(database, 30)
     source = event_table(Payment)
     async with database.engine.begin() as connection:
-        ahead = await source.ahead(connection, after=4, upto=25, limit=10)
-        rest = await source.ahead(connection, after=14, upto=25, limit=100)
+        ahead, _ = await source.ahead(connection, after=4, upto=25, limit=10)
+        rest, _ = await source.ahead(connection, after=14, upto=25, limit=100)
     assert list(ahead) == list(range(5, 15))
     assert list(rest) == list(range(15, 26))
 

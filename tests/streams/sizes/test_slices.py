@@ -1,5 +1,5 @@
-"""What is large is worked on slice by slice, so the event loop is never busy for long, and memory is
-bounded by bytes. Bounds are counted here; `python tests/bench streams-large` measures the time.
+"""What is large is worked on slice by slice, so the event loop is never busy for long, and memory
+is bounded by bytes. Bounds are counted here; `python tests/bench streams-large` measures the time.
 """
 
 from __future__ import annotations
@@ -74,9 +74,10 @@ def inserts_into(engine: AsyncEngine, table: str) -> Iterator[list[int]]:
 
 
 @pytest.fixture
-def small_slices(database: TemporaryDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
+async def small_slices(database: TemporaryDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
     """Have slices of `ROWS` rows."""
-    monkeypatch.setattr(type(BULK.of(database.engine)), "rows_max", ROWS)
+    async with database.engine.connect() as connection:
+        monkeypatch.setattr(type(BULK.of(connection)), "rows_max", ROWS)
 
 
 @pytest.mark.usefixtures("small_slices")

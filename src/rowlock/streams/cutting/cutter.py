@@ -26,6 +26,7 @@ from rowlock.streams.cutting.flow_view import (
 from rowlock.streams.cutting.plan import Cut, FlowCuts, NoCut, ShardProgress, SourceView, plan_cut
 from rowlock.streams.cutting.quiet import Quiet, overdue_at
 from rowlock.streams.inputs.high_water import HighWater
+from rowlock.streams.inputs.source import NOTHING_AHEAD
 from rowlock.streams.program import FlowProgram
 
 SNAPSHOT_KEPT_FOR: Final = timedelta(seconds=60)
@@ -105,6 +106,7 @@ class Cutter:
             clock=seen.clock,
             checkpoint=self._program.checkpoint,
             step_rows_max=self._program.settings.step_rows_max,
+            step_bytes_max=self._program.settings.step_bytes_max,
             steps_ahead_max=self._program.settings.steps_ahead_max,
         )
         # A snapshot that waits for an earlier one may be cut with the row of the flow as it is.
@@ -132,13 +134,22 @@ class Cutter:
             recorded = upto[name]
             seen = await self._watches[name].look(connection, recorded=recorded)
             self.marks[name] = seen
-            ahead: Any = ()
+            ahead = NOTHING_AHEAD
             if seen.mark > recorded:
                 ahead = await source.ahead(
                     connection, after=recorded, upto=seen.mark, limit=most + 1
                 )
-            has_more = len(ahead) > most
-            views.append(SourceView(name, recorded, seen.mark, ahead, has_more=has_more))
+            has_more = len(ahead.positions) > most
+            views.append(
+                SourceView(
+                    name,
+                    recorded,
+                    seen.mark,
+                    ahead.positions,
+                    has_more=has_more,
+                    sizes=ahead.sizes,
+                )
+            )
         clock, slowest = tuple((await connection.execute(self._clock_and_slowest)).one())
         assert isinstance(clock, datetime)
         snapshot = _NO_SNAPSHOT
@@ -210,6 +221,7 @@ class Cutter:
                 now=cut.now,
                 checkpoint=cut.is_checkpoint,
                 snapshot=cut.is_snapshot,
+                bytes=cut.bytes,
             )
         )
         return True

@@ -51,6 +51,7 @@ class RecordedCut:
         now: its time.
         is_checkpoint: all shards write their states with it.
         is_snapshot: and keep these states.
+        bytes: how many its rows have.
     """
 
     step: int
@@ -58,6 +59,7 @@ class RecordedCut:
     now: datetime
     is_checkpoint: bool
     is_snapshot: bool
+    bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +171,7 @@ class KnownFlow:
         """Note a cut that was made here."""
         assert self.facts is not None
         self._cuts[cut.step] = RecordedCut(
-            cut.step, cut.upto, cut.now, cut.is_checkpoint, cut.is_snapshot
+            cut.step, cut.upto, cut.now, cut.is_checkpoint, cut.is_snapshot, cut.bytes
         )
         requested = self.facts.checkpoint_requested and not cut.is_checkpoint
         self.facts = replace(
@@ -225,7 +227,7 @@ def _facts_of(row: Any) -> FlowFacts:
 
 
 def _cut_of(row: Any) -> RecordedCut:
-    return RecordedCut(row.step, row.upto, row.now, row.checkpoint, row.snapshot)
+    return RecordedCut(row.step, row.upto, row.now, row.checkpoint, row.snapshot, row.bytes)
 
 
 def _statement(
@@ -246,6 +248,7 @@ def _statement(
             steps.c.now,
             steps.c.checkpoint,
             steps.c.snapshot,
+            steps.c.bytes,
             database_instant().label("clock"),
             *last,
             *_crowd(tables),

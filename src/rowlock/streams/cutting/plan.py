@@ -13,9 +13,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import Enum
+from itertools import accumulate
 
 STEP_ROWS_MAX = 10_000
 """Most rows of a step, over all sources and shards, by default."""
+STEP_BYTES_MAX = 67_108_864
+"""Most bytes of what may be long in these rows, by default."""
 STEPS_AHEAD_MAX = 64
 """How many steps are cut ahead of the slowest shard that is held and not parked; then steps
 grow instead.
@@ -62,6 +65,7 @@ class SourceView:
             ``range`` does where each position has a row, or where few are missing; where several
             rows have one position, it stands there for each of them.
         has_more: there may be rows behind `ahead` and below `mark`.
+        sizes: how many bytes each row of `ahead` has; empty where that does not matter.
     """
 
     name: str
@@ -69,6 +73,7 @@ class SourceView:
     mark: int
     ahead: Sequence[int] = ()
     has_more: bool = False
+    sizes: Sequence[int] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +138,7 @@ class Cut:
         is_checkpoint: all shards write their state with it.
         is_snapshot: and that state is kept until a later snapshot replaces it.
         rows: how many rows it has; where `SourceView.ahead` is a ``range``, at most.
+        bytes: how many these have, as far as sizes are known.
     """
 
     step: int
@@ -141,6 +147,7 @@ class Cut:
     is_checkpoint: bool
     is_snapshot: bool
     rows: int = field(compare=False)
+    bytes: int = field(default=0, compare=False)
 
 
 class NoCut(Enum):
@@ -164,6 +171,7 @@ def plan_cut(
     clock: datetime,
     checkpoint: Checkpoint,
     step_rows_max: int = STEP_ROWS_MAX,
+    step_bytes_max: int = STEP_BYTES_MAX,
     steps_ahead_max: int = STEPS_AHEAD_MAX,
 ) -> Cut | NoCut:
     """Return the next cut, or why there is none.
@@ -175,6 +183,7 @@ def plan_cut(
         clock: the time, aware; of the database, so that all replicas have one.
         checkpoint: how often the state is written.
         step_rows_max: most rows of the step, unless one position has more.
+        step_bytes_max: most bytes of these, unless a row of a source has more.
         steps_ahead_max: how many steps are cut ahead of the slowest shard.
     """
     if not flow.is_running:
@@ -183,20 +192,28 @@ def plan_cut(
     if any(flow.next_step - shard.step >= steps_ahead_max for shard in active):
         return NoCut.TOO_FAR_AHEAD
     now = clock if flow.now is None else max(clock, flow.now)
-    upto, rows = _reach(sources, step_rows_max)
+    upto, rows, size = _reach(sources, step_rows_max, step_bytes_max)
     is_snapshot = _may_snapshot(flow)
     is_checkpoint = is_snapshot or _is_checkpoint(flow, checkpoint, now)
     is_wanted = is_snapshot or flow.checkpoint_requested or _is_overdue(flow, checkpoint, now)
     if not (rows or is_wanted or any(_has_timer_due(shard, flow, now) for shard in active)):
         return NoCut.NOTHING_NEW
-    return Cut(flow.next_step, upto, now, is_checkpoint, is_snapshot, rows=rows)
+    return Cut(flow.next_step, upto, now, is_checkpoint, is_snapshot, rows=rows, bytes=size)
 
 
-def _reach(sources: Sequence[SourceView], rows_max: int) -> tuple[dict[str, int], int]:
-    """Return how far a step of `rows_max` rows reaches in each source, and how many it has."""
+def _reach(
+    sources: Sequence[SourceView], rows_max: int, bytes_max: int
+) -> tuple[dict[str, int], int, int]:
+    """Return how far a step reaches in each source, how many rows it has, and how many bytes."""
     spans = [_span(source) for source in sources]
     shares = row_shares([end - begin for begin, end in spans], rows_max)
-    upto, rows = {}, 0
+    sizes = [
+        source.sizes[begin : begin + share]
+        for source, (begin, _), share in zip(sources, spans, shares, strict=True)
+    ]
+    if sum(map(sum, sizes)) > bytes_max:
+        shares = _within(sizes, shares, bytes_max)
+    upto, rows, size = {}, 0, 0
     for source, (begin, end), share in zip(sources, spans, shares, strict=True):
         is_rest = begin + share == end and (end < len(source.ahead) or not source.has_more)
         if is_rest:
@@ -204,8 +221,22 @@ def _reach(sources: Sequence[SourceView], rows_max: int) -> tuple[dict[str, int]
             upto[source.name] = max(source.upto, source.mark)
         else:
             upto[source.name] = _last_whole(source.ahead, begin, share) if share else source.upto
-        rows += max(share, bisect_right(source.ahead, upto[source.name]) - begin)
-    return upto, rows
+        count = bisect_right(source.ahead, upto[source.name]) - begin
+        rows += count
+        size += sum(source.sizes[begin : begin + count])
+    return upto, rows, size
+
+
+def _within(sizes: Sequence[Sequence[int]], shares: Sequence[int], bytes_max: int) -> list[int]:
+    """Return how many of its next rows each source has in a step of `bytes_max` bytes. One at
+    least: otherwise a large row would wait for as long as another source has small ones.
+    """
+    sums = [list(accumulate(own)) for own in sizes]
+    limits = row_shares([own[-1] if own else 0 for own in sums], bytes_max)
+    return [
+        max(1, bisect_right(own, limit)) if own else share
+        for own, limit, share in zip(sums, limits, shares, strict=True)
+    ]
 
 
 def _last_whole(ahead: Sequence[int], begin: int, share: int) -> int:
@@ -226,15 +257,15 @@ def _span(source: SourceView) -> tuple[int, int]:
     return begin, max(begin, bisect_right(source.ahead, source.mark))
 
 
-def row_shares(available: Sequence[int], rows_max: int) -> list[int]:
-    """Return how many rows a step has of each source: all of those that have few, and of the
-    others equally many.
+def row_shares(available: Sequence[int], most: int) -> list[int]:
+    """Return how many rows, or bytes, a step has of each source: all of those that have few, and of
+    the others equally many.
 
     Args:
-        available: how many rows each source has.
-        rows_max: most rows of the step.
+        available: how many each source has.
+        most: of the step.
     """
-    shares, left = [0] * len(available), rows_max
+    shares, left = [0] * len(available), most
     for done, index in enumerate(sorted(range(len(available)), key=available.__getitem__)):
         shares[index] = min(available[index], left // (len(available) - done))
         left -= shares[index]

@@ -16,13 +16,14 @@ from typing import Any, TypeVar
 from sqlalchemy import BigInteger, Integer, ScalarSelect, bindparam, func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from rowlock.database.bulk_dialect import BULK
 from rowlock.stream_errors import PositionsWentBackError, StepExpired
 from rowlock.streams.computing.buckets import BucketRange, merged
 from rowlock.streams.computing.rows import SourceRows
 from rowlock.streams.gathered_query import GatheredQuery
 from rowlock.streams.inputs.high_water import HighWater
 from rowlock.streams.inputs.row_reader import QUERIES_MAX
-from rowlock.streams.inputs.source import Source
+from rowlock.streams.inputs.source import Ahead, Source
 from rowlock.streams.outputs.consumers import ResultsOf, StepOutput
 from rowlock.streams.outputs.discarding import last_discarded, lock_discarding
 from rowlock.streams.range_condition import has_all, in_ranges
@@ -100,13 +101,16 @@ class OutputSource(Source[E]):
 
     async def ahead(
         self, connection: AsyncConnection, *, after: int, upto: int, limit: int
-    ) -> Sequence[int]:
-        """Return the positions of the next rows, one for each row; joins the caller's
+    ) -> Ahead:
+        """Return positions and sizes of the next rows, one for each row; joins the caller's
         transaction.
         """
-        query = self._query([self._step]).limit(bindparam("limit", type_=Integer()))
-        found = await connection.scalars(query, {"after": after, "upto": upto, "limit": limit})
-        return list(map(position_of_step, found))
+        size = BULK.of(connection).text_bytes(self._output.tables.outputs.c.payload)
+        query = self._query([self._step, size.label("size")])
+        given = {"after": after, "upto": upto, "limit": limit}
+        limited = query.limit(bindparam("limit", type_=Integer()))
+        rows = (await connection.execute(limited, given)).all()
+        return Ahead([position_of_step(row.step) for row in rows], [row.size for row in rows])
 
     async def read(
         self,

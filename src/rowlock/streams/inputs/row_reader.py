@@ -6,19 +6,38 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from sqlalchemy import Column, ColumnElement, Integer, ScalarSelect, Select, bindparam, select
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Column,
+    ColumnElement,
+    Integer,
+    LargeBinary,
+    ScalarSelect,
+    Select,
+    String,
+    Text,
+    bindparam,
+    cast,
+    literal,
+    select,
+)
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from rowlock.database.bulk_dialect import BULK, BulkDialect
+from rowlock.rows.model_check import innermost
 from rowlock.streams.computing.buckets import BucketRange, merged
 from rowlock.streams.computing.hashing import Key, key_text, key_texts
 from rowlock.streams.computing.rows import Decoder, SourceRows
 from rowlock.streams.gathered_query import GatheredQuery
 from rowlock.streams.inputs.high_water import HighWaterLook, newest_of
-from rowlock.streams.inputs.source import Source
+from rowlock.streams.inputs.source import Ahead, Source
 from rowlock.streams.range_condition import has_all, in_ranges
 
 E = TypeVar("E")
 
+SHORT_CHARS_MAX = 1_000
+"""Texts that are declared with this length at most do not count where rows are weighed."""
 QUERIES_MAX = 16
 """Most sets of ranges whose query is kept: they change when shards move."""
 
@@ -50,16 +69,20 @@ class RowReader:
 
     async def ahead(
         self, connection: AsyncConnection, *, after: int, upto: int, limit: int
-    ) -> Sequence[int]:
-        """Return the positions of the next rows, ascending; joins the caller's transaction."""
+    ) -> Ahead:
+        """Return positions and sizes of the next rows, ascending; joins the caller's
+        transaction.
+        """
+        dialect = BULK.of(connection)
 
         def build() -> Select[Any]:
-            return self._in_step([self.position]).limit(bindparam("limit", type_=Integer()))
+            size = size_of(self.values, dialect).label("size")
+            found = self._in_step([self.position]).add_columns(size)
+            return found.limit(bindparam("limit", type_=Integer()))
 
-        query = self._query("ahead", build)
+        query = self._query(("ahead", type(dialect)), build)
         given = {"after": after, "upto": upto, "limit": limit}
-        (positions,) = await query.columns(connection, given)
-        return sorted(positions)
+        return Ahead(*in_order(await query.columns(connection, given)))
 
     async def read(
         self,
@@ -132,6 +155,18 @@ class RowReader:
             raise ValueError(msg) from error
 
 
+def size_of(columns: Sequence[Column[Any]], dialect: BulkDialect) -> ColumnElement[int]:
+    """Return how many bytes a row has in those of its columns that may be long."""
+    kinds = {column: innermost(column.type) for column in columns}
+    texts = [
+        cast(column, Text) if isinstance(kind, JSON) else column
+        for column, kind in kinds.items()
+        if isinstance(kind, JSON | LargeBinary)
+        or (isinstance(kind, String) and (kind.length or SHORT_CHARS_MAX + 1) > SHORT_CHARS_MAX)
+    ]
+    return sum(map(dialect.text_bytes, texts), start=literal(0, BigInteger))
+
+
 def in_order(columns: Sequence[Sequence[Any]]) -> Sequence[Sequence[Any]]:
     """Return columns whose rows stand in the order of the first one, which has no value twice.
 
@@ -164,8 +199,8 @@ class RowSource(Source[E]):
 
     async def ahead(
         self, connection: AsyncConnection, *, after: int, upto: int, limit: int
-    ) -> Sequence[int]:
-        """Return the positions of the next rows; joins the caller's transaction."""
+    ) -> Ahead:
+        """Return positions and sizes of the next rows; joins the caller's transaction."""
         return await self._reader.ahead(connection, after=after, upto=upto, limit=limit)
 
     async def read(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 from sqlalchemy import ScalarSelect
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -14,6 +14,21 @@ from rowlock.streams.computing.rows import Decoder, SourceRows
 from rowlock.streams.inputs.high_water import HighWater
 
 E_co = TypeVar("E_co", covariant=True)
+
+
+class Ahead(NamedTuple):
+    """The next rows of a source.
+
+    Attributes:
+        positions: ascending, one for each row where several have the same.
+        sizes: how many bytes each row has of what may be long: texts, bytes and JSON.
+    """
+
+    positions: Sequence[int]
+    sizes: Sequence[int]
+
+
+NOTHING_AHEAD: Final = Ahead((), ())
 
 
 class SourceWatch(Protocol):
@@ -84,9 +99,9 @@ class Source(ABC, Generic[E_co]):
     @abstractmethod
     async def ahead(
         self, connection: AsyncConnection, *, after: int, upto: int, limit: int
-    ) -> Sequence[int]:
-        """Return the positions of the next rows, ascending, `limit` at most, and one for each row
-        where several have the same; joins the caller's transaction.
+    ) -> Ahead:
+        """Return positions and sizes of the next rows, `limit` at most; joins the caller's
+        transaction.
         """
 
     @abstractmethod

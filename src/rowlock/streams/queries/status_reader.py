@@ -124,9 +124,10 @@ async def _source(
     done = upto.get(source.name, 0)
     ahead: Sequence[int] = ()
     if source.newest > done:
-        ahead = await program.sources[source.name].ahead(
+        found = await program.sources[source.name].ahead(
             connection, after=done, upto=source.newest, limit=LAG_ROWS_MAX
         )
+        ahead = found.positions
     more = source.newest - ahead[-1] if len(ahead) == LAG_ROWS_MAX else 0
     return SourceStatus(
         source.name,

@@ -34,6 +34,10 @@ it is one.
 """
 
 
+BYTES_TOGETHER_MAX = 67_108_864
+"""And so many bytes."""
+
+
 def steered(shard: OwnShard, facts: FlowFacts, *, leaves: bool) -> ShardState:
     """Return the state of a shard at the top of the loop, after what is wished of it.
 
@@ -135,7 +139,7 @@ def _steps(
     cuts = known.consecutive(at, min(STEPS_TOGETHER_MAX, end - at))
     if before is None or not cuts:
         return []
-    return [StepsOf(list(shards), before, _together(known, before, cuts), in_memory=in_memory)]
+    return [StepsOf(list(shards), before, together(known, before, cuts), in_memory=in_memory)]
 
 
 def _end(shard: OwnShard) -> int:
@@ -147,17 +151,19 @@ def _end(shard: OwnShard) -> int:
     return state.end if isinstance(state, Stop) else state.at + STEPS_TOGETHER_MAX
 
 
-def _together(
+def together(
     known: KnownFlow, before: RecordedCut, cuts: Sequence[RecordedCut]
 ) -> list[RecordedCut]:
     """Return the first of `cuts` that are done in one transaction: their states are written once,
     so the step of a snapshot is the last of them.
     """
     taken: list[RecordedCut] = []
-    rows = 0
+    rows = size = 0
     for earlier, cut in pairwise([before, *cuts]):
         rows += known.weight(earlier, cut)
-        if taken and (rows > ROWS_TOGETHER_MAX or taken[-1].is_snapshot):
+        size += cut.bytes
+        is_much = rows > ROWS_TOGETHER_MAX or size > BYTES_TOGETHER_MAX
+        if taken and (is_much or taken[-1].is_snapshot):
             break
         taken.append(cut)
     return taken
