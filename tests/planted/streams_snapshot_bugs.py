@@ -79,7 +79,7 @@ SNAPSHOT_BUGS = (
     Bug(
         "steps behind a snapshot are written with it",
         "streams/shards/steering.py",
-        "_together",
+        "together",
         "or taken[-1].is_snapshot",
         "",
         (f"{SNAPSHOTS}::test_a_lagging_shard_stops_at_the_snapshot",),

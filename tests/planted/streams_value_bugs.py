@@ -107,7 +107,7 @@ STREAMS_VALUE_BUGS = (
     Bug(
         "a payload is read as two",
         "streams/computing/encoding.py",
-        "Codec.parse",
+        "Codec._parse",
         "plains is None or len(plains) != len(raw)",
         "plains is None",
         (f"{ENCODING}::test_texts_that_are_no_such_value",),
