@@ -280,7 +280,7 @@ STREAMS_SHARDS_BUGS = (
         "steps run ahead of a slow shard",
         "streams/cutting/plan.py",
         "plan_cut",
-        ">= steps_ahead_max",
+        ">= bounds.steps_ahead_max",
         "< 0",
         (f"{PLAN}::test_slow_shards",),
     ),

@@ -43,10 +43,11 @@ class Peak:
         while not self._over.wait(PEAK_EVERY_S):
             self._most = max(self._most, self._process.memory_info().rss)
 
-    def end(self) -> float:
-        """Look no more; return how much it grew at most, in MB."""
+    def end(self) -> Figures:
+        """Look no more; return how much it grew at most, and how much that was in all."""
         self._over.set()
-        return (self._most - self._before) / 1e6
+        grown, of_all = (self._most - self._before) / 1e6, self._most / 1e6
+        return {"MB at the peak": grown, "MB at the peak, in all": of_all}
 
 
 async def skewed(place: Place, scale: Scale) -> Figures:
@@ -175,5 +176,5 @@ async def _observed() -> AsyncIterator[Figures]:
     finally:
         grown = peak.end()
         thread.join()
-    figures["MB at the peak"] = grown
+    figures.update(grown)
     figures.update(lag.figures)

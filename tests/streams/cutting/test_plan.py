@@ -15,6 +15,7 @@ from rowlock.streams.cutting.plan import (
     STEPS_AHEAD_MAX,
     Checkpoint,
     Cut,
+    CutBounds,
     FlowCuts,
     NoCut,
     ShardProgress,
@@ -38,7 +39,9 @@ def cut(
     **options: Any,
 ) -> Cut | NoCut:
     """Plan a cut a second after the last one."""
+    bounds = {name: options.pop(name) for name in CutBounds._fields if name in options}
     options = {"clock": NOON + SECOND, "checkpoint": Checkpoint(), **options}
+    options["bounds"] = CutBounds(**bounds)
     return plan_cut(flow, sources, shards, **options)
 
 

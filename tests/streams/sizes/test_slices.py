@@ -17,17 +17,18 @@ from sqlalchemy import event
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.orm import DeclarativeBase
 
-from rowlock import PipelineManager
+from rowlock import Fetcher, PipelineManager
 from rowlock.database.bulk_dialect import BULK
-from rowlock.pipelines.fetching.fetcher import Fetcher
 from rowlock.streams import Streams, sliced_writes
 from rowlock.streams.computing import encoding
 from rowlock.streams.computing.compute import KeyState
 from rowlock.streams.computing.encoding import Codec, slices
 from rowlock.streams.inputs import event_log
 from rowlock.streams.queries import snapshot
-from rowlock.streams.shards import pipeline
-from rowlock.streams.state.store import read_snapshot, read_states, write_states
+from rowlock.streams.shards import pipeline, rounds
+from rowlock.streams.shards.rounds import FlowRounds
+from rowlock.streams.shards.steps import timers
+from rowlock.streams.state.store import PageBounds, read_snapshot, read_states, write_states
 from rowlock.testing import TemporaryDatabase
 from rowlock.testing.streams import run_flow
 
@@ -171,7 +172,7 @@ async def test_a_page_of_a_snapshot_is_bounded_by_bytes(database: TemporaryDatab
         pages: list[list[int]] = []
         after: str | None = None
         while page := await read_snapshot(
-            connection, table, FLOW, name=STAGE, version=1, after=after, bytes_max=12
+            connection, table, FLOW, name=STAGE, version=1, after=after, most=PageBounds(1_000, 12)
         ):
             pages.append([len(state.value) for _, state in page])
             after = page[-1][0]
@@ -212,6 +213,35 @@ async def test_shards_are_claimed_some_at_a_time(
     assert await bank.balances() == bank.paid
     assert max(limits) == ROWS
     assert len(limits) >= 4
+
+
+async def test_shards_are_opened_some_in_a_transaction(
+    database: TemporaryDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Far from the database, a replica of 1,024 shards would run out of time while it opens them,
+    again and again.
+    """
+    monkeypatch.setattr(rounds, "OPENED_AT_ONCE", ROWS)
+    together: list[int] = []
+
+    async def open_timers(connection: Any, program: Any, shard: Any, **options: Any) -> None:
+        together[-1] += 1
+        await timers.open_timers(connection, program, shard, **options)
+
+    async def open_some(self: FlowRounds, connection: Any, closed: Any) -> None:
+        together.append(0)
+        await opens(self, connection, closed)
+
+    opens = FlowRounds._open
+    monkeypatch.setattr(FlowRounds, "_open", open_some)
+    monkeypatch.setattr(rounds, "open_timers", open_timers)
+    bank = await open_bank(database, shards=16)
+    add_up(bank)
+    await bank.pay(60)
+    await run_flow(bank.sessions, bank.flow)
+    assert await bank.balances() == bank.paid
+    assert max(together) == ROWS
+    assert sum(together) >= 16
 
 
 @pytest.mark.parametrize(

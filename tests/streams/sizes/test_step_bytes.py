@@ -18,6 +18,7 @@ from rowlock.streams.cutting.flow_view import BEFORE_FIRST, KnownFlow, RecordedC
 from rowlock.streams.cutting.plan import (
     Checkpoint,
     Cut,
+    CutBounds,
     FlowCuts,
     ShardProgress,
     SourceView,
@@ -41,8 +42,7 @@ def cut(*sources: SourceView, step_bytes_max: int, step_rows_max: int = 100) -> 
         [ShardProgress(0)],
         clock=NOON,
         checkpoint=Checkpoint(),
-        step_rows_max=step_rows_max,
-        step_bytes_max=step_bytes_max,
+        bounds=CutBounds(step_rows_max, step_bytes_max),
     )
     assert isinstance(found, Cut)
     return found

@@ -17,6 +17,7 @@ from rowlock.streams.computing.hashing import BUCKETS, bucket_of
 from rowlock.streams.shards.layout import even_layout
 from rowlock.streams.state import store
 from rowlock.streams.state.store import (
+    PageBounds,
     StateWrite,
     count_states,
     drop_empty,
@@ -55,7 +56,7 @@ async def snapshot_of(connection: AsyncConnection, table: Table, version: int) -
     found: dict[str, Any] = {}
     after = ""
     while page := await read_snapshot(
-        connection, table, FLOW, name=STAGE, version=version, after=after, limit=3
+        connection, table, FLOW, name=STAGE, version=version, after=after, most=PageBounds(3, 1_000)
     ):
         found.update(page)
         after = page[-1][0]

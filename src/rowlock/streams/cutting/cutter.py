@@ -23,10 +23,18 @@ from rowlock.streams.cutting.flow_view import (
     RecordedCut,
     Transact,
 )
-from rowlock.streams.cutting.plan import Cut, FlowCuts, NoCut, ShardProgress, SourceView, plan_cut
+from rowlock.streams.cutting.plan import (
+    Cut,
+    CutBounds,
+    FlowCuts,
+    NoCut,
+    ShardProgress,
+    SourceView,
+    plan_cut,
+)
 from rowlock.streams.cutting.quiet import Quiet, overdue_at
 from rowlock.streams.inputs.high_water import HighWater
-from rowlock.streams.inputs.source import NOTHING_AHEAD
+from rowlock.streams.inputs.source import NO_ROWS
 from rowlock.streams.program import FlowProgram
 
 SNAPSHOT_KEPT_FOR: Final = timedelta(seconds=60)
@@ -98,16 +106,16 @@ class Cutter:
         seen = await self._transact(look, purpose="look for new rows", writes=False)
         if seen.slowest is not None:
             progress.append(ShardProgress(seen.slowest))
-        flow = _flow_cuts(facts, before, seen)
+        flow, settings = _flow_cuts(facts, before, seen), self._program.settings
         plan = plan_cut(
             flow,
             seen.views,
             progress,
             clock=seen.clock,
             checkpoint=self._program.checkpoint,
-            step_rows_max=self._program.settings.step_rows_max,
-            step_bytes_max=self._program.settings.step_bytes_max,
-            steps_ahead_max=self._program.settings.steps_ahead_max,
+            bounds=CutBounds(
+                settings.step_rows_max, settings.step_bytes_max, settings.steps_ahead_max
+            ),
         )
         # A snapshot that waits for an earlier one may be cut with the row of the flow as it is.
         if plan is NoCut.NOTHING_NEW and not facts.snapshot_requested:
@@ -134,7 +142,7 @@ class Cutter:
             recorded = upto[name]
             seen = await self._watches[name].look(connection, recorded=recorded)
             self.marks[name] = seen
-            ahead = NOTHING_AHEAD
+            ahead = NO_ROWS
             if seen.mark > recorded:
                 ahead = await source.ahead(
                     connection, after=recorded, upto=seen.mark, limit=most + 1

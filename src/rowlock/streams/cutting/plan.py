@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import Enum
 from itertools import accumulate
+from typing import Final, NamedTuple
 
 STEP_ROWS_MAX = 10_000
 """Most rows of a step, over all sources and shards, by default."""
@@ -150,6 +151,23 @@ class Cut:
     bytes: int = field(default=0, compare=False)
 
 
+class CutBounds(NamedTuple):
+    """How large a step may be, and how far ahead.
+
+    Attributes:
+        step_rows_max: most rows of a step, unless one position has more.
+        step_bytes_max: most bytes of these, unless a row of a source has more.
+        steps_ahead_max: how many steps are cut ahead of the slowest shard.
+    """
+
+    step_rows_max: int = STEP_ROWS_MAX
+    step_bytes_max: int = STEP_BYTES_MAX
+    steps_ahead_max: int = STEPS_AHEAD_MAX
+
+
+DEFAULT_BOUNDS: Final = CutBounds()
+
+
 class NoCut(Enum):
     """Why no step is cut.
 
@@ -170,9 +188,7 @@ def plan_cut(
     *,
     clock: datetime,
     checkpoint: Checkpoint,
-    step_rows_max: int = STEP_ROWS_MAX,
-    step_bytes_max: int = STEP_BYTES_MAX,
-    steps_ahead_max: int = STEPS_AHEAD_MAX,
+    bounds: CutBounds = DEFAULT_BOUNDS,
 ) -> Cut | NoCut:
     """Return the next cut, or why there is none.
 
@@ -182,17 +198,15 @@ def plan_cut(
         shards: those that are known here; all that are held, if steps are not to run ahead.
         clock: the time, aware; of the database, so that all replicas have one.
         checkpoint: how often the state is written.
-        step_rows_max: most rows of the step, unless one position has more.
-        step_bytes_max: most bytes of these, unless a row of a source has more.
-        steps_ahead_max: how many steps are cut ahead of the slowest shard.
+        bounds: of the step, and of how far it may be ahead.
     """
     if not flow.is_running:
         return NoCut.NOT_RUNNING
     active = [shard for shard in shards if shard.is_active]
-    if any(flow.next_step - shard.step >= steps_ahead_max for shard in active):
+    if any(flow.next_step - shard.step >= bounds.steps_ahead_max for shard in active):
         return NoCut.TOO_FAR_AHEAD
     now = clock if flow.now is None else max(clock, flow.now)
-    upto, rows, size = _reach(sources, step_rows_max, step_bytes_max)
+    upto, rows, size = _reach(sources, bounds)
     is_snapshot = _may_snapshot(flow)
     is_checkpoint = is_snapshot or _is_checkpoint(flow, checkpoint, now)
     is_wanted = is_snapshot or flow.checkpoint_requested or _is_overdue(flow, checkpoint, now)
@@ -201,18 +215,16 @@ def plan_cut(
     return Cut(flow.next_step, upto, now, is_checkpoint, is_snapshot, rows=rows, bytes=size)
 
 
-def _reach(
-    sources: Sequence[SourceView], rows_max: int, bytes_max: int
-) -> tuple[dict[str, int], int, int]:
+def _reach(sources: Sequence[SourceView], bounds: CutBounds) -> tuple[dict[str, int], int, int]:
     """Return how far a step reaches in each source, how many rows it has, and how many bytes."""
     spans = [_span(source) for source in sources]
-    shares = row_shares([end - begin for begin, end in spans], rows_max)
+    shares = row_shares([end - begin for begin, end in spans], bounds.step_rows_max)
     sizes = [
         source.sizes[begin : begin + share]
         for source, (begin, _), share in zip(sources, spans, shares, strict=True)
     ]
-    if sum(map(sum, sizes)) > bytes_max:
-        shares = _within(sizes, shares, bytes_max)
+    if sum(map(sum, sizes)) > bounds.step_bytes_max:
+        shares = _within(sizes, shares, bounds.step_bytes_max)
     upto, rows, size = {}, 0, 0
     for source, (begin, end), share in zip(sources, spans, shares, strict=True):
         is_rest = begin + share == end and (end < len(source.ahead) or not source.has_more)

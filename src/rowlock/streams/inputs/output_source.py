@@ -23,7 +23,7 @@ from rowlock.streams.computing.rows import SourceRows
 from rowlock.streams.gathered_query import GatheredQuery
 from rowlock.streams.inputs.high_water import HighWater
 from rowlock.streams.inputs.row_reader import QUERIES_MAX
-from rowlock.streams.inputs.source import Ahead, Source
+from rowlock.streams.inputs.source import NextRows, Source
 from rowlock.streams.outputs.consumers import ResultsOf, StepOutput
 from rowlock.streams.outputs.discarding import last_discarded, lock_discarding
 from rowlock.streams.range_condition import has_all, in_ranges
@@ -101,7 +101,7 @@ class OutputSource(Source[E]):
 
     async def ahead(
         self, connection: AsyncConnection, *, after: int, upto: int, limit: int
-    ) -> Ahead:
+    ) -> NextRows:
         """Return positions and sizes of the next rows, one for each row; joins the caller's
         transaction.
         """
@@ -110,7 +110,7 @@ class OutputSource(Source[E]):
         given = {"after": after, "upto": upto, "limit": limit}
         limited = query.limit(bindparam("limit", type_=Integer()))
         rows = (await connection.execute(limited, given)).all()
-        return Ahead([position_of_step(row.step) for row in rows], [row.size for row in rows])
+        return NextRows([position_of_step(row.step) for row in rows], [row.size for row in rows])
 
     async def read(
         self,

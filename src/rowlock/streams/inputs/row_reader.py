@@ -31,7 +31,7 @@ from rowlock.streams.computing.hashing import Key, key_text, key_texts
 from rowlock.streams.computing.rows import Decoder, SourceRows
 from rowlock.streams.gathered_query import GatheredQuery
 from rowlock.streams.inputs.high_water import HighWaterLook, newest_of
-from rowlock.streams.inputs.source import Ahead, Source
+from rowlock.streams.inputs.source import NextRows, Source
 from rowlock.streams.range_condition import has_all, in_ranges
 
 E = TypeVar("E")
@@ -69,7 +69,7 @@ class RowReader:
 
     async def ahead(
         self, connection: AsyncConnection, *, after: int, upto: int, limit: int
-    ) -> Ahead:
+    ) -> NextRows:
         """Return positions and sizes of the next rows, ascending; joins the caller's
         transaction.
         """
@@ -82,7 +82,7 @@ class RowReader:
 
         query = self._query(("ahead", type(dialect)), build)
         given = {"after": after, "upto": upto, "limit": limit}
-        return Ahead(*in_order(await query.columns(connection, given)))
+        return NextRows(*in_order(await query.columns(connection, given)))
 
     async def read(
         self,
@@ -199,7 +199,7 @@ class RowSource(Source[E]):
 
     async def ahead(
         self, connection: AsyncConnection, *, after: int, upto: int, limit: int
-    ) -> Ahead:
+    ) -> NextRows:
         """Return positions and sizes of the next rows; joins the caller's transaction."""
         return await self._reader.ahead(connection, after=after, upto=upto, limit=limit)
 

@@ -16,7 +16,7 @@ from rowlock.streams.inputs.high_water import HighWater
 E_co = TypeVar("E_co", covariant=True)
 
 
-class Ahead(NamedTuple):
+class NextRows(NamedTuple):
     """The next rows of a source.
 
     Attributes:
@@ -28,7 +28,7 @@ class Ahead(NamedTuple):
     sizes: Sequence[int]
 
 
-NOTHING_AHEAD: Final = Ahead((), ())
+NO_ROWS: Final = NextRows((), ())
 
 
 class SourceWatch(Protocol):
@@ -99,7 +99,7 @@ class Source(ABC, Generic[E_co]):
     @abstractmethod
     async def ahead(
         self, connection: AsyncConnection, *, after: int, upto: int, limit: int
-    ) -> Ahead:
+    ) -> NextRows:
         """Return positions and sizes of the next rows, `limit` at most; joins the caller's
         transaction.
         """

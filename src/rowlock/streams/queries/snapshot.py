@@ -26,12 +26,12 @@ from rowlock.streams.computing.handlers import (
 )
 from rowlock.streams.program import FlowProgram
 from rowlock.streams.queries.snapshot_keeping import SnapshotKeeping
-from rowlock.streams.state.store import read_snapshot
+from rowlock.streams.state.store import PAGE, PageBounds, read_snapshot
 
 S = TypeVar("S")
 
-PAGE_KEYS: Final = 1000
-PAGE_BYTES: Final = 1_048_576
+PAGE_KEYS: Final = PAGE.keys
+PAGE_BYTES: Final = PAGE.bytes
 """Most states that are read in one transaction, and most bytes of these, unless it is one."""
 PAGE_TIMEOUT: Final = timedelta(seconds=30)
 """How long that may take."""
@@ -111,8 +111,7 @@ class StateSnapshot:
                 name=name,
                 version=self.step,
                 after=after,
-                limit=PAGE_KEYS,
-                bytes_max=PAGE_BYTES,
+                most=PageBounds(PAGE_KEYS, PAGE_BYTES),
             )
             await self._keeping.check(connection, self.step)
             return page

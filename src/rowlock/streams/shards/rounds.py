@@ -36,6 +36,8 @@ from rowlock.streams.shards.telling import Telling
 from rowlock.streams.shards.writing import StepWriter, topics_of
 from rowlock.streams.state.cache import ShardCache
 
+OPENED_AT_ONCE = 64
+"""So many shards are opened in one transaction, which has a statement for each."""
 LOOK_EVERY_S = 0.5
 """How long a replica that is busy goes by what it knows of the flow, in seconds."""
 
@@ -265,10 +267,11 @@ class FlowRounds:
         known = self._known
         if not closed and known.facts is not None and monotonic() < self._looks_at:
             return known.facts
+        last = await self._open_all_but_last(closed)
 
         async def look(session: AsyncSession, connection: AsyncConnection) -> None:
-            if closed:
-                await self._open(connection, closed)
+            if last:
+                await self._open(connection, last)
             opened = [shard for shard in self.shards.values() if shard.is_open]
             first = lowest(opened)
             await known.look(connection, first=0 if first is None else first)
@@ -281,6 +284,21 @@ class FlowRounds:
         if known.moment is not None:
             self._replicas.saw(known.moment.crowd)
         return known.facts
+
+    async def _open_all_but_last(self, closed: Sequence[OwnShard]) -> Sequence[OwnShard]:
+        """Open shards, some in each transaction; return those that are left for the last one."""
+        while len(closed) > OPENED_AT_ONCE:
+            some, closed = closed[:OPENED_AT_ONCE], closed[OPENED_AT_ONCE:]
+
+            async def work(
+                session: AsyncSession,
+                connection: AsyncConnection,
+                some: Sequence[OwnShard] = some,
+            ) -> None:
+                await self._open(connection, some)
+
+            await self._context.transact(work, purpose="open shards")
+        return closed
 
     async def _open(self, connection: AsyncConnection, closed: Sequence[OwnShard]) -> None:
         """Read the rows of shards that are held still, and write there who holds them; joins the

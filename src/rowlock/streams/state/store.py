@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from sqlalchemy import (
     ColumnElement,
@@ -47,6 +47,21 @@ _WRITTEN = (
     "timer_at",
     "snapshot_version",
 )
+
+
+class PageBounds(NamedTuple):
+    """How large a page of a snapshot may be.
+
+    Attributes:
+        keys: most of them.
+        bytes: most of their states, unless it is one.
+    """
+
+    keys: int
+    bytes: int
+
+
+PAGE: Final = PageBounds(1_000, 1_048_576)
 
 
 class StateWrite(NamedTuple):
@@ -218,11 +233,10 @@ async def read_snapshot(
     name: str,
     version: int,
     after: str | None = None,
-    limit: int = 1000,
-    bytes_max: int = 1_048_576,
+    most: PageBounds = PAGE,
 ) -> list[tuple[str, KeyState]]:
     """Return keys and their states at the start of the step `version`, in the order of their keys:
-    the first `limit` behind `after` that had a value, as far as `bytes_max` reaches.
+    the first ones behind `after` that had a value.
 
     Args:
         connection: in a transaction.
@@ -231,8 +245,7 @@ async def read_snapshot(
         name: of the stage.
         version: of the snapshot that all shards of the flow have.
         after: the last key of the page before; None: the page is the first.
-        limit: most keys of a page.
-        bytes_max: most bytes of its states, unless it is one.
+        most: of a page.
     """
     own = table.c
     is_latest = own.version <= version
@@ -251,12 +264,12 @@ async def read_snapshot(
         )
         .where(own.flow_id == flow_id, own.name == name, value.is_not(None))
         .order_by(own.key)
-        .limit(limit)
+        .limit(most.keys)
     )
     if after is not None:
         found = found.where(own.key > after)
     page = found.subquery().c
-    within = or_(page.upto <= bytes_max, page.upto == page.size)
+    within = or_(page.upto <= most.bytes, page.upto == page.size)
     rows = await connection.execute(
         select(page.key, page.value, page.timer_at).where(within).order_by(page.key)
     )
