@@ -14,6 +14,14 @@ SUSPENSIONS = "tests/testing/test_suspensions.py"
 
 FAILPOINT_BUGS = (
     Bug(
+        "boundaries of others count among those of a task",
+        "testing/crashes/failpoints.py",
+        "Failpoints.boundary",
+        "not (self.armed or id(self) in _ARMED_HERE.get())",
+        "False",
+        ("tests/testing/test_failpoints.py::test_what_others_do_at_the_same_time",),
+    ),
+    Bug(
         "a cancellation reaches into a transaction",
         "database/transaction.py",
         "in_transaction",

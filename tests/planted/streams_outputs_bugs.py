@@ -9,6 +9,15 @@ TABLE = "tests/streams/outputs/test_table_output.py"
 
 OUTPUT_BUGS = (
     Bug(
+        "a consumer that loses its connection does not give it back",
+        "streams/outputs/consumers.py",
+        "Consumer._look",
+        'in_transaction(self._sessions, self._leased, work, purpose="read results",'
+        " timeout=READ_TIMEOUT, writes=False)",
+        "work(session := self._sessions(), await session.connection())",
+        (f"{CONSUMERS}::test_no_connection_is_left_behind",),
+    ),
+    Bug(
         "a step is shown before all shards have done it",
         "streams/outputs/consumers.py",
         "Consumer._read",

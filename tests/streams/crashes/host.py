@@ -22,7 +22,7 @@ SETTINGS: Final[dict[str, Any]] = {
     "shards": 2,
     "step_rows_max": 4,
     "poll_interval": 0.05,
-    "lock_timeout": 6.0,
+    "lock_timeout": 30.0,
     "fetch_delays": (0.05,),
 }
 ALARM_ABOVE: Final = 100
