@@ -171,4 +171,12 @@ STREAMS_CONTRACT_BUGS = (
         "if False",
         (f"{FURTHER}::test_a_further_stage_may_fold_and_set_aside",),
     ),
+    Bug(
+        "a step of another flow counts for one row",
+        "streams/inputs/output_source.py",
+        "OutputSource",
+        "rows_per_position = ROWS_PER_STEP",
+        "rows_per_position = 1",
+        ("tests/streams/cutting/test_weight.py::test_a_step_of_another_flow_counts_for_many_rows",),
+    ),
 )
