@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import shutil
+import signal
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -90,6 +91,10 @@ def shown(place: tuple[str, str, int], answer: Answer) -> str:
 
 async def main(options: argparse.Namespace, server: URL | None, folder: Path) -> bool:
     """Run all that is asked for; return whether every answer is right."""
+    task = asyncio.current_task()
+    assert task is not None
+    # A run that is ended stops its server, too.
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     is_right = True
     print(line(HEADS), line(("---",) * len(HEADS)), sep="\n", flush=True)
     places = [
