@@ -65,6 +65,7 @@ async def test_each_statement(database_with_clock: TemporaryDatabase, name: str)
     assert moments > 30
 
 
+@pytest.mark.skipif(not IS_LARGE, reason="takes minutes: set ROWLOCK_FLOW_CRASHES=1")
 async def test_on_each_database(database_with_clock: TemporaryDatabase) -> None:
     """A connection that is cut would be one that SQLite alone gives up."""
     moments = await crash(database_with_clock, house.balances, events=lambda: some_payments()[:1])

@@ -35,7 +35,7 @@ MOMENTS_MAX: Final = 10_000
 STEPS: Final = 3
 """In so many steps, at least, the events are done."""
 SHARDS: Final = 2
-RUN_S_MAX: Final = 60.0
+RUN_S_MAX: Final = 300.0
 """How long one run may take, in seconds."""
 AFTER_DEATH: Final = 3
 """So many times the length of a lease pass until the next replica begins: by then, nobody takes
