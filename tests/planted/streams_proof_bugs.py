@@ -203,3 +203,31 @@ SIMULATION_BUGS = (
         (f"{KEPT}::test_each_replica_is_asked",),
     ),
 )
+
+FOUND_BUGS = (
+    Bug(
+        "a cut that was recorded elsewhere counts here, too",
+        "streams/cutting/cutter.py",
+        "Cutter.cut",
+        'not await self._transact(record, purpose="cut a step")',
+        'await self._transact(record, purpose="cut a step") is None',
+        (f"{SAME}::test_flows",),
+    ),
+    Bug(
+        "a shard that is opened again has what it had in memory",
+        "streams/shards/own_shard.py",
+        "OwnShard.open",
+        "self.cache, self.sent = cache, set()",
+        "self.sent = set()",
+        (f"{SAME}::test_flows",),
+    ),
+    Bug(
+        "a shard that has begun anew goes on with the steps that were under way",
+        "streams/shards/own_shard.py",
+        "OwnShard.drop",
+        "self.doing = None",
+        "pass",
+        (f"{SAME}::test_flows",),
+    ),
+)
+"""Found by runs of the simulation."""
