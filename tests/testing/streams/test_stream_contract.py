@@ -186,7 +186,7 @@ OUTER: list[Any] = []
 
 
 def contract_of(handler: Handler, *, state: Any = int, poison: Any = "park") -> StreamContract[Any]:
-    """Return the contract of a flow of payments with this handler."""
+    """Return a contract over a flow of payments with this handler."""
     flow = Streams(Base).flow("bad", Payment, shards=1)
     if "batch" not in inspect.signature(handler).parameters:
         flow.by_key(state=state, poison=poison)(handler)
