@@ -89,7 +89,9 @@ async def test_shards_are_split_and_joined(database: TemporaryDatabase, steps: i
     """A payment would be lost or counted twice where ranges change; or an operator would be warned
     of each shard that was joined.
     """
-    bank = await open_bank(database, shards=2, checkpoint=Checkpoint(steps=steps), **FAST)
+    # Longer than a starved machine stands still: a lease that ends is another matter.
+    settings = {**FAST, "lock_timeout": 120.0}
+    bank = await open_bank(database, shards=2, checkpoint=Checkpoint(steps=steps), **settings)
     add_up(bank)
     with heard_events() as heard:
         async with PipelineManager(bank.sessions, bank.streams.pipelines()):

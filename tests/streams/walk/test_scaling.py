@@ -48,7 +48,9 @@ async def test_one_to_four_to_two(database: TemporaryDatabase) -> None:
     """A payment would be lost or counted twice while replicas come and go; or shards would move
     between those that stay.
     """
-    bank = await open_bank(database, shards=8, checkpoint=Checkpoint(steps=3), **FAST)
+    # Longer than a starved machine stands still: a lease that ends moves its shard, too.
+    settings = {**FAST, "lock_timeout": 20.0}
+    bank = await open_bank(database, shards=8, checkpoint=Checkpoint(steps=3), **settings)
     add_up(bank)
     ended = asyncio.Event()
     async with AsyncExitStack() as stack, asyncio.TaskGroup() as group:
