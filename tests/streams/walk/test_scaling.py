@@ -12,13 +12,14 @@ from rowlock.testing import TemporaryDatabase
 
 from .flows import Bank, add_up, open_bank
 from .replicas import holders, is_shared, started
-from .waiting import FAST, is_at_end, until
+from .waiting import FAST, is_at_end, is_cut, until
 
 
 async def paid_until(bank: Bank, ended: asyncio.Event) -> None:
-    """Make payments until that is given."""
+    """Make payments until that is given, the next ones when the flow has cut the last."""
     while not ended.is_set():
         await bank.pay(20)
+        await until(lambda: is_cut(bank))
 
 
 def shards_of(held: dict[int, Any], replicas: set[Any]) -> dict[Any, set[int]]:

@@ -20,12 +20,17 @@ async def until(check: Callable[[], Awaitable[bool]]) -> None:
         await asyncio.sleep(0.01)
 
 
-async def is_at_end(bank: Bank) -> bool:
-    """Whether all that was added is cut, and all that is cut is done."""
+async def is_cut(bank: Bank) -> bool:
+    """Whether all that was added is cut."""
     row = await bank.flow_row()
-    if row is None:
-        return False
     async with bank.sessions() as session:
         newest = await session.scalar(select(func.max(bank.payment.position))) or 0
-    rows = await bank.shards()
-    return row.upto["payments"] >= newest and {one.step for one in rows} == {row.next_step}
+    return row is not None and row.upto["payments"] >= newest
+
+
+async def is_at_end(bank: Bank) -> bool:
+    """Whether all that was added is cut, and all that is cut is done."""
+    if not await is_cut(bank):
+        return False
+    row, rows = await bank.flow_row(), await bank.shards()
+    return {one.step for one in rows} == {row.next_step}
