@@ -126,10 +126,26 @@ COORDINATOR_BUGS = (
     Bug(
         "a parked shard is named behind one that is free for a moment",
         "streams/coordinating/stalls.py",
-        "stall_of_steps",
+        "_broken",
         "if shard.parked is not None:",
-        "if shard.parked is not None and all(one.is_held or one.parked for one in last):",
+        "if shard.parked is not None and all(one.is_held or one.parked for one in shards):",
         (f"{STALLS}::test_the_worst_of_several_causes_is_told",),
+    ),
+    Bug(
+        "rows that are not cut hide a shard that is parked",
+        "streams/coordinating/stalls.py",
+        "stall_of_cuts",
+        "if broken := _broken(behind):",
+        "if broken := _broken([]):",
+        (f"{STALLS}::test_rows_that_a_broken_shard_keeps_from_being_cut",),
+    ),
+    Bug(
+        "an error that is over is told of rows that are not cut",
+        "streams/coordinating/stalls.py",
+        "stall_of_cuts",
+        " if shard.step < now.next_step",
+        "",
+        (f"{STALLS}::test_rows_that_a_broken_shard_keeps_from_being_cut",),
     ),
     Bug(
         "a shard is named that is further than others",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -14,6 +15,7 @@ from rowlock.streams.coordinating.stalls import (
     SourceLook,
     StallKind,
     stall_of,
+    stall_of_cuts,
 )
 from rowlock.streams.inputs.candidates import OpenWriter
 from rowlock.streams.shards.layout import even_layout
@@ -92,6 +94,31 @@ def test_the_worst_of_several_causes_is_told() -> None:
         StallKind.NO_HOLDER,
         StallKind.BUSY,
     ]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "kind", "words"),
+    [
+        ({"parked": "for good"}, {"error": "twice"}, StallKind.PARKED, "parked at step 4: for"),
+        ({"error": "twice", "failures": 2}, {}, StallKind.FAILING, "failed 2 times at step 4"),
+        ({"error": "long ago", "step": 5}, {"step": 5}, StallKind.NO_HOLDER, "no replica holds"),
+    ],
+)
+def test_rows_that_a_broken_shard_keeps_from_being_cut(
+    first: dict[str, Any], second: dict[str, Any], kind: StallKind, words: str
+) -> None:
+    """An operator would start more replicas, and none of them would hold a shard that is parked."""
+    free = [replace(one, step=4, is_held=False) for one in HELD[:2]]
+    shards = [replace(free[1], **second), replace(free[0], **first)]
+    seen = look(shards, source(90, 120, 120), next_step=5)
+    stall = stall_of_cuts(seen, seen)
+    assert stall is not None
+    assert stall.kind is kind
+    assert words in stall.text
+    held = replace(seen, shards=[*shards, replace(HELD[2], step=4)])
+    cutting = stall_of_cuts(held, held)
+    assert cutting is not None
+    assert cutting.kind is StallKind.NOT_CUT
 
 
 def test_a_shard_that_is_further_is_no_cause() -> None:

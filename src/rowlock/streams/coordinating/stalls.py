@@ -136,15 +136,8 @@ def stall_of_steps(now: FlowLook) -> Stall:
     """Return why a step that is cut is not done."""
     step = now.frontier
     last = [shard for shard in now.shards if shard.step == step]
-    for shard in last:
-        if shard.parked is not None:
-            text = f"{shard} is parked at step {step}: {shard.parked}"
-            return Stall(StallKind.PARKED, text)
-    for shard in last:
-        if not shard.is_held and shard.error is not None:
-            times = f"{shard.failures} time{'s' * (shard.failures != 1)}"
-            text = f"{shard} has failed {times} at step {step}, and is tried again: {shard.error}"
-            return Stall(StallKind.FAILING, text)
+    if broken := _broken(last):
+        return broken
     free = [shard for shard in last if not shard.is_held]
     if free:
         return Stall(StallKind.NO_HOLDER, f"no replica holds {_all_of(free)}, at step {step}")
@@ -156,6 +149,21 @@ def stall_of_steps(now: FlowLook) -> Stall:
     slow = max(last, key=lambda shard: shard.seconds or 0.0)
     took = "" if slow.seconds is None else f"; its last step took {slow.seconds:.1f} s"
     return Stall(StallKind.BUSY, f"{slow} is busy with step {step} at {slow.replica}{took}")
+
+
+def _broken(shards: Sequence[ShardLook]) -> Stall | None:
+    """Return which of `shards`, which have steps to do, is parked, or else fails; None: none."""
+    for shard in shards:
+        if shard.parked is not None:
+            text = f"{shard} is parked at step {shard.step}: {shard.parked}"
+            return Stall(StallKind.PARKED, text)
+    for shard in shards:
+        if not shard.is_held and shard.error is not None:
+            times = f"{shard.failures} time{'s' * (shard.failures != 1)}"
+            where = f"at step {shard.step}"
+            text = f"{shard} has failed {times} {where}, and is tried again: {shard.error}"
+            return Stall(StallKind.FAILING, text)
+    return None
 
 
 def _all_of(shards: Sequence[ShardLook]) -> str:
@@ -176,6 +184,10 @@ def stall_of_cuts(before: FlowLook, now: FlowLook) -> Stall | None:
         stream = f"the stream {source.name!r}"
         if earlier.mark > source.upto:
             if not any(shard.is_held for shard in now.shards):
+                # The last error of a shard that is not behind is over.
+                behind = [shard for shard in now.shards if shard.step < now.next_step]
+                if broken := _broken(behind):
+                    return broken
                 text = f"no replica holds a shard, so nobody cuts the new rows of {stream}"
                 return Stall(StallKind.NO_HOLDER, text)
             text = f"{stream} has rows up to position {source.mark}, and no step is cut for them"
