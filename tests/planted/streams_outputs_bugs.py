@@ -53,9 +53,17 @@ OUTPUT_BUGS = (
         "a cursor is not looked at",
         "streams/outputs/consumers.py",
         "Consumer._first",
-        "known.get(self._name, -1) if self._name is not None else -1",
+        "known.get(self._name, -1)",
         "-1",
         (f"{CONSUMERS}::test_a_consumer_goes_on_behind_what_it_has_acknowledged",),
+    ),
+    Bug(
+        "a consumer without a name begins with what was discarded",
+        "streams/outputs/consumers.py",
+        "Consumer._first",
+        "discarded if self._name is None",
+        "-1 if self._name is None",
+        (f"{CONSUMERS}::test_a_consumer_without_a_name_begins_with_what_is_kept",),
     ),
     Bug(
         "what was discarded is passed over",

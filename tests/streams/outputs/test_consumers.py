@@ -220,6 +220,19 @@ async def test_what_was_discarded_is_not_passed_over_in_silence(
     assert [one.step for one in rest] == [one.step for one in steps[1:]]
 
 
+async def test_a_consumer_without_a_name_begins_with_what_is_kept(
+    database: TemporaryDatabase,
+) -> None:
+    """A look at the results would fail for good behind the first that were discarded."""
+    bank = await done_bank(database)
+    steps = [one.step for one in await read(bank)]
+    async with bank.sessions.begin() as session:
+        await output_of(bank).discard(session, steps[1])
+    assert [one.step for one in await read(bank)] == steps[1:]
+    with pytest.raises(StepExpired):
+        await read(bank, after=steps[0] - 1)
+
+
 async def test_so_much_is_discarded_at_once(
     database: TemporaryDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:

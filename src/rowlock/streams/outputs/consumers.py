@@ -172,7 +172,8 @@ class Consumer(Generic[O]):
         output: whose.
         sessions: of its database.
         name: under which it is remembered how far it is; None: it is not.
-        after: begin behind this step; None: behind what is remembered, or with the first.
+        after: begin behind this step; None: behind what is remembered, or, without a name,
+            with the first one that is kept.
 
     Raises:
         ConfigurationError: the name is none.
@@ -234,7 +235,7 @@ class Consumer(Generic[O]):
         discarded = known.get(DISCARDED, -1)
         after = self._after
         if after is None:
-            after = known.get(self._name, -1) if self._name is not None else -1
+            after = discarded if self._name is None else known.get(self._name, -1)
         if after < discarded:
             name = f"{self._output.flow}/{self._output.name}"
             raise StepExpired(source=name, step=after + 1, first=discarded + 1)

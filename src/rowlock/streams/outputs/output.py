@@ -121,12 +121,12 @@ class Output(Generic[O]):
             sessions: of the flow's database.
             consumer: the name under which it is remembered how far this is; None: it is not.
             after: begin behind this step. By default behind the last that was acknowledged, or with
-                the first.
+                the first; without a name, with the first that is kept.
             follow: wait for further steps at the end; otherwise the iteration ends there.
 
         Raises:
-            StepExpired: results behind `after` were discarded; or all before the first that is
-                kept, and nothing says that these are not wanted.
+            StepExpired: results behind `after` were discarded; or `consumer` has acknowledged
+                none, and all before the first that is kept were.
             ConfigurationError: the name of the consumer is none.
         """
         return Consumer(self, sessions, name=consumer, after=after).steps(follow=follow)
