@@ -237,6 +237,14 @@ STREAMS_SHARDS_BUGS = (
         (f"{PLAN}::test_cuts_in_general",),
     ),
     Bug(
+        "a source waits for others in a flow of small steps",
+        "streams/cutting/plan.py",
+        "_reach",
+        "max(bounds.step_rows_max, sum(map(bool, counts)))",
+        "bounds.step_rows_max",
+        (f"{PLAN}::test_each_source_gets_on", f"{PLAN}::test_cuts_in_general"),
+    ),
+    Bug(
         "a stale look cuts rows again",
         "streams/cutting/plan.py",
         "_span",

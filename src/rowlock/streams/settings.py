@@ -25,7 +25,7 @@ class FlowSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     step_rows_max: Annotated[int, Field(ge=1, le=ROWS_MAX)] = 10_000
-    """Most rows that a step takes, over all shards."""
+    """Most rows that a step takes, over all shards; one of each source at least."""
     step_bytes_max: Annotated[int, Field(ge=1, le=BYTES_MAX)] = 67_108_864
     """And most bytes of what may be long in these: texts, bytes and JSON. A row that has more is
     taken all the same.

@@ -106,7 +106,17 @@ def test_cuts_in_general(one: SourceView, two: SourceView, three: SourceView, mo
         last = source.ahead[-1] if source.ahead else source.upto
         assert not source.has_more or upto <= max(source.upto, last)
     known = sum(s.upto < position <= s.mark for s in sources for position in s.ahead)
-    assert inside == found.rows == min(most, known)
+    # One of each source at least.
+    have_rows = sum(any(s.upto < position <= s.mark for position in s.ahead) for s in sources)
+    assert inside == found.rows == min(max(most, have_rows), known)
+
+
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=16), st.integers(1, 20))
+def test_each_source_gets_on(counts: list[int], most: int) -> None:
+    """A source would wait for as long as others have more rows, in a flow of small steps."""
+    sources = [SourceView(str(n), 0, 9, range(1, 1 + rows)) for n, rows in enumerate(counts)]
+    found = made(replace(FLOW, checkpoint_requested=True), sources, step_rows_max=most)
+    assert all(found.upto[source.name] > 0 for source in sources)
 
 
 @given(st.lists(st.integers(0, 50), min_size=1, max_size=16), st.integers(0, 200))

@@ -155,7 +155,7 @@ class CutBounds(NamedTuple):
     """How large a step may be, and how far ahead.
 
     Attributes:
-        step_rows_max: most rows of a step, unless one position has more.
+        step_rows_max: most rows of a step, unless a position has more; one of each source at least.
         step_bytes_max: most bytes of these, unless a row of a source has more.
         steps_ahead_max: how many steps are cut ahead of the slowest shard.
     """
@@ -218,7 +218,9 @@ def plan_cut(
 def _reach(sources: Sequence[SourceView], bounds: CutBounds) -> tuple[dict[str, int], int, int]:
     """Return how far a step reaches in each source, how many rows it has, and how many bytes."""
     spans = [_span(source) for source in sources]
-    shares = row_shares([end - begin for begin, end in spans], bounds.step_rows_max)
+    counts = [end - begin for begin, end in spans]
+    # One row of each source at least: otherwise one would wait for as long as others have more.
+    shares = row_shares(counts, max(bounds.step_rows_max, sum(map(bool, counts))))
     sizes = [
         source.sizes[begin : begin + share]
         for source, (begin, _), share in zip(sources, spans, shares, strict=True)
