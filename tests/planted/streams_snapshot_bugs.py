@@ -58,6 +58,14 @@ SNAPSHOT_BUGS = (
         (f"{SNAPSHOTS}::test_who_gives_up_behind_the_cut_reads_no_more",),
     ),
     Bug(
+        "a snapshot that no replica can cut is said to wait for a reader",
+        KEEPING,
+        "SnapshotKeeping._reason",
+        "any(one.is_held for one in seen.shards)",
+        "seen.shards",
+        (f"{SNAPSHOTS}::test_no_snapshot_while_no_replica_is_there",),
+    ),
+    Bug(
         "who gives up is counted on",
         KEEPING,
         "SnapshotKeeping.acquire",

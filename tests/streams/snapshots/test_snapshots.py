@@ -237,6 +237,13 @@ async def test_a_dead_reader_holds_up_no_others_for_long(database: TemporaryData
             assert await read(frozen) == bank.paid
 
 
+async def test_no_snapshot_while_no_replica_is_there(database: TemporaryDatabase) -> None:
+    """An operator would look for a reader that keeps the last one, and no replica would run."""
+    bank = await started_bank(database)
+    with pytest.raises(NotProcessedYet, match="no replica holds a shard"):
+        await bank.flow.snapshot(bank.sessions, timeout=0).__aenter__()
+
+
 async def test_who_waits_no_longer_is_not_counted(database: TemporaryDatabase) -> None:
     """A snapshot would be cut, and kept for a minute, for each request that was given up."""
     bank = await started_bank(database)

@@ -39,6 +39,7 @@ logger = get_logger(__name__)
 
 T = TypeVar("T")
 
+NO_HOLDER: Final = "no replica holds a shard, so no snapshot is cut"
 NOT_KNOWN_YET: Final = "the snapshot of an earlier reader is kept, or no replica has cut this one"
 
 
@@ -251,7 +252,9 @@ class SnapshotKeeping:
             if seen.state != "running":
                 return f"the flow is {seen.state}"
             text = flow_text(seen)
-            return NOT_KNOWN_YET if text == NOTHING else text
+            if text != NOTHING:
+                return text
+            return NOT_KNOWN_YET if any(one.is_held for one in seen.shards) else NO_HOLDER
 
         try:
             return await self.transact(work, purpose="ask for a snapshot", writes=False)
