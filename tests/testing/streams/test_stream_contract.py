@@ -163,6 +163,13 @@ def remembers(step: StepContext, key: str, sum_: int | None, events: list[Any]) 
     return (sum_ or 0) + RATE["of"]
 
 
+def follows_another(step: StepContext, key: str, sum_: int | None, events: list[Any]) -> int:
+    """Add more for all keys once it was called for one of them."""
+    if key == "a0":
+        RATE["of a0"] = 100
+    return (sum_ or 0) + len(events) + RATE.get("of a0", 0)
+
+
 def sums_over_keys(
     step: StepContext, batch: EventBatch[Any], states: dict[str, int]
 ) -> dict[str, int]:
@@ -209,6 +216,7 @@ def contract_of(handler: Handler, *, state: Any = int, poison: Any = "park") -> 
 
 
 ALONE = "test_handlers_depend_on_their_arguments_alone"
+FAILS = "test_an_event_that_fails_loses_no_other"
 SIXTEEN = "test_comes_to_the_same_in_sixteen_shards"
 
 
@@ -223,7 +231,8 @@ SIXTEEN = "test_comes_to_the_same_in_sixteen_shards"
         (reads_a_file, {}, ALONE, "calls io.open at test_stream_contract.py"),
         (draws, {}, "test_comes_to_the_same_in_one_shard", "'draws' calls random.getrandbits"),
         (remembers, {}, "test_comes_to_the_same_in_one_shard", "no variables that stay"),
-        (remembers, {"poison": "dead_letter"}, "test_an_event_that_fails_loses_no_other", "bad"),
+        (remembers, {"poison": "dead_letter"}, FAILS, "comes to something else without that key"),
+        (follows_another, {"poison": "dead_letter"}, FAILS, "changes states of others"),
         (sums_over_keys, {}, SIXTEEN, "in a batch no sums over keys"),
         (sends_what_is_together, {"state": None}, SIXTEEN, "the exchange 'outer' has"),
         (counts_up, {"state": Counted}, "test_states_are_what_was_stored", "is stored as {"),
