@@ -131,6 +131,17 @@ def listed(step: StepContext, key: str, before: str | None, events: list[Payment
     return ",".join({f"{key}{number}" for number in range(9)})
 
 
+scattered = streams.flow("scattered", Payment, shards=1)
+names = scattered.output("names", str)
+
+
+@scattered.by_key()
+def scatter(step: StepContext, key: str, _: None, events: list[Payment]) -> None:
+    """Hand out names in the order of a set."""
+    for name in {f"{key}{number}" for number in range(9)}:
+        step.emit(names, name)
+
+
 def some_visits() -> list[Visit]:
     """Return visits of some people."""
     return [Visit(f"p{n % 7}", f"page {n * n % 5}") for n in range(60)]

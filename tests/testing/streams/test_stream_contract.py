@@ -269,14 +269,23 @@ class Unordered(Balances):
     flow = house.unordered
 
 
+class Scattered(Balances):
+    """A handler that hands out the same in the order of a set."""
+
+    flow = house.scattered
+
+
+@pytest.mark.parametrize(
+    ("contract", "text"), [(Unordered, "something else"), (Scattered, "in another order")]
+)
 async def test_the_order_of_a_set_is_found(
-    rowlock_sqlite_database_with_clock: TemporaryDatabase,
+    rowlock_sqlite_database_with_clock: TemporaryDatabase, contract: type[Balances], text: str
 ) -> None:
     """Two replicas would come to different results, and each test in one process pass."""
     database = rowlock_sqlite_database_with_clock
     await database.create_tables(Base.metadata)
-    with pytest.raises(AssertionError, match="sort what comes out of a set"):
-        await Unordered().test_another_process_comes_to_the_same(database)
+    with pytest.raises(AssertionError, match=f"{text}.* sort what comes out of a set"):
+        await contract().test_another_process_comes_to_the_same(database)
 
 
 def harmless(step: StepContext, key: str, sum_: int | None, events: list[Any]) -> int:

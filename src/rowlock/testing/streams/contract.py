@@ -151,10 +151,16 @@ class StreamContract(Generic[E]):
             raise SkipTest(f"another process cannot import {type(self).__qualname__}")
         trial = await self._compare(rowlock_database_with_clock)
         elsewhere = await reference_elsewhere(place, rowlock_database_with_clock.url)
-        found = elsewhere.differences(await trial.reference())
+        here = await trial.reference()
+        found = elsewhere.differences(here)
         assert not found, (
             f"{self.flow.name}: another process comes to something else: {'; '.join(found)}."
             f" {_ORDER}"
+        )
+        moved = [name for name, own in here.digests.items() if elsewhere.digests[name] != own]
+        assert not moved, (
+            f"{self.flow.name}: another process hands out the same in another order, at"
+            f" {', '.join(moved)}. {_ORDER}"
         )
 
     async def test_states_are_what_was_stored(

@@ -114,6 +114,7 @@ class _Loop:
         self._states: dict[str, dict[str, KeyState]] = {one.name: {} for one in program.stages}
         self._kept: dict[str, dict[str, KeyState]] | None = None
         self._messages: dict[str, list[FlowResult]] = {one.name: [] for one in self._receiving}
+        self._digests: dict[str, list[tuple[int, str]]] = {one.name: [] for one in program.stages}
         self._folds = {name: ExpectedRows(fold) for name, fold in program.folds.items()}
         self._results: dict[str, list[tuple[int, str | None, Any]]] = {
             name: [] for name in program.outputs
@@ -172,6 +173,7 @@ class _Loop:
         if stage.name in self._folds:
             self._folds[stage.name].changed(states, done.states)
         known.update(done.states)
+        self._digests[stage.name].append((cut.step, done.output_digest))
         for result in done.results:
             self._results[result.output].append((cut.step, result.key, result.stored))
         return done
@@ -238,6 +240,10 @@ class _Loop:
             {
                 name: [one for one in own if one.step < next_step]
                 for name, own in self._messages.items()
+            },
+            {
+                name: [digest for step, digest in own if step < next_step]
+                for name, own in self._digests.items()
             },
         )
 

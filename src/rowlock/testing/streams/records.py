@@ -50,6 +50,9 @@ class FlowRecord:
             each as values by the names of attributes. A key of several columns is a tuple.
         messages: to each further stage, by the name of its exchange: by step, then by key, and
             those of one key as they came. Only a reference has them.
+        digests: of each stage, by its name: step by step, of all that came of its shards, in the
+            order in which it was handed out. Replays compare them. Only a reference has them, and
+            they depend on the number of shards, so they are no part of `differences`.
     """
 
     next_step: int
@@ -59,6 +62,7 @@ class FlowRecord:
     timers: Mapping[str, Mapping[str, datetime]]
     folds: Mapping[str, Mapping[Any, Mapping[str, Any]]] = field(default_factory=dict)
     messages: Mapping[str, Sequence[FlowResult]] = field(default_factory=dict)
+    digests: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def values(self, output: str) -> list[Any]:
         """Return the values of the results of an output, in the order of `results`."""
