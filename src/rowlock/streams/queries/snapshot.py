@@ -31,8 +31,9 @@ from rowlock.streams.state.store import PAGE, PageBounds, read_snapshot
 S = TypeVar("S")
 
 PAGE_KEYS: Final = PAGE.keys
+"""Most states that are read in one transaction."""
 PAGE_BYTES: Final = PAGE.bytes
-"""Most states that are read in one transaction, and most bytes of these, unless it is one."""
+"""Most bytes of these, unless it is one."""
 PAGE_TIMEOUT: Final = timedelta(seconds=30)
 """How long that may take."""
 

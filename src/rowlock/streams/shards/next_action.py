@@ -43,7 +43,7 @@ class FlowView:
 
     Attributes:
         next_step: the first step that is not cut.
-        may_cut: the flow runs, and the last look found something to cut.
+        may_cut: the flow runs: what is found may be cut.
         shards_wanted: how many shards there are to be; a power of two.
     """
 

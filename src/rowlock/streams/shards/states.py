@@ -123,8 +123,7 @@ class ResumeRequested:
 
 @dataclass(frozen=True, slots=True)
 class StopRequested:
-    """The shard is to be released: by a shutdown, for a fair share, for a split, or because the
-    flow stops.
+    """The shard is to be released: by a shutdown, for a fair share, or because the flow stops.
 
     Attributes:
         end: the step before which it stops; `earliest_end` is always possible.
