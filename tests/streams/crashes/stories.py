@@ -187,7 +187,7 @@ STORIES: Final = {
         flow_story(
             "snapshot",
             "a snapshot is requested, read and released",
-            "SELECT rowlock_stream_state",
+            "SELECT anon_1",
             host.balances,
             play_it=plays.lose_a_reader,
             before=plays.all_done_before,

@@ -5,6 +5,7 @@ them once, in whatever way it was added.
 from __future__ import annotations
 
 import asyncio
+import re
 from random import Random
 from typing import Any
 
@@ -124,7 +125,9 @@ async def test_look_and_read_are_two_transactions(postgresql_database: Temporary
 
     def note(connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
         done = here.setdefault(id(connection), set())
-        done |= {kind for kind in ("pg_locks", "payload", "arrivals.writer") if kind in statement}
+        # How large rows are is asked by the look, too.
+        read = re.sub(r"octet_length\([^()]*\)", "", statement)
+        done |= {kind for kind in ("pg_locks", "payload", "arrivals.writer") if kind in read}
 
     def forget(connection: Any) -> None:
         done = here.pop(id(connection), set())
