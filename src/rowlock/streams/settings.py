@@ -8,7 +8,8 @@ from typing import Annotated, Any, Final
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from rowlock.errors import SettingsError
-from rowlock.pipelines.settings import DURATION_MAX, SettingsKeywords
+from rowlock.pipelines.host_code.names import nearest
+from rowlock.pipelines.settings import DURATION_MAX, MEANT_ALIKE, SettingsKeywords
 
 ROWS_MAX: Final = 1_000_000
 BYTES_MAX: Final = 1 << 40
@@ -66,14 +67,24 @@ class FlowKeywords(SettingsKeywords, total=False):
 
 
 _NAMES = frozenset(FlowSettings.model_fields)
+_KEYWORDS = FlowKeywords.__optional_keys__ | {"shards", "checkpoint", "start", "version"}
+"""All keywords with which a flow is declared."""
 
 
 def flow_settings(flow: str, values: FlowKeywords) -> tuple[FlowSettings, dict[str, Any]]:
     """Return the settings of a flow, and what is left for its pipelines.
 
     Raises:
-        SettingsError: a value is out of bounds; the text says which.
+        SettingsError: a value is out of bounds, or a name is none; the text says which.
     """
+    for unknown in values.keys() - _KEYWORDS:
+        meant = nearest(unknown, _KEYWORDS, alike=MEANT_ALIKE)
+        raise SettingsError(
+            f"flow {flow}: no setting is named {unknown}"
+            + (f"; {meant} is meant" if meant else f"; there are {', '.join(sorted(_KEYWORDS))}"),
+            pipeline=flow,
+            settings=(unknown,),
+        )
     own: dict[str, Any] = {key: value for key, value in values.items() if key in _NAMES}
     rest = {key: value for key, value in values.items() if key not in _NAMES}
     try:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Generic, Literal, TypeVar, overload
+from inspect import isroutine
+from typing import Any, Generic, Literal, TypeVar, get_args, overload
 
 from rowlock.errors import ConfigurationError
 from rowlock.streams.computing.context import ResultTarget
@@ -63,7 +64,7 @@ class StreamStage(Generic[E]):
     def by_key(
         self, *, state: type[S], poison: Poison = "park"
     ) -> Callable[[KeyHandler[S, E]], KeyHandler[S, E]]: ...
-    def by_key(self, *, state: Any = None, poison: Poison = "park") -> Any:
+    def by_key(self, *_bare: Any, state: Any = None, poison: Poison = "park") -> Any:
         """Have a function called with each key and its events in a step:
         ``handler(step, key, state, events) -> state``.
 
@@ -73,10 +74,11 @@ class StreamStage(Generic[E]):
                 the events are moved to `StreamFlow.dead_letters`, and the key keeps its state.
 
         Raises:
-            ConfigurationError: the stage has a handler, or the function cannot be one.
+            ConfigurationError: the stage has a handler, the function cannot be one, or `poison` is
+                none of these.
             TypeError: values of `state` cannot be stored.
         """
-        return self._registers("by_key", state, poison)
+        return self._registers("by_key", _bare, state, poison)
 
     @overload
     def batch(
@@ -84,7 +86,7 @@ class StreamStage(Generic[E]):
     ) -> Callable[[StatelessBatchHandler[E]], StatelessBatchHandler[E]]: ...
     @overload
     def batch(self, *, state: type[S]) -> Callable[[BatchHandler[E, S]], BatchHandler[E, S]]: ...
-    def batch(self, *, state: Any = None) -> Any:
+    def batch(self, *_bare: Any, state: Any = None) -> Any:
         """Have a function called once in a step with all events of a shard:
         ``handler(step, batch, states) -> changed states``.
 
@@ -95,7 +97,7 @@ class StreamStage(Generic[E]):
             ConfigurationError: the stage has a handler, or the function cannot be one.
             TypeError: values of `state` cannot be stored.
         """
-        return self._registers("batch", state, "park")
+        return self._registers("batch", _bare, state, "park")
 
     def fold(
         self, model: type[M], *, by: GroupKey[E] | None = None, cache: bool = False
@@ -122,6 +124,8 @@ class StreamStage(Generic[E]):
                 at once; the text says what to change.
         """
         check_fold(self.flow_name, self._stages.checkpoint)
+        if isroutine(model):
+            raise ConfigurationError("fold needs the model of its rows: write @flow.fold(Model)")
         stage = FoldStage(model, by=by, cache=cache)
 
         def register(call: FoldHandler[M, E]) -> FoldHandler[M, E]:
@@ -147,7 +151,13 @@ class StreamStage(Generic[E]):
         check_name(name, "an exchange")
         return ExchangeStage(self.flow_name, name, type, stages=self._stages)
 
-    def _registers(self, kind: HandlerKind, state: Any, poison: Poison) -> Any:
+    def _registers(self, kind: HandlerKind, bare: object, state: Any, poison: Poison) -> Any:
+        if bare:
+            msg = f"{kind} takes keywords only: write @flow.{kind}() or @flow.{kind}(state=...)"
+            raise ConfigurationError(msg)
+        if poison not in get_args(Poison):
+            msg = f"poison is one of {', '.join(map(repr, get_args(Poison)))}, not {poison!r}"
+            raise ConfigurationError(msg)
         codec = None if state is None else Codec(state)
 
         def register(call: Callable[..., Any]) -> Callable[..., Any]:
@@ -283,7 +293,10 @@ class Stages:
     def _handler_of(self, stage: StreamStage[Any]) -> StageHandler:
         if stage._handler is None:
             name = stage.name if isinstance(stage, ExchangeStage) else self.flow_name
-            raise ConfigurationError(f"{name!r} has no handler: decorate one with @{name}.by_key")
+            raise ConfigurationError(
+                f"{name!r} has no handler: a flow needs one, and each of its exchanges: decorate a"
+                " function with its by_key, batch or fold"
+            )
         return stage._handler
 
 

@@ -69,7 +69,8 @@ class Streams:
                 append may be repeated.
 
         Raises:
-            ConfigurationError: the name is taken or none, or `keep` is negative.
+            ConfigurationError: the name is taken or none, `key` is no function, or `keep` is
+                negative.
             TypeError: values of this type cannot be stored.
         """
         check_name(name, "a log")
@@ -101,9 +102,10 @@ class Streams:
             settings: `FlowSettings`, and those of every pipeline (`PipelineSettings`).
 
         Raises:
-            ConfigurationError: the name is taken, or a source is none.
+            ConfigurationError: the name is taken, a source is none, or `checkpoint` is none.
             SettingsError: a setting is out of bounds.
             ValueError: the number of shards is no power of two.
+            TypeError: it is no number.
             ModelError: a class is no stream; the text says what to change.
         """
         if name in self.flows:
@@ -111,6 +113,7 @@ class Streams:
         if start not in ("first", "now"):
             msg = f"the flow {name!r} starts with 'first' or 'now', not {start!r}"
             raise ConfigurationError(msg)
+        _check_checkpoint(name, checkpoint)
         if not isinstance(shards, DynamicShards):
             check_number(shards)
         own, rest = flow_settings(name, settings)
@@ -140,14 +143,25 @@ class Streams:
             SettingsError: a setting of a pipeline is out of bounds.
         """
         chosen = flows or tuple(self.flows.values())
-        strange = [flow.name for flow in chosen if self.flows.get(flow.name) is not flow]
-        if strange:
-            raise ConfigurationError(f"{strange[0]!r} is no flow of these streams")
+        for flow in chosen:
+            if self.flows.get(getattr(flow, "name", ""), self) is not flow:
+                raise ConfigurationError(
+                    f"{getattr(flow, 'name', flow)!r:.100} is no flow of these streams: pass what"
+                    " `flow(...)` has returned, each as an argument of its own"
+                )
         return [
             made(flow.program, **flow.pipeline_settings)
             for flow in chosen
             for made in (FlowPipeline, CoordinatorPipeline)
         ]
+
+
+def _check_checkpoint(flow: str, given: object) -> None:
+    if not isinstance(given, Checkpoint):
+        steps = given if isinstance(given, int) else "..."
+        raise ConfigurationError(
+            f"the flow {flow!r} has checkpoint={given!r:.100}: write Checkpoint(steps={steps})"
+        )
 
 
 def _sources_of(flow: str, sources: Sequence[Any], tables: StreamTables) -> dict[str, Source[Any]]:

@@ -23,6 +23,7 @@ from sqlalchemy.orm import (
 )
 from sqlalchemy.orm.decl_api import DeclarativeAttributeIntercept
 
+from rowlock.errors import ConfigurationError
 from rowlock.rows.model_check import mapper_of, single_table
 from rowlock.rows.row_dialect import ROWS
 from rowlock.streams.migrations import (
@@ -162,8 +163,13 @@ class StreamTables:
 
         Args:
             base: the host's declarative base.
+
+        Raises:
+            ConfigurationError: it is none.
         """
-        metadata: MetaData = base.metadata
+        metadata = getattr(base, "metadata", None)
+        if not isinstance(metadata, MetaData):
+            raise ConfigurationError(f"streams need a declarative base, not {base!r:.100}")
         known = metadata.info.get(cls)
         if known is None:
             known = metadata.info[cls] = cls(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta, timezone
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -58,6 +58,10 @@ def test_emit_to_what_is_no_output() -> None:
     """A result of one flow would be written under the steps of another."""
     with pytest.raises(ValueError, match="no output"):
         context().emit(Out("lines", int), 5)
+    others: list[Any] = ["lines", None, {}]
+    for given in others:
+        with pytest.raises(ValueError, match=f"{given!r} is no output .* its `output` method"):
+            context().emit(given, 5)
     with pytest.raises(TypeError, match="is no int"):
         context().emit(LINES, "5")  # type: ignore[misc]
 
@@ -73,6 +77,8 @@ def test_send() -> None:
         step.send_many(SECOND, ["a", "b"], [1])
     with pytest.raises(ValueError, match="no stage"):
         step.send(Later("second", int), "a", 1)
+    with pytest.raises(ValueError, match="'second' is no stage"):
+        step.send(cast("Later", "second"), "a", 1)
     with pytest.raises(TypeError):
         step.send(SECOND, "a", "1")  # type: ignore[misc]
 
@@ -124,8 +130,9 @@ def test_timers() -> None:
     step.set_timer(datetime(2026, 3, 2, 2, tzinfo=timezone(timedelta(hours=2))), key="k")
     assert effects_of(step).timers == {"k": datetime(2026, 3, 2, tzinfo=UTC)}
     assert effects_of(step).timers["k"].tzinfo is UTC
-    with pytest.raises(ValueError, match="aware"):
-        step.set_timer(datetime(2026, 3, 2))  # noqa: DTZ001
+    for at in (datetime(2026, 3, 2), timedelta(seconds=30), 30):  # noqa: DTZ001
+        with pytest.raises(ValueError, match=r"aware .* write step\.now \+ timedelta"):
+            step.set_timer(at)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="cannot be set"):
         step.set_timer(NOON, key="other")
     batch = context(None)
@@ -177,13 +184,13 @@ def test_context_after_its_call() -> None:
     step = context()
     step.emit(LINES, 5)
     assert end_context(step).results == [StreamResult("lines", "k", "5")]
-    calls: list[Any] = [
-        lambda: step.emit(LINES, 5),
-        lambda: step.send(SECOND, "a", 1),
-        lambda: step.set_timer(NOON),
-    ]
-    for call in calls:
-        with pytest.raises(PipelineError, match="after its call"):
+    calls: dict[str, Any] = {
+        "emit to 'lines'": lambda: step.emit(LINES, 5),
+        "send to 'second'": lambda: step.send(SECOND, "a", 1),
+        "set_timer": lambda: step.set_timer(NOON),
+    }
+    for text, call in calls.items():
+        with pytest.raises(PipelineError, match=f"{text} was used after its call"):
             call()
 
 

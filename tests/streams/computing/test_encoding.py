@@ -293,6 +293,13 @@ def test_types_that_cannot_be_stored(type_: Any) -> None:
         Codec(type_)
 
 
+@pytest.mark.parametrize("type_", [set, frozenset, tuple])
+def test_types_without_what_is_in_them(type_: type) -> None:
+    """A host would read that a set cannot be stored, and that it is to use a set."""
+    with pytest.raises(TypeError, match=rf"write {type_.__name__}\[str(, \.\.\.)?\]$"):
+        Codec(type_)
+
+
 @pytest.mark.parametrize(
     ("type_", "text"),
     [

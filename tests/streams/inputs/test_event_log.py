@@ -263,7 +263,7 @@ def refused() -> list[Any]:
         pytest.param(
             events(1), {"producer": "p", "seq": 2**63}, ConfigurationError, "number", id="above"
         ),
-        pytest.param([1], {}, (TypeError, AttributeError), "account", id="of another type"),
+        pytest.param([1], {}, TypeError, "is no Usage", id="of another type"),
         pytest.param([Usage("k" * 256, 1)], {}, ValueError, "255", id="long key"),
         pytest.param([Text("k", "x" * 2_000_000)], {}, TypeError, "Usage", id="another class"),
     ]
@@ -278,6 +278,14 @@ async def test_refused_appends_write_nothing(
         with pytest.raises(error, match=why):
             await host.usage.append(session, [*events(1), *given], **producer)
     assert (await host.count("log"), await host.count("appends")) == (0, 0)
+
+
+@pytest.mark.parametrize("given", [Usage("a", 1), "a", {}])
+async def test_one_event_is_no_list(host: Host, given: Any) -> None:
+    """A text would be appended letter by letter, and a host would hear that it has no length."""
+    async with host.database.session_factory() as session:
+        with pytest.raises(TypeError, match=r"list of events, .* write \[event\]"):
+            await host.usage.append(session, given)
 
 
 async def test_old_events_are_deleted_below_what_is_needed(host: Host) -> None:

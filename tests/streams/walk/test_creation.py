@@ -101,7 +101,7 @@ def test_what_is_declared_wrongly_is_told_at_once() -> None:
     flow = streams.flow("one", payment)
     with pytest.raises(ConfigurationError, match="already"):
         streams.flow("one", payment)
-    with pytest.raises(ConfigurationError, match="no handler"):
+    with pytest.raises(ConfigurationError, match=r"no handler: .* by_key, batch or fold"):
         streams.pipelines()
     flow.output("out", int)
     with pytest.raises(ConfigurationError, match="already"):
@@ -120,3 +120,42 @@ def test_what_is_declared_wrongly_is_told_at_once() -> None:
     other = Streams(new_base()[0]).flow("other", payment)
     with pytest.raises(ConfigurationError, match="no flow of these"):
         streams.pipelines(other)
+
+
+def test_what_has_another_form_is_told_at_once() -> None:
+    """A typo would be accepted and do something else, or fail where the host cannot see why."""
+    base, payment = new_base()
+    streams = Streams(base)
+    with pytest.raises(TypeError, match="is an int, such as 8, not '8'"):
+        streams.flow("one", payment, shards="8")  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match=r"write Checkpoint\(steps=50\)"):
+        streams.flow("one", payment, checkpoint=50)  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match="need a declarative base, not 'x'"):
+        Streams("x")  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match=r"such as attrgetter\('account'\)"):
+        streams.log("one", int, key="account")  # type: ignore[arg-type]
+    flow = streams.flow("one", payment)
+    with pytest.raises(ConfigurationError, match="not 'skip'"):
+        flow.by_key(poison="skip")  # type: ignore[call-overload]
+    decorators: list[Any] = [flow.by_key, flow.batch, flow.fold]
+    for decorate in decorators:
+        with pytest.raises(ConfigurationError, match=rf"write @flow\.{decorate.__name__}\("):
+            decorate(test_what_is_declared_wrongly_is_told_at_once)
+    with pytest.raises(ConfigurationError, match="each as an argument"):
+        streams.pipelines([flow])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("keyword", "text"),
+    [
+        ("step_row_max", "no setting is named step_row_max; step_rows_max is meant"),
+        ("shard", "no setting is named shard; shards is meant"),
+        ("worker_num", "no setting is named worker_num; workers_num is meant"),
+        ("colour", "no setting is named colour; there are cached_keys_max, .*, workers_num"),
+    ],
+)
+def test_a_misspelt_keyword(keyword: str, text: str) -> None:
+    """A host would hear of it when its service starts, and read names that are not the flow's."""
+    base, payment = new_base()
+    with pytest.raises(SettingsError, match=text):
+        Streams(base).flow("one", payment, **{keyword: 8})  # type: ignore[arg-type]

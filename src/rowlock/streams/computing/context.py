@@ -220,9 +220,12 @@ class StepContext:
                 results, or the value is too long.
             PipelineError: the call of the handler has ended.
         """
-        effects = self._open_effects()
-        if self._outputs.get(output.name) is not output:
-            msg = f"{output.name!r} is no output of the flow {self.flow!r}"
+        effects = self._open_effects("emit", output)
+        if self._outputs.get(getattr(output, "name", ""), self) is not output:
+            msg = (
+                f"{_named(output)} is no output of the flow {self.flow!r}: pass what its `output`"
+                " method has returned"
+            )
             raise ValueError(msg)
         if effects.before.results + len(effects.results) >= RESULTS_MAX:
             msg = f"more than {RESULTS_MAX} results of a shard in a step"
@@ -260,9 +263,9 @@ class StepContext:
             ValueError: there are more keys than messages, or fewer; or as `send`.
             PipelineError: the call of the handler has ended.
         """
-        effects = self._open_effects()
-        if self._later.get(stage.name) is not stage:
-            msg = f"{stage.name!r} is no stage of the flow {self.flow!r} behind {self._stage!r}"
+        effects = self._open_effects("send", stage)
+        if self._later.get(getattr(stage, "name", ""), self) is not stage:
+            msg = f"{_named(stage)} is no stage of the flow {self.flow!r} behind {self._stage!r}"
             raise ValueError(msg)
         texts = stage.message_texts(list(messages))
         named = [key_text(key) for key in keys]
@@ -289,10 +292,10 @@ class StepContext:
 
         Raises:
             TypeError: a batch handler named no key; or the handler is a fold, which has no timers.
-            ValueError: `at` is naive, or a handler by key named another one.
+            ValueError: `at` is no aware datetime, or a handler by key named another one.
             PipelineError: the call of the handler has ended.
         """
-        effects = self._open_effects()
+        effects = self._open_effects("set_timer")
         if not self._has_timers:
             raise TypeError("a fold has no timers: keep a state with by_key, and emit into a table")
         named = self._key if key is None else key_text(key)
@@ -301,8 +304,9 @@ class StepContext:
         if self._key is not None and named != self._key:
             msg = f"a timer of the key {named!r} cannot be set for {self._key!r}"
             raise ValueError(msg)
-        if at.utcoffset() is None:
-            raise ValueError("set_timer needs an aware datetime")
+        if not isinstance(at, datetime) or at.utcoffset() is None:
+            msg = f"set_timer needs an aware datetime, not {at!r:.100}: write step.now + timedelta"
+            raise ValueError(msg)
         effects.timers[named] = at.astimezone(UTC)
 
     def idempotency_key(self, *parts: Key) -> str:
@@ -327,10 +331,18 @@ class StepContext:
         named = [self.flow, str(self.number), self._stage, own, *parts]
         return sha256(json.dumps(named).encode()).digest()
 
-    def _open_effects(self) -> Effects:
+    def _open_effects(self, used: str = "step", target: object = None) -> Effects:
         if self._effects is None:
-            raise PipelineError(f"the step {self.number} of {self.flow!r} was used after its call")
+            to = "" if target is None else f" to {_named(target)}"
+            raise PipelineError(
+                f"{used}{to} was used after its call, of the step {self.number} of {self.flow!r}:"
+                " a handler uses its step until it returns"
+            )
         return self._effects
+
+
+def _named(target: object) -> str:
+    return f"{getattr(target, 'name', target)!r:.100}"
 
 
 def begin_key(context: StepContext, key: str | None, *, group: str | None = None) -> None:

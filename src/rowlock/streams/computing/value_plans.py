@@ -59,6 +59,9 @@ def plan_of(type_: Any, *, depth: int = 0) -> ValuePlan:
     if isinstance(type_, type) and (dataclasses.is_dataclass(type_) or _is_named_tuple(type_)):
         record = _record_plan(type_, depth=depth + 1)
         return ValuePlan(record.to_text, record.from_plain, record)
+    if type_ in _WITH_PARTS:
+        msg = f"values of {type_name(type_)} cannot be stored: write {_WITH_PARTS[type_]}"
+        raise TypeError(msg)
     msg = (
         f"values of {type_name(type_)} cannot be stored: use dataclasses, named tuples, numbers,"
         " texts, dates, UUIDs, Decimals, enumerations, and lists, dicts and sets of these"
@@ -195,6 +198,8 @@ _GENERIC: dict[Any, Callable[[Any, int], ValuePlan]] = {
     tuple: _tuple_plan,
 }
 """What makes the plan of a type with parts, by the type without them."""
+_WITH_PARTS = {set: "set[str]", frozenset: "frozenset[str]", tuple: "tuple[str, ...]"}
+"""How a type is written with what is in it, such as texts, where it cannot be stored without."""
 
 
 def _is_named_tuple(cls: type) -> bool:

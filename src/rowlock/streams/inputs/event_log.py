@@ -30,6 +30,7 @@ from rowlock.streams.computing.buckets import BucketRange
 from rowlock.streams.computing.digests import digest_of
 from rowlock.streams.computing.encoding import Codec
 from rowlock.streams.computing.hashing import Key, bucket_of, key_text
+from rowlock.streams.computing.record_plans import kind_of
 from rowlock.streams.computing.rows import SourceRows
 from rowlock.streams.dialects.stream_dialect import STREAMS
 from rowlock.streams.inputs.row_reader import RowReader, RowSource
@@ -83,7 +84,7 @@ class EventLog(RowSource[E]):
 
     Raises:
         TypeError: values of this type cannot be stored.
-        ConfigurationError: `keep` is negative.
+        ConfigurationError: `keep` is negative, or `key` is no function.
     """
 
     def __init__(
@@ -97,6 +98,11 @@ class EventLog(RowSource[E]):
     ) -> None:
         if keep < timedelta(0):
             raise ConfigurationError(f"the log {name!r} cannot be kept for {keep}")
+        if not callable(key):
+            raise ConfigurationError(
+                f"the key of the log {name!r} is a function of an event, such as"
+                f" attrgetter({key!r:.100}), not {key!r:.100}"
+            )
         self.codec: Codec[E] = Codec(type_)
         self.tables = tables
         self.keep = keep
@@ -287,8 +293,8 @@ class EventLog(RowSource[E]):
         rows: list[tuple[str, int, str, str]] = []
         for begin in range(0, len(events), ENCODED_AT_ONCE):
             some = events[begin : begin + ENCODED_AT_ONCE]
+            payloads = self.codec.encode_many(some)  # First: a key is asked of what is an event.
             keys = [key_text(self._key(event)) for event in some]
-            payloads = self.codec.encode_many(some)
             rows += [
                 (self.name, bucket_of(key), key, payload)
                 for key, payload in zip(keys, payloads, strict=True)
@@ -335,6 +341,8 @@ def _only(payloads: Sequence[str] = ()) -> Sequence[str]:
 
 
 def _check(events: Sequence[Any], producer: str | None, seq: int | None) -> None:
+    if not isinstance(events, Sequence) or isinstance(events, str):
+        raise TypeError(f"append takes a list of events, not {kind_of(events)}: write [event]")
     if len(events) > APPEND_EVENTS_MAX:
         raise ConfigurationError(
             f"{len(events):,} events in one append; {APPEND_EVENTS_MAX:,} is the maximum: call it"

@@ -75,8 +75,11 @@ def check_number(shards: int) -> int:
     """Return a number of shards.
 
     Raises:
+        TypeError: it is no number.
         ValueError: it is no power of two up to `SHARDS_MAX`.
     """
+    if not isinstance(shards, int):
+        raise TypeError(f"the number of shards is an int, such as 8, not {shards!r:.100}")
     if not 1 <= shards <= SHARDS_MAX or shards & (shards - 1):
         near = 1 << max(1, min(shards, SHARDS_MAX)).bit_length()
         msg = (
