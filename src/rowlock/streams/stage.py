@@ -78,7 +78,7 @@ class StreamStage(Generic[E]):
                 none of these.
             TypeError: values of `state` cannot be stored.
         """
-        return self._registers("by_key", _bare, state, poison)
+        return self._registers("by_key", _bare, state=state, poison=poison)
 
     @overload
     def batch(
@@ -97,7 +97,7 @@ class StreamStage(Generic[E]):
             ConfigurationError: the stage has a handler, or the function cannot be one.
             TypeError: values of `state` cannot be stored.
         """
-        return self._registers("batch", _bare, state, "park")
+        return self._registers("batch", _bare, state=state, poison="park")
 
     def fold(
         self, model: type[M], *, by: GroupKey[E] | None = None, cache: bool = False
@@ -151,7 +151,7 @@ class StreamStage(Generic[E]):
         check_name(name, "an exchange")
         return ExchangeStage(self.flow_name, name, type, stages=self._stages)
 
-    def _registers(self, kind: HandlerKind, bare: object, state: Any, poison: Poison) -> Any:
+    def _registers(self, kind: HandlerKind, bare: object, *, state: Any, poison: Poison) -> Any:
         if bare:
             msg = f"{kind} takes keywords only: write @flow.{kind}() or @flow.{kind}(state=...)"
             raise ConfigurationError(msg)
