@@ -24,9 +24,11 @@ from pathlib import Path
 from typing import Any
 
 from httpx import AsyncClient, Response, TransportError
+from loopback.database import Sessions, opened
+from loopback.holders import shards_held
 from loopback.server import Server, served
 from paying.streams import SHARDS, balances
-from paying.tables import Balance, Base, Payment, Sessions, opened
+from paying.tables import Balance, Base, Payment
 from sqlalchemy import func, select
 
 from rowlock.testing import PostgresqlServer
@@ -124,23 +126,15 @@ async def one_client(service: Service, client: int) -> None:
 # A server dies ------------------------------------------------------------------------------------
 
 
-async def shards_of(sessions: Sessions, server: Server) -> int:
-    """Return how many shards a server has; a replica's name ends with its pid."""
-    async with sessions() as session:
-        status = await balances.status(session)
-    ending = f":{server.process.pid}"
-    return sum((shard.replica or "").endswith(ending) for shard in status.shards)
-
-
 async def kill_one(servers: Sequence[Server], sessions: Sessions, counts: Counts) -> None:
     """Kill a server while the clients pay, and wait until the other one has its shards."""
     killed, other = servers
     while counts.paid < KILLED_AFTER:  # noqa: ASYNC110  # clients of one's own, that count
         await asyncio.sleep(POLL_S)
-    had = await shards_of(sessions, killed)
+    (had,) = await shards_held(balances, sessions, [killed])
     await killed.kill()
     print(f"killed: a server with {had} shards", flush=True)
-    while await shards_of(sessions, other) < SHARDS:  # noqa: ASYNC110  # leases end
+    while await shards_held(balances, sessions, [other]) != [SHARDS]:  # noqa: ASYNC110  # leases end
         await asyncio.sleep(POLL_S)
     print(f"when its leases had ended: the other server has all {SHARDS}", flush=True)
 
@@ -180,9 +174,8 @@ async def run(url: str) -> bool:
             await connection.run_sync(Base.metadata.create_all)  # a real host migrates
         start = partial(served, "paying.service:create_app", {"PAYING_DATABASE": url})
         servers = await asyncio.gather(*(stack.enter_async_context(start()) for _ in range(2)))
-        for server in servers:
-            while not await shards_of(sessions, server):  # noqa: ASYNC110  # they share shards
-                await asyncio.sleep(POLL_S)
+        while not all(await shards_held(balances, sessions, servers)):  # noqa: ASYNC110  # they share
+            await asyncio.sleep(POLL_S)
         http = await stack.enter_async_context(AsyncClient(trust_env=False, timeout=WAIT_S_MAX))
         service = Service(http, [server.url for server in servers], counts)
         async with asyncio.TaskGroup() as group:

@@ -24,9 +24,11 @@ from pathlib import Path
 
 from loopback.bucket import Bucket, serving_bucket
 from loopback.child import Child, started
+from loopback.database import Sessions, opened
+from loopback.holders import shards_held
 from sqlalchemy import func, select, union_all
 from transferring.streams import CREDIT, ledger, post
-from transferring.tables import Alarm, Base, Sessions, Transfer, opened
+from transferring.tables import Alarm, Base, Transfer
 
 from rowlock.testing import PostgresqlServer
 
@@ -108,14 +110,6 @@ async def balances_of_one_step(sessions: Sessions) -> dict[str, int]:
 # Replicas come and go -----------------------------------------------------------------------------
 
 
-async def shards_of(sessions: Sessions, replicas: Sequence[Child]) -> list[int]:
-    """Return how many shards each process has; a replica's name ends with its pid."""
-    async with sessions() as session:
-        status = await ledger.status(session)
-    names = [shard.replica or "" for shard in status.shards]
-    return [sum(name.endswith(f":{each.process.pid}") for name in names) for each in replicas]
-
-
 async def scale(replicas: list[Child], wanted: int, place: Place) -> None:
     """Start or end replicas until there are as many as wanted, and wait until these share all
     shards: twice as many as there are replicas.
@@ -126,7 +120,8 @@ async def scale(replicas: list[Child], wanted: int, place: Place) -> None:
         child = started("transferring.replica", place.url, place.owners.url)
         replicas.append(await place.stack.enter_async_context(child))
         await replicas[-1].line()
-    while await shards_of(place.sessions, replicas) != [2] * wanted:  # noqa: ASYNC110  # they share
+    shared = [2] * wanted
+    while await shards_held(ledger, place.sessions, replicas) != shared:  # noqa: ASYNC110  # they do
         await asyncio.sleep(POLL_S)
     print(f"replicas: {wanted}, shards: {2 * wanted}, two each", flush=True)
 

@@ -21,9 +21,11 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 from counting.streams import SHARDS, Line, lines, totals, words
-from counting.tables import Base, Sessions, opened
+from counting.tables import Base
 from counting.texts import Piece, counted, pieces
 from loopback.child import Child, started
+from loopback.database import Sessions, opened
+from loopback.holders import shards_held
 from sqlalchemy import text
 from sqlalchemy.exc import OperationalError
 
@@ -48,14 +50,6 @@ async def append(sessions: Sessions, some: Sequence[Piece]) -> Appended:
     return added
 
 
-async def holders(sessions: Sessions, replicas: Sequence[Child]) -> list[int]:
-    """Return how many shards each process has; a replica's name ends with its pid."""
-    async with sessions() as session:
-        status = await words.status(session)
-    names = [one.replica or "" for one in status.shards]
-    return [sum(name.endswith(f":{each.process.pid}") for name in names) for each in replicas]
-
-
 async def freeze(child: Child, sessions: Sessions) -> None:
     """Freeze a process while it writes nothing: SQLite has one writer, and if that stands still,
     all do.
@@ -75,12 +69,12 @@ async def freeze(child: Child, sessions: Sessions) -> None:
 async def disturb(replicas: Sequence[Child], sessions: Sessions) -> None:
     """Kill one process and freeze another one, until a third one has all their shards."""
     killed, frozen, _ = replicas
-    had = await holders(sessions, replicas)
+    had = await shards_held(words, sessions, replicas)
     await killed.kill()
     print(f"killed: a process with {had[0]} shards", flush=True)
     await freeze(frozen, sessions)
     print(f"frozen: a process with {had[1]} shards", flush=True)
-    while (await holders(sessions, replicas))[2] < SHARDS:  # noqa: ASYNC110  # theirs end
+    while (await shards_held(words, sessions, replicas))[2] < SHARDS:  # noqa: ASYNC110  # theirs end
         await asyncio.sleep(POLL_S)
     print(f"when their leases had ended: the third process has all {SHARDS}", flush=True)
     frozen.thaw()  # what it was about to write is refused: it finds its tokens no more
@@ -95,7 +89,7 @@ async def count(sessions: Sessions, url: str) -> None:
             await stack.enter_async_context(started("counting.replica", url))
             for _ in range(REPLICAS)
         ]
-        while not all(await holders(sessions, replicas)):  # noqa: ASYNC110  # they share shards
+        while not all(await shards_held(words, sessions, replicas)):  # noqa: ASYNC110  # they share shards
             await asyncio.sleep(POLL_S)
         await append(sessions, some[:half])
         while await frontier(sessions) < STEPS_BEFORE:  # noqa: ASYNC110  # others do the steps

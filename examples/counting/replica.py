@@ -7,11 +7,11 @@ import logging
 import sys
 
 from loopback.child import next_line
+from loopback.database import opened
 
 from rowlock import PipelineManager
 
 from .streams import streams
-from .tables import opened
 
 
 async def main(url: str) -> None:

@@ -15,6 +15,7 @@ from typing import Annotated
 
 from fastapi import Depends, FastAPI, HTTPException, Request
 from fastapi.responses import JSONResponse
+from loopback.database import Sessions, opened
 from pydantic import BaseModel, Field
 from sqlalchemy import select
 from sqlalchemy.exc import IntegrityError
@@ -22,7 +23,7 @@ from sqlalchemy.exc import IntegrityError
 from rowlock import NotProcessedYet, PipelineManager
 
 from .streams import balances, streams
-from .tables import Balance, Payment, Sessions, opened
+from .tables import Balance, Payment
 
 PATIENCE_S = 2.0
 """So long a client waits for its balance, before it is told to ask again."""

@@ -1,17 +1,11 @@
-"""The tables of the service, and the way to them."""
+"""The tables of the service."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-
 from sqlalchemy import String
-from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from rowlock.streams import EventColumns
-
-Sessions = async_sessionmaker[AsyncSession]
 
 
 class Base(DeclarativeBase):
@@ -38,13 +32,3 @@ class Balance(Base):
 
     account: Mapped[str] = mapped_column(String(50), primary_key=True)
     cents: Mapped[int] = mapped_column(default=0)
-
-
-@asynccontextmanager
-async def opened(url: str) -> AsyncIterator[Sessions]:
-    """Open an engine of one's own."""
-    engine = create_async_engine(url)
-    try:
-        yield async_sessionmaker(engine, expire_on_commit=False)
-    finally:
-        await engine.dispose()

@@ -8,12 +8,13 @@ from collections.abc import AsyncIterator
 
 from httpx import AsyncClient
 from loopback.child import next_line
+from loopback.database import opened
 
 from rowlock import PipelineManager
 from rowlock.dispatch import AttemptEvent, Completed, DispatchPipeline, LoopEngine, Task
 
 from .streams import streams
-from .tables import Alarm, opened
+from .tables import Alarm
 
 
 async def main(url: str, owners: str) -> None:

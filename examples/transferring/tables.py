@@ -1,19 +1,13 @@
-"""The tables of the bank, and the way to them."""
+"""The tables of the bank."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-
 from sqlalchemy import String
-from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from rowlock import LockColumns, ScheduleColumns
 from rowlock.dispatch import DispatchColumns, dispatch_indexes
 from rowlock.streams import EventColumns
-
-Sessions = async_sessionmaker[AsyncSession]
 
 
 class Base(DeclarativeBase):
@@ -40,13 +34,3 @@ class Alarm(LockColumns, ScheduleColumns, DispatchColumns, Base):
     id: Mapped[int] = mapped_column(primary_key=True)
     account: Mapped[str]
     cents: Mapped[int]
-
-
-@asynccontextmanager
-async def opened(url: str) -> AsyncIterator[Sessions]:
-    """Open an engine of one's own."""
-    engine = create_async_engine(url)
-    try:
-        yield async_sessionmaker(engine, expire_on_commit=False)
-    finally:
-        await engine.dispose()
