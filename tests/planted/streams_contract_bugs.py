@@ -103,7 +103,7 @@ STREAMS_CONTRACT_BUGS = (
         "no answer is lost",
         "testing/streams/trial.py",
         "_LostAnswers.__call__",
-        "self.count % ANSWERS == 0",
+        "self._count % ANSWERS == 0",
         "False",
         (f"{CONTRACT}::test_replays_that_differ_are_found",),
     ),

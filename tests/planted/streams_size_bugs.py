@@ -27,29 +27,14 @@ SLICE_BUGS = (
     Bug(
         "rows are written at once",
         "streams/sliced_writes.py",
-        "write_rows",
+        "sliced",
         "rows_max=dialect.rows_max",
         "rows_max=1 << 40",
         (
+            f"{SLICES}::test_an_append_is_written_in_slices",
             f"{SLICES}::test_states_are_written_and_read_in_slices",
             f"{SLICES}::test_results_are_written_in_slices",
         ),
-    ),
-    Bug(
-        "events are appended at once on PostgreSQL",
-        "streams/dialects/postgresql.py",
-        "PostgresqlStreams.append",
-        "rows_max=dialect.rows_max",
-        "rows_max=1 << 40",
-        (f"{SLICES}::test_an_append_is_written_in_slices",),
-    ),
-    Bug(
-        "events are appended at once on SQLite",
-        "streams/dialects/sqlite.py",
-        "SqliteStreams.append",
-        "rows_max=dialect.rows_max",
-        "rows_max=1 << 40",
-        (f"{SLICES}::test_an_append_is_written_in_slices",),
     ),
     Bug(
         "events are encoded in one turn",

@@ -7,12 +7,12 @@ bytes of what is long in them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from rowlock.database.bulk_dialect import BULK
+from rowlock.database.bulk_dialect import BULK, BulkDialect
 from rowlock.streams.computing.encoding import slices
 
 WRITTEN_BYTES_MAX: Final = 4_194_304
@@ -36,7 +36,15 @@ async def write_rows(
         rows: the values of each in the order of `names`.
         text: the name of the column that may be long.
     """
-    dialect, place = BULK.of(connection), names.index(text)
+    for parameters in sliced(BULK.of(connection), names, rows, text=text):
+        await connection.execute(statement, parameters)
+
+
+def sliced(
+    dialect: BulkDialect, names: Sequence[str], rows: Sequence[Sequence[Any]], *, text: str
+) -> Iterator[Any]:
+    """Yield the parameters of an INSERT, slice by slice; as `write_rows` has them."""
+    place = names.index(text)
     sizes = [len(row[place] or "") for row in rows]
     for some in slices(sizes, rows_max=dialect.rows_max, bytes_max=WRITTEN_BYTES_MAX):
-        await connection.execute(statement, dialect.insert_parameters(names, rows[some]))
+        yield dialect.insert_parameters(names, rows[some])

@@ -23,10 +23,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from rowlock.database.bulk_dialect import BULK
 from rowlock.dialects.postgresql.table_names import name_in_database
 from rowlock.errors import ConfigurationError, ModelError
-from rowlock.streams.computing.encoding import slices
 from rowlock.streams.dialects.stream_dialect import StreamDialect
 from rowlock.streams.inputs.candidates import OpenWriter
-from rowlock.streams.sliced_writes import WRITTEN_BYTES_MAX
+from rowlock.streams.sliced_writes import sliced
 
 _PLAIN_DEFAULT = re.compile(r"nextval\(.*::regclass\)", re.DOTALL)
 _RECOVERED = "-1/"
@@ -137,15 +136,14 @@ class PostgresqlStreams(StreamDialect):
         *,
         names: Sequence[str],
         rows: Sequence[Sequence[Any]],
-        sizes: Sequence[int],
+        text: str,
     ) -> tuple[int, int]:
         """Insert in statements that return one row, however many are inserted."""
         dialect = BULK.of(connection)
         inserted = dialect.insert(position.table, names).returning(position).cte("inserted")
         found = select(func.min(inserted.c[position.name]), func.max(inserted.c[position.name]))
         ends: list[int] = []
-        for some in slices(sizes, rows_max=dialect.rows_max, bytes_max=WRITTEN_BYTES_MAX):
-            parameters = dialect.insert_parameters(names, rows[some])
+        for parameters in sliced(dialect, names, rows, text=text):
             ends += (await connection.execute(found, parameters)).one()
         return ends[0], ends[-1]
 

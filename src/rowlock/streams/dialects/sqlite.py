@@ -28,10 +28,9 @@ from sqlalchemy.types import NullType
 
 from rowlock.database.bulk_dialect import BULK
 from rowlock.errors import ModelError
-from rowlock.streams.computing.encoding import slices
 from rowlock.streams.dialects.stream_dialect import StreamDialect
 from rowlock.streams.inputs.candidates import OpenWriter
-from rowlock.streams.sliced_writes import WRITTEN_BYTES_MAX
+from rowlock.streams.sliced_writes import write_rows
 
 _NO_SQL = re.compile(
     r"--[^\n]*|/\*.*?\*/|'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"|`[^`]*`|\[[^\]]*\]", re.DOTALL
@@ -93,13 +92,11 @@ class SqliteStreams(StreamDialect):
         *,
         names: Sequence[str],
         rows: Sequence[Sequence[Any]],
-        sizes: Sequence[int],
+        text: str,
     ) -> tuple[int, int]:
         """Insert row by row; there is no other writer, so the positions follow each other."""
-        dialect = BULK.of(connection)
-        statement = dialect.insert(position.table, names)
-        for some in slices(sizes, rows_max=dialect.rows_max, bytes_max=WRITTEN_BYTES_MAX):
-            await connection.execute(statement, dialect.insert_parameters(names, rows[some]))
+        statement = BULK.of(connection).insert(position.table, names)
+        await write_rows(connection, statement, names=names, rows=rows, text=text)
         last = int(await connection.scalar(select(func.max(position))) or 0)
         return last - len(rows) + 1, last
 

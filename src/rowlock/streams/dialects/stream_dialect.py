@@ -55,7 +55,7 @@ class StreamDialect(ABC):
         *,
         names: Sequence[str],
         rows: Sequence[Sequence[Any]],
-        sizes: Sequence[int],
+        text: str,
     ) -> tuple[int, int]:
         """Insert rows into the table of `position`, slice by slice; return the first and the last
         of theirs.
@@ -65,7 +65,7 @@ class StreamDialect(ABC):
             position: whose values the database assigns.
             names: of the columns that are given.
             rows: the values of each in the order of `names`; one at least.
-            sizes: of the rows, in bytes.
+            text: the name of the column that may be long.
         """
 
 

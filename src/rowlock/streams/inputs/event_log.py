@@ -311,7 +311,7 @@ class EventLog(RowSource[E]):
             return 0, 0
         position = self.tables.log.c.position
         return await STREAMS.of(connection).append(
-            connection, position, names=_LOG, rows=rows, sizes=[len(row[-1]) for row in rows]
+            connection, position, names=_LOG, rows=rows, text="payload"
         )
 
     async def _known(

@@ -26,13 +26,13 @@ from rowlock.streams.computing.handlers import (
 )
 from rowlock.streams.program import FlowProgram
 from rowlock.streams.queries.snapshot_keeping import SnapshotKeeping
-from rowlock.streams.state.store import PAGE, PageBounds, read_snapshot
+from rowlock.streams.state.store import PageBounds, read_snapshot
 
 S = TypeVar("S")
 
-PAGE_KEYS: Final = PAGE.keys
+PAGE_KEYS: Final = 1_000
 """Most states that are read in one transaction."""
-PAGE_BYTES: Final = PAGE.bytes
+PAGE_BYTES: Final = 1_048_576
 """Most bytes of these, unless it is one."""
 PAGE_TIMEOUT: Final = timedelta(seconds=30)
 """How long that may take."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from sqlalchemy import (
     ColumnElement,
@@ -59,9 +59,6 @@ class PageBounds(NamedTuple):
 
     keys: int
     bytes: int
-
-
-PAGE: Final = PageBounds(1_000, 1_048_576)
 
 
 class StateWrite(NamedTuple):
@@ -232,8 +229,8 @@ async def read_snapshot(
     *,
     name: str,
     version: int,
+    most: PageBounds,
     after: str | None = None,
-    most: PageBounds = PAGE,
 ) -> list[tuple[str, KeyState]]:
     """Return keys and their states at the start of the step `version`, in the order of their keys:
     the first ones behind `after` that had a value.
@@ -244,8 +241,8 @@ async def read_snapshot(
         flow_id: whose states they are.
         name: of the stage.
         version: of the snapshot that all shards of the flow have.
-        after: the last key of the page before; None: the page is the first.
         most: of a page.
+        after: the last key of the page before; None: the page is the first.
     """
     own = table.c
     is_latest = own.version <= version

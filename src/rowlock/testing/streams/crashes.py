@@ -21,8 +21,9 @@ from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 from rowlock.errors import PipelineError
 from rowlock.streams.cutting.plan import Checkpoint
 from rowlock.streams.flow import StreamFlow
+from rowlock.testing.crashes.committed_writes import CommittedWrites
 from rowlock.testing.crashes.crash_everywhere import CrashError
-from rowlock.testing.crashes.failpoints import AFTER, Boundary
+from rowlock.testing.crashes.failpoints import Boundary
 from rowlock.testing.crashes.killable_replica import KillableReplica, without_logs
 from rowlock.testing.databases.temporary import TemporaryDatabase
 from rowlock.testing.streams.running import recorded
@@ -100,7 +101,9 @@ async def crash_flow_everywhere(
         await check_empty(session, runs.tables)
     findings: list[str] = []
     for at in range(MOMENTS_MAX):
-        replica = KillableReplica(at, counts=Writes() if commits_only else is_statement)
+        replica = KillableReplica(
+            at, counts=CommittedWrites(is_write) if commits_only else is_statement
+        )
         with without_logs():
             different = await runs.killed(replica)
         if different:
@@ -138,23 +141,9 @@ def is_statement(boundary: Boundary) -> bool:
     return boundary.statement.split(maxsplit=1)[0] not in ("BEGIN", "ROLLBACK", "PRAGMA")
 
 
-class Writes:
-    """Finds the COMMITs behind which the database is another one."""
-
-    def __init__(self) -> None:
-        self._writing: set[object] = set()
-
-    def __call__(self, boundary: Boundary) -> bool:
-        """Whether the answer to such a COMMIT is about to come."""
-        task, first = asyncio.current_task(), boundary.statement.split(maxsplit=1)[0]
-        if first in ("COMMIT", "ROLLBACK"):
-            is_lost = boundary.is_lost_answer and task in self._writing
-            if boundary.side == AFTER:
-                self._writing.discard(task)
-            return is_lost
-        if any(word in boundary.statement for word in ("INSERT", "UPDATE", "DELETE")):
-            self._writing.add(task)
-        return False
+def is_write(statement: str) -> bool:
+    """Whether the database is another one behind a statement."""
+    return any(word in statement for word in ("INSERT", "UPDATE", "DELETE"))
 
 
 @dataclass

@@ -5,7 +5,6 @@ Not here: the tests that a host inherits (``contract.py``).
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -23,7 +22,8 @@ from rowlock.streams.flow import StreamFlow
 from rowlock.streams.inputs.event_log import APPEND_EVENTS_MAX, EventLog
 from rowlock.streams.program import FlowProgram
 from rowlock.streams.shards.pipeline import FlowPipeline
-from rowlock.testing.crashes.failpoints import AFTER, Boundary, Failpoints, lose_connection
+from rowlock.testing.crashes.committed_writes import CommittedWrites
+from rowlock.testing.crashes.failpoints import Boundary, Failpoints, lose_connection
 from rowlock.testing.databases.temporary import TemporaryDatabase
 from rowlock.testing.stepping import run_until_settled
 from rowlock.testing.streams.hidden_inputs import HiddenInputs
@@ -217,25 +217,19 @@ class FlowTrial:
             unsubscribe()
 
 
-@dataclass
 class _LostAnswers:
     """Cuts connections behind the COMMIT of some writes of steps."""
 
-    program: FlowProgram
-    count: int = 0
-    writing: set[object] = field(default_factory=set)
+    def __init__(self, program: FlowProgram) -> None:
+        parts = program.tables.parts.name
+        self._are_written = CommittedWrites(lambda sql: "INSERT" in sql and parts in sql)
+        self._count = 0
 
     def __call__(self, boundary: Boundary) -> None:
-        task = asyncio.current_task()
-        if self.program.tables.parts.name in boundary.statement and "INSERT" in boundary.statement:
-            self.writing.add(task)
-        elif boundary.statement in ("COMMIT", "ROLLBACK") and boundary.side == AFTER:
-            is_write = task in self.writing
-            self.writing.discard(task)
-            if is_write and boundary.is_lost_answer:
-                self.count += 1
-                if self.count % ANSWERS == 0:
-                    lose_connection(boundary)
+        if self._are_written(boundary):
+            self._count += 1
+            if self._count % ANSWERS == 0:
+                lose_connection(boundary)
 
 
 def _changed(what: str, codec: StateCodec | None, value: Any) -> str | None:
