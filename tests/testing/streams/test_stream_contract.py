@@ -4,8 +4,10 @@ they do named.
 
 from __future__ import annotations
 
+import gc
 import inspect
 import logging
+import time
 import uuid
 from collections.abc import Callable
 from copy import deepcopy
@@ -303,6 +305,41 @@ async def test_what_is_harmless_is_not_found(
     database = rowlock_sqlite_database_with_clock
     await database.create_tables(Base.metadata)
     await getattr(contract_of(harmless), ALONE)(database)
+
+
+class Finalized:
+    """What asks the clock when it is gone."""
+
+    def __del__(self) -> None:
+        time.time()
+
+
+def is_collected_in(step: StepContext, key: str, sum_: int | None, events: list[Any]) -> int:
+    """Be where the garbage collector happens to begin."""
+    circle = [Finalized()]
+    circle.append(circle)  # type: ignore[arg-type]
+    del circle
+    gc.collect()
+    return (sum_ or 0) + len(events)
+
+
+async def test_what_the_garbage_collector_calls_is_not_found(
+    rowlock_sqlite_database_with_clock: TemporaryDatabase,
+) -> None:
+    """A handler would be blamed, now and then, for what a library does whose objects are freed or
+    that measures the collector.
+    """
+
+    def measures(phase: str, info: dict[str, int]) -> None:
+        time.perf_counter()
+
+    database = rowlock_sqlite_database_with_clock
+    await database.create_tables(Base.metadata)
+    gc.callbacks.append(measures)
+    try:
+        await getattr(contract_of(is_collected_in), ALONE)(database)
+    finally:
+        gc.callbacks.remove(measures)
 
 
 async def test_what_a_host_has_to_say(

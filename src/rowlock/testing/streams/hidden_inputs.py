@@ -10,6 +10,7 @@ Not here: what depends on the order of a set, which is no call (``another_proces
 from __future__ import annotations
 
 import builtins
+import gc
 import linecache
 import os
 import random
@@ -148,9 +149,16 @@ def _frames(frame: FrameType | None, begin: FrameType) -> Iterator[FrameType]:
 
 
 def _is_harmless(frame: FrameType, begin: FrameType) -> bool:
-    """Whether a library calls it that gives nothing of it back."""
-    modules = (str(one.f_globals.get("__name__")) for one in _frames(frame, begin))
-    return any(module.partition(".")[0] == _HARMLESS for module in modules)
+    """Whether a library calls it that gives nothing of it back, or the garbage collector, which may
+    begin anywhere.
+    """
+    collectors = [getattr(one, "__code__", None) for one in gc.callbacks]
+    return any(
+        str(one.f_globals.get("__name__")).partition(".")[0] == _HARMLESS
+        or one.f_code in collectors
+        or one.f_code.co_name == "__del__"
+        for one in _frames(frame, begin)
+    )
 
 
 def _is_of_the_host(frame: FrameType) -> bool:
