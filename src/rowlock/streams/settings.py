@@ -10,11 +10,12 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from rowlock.errors import SettingsError
 from rowlock.pipelines.host_code.names import nearest
 from rowlock.pipelines.settings import DURATION_MAX, MEANT_ALIKE, SettingsKeywords
+from rowlock.streams.cutting.plan import STEP_BYTES_MAX, STEP_ROWS_MAX, STEPS_AHEAD_MAX
 
 ROWS_MAX: Final = 1_000_000
 BYTES_MAX: Final = 1 << 40
 KEYS_MAX: Final = 100_000_000
-STEPS_AHEAD_MAX: Final = 10_000
+AHEAD_MAX: Final = 10_000
 FAILURES_MAX: Final = 1_000
 
 _Duration = Annotated[timedelta, Field(gt=timedelta(0), le=DURATION_MAX)]
@@ -25,13 +26,13 @@ class FlowSettings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    step_rows_max: Annotated[int, Field(ge=1, le=ROWS_MAX)] = 10_000
+    step_rows_max: Annotated[int, Field(ge=1, le=ROWS_MAX)] = STEP_ROWS_MAX
     """Most rows that a step takes, over all shards; one of each source at least."""
-    step_bytes_max: Annotated[int, Field(ge=1, le=BYTES_MAX)] = 67_108_864
+    step_bytes_max: Annotated[int, Field(ge=1, le=BYTES_MAX)] = STEP_BYTES_MAX
     """And most bytes of what may be long in these: texts, bytes and JSON. A row that has more is
     taken all the same.
     """
-    steps_ahead_max: Annotated[int, Field(ge=1, le=STEPS_AHEAD_MAX)] = 64
+    steps_ahead_max: Annotated[int, Field(ge=1, le=AHEAD_MAX)] = STEPS_AHEAD_MAX
     """No step is cut further ahead of the slowest shard that is held and not parked; steps grow
     instead.
     """
