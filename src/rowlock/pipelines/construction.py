@@ -13,7 +13,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable
 from functools import wraps
-from typing import Any
+from typing import Any, Final
 
 from rowlock.errors import ConfigurationError, ModelError
 from rowlock.pipelines.host_code.hooks import Hooks, ready_condition
@@ -21,6 +21,28 @@ from rowlock.pipelines.host_code.names import check_own_settings, did_you_mean, 
 from rowlock.pipelines.settings import PipelineSettings
 from rowlock.rows.expressions.python_booleans import noted_booleans
 from rowlock.rows.leased_table import LeasedTable
+
+RESERVED_NAMES: Final = frozenset(
+    {
+        "build_run",
+        "declared_locks",
+        "drain",
+        "expected_errors",
+        "health",
+        "hint",
+        "intent_columns",
+        "leased",
+        "name",
+        "run",
+        "schedules",
+        "settings",
+        "shutdown",
+        "start",
+        "state",
+        "statistics",
+    }
+)
+"""Names that a subclass may not use for something of its own."""
 
 
 def check_process(

@@ -25,6 +25,7 @@ from rowlock.pipelines.host_code.hooks import Hooks
 from rowlock.pipelines.host_code.host_calls import HostCalls
 from rowlock.pipelines.host_code.row_schedules import RowSchedules
 from rowlock.pipelines.item_queue import ItemQueue
+from rowlock.pipelines.seams import NO_SEAMS, Seams
 from rowlock.pipelines.settings import PipelineSettings
 from rowlock.pipelines.statistics import Counters, Failures
 from rowlock.rows.eligibility import LockingPipeline
@@ -51,6 +52,7 @@ class PipelineContext(Generic[ModelT]):
         checks_rows: whether it is a failure to change ``item.row``.
         claims_rows: whether a claim can give whole rows: the host wants no options, and the model
             is plain.
+        seams: what the host adds to every pipeline of the manager.
         check_ending: tells whether the event loop ends everything; set by the run.
         failures: which loops fail now.
         in_progress: items that workers have in hand.
@@ -77,6 +79,7 @@ class PipelineContext(Generic[ModelT]):
     allows_none: bool = False
     checks_rows: bool = True
     claims_rows: bool = False
+    seams: Seams = NO_SEAMS
     check_ending: Callable[[], bool] = field(default=lambda: False)
     counters: Counters = field(default_factory=Counters)
     failures: Failures = field(default_factory=Failures)

@@ -25,6 +25,7 @@ from rowlock.pipelines.construction import check_is_built
 from rowlock.pipelines.lock_graph import LockGraph
 from rowlock.pipelines.pipeline import Pipeline
 from rowlock.pipelines.renewing.heartbeat_thread import HeartbeatThread
+from rowlock.pipelines.seams import Gate, Seams, Surround
 from rowlock.pipelines.statistics import ManagerHealth, PipelineStatistics
 from rowlock.shielding import finish
 
@@ -52,6 +53,12 @@ class PipelineManager:
             the host's pool.
         check_indexes: a few seconds after the start, look once at the indexes of each pipeline's
             table, and log a warning if none can serve the claim, or if one mentions a lock column.
+        gates: conditions of every claim of every pipeline, such as "it is not paused": functions
+            of a pipeline's table and name that return an SQL expression. Called at the start; what
+            they say of rows that are claimed already changes nothing.
+        surround: context managers around every attempt, such as a span: functions of the item.
+            Entered in the task, or for a plain `process` in the context, in which `process` runs.
+            They see its error and cannot swallow it; what they raise themselves is logged.
 
     Attributes:
         hinter: reaches the pipelines of this manager; `pipeline_hinter` reaches those of every
@@ -59,7 +66,7 @@ class PipelineManager:
 
     Raises:
         ConfigurationError: the session factory cannot serve a pipeline, two pipelines have one
-            name, or the database cannot notify.
+            name, the database cannot notify, or `gates` or `surround` holds what is none.
     """
 
     def __init__(
@@ -70,6 +77,8 @@ class PipelineManager:
         notify: bool | str = False,
         heartbeat_thread: bool = True,
         check_indexes: bool = True,
+        gates: Iterable[Gate] = (),
+        surround: Iterable[Surround] = (),
     ) -> None:
         self.hinter = PipelineHinter()
         self._session_factory = session_factory
@@ -79,6 +88,7 @@ class PipelineManager:
         self._wants_heartbeat_thread = heartbeat_thread
         self._check_indexes = check_indexes
         self._heartbeats: HeartbeatThread | None = None
+        self._seams = Seams.of(gates, surround)
         self._started = False
         self._shut_down = False
         if not isinstance(pipelines, Iterable):
@@ -120,6 +130,7 @@ class PipelineManager:
         check_session_factory(self._session_factory, pipeline.leased)
         locks = [lock.leased for lock in pipeline.declared_locks]
         check_one_database(self._session_factory, pipeline.leased, declared=locks)
+        self._seams.conditions(pipeline.leased, pipeline.name)
         if self._notifier is not None:
             self._notifying_engine(pipeline)
         if self._started:
@@ -225,7 +236,11 @@ class PipelineManager:
 
     def _start(self, pipeline: Pipeline[Any]) -> None:
         pipeline.start(
-            self._session_factory, self.hinter, self._lock_graph, heartbeat_thread=self._heartbeats
+            self._session_factory,
+            self.hinter,
+            self._lock_graph,
+            heartbeat_thread=self._heartbeats,
+            seams=self._seams,
         )
         for hinter in (self.hinter, pipeline_hinter):
             hinter.attach(pipeline.leased.name, pipeline.hint)

@@ -25,6 +25,7 @@ from rowlock.leases.item import PipelineItem
 from rowlock.leases.related.locker import RelatedLocker
 from rowlock.pipelines.ahead import AHEAD_MAX, Ahead
 from rowlock.pipelines.construction import (
+    RESERVED_NAMES,
     check_after_init,
     check_process,
     check_ready,
@@ -43,6 +44,7 @@ from rowlock.pipelines.processing.worker import Worker
 from rowlock.pipelines.renewing.heartbeat_thread import HeartbeatThread
 from rowlock.pipelines.renewing.heartbeater import Heartbeater
 from rowlock.pipelines.run import PipelineRun
+from rowlock.pipelines.seams import NO_SEAMS, Seams
 from rowlock.pipelines.settings import (
     SETTING_NAMES,
     PipelineSettings,
@@ -147,7 +149,7 @@ class Pipeline(SettingsAttributes, Generic[ModelT_co]):
     def __init_subclass__(cls, *, reserved: bool = True, **kw: Any) -> None:
         super().__init_subclass__(**kw)
         # Pipelines of rowlock's own may build on what a host's must not touch.
-        taken = sorted(_RESERVED & set(vars(cls))) if reserved else []
+        taken = sorted(RESERVED_NAMES & set(vars(cls))) if reserved else []
         if taken:
             raise ConfigurationError(
                 f"{cls.__name__}.{taken[0]} hides what rowlock needs of a Pipeline; give it another"
@@ -223,6 +225,7 @@ class Pipeline(SettingsAttributes, Generic[ModelT_co]):
         lock_graph: LockGraph | None = None,
         *,
         heartbeat_thread: HeartbeatThread | None = None,
+        seams: Seams = NO_SEAMS,
     ) -> None:
         """Start fetching and working; called by the manager, in the running event loop.
 
@@ -231,6 +234,7 @@ class Pipeline(SettingsAttributes, Generic[ModelT_co]):
             hinter: reaches the pipelines of the manager.
             lock_graph: the pipelines beside it; this one alone if there is none.
             heartbeat_thread: where leases are renewed; on this loop if there is none.
+            seams: what the host adds to every pipeline.
 
         Raises:
             PipelineError: it was started before.
@@ -240,7 +244,7 @@ class Pipeline(SettingsAttributes, Generic[ModelT_co]):
             raise PipelineError(f"{self.name} was started before; build a new one")
         self.check_parts()
         self._run = self.build_run(session_factory, hinter, lock_graph)
-        self._run.heartbeater.thread = heartbeat_thread
+        self._run.heartbeater.thread, self._run.context.seams = heartbeat_thread, seams
         self._run.start()
 
     def build_run(
@@ -375,26 +379,3 @@ class Pipeline(SettingsAttributes, Generic[ModelT_co]):
                 raise ConfigurationError(
                     f"{self.name}.{name} must be {part.__name__} or a subclass of it"
                 )
-
-
-_RESERVED = frozenset(
-    {
-        "build_run",
-        "declared_locks",
-        "drain",
-        "expected_errors",
-        "health",
-        "hint",
-        "intent_columns",
-        "leased",
-        "name",
-        "run",
-        "schedules",
-        "settings",
-        "shutdown",
-        "start",
-        "state",
-        "statistics",
-    }
-)
-"""Names that a subclass may not use for something of its own."""

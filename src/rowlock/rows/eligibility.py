@@ -1,8 +1,8 @@
 """Which rows may be claimed, and in which order: the one place that says it.
 
 A row is eligible when it is ready ∧ free or expired ∧ not reserved for another pipeline ∧ its time
-has come ∧ no other pipeline awaits it as a related row. Pure expressions for SELECTs of the model;
-locked rows are skipped by whoever runs them.
+has come ∧ no other pipeline awaits it as a related row ∧ no gate keeps it. Pure expressions for
+SELECTs of the model; locked rows are skipped by whoever runs them.
 
 An expired lease is free for everybody who wants the row, whoever held it. A reservation, which
 `Reset` leaves, ends by itself.
@@ -210,6 +210,60 @@ def is_awaited(
     return and_(exists().select_from(main.model).where(awaits), not_(has_waited_long))
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class EligibleParts:
+    """The parts of the condition under which a pipeline may claim a row: each is true of a row that
+    it does not keep away.
+
+    Attributes:
+        ready: the host wants the row worked on.
+        free: no live lease is on it.
+        mine: it is not reserved for another pipeline.
+        due: its time has come.
+        unawaited: for each pipeline that locks such rows, no main row of it awaits this one.
+        gates: what else the host makes of claims, such as a pause.
+    """
+
+    ready: ColumnElement[bool]
+    free: ColumnElement[bool]
+    mine: ColumnElement[bool]
+    due: ColumnElement[bool]
+    unawaited: tuple[ColumnElement[bool], ...] = ()
+    gates: tuple[ColumnElement[bool], ...] = ()
+
+    @property
+    def whole(self) -> ColumnElement[bool]:
+        """All of them together."""
+        return and_(self.ready, self.free, self.mine, self.due, *self.unawaited, *self.gates)
+
+
+def eligible_parts(
+    leased: LeasedTable,
+    *,
+    ready: ColumnElement[bool],
+    owner: str,
+    min_processing_interval: timedelta,
+    reset_interval: timedelta | None = None,
+    locking_pipelines: Sequence[LockingPipeline] = (),
+    gates: Sequence[ColumnElement[bool]] = (),
+) -> EligibleParts:
+    """Return the condition under which `owner` may claim a row, part by part, so that each can be
+    asked alone.
+    """
+    reserved_for = RESERVED_BEYOND + (reset_interval or timedelta(0)) * (1 + JITTER)
+    return EligibleParts(
+        ready,
+        is_free(leased),
+        is_claimable_by(leased, owner, reserved_for=reserved_for),
+        is_due(leased, min_processing_interval, owner=owner, reset_interval=reset_interval),
+        tuple(
+            not_(is_awaited(leased, locking, min_processing_interval))
+            for locking in locking_pipelines
+        ),
+        tuple(gates),
+    )
+
+
 def eligible(
     leased: LeasedTable,
     *,
@@ -218,19 +272,19 @@ def eligible(
     min_processing_interval: timedelta,
     reset_interval: timedelta | None = None,
     locking_pipelines: Sequence[LockingPipeline] = (),
+    gates: Sequence[ColumnElement[bool]] = (),
 ) -> ColumnElement[bool]:
     """Return the whole condition under which `owner` may claim a row."""
-    reserved_for = RESERVED_BEYOND + (reset_interval or timedelta(0)) * (1 + JITTER)
-    return and_(
-        ready,
-        is_free(leased),
-        is_claimable_by(leased, owner, reserved_for=reserved_for),
-        is_due(leased, min_processing_interval, owner=owner, reset_interval=reset_interval),
-        *(
-            not_(is_awaited(leased, locking, min_processing_interval))
-            for locking in locking_pipelines
-        ),
+    parts = eligible_parts(
+        leased,
+        ready=ready,
+        owner=owner,
+        min_processing_interval=min_processing_interval,
+        reset_interval=reset_interval,
+        locking_pipelines=locking_pipelines,
+        gates=gates,
     )
+    return parts.whole
 
 
 def is_lockable(leased: LeasedTable, token: object) -> ColumnElement[bool]:

@@ -98,6 +98,7 @@ class ClaimBuilder(Generic[ModelT]):
             min_processing_interval=settings.min_processing_interval,
             reset_interval=settings.retry_delay,
             locking_pipelines=locking_pipelines,
+            gates=context.seams.conditions(context.leased, context.name),
         )
         return ClaimRequest(
             context.leased,

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
+from rowlock.leases.item import PipelineItem
 from rowlock.pipelines.host_code.call import Attempt, host_call
 from rowlock.pipelines.host_code.deadlines import Deadlines
+from rowlock.pipelines.host_code.surroundings import call_within
+from rowlock.pipelines.seams import Surround
 from rowlock.pipelines.settings import PipelineSettings
 
 CLEANUP_S_MAX = 3600.0
@@ -18,7 +22,7 @@ class HostCalls:
     """Makes attempts; begun by whoever asked for them.
 
     Args:
-        name: of the pipeline, for its threads.
+        name: of the pipeline, for its threads and log lines.
         settings: bound how long a call may take, and how long it may ignore its cancellation.
 
     Attributes:
@@ -26,6 +30,7 @@ class HostCalls:
     """
 
     def __init__(self, name: str, settings: PipelineSettings) -> None:
+        self._name = name
         limit = settings.process_timeout
         self._deadlines = Deadlines(None if limit is None else limit.total_seconds())
         self._cleanup_deadlines = self._deadlines if limit else Deadlines(CLEANUP_S_MAX)
@@ -36,9 +41,16 @@ class HostCalls:
         )
         self._abandoned: list[Attempt] = []
 
-    def attempt(self, process: Callable[..., Any], item: object) -> Attempt:
-        """Return an attempt at ``process(item)``, not begun."""
+    def attempt(
+        self,
+        process: Callable[..., Any],
+        item: PipelineItem[Any],
+        surround: Sequence[Surround] = (),
+    ) -> Attempt:
+        """Return an attempt at ``process(item)`` within what `surround` gives, not begun."""
         call = host_call(process, item, threads=self.threads)
+        if surround:
+            call = partial(call_within, surround, item, call, pipeline=self._name)
         return Attempt(call, deadlines=self._deadlines, grace_s=self._grace_s)
 
     def cleanup(self, on_stale: Callable[..., Any], item: object, outcome: object) -> Attempt:

@@ -90,9 +90,10 @@ class Worker(Generic[ModelT]):
         task.add_done_callback(running.on_task_done)
 
     def _attempt_at(self, item: PipelineItem[ModelT]) -> Attempt:
-        item.stop = self.context.stop
-        attempt = self.context.calls.attempt(self.context.hooks.process, item)
-        self.context.in_progress.add(item)
+        context = self.context
+        item.stop = context.stop
+        attempt = context.calls.attempt(context.hooks.process, item, context.seams.surround)
+        context.in_progress.add(item)
         return attempt
 
     async def _work(self, running: _RunningItem[ModelT]) -> None:

@@ -23,6 +23,7 @@ from rowlock.pipelines.outcomes import Outcome
 from rowlock.pipelines.pipeline import Pipeline
 from rowlock.pipelines.renewing.heartbeat_thread import HeartbeatThread
 from rowlock.pipelines.run import PipelineRun
+from rowlock.pipelines.seams import NO_SEAMS, Seams
 from rowlock.pipelines.settings import Duration
 from rowlock.rows.database_time import database_now
 from rowlock.rows.leased_table import ModelT
@@ -157,9 +158,12 @@ class FlowPipeline(Pipeline[Any], reserved=False):
         lock_graph: LockGraph | None = None,
         *,
         heartbeat_thread: HeartbeatThread | None = None,
+        seams: Seams = NO_SEAMS,
     ) -> None:
         """Start, and look for shards whenever one may be claimed."""
-        super().start(session_factory, hinter, lock_graph, heartbeat_thread=heartbeat_thread)
+        super().start(
+            session_factory, hinter, lock_graph, heartbeat_thread=heartbeat_thread, seams=seams
+        )
         self._hinters = [hinter, pipeline_hinter]
         for one in self._hinters:
             one.attach(self.program.shards_topic, self.look_around_soon)
