@@ -49,7 +49,7 @@ FREE_LEASE_BUGS = (
     Bug(
         "a reservation ends before its owner comes back",
         "rows/eligibility.py",
-        "eligible",
+        "eligible_parts",
         " + (reset_interval or timedelta(0)) * (1 + JITTER)",
         "",
         (f"{ELIGIBILITY}::test_a_longer_rest_reserves_for_longer",),

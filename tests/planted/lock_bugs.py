@@ -161,9 +161,8 @@ LOCK_BUGS = (
     Bug(
         "nobody respects a parent that waits",
         "rows/eligibility.py",
-        "eligible",
-        "        *(not_(is_awaited(leased, locking, min_processing_interval)) for locking in"
-        " locking_pipelines),\n",
+        "EligibleParts.whole",
+        "*self.unawaited, ",
         "",
         (f"{INTENT}::test_children_of_a_parent_that_waits_are_left_alone",),
     ),

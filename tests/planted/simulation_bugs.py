@@ -133,9 +133,8 @@ SIMULATION_BUGS = (
     Bug(
         "children do not wait for a parent that was refused",
         "rows/eligibility.py",
-        "eligible",
-        "        *(not_(is_awaited(leased, locking, min_processing_interval)) for locking in"
-        " locking_pipelines),\n",
+        "EligibleParts.whole",
+        "*self.unawaited, ",
         "",
         (f"{STARVATION}::test_a_parent_gets_children_that_are_always_busy",),
     ),
