@@ -83,7 +83,7 @@ def test_what_is_no_gate_is_refused(database: TemporaryDatabase, wrong: Any) -> 
 def test_a_gate_that_returns_no_condition_is_refused(
     database: TemporaryDatabase, wrong: Any
 ) -> None:
-    """Python's `and` and `in` give something else, which every claim would stumble over."""
+    """Python's own operators give something else, which every claim would stumble over."""
 
     def is_open(leased: LeasedTable, pipeline: str) -> Any:
         return wrong
