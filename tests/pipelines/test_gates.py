@@ -10,7 +10,7 @@ from sqlalchemy import Column, MetaData, String, Table, insert, select, true
 from rowlock import ConfigurationError, PipelineManager, events
 from rowlock.leases.claim_request import Position
 from rowlock.pipelines.fetching.claim_builder import ClaimBuilder
-from rowlock.pipelines.seams import Seams
+from rowlock.pipelines.host_code.seams import Seams
 from rowlock.rows.leased_table import LeasedTable
 from rowlock.testing import TemporaryDatabase, stepping
 

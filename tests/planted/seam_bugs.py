@@ -19,7 +19,7 @@ SEAM_BUGS = (
     ),
     Bug(
         "a gate is asked for another pipeline",
-        "pipelines/seams.py",
+        "pipelines/host_code/seams.py",
         "Seams.conditions",
         "_condition(gate, leased, pipeline)",
         '_condition(gate, leased, "VolumePipeline")',
@@ -27,7 +27,7 @@ SEAM_BUGS = (
     ),
     Bug(
         "a gate may return anything",
-        "pipelines/seams.py",
+        "pipelines/host_code/seams.py",
         "_condition",
         "if not isinstance(condition, ColumnElement):",
         "if False:",

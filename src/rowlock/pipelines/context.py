@@ -24,8 +24,8 @@ from rowlock.pipelines.host_code.expected_errors import NOTHING_EXPECTED, Expect
 from rowlock.pipelines.host_code.hooks import Hooks
 from rowlock.pipelines.host_code.host_calls import HostCalls
 from rowlock.pipelines.host_code.row_schedules import RowSchedules
+from rowlock.pipelines.host_code.seams import NO_SEAMS, Seams
 from rowlock.pipelines.item_queue import ItemQueue
-from rowlock.pipelines.seams import NO_SEAMS, Seams
 from rowlock.pipelines.settings import PipelineSettings
 from rowlock.pipelines.statistics import Counters, Failures
 from rowlock.rows.eligibility import LockingPipeline

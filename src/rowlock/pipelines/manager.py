@@ -22,10 +22,10 @@ from rowlock.hints.notifier import Notifier
 from rowlock.leases.related.locker import check_one_database
 from rowlock.logs import tell_counts
 from rowlock.pipelines.construction import check_is_built
+from rowlock.pipelines.host_code.seams import Gate, Seams, Surround
 from rowlock.pipelines.lock_graph import LockGraph
 from rowlock.pipelines.pipeline import Pipeline
 from rowlock.pipelines.renewing.heartbeat_thread import HeartbeatThread
-from rowlock.pipelines.seams import Gate, Seams, Surround
 from rowlock.pipelines.statistics import ManagerHealth, PipelineStatistics
 from rowlock.shielding import finish
 

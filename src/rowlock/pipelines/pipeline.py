@@ -37,6 +37,7 @@ from rowlock.pipelines.host_code.expected_errors import ExpectedErrors, ParkOn, 
 from rowlock.pipelines.host_code.hooks import intent_columns
 from rowlock.pipelines.host_code.names import check_names, did_you_mean, own_names, settable
 from rowlock.pipelines.host_code.row_schedules import Periodic, row_schedules
+from rowlock.pipelines.host_code.seams import NO_SEAMS, Seams
 from rowlock.pipelines.item_queue import ItemQueue
 from rowlock.pipelines.lock_graph import DeclaredLock, LockGraph, Related, declared_locks
 from rowlock.pipelines.outcomes import Outcome, Retry
@@ -44,7 +45,6 @@ from rowlock.pipelines.processing.worker import Worker
 from rowlock.pipelines.renewing.heartbeat_thread import HeartbeatThread
 from rowlock.pipelines.renewing.heartbeater import Heartbeater
 from rowlock.pipelines.run import PipelineRun
-from rowlock.pipelines.seams import NO_SEAMS, Seams
 from rowlock.pipelines.settings import (
     SETTING_NAMES,
     PipelineSettings,

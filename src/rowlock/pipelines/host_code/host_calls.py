@@ -10,8 +10,8 @@ from typing import Any
 from rowlock.leases.item import PipelineItem
 from rowlock.pipelines.host_code.call import Attempt, host_call
 from rowlock.pipelines.host_code.deadlines import Deadlines
+from rowlock.pipelines.host_code.seams import Surround
 from rowlock.pipelines.host_code.surroundings import call_within
-from rowlock.pipelines.seams import Surround
 from rowlock.pipelines.settings import PipelineSettings
 
 CLEANUP_S_MAX = 3600.0

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from rowlock.leases.item import PipelineItem
 from rowlock.logs import get_logger
-from rowlock.pipelines.seams import Surround
+from rowlock.pipelines.host_code.seams import Surround
 
 logger = get_logger(__name__)
 

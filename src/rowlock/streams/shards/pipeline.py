@@ -18,12 +18,12 @@ from rowlock.clock import monotonic
 from rowlock.hints.hinter import PipelineHinter, pipeline_hinter
 from rowlock.leases.item import PipelineItem
 from rowlock.pipelines.fetching.fetcher import Fetcher
+from rowlock.pipelines.host_code.seams import NO_SEAMS, Seams
 from rowlock.pipelines.lock_graph import LockGraph
 from rowlock.pipelines.outcomes import Outcome
 from rowlock.pipelines.pipeline import Pipeline
 from rowlock.pipelines.renewing.heartbeat_thread import HeartbeatThread
 from rowlock.pipelines.run import PipelineRun
-from rowlock.pipelines.seams import NO_SEAMS, Seams
 from rowlock.pipelines.settings import Duration
 from rowlock.rows.database_time import database_now
 from rowlock.rows.leased_table import ModelT
