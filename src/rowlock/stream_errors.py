@@ -127,6 +127,20 @@ class StillNeeded(Refusal):
         self.by = by
 
 
+class StillInUse(Refusal):
+    """A flow or a log was to be deleted that somebody works on or reads; nothing was deleted.
+
+    Attributes:
+        what: the flow or the log, in words.
+        reason: who uses it, and what to do first.
+    """
+
+    def __init__(self, *, what: str, reason: str) -> None:
+        super().__init__(f"{what} cannot be deleted now: {reason}")
+        self.what = what
+        self.reason = reason
+
+
 class RowsChanged(Refusal):
     """Rows of a fold were changed, deleted or added by the host while a step was computed from
     them; nothing is written, and the step is done again from what is there now.

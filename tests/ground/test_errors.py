@@ -51,6 +51,7 @@ from rowlock.stream_errors import (
     ShardStateError,
     StepExpired,
     StepPassedError,
+    StillInUse,
     StillNeeded,
     StoreClosedError,
     VersionNotFoundError,
@@ -150,6 +151,10 @@ CARRIED: dict[str, tuple[RowlockError, dict[str, object]]] = {
     "step-expired": (
         StepExpired(source="s", step=1, first=4),
         {"source": "s", "step": 1, "first": 4},
+    ),
+    "still-in-use": (
+        StillInUse(what="the flow 'f'", reason="it is running"),
+        {"what": "the flow 'f'", "reason": "it is running"},
     ),
     "still-needed": (
         StillNeeded(source="s", step=1, by="c"),

@@ -198,7 +198,7 @@ STREAMS_INPUTS_BUGS = (
     Bug(
         "events of other logs are deleted",
         LOG,
-        "EventLog._expire_events",
+        "EventLog._delete_events",
         "log.c.stream == self.name, log.c.position <= end",
         "log.c.position <= end",
         (f"{LOGS}::test_expiry_of_one_log_leaves_others",),
@@ -206,7 +206,7 @@ STREAMS_INPUTS_BUGS = (
     Bug(
         "it is forgotten how far a log was deleted",
         LOG,
-        "EventLog._expire_numbers",
+        "EventLog._delete_numbers",
         ", c.producer != _EXPIRED",
         "",
         (f"{LOGS}::test_old_numbers_are_forgotten",),

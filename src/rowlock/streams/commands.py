@@ -2,7 +2,8 @@
 flow hears of it after the commit.
 
 A pause and a cut update the same row, so one of them is first: the step that a command returns is
-binding, and nothing waits for an answer. Each raises `PipelineError` where the flow has no row yet.
+binding, and nothing waits for an answer. Each raises `PipelineError` where the flow has no row yet,
+or is being deleted.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from rowlock.rows.database_time import database_now
 from rowlock.rows.leased_table import LeasedTable
 from rowlock.streams.program import FlowProgram
 from rowlock.streams.shards.layout import DynamicShards, check_number
+from rowlock.streams.tables import BEING_DELETED, check_lasts
 
 
 async def pause(session: AsyncSession, program: FlowProgram) -> int:
@@ -91,14 +93,16 @@ async def _change(session: AsyncSession, program: FlowProgram, values: Mapping[s
     flows = program.tables.flows
     bind = _bind_arguments(session, program)
     own = flows.c.id == program.id
-    done = await execute(
-        session, update(flows).where(own).values(dict(values)), bind_arguments=bind
-    )
-    if cast("CursorResult[Any]", done).rowcount == 0:
+    lasting = update(flows).where(own, flows.c.fingerprint != BEING_DELETED)
+    done = await execute(session, lasting.values(dict(values)), bind_arguments=bind)
+    columns = select(flows.c.next_step, flows.c.fingerprint).where(own)
+    row = (await execute(session, columns, bind_arguments=bind)).first()
+    if row is None:
         raise never_started(program)
+    if cast("CursorResult[Any]", done).rowcount == 0:
+        check_lasts(program.name, row.fingerprint)
     hint_after_commit(session, program.shards_topic, program.topic)
-    found = await execute(session, select(flows.c.next_step).where(own), bind_arguments=bind)
-    return int(found.scalar_one())
+    return int(row.next_step)
 
 
 def never_started(program: FlowProgram) -> PipelineError:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import insert, select
+from sqlalchemy import delete, insert, select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
@@ -13,6 +13,7 @@ from rowlock.stream_errors import FlowChangedError
 from rowlock.streams.cutting.flow_view import BEFORE_FIRST, Transact
 from rowlock.streams.program import FlowProgram
 from rowlock.streams.shards.layout import even_layout
+from rowlock.streams.tables import check_lasts
 
 
 async def ensure_flow(program: FlowProgram, transact: Transact) -> None:
@@ -20,6 +21,7 @@ async def ensure_flow(program: FlowProgram, transact: Transact) -> None:
 
     Raises:
         FlowChangedError: it is there, with other sources, stages, states or outputs.
+        PipelineError: it is being deleted.
     """
 
     async def there(session: AsyncSession, connection: AsyncConnection) -> bool:
@@ -63,13 +65,17 @@ async def _is_there(connection: AsyncConnection, program: FlowProgram) -> bool:
     flows = program.tables.flows
     found = select(flows.c.fingerprint).where(flows.c.id == program.id)
     fingerprint = await connection.scalar(found)
+    check_lasts(program.name, fingerprint)
     if fingerprint is not None and fingerprint != program.fingerprint:
         raise FlowChangedError(flow=program.name, description=program.description)
     return fingerprint is not None
 
 
 async def _create(connection: AsyncConnection, program: FlowProgram, upto: dict[str, int]) -> None:
-    tables = program.tables
+    tables, cursors = program.tables, program.tables.cursors
+    # A consumer of a deleted flow of this name may have acknowledged what it had in hand.
+    old = delete(cursors).where(cursors.c.flow_id == program.id, cursors.c.step > BEFORE_FIRST)
+    await connection.execute(old)
     flow: dict[str, Any] = {
         "id": program.id,
         "name": program.name,

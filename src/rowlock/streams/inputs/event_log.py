@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final, TypeVar, cast
 
-from sqlalchemy import ColumnElement, CursorResult, delete, func, select, update
+from sqlalchemy import ColumnElement, CursorResult, delete, func, select, true, update
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
 from rowlock.clock import sleep
@@ -235,9 +235,29 @@ class EventLog(RowSource[E]):
         Returns:
             How many rows were deleted; call again, in another transaction, until there are none.
         """
-        return await self._expire_events(connection, before) + await self._expire_numbers(
-            connection
-        )
+        events = await self._expire_events(connection, before)
+        is_old = self._is_old(self.tables.appends.c.at)
+        return events + await self._delete_numbers(connection, is_old)
+
+    async def delete_first(self, connection: AsyncConnection) -> int:
+        """Delete the first events, whatever their age, `EXPIRY_ROWS_MAX` at most; or, where there
+        are none, numbers of producers, and at last what is noted of the log. Joins the caller's
+        transaction.
+
+        Returns:
+            How many events and numbers were deleted; call again until there are none.
+        """
+        c = self.tables.log.c
+        own = select(c.position).where(c.stream == self.name).order_by(c.position)
+        first = own.limit(EXPIRY_ROWS_MAX).subquery()
+        end = await connection.scalar(select(func.max(first.c.position)))
+        if end is not None:
+            return await self._delete_events(connection, end)
+        numbers = await self._delete_numbers(connection, true())
+        if not numbers:
+            appends = self.tables.appends
+            await connection.execute(delete(appends).where(*self._number(_EXPIRED, 0)))
+        return numbers
 
     async def _expire_events(self, connection: AsyncConnection, before: int) -> int:
         log = self.tables.log
@@ -252,19 +272,21 @@ class EventLog(RowSource[E]):
             if not is_old:
                 break
             end = position
-        if not end:
-            return 0
+        return await self._delete_events(connection, end) if end else 0
+
+    async def _delete_events(self, connection: AsyncConnection, end: int) -> int:
+        log = self.tables.log
         gone = delete(log).where(log.c.stream == self.name, log.c.position <= end)
         count = cast("CursorResult[Any]", await connection.execute(gone)).rowcount
         await self._note_expired(connection, end)
         return count
 
-    async def _expire_numbers(self, connection: AsyncConnection) -> int:
+    async def _delete_numbers(self, connection: AsyncConnection, which: ColumnElement[bool]) -> int:
         appends = self.tables.appends
         c = appends.c
         old = (
             select(c.producer, c.seq)
-            .where(c.stream == self.name, c.producer != _EXPIRED, self._is_old(c.at))
+            .where(c.stream == self.name, c.producer != _EXPIRED, which)
             .order_by(c.at)
             .limit(EXPIRY_ROWS_MAX)
             .subquery()

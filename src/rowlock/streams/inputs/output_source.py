@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
-from sqlalchemy import BigInteger, Integer, ScalarSelect, bindparam, func, select
+from sqlalchemy import BigInteger, Integer, ScalarSelect, bindparam, func, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rowlock.database.bulk_dialect import BULK
@@ -27,6 +27,7 @@ from rowlock.streams.inputs.source import NextRows, Source
 from rowlock.streams.outputs.consumers import ResultsOf, StepOutput
 from rowlock.streams.outputs.discarding import last_discarded, lock_discarding
 from rowlock.streams.range_condition import has_all, in_ranges
+from rowlock.streams.tables import check_lasts
 
 E = TypeVar("E")
 
@@ -95,7 +96,17 @@ class OutputSource(Source[E]):
     async def lock_begin(self, connection: AsyncConnection) -> int:
         """Return what `begins_after` does; nothing more is discarded until the caller's transaction
         ends.
+
+        Raises:
+            PipelineError: the flow is being deleted.
         """
+        output, flows = self._output, self._output.tables.flows
+        own = flows.c.id == output.flow_id
+        # Written: of a deletion and a new reader, which is the later one sees the other.
+        again = update(flows).where(own).values(fingerprint=flows.c.fingerprint)
+        await connection.execute(again)
+        found = select(flows.c.fingerprint).where(own)
+        check_lasts(output.flow, await connection.scalar(found))
         await lock_discarding(connection, self._output)
         return await self.begins_after(connection)
 
