@@ -15,6 +15,33 @@ RULES = "tests/streams/exchange/test_rules.py"
 
 EXCHANGE_BUGS = (
     Bug(
+        "a status does not see who has sent",
+        "streams/coordinating/flow_looks.py",
+        "FlowLooker._unsent",
+        "own.step == seen.frontier",
+        "own.step < 0",
+        ("tests/streams/exchange/test_rules.py::test_who_waits_and_for_whom",),
+    ),
+    Bug(
+        "shards that have sent are awaited",
+        "streams/coordinating/flow_looks.py",
+        "FlowLooker._unsent",
+        "if not _are_within(each, senders)",
+        "",
+        ("tests/streams/exchange/test_rules.py::test_who_waits_and_for_whom",),
+    ),
+    Bug(
+        "an error outlives its step",
+        "streams/committing/committer.py",
+        "Committer._fenced",
+        "zip(self._columns, values, strict=True)",
+        "zip(self._columns[:-1], values[:-1], strict=True)",
+        (
+            "tests/streams/walk/test_poison.py"
+            "::test_a_shard_that_fails_is_parked_and_the_others_go_on",
+        ),
+    ),
+    Bug(
         "a range that has sent is split within its step",
         "streams/shards/next_action.py",
         "_of_run",

@@ -57,6 +57,22 @@ STATE_BUGS = (
         (f"{CACHE}::test_what_is_not_written_is_not_forgotten",),
     ),
     Bug(
+        "each stage of a shard keeps as many states as all may",
+        "streams/state/cache.py",
+        "ShardCache.shrink",
+        "left // count",
+        "keys_max",
+        (f"{CACHE}::test_all_stages_of_a_shard_share_its_memory",),
+    ),
+    Bug(
+        "what a stage needs less of is kept for it",
+        "streams/state/cache.py",
+        "ShardCache.shrink",
+        "left -= len(stage)",
+        "left -= left // count",
+        (f"{CACHE}::test_all_stages_of_a_shard_share_its_memory",),
+    ),
+    Bug(
         "a timer that was called off is due",
         "streams/state/cache.py",
         "TimerHeap.earliest",

@@ -39,7 +39,9 @@ class FlowSettings(BaseModel):
     failures_max: Annotated[int, Field(ge=1, le=FAILURES_MAX)] = 5
     """A shard that has failed so often at one step is parked."""
     cached_keys_max: Annotated[int, Field(ge=1, le=KEYS_MAX)] = 100_000
-    """States of so many keys are kept in memory between steps, in each replica."""
+    """So many states are kept in memory between steps, in each replica: of all its shards and their
+    stages together. There are more only where more are not written yet.
+    """
     dirty_keys_max: Annotated[int, Field(ge=1, le=KEYS_MAX)] = 100_000
     """With so many states in a replica that are not written, a checkpoint is requested: all shards
     write theirs with the next step that is cut.

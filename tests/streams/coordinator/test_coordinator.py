@@ -58,7 +58,10 @@ FREE = {"lock_token": None, "lock_owner": None, "lock_expires_at": None}
             {**FREE, "parked_at": database_time_after(-timedelta(0)), "last_error": "broken"},
             "is parked at step 0: broken",
         ),
-        ({**FREE, "failures": 2, "last_error": "again"}, "has failed 2 times at step 0, and is"),
+        (
+            {**FREE, "failures": 2, "failed_step": 0, "last_error": "again"},
+            "failed 2 times at step 0",
+        ),
         ({"failures": 0}, "is busy with step 0 at a replica that is gone"),
     ],
 )

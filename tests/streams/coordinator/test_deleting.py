@@ -109,6 +109,11 @@ async def test_a_flow_that_is_worked_on_is_refused(database: TemporaryDatabase) 
         with pytest.raises(StillInUse, match=r"it is running: call stop\(\)"):
             await delete()
         await stop(bank)
+
+        async def are_free() -> bool:
+            return all(row.lock_token is None for row in await bank.shards())
+
+        await until(are_free)
         with pytest.raises(StillInUse, match="end the processes that have it"):
             await delete()
     assert await bank.balances() == bank.paid

@@ -50,6 +50,11 @@ def with_first(**values: object) -> list[ShardLook]:
             StallKind.FAILING,
             "failed 1 time at step 5, and is tried again: no such account",
         ),
+        (
+            with_first(is_held=False, error="the session was closed"),
+            StallKind.FAILING,
+            "has failed at step 5, and is tried again: the session was closed",
+        ),
         (with_first(is_held=False), StallKind.NO_HOLDER, "no replica holds the shard of buckets"),
         (
             [replace(one, is_held=False) for one in HELD],

@@ -36,6 +36,37 @@ async def test_messages_are_read_once_all_have_sent(database: TemporaryDatabase)
         await ledger.check()
 
 
+async def test_who_waits_and_for_whom(database: TemporaryDatabase) -> None:
+    """A shard that waits for another one would be called busy, and an operator look at the wrong
+    replica.
+    """
+    ledger = await open_ledger(database, shards=4)
+    second, last = BUCKETS // 4, 3 * BUCKETS // 4
+    async with by_hand(ledger, 2) as (one, other):
+        await one.claim(LOWER, UPPER)
+        await other.claim(second, last)
+        await ledger.transfer_some(40)
+        await one.until_stuck()
+        waits = (
+            "shards wait in step 0 at stage 'postings' for 2 shards, of which the first has"
+            " buckets 16384..32768"
+        )
+        async with ledger.sessions() as session:
+            found = await ledger.flow.status(session)
+        assert found.text == waits
+        first, awaited, *_ = [shard.text or "" for shard in found.shards]
+        assert first == waits
+        assert "16384..32768 is busy with step 0" in awaited
+        await ledger.lose(second, last)
+        async with ledger.sessions() as session:
+            found = await ledger.flow.status(session)
+        assert found.text.startswith("no replica holds 2 shards")
+        assert found.shards[0].text == found.text
+        await other.claim(second, last)
+        await go_on(other, one)
+        await ledger.check()
+
+
 async def test_a_replica_claims_while_it_waits(database: TemporaryDatabase) -> None:
     """A replica would wait for the messages of a shard that is its own to claim, for ever."""
     ledger = await open_ledger(database, shards=2)

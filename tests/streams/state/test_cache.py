@@ -61,6 +61,20 @@ def test_what_is_not_written_is_not_forgotten() -> None:
     assert cache.missing(f"dirty {n}" for n in range(10)) == [f"dirty {n}" for n in range(5)]
 
 
+def test_all_stages_of_a_shard_share_its_memory() -> None:
+    """A flow of eight stages would take eight times the memory that it was given; or a stage with
+    few keys keep what another one needs.
+    """
+    cache = ShardCache(["few", "many", "more"])
+    for name, count in (("few", 10), ("many", 100), ("more", 200)):
+        cache[name].read([f"{name} {n}" for n in range(count)], {})
+    cache.shrink(90)
+    assert [len(stage) for _, stage in cache] == [10, 40, 40]
+    cache["few"].change({f"few {n}": KeyState("1") for n in range(10)})
+    cache.shrink(5)
+    assert [len(stage) for _, stage in cache] == [10, 0, 0]
+
+
 def test_timers_that_are_not_read_count_as_due() -> None:
     """A timer would be missed that no page has reached yet."""
     cache = ShardCache(["one", "two"])

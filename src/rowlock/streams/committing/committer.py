@@ -51,8 +51,8 @@ class Committer:
         self._transact = transact
         column = leased.column
         self._step = column("step")
-        self._names = ("step", "version", "snapshot", "replica", "failures", "failed_step")
-        self._columns = [column(name) for name in self._names]
+        own = ("step", "version", "snapshot", "replica", "failures", "failed_step", "last_error")
+        self._columns = [column(name) for name in own]
 
     def __repr__(self) -> str:
         return f"<Committer of {self._program.name}>"
@@ -116,6 +116,7 @@ class Committer:
             write.replica,
             failures.failures,
             failures.failed_step,
+            None,  # What it has failed of before is over.
         )
         assigned = dict(zip(self._columns, values, strict=True))
         return Fenced(write.item, assigned, unless_changed={self._step: write.before})

@@ -138,9 +138,9 @@ class Coordinator:
         if stall is not None and stall.kind is StallKind.BUSY:
 
             async def look(session: AsyncSession, connection: AsyncConnection) -> FlowLook:
-                return await self._looker.with_seconds(connection, seen.look)
+                return await self._looker.with_causes(connection, seen.look)
 
-            purpose = "see how long steps take"
+            purpose = "see what steps wait for"
             more = await self._context.transact(look, purpose=purpose, writes=False)
             stall = stall_of(self._before.look, more)
         self._tell(stall)

@@ -15,10 +15,11 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rowlock.errors import RowlockError
 from rowlock.rows.database_time import database_instant
-from rowlock.streams.computing.buckets import BucketRange
+from rowlock.streams.computing.buckets import BucketRange, merged
 from rowlock.streams.coordinating.stalls import FlowLook, ShardLook, SourceLook
 from rowlock.streams.cutting.flow_view import lease_holds
 from rowlock.streams.program import FlowProgram
+from rowlock.streams.shards.failures import StepFailures
 
 LAST_STEPS = 64
 """In so many steps before the next one is looked for what took a shard how long."""
@@ -69,8 +70,10 @@ class FlowLooker:
         sources = [await self._source(connection, name, upto[name]) for name in self._watches]
         return Seen(FlowLook(state, next_step, shards, sources), present)
 
-    async def with_seconds(self, connection: AsyncConnection, seen: FlowLook) -> FlowLook:
-        """Add how long the last steps of shards took; joins the caller's transaction."""
+    async def with_causes(self, connection: AsyncConnection, seen: FlowLook) -> FlowLook:
+        """Add how long the last steps of shards took, and for whose messages others wait; joins the
+        caller's transaction.
+        """
         parts = self._program.tables.parts
         found = (
             select(parts.c.lo, parts.c.seconds)
@@ -79,7 +82,27 @@ class FlowLooker:
         )
         took = {row.lo: row.seconds for row in await connection.execute(found)}
         shards = [replace(one, seconds=took.get(one.range.lo)) for one in seen.shards]
-        return replace(seen, shards=shards)
+        return replace(seen, shards=shards, unsent=await self._unsent(connection, seen))
+
+    async def _unsent(
+        self, connection: AsyncConnection, seen: FlowLook
+    ) -> dict[str, list[BucketRange]]:
+        """Return the shards without messages in the step of the frontier, by the stage to which
+        others have sent. There is one such stage at most: to send to the next one, a shard needs
+        all messages of this one. Where none has sent, messages may stay in memory.
+        """
+        own = self._program.tables.exchange.c
+        of_step = (own.flow_id == self._program.id, own.step == seen.frontier)
+        found = select(own.stage, own.lo, own.hi).where(*of_step).distinct()
+        sent: dict[str, list[BucketRange]] = {}
+        for stage, lo, hi in await connection.execute(found):
+            sent.setdefault(stage, []).append(BucketRange(lo, hi))
+        last = [shard.range for shard in seen.shards if shard.step == seen.frontier]
+        unsent = {
+            stage: [each for each in last if not _are_within(each, senders)]
+            for stage, senders in sent.items()
+        }
+        return {stage: late for stage, late in unsent.items() if late}
 
     async def _replicas(self, connection: AsyncConnection) -> Sequence[Any]:
         """Return the rows of the replicas."""
@@ -101,6 +124,7 @@ class FlowLooker:
             c.step,
             c.replica,
             c.failures,
+            c.failed_step,
             c.last_error,
             c.parked_at,
             lease_holds(self._program.tables).label("is_held"),
@@ -113,7 +137,7 @@ class FlowLooker:
                 bool(row.is_held),
                 replica=names.get(row.replica, "a replica that is gone"),
                 parked=None if row.parked_at is None else row.last_error or "no reason is stored",
-                failures=row.failures,
+                failures=StepFailures(row.failures, row.failed_step).at(row.step),
                 error=row.last_error,
             )
             for row in rows
@@ -128,3 +152,7 @@ class FlowLooker:
         return SourceLook(
             name, upto, seen.newest, seen.mark, seen.held_back_by, upstream=seen.upstream
         )
+
+
+def _are_within(buckets: BucketRange, ranges: Sequence[BucketRange]) -> bool:
+    return any(lo <= buckets.lo and buckets.hi <= hi for lo, hi in merged(ranges))

@@ -25,8 +25,8 @@ class ShardLook:
         is_held: a replica has its lease.
         replica: the name of the one that holds it, or held it last.
         parked: why it is parked; None: it is not.
-        failures: failed attempts at `step`.
-        error: of the last one; None if there was none.
+        failures: failed attempts of its handlers and its write at `step`.
+        error: of the last attempt; None if it did not fail.
         seconds: how long the computation of its last step took; None: it has not done one.
     """
 
@@ -159,9 +159,9 @@ def _broken(shards: Sequence[ShardLook]) -> Stall | None:
             return Stall(StallKind.PARKED, text)
     for shard in shards:
         if not shard.is_held and shard.error is not None:
-            times = f"{shard.failures} time{'s' * (shard.failures != 1)}"
+            times = f" {shard.failures} time{'s' * (shard.failures != 1)}" * (shard.failures > 0)
             where = f"at step {shard.step}"
-            text = f"{shard} has failed {times} {where}, and is tried again: {shard.error}"
+            text = f"{shard} has failed{times} {where}, and is tried again: {shard.error}"
             return Stall(StallKind.FAILING, text)
     return None
 

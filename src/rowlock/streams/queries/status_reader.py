@@ -44,7 +44,7 @@ async def look_at(connection: AsyncConnection, program: FlowProgram) -> FlowLook
     if seen is None:
         return None
     is_behind = seen.look.frontier < seen.look.next_step
-    return await looker.with_seconds(connection, seen.look) if is_behind else seen.look
+    return await looker.with_causes(connection, seen.look) if is_behind else seen.look
 
 
 async def status_of(connection: AsyncConnection, program: FlowProgram) -> StreamStatus:

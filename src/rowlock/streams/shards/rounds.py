@@ -347,5 +347,4 @@ class FlowRounds:
                 pipeline_hinter.hint_fetch(topic)
         most = self._program.settings.cached_keys_max // max(1, len(self.shards))
         for shard in self.shards.values():
-            for _, stage in shard.cache:
-                stage.shrink(most)
+            shard.cache.shrink(most)

@@ -142,6 +142,15 @@ class ShardCache:
     def __getitem__(self, stage: str) -> StageCache:
         return self._stages[stage]
 
+    def shrink(self, keys_max: int) -> None:
+        """Forget clean states until there are `keys_max` at most in all stages together: each has
+        the same share, and what one needs less of is for the others.
+        """
+        stages, left = sorted(self._stages.values(), key=len), keys_max
+        for count, stage in zip(range(len(stages), 0, -1), stages, strict=True):
+            stage.shrink(max(0, left // count))
+            left -= len(stage)
+
     @property
     def dirty(self) -> int:
         """How many states are newer than those in the database."""
