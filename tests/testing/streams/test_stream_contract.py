@@ -319,7 +319,7 @@ def is_collected_in(step: StepContext, key: str, sum_: int | None, events: list[
     circle = [Finalized()]
     circle.append(circle)  # type: ignore[arg-type]
     del circle
-    gc.collect()
+    gc.collect(0)
     return (sum_ or 0) + len(events)
 
 
