@@ -82,15 +82,27 @@ class FlowChangedError(RowlockError):
     Attributes:
         flow: its name.
         description: what it is declared as, a part in each line.
+        stored: what it is stored as, in the same form; None if that is not known.
     """
 
-    def __init__(self, *, flow: str, description: str) -> None:
-        super().__init__(
-            f"the flow {flow!r} is stored with other sources, stages, states or outputs than these:"
-            f" {'; '.join(description.splitlines())}"
-        )
+    def __init__(self, *, flow: str, description: str, stored: str | None = None) -> None:
+        super().__init__(f"the flow {flow!r} is {_changes(description, stored)}")
         self.flow = flow
         self.description = description
+        self.stored = stored
+
+
+def _changes(description: str, stored: str | None) -> str:
+    """Return in what a declaration differs from the one that is stored."""
+    now, before = description.splitlines(), (stored or "").splitlines()
+    if stored is None:
+        parts = "; ".join(now)
+        return f"stored with other sources, stages, states or outputs than these: {parts}"
+    gone = "; ".join(line for line in before if line not in now) or "nothing else"
+    new = "; ".join(line for line in now if line not in before) or "nothing else"
+    if gone == new:
+        return f"stored with its parts in another order: {'; '.join(before)}"
+    return f"declared otherwise than it is stored: declared {new}; stored {gone}"
 
 
 class StepExpired(Refusal):

@@ -141,8 +141,8 @@ CARRIED: dict[str, tuple[RowlockError, dict[str, object]]] = {
         {"stream": "s", "producer": "p", "seq": 5},
     ),
     "flow-changed-error": (
-        FlowChangedError(flow="f", description="source s"),
-        {"flow": "f", "description": "source s"},
+        FlowChangedError(flow="f", description="source s", stored="source t"),
+        {"flow": "f", "description": "source s", "stored": "source t"},
     ),
     "not-processed-yet": (
         NotProcessedYet(flow="f", what="row 7", reason="no shard works"),

@@ -6,9 +6,34 @@ from bug import Bug
 
 CHAIN = "tests/streams/walk/test_flow_over_flow.py"
 PLAN = "tests/streams/cutting/test_plan.py"
+THROUGH = "tests/streams/queries/test_wait_through.py"
 SOURCE = "streams/inputs/output_source.py"
 
 CHAIN_BUGS = (
+    Bug(
+        "a wait for a flow over results goes by the last results, whoever has done them",
+        SOURCE,
+        "OutputSource.last_position",
+        ", self._step < below",
+        "",
+        (f"{THROUGH}::test_what_comes_later_is_not_waited_for",),
+    ),
+    Bug(
+        "a wait for a flow over results ends with the first flow",
+        "streams/queries/waits.py",
+        "FlowWaits.wait_for",
+        "positions[name] = await",
+        "await",
+        (f"{THROUGH}::test_what_the_first_flow_reads_is_waited_for",),
+    ),
+    Bug(
+        "a step without results is waited for as if it had some",
+        SOURCE,
+        "OutputSource.last_position",
+        "0 if step is None else position_of_step(step)",
+        "position_of_step(below - 1)",
+        (f"{THROUGH}::test_a_step_without_results_is_waited_for",),
+    ),
     Bug(
         "a step is divided among two of the flow that reads it",
         "streams/cutting/plan.py",

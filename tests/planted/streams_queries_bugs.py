@@ -70,7 +70,7 @@ QUERY_BUGS = (
     Bug(
         "each wait looks for itself",
         "streams/queries/waits.py",
-        "FlowWaits.wait_for",
+        "FlowWaits._wait",
         "self._watches.setdefault(key, FrontierWatch(self._program, sessions))",
         "FrontierWatch(self._program, sessions)",
         (f"{WAITS}::test_many_waits_share_their_looks",),

@@ -46,7 +46,7 @@ WALK_BUGS = (
         "a flow that was changed goes on with the states of another",
         "streams/creation.py",
         "_is_there",
-        "fingerprint is not None and fingerprint != program.fingerprint",
+        "row.fingerprint != program.fingerprint",
         "False",
         (f"{CREATION}::test_a_changed_flow_is_refused",),
     ),
@@ -73,6 +73,14 @@ WALK_BUGS = (
         "if bare:",
         "if False:",
         (f"{CREATION}::test_what_has_another_form_is_told_at_once",),
+    ),
+    Bug(
+        "a changed flow does not say what is stored",
+        "streams/creation.py",
+        "_is_there",
+        "stored=row.declaration",
+        "stored=None",
+        (f"{CREATION}::test_a_changed_flow_is_refused",),
     ),
     Bug(
         "a fold is decorated without brackets",

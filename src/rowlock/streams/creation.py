@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from sqlalchemy import delete, insert, select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
+from rowlock.errors import shorten
 from rowlock.rows.database_time import database_instant
 from rowlock.stream_errors import FlowChangedError
 from rowlock.streams.cutting.flow_view import BEFORE_FIRST, Transact
 from rowlock.streams.program import FlowProgram
 from rowlock.streams.shards.layout import even_layout
 from rowlock.streams.tables import check_lasts
+
+DECLARATION_CHARS_MAX: Final = 20_000
+"""So much of what a flow is declared as is stored, in words."""
 
 
 async def ensure_flow(program: FlowProgram, transact: Transact) -> None:
@@ -63,12 +67,16 @@ async def _positions(program: FlowProgram, transact: Transact) -> dict[str, int]
 
 async def _is_there(connection: AsyncConnection, program: FlowProgram) -> bool:
     flows = program.tables.flows
-    found = select(flows.c.fingerprint).where(flows.c.id == program.id)
-    fingerprint = await connection.scalar(found)
-    check_lasts(program.name, fingerprint)
-    if fingerprint is not None and fingerprint != program.fingerprint:
-        raise FlowChangedError(flow=program.name, description=program.description)
-    return fingerprint is not None
+    found = select(flows.c.fingerprint, flows.c.declaration).where(flows.c.id == program.id)
+    row = (await connection.execute(found)).first()
+    if row is None:
+        return False
+    check_lasts(program.name, row.fingerprint)
+    if row.fingerprint != program.fingerprint:
+        raise FlowChangedError(
+            flow=program.name, description=program.description, stored=row.declaration
+        )
+    return True
 
 
 async def _create(connection: AsyncConnection, program: FlowProgram, upto: dict[str, int]) -> None:
@@ -80,6 +88,7 @@ async def _create(connection: AsyncConnection, program: FlowProgram, upto: dict[
         "id": program.id,
         "name": program.name,
         "fingerprint": program.fingerprint,
+        "declaration": shorten(program.description, chars_max=DECLARATION_CHARS_MAX),
         "code_version": program.code_version,
         "upto": upto,
     }

@@ -70,16 +70,17 @@ class StreamFlow(StreamStage[E]):
         self.sources = declared.sources
         self.outputs: dict[str, Output[Any]] = {}
         self.pipeline_settings = dict(pipeline_settings)
+        self._waits = FlowWaits(declared)
         self.dead_letters: Output[DeadEvent] = Output(
             declared.name,
             DEAD_LETTERS,
             DeadEvent,
             tables=declared.tables,
             sources=declared.sources,
+            waits=self._waits,
         )
         self._declared = declared
         self._program: FlowProgram | None = None
-        self._waits = FlowWaits(declared)
 
     def __repr__(self) -> str:
         return f"<StreamFlow {self.name}>"
@@ -125,7 +126,7 @@ class StreamFlow(StreamStage[E]):
             raise ConfigurationError(msg)
         tables = self._declared.tables
         output: Output[O] = (
-            Output(self.name, name, type, tables=tables, sources=self.sources)
+            Output(self.name, name, type, tables=tables, sources=self.sources, waits=self._waits)
             if into is None
             else TableOutput(self.name, name, into, tables=tables)
         )
@@ -241,7 +242,8 @@ class StreamFlow(StreamStage[E]):
 
         Args:
             sessions: of the flow's database.
-            at: a row of a source, or what `EventLog.append` returned; behind its commit.
+            at: a row of a source, or what `EventLog.append` returned; behind its commit. Where the
+                flow reads results of another one, also of a source of that one.
             timeout: how long to wait; a number is seconds. The flow is looked at once at least.
 
         Returns:

@@ -63,6 +63,7 @@ def _flows_columns() -> list[Column[Any]]:
         Column("id", BigInteger, primary_key=True, autoincrement=False),
         Column("name", String(NAME_CHARS_MAX), nullable=False, unique=True),
         Column("fingerprint", String(64), nullable=False),
+        Column("declaration", Text),
         Column("code_version", String(NAME_CHARS_MAX), nullable=False, server_default=text("''")),
         Column("state", String(16), nullable=False, server_default="running"),
         Column("next_step", BigInteger, nullable=False, server_default="0"),

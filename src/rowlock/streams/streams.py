@@ -249,4 +249,5 @@ def _output_source(output: Output[Any], tables: StreamTables) -> OutputSource[An
         raise ConfigurationError(
             f"{name} is an output of other streams: a flow and what it reads are in one metadata"
         )
-    return OutputSource(output)
+    assert output.waits is not None
+    return OutputSource(output, output.waits)

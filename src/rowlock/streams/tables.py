@@ -58,6 +58,7 @@ class FlowRow(Protocol):
         name: of the flow.
         fingerprint: of its sources, stages, states and outputs: replicas with another one are
             refused.
+        declaration: what the fingerprint is of, in words; null: it is not known.
         code_version: of the replica that wrote it last.
         state: ``running``, ``paused`` or ``stopped``.
         next_step: the first step that is not cut.
@@ -76,6 +77,7 @@ class FlowRow(Protocol):
     id: int
     name: str
     fingerprint: str
+    declaration: str | None
     code_version: str
     state: str
     next_step: int

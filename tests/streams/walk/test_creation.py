@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 import pytest
+from sqlalchemy import update
 
 from rowlock import PipelineManager
 from rowlock.errors import ConfigurationError, ModelError, SettingsError
@@ -50,8 +51,33 @@ async def test_a_changed_flow_is_refused(database: TemporaryDatabase) -> None:
     def other(step: Any, key: str, state: str | None, events: list[Any]) -> str:
         return ""
 
-    with pytest.raises(FlowChangedError, match="str"):
+    with pytest.raises(FlowChangedError, match="str") as caught:
         await ensure_flow(flow.program, transact_of(bank))
+    assert caught.value.stored == bank.flow.program.description
+    assert caught.value.message == (
+        "the flow 'balances' is declared otherwise than it is stored: declared stage other by_key"
+        " str; stored stage add by_key int; output seen int"
+    )
+    async with bank.sessions.begin() as session:
+        await session.execute(update(bank.streams.tables.flows).values(declaration=None))
+    with pytest.raises(FlowChangedError, match=r"outputs than these: source .*; stage other"):
+        await ensure_flow(flow.program, transact_of(bank))
+
+
+async def test_sources_in_another_order(database: TemporaryDatabase) -> None:
+    """A host would be shown two declarations that have the same parts, and no difference."""
+    bank = await open_bank(database)
+    orders = []
+    for names in (("one", "two"), ("two", "one")):
+        streams = Streams(bank.streams.tables.flow_model)
+        streams.tables = bank.streams.tables
+        flow = streams.flow("both", *[streams.log(name, str, key=str) for name in names])
+        flow.by_key()(lambda step, key, state, events: None)
+        orders.append(flow.program)
+    add_up(bank)
+    await ensure_flow(orders[0], transact_of(bank))
+    with pytest.raises(FlowChangedError, match="another order: source one = log of str; source"):
+        await ensure_flow(orders[1], transact_of(bank))
 
 
 async def test_the_same_flow_is_the_same_in_each_process(database: TemporaryDatabase) -> None:

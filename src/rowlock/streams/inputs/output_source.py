@@ -24,7 +24,7 @@ from rowlock.streams.gathered_query import GatheredQuery
 from rowlock.streams.inputs.high_water import HighWater
 from rowlock.streams.inputs.row_reader import QUERIES_MAX
 from rowlock.streams.inputs.source import NextRows, Source
-from rowlock.streams.outputs.consumers import ResultsOf, StepOutput
+from rowlock.streams.outputs.consumers import FlowWait, ResultsOf, StepOutput
 from rowlock.streams.outputs.discarding import last_discarded, lock_discarding
 from rowlock.streams.range_condition import has_all, in_ranges
 from rowlock.streams.tables import check_lasts
@@ -47,12 +47,14 @@ class OutputSource(Source[E]):
 
     Args:
         output: of the other flow.
+        upstream: waits for that flow.
     """
 
     rows_per_position = ROWS_PER_STEP
 
-    def __init__(self, output: ResultsOf) -> None:
+    def __init__(self, output: ResultsOf, upstream: FlowWait) -> None:
         self.name = f"{output.flow}/{output.name}"
+        self.upstream = upstream
         self.topic = output.topic
         self.decoder = output.codec
         self._output = output
@@ -86,6 +88,14 @@ class OutputSource(Source[E]):
         if isinstance(added, StepOutput) and added.stream == self.name:
             return position_of_step(added.step)
         return None
+
+    async def last_position(self, connection: AsyncConnection, *, below: int) -> int:
+        """Return the position of the last results before a step, 0 if there are none; joins the
+        caller's transaction.
+        """
+        found = select(func.max(self._step)).where(*self._own, self._step < below)
+        step = await connection.scalar(found)
+        return 0 if step is None else position_of_step(step)
 
     async def begins_after(self, connection: AsyncConnection) -> int:
         """Return the position of the last step whose results were discarded, 0 if there is none;

@@ -50,6 +50,24 @@ CURSOR = ("flow_id", "output", "consumer", "step", "at")
 """The columns of a cursor."""
 
 
+class FlowWait(Protocol):
+    """Waits until a flow has done something."""
+
+    def reads(self, added: object) -> bool:
+        """Return whether it is of a source of the flow, or of the flows whose results it reads."""
+        ...
+
+    async def wait_for(
+        self,
+        sessions: async_sessionmaker[AsyncSession],
+        added: object,
+        *,
+        timeout: timedelta | float,
+    ) -> int:
+        """Return the first step that is not done, once what was added is."""
+        ...
+
+
 class ResultsOf(Protocol):
     """An output, as far as it is read."""
 

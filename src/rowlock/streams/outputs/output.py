@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionm
 from rowlock.database.bulk_dialect import BULK
 from rowlock.streams.computing.encoding import Codec
 from rowlock.streams.inputs.source import Source
-from rowlock.streams.outputs.consumers import Consumer, StepOutput
+from rowlock.streams.outputs.consumers import Consumer, FlowWait, StepOutput
 from rowlock.streams.outputs.discarding import discard
 from rowlock.streams.sliced_writes import write_rows
 from rowlock.streams.tables import StreamTables, key_of
@@ -53,6 +53,7 @@ class Output(Generic[O]):
         codec: writes and reads the values.
         tables: of the wing.
         sources: what the flow reads, by name.
+        waits: waits for the flow; None where no other flow reads the output.
         is_kept: results stay here, by step, for those who read them.
     """
 
@@ -66,6 +67,7 @@ class Output(Generic[O]):
         *,
         tables: StreamTables,
         sources: Mapping[str, Source[Any]] = MappingProxyType({}),
+        waits: FlowWait | None = None,
     ) -> None:
         """Declare an output.
 
@@ -79,6 +81,7 @@ class Output(Generic[O]):
         self.codec: Codec[Any] = Codec(Any if type_ is None else type_)
         self.tables = tables
         self.sources = sources
+        self.waits = waits
 
     def __repr__(self) -> str:
         return f"<Output {self.flow}/{self.name}>"
