@@ -109,6 +109,14 @@ SNAPSHOT_BUGS = (
         (f"{SNAPSHOTS}::test_what_is_dropped_is_in_the_snapshot",),
     ),
     Bug(
+        "each page of a snapshot sorts all states",
+        "streams/state/store.py",
+        "read_snapshot",
+        "over(order_by=own.key,",
+        "over(order_by=[own.bucket, own.key],",
+        ("tests/streams/snapshots/test_plan_of_a_page.py::test_a_page_is_read_from_the_index",),
+    ),
+    Bug(
         "states are read behind their block",
         "streams/queries/snapshot.py",
         "snapshot_of",
