@@ -7,6 +7,7 @@ from __future__ import annotations
 from bug import Bug
 
 FURTHER = "tests/testing/streams/test_further_stages.py"
+HIDDEN = "tests/testing/streams/test_hidden_inputs.py"
 CONTRACT = "tests/testing/streams/test_stream_contract.py"
 CRASHES = "tests/testing/streams/test_flow_crashes.py"
 
@@ -68,17 +69,49 @@ STREAMS_CONTRACT_BUGS = (
         (f"{CONTRACT}::test_a_flow_that_breaks_it_is_found",),
     ),
     Bug(
+        "the environment is no hidden input",
+        "testing/streams/hidden_inputs.py",
+        "HiddenInputs._watching",
+        "frame.f_code in _ENVIRONMENT and _asks(frame)",
+        "False",
+        (f"{HIDDEN}::test_what_is_outside_is_named",),
+    ),
+    Bug(
+        "files are no hidden inputs",
+        "testing/streams/hidden_inputs.py",
+        "_advice_on_function",
+        "called in _OF_THE_SYSTEM",
+        "False",
+        (f"{HIDDEN}::test_what_is_outside_is_named",),
+    ),
+    Bug(
+        "what comes out of a socket is no hidden input",
+        "testing/streams/hidden_inputs.py",
+        "_advice",
+        "called.__name__ in _FROM_SOCKETS and _is_socket(owner)",
+        "False",
+        (f"{HIDDEN}::test_what_is_outside_is_named",),
+    ),
+    Bug(
+        "settings of a library are a handler's",
+        "testing/streams/hidden_inputs.py",
+        "_asks",
+        "frame is not None and _is_of_the_host(frame)",
+        "True",
+        (f"{HIDDEN}::test_settings_of_a_library_are_its_own",),
+    ),
+    Bug(
         "a handler must not log",
         "testing/streams/hidden_inputs.py",
         "_is_harmless",
-        'str(one.f_globals.get("__name__")).partition(".")[0] == _HARMLESS',
+        'str(one.f_globals.get("__name__")).partition(".")[0] in _HARMLESS',
         "False",
         (f"{CONTRACT}::test_what_is_harmless_is_not_found",),
     ),
     Bug(
         "values must not be hashed",
         "testing/streams/hidden_inputs.py",
-        "_advice",
+        "_advice_on_function",
         'is_own = _is_of_the_host(frame) and frame.f_code.co_name != "__hash__"',
         "is_own = True",
         (f"{CONTRACT}::test_what_is_harmless_is_not_found",),

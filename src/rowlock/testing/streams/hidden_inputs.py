@@ -4,7 +4,12 @@ otherwise. Found by its calls while it runs.
 The one idea: the interpreter reports each call of a function that is written in C, and all of these
 are. So it does not matter by which name or through which library a handler calls them.
 
-Not here: what depends on the order of a set, which is no call (``another_process.py``).
+What the standard library looks up for itself (files of a module that is imported, variables of the
+environment) is no input, so questions about files and the environment count where the host asks
+them, by itself or through the standard library. An answer from a socket counts whoever reads it.
+
+Not here: what depends on the order of a set, which is no call (``another_process.py``), and what a
+library asks for that is written in C, such as a driver of a database.
 """
 
 from __future__ import annotations
@@ -14,6 +19,7 @@ import gc
 import linecache
 import os
 import random
+import socket
 import sys
 import sysconfig
 import time
@@ -49,19 +55,37 @@ _CALLS: Final[Mapping[Any, str]] = {
     os.getpid: _PROCESS,
     builtins.open: _OUTSIDE,
 }
+_OF_THE_SYSTEM: Final = frozenset(
+    getattr(module, name)
+    for module, names in {
+        os: (
+            *("stat", "lstat", "access", "open", "listdir", "scandir", "readlink", "getcwd"),
+            *("statvfs", "getlogin", "uname", "cpu_count", "getloadavg"),
+        ),
+        socket: ("gethostname",),
+    }.items()
+    for name in names
+    if hasattr(module, name)  # Some systems have fewer.
+)
+_ENVIRONMENT: Final = frozenset(
+    getattr(type(os.environ), name).__code__ for name in ("__getitem__", "__iter__")
+)
+_FROM_SOCKETS: Final = frozenset(
+    {"recv", "recv_into", "recvfrom", "recvfrom_into", "recvmsg", "recvmsg_into", "_accept", "read"}
+)
+_SOCKETS: Final = frozenset({"socket", "_SSLSocket"})
 _ONLY_BY_THE_HOST: Final[Mapping[Any, str]] = {builtins.hash: _PROCESS, builtins.id: _PROCESS}
 """Libraries call these for dictionaries of their own, which does no harm."""
 _TIMES: Final = frozenset({"now", "utcnow", "today"})
 _SHARED_CHANCE: Final = getattr(random.random, "__self__", None)
-_HARMLESS: Final = "logging"
-_NOT_THE_HOST: Final = tuple(
-    str(Path(place))
-    for place in (
-        sysconfig.get_path("stdlib"),
-        sysconfig.get_path("purelib"),
-        Path(rowlock.__file__).parent,
-    )
+_HARMLESS: Final = frozenset(
+    {"logging", "importlib", "_frozen_importlib", "_frozen_importlib_external"}
+    | {"warnings", "linecache", "traceback"}
 )
+"""What these ask for changes nothing of what a handler returns."""
+_STDLIB: Final = str(Path(sysconfig.get_path("stdlib")))
+_PACKAGES: Final = tuple(str(Path(sysconfig.get_path(name))) for name in ("purelib", "platlib"))
+_NOT_THE_HOST: Final = (_STDLIB, *_PACKAGES, str(Path(rowlock.__file__).parent))
 
 
 @dataclass
@@ -103,6 +127,8 @@ class HiddenInputs:
                 name, advice = _name(arg), _advice(arg, frame)
             elif event == "call" and _is_unseeded(frame):
                 name, advice = "random.Random", _CHANCE
+            elif event == "call" and frame.f_code in _ENVIRONMENT and _asks(frame):
+                name, advice = "os.environ", _OUTSIDE
             if advice is not None and not _is_harmless(frame, begin):
                 self.found[f"{handler!r} calls {name} {_place(frame, begin)}: {advice}"] = None
 
@@ -121,12 +147,37 @@ def _advice(called: Any, frame: FrameType) -> str | None:
         return _CHANCE
     if isinstance(owner, type) and issubclass(owner, date) and called.__name__ in _TIMES:
         return _CLOCK
+    if called.__name__ in _FROM_SOCKETS and _is_socket(owner):
+        return _OUTSIDE
     with suppress(TypeError):  # of an object that has no hash
-        if called in _ONLY_BY_THE_HOST:
-            is_own = _is_of_the_host(frame) and frame.f_code.co_name != "__hash__"
-            return _ONLY_BY_THE_HOST[called] if is_own else None
-        return _CALLS.get(called)
+        return _advice_on_function(called, frame)
     return None
+
+
+def _advice_on_function(called: Any, frame: FrameType) -> str | None:
+    if called in _ONLY_BY_THE_HOST:
+        is_own = _is_of_the_host(frame) and frame.f_code.co_name != "__hash__"
+        return _ONLY_BY_THE_HOST[called] if is_own else None
+    if called in _OF_THE_SYSTEM:
+        return _OUTSIDE if _asks(frame) else None
+    return _CALLS.get(called)
+
+
+def _asks(frame: FrameType | None) -> bool:
+    """Whether the host asks, by itself or through the standard library, and no other library."""
+    while frame is not None and _is_of_stdlib(frame.f_code.co_filename):
+        frame = frame.f_back
+    return frame is not None and _is_of_the_host(frame)
+
+
+def _is_of_stdlib(path: str) -> bool:
+    is_frozen = path.startswith("<frozen ")
+    return is_frozen or (path.startswith(_STDLIB) and not path.startswith(_PACKAGES))
+
+
+def _is_socket(owner: object) -> bool:
+    kinds = ((kind.__module__, kind.__name__) for kind in type(owner).__mro__)
+    return any(module in ("_socket", "_ssl") and name in _SOCKETS for module, name in kinds)
 
 
 def _is_unseeded(frame: FrameType) -> bool:
@@ -138,7 +189,10 @@ def _name(called: Any) -> str:
     owner = getattr(called, "__self__", None)
     if owner is _SHARED_CHANCE:
         return f"random.{called.__name__}"
+    if _is_socket(owner):
+        return f"socket.{called.__name__}"
     of = owner.__name__ if isinstance(owner, type) else str(called.__module__).lstrip("_")
+    of = "os" if of in ("posix", "nt") else of
     return called.__name__ if of == "builtins" else f"{of}.{called.__name__}"
 
 
@@ -154,7 +208,7 @@ def _is_harmless(frame: FrameType, begin: FrameType) -> bool:
     """
     collectors = [getattr(one, "__code__", None) for one in gc.callbacks]
     return any(
-        str(one.f_globals.get("__name__")).partition(".")[0] == _HARMLESS
+        str(one.f_globals.get("__name__")).partition(".")[0] in _HARMLESS
         or one.f_code in collectors
         or one.f_code.co_name == "__del__"
         for one in _frames(frame, begin)
