@@ -18,6 +18,7 @@ dropped afterwards.
 
 from __future__ import annotations
 
+import gc
 import inspect
 import logging
 from typing import TYPE_CHECKING
@@ -59,6 +60,13 @@ def pytest_configure(config: pytest.Config) -> None:
     # pytest 9.2. Its fixtures are not affected; its tests can be imported where they are wanted.
     if hasattr(config.option, "pytest_alembic_tests_path"):
         config.option.pytest_alembic_tests_path = "none"
+
+
+def pytest_collection_finish() -> None:
+    """Leave what was collected out of what the garbage collector looks through."""
+    # Half a million objects for ten thousand tests: each full collection takes 0.3 s with them.
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)
