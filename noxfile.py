@@ -34,6 +34,10 @@ DRAWING = (
     "puppeteer-core@24.43.1",
 )
 """Packages of npm that draw pictures; a browser is among them."""
+COMPILED = {"PYTHONDONTWRITEBYTECODE": ""}
+"""Bytecode is kept, which containers often forbid: tests start hundreds of processes, and each
+would compile the package anew.
+"""
 # One more than there are cores: every sixth second of a test is spent in waiting.
 SPREAD = [f"--numprocesses={min(WORKERS_MAX, (os.cpu_count() or 1) + 1)}"]
 
@@ -93,14 +97,14 @@ def pictures(session: nox.Session) -> None:
 def tests(session: nox.Session) -> None:
     """Every room on SQLite and on PostgreSQL."""
     install(session, "test")
-    session.run("pytest", *ROOMS, *SPREAD, *session.posargs)
+    session.run("pytest", *ROOMS, *SPREAD, *session.posargs, env=COMPILED)
 
 
 @nox.session
 def examples(session: nox.Session) -> None:
     """Every example and every code block of the README and the docs runs."""
     install(session, "examples")
-    session.run("pytest", "tests/shopwindow", *SPREAD, *session.posargs)
+    session.run("pytest", "tests/shopwindow", *SPREAD, *session.posargs, env=COMPILED)
 
 
 # On request ---------------------------------------------------------------------------------------
