@@ -22,7 +22,9 @@ SETTINGS: Final[dict[str, Any]] = {
     "shards": 2,
     "step_rows_max": 4,
     "poll_interval": 0.05,
-    "lock_timeout": 30.0,
+    # Longer than a starved machine stands still: what is tried must not depend on its speed.
+    "lock_timeout": 900.0,
+    "database_timeout": 200.0,
     "fetch_delays": (0.05,),
 }
 ALARM_ABOVE: Final = 100

@@ -13,6 +13,7 @@ from sqlalchemy.exc import IntegrityError
 
 from rowlock import PipelineManager, VersionNotFoundError
 from rowlock.dispatch import Completed, DispatchPipeline, LoopEngine, Task
+from rowlock.errors import TransactionTimeout
 from rowlock.pipelines.context import PipelineContext
 from rowlock.stream_errors import CursorMoved
 from rowlock.streams.shards import steering
@@ -33,6 +34,8 @@ PRODUCER: Final = "p"
 CONSUMER: Final = "c"
 SNAPSHOT_S_MAX: Final = 120
 """Longer than it takes, also on a machine that does much else. **Unit** seconds."""
+READ_AGAIN_MAX: Final = 20
+"""So often at most a reader begins again whose look took longer than a look may."""
 STEPS_BEFORE_LOSS: Final = 2
 """So many transactions of steps are written before a replica loses its leases."""
 
@@ -184,10 +187,17 @@ async def lose_a_writer(scene: Scene, story: FlowStory) -> None:
 
 
 async def read_again(sessions: Sessions, story: FlowStory) -> None:
-    """Be another reader, beside another replica."""
+    """Be another reader, beside another replica; a starved one begins again."""
     flow = story.flow()
     async with PipelineManager(sessions, flow.streams.pipelines()):
-        await read_snapshot(sessions, flow)
+        for is_last in (*[False] * READ_AGAIN_MAX, True):
+            try:
+                await read_snapshot(sessions, flow)
+            except TransactionTimeout:
+                if is_last:
+                    raise
+            else:
+                break
     await settle(sessions, flow)
 
 
