@@ -12,9 +12,9 @@ import pytest
 from sqlalchemy import insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from rowlock import PipelineManager
+from rowlock import PipelineManager, database_now
 from rowlock.errors import ConfigurationError, PipelineError
-from rowlock.rows.database_time import database_now, database_time_after
+from rowlock.rows.database_time import database_time_after
 from rowlock.stream_errors import StillInUse
 from rowlock.streams import StepContext, Streams
 from rowlock.streams.coordinating import deleting
