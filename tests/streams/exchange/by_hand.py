@@ -12,6 +12,7 @@ from typing import Any
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
 from rowlock import Apply, Outcome, PipelineItem
+from rowlock.hints.hinter import PipelineHinter
 from rowlock.streams import StreamFlow
 from rowlock.streams.computing.buckets import BucketRange
 from rowlock.streams.creation import ensure_flow
@@ -72,6 +73,11 @@ class Replica:
     def shards(self) -> dict[int, OwnShard]:
         """What it holds, by the first bucket."""
         return {shard.range.lo: shard for shard in self.rounds.shards.values()}
+
+    @property
+    def hinter(self) -> PipelineHinter:
+        """What hears of its hints."""
+        return self._steps.run.context.hinter
 
     async def claim(self, *lows: int) -> None:
         """Claim shards that are free."""

@@ -60,9 +60,12 @@ class Dividing:
             return True
         for shard, action in actions.items():
             if action is NextAction.SPLIT:
-                await self._resharding.split(shard)
+                try:
+                    await self._resharding.split(shard)
+                finally:
+                    # Also where the answer to its COMMIT was lost: the new half may be claimed.
+                    self._context.hinter.hint_fetch(self._program.shards_topic)
                 shard.drop()
-                self._context.hinter.hint_fetch(self._program.shards_topic)
                 return True
         for lower, upper in siblings:
             if await self._resharding.join(lower, upper):
