@@ -23,8 +23,8 @@ SETTINGS: Final[dict[str, Any]] = {
     "step_rows_max": 4,
     "poll_interval": 0.05,
     # Longer than a starved machine stands still: what is tried must not depend on its speed.
-    "lock_timeout": 900.0,
-    "database_timeout": 200.0,
+    "lock_timeout": 120.0,
+    "database_timeout": 60.0,
     "fetch_delays": (0.05,),
 }
 ALARM_ABOVE: Final = 100
