@@ -69,14 +69,6 @@ STREAMS_SHARDS_BUGS = (
         (f"{COMMANDS}::test_shards_are_split_and_joined",),
     ),
     Bug(
-        "the outcome of a shard that was joined is written with those of others",
-        "pipelines/settling/settler.py",
-        "Settler.settle_later",
-        " and not item.is_deleted",
-        "",
-        (f"{COMMANDS}::test_shards_are_split_and_joined",),
-    ),
-    Bug(
         "a heartbeat takes a shard that was joined for lost",
         "streams/shards/resharding.py",
         "Resharding.join",

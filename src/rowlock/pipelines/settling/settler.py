@@ -106,7 +106,7 @@ class Settler(Generic[ModelT]):
             if isinstance(decision, Ended):
                 attempt = self.context.running.get(item.lock_token)
             # Nothing is to be waited for: an item that locks related rows has to stop that first.
-            elif item.held is None and not item.is_deleted:
+            elif item.held is None:
                 item.is_settling = True
                 if self._writer.submit_nowait(PendingOutcome(item, decision), self._done):
                     return
