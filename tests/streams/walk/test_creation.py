@@ -7,15 +7,15 @@ from functools import partial
 from typing import Any
 
 import pytest
-from sqlalchemy import update
+from sqlalchemy import delete, update
 
 from rowlock import PipelineManager
 from rowlock.errors import ConfigurationError, ModelError, SettingsError
-from rowlock.stream_errors import FlowChangedError
+from rowlock.stream_errors import FlowChangedError, ShardsMissingError
 from rowlock.streams.creation import ensure_flow
 from rowlock.streams.shards.pipeline import FlowPipeline
 from rowlock.streams.streams import Streams
-from rowlock.testing import TemporaryDatabase
+from rowlock.testing import TemporaryDatabase, run_until_settled, stepping
 
 from .flows import Bank, add_up, open_bank
 from .payments import new_base
@@ -36,6 +36,27 @@ async def test_replicas_that_start_together_make_one_flow(database: TemporaryDat
     await asyncio.gather(*(ensure_flow(bank.flow.program, transact) for _ in range(8)))
     assert (await bank.count("flows"), await bank.count("shards")) == (1, 8)
     assert await bank.count("steps") == 1
+
+
+@pytest.mark.parametrize("left", [0, 3])
+async def test_missing_shards_are_an_error(database: TemporaryDatabase, left: int) -> None:
+    """After a restore that was not whole, a shard would begin with nothing, and count all again."""
+    bank = await open_bank(database, shards=4)
+    add_up(bank)
+    await bank.pay(40)
+    await run_until_settled(bank.sessions, bank.streams.pipelines())
+    shards, before = bank.streams.tables.shards, await bank.results()
+    gone = [row.id for row in await bank.shards()][left:]
+    async with bank.sessions.begin() as session:
+        await session.execute(delete(shards).where(shards.c.id.in_(gone)))
+    await bank.pay(40)
+    async with stepping(bank.sessions, bank.pipeline()) as steps:
+        with pytest.raises(ShardsMissingError, match="'balances'"):
+            await steps.fetch_once()
+        assert steps.queued == ()
+    rows = await bank.shards()
+    assert [row.lock_token for row in rows] == [None] * left
+    assert await bank.results() == before
 
 
 async def test_a_changed_flow_is_refused(database: TemporaryDatabase) -> None:

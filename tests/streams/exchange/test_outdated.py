@@ -1,0 +1,154 @@
+"""A replica whose view of its shards is out of date, or that is amid a replay: it changes nothing
+that it does not know.
+"""
+
+from __future__ import annotations
+
+import pytest
+from sqlalchemy import update
+
+from rowlock.streams import Checkpoint
+from rowlock.streams.computing.hashing import BUCKETS
+from rowlock.streams.shards.own_shard import OwnShard
+from rowlock.streams.shards.resharding import Resharding
+from rowlock.testing import TemporaryDatabase
+
+from .by_hand import by_hand, go_on, steps_of
+from .ledger import Ledger, open_ledger
+
+LOWER, UPPER = 0, BUCKETS // 2
+"""Where two shards begin."""
+SEVEN = Checkpoint(steps=7)
+
+
+async def rewrite(ledger: Ledger, lo: int, **values: int) -> None:
+    """Write the row of a shard, and leave its lease as it is."""
+    shards = ledger.streams.tables.shards
+    async with ledger.sessions.begin() as session:
+        await session.execute(update(shards).where(shards.c.lo == lo).values(values))
+
+
+@pytest.mark.parametrize("values", [{"step": 2}, {"version": 0}], ids=str)
+async def test_no_split_of_what_is_known_wrongly(
+    database: TemporaryDatabase, values: dict[str, int]
+) -> None:
+    """The upper half would begin at a step that its buckets are not at, or with other states."""
+    ledger = await open_ledger(database, shards=1)
+    async with by_hand(ledger) as (one,):
+        await one.claim(LOWER)
+        await ledger.transfer_some(40)
+        await go_on(one)
+        assert await steps_of(ledger) == [(1, 1)]
+        await rewrite(ledger, LOWER, **values)
+        one.wants(2)
+        await one.round()
+        assert len(await ledger.shards()) == 1
+        assert not one.shards[LOWER].is_open
+
+
+async def test_a_half_is_hinted_though_the_answer_is_lost(
+    database: TemporaryDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows of the upper half would wait until replicas look around, which they do less often the
+    calmer it is.
+    """
+    ledger = await open_ledger(database, shards=1)
+    split, hints = Resharding.split, []
+
+    async def and_lose_the_answer(self: Resharding, shard: OwnShard) -> bool:
+        await split(self, shard)
+        raise ConnectionResetError("the answer is lost")
+
+    monkeypatch.setattr(Resharding, "split", and_lose_the_answer)
+    async with by_hand(ledger) as (one,):
+        one.hinter.attach(ledger.flow.program.shards_topic, lambda: hints.append("claim"))
+        await one.claim(LOWER)
+        one.wants(2)
+        with pytest.raises(ConnectionResetError):
+            await one.round()
+        assert hints == ["claim"]
+        assert len(await ledger.shards()) == 2
+
+
+async def test_nothing_is_sent_of_another_step(database: TemporaryDatabase) -> None:
+    """The others would go on with messages that nobody stands by."""
+    ledger = await open_ledger(database, shards=2)
+    async with by_hand(ledger) as (one,):
+        await one.claim(LOWER)
+        await one.round()
+        await ledger.transfer_some(40)
+        await one.cut()
+        await rewrite(ledger, LOWER, step=1)
+        await one.round()
+        assert await ledger.rows("exchange") == []
+        assert not one.shards[LOWER].is_open
+
+
+async def test_who_leaves_within_a_replay_does_it_to_its_end(database: TemporaryDatabase) -> None:
+    """The states of an earlier step would be written as those of the row's, and all that was
+    added in between be lost.
+    """
+    ledger = await open_ledger(database, shards=2, checkpoint=SEVEN)
+    async with by_hand(ledger, 3) as (one, other, third):
+        await one.claim(LOWER)
+        await other.claim(UPPER)
+        for _ in range(3):
+            await ledger.transfer_some(40)
+            await go_on(one, other)
+        await ledger.lose(UPPER)
+        await third.claim(UPPER)
+        await third.round()
+        assert third.shards[UPPER].at == 1
+        third.give_away(UPPER)
+        await third.until_stuck()
+        assert third.shards == {}
+        assert await steps_of(ledger) == [(3, 0), (3, 3)]
+        await other.claim(UPPER)
+        await ledger.transfer_some(40)
+        await go_on(one, other)
+        await ledger.check()
+
+
+async def test_states_that_cannot_be_written_yet(database: TemporaryDatabase) -> None:
+    """Of two shards that did a replay in memory, one leaves while the other has a further step
+    behind it: both would begin anew for ever.
+    """
+    ledger = await open_ledger(database, shards=2, checkpoint=SEVEN)
+    async with by_hand(ledger, 3) as (one, other, third):
+        await one.claim(LOWER)
+        await other.claim(UPPER)
+        for _ in range(2):
+            await ledger.transfer_some(40)
+            await go_on(one, other)
+        await ledger.transfer_some(40)
+        # The upper one has sent, and is lost before it has written its step.
+        await other.until_stuck()
+        await ledger.lose(UPPER)
+        await one.until_stuck()
+        assert await steps_of(ledger) == [(3, 0), (2, 0)]
+        await ledger.lose(LOWER)
+        await third.claim(LOWER, UPPER)
+        await third.until(lambda: third.shards[UPPER].is_open and third.shards[UPPER].at == 2)
+        assert all(shard.is_unrecorded for shard in third.shards.values())
+        third.give_away(UPPER)
+        await third.until_stuck()
+        assert [*third.shards] == [LOWER]
+        assert await steps_of(ledger) == [(3, 0), (2, 2)]
+        await other.claim(UPPER)
+        await ledger.transfer_some(40)
+        await go_on(third, other)
+        await ledger.check()
+
+
+async def test_who_does_not_trust_its_lease_does_nothing(database: TemporaryDatabase) -> None:
+    """A step would be computed for a lease that may be another replica's by then, and those beside
+    it be written later.
+    """
+    ledger = await open_ledger(database, shards=2, checkpoint=SEVEN)
+    async with by_hand(ledger) as (one,):
+        await one.claim(LOWER, UPPER)
+        await ledger.transfer_some(40)
+        await go_on(one)
+        one.shards[UPPER].item.trusted_until = float("-inf")
+        await one.round()
+        assert not any(shard.is_open for shard in one.shards.values())
