@@ -31,7 +31,7 @@ def holds(
     """Ask at noon, a while behind a look that found nothing."""
     quiet = Quiet()
     quiet.begins(FACTS, marks, overdue_at=overdue_at, now=100.0)
-    moment = Moment(NOON, newest, Crowd(1, 1))
+    moment = Moment(NOON, newest, Crowd(1, 1, 1))
     return quiet.holds(facts, moment, timers, now=100.0 + after_s)
 
 
@@ -72,7 +72,7 @@ def test_a_hint_ends_it() -> None:
     quiet = Quiet()
     quiet.begins(FACTS, (DONE,), overdue_at=None, now=100.0)
     quiet.ends()
-    assert not quiet.holds(FACTS, Moment(NOON, (13,), Crowd(1, 1)), (), now=101.0)
+    assert not quiet.holds(FACTS, Moment(NOON, (13,), Crowd(1, 1, 1)), (), now=101.0)
 
 
 def test_when_a_checkpoint_is_overdue() -> None:

@@ -6,12 +6,16 @@ import asyncio
 from contextlib import AsyncExitStack
 from typing import Any
 
+from sqlalchemy import insert, update
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
+
 from rowlock import PipelineManager
 from rowlock.streams.cutting.plan import Checkpoint
-from rowlock.testing import TemporaryDatabase
+from rowlock.testing import TemporaryDatabase, stepping
 
 from .flows import Bank, add_up, open_bank
 from .replicas import holders, is_shared, started
+from .test_steps import known_to
 from .waiting import FAST, is_at_end, is_cut, until
 
 
@@ -103,3 +107,34 @@ async def test_a_cold_change(database: TemporaryDatabase) -> None:
         await until(lambda: is_at_end(new))
         await stop(new)
     assert await are_right(new)
+
+
+async def test_a_half_is_noticed_without_a_hint(database: TemporaryDatabase) -> None:
+    """Its rows would wait until a replica looks around, which it does every two `lock_timeout` once
+    each shard is held.
+    """
+    bank = await open_bank(database, shards=1)
+    add_up(bank)
+    pipeline = bank.pipeline()
+    async with stepping(bank.sessions, pipeline) as steps:
+        await steps.fetch_once()
+        context, replicas, changes = steps.run.context, pipeline.replicas, []
+        replicas.on_change = lambda: changes.append("look")
+
+        async def look(session: AsyncSession, connection: AsyncConnection) -> None:
+            await replicas.look(connection)
+
+        async def see() -> list[str]:
+            known = await known_to(bank, context)
+            assert known.moment is not None
+            replicas.saw(known.moment.crowd)
+            return changes
+
+        await context.transact(look, purpose="look", writes=False)
+        assert await see() == []
+        shards, (row,) = bank.streams.tables.shards, await bank.shards()
+        upper = {"id": row.id + 1, "flow_id": row.flow_id, "lo": row.hi // 2, "hi": row.hi}
+        async with bank.sessions.begin() as session:
+            await session.execute(update(shards).values(hi=row.hi // 2))
+            await session.execute(insert(shards).values(upper))
+        assert await see() == ["look"]

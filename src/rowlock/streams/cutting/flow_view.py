@@ -88,10 +88,12 @@ class Crowd(NamedTuple):
 
     Attributes:
         replicas: how many have a row.
-        held: how many shards are leased.
+        shards: how many there are: what was split is to be claimed.
+        held: how many of these are leased.
     """
 
     replicas: int
+    shards: int
     held: int
 
 
@@ -161,7 +163,7 @@ class KnownFlow:
 
     def _moment_of(self, row: Any) -> Moment:
         newest = tuple(getattr(row, name) for name in self._newest)
-        return Moment(row.clock, newest, Crowd(row.replicas, row.held))
+        return Moment(row.clock, newest, Crowd(row.replicas, row.shards, row.held))
 
     def cut(self, step: int) -> RecordedCut | None:
         """Return a cut; None if it is not known."""
@@ -273,8 +275,9 @@ def _crowd(tables: StreamTables) -> list[Any]:
     replicas, shards = tables.replicas, tables.shards
     flow: Any = bindparam("flow")
     there = select(func.count()).select_from(replicas).where(replicas.c.flow_id == flow)
-    held = select(func.count()).select_from(shards).where(shards.c.flow_id == flow)
+    own = select(func.count()).select_from(shards).where(shards.c.flow_id == flow)
     return [
         there.scalar_subquery().label("replicas"),
-        held.where(lease_holds(tables)).scalar_subquery().label("held"),
+        own.scalar_subquery().label("shards"),
+        own.where(lease_holds(tables)).scalar_subquery().label("held"),
     ]

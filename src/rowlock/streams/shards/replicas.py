@@ -64,7 +64,8 @@ class Replicas:
         mine: the ranges that this replica is to hold, by the key of the shard's row.
         wanted: how many shards there are to be.
         present_for: how long a replica counts as there after it was seen, unless it has leases.
-        on_change: called when there are more or fewer replicas or leases than at the last look.
+        on_change: called when there are more or fewer replicas, shards or leases than at the last
+            look.
     """
 
     def __init__(self, program: FlowProgram) -> None:
@@ -123,7 +124,7 @@ class Replicas:
         return self._holds_all and bool(self.mine) and self.mine.keys() <= set(held)
 
     def saw(self, crowd: Crowd) -> None:
-        """Note how many replicas and leases there are by now."""
+        """Note how many replicas, shards and leases there are by now."""
         if self._crowd is not None and crowd != self._crowd:
             self._crowd = None
             self.on_change()
@@ -152,7 +153,7 @@ class Replicas:
         there = {str(row.id) for row in present} | {str(self.id)}
         self.wanted = next((row.wanted for row in shards if row.wanted), len(shards))
         self._holds_all = all(row.is_held for row in shards)
-        self._crowd = Crowd(len(seen), sum(row.is_held for row in shards))
+        self._crowd = Crowd(len(seen), len(shards), sum(row.is_held for row in shards))
         newest = _of_newest_version(present)
         by = assigned(holders, there, wanted=self.wanted, newest=newest)
         own = str(self.id)
