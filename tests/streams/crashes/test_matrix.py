@@ -27,6 +27,8 @@ from .stories import STORIES
 
 FIRST_MAX = 9
 """Each story has so many boundaries at least."""
+SURVEYS_MAX = 3
+"""So often at most a story is surveyed whose COMMITs all had other numbers in the run."""
 BOUNDARIES = os.environ.get("ROWLOCK_STREAMS_BOUNDARIES", "few")
 
 
@@ -52,8 +54,12 @@ async def test_each_event_counts_once(
                 if BOUNDARIES == "all":
                     await matrix.sweep(story, act, range(BOUNDARIES_MAX), tried=tried)
                 else:
-                    each = spread(await matrix.survey(story))
-                    await matrix.sweep(story, act, each, ends=False, tried=tried)
+                    for _ in range(SURVEYS_MAX):
+                        each = spread(await matrix.survey(story))
+                        await matrix.sweep(story, act, each, ends=False, tried=tried)
+                        # What two shards do at the same time has other numbers in another run.
+                        if act != "lose" or tried.answers_lost or BOUNDARIES.isdigit():
+                            break
             assert tried.boundaries > 0
             if not BOUNDARIES.isdigit():
                 assert tried.overtaken > 0 or act != "freeze"
