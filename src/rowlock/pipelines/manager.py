@@ -20,14 +20,17 @@ from rowlock.errors import ConfigurationError, PipelineError
 from rowlock.hints.hinter import PipelineHinter, pipeline_hinter
 from rowlock.hints.notifier import Notifier
 from rowlock.leases.related.locker import check_one_database
-from rowlock.logs import tell_counts
+from rowlock.logs import get_logger, tell_counts
 from rowlock.pipelines.construction import check_is_built
 from rowlock.pipelines.host_code.seams import Gate, Seams, Surround
 from rowlock.pipelines.lock_graph import LockGraph
 from rowlock.pipelines.pipeline import Pipeline
 from rowlock.pipelines.renewing.heartbeat_thread import HeartbeatThread
 from rowlock.pipelines.statistics import ManagerHealth, PipelineStatistics
+from rowlock.rows.lock_tokens import replica_mark
 from rowlock.shielding import finish
+
+logger = get_logger(__name__)
 
 RENEW_TIMEOUT = timedelta(seconds=1)
 """Longest time for a renewal that is assumed of pipelines which are registered later, if there
@@ -158,6 +161,10 @@ class PipelineManager:
         for pipeline in self._pipelines.values():
             _need_new(pipeline)
         self._started = True
+        mark = replica_mark()
+        logger.info(
+            "This replica is %s: so end the tokens of its leases", mark, extra={"replica": mark}
+        )
         if self._wants_heartbeat_thread and is_real():
             limits = [pipeline.settings.renew_timeout for pipeline in self._pipelines.values()]
             self._heartbeats = HeartbeatThread(

@@ -19,7 +19,7 @@ from sqlalchemy.orm import InstrumentedAttribute, LoaderCallableStatus, Mapper
 
 from rowlock.errors import ModelError, OutcomeError
 from rowlock.rows.instances import attributes_of, instance_of, is_plain
-from rowlock.rows.lock_tokens import reservation_token, token_after
+from rowlock.rows.lock_tokens import fresh_token, reservation_token, token_after
 from rowlock.rows.model_check import (
     KEPT_SCHEDULE_COLUMNS,
     LOCK_COLUMNS,
@@ -166,7 +166,7 @@ class LeasedTable:
         """Return a fresh lock token in the shape in which the column is read; `is_reserved`: of
         a holder that comes back; `dead`: the token of a holder that died.
         """
-        token = reservation_token() if is_reserved else uuid.uuid4()
+        token = reservation_token() if is_reserved else fresh_token()
         return self.as_token(token if dead is None else token_after(dead, token))
 
     def as_token(self, token: Any) -> Any:

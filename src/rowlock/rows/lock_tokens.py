@@ -1,4 +1,9 @@
-"""What a lock token says beside being one: that its holder came back, and how many died before it.
+"""What a lock token says beside being one: which process made it, that its holder came back, and
+how many died before it.
+
+*Marks.* Each process draws a mark, anew in a child that was forked, and all tokens that it makes
+end so. A row by itself says who has it, and no column is needed; the rest of the token is as random
+as it was.
 
 *Reservations.* A row that was reset keeps its owner: a reservation, which the pipelines of its
 related rows respect. The next claim must not end that reservation before the related rows are
@@ -7,8 +12,8 @@ token itself can: a claim that comes back has a UUID of version 8, as random as 
 
 *Deaths.* A failure is written by its holder, which so proves that it lives; only a death leaves its
 token behind. The claim that finds one hands out a token that counts one more: its variant digit is
-``e``, which no random UUID has, and its last two digits are the count. An outcome or a release
-clears the token, and the count with it; a claim of a free row pays nothing.
+``e``, which no random UUID has, and the two digits before the mark are the count. An outcome or a
+release clears the token, and the count with it; a claim of a free row pays nothing.
 
 Not here: who respects the reservation (``rows/eligibility.py``), deaths in SQL
 (``dialects/postgresql/death_tokens.py``), and what becomes of a row that kills its holders
@@ -20,8 +25,9 @@ variants ``e`` and ``f`` are reserved.
 
 from __future__ import annotations
 
+import os
 import uuid
-from typing import Any
+from typing import Any, Final
 
 from sqlalchemy import Column, ColumnElement, Text, cast, func
 from sqlalchemy.orm import InstrumentedAttribute
@@ -30,16 +36,55 @@ VERSION_DIGIT_AT = 13
 """Where the version stands among the 32 digits of a UUID, counted from 1 as SQL does."""
 VARIANT_DIGIT_AT = 17
 """Where the variant stands among the 32 digits of a UUID, counted from 1 as SQL does."""
-COUNT_AT = 31
+COUNT_AT = 23
 """Where the two digits of the count stand."""
+MARK_AT = 25
+"""Where the mark begins, which is the rest of the token."""
+MARK_BYTES = 4
+"""How long the mark is."""
 DEATHS_MAX = 255
 """Most deaths that are counted."""
 COUNTED = "e"
 
 
+class OwnMark:
+    """The mark of this process.
+
+    Attributes:
+        digits: eight hexadecimal ones.
+    """
+
+    def __init__(self) -> None:
+        self.draw()
+
+    def draw(self) -> None:
+        """Have another one from now on."""
+        self.digits = os.urandom(MARK_BYTES).hex()
+
+
+OWN_MARK: Final = OwnMark()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=OWN_MARK.draw)
+
+
+def replica_mark() -> str:
+    """Return the mark of this process: eight hexadecimal digits with which all its tokens end."""
+    return OWN_MARK.digits
+
+
+def mark_of(token: object) -> str:
+    """Return the mark of the process that has made `token`."""
+    return str(token).replace("-", "")[MARK_AT - 1 :]
+
+
+def fresh_token() -> uuid.UUID:
+    """Return a token that no holder has had."""
+    return uuid.UUID(uuid.uuid4().hex[: MARK_AT - 1] + replica_mark())
+
+
 def reservation_token() -> uuid.UUID:
     """Return a fresh token of a holder that comes back."""
-    digits = uuid.uuid4().hex
+    digits = fresh_token().hex
     return uuid.UUID(digits[: VERSION_DIGIT_AT - 1] + "8" + digits[VERSION_DIGIT_AT:])
 
 
@@ -55,7 +100,7 @@ def deaths_of(token: object) -> int:
     if digits[VARIANT_DIGIT_AT - 1 : VARIANT_DIGIT_AT] != COUNTED:
         return 0
     try:
-        return int(digits[COUNT_AT - 1 :], 16)
+        return int(digits[COUNT_AT - 1 : MARK_AT - 1], 16)
     except ValueError:
         # Of somebody's own making.
         return 0
@@ -65,4 +110,4 @@ def token_after(dead: object, token: uuid.UUID) -> uuid.UUID:
     """Return the fresh `token` with one death more than the token of the holder that is `dead`."""
     digits, deaths = token.hex, min(deaths_of(dead) + 1, DEATHS_MAX)
     marked = digits[: VARIANT_DIGIT_AT - 1] + COUNTED + digits[VARIANT_DIGIT_AT : COUNT_AT - 1]
-    return uuid.UUID(f"{marked}{deaths:02x}")
+    return uuid.UUID(f"{marked}{deaths:02x}{digits[MARK_AT - 1 :]}")

@@ -65,7 +65,7 @@ from rowlock.rows.eligibility import is_reserved_by, order_column, was_main_leas
 from rowlock.rows.expressions.unreadable import attempts_counted, if_readable, unreadable_column
 from rowlock.rows.lease_values import leased_values
 from rowlock.rows.leased_table import LeasedTable
-from rowlock.rows.lock_tokens import VERSION_DIGIT_AT
+from rowlock.rows.lock_tokens import MARK_AT, VERSION_DIGIT_AT, replica_mark
 
 
 def _claimed(request: ClaimRequest, returned: Sequence[Any]) -> ClaimedRow:
@@ -191,7 +191,8 @@ def _values(request: ClaimRequest, due: CTE) -> ColumnValues:
 
 
 def _new_token(column: Column[Any], due: CTE) -> ColumnElement[Any]:
-    digits = func.replace(cast(func.gen_random_uuid(), Text), "-", "")
+    random = func.replace(cast(func.gen_random_uuid(), Text), "-", "")
+    digits = func.overlay(random, bindparam("rowlock_mark", type_=Text), MARK_AT)
     reserved = func.overlay(digits, "8", VERSION_DIGIT_AT)
     text = case(
         (due.c.is_reserved, reserved),
@@ -241,7 +242,9 @@ class PostgresqlLeases(LeaseDialect):
         statement = request.prepared(
             (_claiming, key_range, request.with_rows), lambda: _claiming(request, key_range)
         )
-        rows = (await connection.execute(statement, claim_parameters(request))).all()
+        # Bound with each claim: a process that was forked has another mark.
+        parameters = claim_parameters(request) | {"rowlock_mark": replica_mark()}
+        rows = (await connection.execute(statement, parameters)).all()
         return [_claimed(request, row) for row in sorted(rows, key=itemgetter(0))]
 
     def claims_surely(self, request: ClaimRequest, dialect: Dialect) -> bool:

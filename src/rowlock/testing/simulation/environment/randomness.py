@@ -20,6 +20,7 @@ from random import Random
 from unittest import mock
 
 from rowlock import clock
+from rowlock.rows.lock_tokens import MARK_BYTES, OWN_MARK
 
 __all__ = ["all_randomness_from"]
 
@@ -36,6 +37,7 @@ def all_randomness_from(seed: int | str, *, wall_time: Callable[[], datetime]) -
             mock.patch.object(os, "urandom", urandom),
             mock.patch.object(random, "_urandom", urandom),
             mock.patch.object(clock, "datetime", _wall_clock(wall_time)),
+            mock.patch.object(OWN_MARK, "digits", urandom(MARK_BYTES).hex()),
         ):
             yield
     finally:
