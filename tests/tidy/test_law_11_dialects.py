@@ -16,8 +16,8 @@ import pytest
 from .reading import Source, imports, package, planted
 
 ROOMS = ("dialects", "testing", "demo")
-OF_STREAMS = "src/rowlock/streams/dialects/"
-"""What a wing asks of databases stands in the wing: the floors below do not know it."""
+ABOVE_THE_DOOR = ("src/rowlock/streams/dialects/", "src/rowlock/insight/dialects/")
+"""What a wing or a window asks of databases stands in it: the floors below do not know it."""
 NAME = re.compile(
     r"(?<![A-Za-z0-9.])(?:postgres(?:ql)?|sqlite3?|pysqlite|asyncpg|aiosqlite|psycopg2?|mysql|mariadb)(?![A-Za-z0-9])"
 )
@@ -44,7 +44,7 @@ def named_databases(tree: list[Source]) -> list[str]:
 
 def may_name_them(source: Source) -> bool:
     """Whether a file belongs to a dialect, or opens databases."""
-    return source.room in ROOMS or source.path.startswith(OF_STREAMS)
+    return source.room in ROOMS or source.path.startswith(ABOVE_THE_DOOR)
 
 
 def names_in(node: ast.AST) -> Iterator[str]:

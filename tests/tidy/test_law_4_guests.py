@@ -25,6 +25,7 @@ WINDOWS: dict[str, frozenset[str]] = {
     "pytest": frozenset({"testing"}),
     "pytest_asyncio": frozenset({"testing"}),
     "rich": frozenset({"cli"}),
+    "shtab": frozenset({"cli"}),
     "opentelemetry": frozenset({"telemetry"}),
     "prometheus_client": frozenset({"telemetry"}),
     "fastapi": frozenset({"dashboard"}),

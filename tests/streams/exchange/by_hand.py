@@ -11,8 +11,7 @@ from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
-from rowlock import Apply, Outcome, PipelineItem
-from rowlock.hints.hinter import PipelineHinter
+from rowlock import Apply, Outcome, PipelineHinter, PipelineItem
 from rowlock.streams import StreamFlow
 from rowlock.streams.computing.buckets import BucketRange
 from rowlock.streams.creation import ensure_flow

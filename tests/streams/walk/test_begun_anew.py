@@ -11,8 +11,7 @@ import pytest
 from sqlalchemy import update
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
-from rowlock import Apply, PipelineManager
-from rowlock.pipelines.fetching.fetcher import Fetcher
+from rowlock import Apply, Fetcher, PipelineManager
 from rowlock.streams.committing.committer import Committer
 from rowlock.streams.committing.step_write import StepWrite
 from rowlock.streams.computing.context import StepContext

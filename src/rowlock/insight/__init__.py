@@ -1,0 +1,12 @@
+"""Questions about rows, answered as data, in any process that can import the host's pipelines.
+
+The rows are the queue, so most answers are one read-only statement away. What only a running
+replica knows it writes into a small table, if the host lends one. Nothing here is needed for rows
+to be processed.
+"""
+
+from __future__ import annotations
+
+from rowlock.rows.lock_tokens import mark_of, replica_mark
+
+__all__ = ["mark_of", "replica_mark"]
