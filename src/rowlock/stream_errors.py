@@ -124,7 +124,7 @@ class StepExpired(Refusal):
 
 
 class StillNeeded(Refusal):
-    """Rows were to be deleted that somebody has not read for the last time.
+    """Rows were to be deleted that still have a reader.
 
     Attributes:
         source: the stream or output.
@@ -140,7 +140,7 @@ class StillNeeded(Refusal):
 
 
 class StillInUse(Refusal):
-    """A flow or a log was to be deleted that somebody works on or reads; nothing was deleted.
+    """A flow or a log was to be deleted that is still worked on or read; nothing was deleted.
 
     Attributes:
         what: the flow or the log, in words.

@@ -1,5 +1,5 @@
-"""The commands to a flow: each is one UPDATE in the caller's transaction, and whoever works on the
-flow hears of it after the commit.
+"""The commands to a flow: each is one UPDATE in the caller's transaction, and the replicas that
+work on the flow hear of it after the commit.
 
 A pause and a cut update the same row, so one of them is first: the step that a command returns is
 binding, and nothing waits for an answer. Each raises `PipelineError` where the flow has no row yet,

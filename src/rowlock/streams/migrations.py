@@ -190,7 +190,7 @@ def _replicas_columns() -> list[Column[Any]]:
 
 def _log_columns() -> list[Column[Any]]:
     return [
-        # A serial on PostgreSQL: whoever compares models with SQLite, where nothing is an
+        # A serial on PostgreSQL: a comparison of models with SQLite, where nothing is an
         # identity, would find a difference for ever.
         Column("position", POSITION, primary_key=True),
         Column("stream", String(NAME_CHARS_MAX), nullable=False),

@@ -114,8 +114,8 @@ class StreamStage(Generic[E]):
             model: of the rows; its primary key is the key of the events.
             by: returns for an event the primary key of its row: the key of the event, or a tuple
                 that begins with it.
-            cache: rows are kept in memory between steps and not read again, since nobody else
-                writes them.
+            cache: rows are kept in memory between steps and not read again, since there is no
+                other writer.
 
         Raises:
             ConfigurationError: the stage has a handler, the function cannot be one, or states are
@@ -270,7 +270,7 @@ class Stages:
                 raise ConfigurationError(
                     f"a fold of the flow {self.flow_name!r} has stages behind it, and what it has"
                     " sent to them would not be what follows from a row that the host has changed"
-                    " since: pass cache=True, if nobody else writes these rows"
+                    " since: pass cache=True, if these rows have no other writer"
                 )
         names = [handler.name for handler in handlers]
         twice = [name for name in names if names.count(name) > 1]

@@ -169,13 +169,13 @@ class Streams:
         cursors and all else that the wing's tables have of it. Rows of the host's own tables stay.
 
         Stop the flow first, and end the processes that work on it. Rows are deleted in several
-        transactions; if the call is cut short, nobody can use the flow, and the same call deletes
-        the rest. A flow that is not there is no error.
+        transactions; if the call is cut short, the flow can no longer be used, and the same call
+        deletes the rest. A flow that is not there is no error.
 
         Args:
             sessions: of the flow's database.
             name: of the flow.
-            discard_results: also results that are still kept, whoever has not read them.
+            discard_results: also results that are still kept, read or not.
 
         Returns:
             How many rows were deleted.

@@ -1,8 +1,8 @@
 """The coordinator of a flow: a pipeline over the one row of the flow.
 
 What it sees to lies beside the steps: it writes how far the flow is and why it goes no further,
-finds how many shards there are to be, and deletes what nobody needs. No step waits for any of
-that: cuts, steps and handovers read nothing that a coordinator has to have written first, so its
+finds how many shards there are to be, and deletes what is no longer needed. No step waits for any
+of that: cuts, steps and handovers read nothing that a coordinator has to have written first, so its
 death, or its absence, stops nothing.
 
 There is one at a time, since the row is leased like any other; a round is one `process`, and what
@@ -49,8 +49,8 @@ SETTINGS = frozenset(
 )
 """Those of a flow's settings that are its coordinator's, too."""
 EXPIRE_EVERY_S = 60.0
-"""Rest between two looks for what nobody needs, in seconds, unless there was more than one look
-deletes.
+"""Rest between two looks for what is no longer needed, in seconds, unless there was more than one
+look deletes.
 """
 EXPIRE_QUIET_EVERY_S = 600.0
 """The same where nothing has happened since then: only time makes more needless."""

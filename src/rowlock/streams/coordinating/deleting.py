@@ -1,8 +1,8 @@
 """Deletes a flow, or a log, for good: all its rows, in transactions of bounded size.
 
 The one idea: the first transaction refuses or decides. It deletes the shards and gives the flow's
-row a fingerprint that no declaration has, so that nobody works on what is left, or reads it; the
-row itself goes last. Whatever dies on the way, the same call ends it.
+row a fingerprint that no declaration has, so that no replica works on what is left, or reads it;
+the row itself goes last. Whatever dies on the way, the same call ends it.
 
 Not here: what the host's own tables have, such as results `into` them and rows of a fold.
 """
@@ -58,7 +58,7 @@ class Deletion:
             return await _begin(connection, tables, name, discard_results=discard_results)
 
         async def rows(connection: AsyncConnection) -> int:
-            # Whoever else deletes the flow may have ended, and it may be there anew.
+            # Another deletion may have ended, and the flow may be there anew.
             if not await _is_being_deleted(connection, tables, flow_id):
                 return 0
             count = await _delete_results(connection, tables, flow_id)
@@ -101,14 +101,14 @@ class Deletion:
 async def _begin(
     connection: AsyncConnection, tables: StreamTables, name: str, *, discard_results: bool
 ) -> int:
-    """Have nobody work on a flow any more, or read it.
+    """End the work on a flow, and its reading.
 
     Raises:
-        StillInUse: somebody does, or may want to.
+        StillInUse: a replica or a reader has it, or may want to.
     """
     flows, shards = tables.flows, tables.shards
     own = flows.c.id == key_of("flow", name)
-    # Written, not just locked: whoever wants to read it meanwhile, or has, is seen or refused.
+    # Written, not just locked: a reader that comes meanwhile, or has come, is seen or refused.
     if not (await connection.execute(update(flows).where(own).values(name=name))).rowcount:
         return 0
     found = select(flows.c.fingerprint, flows.c.state).where(own)
@@ -128,7 +128,7 @@ async def _begin(
 async def _why_in_use(
     connection: AsyncConnection, tables: StreamTables, name: str, *, state: str
 ) -> str | None:
-    """Return who works on a flow or reads it, and what to do first; None: nobody."""
+    """Return who works on a flow or reads it, and what to do first; None if nothing does."""
     if state != "stopped":
         return f"it is {state}: call stop() of the flow, and end the processes that work on it"
     flow_id, shards, replicas = key_of("flow", name), tables.shards.c, tables.replicas.c

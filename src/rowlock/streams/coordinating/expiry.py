@@ -1,8 +1,8 @@
-"""Deletes what nobody needs: old steps with their parts, messages, events of logs, empty states,
-replicas that are gone.
+"""Deletes what is no longer needed: old steps with their parts, messages, events of logs, empty
+states, replicas that are gone.
 
 The one idea: what is needed is asked in the transaction that deletes, and it only ever grows less,
-so no token is needed: whoever deletes late, or twice, deletes nothing that is needed. To lock the
+so no token is needed: a late or second deletion deletes nothing that is needed. To lock the
 flow's row meanwhile would have every cut wait.
 
 A new flow is the exception, since it may need what no flow has needed so far: it and the expiry of
@@ -42,7 +42,7 @@ deleted.
 
 
 class Expiry:
-    """Deletes what nobody needs of one flow, and of the logs that it reads.
+    """Deletes what is no longer needed of one flow, and of the logs that it reads.
 
     Args:
         program: the flow.
@@ -59,7 +59,7 @@ class Expiry:
         return f"<Expiry of {self._program.name}>"
 
     async def run(self, *, goes_on: Callable[[], bool]) -> bool:
-        """Delete what nobody needs; return whether there may be more.
+        """Delete what is no longer needed; return whether there may be more.
 
         Args:
             goes_on: asked before each transaction; if not, the rest is left.

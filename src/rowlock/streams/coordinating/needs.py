@@ -16,8 +16,8 @@ from rowlock.streams.tables import StreamTables
 
 
 async def lowest_version(connection: AsyncConnection, tables: StreamTables, flow_id: int) -> int:
-    """Return the step at which a shard of a flow may begin again: the lowest of them, whoever holds
-    them; 0 if there are none.
+    """Return the step at which a shard of a flow may begin again: the lowest of them, held or
+    not; 0 if there are none.
     """
     shards = tables.shards.c
     found = select(func.min(shards.version)).where(shards.flow_id == flow_id)

@@ -1,7 +1,7 @@
 """Why a flow does not advance, in words: one pure decision from what was seen of it twice.
 
 The one idea: a lag is no stall. What was there to be done a round ago and is still not done, while
-nothing else was, has a cause, and the cause is in the rows: nobody holds a shard, it is parked, it
+nothing else was, has a cause, and the cause is in the rows: a shard has no holder, it is parked, it
 fails, it waits for another one, it is busy, or a transaction holds back a stream.
 """
 
@@ -188,7 +188,7 @@ def stall_of_cuts(before: FlowLook, now: FlowLook) -> Stall | None:
                 behind = [shard for shard in now.shards if shard.step < now.next_step]
                 if broken := _broken(behind):
                     return broken
-                text = f"no replica holds a shard, so nobody cuts the new rows of {stream}"
+                text = f"no replica holds a shard, so no step is cut for the new rows of {stream}"
                 return Stall(StallKind.NO_HOLDER, text)
             text = f"{stream} has rows up to position {source.mark}, and no step is cut for them"
             return Stall(StallKind.NOT_CUT, text)

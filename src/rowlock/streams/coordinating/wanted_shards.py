@@ -37,7 +37,7 @@ class WantedShards:
             now: the time, in seconds of a clock that never goes back.
         """
         if not isinstance(self._shards, DynamicShards) or not replicas:
-            # Where nobody works on the flow, nothing can be said.
+            # Without a replica at work there is no rate to judge by.
             return None
         enough = self._shards.shards_for(replicas)
         if wanted is None or enough >= wanted:

@@ -72,7 +72,7 @@ class FlowFacts:
         checkpoint_requested: the next cut is a checkpoint.
         shards_wanted: how many shards there are to be; None: as many as there are.
         fingerprint: of the flow that wrote the row.
-        snapshot_requested: somebody waits for a snapshot.
+        snapshot_requested: a caller waits for a snapshot.
     """
 
     state: str

@@ -1,5 +1,5 @@
 """What folds ask of each database: rows of the host's table by their keys, many at once, and their
-writes, which count only where nobody else has changed the row since it was read.
+writes, which count only where no other writer has changed the row since it was read.
 
 The one idea: each row has a *mark*, a text that is another one after every write of the row. What
 is computed from a row is written under its mark, so a change of the host's in between is never

@@ -21,7 +21,7 @@ async def delete_messages(
         connection: in a transaction.
         table: of the messages.
         flow_id: whose they are.
-        below: the lowest version of all shards, whoever holds them, as it was read in this
+        below: the lowest version of all shards, held or not, as it was read in this
             transaction or before.
         limit: most rows that are deleted.
     """

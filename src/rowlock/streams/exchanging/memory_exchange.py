@@ -2,7 +2,8 @@
 step: messages stay in memory.
 
 Nothing of such a step is recorded before all of these shards commit it in one transaction. So no
-shard may be missing, and none may be behind or ahead; whoever chooses this exchange sees to that.
+shard may be missing, and none may be behind or ahead; the caller that chooses this exchange
+ensures it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Parcels: what one shard sends to one stage in one step, and how it is written down.
 
-The one idea: a parcel is addressed to ranges of buckets that depend on its size alone. Whoever has
-these buckets finds it, so it does not matter which shards there were when it was sent, or which
-there are when it is read.
+The one idea: a parcel is addressed to ranges of buckets that depend on its size alone. The
+holder of these buckets finds it, so it does not matter which shards there were when it was
+sent, or which there are when it is read.
 
 Nothing here runs SQL.
 """

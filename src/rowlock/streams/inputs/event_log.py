@@ -196,8 +196,8 @@ class EventLog(RowSource[E]):
         return await self.begins_after(connection)
 
     async def lock_expiry(self, connection: AsyncConnection) -> None:
-        """Have whoever else expires this log, or creates a flow over it, wait until the caller's
-        transaction ends.
+        """Make other expiries of this log, and the creation of a flow over it, wait until the
+        caller's transaction ends.
         """
         await self._note_expired(connection, 0)
         c = self.tables.appends.c

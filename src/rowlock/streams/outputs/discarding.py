@@ -1,4 +1,4 @@
-"""Discarding results that nobody needs any more: the decision is the host's, the refusal is not."""
+"""Discarding results that are no longer needed: the decision is the host's, the refusal is not."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ async def discard(session: AsyncSession, output: ResultsOf, before: int) -> int:
     """Delete the results of steps before `before`, in the caller's transaction; return how many.
 
     Raises:
-        StillNeeded: somebody may read them.
+        StillNeeded: a consumer may read them.
     """
     tables = output.tables
     bind = {"bind": bind_of(session, LeasedTable.of(tables.flow_model))}
@@ -51,8 +51,8 @@ async def discard(session: AsyncSession, output: ResultsOf, before: int) -> int:
 
 
 async def lock_discarding(connection: AsyncConnection, output: ResultsOf) -> None:
-    """Have whoever else discards results of the output, or creates a flow over it, wait until the
-    caller's transaction ends.
+    """Make other discards of the output's results, and the creation of a flow over it, wait until
+    the caller's transaction ends.
     """
     cursors, dialect = output.tables.cursors, BULK.of(connection)
     own = _cursor_of(output)

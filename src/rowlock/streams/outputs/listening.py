@@ -20,7 +20,7 @@ def woken_by(topic: str, woken: asyncio.Event) -> Iterator[None]:
     loop = asyncio.get_running_loop()
 
     def wake() -> None:
-        with suppress(RuntimeError):  # a closed loop has nobody to wake
+        with suppress(RuntimeError):  # a closed loop has no waiter to wake
             loop.call_soon_threadsafe(woken.set)
 
     pipeline_hinter.attach(topic, wake)

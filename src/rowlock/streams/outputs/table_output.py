@@ -48,7 +48,7 @@ class TableOutput(Output[O]):
         super().__init__(flow, name, None, tables=tables)
         mapper = mapper_of(model)
         self.table = single_table(mapper)
-        # Whoever works on these rows is woken as by any other who adds some.
+        # The pipeline of these rows is woken as by any other insert.
         self.topic = model.__name__
         self._model = model
         self._columns = attributes_of(mapper)

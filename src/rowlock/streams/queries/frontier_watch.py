@@ -1,6 +1,6 @@
 """Waits in which a service reads its own write: until a flow has done the step of a position.
 
-The one idea: nobody asks for the step of a row. How far each source is done stands in the cut
+The one idea: no query asks for the step of a row. How far each source is done stands in the cut
 before the frontier, so one statement answers all who wait, whatever they wait for. One look at a
 time serves all waits of a process for one flow, and no session is open between two looks.
 
@@ -81,7 +81,7 @@ _Wait = tuple[int, int, asyncio.Future[DoneUpto]]
 
 
 class FrontierWatch:
-    """Looks how far a flow is, as long as somebody waits for that.
+    """Looks how far a flow is, as long as a caller waits for that.
 
     Args:
         program: the flow; its handlers are not needed.
@@ -108,7 +108,7 @@ class FrontierWatch:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nobody waits."""
+        """Whether there is no waiter."""
         return not self._waits
 
     async def wait(self, source: str, position: int) -> DoneUpto:
@@ -162,7 +162,7 @@ class FrontierWatch:
                         if not self._woken.is_set():
                             await rest(self._woken, POLL_S)
         except Exception as error:
-            # Nobody else would end the waits.
+            # Nothing else would end the waits.
             self._fail(error)
             raise
 

@@ -33,7 +33,7 @@ class OwnShard:
         sent: step and name of each stage that it has sent messages to through the database.
         is_open: all of the above are as its row says; otherwise it has to be read.
         is_unrecorded: it has done steps since its version whose messages stayed in memory, so
-            nobody could do them again without all others.
+            no shard could do them again without all others.
         doing: the steps that are under way.
         redone: how often in a row its next step was not written, since the host had changed rows
             that it was computed from.
@@ -86,7 +86,7 @@ class OwnShard:
         self.is_open = True
 
     def drop(self) -> None:
-        """Forget what is in memory: nobody knows whether it is what the database has."""
+        """Forget what is in memory: whether it is what the database has is unknown."""
         self.state = Stopped()
         self.is_open = self.is_unrecorded = False
         self.doing = None

@@ -2,7 +2,7 @@
 
 Each replica has a row and reads those of the others; all of them compute the same assignment from
 the same rows (``layout.py``). A row that is out of date delays a handover and breaks nothing:
-whoever holds the lease works.
+the holder of the lease works.
 
 A lease says as much as a row that was written just now, so a replica with shards writes its row
 seldom. It looks at the others as seldom, as long as each shard is held: how many replicas and
@@ -188,7 +188,7 @@ def _shards(program: FlowProgram) -> Any:
 
 
 def _nothing() -> None:
-    """What is to be done about a change as long as nobody says so."""
+    """The reaction to a change until one is set."""
 
 
 def _text(replica: UUID | None) -> str | None:

@@ -1,7 +1,7 @@
 """What one replica does over and over with the shards of a flow that it holds: look, release,
 divide, do steps, cut.
 
-The one idea: nobody waits within a round. Steps whose messages are not all there stay under way
+The one idea: nothing waits within a round. Steps whose messages are not all there stay under way
 until a later one; meanwhile further shards are opened, and those that the others wait for do their
 part.
 """
@@ -173,7 +173,7 @@ class FlowRounds:
     def _leave(self, shard: OwnShard) -> None:
         self._telling.released(shard)
         shard.drop()
-        # Whoever is to have it looks at once.
+        # Its next holder looks at once.
         shard.leave(Apply(hint=self._program.shards_topic))
 
     async def _do_steps(self, actions: Mapping[OwnShard, NextAction]) -> bool:
@@ -221,10 +221,10 @@ class FlowRounds:
         self._context.hinter.hint_fetch(self._program.topic)
 
     def _give_up_waiting(self) -> bool:
-        """Have shards that are to leave wait for nobody; return whether there are such.
+        """Have shards that are to leave stop waiting for others; return whether there are such.
 
         One that has done its step in part begins anew and leaves before it: its messages are
-        recorded, and whoever has it then sends the same. What is done again is as good elsewhere.
+        recorded, and its next holder sends the same. What is done again is as good elsewhere.
         """
         waiting = [
             shard

@@ -189,7 +189,7 @@ class FlowRunner:
 
     def wake_from_anywhere(self) -> None:
         """Do as `wake`, from any thread."""
-        with suppress(RuntimeError):  # a closed loop has nobody to wake
+        with suppress(RuntimeError):  # a closed loop has no waiter to wake
             assert self._loop is not None
             self._loop.call_soon_threadsafe(self.wake)
 

@@ -1,6 +1,6 @@
 """Writes what shards did, and sees to those whose steps failed.
 
-A step that fails is tried again by whoever claims the shard next, later each time; after
+A step that fails is tried again by the next holder of the shard, later each time; after
 `failures_max` attempts at one step the shard is parked. The others go on.
 """
 
@@ -106,7 +106,7 @@ class StepWriter:
                 did.shard.drop()
 
     def _note_memory(self, did: ShardDid) -> None:
-        """Note that nobody can do steps again without the others, unless they are behind the
+        """Note that no shard can do steps again without the others, unless they are behind the
         version.
         """
         shard = did.shard

@@ -27,7 +27,7 @@ class FoldTable:
 
     Args:
         model: of the host.
-        is_cached: rows are kept in memory between steps, since nobody else writes them.
+        is_cached: rows are kept in memory between steps, since there is no other writer.
 
     Attributes:
         model: as given.

@@ -27,7 +27,7 @@ from rowlock.streams.state.fold_model import FoldModel
 _UNCHANGING = (
     *(bool, bytes, date, Decimal, Enum, float, int, NoneType, str, time, timedelta, UUID),
 )
-"""Types of values that nobody can change in place; times are dates, too."""
+"""Types of values that cannot be changed in place; times are dates, too."""
 
 
 class StoredRow(NamedTuple):
@@ -35,7 +35,7 @@ class StoredRow(NamedTuple):
 
     Attributes:
         values: by the names of the attributes.
-        mark: of that version of the row; None if nobody else writes it.
+        mark: of that version of the row; None if there is no other writer.
     """
 
     values: Mapping[str, Any]

@@ -2,8 +2,8 @@
 
 The one idea: shards here that are at the same step go through it stage by stage, together, several
 steps at once where they lag. The first stage reads the rows of the sources, each further one what
-it was sent; where that is not all there yet, the steps stay under way, and nobody waits here for
-them.
+it was sent; where that is not all there yet, the steps stay under way, and nothing here waits
+for them.
 
 Each is computed in a thread, with no session open.
 """
@@ -233,7 +233,7 @@ class StepWork:
             cache.read(own, found)
 
     def _forget_rows(self, steps: StepsOf, name: str) -> None:
-        """Have rows of the host read anew that somebody else may have written."""
+        """Have rows of the host read anew that another writer may have changed."""
         fold = self._program.folds.get(name)
         if fold is not None and not fold.is_cached:
             for shard in steps.shards:
