@@ -36,6 +36,20 @@ def test_a_relay_hears_every_hint() -> None:
     assert len(passed_on) == 3, "what came from elsewhere is not sent back"
 
 
+def test_whoever_hints_may_be_left_out() -> None:
+    """A part that knows already would look at all anew; or its hint would reach nobody else."""
+    hinter, heard = PipelineHinter(), list[str]()
+
+    def own() -> None:
+        heard.append("own")
+
+    hinter.attach("Volume", own)
+    hinter.attach("Volume", lambda: heard.append("other"))
+    hinter.attach_relay(heard.append)
+    hinter.hint_fetch(Volume, but=own)
+    assert heard == ["other", "Volume"]
+
+
 def test_a_detached_relay_hears_nothing() -> None:
     """A line that is closed would be written to; or the other one be closed with it."""
     hinter, first, second = PipelineHinter(), list[str](), list[str]()

@@ -17,6 +17,14 @@ IDLE_BUGS = (
         (f"{IDLE}::test_looks_of_sources",),
     ),
     Bug(
+        "a replica looks at the flow anew for each step that it cuts",
+        "streams/shards/rounds.py",
+        "FlowRounds._hint_others",
+        ", but=self._wake",
+        "",
+        (f"{IDLE}::test_a_busy_replica_goes_by_what_it_knows",),
+    ),
+    Bug(
         "a replica that has its share claims on",
         "streams/shards/pipeline.py",
         "ShardFetcher.fetch_once",

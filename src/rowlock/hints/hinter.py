@@ -78,15 +78,18 @@ class PipelineHinter:
         """Whether anybody listens for hints of `model`, or may do so in another process."""
         return _name_of(model) in self._wakes or bool(self._relays)
 
-    def hint_fetch(self, model: str | type) -> None:
+    def hint_fetch(self, model: str | type, *, but: Wake | None = None) -> None:
         """Wake every pipeline of `model` (the class or its name), or what is attached to a topic,
         from any thread; in other replicas too, if there is a relay.
+
+        `but` is not called: whoever hints, and knows already.
 
         A hint for a model without a pipeline is a warning, once per name, unless another replica
         may run it.
         """
         name = _name_of(model)
-        wakes, relays = self._wakes_of(name), tuple(self._relays)
+        wakes = [wake for wake in self._wakes_of(name) if wake != but]
+        relays = tuple(self._relays)
         _call_each([*wakes, *(partial(relay, name) for relay in relays)], name)
         if not (wakes or relays or TOPIC_MARK in name):
             self._warn(name)

@@ -65,7 +65,9 @@ class Replica:
         self._ledger = ledger
         self._pipeline = pipeline
         self._steps = steps
-        self.rounds = FlowRounds(pipeline.program, steps.run.context, pipeline.replicas)
+        self.rounds = FlowRounds(
+            pipeline.program, steps.run.context, pipeline.replicas, wake=lambda: None
+        )
         pipeline.rounds = self.rounds
 
     @property

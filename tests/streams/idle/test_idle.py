@@ -81,6 +81,21 @@ async def test_looks_of_sources(virtual_database: TemporaryDatabase) -> None:
 
 
 @virtual_time
+async def test_a_busy_replica_goes_by_what_it_knows(virtual_database: TemporaryDatabase) -> None:
+    """Each step would begin with a look at the flow's row, since the replica hears its own hint."""
+    bank = await idle_bank(virtual_database, step_rows_max=5)
+    pipeline = bank.pipeline()
+    async with PipelineManager(bank.sessions, [pipeline]):
+        await until(lambda: is_at_end(bank))
+        wakes = pipeline.runner.wakes
+        async with bank.sessions.begin() as session:
+            payment = {"account": "a", "bucket": 7, "cents": 1}
+            await session.execute(insert(bank.payment.__table__).values([payment] * 50))
+        await until(lambda: is_at_end(bank))
+        assert pipeline.runner.wakes == wakes
+
+
+@virtual_time
 async def test_a_row_without_a_hint(virtual_database: TemporaryDatabase) -> None:
     """Rows of raw SQL would wait for longer than the setting says."""
     bank = await idle_bank(virtual_database)

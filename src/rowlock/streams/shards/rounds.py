@@ -16,7 +16,7 @@ from sqlalchemy import update
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
 from rowlock.clock import monotonic
-from rowlock.hints.hinter import pipeline_hinter
+from rowlock.hints.hinter import Wake, pipeline_hinter
 from rowlock.pipelines.context import PipelineContext
 from rowlock.pipelines.outcomes import Apply
 from rowlock.streams.committing.committer import Committer
@@ -64,15 +64,22 @@ class FlowRounds:
         program: the flow.
         context: of the pipeline whose leases these are.
         replicas: which shards are this replica's.
+        wake: has a round made here, at a hint.
 
     Attributes:
         shards: that are held here, by the key of the row.
     """
 
     def __init__(
-        self, program: FlowProgram, context: PipelineContext[Any], replicas: Replicas
+        self,
+        program: FlowProgram,
+        context: PipelineContext[Any],
+        replicas: Replicas,
+        *,
+        wake: Wake,
     ) -> None:
         self.shards: dict[Any, OwnShard] = {}
+        self._wake = wake
         self._program = program
         self._context = context
         self._replicas = replicas
@@ -198,7 +205,7 @@ class FlowRounds:
             await self._relieve()
         if has_moved and self._program.has_exchange:
             # There may be messages for others.
-            self._context.hinter.hint_fetch(self._program.topic)
+            self._hint_others()
         return has_moved or bool(done)
 
     async def _relieve(self) -> None:
@@ -218,7 +225,7 @@ class FlowRounds:
 
         await self._context.transact(request, purpose="request a checkpoint")
         self._known.is_checkpoint_requested()
-        self._context.hinter.hint_fetch(self._program.topic)
+        self._hint_others()
 
     def _give_up_waiting(self) -> bool:
         """Have shards that are to leave stop waiting for others; return whether there are such.
@@ -251,8 +258,12 @@ class FlowRounds:
             self._looks_at = 0.0
         else:
             self._telling.cut(cut)
-            self._context.hinter.hint_fetch(self._program.topic)
+            self._hint_others()
         return True
+
+    def _hint_others(self) -> None:
+        # What is hinted of is known here, and a hint has this replica look at all anew.
+        self._context.hinter.hint_fetch(self._program.topic, but=self._wake)
 
     def _progress(self) -> list[Any]:
         return [shard.progress for shard in self.shards.values() if shard.is_open]

@@ -65,7 +65,7 @@ class FlowRunner:
         self.context = context
         self._program = program
         self._replicas = replicas
-        self._rounds = FlowRounds(program, context, replicas)
+        self._rounds = FlowRounds(program, context, replicas, wake=self.wake_from_anywhere)
         self.shards = self._rounds.shards
         self._woken = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
