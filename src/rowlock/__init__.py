@@ -58,7 +58,7 @@ from rowlock.rows.database_time import UtcDateTime, database_now
 from rowlock.rows.due_index import due_index
 from rowlock.rows.updates import NOW_PLACEHOLDER, resolve_now_placeholders
 from rowlock.schedules import Cron, Schedule
-from rowlock.services.due import make_due, unpark
+from rowlock.services.due import make_due, park, unpark
 from rowlock.services.handlers import hold_rows, request_update
 from rowlock.services.hold import HeldByService
 from rowlock.stream_errors import (
@@ -161,6 +161,7 @@ __all__ = [
     "lock_rows",
     "lock_unique_names",
     "make_due",
+    "park",
     "pipeline_hinter",
     "request_update",
     "resolve_now_placeholders",

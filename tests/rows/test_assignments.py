@@ -16,6 +16,7 @@ from rowlock.rows.assignments import (
     ColumnValues,
     Shape,
     UnlessChanged,
+    UnlessSet,
     can_be_kept,
     set_clause,
     slots_of,
@@ -92,6 +93,17 @@ async def test_unless_changed(
     assert row["parked_at"] == written
 
 
+@pytest.mark.parametrize(("parked_at", "written"), [(None, "new"), (NOON, "old")])
+async def test_unless_set(
+    database: TemporaryDatabase, parked_at: datetime | None, written: str
+) -> None:
+    """What a person has said of a row would be overwritten by what came of its attempt."""
+    held = {"parked_at": parked_at, "last_error": "old"}
+    values: ColumnValues = {C.last_error: UnlessSet("new", C.parked_at)}
+    (row,) = await after(database, held, values)
+    assert (row["last_error"], can_be_kept(shape_of(values))) == (written, True)
+
+
 async def test_many_maps_of_one_shape_in_one_statement(database: TemporaryDatabase) -> None:
     """One row would get another one's values."""
     one_more = C.attempts + 1
@@ -124,6 +136,10 @@ async def test_many_maps_of_one_shape_in_one_statement(database: TemporaryDataba
         (
             {C.due_at: UnlessChanged(NOON, as_read=None)},
             {C.due_at: UnlessChanged(NOON, as_read=NOON)},
+        ),
+        (
+            {C.last_error: UnlessSet("a", C.parked_at)},
+            {C.last_error: UnlessSet("b", C.parked_at)},
         ),
         ({C.attempts: C.attempts}, {C.attempts: C.attempts}),
         ({C.attempts: C.attempts + 1}, {C.attempts: C.attempts + 2}),

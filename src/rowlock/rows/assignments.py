@@ -22,7 +22,7 @@ from rowlock.rows.expressions.formulas import Formula, formula_of
 from rowlock.rows.leased_table import LeasedTable
 
 ColumnValues: TypeAlias = dict[Column[Any], Any]
-"""Columns and what they become: a plain value, an SQL expression, or `UnlessChanged`."""
+"""Columns and what they become: a plain value, an SQL expression, or one of the rules below."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +33,14 @@ class UnlessChanged:
 
     value: Any
     as_read: Any
+
+
+@dataclass(frozen=True, slots=True)
+class UnlessSet:
+    """The `value` if `other`, a column of the row, is null; else what the row holds stands."""
+
+    value: Any
+    other: Column[Any]
 
 
 Shape: TypeAlias = tuple[tuple[Column[Any], object], ...]
@@ -54,6 +62,9 @@ def split(values: Mapping[Column[Any], Any]) -> tuple[Shape, list[Any]]:
         if isinstance(value, UnlessChanged):
             rule = UnlessChanged
             parameters += (value.value, value.as_read)
+        elif isinstance(value, UnlessSet):
+            rule = UnlessSet(None, value.other)
+            parameters.append(value.value)
         elif type(value) not in PLAIN and _is_sql(value):
             rule, own = _read(value)
             parameters += own
@@ -78,7 +89,9 @@ def can_be_kept(shape: Shape) -> bool:
     """Whether a statement of this shape may be written again: an expression that is like no
     other is made anew each time.
     """
-    return all(rule in _RULES or isinstance(rule, Column | Formula) for _, rule in shape)
+    return all(
+        rule in _RULES or isinstance(rule, Column | Formula | UnlessSet) for _, rule in shape
+    )
 
 
 def is_like_no_other(value: object) -> bool:
@@ -94,7 +107,7 @@ def slots_of(shape: Shape) -> list[Slot]:
     for number, (column, rule) in enumerate(shape):
         if isinstance(rule, Formula):
             slots += _slots_of_formula(rule, number)
-        elif rule in _RULES:
+        elif isinstance(rule, UnlessSet) or rule in _RULES:
             slots.append((f"rowlock_new_{number}", column.type))
         if rule is UnlessChanged:
             slots.append((f"rowlock_read_{number}", column.type))
@@ -150,12 +163,14 @@ def _expression(
         return rule.filled(
             [_parameter(name, type_, given) for name, type_ in _slots_of_formula(rule, number)]
         )
-    if rule not in _RULES:
+    if not isinstance(rule, UnlessSet) and rule not in _RULES:
         return rule
     new = _parameter(f"rowlock_new_{number}", column.type, given)
     if rule is UnlessChanged:
         as_read = _parameter(f"rowlock_read_{number}", column.type, given)
         return case((same_time(column, as_read), new), else_=column)
+    if isinstance(rule, UnlessSet):
+        return case((rule.other.is_(None), new), else_=column)
     return new
 
 

@@ -1,18 +1,18 @@
-"""What services say about a row's time: make it due, or release it from being parked. Writes no
-lock column.
+"""What services say about a row's time: make it due, set it aside, or put it back. Writes no lock
+column.
 
 A service may say so while the row is being worked on: the outcome keeps a due time that changed
-meanwhile.
+meanwhile, and a row that was parked meanwhile stays parked, for the reason that was given.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import ColumnElement, ColumnExpressionArgument, inspect, true, update
+from sqlalchemy import ColumnElement, ColumnExpressionArgument, func, inspect, true, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from rowlock.errors import ModelError, PipelineError
+from rowlock.errors import ERROR_TEXT_CHARS_MAX, ModelError, PipelineError, shorten
 from rowlock.execution import execute
 from rowlock.hints.hinter import hint_after_commit
 from rowlock.rows.assignments import ColumnValues, without_onupdate
@@ -34,6 +34,30 @@ async def make_due(session: AsyncSession, row: object) -> None:
     """
     leased = _scheduled(row)
     await _write(session, leased, row, values={leased.column("due_at"): database_now()})
+
+
+async def park(session: AsyncSession, row: object, reason: str) -> None:
+    """Set `row` aside, in the caller's transaction, until somebody calls `unpark`: nothing claims
+    it, and its `last_error` is `reason`.
+
+    An attempt that is under way goes on. Its outcome is written, and the row stays parked, for this
+    reason. What else is pending in the session is flushed first, and the instance's own attributes
+    are set.
+
+    Raises:
+        ModelError: the model has no `ScheduleColumns`.
+        PipelineError: the row was deleted meanwhile, or `reason` is no text or says nothing.
+    """
+    leased = _scheduled(row)
+    if not isinstance(reason, str) or not reason.strip():
+        raise PipelineError(f"say in `reason` why the row is parked, not {reason!r:.100}")
+    parked_at = leased.column("parked_at")
+    length = getattr(leased.column("last_error").type, "length", None) or ERROR_TEXT_CHARS_MAX
+    values = {
+        parked_at: func.coalesce(parked_at, database_now()),
+        leased.column("last_error"): shorten(reason, chars_max=min(length, ERROR_TEXT_CHARS_MAX)),
+    }
+    await _write(session, leased, row, values=values)
 
 
 async def unpark(

@@ -34,7 +34,7 @@ from rowlock.pipelines.outcomes import (
 )
 from rowlock.pipelines.settings import PipelineSettings
 from rowlock.pipelines.settling.rounds import Rounds
-from rowlock.rows.assignments import ColumnValues, without_onupdate
+from rowlock.rows.assignments import ColumnValues, UnlessSet, without_onupdate
 from rowlock.rows.lease_values import due_values, processed_values, reset_values, unlocked_values
 from rowlock.rows.leased_table import LeasedTable
 from rowlock.rows.updates import Values, column_of, column_values, resolve_now_placeholders
@@ -153,7 +153,7 @@ class Planner:
             error = self._fitting(error_text(outcome.error))
             values = values | {
                 self._leased.column("attempts"): item.attempt,
-                self._leased.column("last_error"): error,
+                self._leased.column("last_error"): self._unless_parked(error),
             }
             if reason is not None:
                 values |= self._parked(f"{reason}: {error}" if error else reason)
@@ -217,9 +217,13 @@ class Planner:
 
     def _parked(self, reason: str) -> ColumnValues:
         return {
-            self._leased.column("parked_at"): self._now,
-            self._leased.column("last_error"): self._fitting(reason),
+            self._leased.column("parked_at"): self._unless_parked(self._now),
+            self._leased.column("last_error"): self._unless_parked(self._fitting(reason)),
         }
+
+    def _unless_parked(self, value: object) -> UnlessSet:
+        # Who has parked the row while its attempt ran said why.
+        return UnlessSet(value, self._leased.column("parked_at"))
 
     def _fitting(self, text: str | None) -> str | None:
         """Shorten `text` to what the host's column holds."""
