@@ -43,14 +43,6 @@ STEERING_BUGS = (
         (f"{BREAK}::test_rows_that_its_holder_has_locked_for_it_are_freed",),
     ),
     Bug(
-        "to free a related row frees its main row",
-        BREAKING,
-        "break_lease",
-        'f"{seen.owner}{OWNER_SEPARATOR}"',
-        '""',
-        (f"{BREAK}::test_of_a_related_row_its_main_row_keeps_its_holder",),
-    ),
-    Bug(
         "a broken lease waits for related rows",
         BREAKING,
         "break_lease",

@@ -22,9 +22,11 @@ from rowlock import (
     Retry,
     hold_rows,
     make_due,
+    park,
     request_update,
     unpark,
 )
+from rowlock.leases.break_lease import SeenLease, break_lease
 from rowlock.rows.eligibility import eligible, is_lockable
 from rowlock.rows.lease_values import renewed_values
 from rowlock.rows.leased_table import LeasedTable
@@ -210,6 +212,25 @@ async def be_made_due(row: Watched) -> None:
     await row.look()
 
 
+async def be_parked(row: Watched) -> None:
+    """Have a service set the row aside."""
+    await row.look()
+    async with row.changing() as (session, run):
+        await park(session, run, "provider down")
+    await row.look()
+
+
+async def lose_its_lease(row: Watched) -> None:
+    """Have a person free the row of a holder."""
+    async with stepping(row.database.session_factory, RunPipeline()) as steps:
+        [item] = await steps.fetch_once()
+        await row.look()
+        async with row.changing() as (session, _):
+            seen = SeenLease(item.lock_owner, item.lock_token)
+            assert await break_lease(session, RUNS, 1, seen=seen)
+        await row.look()
+
+
 async def be_unparked(row: Watched) -> None:
     """Have a service release a row that was set aside."""
     async with row.changing() as (_, run):
@@ -251,6 +272,8 @@ PLAYED: dict[str, Act] = {
     "end of a hold": end_a_hold,
     "sweep": sweep,
     "make_due": be_made_due,
+    "park": be_parked,
+    "break of a lease": lose_its_lease,
     "unpark": be_unparked,
     "request_update": be_requested,
 }

@@ -19,7 +19,6 @@ from rowlock.execution import execute
 from rowlock.leases.lease_dialect import LEASES
 from rowlock.rows.assignments import without_onupdate
 from rowlock.rows.database_time import database_instant, is_no_time
-from rowlock.rows.eligibility import OWNER_SEPARATOR
 from rowlock.rows.lease_values import unlocked_values
 from rowlock.rows.leased_table import LeasedTable
 
@@ -58,8 +57,8 @@ async def break_lease(
     related: Iterable[LeasedTable] = (),
     only_ended: bool = False,
 ) -> bool:
-    """Free the row of `key` if its owner and token are as `seen`, and the rows that its holder has
-    locked for it; joins the caller's transaction.
+    """Free the row of `key` if its owner and token are as `seen`, and what its holder has locked
+    under the same token; joins the caller's transaction.
 
     A reservation is ended likewise. Related rows that somebody has locked for the moment are left
     to their expiry: to wait for them with the row in hand could deadlock.
@@ -81,17 +80,11 @@ async def break_lease(
     )
     if not await _clear(session, leased, is_it):
         return False
-    if seen.token is None or seen.owner is None:
+    if seen.token is None:
         return True
     dialect = LEASES.on(bind_of(session, leased).dialect.name)
     for other in related:
-        # The holder of a related row works on another one, whose rows are not to be freed here.
-        theirs = and_(
-            other.column("lock_token") == other.as_token(seen.token),
-            other.column("lock_owner").startswith(
-                f"{seen.owner}{OWNER_SEPARATOR}", autoescape=True
-            ),
-        )
+        theirs = other.column("lock_token") == other.as_token(seen.token)
         await _clear(session, other, dialect.skip_locked(other, theirs))
     return True
 
