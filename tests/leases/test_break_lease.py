@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import uuid
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from sqlalchemy import text
 
 from rowlock import Apply, Outcome, PipelineItem
-from rowlock.leases.break_lease import SeenLease, break_lease
+from rowlock.leases.break_lease import break_lease
 from rowlock.rows.leased_table import LeasedTable
 from rowlock.testing import TemporaryDatabase, stepping
 
@@ -19,6 +19,13 @@ from ..pipelines.scenes import add, change, is_free, read
 from .ground import VOLUMES, claimed
 
 ATTACHMENTS = LeasedTable.of(Attachment)
+
+
+class SeenLease(NamedTuple):
+    """What a person was shown."""
+
+    owner: str | None
+    token: str | None
 
 
 async def broken(database: TemporaryDatabase, row: Any, seen: SeenLease, **options: Any) -> bool:

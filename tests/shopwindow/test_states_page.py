@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from types import SimpleNamespace
 from typing import Any
 from uuid import uuid4
 
@@ -26,7 +27,7 @@ from rowlock import (
     request_update,
     unpark,
 )
-from rowlock.leases.break_lease import SeenLease, break_lease
+from rowlock.leases.break_lease import break_lease
 from rowlock.rows.eligibility import eligible, is_lockable
 from rowlock.rows.lease_values import renewed_values
 from rowlock.rows.leased_table import LeasedTable
@@ -226,7 +227,7 @@ async def lose_its_lease(row: Watched) -> None:
         [item] = await steps.fetch_once()
         await row.look()
         async with row.changing() as (session, _):
-            seen = SeenLease(item.lock_owner, item.lock_token)
+            seen = SimpleNamespace(owner=item.lock_owner, token=item.lock_token)
             assert await break_lease(session, RUNS, 1, seen=seen)
         await row.look()
 

@@ -7,6 +7,7 @@ to be processed.
 
 from __future__ import annotations
 
+from rowlock.insight.tables import InsightTables, insight_tables
 from rowlock.rows.lock_tokens import mark_of, replica_mark
 
-__all__ = ["mark_of", "replica_mark"]
+__all__ = ["InsightTables", "insight_tables", "mark_of", "replica_mark"]

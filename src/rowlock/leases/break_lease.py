@@ -8,7 +8,6 @@ lease that it has lost: its renewal and its outcome match nothing.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 from sqlalchemy import ColumnElement, and_, or_, true, update
@@ -33,19 +32,6 @@ class ShownLease(Protocol):
     @property
     def token(self) -> Any:
         """The token of its lease, as text or as it is; None if there was none."""
-
-
-@dataclass(frozen=True, slots=True)
-class SeenLease:
-    """The lease of a row as somebody saw it.
-
-    Attributes:
-        owner: who held the row, or had reset it.
-        token: of its lease, as text or as it is; None if there was none.
-    """
-
-    owner: str | None
-    token: Any
 
 
 async def break_lease(
