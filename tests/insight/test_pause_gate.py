@@ -48,6 +48,15 @@ async def test_what_is_paused_claims_nothing(database: TemporaryDatabase) -> Non
     assert manager.statistics()["VolumePipeline"].counters["claimed"] == 0
 
 
+async def test_another_pipeline_goes_on(database: TemporaryDatabase) -> None:
+    """To pause one would pause all."""
+    await add(database, Run(id=1))
+    await paused(database, "VolumePipeline")
+    async with stepping(database.session_factory, RunPipeline()) as steps:
+        steps.run.context.seams = Seams(gates=(TABLES.pause_gate,))
+        assert len(await steps.fetch_once()) == 1
+
+
 async def test_it_ends_when_it_is_taken_back(database: TemporaryDatabase) -> None:
     """A pause would last until a restart."""
     await add(database, Volume())

@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import text
 
 from rowlock import Apply, Outcome, PipelineItem
-from rowlock.leases.break_lease import break_lease
+from rowlock.leases.release import break_lease
 from rowlock.rows.leased_table import LeasedTable
 from rowlock.testing import TemporaryDatabase, stepping
 

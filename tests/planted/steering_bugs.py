@@ -6,7 +6,7 @@ from bug import Bug
 
 BREAK = "tests/leases/test_break_lease.py"
 PARK = "tests/leases/test_park.py"
-BREAKING = "leases/break_lease.py"
+BREAKING = "leases/release.py"
 PLANNER = "pipelines/settling/planner.py"
 
 STEERING_BUGS = (

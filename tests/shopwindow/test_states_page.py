@@ -27,7 +27,7 @@ from rowlock import (
     request_update,
     unpark,
 )
-from rowlock.leases.break_lease import break_lease
+from rowlock.leases.release import break_lease
 from rowlock.rows.eligibility import eligible, is_lockable
 from rowlock.rows.lease_values import renewed_values
 from rowlock.rows.leased_table import LeasedTable
