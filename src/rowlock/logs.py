@@ -40,10 +40,16 @@ _FRAMES_OF_OURS = 3
 
 
 class ContainedLogger:
-    """Logs like a ``logging.Logger``, and never raises."""
+    """Logs like a ``logging.Logger``, and never raises.
 
-    def __init__(self, name: str) -> None:
+    Args:
+        name: of the logger.
+        counts_repeats: whether lines that repeat are counted instead of shown.
+    """
+
+    def __init__(self, name: str, *, counts_repeats: bool = True) -> None:
         self._logger = logging.getLogger(name)
+        self._counts_repeats = counts_repeats
 
     def debug(
         self,
@@ -109,7 +115,8 @@ class ContainedLogger:
                 return
             error = _error_of(exc_info)
             line = LogLine(self._logger.name, level, text, args, extra or {})
-            if not _is_shown(line if error is None else _of_error(line, error)):
+            told = line if error is None else _of_error(line, error)
+            if self._counts_repeats and not _is_shown(told):
                 return
             shown = None if error is None else without_values(error)
             self._logger.log(
@@ -225,6 +232,11 @@ if hasattr(os, "register_at_fork"):  # not on Windows
 def get_logger(name: str) -> ContainedLogger:
     """Return the logger of a module of rowlock, to be called with the module's ``__name__``."""
     return ContainedLogger(name)
+
+
+def get_audit_logger() -> ContainedLogger:
+    """Return the logger of what people do, ``rowlock.audit``: each of its lines is shown."""
+    return ContainedLogger("rowlock.audit", counts_repeats=False)
 
 
 def forget() -> None:

@@ -5,7 +5,12 @@ from __future__ import annotations
 from bug import Bug
 
 GATE = "tests/insight/test_pause_gate.py"
+ACT = "tests/insight/test_actions.py"
+PAUSES = "tests/insight/test_pauses.py"
 TABLES = "insight/tables.py"
+ACTIONS = "insight/actions.py"
+AUDIT = "insight/audit.py"
+PAUSING = "insight/pauses.py"
 
 INSIGHT_STEERING_BUGS = (
     Bug(
@@ -39,5 +44,85 @@ INSIGHT_STEERING_BUGS = (
         "paused.pipeline == literal(pipeline, String),",
         "",
         (f"{GATE}::test_another_pipeline_goes_on",),
+    ),
+    Bug(
+        "a live lease is released without force",
+        ACTIONS,
+        "Actions.release",
+        "only_ended=not force",
+        "only_ended=False",
+        (f"{ACT}::test_a_live_lease_needs_force",),
+    ),
+    Bug(
+        "a release leaves related rows to their expiry",
+        ACTIONS,
+        "Actions.release",
+        "if pipeline.name == seen.owner",
+        "if pipeline.name != seen.owner",
+        (f"{ACT}::test_what_its_holder_has_locked_for_it_is_freed",),
+    ),
+    Bug(
+        "refused actions leave no line in the audit",
+        AUDIT,
+        "audited",
+        '_tell(act, f"{_kind_of(error)}: {type(error).__name__}")',
+        "pass",
+        (f"{ACT}::test_a_live_lease_needs_force",),
+    ),
+    Bug(
+        "an action needs no reason",
+        AUDIT,
+        "audited",
+        "act.check()",
+        "pass",
+        (f"{ACT}::test_nobody_acts_for_no_reason",),
+    ),
+    Bug(
+        "a reason may forge a line of the audit",
+        AUDIT,
+        "_tell",
+        "name: shown(value)",
+        "name: str(value)",
+        (f"{ACT}::test_no_line_of_the_audit_can_be_forged",),
+    ),
+    Bug(
+        "lines of the audit are counted instead of shown",
+        "logs.py",
+        "get_audit_logger",
+        "counts_repeats=False",
+        "counts_repeats=True",
+        (f"{ACT}::test_each_action_is_told_however_many_there_are",),
+    ),
+    Bug(
+        "who acts hints nobody",
+        ACTIONS,
+        "_hint",
+        "hint_after_commit(session, leased.model)",
+        "pass",
+        (f"{ACT}::test_pipelines_are_hinted_behind_the_commit",),
+    ),
+    Bug(
+        "a pause is written that no claim asks for",
+        PAUSING,
+        "controls_of",
+        "if gates is not None and tables.pause_gate not in gates:",
+        "if False:",
+        (f"{PAUSES}::test_half_a_pause_is_refused",),
+    ),
+    Bug(
+        "a pause is written that has ended",
+        PAUSING,
+        "write_pause",
+        "if ends is not None and ends <= now:",
+        "if False:",
+        (f"{PAUSES}::test_a_pause_that_has_ended_is_refused",),
+    ),
+    Bug(
+        "a row that is not parked loses its count of attempts",
+        ACTIONS,
+        "Actions.unpark",
+        "if row[0]:",
+        "if True:",
+        (f"{ACT}::test_a_row_is_parked_put_back_and_made_due",),
     ),
 )

@@ -61,7 +61,7 @@ STEERING_BUGS = (
     Bug(
         "a row that is parked twice forgets since when",
         "services/due.py",
-        "park",
+        "parked_values",
         "func.coalesce(parked_at, database_now())",
         "database_now()",
         (f"{PARK}::test_a_second_reason_takes_the_place_of_the_first",),

@@ -33,7 +33,7 @@ async def make_due(session: AsyncSession, row: object) -> None:
         PipelineError: the row was deleted meanwhile.
     """
     leased = _scheduled(row)
-    await _write(session, leased, row, values={leased.column("due_at"): database_now()})
+    await _write(session, leased, row, values=due_now_values(leased))
 
 
 async def park(session: AsyncSession, row: object, reason: str) -> None:
@@ -51,13 +51,7 @@ async def park(session: AsyncSession, row: object, reason: str) -> None:
     leased = _scheduled(row)
     if not isinstance(reason, str) or not reason.strip():
         raise PipelineError(f"say in `reason` why the row is parked, not {reason!r:.100}")
-    parked_at = leased.column("parked_at")
-    length = getattr(leased.column("last_error").type, "length", None) or ERROR_TEXT_CHARS_MAX
-    values = {
-        parked_at: func.coalesce(parked_at, database_now()),
-        leased.column("last_error"): shorten(reason, chars_max=min(length, ERROR_TEXT_CHARS_MAX)),
-    }
-    await _write(session, leased, row, values=values)
+    await _write(session, leased, row, values=parked_values(leased, reason))
 
 
 async def unpark(
@@ -90,7 +84,7 @@ async def unpark(
     if where is not None:
         raise PipelineError("unpark takes `where` beside a model, such as Volume, not beside a row")
     leased = _scheduled(row)
-    await _write(session, leased, row, values=_unparked(leased))
+    await _write(session, leased, row, values=unparked_values(leased))
     return 1
 
 
@@ -103,7 +97,7 @@ async def _unpark_all(session: AsyncSession, model: type, where: object) -> int:
             f" '...', not {where!r:.100}"
         )
     await session.flush()
-    values = without_onupdate(leased, _unparked(leased))
+    values = without_onupdate(leased, unparked_values(leased))
     statement = (
         update(leased.model)
         .where(leased.attribute("parked_at").is_not(None), condition)
@@ -115,7 +109,24 @@ async def _unpark_all(session: AsyncSession, model: type, where: object) -> int:
     return len(result.all())
 
 
-def _unparked(leased: LeasedTable) -> ColumnValues:
+def due_now_values(leased: LeasedTable) -> ColumnValues:
+    """The row is due now."""
+    return {leased.column("due_at"): database_now()}
+
+
+def parked_values(leased: LeasedTable, reason: str) -> ColumnValues:
+    """The row is set aside for `reason`, since now unless it was set aside before."""
+    parked_at = leased.column("parked_at")
+    length = getattr(leased.column("last_error").type, "length", None) or ERROR_TEXT_CHARS_MAX
+    text = shorten(reason, chars_max=min(length, ERROR_TEXT_CHARS_MAX))
+    return {
+        parked_at: func.coalesce(parked_at, database_now()),
+        leased.column("last_error"): text,
+    }
+
+
+def unparked_values(leased: LeasedTable) -> ColumnValues:
+    """The row is in play again, due now and with a clean count of attempts."""
     return {
         leased.column("parked_at"): None,
         leased.column("attempts"): 0,
@@ -129,6 +140,16 @@ def _scheduled(row: object) -> LeasedTable:
 
 def _scheduled_model(model: type) -> LeasedTable:
     leased = LeasedTable.of(model)
+    check_schedule(leased)
+    return leased
+
+
+def check_schedule(leased: LeasedTable) -> None:
+    """Refuse a model whose rows have no time of their own.
+
+    Raises:
+        ModelError: it has no `ScheduleColumns`.
+    """
     if not leased.has_schedule:
         raise ModelError(
             f"{leased.name} has no ScheduleColumns, so its rows have no time of their own; mix"
@@ -136,7 +157,6 @@ def _scheduled_model(model: type) -> LeasedTable:
             model=leased.name,
             column="due_at",
         )
-    return leased
 
 
 async def _write(

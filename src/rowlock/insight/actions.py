@@ -1,0 +1,355 @@
+"""What a person does to rows and pipelines: release, park, unpark, make due, pause, resume.
+
+The one idea: each action is one short transaction that says by whom and why, and writes only where
+the row, or the lease, is as that person has seen it. A line of the audit log follows each
+(``audit.py``).
+
+Not here: how a lease is broken (``leases/release.py``), and what a service writes for itself
+(``services/due.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Final, TypeVar
+
+from sqlalchemy import Table, select
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionmaker
+
+from rowlock.action_errors import LeaseAlive, LeaseChanged, RowNotFound
+from rowlock.database.transaction import in_transaction
+from rowlock.hints.hinter import hint_after_commit, pipeline_hinter
+from rowlock.insight.audit import Act, audited
+from rowlock.insight.naming import mapped_model, pipeline_named, read_key
+from rowlock.insight.pauses import controls_of, delete_pause, is_there, no_table, write_pause
+from rowlock.insight.shown import iso, shown
+from rowlock.insight.tables import InsightTables
+from rowlock.leases.release import ShownLease, break_lease
+from rowlock.pipelines.host_code.seams import Gate
+from rowlock.pipelines.pipeline import Pipeline
+from rowlock.rows.assignments import ColumnValues, without_onupdate
+from rowlock.rows.database_time import (
+    database_instant,
+)
+from rowlock.rows.leased_table import LeasedTable
+from rowlock.services.due import check_schedule, due_now_values, parked_values, unparked_values
+from rowlock.services.request import write_past_lease
+
+T = TypeVar("T")
+
+SCHEMA: Final = "rowlock.action/1"
+ACTION_TIMEOUT: Final = timedelta(seconds=10)
+"""Longest time for an action."""
+
+
+@dataclass(frozen=True, slots=True)
+class ActionDone:
+    """What was done.
+
+    Attributes:
+        act: by whom, to what, and why.
+        outcome: what came of it, such as ``released``.
+        until: when a pause ends; None if it does not end by itself.
+    """
+
+    act: Act
+    outcome: str
+    until: datetime | None = None
+
+    def text(self) -> str:
+        """Return it in one line."""
+        ends = "" if self.until is None else f" until {iso(self.until)}"
+        return f"{shown(self.act.object)} {self.outcome}{ends}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as JSON has it."""
+        act = self.act
+        return {
+            "schema": SCHEMA,
+            "action": act.action,
+            "model": act.model or None,
+            "row_id": act.row_id or None,
+            "pipeline": act.pipeline or None,
+            "by": act.by,
+            "reason": act.reason,
+            "outcome": self.outcome,
+            "until": iso(self.until),
+        }
+
+
+class Actions:
+    """Acts on the rows and pipelines of a host.
+
+    Args:
+        session_factory: the host's.
+        pipelines: those of the app; none needs to run.
+        tables: the optional tables, where the host has them.
+        gates: of the manager; None if that is not known here.
+    """
+
+    def __init__(
+        self,
+        session_factory: async_sessionmaker[AsyncSession],
+        pipelines: Iterable[Pipeline[Any]],
+        *,
+        tables: InsightTables | None = None,
+        gates: Iterable[Gate] | None = None,
+    ) -> None:
+        self._session_factory = session_factory
+        self._pipelines = tuple(pipelines)
+        self._tables = tables
+        self._gates = None if gates is None else tuple(gates)
+
+    async def release(
+        self,
+        model: type[Any] | str,
+        id: object,  # noqa: A002
+        *,
+        seen: ShownLease,
+        by: str,
+        reason: str,
+        force: bool = False,
+    ) -> ActionDone:
+        """Free a row, and what its holder has locked for it, if its lease is as `seen`.
+
+        Args:
+            model: the mapped class, its name, or the name of its table.
+            id: the row's key; text is read by the type of the key.
+            seen: what was looked at: `Explanation.lease`.
+            by: who does it, in at most 100 characters.
+            reason: why, in at most 200 characters.
+            force: also if the lease has not ended. Its holder writes nothing more, but its code may
+                still be running.
+
+        Raises:
+            RowNotFound: there is no such row.
+            LeaseChanged: another holder has it by now, or nobody.
+            LeaseAlive: its lease has not ended, and nothing was forced.
+            AppError: no pipeline of the app knows such a model, or the text is no key of it.
+            PipelineError: `by` or `reason` says nothing, or too much.
+            TransactionTimeout: the database did not answer in time.
+        """
+        act = Act("release", by, reason, _name_of(model), str(id))
+        with audited(act):
+            leased, key = self._row(model, id)
+            related = [
+                lock.leased
+                for pipeline in self._pipelines
+                for lock in pipeline.declared_locks
+                if pipeline.name == seen.owner
+            ]
+
+            async def work(session: AsyncSession, connection: AsyncConnection) -> None:
+                if not await break_lease(
+                    session, leased, key, seen=seen, related=related, only_ended=not force
+                ):
+                    raise await _refusal(connection, leased, key, seen)
+                _hint(session, leased)
+
+            await self._transact(leased, work, purpose="release a row")
+        return ActionDone(act, "released")
+
+    async def park(
+        self,
+        model: type[Any] | str,
+        id: object,  # noqa: A002
+        *,
+        by: str,
+        reason: str,
+    ) -> ActionDone:
+        """Set a row aside, also one that is at work: its outcome is written, and it stays parked.
+
+        Args and errors are those of `release`, save those of leases.
+
+        Raises:
+            ModelError: the model has no `ScheduleColumns`.
+        """
+        act = Act("park", by, reason, _name_of(model), str(id))
+        with audited(act):
+            leased, key = self._scheduled_row(model, id)
+            values = parked_values(leased, f"parked by {by}: {reason}")
+            await self._write(leased, key, values, purpose="park a row")
+        return ActionDone(act, "parked")
+
+    async def unpark(
+        self,
+        model: type[Any] | str,
+        id: object,  # noqa: A002
+        *,
+        by: str,
+        reason: str,
+    ) -> ActionDone:
+        """Put a parked row back into play, due now and with a clean count of attempts; as `park`.
+
+        A row that is not parked is left as it is.
+        """
+        act = Act("unpark", by, reason, _name_of(model), str(id))
+        with audited(act):
+            leased, key = self._scheduled_row(model, id)
+
+            async def work(session: AsyncSession, connection: AsyncConnection) -> bool:
+                found = select(leased.column("parked_at").is_not(None)).where(leased.key == key)
+                if not (row := (await connection.execute(found)).first()):
+                    raise RowNotFound(model=leased.name, row_id=key)
+                if row[0]:
+                    await write_past_lease(
+                        session, leased, key, values=_kept(leased, unparked_values(leased))
+                    )
+                    _hint(session, leased)
+                return bool(row[0])
+
+            was_parked = await self._transact(leased, work, purpose="put a row back")
+        return ActionDone(act, "put back, due now" if was_parked else "was not parked")
+
+    async def make_due(
+        self,
+        model: type[Any] | str,
+        id: object,  # noqa: A002
+        *,
+        by: str,
+        reason: str,
+    ) -> ActionDone:
+        """Make a row due now; a parked one stays parked. Otherwise as `park`."""
+        act = Act("make_due", by, reason, _name_of(model), str(id))
+        with audited(act):
+            leased, key = self._scheduled_row(model, id)
+            await self._write(leased, key, due_now_values(leased), purpose="make a row due")
+        return ActionDone(act, "due now")
+
+    async def pause(
+        self, pipeline: str, *, by: str, reason: str, until: datetime | timedelta | None = None
+    ) -> ActionDone:
+        """Have a pipeline claim nothing, in any replica; what runs goes on.
+
+        A pause holds once it is committed, and a restart keeps it. A second one takes the place of
+        the first.
+
+        Args:
+            pipeline: its name.
+            by: who does it, in at most 100 characters.
+            reason: why, in at most 200 characters.
+            until: when it ends, or how long it lasts, by the database's clock; None: until
+                `resume`.
+
+        Raises:
+            NotPausable: the host has no table of pauses, or its manager no gate.
+            AppError: the app has no such pipeline.
+            PipelineError: `until` is not ahead; or as `release`.
+            TransactionTimeout: the database did not answer in time.
+        """
+        act = Act("pause", by, reason, pipeline=str(pipeline))
+        with audited(act):
+            found = pipeline_named(pipeline, self._pipelines)
+            controls = self._controls(found.name)
+
+            async def work(session: AsyncSession, connection: AsyncConnection) -> datetime | None:
+                return await write_pause(connection, controls, act, until=until)
+
+            ends = await self._on_controls(found, work, purpose="pause a pipeline")
+        return ActionDone(act, "paused", ends)
+
+    async def resume(self, pipeline: str, *, by: str, reason: str) -> ActionDone:
+        """End the pause of a pipeline, which claims again at once; errors as of `pause`."""
+        act = Act("resume", by, reason, pipeline=str(pipeline))
+        with audited(act):
+            found = pipeline_named(pipeline, self._pipelines)
+            controls = self._controls(found.name)
+
+            async def work(session: AsyncSession, connection: AsyncConnection) -> bool:
+                _hint(session, found.leased)
+                return await delete_pause(connection, controls, found.name)
+
+            was_paused = await self._on_controls(found, work, purpose="resume a pipeline")
+        return ActionDone(act, "resumed" if was_paused else "was not paused")
+
+    def _row(self, model: type[Any] | str, given: object) -> tuple[LeasedTable, Any]:
+        mapped = mapped_model(model, self._pipelines)
+        leased = next(
+            (one.leased for one in self._pipelines if one.model is mapped), None
+        ) or LeasedTable.of(mapped)
+        return leased, read_key(leased, given)
+
+    def _scheduled_row(self, model: type[Any] | str, given: object) -> tuple[LeasedTable, Any]:
+        leased, key = self._row(model, given)
+        check_schedule(leased)
+        return leased, key
+
+    async def _write(
+        self, leased: LeasedTable, key: object, values: ColumnValues, *, purpose: str
+    ) -> None:
+        async def work(session: AsyncSession, connection: AsyncConnection) -> None:
+            if not await write_past_lease(session, leased, key, values=_kept(leased, values)):
+                raise RowNotFound(model=leased.name, row_id=key)
+            _hint(session, leased)
+
+        await self._transact(leased, work, purpose=purpose)
+
+    async def _transact(
+        self,
+        leased: LeasedTable,
+        work: Callable[[AsyncSession, AsyncConnection], Awaitable[T]],
+        *,
+        purpose: str,
+    ) -> T:
+        return await in_transaction(
+            self._session_factory, leased, work, purpose=purpose, timeout=ACTION_TIMEOUT
+        )
+
+    def _controls(self, pipeline: str) -> Table:
+        return controls_of(pipeline, self._tables, self._gates)
+
+    async def _on_controls(
+        self,
+        pipeline: Pipeline[Any],
+        work: Callable[[AsyncSession, AsyncConnection], Awaitable[T]],
+        *,
+        purpose: str,
+    ) -> T:
+        try:
+            return await self._transact(pipeline.leased, work, purpose=purpose)
+        except DBAPIError as error:
+            if await self._has_controls(pipeline):
+                raise
+            raise no_table(pipeline.name) from error
+
+    async def _has_controls(self, pipeline: Pipeline[Any]) -> bool:
+        controls = self._controls(pipeline.name)
+
+        async def work(session: AsyncSession, connection: AsyncConnection) -> bool:
+            return await is_there(connection, controls)
+
+        return await self._transact(pipeline.leased, work, purpose=f"look for {controls.name}")
+
+
+async def _refusal(
+    connection: AsyncConnection, leased: LeasedTable, key: object, seen: ShownLease
+) -> RowNotFound | LeaseChanged | LeaseAlive:
+    """Return why a lease was not broken; joins the caller's transaction."""
+    owner, token, expires_at = map(leased.column, ("lock_owner", "lock_token", "lock_expires_at"))
+    statement = select(owner, token, expires_at, database_instant()).where(leased.key == key)
+    row = (await connection.execute(statement)).first()
+    if row is None:
+        return RowNotFound(model=leased.name, row_id=key)
+    owner, token, expires_at, now = row
+    shown_token = None if seen.token is None else leased.as_token(seen.token)
+    if (owner, token) != (seen.owner, shown_token) or expires_at is None:
+        return LeaseChanged(model=leased.name, row_id=key, owner=owner)
+    left_s = max(0.0, (expires_at - now).total_seconds())
+    return LeaseAlive(model=leased.name, row_id=key, owner=str(owner), seconds_left=left_s)
+
+
+def _hint(session: AsyncSession, leased: LeasedTable) -> None:
+    # Where nobody listens, as in a command line, a claim finds the row by polling.
+    if pipeline_hinter.reaches(leased.model):
+        hint_after_commit(session, leased.model)
+
+
+def _kept(leased: LeasedTable, values: ColumnValues) -> ColumnValues:
+    return without_onupdate(leased, values)
+
+
+def _name_of(model: object) -> str:
+    return model.__name__ if isinstance(model, type) else str(model)

@@ -1,0 +1,94 @@
+"""Finds what a person names: a model by its class, its name or its table's, a pipeline by its name,
+and a row by the text of its key.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Collection, Iterable
+from difflib import get_close_matches
+from typing import Any, Final
+
+from rowlock.errors import AppError
+from rowlock.insight.shown import shown
+from rowlock.pipelines.pipeline import Pipeline
+from rowlock.rows.leased_table import LeasedTable
+
+INTEGER_MAX: Final = 2**63 - 1
+"""Largest number that a key can be."""
+
+
+def mapped_model(given: type[Any] | str, pipelines: Collection[Pipeline[Any]]) -> type[Any]:
+    """Return the mapped class that is meant.
+
+    Raises:
+        AppError: no pipeline's registry has one of that name.
+    """
+    if isinstance(given, type):
+        return given
+    models = {
+        mapper.class_: mapper.local_table
+        for pipeline in pipelines
+        for mapper in pipeline.leased.mapper.registry.mappers
+    }
+    worked_on = {pipeline.model for pipeline in pipelines}
+    fitting = [
+        model
+        for model, table in models.items()
+        if given in {model.__name__, getattr(table, "name", None)}
+    ]
+    # Of several classes of one table that is meant on which a pipeline works.
+    fitting.sort(key=lambda model: (model not in worked_on, model.__name__ != given))
+    if fitting:
+        return fitting[0]
+    names = sorted(model.__name__ for model in worked_on)
+    raise AppError(f"no model of this app is named {shown(given)}{_instead(given, names)}")
+
+
+def pipeline_named(given: str, pipelines: Iterable[Pipeline[Any]]) -> Pipeline[Any]:
+    """Return the pipeline that is meant.
+
+    Raises:
+        AppError: there is none of that name.
+    """
+    by_name = {pipeline.name: pipeline for pipeline in pipelines}
+    if given in by_name:
+        return by_name[given]
+    instead = _instead(given, sorted(by_name))
+    raise AppError(f"no pipeline of this app is named {shown(given)}{instead}")
+
+
+def read_key(leased: LeasedTable, given: object) -> Any:
+    """Return the key that is meant: text is read by the type of the key.
+
+    Raises:
+        AppError: the text is no key of the table.
+    """
+    kind = _kind_of(leased)
+    try:
+        if isinstance(given, str) and kind in {int, uuid.UUID}:
+            given = kind(given)
+        is_possible = not (isinstance(given, int) and abs(given) > INTEGER_MAX)
+        is_possible = is_possible and not (isinstance(given, str) and "\x00" in given)
+    except ValueError:
+        is_possible = False
+    if not is_possible:
+        what = {int: "a whole number", uuid.UUID: "a UUID"}.get(kind, "text")
+        raise AppError(
+            f"{shown(given)} is no key of {leased.name}: its {leased.key.name} is {what}"
+        )
+    return given
+
+
+def _kind_of(leased: LeasedTable) -> Any:
+    try:
+        return leased.key.type.python_type
+    except NotImplementedError:
+        return None
+
+
+def _instead(given: str, names: list[str]) -> str:
+    nearest = get_close_matches(given, names, n=1)
+    if nearest:
+        return f"; {nearest[0]} may be meant"
+    return f"; there are {', '.join(names)}" if names else "; it has no pipelines"

@@ -1,0 +1,108 @@
+"""Writes pauses and ends them; every claim asks for them by the gate (``tables.py``).
+
+A pause that only some replicas respect is none: where the table is missing, or the manager does not
+ask for it, nothing is written, and the error says what to add.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+
+from sqlalchemy import Connection, Table, delete, inspect, select
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from rowlock.action_errors import NotPausable
+from rowlock.database.bulk_dialect import BULK
+from rowlock.errors import PipelineError
+from rowlock.insight.audit import Act
+from rowlock.insight.migrations import CONTROLS
+from rowlock.insight.shown import iso
+from rowlock.insight.tables import InsightTables
+from rowlock.pipelines.host_code.seams import Gate
+from rowlock.rows.database_time import database_now, database_time_after
+
+
+def controls_of(pipeline: str, tables: InsightTables | None, gates: Sequence[Gate] | None) -> Table:
+    """Return the table of pauses.
+
+    Args:
+        pipeline: that is to be paused.
+        tables: the optional tables of the host.
+        gates: of its manager; None if that is not known here.
+
+    Raises:
+        NotPausable: there is no such table, or the claims do not ask for it.
+    """
+    if tables is None or tables.controls is None:
+        raise NotPausable(
+            f"{pipeline} cannot be paused: the host lends no table of pauses; add tables ="
+            " insight_tables(Base.metadata), its migration, and PipelineManager(...,"
+            " gates=[tables.pause_gate])",
+            pipeline=pipeline,
+        )
+    if gates is not None and tables.pause_gate not in gates:
+        raise NotPausable(
+            f"{pipeline} cannot be paused: its claims do not ask for pauses; add"
+            " PipelineManager(..., gates=[tables.pause_gate])",
+            pipeline=pipeline,
+        )
+    return tables.controls
+
+
+def no_table(pipeline: str) -> NotPausable:
+    """Return why a pipeline cannot be paused whose database lacks the table."""
+    return NotPausable(
+        f"{pipeline} cannot be paused: there is no table {CONTROLS} in the database; run the"
+        " migration that add_insight_tables, or autogenerate, has written",
+        pipeline=pipeline,
+    )
+
+
+async def is_there(connection: AsyncConnection, table: Table) -> bool:
+    """Return whether the database has `table`; joins the caller's transaction."""
+
+    def look(connection: Connection) -> bool:
+        return inspect(connection).has_table(table.name, schema=table.schema)
+
+    return await connection.run_sync(look)
+
+
+async def write_pause(
+    connection: AsyncConnection, controls: Table, act: Act, *, until: datetime | timedelta | None
+) -> datetime | None:
+    """Pause a pipeline, or pause it otherwise, and return when that ends; joins the caller's
+    transaction.
+
+    Raises:
+        PipelineError: it would end at once.
+    """
+    lasts = database_time_after(until) if isinstance(until, timedelta) else database_now()
+    now, then = (await connection.execute(select(database_now(), lasts))).one()
+    ends: datetime | None = then if isinstance(until, timedelta) else until
+    if ends is not None and ends <= now:
+        raise PipelineError(f"a pause ends in the future; by the database's clock it is {iso(now)}")
+    row = {
+        "pipeline": act.pipeline,
+        "paused_at": now,
+        "paused_by": act.by,
+        "reason": act.reason,
+        "until": ends,
+    }
+    bulk = BULK.of(connection)
+    inserted = bulk.insert(controls, tuple(row))
+    statement = inserted.on_conflict_do_update(
+        index_elements=[controls.c.pipeline],
+        set_={name: inserted.excluded[name] for name in row if name != "pipeline"},
+    )
+    parameters = bulk.insert_parameters(tuple(row), [tuple(row.values())])
+    await connection.execute(statement, parameters)
+    return ends
+
+
+async def delete_pause(connection: AsyncConnection, controls: Table, pipeline: str) -> bool:
+    """End the pause of a pipeline, and return whether there was one; joins the caller's
+    transaction.
+    """
+    statement = delete(controls).where(controls.c.pipeline == pipeline)
+    return (await connection.execute(statement)).rowcount > 0

@@ -1,0 +1,92 @@
+"""Values of rows as people read them: no control character reaches a terminal or a page, nothing is
+longer than a line, and times are words.
+
+The one idea: what stands in a row was written by somebody else. An escape sequence in an error
+would move the cursor, a newline would forge a line of a log, and a bidirectional override would
+turn a text around; so each of them is shown as what it is.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from datetime import UTC, datetime
+from typing import Final
+
+CHARS_MAX: Final = 200
+"""Most characters of one value."""
+_HIDDEN_KINDS: Final = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
+"""Unicode categories of what moves, hides or turns around: controls, formats, surrogates, private
+and unassigned ones, separators of lines.
+"""
+_FORMS: Final = ((2, "x"), (4, "u"), (8, "U"))
+"""Of an escaped character: how many hexadecimal digits, behind which letter."""
+TEENS: Final = range(11, 14)
+"""They end in ``th``, whatever their last digit."""
+_MINUTE_S, _HOUR_S, _DAY_S = 60, 3600, 86400
+
+
+def shown(value: object, chars_max: int = CHARS_MAX) -> str:
+    """Return `value` as one line of visible characters, `chars_max` of them at most."""
+    # Cut first: what is to be escaped may be a megabyte.
+    text = str(value)[: chars_max + 1]
+    text = "".join(_visible(character) for character in text)
+    return text if len(text) <= chars_max else text[: chars_max - 1] + "…"
+
+
+def _visible(character: str) -> str:
+    if character.isascii() and character.isprintable():
+        return character
+    if unicodedata.category(character) not in _HIDDEN_KINDS:
+        return character
+    digits = f"{ord(character):x}"
+    width, letter = next(form for form in _FORMS if len(digits) <= form[0])
+    return f"\\{letter}{digits.rjust(width, '0')}"
+
+
+def duration(seconds: float) -> str:
+    """Return a duration in one unit: seconds below two minutes, minutes below two hours, hours
+    below two days; ``now`` below one second.
+    """
+    if seconds < 1:
+        return "now"
+    if seconds < 2 * _MINUTE_S:
+        return f"{int(seconds)} s"
+    if seconds < 2 * _HOUR_S:
+        return f"{int(seconds // _MINUTE_S)} min"
+    if seconds < 2 * _DAY_S:
+        return f"{int(seconds // _HOUR_S)} h"
+    return f"{int(seconds // _DAY_S):,} d"
+
+
+def ago(seconds: float) -> str:
+    """Return how long ago something was, such as ``14 s ago``."""
+    return "now" if seconds < 1 else f"{duration(seconds)} ago"
+
+
+def ahead(seconds: float) -> str:
+    """Return when something will be, such as ``in 14 s``."""
+    return "now" if seconds < 1 else f"in {duration(seconds)}"
+
+
+def lasting(seconds: float) -> str:
+    """Return for how long something has been, such as ``for 14 s``."""
+    return "now" if seconds < 1 else f"for {duration(seconds)}"
+
+
+def clock_time(time: datetime, *, now: datetime) -> str:
+    """Return a time of the day in UTC, with its date if that is not the one of `now`."""
+    utc = time.astimezone(UTC)
+    if utc.date() == now.astimezone(UTC).date():
+        return f"{utc:%H:%M:%S}"
+    return f"{utc:%Y-%m-%d %H:%M:%S}"
+
+
+def ordinal(number: int) -> str:
+    """Return a place, such as ``118th``."""
+    endings = {} if number % 100 in TEENS else {1: "st", 2: "nd", 3: "rd"}
+    return f"{number:,}{endings.get(number % 10, 'th')}"
+
+
+def iso(time: datetime | None) -> str | None:
+    """Return a time as JSON has it: ISO 8601 in UTC, ending in ``Z``."""
+    return None if time is None else time.astimezone(UTC).isoformat().replace("+00:00", "Z")

@@ -1,0 +1,160 @@
+"""A pause: committed, for all replicas, with a name and a reason, and refused where it would not
+hold.
+"""
+
+from __future__ import annotations
+
+import logging
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import MetaData, select
+
+from rowlock import PipelineError, pipeline_hinter
+from rowlock.action_errors import NotPausable
+from rowlock.errors import AppError
+from rowlock.insight import InsightTables, insight_tables
+from rowlock.insight.actions import Actions
+from rowlock.pipelines.host_code.seams import Seams
+from rowlock.testing import TemporaryDatabase, stepping
+
+from ..host import Run, RunPipeline
+from ..pipelines.scenes import add
+from .test_actions import AUDIT, BY, told
+
+TABLES = insight_tables(MetaData())
+
+
+def actions_on(database: TemporaryDatabase, **given: Any) -> Actions:
+    """Return the actions of an app that has the tables."""
+    return Actions(database.session_factory, [RunPipeline()], **{"tables": TABLES, **given})
+
+
+async def add_run(database: TemporaryDatabase) -> None:
+    """Make the tables, and a row."""
+    assert TABLES.controls is not None
+    await database.create_tables(TABLES.controls.metadata)
+    await add(database, Run(id=1))
+
+
+async def pauses(database: TemporaryDatabase) -> list[Any]:
+    """Return the rows of the table."""
+    assert TABLES.controls is not None
+    async with database.engine.connect() as connection:
+        return [tuple(row) for row in await connection.execute(select(TABLES.controls))]
+
+
+async def test_a_pause_holds_until_it_is_ended(
+    database_with_clock: TemporaryDatabase, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Rows would be claimed although a person has stopped their pipeline, or never again."""
+    database = database_with_clock
+    assert database.clock is not None
+    caplog.set_level(logging.INFO, AUDIT)
+    await add_run(database)
+    actions = actions_on(database)
+    async with stepping(database.session_factory, RunPipeline()) as steps:
+        steps.run.context.seams = Seams(gates=(TABLES.pause_gate,))
+        done = await actions.pause("RunPipeline", **BY)
+        assert (done.text(), done.until) == ("RunPipeline paused", None)
+        assert await pauses(database) == [
+            ("RunPipeline", database.clock.now, "alice", "provider down", None)
+        ]
+        assert await steps.fetch_once() == []
+        assert (await actions.resume("RunPipeline", **BY)).outcome == "resumed"
+        assert len(await steps.fetch_once()) == 1
+    assert (await actions.resume("RunPipeline", **BY)).outcome == "was not paused"
+    assert [(action, result) for _, action, result in told(caplog)] == [
+        ("pause", "done"),
+        ("resume", "done"),
+        ("resume", "done"),
+    ]
+
+
+@pytest.mark.parametrize("kind", ["duration", "time"])
+async def test_a_pause_ends_by_itself(database_with_clock: TemporaryDatabase, kind: str) -> None:
+    """A pause for two hours would last for ever, or two hours by a clock that is wrong."""
+    database = database_with_clock
+    assert database.clock is not None
+    await add_run(database)
+    lasts = timedelta(hours=2)
+    until: Any = lasts if kind == "duration" else database.clock.now + lasts
+    done = await actions_on(database).pause("RunPipeline", until=until, **BY)
+    assert done.until == database.clock.now + lasts
+    assert done.text().endswith("Z")
+    async with stepping(database.session_factory, RunPipeline()) as steps:
+        steps.run.context.seams = Seams(gates=(TABLES.pause_gate,))
+        assert await steps.fetch_once() == []
+        database.clock.advance(2 * 3600)
+        assert len(await steps.fetch_once()) == 1
+
+
+async def test_a_second_pause_takes_the_place_of_the_first(
+    database_with_clock: TemporaryDatabase,
+) -> None:
+    """A pause could not be made longer, or the page would name who began it."""
+    database = database_with_clock
+    await add_run(database)
+    actions = actions_on(database)
+    await actions.pause("RunPipeline", until=timedelta(minutes=1), **BY)
+    await actions.pause("RunPipeline", by="bob", reason="still down")
+    [(_, _, by, reason, until)] = await pauses(database)
+    assert (by, reason, until) == ("bob", "still down", None)
+
+
+@pytest.mark.parametrize(
+    "until", [timedelta(0), timedelta(seconds=-1), datetime(2000, 1, 1, tzinfo=UTC)]
+)
+async def test_a_pause_that_has_ended_is_refused(
+    database: TemporaryDatabase, until: datetime | timedelta
+) -> None:
+    """A person would believe that the pipeline is paused."""
+    await add_run(database)
+    with pytest.raises(PipelineError, match="ends in the future"):
+        await actions_on(database).pause("RunPipeline", until=until, **BY)
+    assert await pauses(database) == []
+
+
+async def test_half_a_pause_is_refused(
+    database: TemporaryDatabase, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A person would believe that a pipeline is paused whose claims do not ask."""
+    caplog.set_level(logging.INFO, AUDIT)
+    await add(database, Run(id=1))
+    for given, match in (
+        ({"tables": None}, r"insight_tables\(Base\.metadata\)"),
+        ({"tables": InsightTables(None, None)}, r"insight_tables\(Base\.metadata\)"),
+        ({"gates": []}, r"gates=\[tables\.pause_gate\]"),
+        ({"gates": [TABLES.pause_gate]}, "run the migration"),
+    ):
+        with pytest.raises(NotPausable, match=match):
+            await actions_on(database, **given).pause("RunPipeline", **BY)
+    assert {result for _, _, result in told(caplog)} == {"refused: NotPausable"}
+    with pytest.raises(NotPausable, match="run the migration"):
+        await actions_on(database).resume("RunPipeline", **BY)
+
+
+async def test_a_pipeline_that_is_not_there_is_told(database: TemporaryDatabase) -> None:
+    """A typing error would be a pause of nothing."""
+    await add_run(database)
+    with pytest.raises(AppError, match="RunPipeline may be meant"):
+        await actions_on(database).pause("RunPipelin", **BY)
+    assert await pauses(database) == []
+
+
+async def test_who_resumes_hints(database: TemporaryDatabase) -> None:
+    """Rows that have waited for hours would wait for the next poll."""
+    await add_run(database)
+    hints: list[str] = []
+
+    def wake() -> None:
+        hints.append("Run")
+
+    await actions_on(database).pause("RunPipeline", **BY)
+    pipeline_hinter.attach("Run", wake)
+    try:
+        await actions_on(database).resume("RunPipeline", **BY)
+    finally:
+        pipeline_hinter.detach("Run", wake)
+    assert hints == ["Run"]
