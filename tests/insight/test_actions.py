@@ -6,21 +6,29 @@ import logging
 import uuid
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 import pytest
 
 from rowlock import Apply, Outcome, PipelineError, PipelineItem, pipeline_hinter
-from rowlock.action_errors import LeaseAlive, LeaseChanged, RowNotFound
 from rowlock.errors import AppError, ModelError
-from rowlock.insight.actions import Actions
+from rowlock.insight.steering.action_errors import LeaseAlive, LeaseChanged, RowNotFound
+from rowlock.insight.steering.actions import Actions
 from rowlock.testing import TemporaryDatabase, stepping
 
 from ..host import Attachment, Run, RunPipeline, Volume, VolumePipeline
 from ..pipelines.related_scenes import GatheringPipeline, add_volume, attachments_of
 from ..pipelines.scenes import add, change, is_free, read
 
-BY: dict[str, str] = {"by": "alice", "reason": "provider down"}
+
+class Said(TypedDict):
+    """By whom, and why."""
+
+    by: str
+    reason: str
+
+
+BY: Said = {"by": "alice", "reason": "provider down"}
 AUDIT = "rowlock.audit"
 
 

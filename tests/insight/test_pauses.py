@@ -12,10 +12,10 @@ import pytest
 from sqlalchemy import MetaData, select
 
 from rowlock import PipelineError, pipeline_hinter
-from rowlock.action_errors import NotPausable
 from rowlock.errors import AppError
 from rowlock.insight import InsightTables, insight_tables
-from rowlock.insight.actions import Actions
+from rowlock.insight.steering.action_errors import NotPausable
+from rowlock.insight.steering.actions import Actions
 from rowlock.pipelines.host_code.seams import Seams
 from rowlock.testing import TemporaryDatabase, stepping
 

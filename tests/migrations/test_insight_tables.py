@@ -26,7 +26,7 @@ CHOICES: Any = pytest.mark.parametrize(
 
 @CHOICES
 async def test_a_migration_makes_what_the_metadata_says(
-    database: TemporaryDatabase, with_op: WithOp, chosen: dict[str, bool]
+    database: TemporaryDatabase, with_op: WithOp, chosen: Any
 ) -> None:
     """The next migration would change the tables again."""
     metadata = MetaData()
@@ -41,9 +41,7 @@ async def test_a_migration_makes_what_the_metadata_says(
 
 
 @CHOICES
-async def test_the_way_back(
-    database: TemporaryDatabase, with_op: WithOp, chosen: dict[str, bool]
-) -> None:
+async def test_the_way_back(database: TemporaryDatabase, with_op: WithOp, chosen: Any) -> None:
     """A table would stay behind."""
     before = await picture(database)
     await with_op(lambda op: add_insight_tables(op, **chosen))

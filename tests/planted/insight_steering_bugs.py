@@ -8,9 +8,9 @@ GATE = "tests/insight/test_pause_gate.py"
 ACT = "tests/insight/test_actions.py"
 PAUSES = "tests/insight/test_pauses.py"
 TABLES = "insight/tables.py"
-ACTIONS = "insight/actions.py"
-AUDIT = "insight/audit.py"
-PAUSING = "insight/pauses.py"
+ACTIONS = "insight/steering/actions.py"
+AUDIT = "insight/steering/audit.py"
+PAUSING = "insight/steering/pauses.py"
 
 INSIGHT_STEERING_BUGS = (
     Bug(

@@ -19,7 +19,6 @@ from .test_law_4_guests import WINDOWS
 DOORS = ("rowlock", "rowlock.dispatch", "rowlock.testing")
 PUBLIC_MODULES = (
     "rowlock",
-    "rowlock.action_errors",
     "rowlock.errors",
     "rowlock.events",
     "rowlock.stream_errors",

@@ -7,7 +7,25 @@ to be processed.
 
 from __future__ import annotations
 
+from rowlock.insight.steering.action_errors import (
+    LeaseAlive,
+    LeaseChanged,
+    NotPausable,
+    RowNotFound,
+)
+from rowlock.insight.steering.actions import ActionDone, Actions
 from rowlock.insight.tables import InsightTables, insight_tables
 from rowlock.rows.lock_tokens import mark_of, replica_mark
 
-__all__ = ["InsightTables", "insight_tables", "mark_of", "replica_mark"]
+__all__ = [
+    "ActionDone",
+    "Actions",
+    "InsightTables",
+    "LeaseAlive",
+    "LeaseChanged",
+    "NotPausable",
+    "RowNotFound",
+    "insight_tables",
+    "mark_of",
+    "replica_mark",
+]

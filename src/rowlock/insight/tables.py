@@ -5,7 +5,7 @@ The one idea: a pause is committed, not sent. Each claim asks the table in the s
 which it looks for rows, so no replica can miss a pause, and a restart keeps it.
 
 Not here: the columns, and the steps of migrations (``migrations.py``); who writes the rows
-(``actions.py``, ``observer.py``).
+(``steering/``).
 """
 
 from __future__ import annotations

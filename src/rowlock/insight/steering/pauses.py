@@ -12,12 +12,12 @@ from datetime import datetime, timedelta
 from sqlalchemy import Connection, Table, delete, inspect, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from rowlock.action_errors import NotPausable
 from rowlock.database.bulk_dialect import BULK
 from rowlock.errors import PipelineError
-from rowlock.insight.audit import Act
 from rowlock.insight.migrations import CONTROLS
 from rowlock.insight.shown import iso
+from rowlock.insight.steering.action_errors import NotPausable
+from rowlock.insight.steering.audit import Act
 from rowlock.insight.tables import InsightTables
 from rowlock.pipelines.host_code.seams import Gate
 from rowlock.rows.database_time import database_now, database_time_after

@@ -19,13 +19,19 @@ from sqlalchemy import Table, select
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionmaker
 
-from rowlock.action_errors import LeaseAlive, LeaseChanged, RowNotFound
 from rowlock.database.transaction import in_transaction
 from rowlock.hints.hinter import hint_after_commit, pipeline_hinter
-from rowlock.insight.audit import Act, audited
 from rowlock.insight.naming import mapped_model, pipeline_named, read_key
-from rowlock.insight.pauses import controls_of, delete_pause, is_there, no_table, write_pause
 from rowlock.insight.shown import iso, shown
+from rowlock.insight.steering.action_errors import LeaseAlive, LeaseChanged, RowNotFound
+from rowlock.insight.steering.audit import Act, audited
+from rowlock.insight.steering.pauses import (
+    controls_of,
+    delete_pause,
+    is_there,
+    no_table,
+    write_pause,
+)
 from rowlock.insight.tables import InsightTables
 from rowlock.leases.release import ShownLease, break_lease
 from rowlock.pipelines.host_code.seams import Gate
@@ -118,7 +124,7 @@ class Actions:
         Args:
             model: the mapped class, its name, or the name of its table.
             id: the row's key; text is read by the type of the key.
-            seen: what was looked at: `Explanation.lease`.
+            seen: the lease as it was looked at.
             by: who does it, in at most 100 characters.
             reason: why, in at most 200 characters.
             force: also if the lease has not ended. Its holder writes nothing more, but its code may
@@ -146,7 +152,7 @@ class Actions:
                 if not await break_lease(
                     session, leased, key, seen=seen, related=related, only_ended=not force
                 ):
-                    raise await _refusal(connection, leased, key, seen)
+                    raise await _refusal(connection, leased, key, seen=seen)
                 _hint(session, leased)
 
             await self._transact(leased, work, purpose="release a row")
@@ -325,7 +331,7 @@ class Actions:
 
 
 async def _refusal(
-    connection: AsyncConnection, leased: LeasedTable, key: object, seen: ShownLease
+    connection: AsyncConnection, leased: LeasedTable, key: object, *, seen: ShownLease
 ) -> RowNotFound | LeaseChanged | LeaseAlive:
     """Return why a lease was not broken; joins the caller's transaction."""
     owner, token, expires_at = map(leased.column, ("lock_owner", "lock_token", "lock_expires_at"))
