@@ -12,7 +12,34 @@ ACTIONS = "insight/steering/actions.py"
 AUDIT = "insight/steering/audit.py"
 PAUSING = "insight/steering/pauses.py"
 
+STEERED = "tests/simulation/test_simulation.py::test_steered"
+
 INSIGHT_STEERING_BUGS = (
+    Bug(
+        "a claim is begun behind a pause",
+        "rows/eligibility.py",
+        "EligibleParts.whole",
+        "*self.gates",
+        "",
+        (f"{STEERED}[1]",),
+    ),
+    Bug(
+        "a claim that resumes does not ask for pauses",
+        "pipelines/fetching/claim_builder.py",
+        "ClaimBuilder.next",
+        "limit=limit, related",
+        "limit=limit, eligible=self._last[1].eligible if after is None else"
+        ' __import__("sqlalchemy").and_(*self._last[1].eligible.clauses[:-1]), related',
+        ("tests/pipelines/test_gates.py::test_a_claim_that_resumes_asks_the_gates",),
+    ),
+    Bug(
+        "a pause that is committed is not seen by a pipeline that runs",
+        TABLES,
+        "InsightTables.pause_gate",
+        "not_(self.is_paused(pipeline))",
+        "not_(self.is_paused(pipeline + '_'))",
+        (f"{STEERED}[1]",),
+    ),
     Bug(
         "a pause ends by the clock of the process",
         TABLES,

@@ -3,6 +3,7 @@ happened in each.
 
 ``--of orders`` (whole managers, the bare protocol), ``--of family`` (whole managers that lock each
 other's rows, and services), ``--of crowd`` (many rows at once, far from the database), ``--of
+steered`` (orders whose pipelines are paused, and whose rows are released and parked), ``--of
 flows`` (streams, compared with one loop over their steps; a table at the end says what they have
 reached), ``--of steps`` (the schedules of single steps); each of these by default.
 """
@@ -26,10 +27,17 @@ from tests.simulation.crowd import Crowd
 from tests.simulation.family import Family
 from tests.simulation.orders import Orders
 from tests.simulation.play import play
+from tests.simulation.steered import Steered
 from tests.simulation.streams.flows import Flows
 from tests.simulation.streams.reached import counted, never_reached, table
 
-SCENARIOS: Final = {"orders": Orders, "family": Family, "crowd": Crowd, "flows": Flows}
+SCENARIOS: Final = {
+    "orders": Orders,
+    "family": Family,
+    "crowd": Crowd,
+    "steered": Steered,
+    "flows": Flows,
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

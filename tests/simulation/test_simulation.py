@@ -16,15 +16,17 @@ from rowlock.testing import Simulation
 from .crowd import Crowd
 from .family import Family
 from .orders import Orders
+from .steered import Steered
 
 SEEDS = int(os.environ.get("ROWLOCK_SIMULATION_SEEDS", "200"))
 OF_FAMILY = SEEDS // 3
 OF_CROWD = SEEDS // 20
+OF_STEERED = SEEDS // 5
 PER_TEST = 20
 COMMAND = "python tests/simulation --of {} --seed {{seed}} --seeds 1 --story"
 
 
-def broken(scenario: type[Orders | Family | Crowd], first: int, last: int) -> list[str]:
+def broken(scenario: type[Orders | Family | Crowd | Steered], first: int, last: int) -> list[str]:
     """Return what failed, readable, with the command that replays it."""
     command = COMMAND.format(scenario.__name__.lower())
     with Simulation(scenario, replay=command) as simulation:
@@ -50,6 +52,15 @@ def test_family(first: int) -> None:
     what a service did.
     """
     failures = broken(Family, first, min(first + PER_TEST - 1, OF_FAMILY))
+    assert not failures, "\n\n".join(failures)
+
+
+@pytest.mark.parametrize("first", range(1, OF_STEERED + 1, PER_TEST))
+def test_steered(first: int) -> None:
+    """Some fault at some moment would let a paused pipeline claim, or a row that a person has
+    released or parked be lost or done twice.
+    """
+    failures = broken(Steered, first, min(first + PER_TEST - 1, OF_STEERED))
     assert not failures, "\n\n".join(failures)
 
 

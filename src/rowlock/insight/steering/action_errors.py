@@ -22,7 +22,7 @@ class LeaseChanged(Refusal):
         owner: who holds or keeps the row by now; None if nobody does.
     """
 
-    def __init__(self, *, model: str, row_id: object, owner: str | None) -> None:
+    def __init__(self, *, model: str, row_id: object, owner: str | None = None) -> None:
         now = "nobody has it" if owner is None else f"{owner} has it"
         super().__init__(f"the lease of {model} {row_id} is not the one that was shown: {now} now")
         self.model = model

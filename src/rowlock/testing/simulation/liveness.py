@@ -28,6 +28,7 @@ from sqlalchemy.orm import Session
 
 from rowlock import Pipeline
 from rowlock.backoff import JITTER
+from rowlock.pipelines.host_code.seams import Gate
 from rowlock.pipelines.lock_graph import LockGraph
 from rowlock.pipelines.settings import DURATION_MAX
 from rowlock.rows.eligibility import PRECEDENCE_TIMEOUTS_PER_WINDOW
@@ -75,6 +76,7 @@ class Liveness:
         since: datetime,
         rounds_max: int,
         round_trip: timedelta = timedelta(0),
+        gates: Sequence[Gate] = (),
     ) -> None:
         """Watch from `since` on; `changes` grows meanwhile, and tells how the rows stand. A
         statement takes a `round_trip`. Pipelines of one name are those of several replicas, each
@@ -92,6 +94,7 @@ class Liveness:
         )
         self._changes, self._since, self._rounds_max = changes, since, rounds_max
         self._quiet_since = since
+        self._gates = gates
         self._read = 0
         self._rows: dict[Place, _Row] = {}
 
@@ -116,7 +119,7 @@ class Liveness:
         self._follow()
         self._quiet_since = now if served else self._quiet_since
         for name, alike in self._pipelines.items():
-            claimable = set(_claimable(session, alike, now)) if name in hungry else set()
+            claimable = set(self._claimable(session, alike, now)) if name in hungry else set()
             yield from self._kept_waiting(name, claimable, now)
         for place in unsettled:
             if (row := self._rows.get(place)) is not None:
@@ -146,6 +149,24 @@ class Liveness:
         elif after.lock_token is None and after.lock_owner is not None and change.at >= self._since:
             # It stepped back for a related row, which is no round of work.
             row.rounds, row.resets = row.rounds - 1, row.resets + 1
+
+    def _claimable(
+        self, session: Session, alike: Sequence[Pipeline[Any]], now: datetime
+    ) -> Iterator[Place]:
+        pipeline = alike[0]
+        leased = pipeline.leased
+        owner, ends = leased.attribute("lock_owner"), leased.attribute("lock_expires_at")
+        condition = and_(
+            or_(*(one.ready() for one in alike)),
+            or_(
+                owner.is_(None), owner == pipeline.name, leased.attribute("lock_token").is_not(None)
+            ),
+            or_(ends.is_(None), ends <= now),
+            _is_due(leased, now, pipeline.settings.min_processing_interval),
+            *(gate(leased, pipeline.name) for gate in self._gates),
+        )
+        for key in session.scalars(select(leased.attribute(leased.key_name)).where(condition)):
+            yield place_of_row(leased.table.name, key)
 
     def _kept_waiting(
         self, name: str, claimable: Collection[Place], now: datetime
@@ -222,20 +243,6 @@ def _time_for_others(pipeline: Pipeline[Any], pipelines: Sequence[Pipeline[Any]]
     return (PRECEDENCE_TIMEOUTS_PER_WINDOW + 1) * precedence_timeout + (
         pipeline.settings.min_processing_interval if locking_pipelines else timedelta(0)
     )
-
-
-def _claimable(session: Session, alike: Sequence[Pipeline[Any]], now: datetime) -> Iterator[Place]:
-    pipeline = alike[0]
-    leased = pipeline.leased
-    owner, ends = leased.attribute("lock_owner"), leased.attribute("lock_expires_at")
-    condition = and_(
-        or_(*(one.ready() for one in alike)),
-        or_(owner.is_(None), owner == pipeline.name, leased.attribute("lock_token").is_not(None)),
-        or_(ends.is_(None), ends <= now),
-        _is_due(leased, now, pipeline.settings.min_processing_interval),
-    )
-    for key in session.scalars(select(leased.attribute(leased.key_name)).where(condition)):
-        yield place_of_row(leased.table.name, key)
 
 
 def _is_due(leased: LeasedTable, now: datetime, interval: timedelta) -> ColumnElement[bool]:

@@ -174,7 +174,7 @@ class Participants:
             pipelines = list(self._scenario.pipelines())
             for pipeline in pipelines:
                 self._watch(pipeline)
-            manager = PipelineManager(pooled.session_factory, pipelines)
+            manager = PipelineManager(pooled.session_factory, pipelines, gates=self._scenario.gates)
             # Before the manager's own: a wake that raises would keep those from being called.
             self.host.attach(pipelines)
             manager.start()

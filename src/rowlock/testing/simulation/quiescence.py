@@ -56,6 +56,7 @@ class Quiescence:
             since=engines.clock.now,
             rounds_max=scenario.rounds_max,
             round_trip=timedelta(seconds=round_trip_s),
+            gates=scenario.gates,
         )
 
     def left(self) -> list[tuple[Place, str]]:

@@ -29,6 +29,7 @@ from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 from sqlalchemy.orm import Session
 
 from rowlock import Pipeline, pipeline_hinter
+from rowlock.pipelines.host_code.seams import Gate
 from rowlock.testing.simulation.environment.engines import Engines, PooledEngine
 from rowlock.testing.simulation.environment.processes import Process, current_process
 from rowlock.testing.simulation.faults.fault_kinds import Fault
@@ -144,6 +145,7 @@ class Scenario:
         keeps_leases: mapped classes whose rows stay leased while all is well, as those of work
             without an end do. Such a row has settled once it is held, unless `unsettled` says
             otherwise.
+        gates: conditions of every claim, as `PipelineManager` takes them.
     """
 
     replicas_num: int = 2
@@ -156,6 +158,7 @@ class Scenario:
     models: Sequence[type] = ()
     schema: Sequence[str] = ()
     keeps_leases: Collection[type] = ()
+    gates: Sequence[Gate] = ()
 
     def __init__(self, world: World) -> None:
         """Begin a run."""
