@@ -25,7 +25,7 @@ TABLES: Final = insight_tables(Base.metadata, replicas=False)
 STEPS_MAX: Final = 6
 """Most acts of one person."""
 PIPELINES: Final = ("PayPipeline", "ShipPipeline")
-SAID: Final = {"by": "alice", "reason": "as drawn"}
+SAID: Final[Any] = {"by": "alice", "reason": "as drawn"}
 
 
 class Seen(NamedTuple):

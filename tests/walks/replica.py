@@ -27,6 +27,7 @@ from rowlock import (
     events,
     subscribe,
 )
+from rowlock.insight import insight_tables
 
 LOOKS_EVERY_S = 0.05
 WORK_S = 0.01
@@ -34,6 +35,9 @@ WORK_S = 0.01
 
 class Base(DeclarativeBase):
     """The tables of this host."""
+
+
+TABLES = insight_tables(Base.metadata, replicas=False)
 
 
 class Letter(LockColumns, Base):
@@ -105,7 +109,8 @@ async def main(url: str, mode: str, count: str) -> None:
     engine = create_async_engine(url)
     session_factory = async_sessionmaker(engine)
     subscribe(tell_event)
-    async with PipelineManager(session_factory, [LetterPipeline(held=mode == "held")]):
+    pipelines = [LetterPipeline(held=mode == "held")]
+    async with PipelineManager(session_factory, pipelines, gates=[TABLES.pause_gate]):
         tell(event="Ready")
         while await settled(session_factory) < int(count):  # noqa: ASYNC110 - other processes settle rows too
             await asyncio.sleep(LOOKS_EVERY_S)
