@@ -13,6 +13,7 @@ from dispatching import admission, flood
 from drain import drain
 from far_away import far_away
 from formulas import throughput, wait
+from gated import gated
 from graphs.table import GRAPHS
 from heartbeats import heartbeats
 from many import many_pipelines
@@ -96,6 +97,7 @@ MEASURES = (
         partial(in_flight, scheduled=True, hinted=True),
         rounds_max=3,
     ),
+    Measure("claim-gated", "claim with the gate of pauses, and paused", gated),
     Measure("replicas", "two replicas, 100 workers each", replicas),
     Measure("memory", "memory", memory, rounds_max=1),
     Measure(
