@@ -1,18 +1,16 @@
 """The command line: ``python -m rowlock COMMAND``, or ``rowlock COMMAND`` once installed.
 
-Each command is a module with `add_arguments` and `run`. Exit codes: 0 all is well, 1 it is not, 2
-wrong usage.
+Each command is a module with `add_arguments` and `run`, imported when it is asked for. Exit codes:
+0 all is well, 1 it is not, 2 wrong usage; more of them in ``cli/answering.py``.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
-from typing import Protocol
-
-from rowlock.cli import explain_error, run_file
-from rowlock.demo import command as demo
+from collections.abc import Collection, Sequence
+from importlib import import_module
+from typing import Protocol, cast
 
 
 class Command(Protocol):
@@ -27,11 +25,36 @@ class Command(Protocol):
         ...
 
 
-COMMANDS: dict[str, tuple[Command, str]] = {
-    "demo": (demo, "catalogue a folder with several replicas, one of them killed half-way"),
-    "errors": (explain_error, "say what an error means and what to change"),
-    "run": (run_file, "run a program in which await may stand at the top, such as a page's"),
+COMMANDS: dict[str, tuple[str, str]] = {
+    "demo": (
+        "rowlock.demo.command",
+        "catalogue a folder with several replicas, one of them killed half-way",
+    ),
+    "errors": ("rowlock.cli.explain_error", "say what an error means and what to change"),
+    "explain": ("rowlock.cli.explain", "say why a row waits, or who works on it"),
+    "run": (
+        "rowlock.cli.run_file",
+        "run a program in which await may stand at the top, such as a page's",
+    ),
 }
+"""The module of each command, and what it does in a line."""
+
+
+def command_parser(named: Collection[str] = tuple(COMMANDS)) -> argparse.ArgumentParser:
+    """Return the parser of all command lines; only commands that are `named` have arguments, and
+    only their modules are imported.
+    """
+    parser = argparse.ArgumentParser(
+        prog="rowlock", description="Background pipelines over your own SQLAlchemy rows."
+    )
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    for name, (module, summary) in COMMANDS.items():
+        subparser = commands.add_parser(name, help=summary)
+        if name in named:
+            command = cast("Command", import_module(module))
+            command.add_arguments(subparser)
+            subparser.set_defaults(run=command.run)
+    return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -40,15 +63,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     Raises:
         SystemExit: argparse has answered already, with code 0 for help and 2 for wrong usage.
     """
-    parser = argparse.ArgumentParser(
-        prog="rowlock", description="Background pipelines over your own SQLAlchemy rows."
-    )
-    commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    for name, (command, summary) in COMMANDS.items():
-        subparser = commands.add_parser(name, help=summary)
-        command.add_arguments(subparser)
-        subparser.set_defaults(run=command.run)
-    options = parser.parse_args(argv)
+    words = sys.argv[1:] if argv is None else argv
+    options = command_parser(words).parse_args(words)
     code: int = options.run(options)
     return code
 

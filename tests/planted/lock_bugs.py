@@ -169,7 +169,7 @@ LOCK_BUGS = (
     Bug(
         "the intent ends with the next claim",
         "rows/eligibility.py",
-        "is_awaited",
+        "is_awaiting",
         "is_reservation_token(token)",
         "token.is_(None)",
         (f"{INTENT}::test_the_intent_lasts_until_the_locks_are_had",),
@@ -177,7 +177,7 @@ LOCK_BUGS = (
     Bug(
         "a parent at work holds up its children",
         "rows/eligibility.py",
-        "is_awaited",
+        "is_awaiting",
         "is_reservation_token(token",
         "token.is_not(None",
         (f"{INTENT}::test_a_parent_at_work_that_did_not_wait_holds_up_nobody",),
@@ -185,7 +185,7 @@ LOCK_BUGS = (
     Bug(
         "a parked parent holds up its children",
         "rows/eligibility.py",
-        "is_awaited",
+        "is_awaiting",
         'main.attribute("parked_at").is_(None) if main.has_schedule else ',
         "",
         (f"{INTENT}::test_a_parked_parent_holds_up_nobody",),
@@ -193,7 +193,7 @@ LOCK_BUGS = (
     Bug(
         "a parent that is not ready holds up its children",
         "rows/eligibility.py",
-        "is_awaited",
+        "is_awaiting",
         "        locking.ready,\n",
         "",
         (f"{INTENT}::test_a_parent_that_is_no_longer_ready_holds_up_nobody",),
@@ -201,7 +201,7 @@ LOCK_BUGS = (
     Bug(
         "a parent holds up the children of others",
         "rows/eligibility.py",
-        "is_awaited",
+        "is_awaiting",
         " if locking.on is None else locking.on",
         "",
         (f"{INTENT}::test_children_of_a_parent_that_waits_are_left_alone",),
@@ -249,7 +249,7 @@ LOCK_BUGS = (
     Bug(
         "a parent at work again is respected for as long as one that waits",
         "rows/eligibility.py",
-        "is_awaited",
+        "is_awaiting",
         "precedence_timeout_at_work",
         "precedence_timeout",
         (f"{INTENT}::test_a_parent_at_work_again_is_respected_for_a_shorter_time",),

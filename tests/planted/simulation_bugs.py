@@ -159,7 +159,7 @@ SIMULATION_BUGS = (
     Bug(
         "children wait for ever for a parent that does not come",
         "rows/eligibility.py",
-        "is_awaited",
+        "is_awaiting",
         "and_(token.is_(None), stepped_back_at > database_time_after(-locking.precedence_timeout))",
         "token.is_(None)",
         (f"{STARVATION}::test_children_of_a_parent_that_will_not_come_go_on_at_once",),
@@ -175,7 +175,7 @@ SIMULATION_BUGS = (
     Bug(
         "children wait for a parent that wants nothing",
         "rows/eligibility.py",
-        "is_awaited",
+        "is_awaiting",
         "        locking.ready,\n",
         "",
         (f"{STARVATION}::test_children_of_a_parent_that_will_not_come_go_on_at_once",),
@@ -183,7 +183,7 @@ SIMULATION_BUGS = (
     Bug(
         "children wait for a parked parent",
         "rows/eligibility.py",
-        "is_awaited",
+        "is_awaiting",
         '        main.attribute("parked_at").is_(None) if main.has_schedule else true(),\n',
         "",
         (f"{STARVATION}::test_children_of_a_parent_that_will_not_come_go_on_at_once",),

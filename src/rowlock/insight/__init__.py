@@ -7,6 +7,10 @@ to be processed.
 
 from __future__ import annotations
 
+from rowlock.errors import AppError
+from rowlock.insight.explanation import Explanation, PipelineExplanation, SeenLease
+from rowlock.insight.insight import Insight, InsightLimits
+from rowlock.insight.lines import ExplanationLine
 from rowlock.insight.steering.action_errors import (
     LeaseAlive,
     LeaseChanged,
@@ -15,17 +19,7 @@ from rowlock.insight.steering.action_errors import (
 )
 from rowlock.insight.steering.actions import ActionDone, Actions
 from rowlock.insight.tables import InsightTables, insight_tables
+from rowlock.insight.verdicts import Verdict
 from rowlock.rows.lock_tokens import mark_of, replica_mark
 
-__all__ = [
-    "ActionDone",
-    "Actions",
-    "InsightTables",
-    "LeaseAlive",
-    "LeaseChanged",
-    "NotPausable",
-    "RowNotFound",
-    "insight_tables",
-    "mark_of",
-    "replica_mark",
-]
+__all__ = ['ActionDone', 'Actions', 'InsightTables', 'LeaseAlive', 'LeaseChanged', 'NotPausable', 'RowNotFound', 'insight_tables', 'mark_of', 'replica_mark', 'AppError', 'Explanation', 'ExplanationLine', 'Insight', 'InsightLimits', 'PipelineExplanation', 'SeenLease', 'Verdict']

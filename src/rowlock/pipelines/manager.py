@@ -106,6 +106,21 @@ class PipelineManager:
     def __repr__(self) -> str:
         return f"<PipelineManager of {', '.join(map(repr, self._pipelines.values())) or 'nothing'}>"
 
+    @property
+    def pipelines(self) -> tuple[Pipeline[Any], ...]:
+        """The pipelines that are registered so far."""
+        return tuple(self._pipelines.values())
+
+    @property
+    def session_factory(self) -> async_sessionmaker[AsyncSession]:
+        """The host's."""
+        return self._session_factory
+
+    @property
+    def gates(self) -> tuple[Gate, ...]:
+        """Conditions of every claim."""
+        return self._seams.gates
+
     def register(self, pipeline: Pipeline[Any]) -> None:
         """Add `pipeline`; if the manager runs, it is started at once.
 

@@ -163,18 +163,13 @@ def is_due(
     )
 
 
-def is_awaited(
-    leased: LeasedTable, locking: LockingPipeline, min_processing_interval: timedelta
-) -> ColumnElement[bool]:
-    """A main row of `locking` came back for locks that it could not get, and this row may be one of
-    those.
-
-    The reservation is written in the main row alone, so it ends with it: whatever becomes of that
-    row, no related row is left behind with a mark that nobody clears.
+def is_awaiting(locking: LockingPipeline) -> ColumnElement[bool]:
+    """A main row came back for locks that it could not get, and may want the related row, for a
+    SELECT of both models.
     """
     main = locking.leased
     token, stepped_back_at = main.attribute("lock_token"), main.attribute("last_processed_at")
-    awaits = and_(
+    return and_(
         main.attribute("lock_owner") == locking.owner,
         or_(
             and_(
@@ -191,6 +186,17 @@ def is_awaited(
         locking.ready,
         true() if locking.on is None else locking.on,
     )
+
+
+def is_awaited(
+    leased: LeasedTable, locking: LockingPipeline, min_processing_interval: timedelta
+) -> ColumnElement[bool]:
+    """A main row of `locking` came back for locks that it could not get, and this row may be one of
+    those.
+
+    The reservation is written in the main row alone, so it ends with it: whatever becomes of that
+    row, no related row is left behind with a mark that nobody clears.
+    """
     place = order_column(leased)
     waits_at_most = (
         locking.precedence_timeout
@@ -207,7 +213,10 @@ def is_awaited(
         (place.is_(None), window),
         else_=place < database_time_after(-waits_at_most),
     )
-    return and_(exists().select_from(main.model).where(awaits), not_(has_waited_long))
+    return and_(
+        exists().select_from(locking.leased.model).where(is_awaiting(locking)),
+        not_(has_waited_long),
+    )
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -22,6 +22,7 @@ POSTGRESQL = Dialect(
         "bulk": f"{_HERE}.bulk:PostgresqlBulk",
         "streams": "rowlock.streams.dialects.postgresql:PostgresqlStreams",
         "folds": "rowlock.streams.dialects.postgresql_folds:PostgresqlFolds",
+        "insight": "rowlock.insight.dialects.postgresql:PostgresqlInsight",
     },
     has_partial_indexes=True,
 )

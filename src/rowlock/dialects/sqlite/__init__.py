@@ -22,6 +22,7 @@ SQLITE = Dialect(
         "bulk": f"{_HERE}.bulk:SqliteBulk",
         "streams": "rowlock.streams.dialects.sqlite:SqliteStreams",
         "folds": "rowlock.streams.dialects.sqlite_folds:SqliteFolds",
+        "insight": "rowlock.insight.dialects.sqlite:SqliteInsight",
     },
     has_partial_indexes=True,
 )

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Generic
+from typing import Generic, Protocol
 
 from sqlalchemy import ColumnElement
 
@@ -19,12 +19,49 @@ from rowlock.database.binds import bind_of
 from rowlock.leases.claim_request import ClaimRequest, Position
 from rowlock.pipelines.context import PipelineContext
 from rowlock.pipelines.host_code.hooks import ready_condition
-from rowlock.rows.eligibility import LockingPipeline, eligible, oldest_first
+from rowlock.pipelines.settings import PipelineSettings
+from rowlock.rows.eligibility import (
+    EligibleParts,
+    LockingPipeline,
+    eligible_parts,
+    oldest_first,
+)
 from rowlock.rows.expressions.fingerprint import fingerprint_of, is_same
-from rowlock.rows.leased_table import ModelT
+from rowlock.rows.leased_table import LeasedTable, ModelT
 
 UNREADABLE_S = 60.0
 """How long claims do without rows after one that could not be read, in seconds."""
+
+
+class Claiming(Protocol):
+    """A pipeline, or what its actors share, seen from its claims."""
+
+    leased: LeasedTable
+    settings: PipelineSettings
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        ...
+
+
+def claim_parts(
+    pipeline: Claiming,
+    *,
+    ready: ColumnElement[bool],
+    locking_pipelines: Sequence[LockingPipeline],
+    gates: Sequence[ColumnElement[bool]],
+) -> EligibleParts:
+    """Return the condition of the pipeline's claims, part by part."""
+    return eligible_parts(
+        pipeline.leased,
+        ready=ready,
+        owner=pipeline.name,
+        min_processing_interval=pipeline.settings.min_processing_interval,
+        reset_interval=pipeline.settings.retry_delay,
+        locking_pipelines=locking_pipelines,
+        gates=gates,
+    )
 
 
 class ClaimBuilder(Generic[ModelT]):
@@ -91,18 +128,15 @@ class ClaimBuilder(Generic[ModelT]):
         self, ready: ColumnElement[bool], locking_pipelines: Sequence[LockingPipeline]
     ) -> ClaimRequest:
         context, settings = self.context, self.context.settings
-        condition = eligible(
-            context.leased,
+        parts = claim_parts(
+            context,
             ready=ready,
-            owner=context.name,
-            min_processing_interval=settings.min_processing_interval,
-            reset_interval=settings.retry_delay,
             locking_pipelines=locking_pipelines,
             gates=context.seams.conditions(context.leased, context.name),
         )
         return ClaimRequest(
             context.leased,
-            eligible=condition,
+            eligible=parts.whole,
             oldest_first=oldest_first(context.leased),
             owner=context.name,
             lock_timeout=settings.lock_timeout,

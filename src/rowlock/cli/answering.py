@@ -1,0 +1,140 @@
+"""What all commands about rows share: their options, their exit codes, and how an answer or an
+error is printed.
+
+The one idea: stdout has the answer and nothing else, as text or as one JSON document, so that it
+can be piped. The exit code says the rest.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+import traceback
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, Protocol
+
+from sqlalchemy.exc import SQLAlchemyError
+
+from rowlock.cli import paper
+from rowlock.database.faults import is_outage
+from rowlock.errors import ConfigurationError, RowlockError, TransactionTimeout, describe
+from rowlock.insight.apps import insight_of_app
+from rowlock.insight.insight import Insight
+from rowlock.insight.shown import shown
+
+WELL: Final = 0
+NEEDS_PERSON: Final = 1
+MISUSED: Final = 2
+NO_DATABASE: Final = 3
+NO_SUCH_ROW: Final = 4
+INTERRUPTED: Final = 130
+"""Exit codes."""
+ERROR_SCHEMA: Final = "rowlock.error/1"
+ANSWER_WITHIN_S: Final = 10.0
+"""An app that opens its database in its own way, and waits, is given up after this."""
+
+
+class CommandAnswer(Protocol):
+    """What a question gives."""
+
+    @property
+    def needs_person(self) -> bool:
+        """Whether a person has to do something."""
+        ...
+
+    def text(self, width: int = ...) -> str:
+        """Return it for a terminal."""
+        ...
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as JSON has it."""
+        ...
+
+
+Ask = Callable[[Insight], Awaitable[CommandAnswer]]
+
+
+def add_app_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options that every command about rows has."""
+    group = parser.add_argument_group("where, and how it is printed")
+    group.add_argument(
+        "--app",
+        metavar="MODULE:ATTRIBUTE",
+        help="where the pipelines are; else ROWLOCK_APP, or [tool.rowlock] app in pyproject.toml",
+    )
+    group.add_argument(
+        "--database", metavar="URL", help="another database than the app's; else ROWLOCK_DATABASE"
+    )
+    group.add_argument("--json", action="store_true", help="print one JSON document")
+    group.add_argument(
+        "--no-colour", "--no-color", action="store_true", help="print plain text on terminals, too"
+    )
+    group.add_argument(
+        "--traceback", action="store_true", help="print the traceback of an error, too"
+    )
+
+
+def answered(
+    options: argparse.Namespace,
+    ask: Ask,
+    *,
+    code_of: Callable[[Any], int] | None = None,
+) -> int:
+    """Ask, print the answer, and return the exit code.
+
+    Args:
+        options: what `add_app_arguments` has added, and what is asked.
+        ask: called with the questions of the app.
+        code_of: gives the exit code of an answer; by default whether a person is needed.
+    """
+    try:
+        answer = asyncio.run(_asked(options, ask))
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except Exception as error:  # noqa: BLE001 - of the host's modules and database, whatever it is
+        return _failed(options, error)
+    if options.json:
+        print(json.dumps(answer.to_dict(), ensure_ascii=False, indent=2))
+    else:
+        paper.print_text(answer.text(paper.width()), is_plain=options.no_colour)
+    if code_of is not None:
+        return code_of(answer)
+    return NEEDS_PERSON if answer.needs_person else WELL
+
+
+async def _asked(options: argparse.Namespace, ask: Ask) -> CommandAnswer:
+    async with insight_of_app(options.app, database=options.database) as insight:
+        async with asyncio.timeout(ANSWER_WITHIN_S):
+            return await ask(insight)
+
+
+def _failed(options: argparse.Namespace, error: Exception) -> int:
+    code, text = _code_of(error), message_of(error)
+    if options.traceback:
+        traceback.print_exception(error, file=sys.stderr)
+    if options.json:
+        slug = error.slug if isinstance(error, RowlockError) else type(error).__name__
+        document = {"schema": ERROR_SCHEMA, "error": slug, "message": text, "exit_code": code}
+        print(json.dumps(document, ensure_ascii=False, indent=2))
+    else:
+        print(f"rowlock: {text}", file=sys.stderr)
+    return code
+
+
+def message_of(error: Exception) -> str:
+    """Return an error in one line."""
+    if isinstance(error, TransactionTimeout | TimeoutError):
+        return f"no answer from the database within {ANSWER_WITHIN_S:g} s"
+    text = str(error) if isinstance(error, RowlockError) else describe(error)
+    prefix = "no database: " if _code_of(error) == NO_DATABASE else ""
+    return prefix + shown(text, 1000)
+
+
+def _code_of(error: Exception) -> int:
+    if isinstance(error, TransactionTimeout | TimeoutError | OSError) or is_outage(error):
+        return NO_DATABASE
+    if isinstance(error, ConfigurationError | SQLAlchemyError):
+        return MISUSED
+    return NO_SUCH_ROW if isinstance(error, RowlockError) else MISUSED

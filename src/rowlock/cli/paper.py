@@ -1,0 +1,58 @@
+"""How text reaches a terminal: plain, and with rich a little bolder.
+
+The one idea: rich embellishes and is never needed. Where the output is no terminal, or NO_COLOR or
+a dumb terminal says so, not one escape sequence is printed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+from typing import Final
+
+FILE_WIDTH: Final = 100
+"""Columns where the output is no terminal."""
+WIDTH_MIN: Final = 40
+_LOUD: Final = re.compile(r"^(?:[A-Z]{2,}(?: [A-Z]{2,})*\b|! ).*$", re.MULTILINE)
+"""Lines that begin with a verdict, or with what is to be mended."""
+_LABEL: Final = re.compile(r"^(?:why|do|also|more) ", re.MULTILINE)
+
+
+def width() -> int:
+    """Return how many columns the output has."""
+    if not sys.stdout.isatty():
+        return FILE_WIDTH
+    return max(WIDTH_MIN, shutil.get_terminal_size((FILE_WIDTH, 24)).columns)
+
+
+def print_text(text: str, *, is_plain: bool) -> None:
+    """Print a text that has no control characters."""
+    if is_plain or not may_embellish() or not _printed_by_rich(text):
+        print(text)
+
+
+def may_embellish() -> bool:
+    """Return whether the output is a terminal that understands escape sequences, and nobody has
+    said that it is to have none.
+    """
+    return (
+        sys.stdout.isatty()
+        and not os.environ.get("NO_COLOR")
+        and os.environ.get("TERM", "dumb") not in {"dumb", ""}
+    )
+
+
+def _printed_by_rich(text: str) -> bool:
+    try:
+        from rich.console import Console  # noqa: PLC0415 - an extra
+        from rich.text import Text  # noqa: PLC0415
+    except ImportError:
+        return False
+    styled = Text(text)
+    for pattern, style in ((_LOUD, "bold"), (_LABEL, "dim")):
+        for found in pattern.finditer(text):
+            styled.stylize(style, found.start(), found.end())
+    Console(highlight=False, soft_wrap=True, markup=False).print(styled)
+    return True

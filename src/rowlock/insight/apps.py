@@ -1,0 +1,160 @@
+"""Finds the host's pipelines, for a command that runs beside the host: ``--app module:attribute``.
+
+The one idea: the command runs in the container as it was deployed, and imports what the host
+imports. Nothing is started: a manager is read, never entered.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import os
+import sys
+import tomllib
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.ext.asyncio import AsyncEngine, async_sessionmaker, create_async_engine
+
+from rowlock.database.binds import bind_of
+from rowlock.errors import AppError, describe
+from rowlock.insight.insight import Insight
+from rowlock.pipelines.manager import PipelineManager
+
+APP_VARIABLE: Final = "ROWLOCK_APP"
+DATABASE_VARIABLE: Final = "ROWLOCK_DATABASE"
+EXAMPLE: Final = "--app myservice.app:manager"
+CALLS_MAX: Final = 3
+"""How many functions may give one another before there are pipelines."""
+WHAT_FITS: Final = (
+    "a PipelineManager, an Insight, (session_factory, [pipelines]), or a function or an async"
+    " context manager that gives one"
+)
+
+
+@asynccontextmanager
+async def insight_of_app(
+    app: str | None = None, *, database: str | None = None
+) -> AsyncIterator[Insight]:
+    """Give the questions to the pipelines of an app, and close its engines behind them.
+
+    Args:
+        app: ``module:attribute``; else what ``ROWLOCK_APP`` says; else ``[tool.rowlock] app``
+            of the nearest ``pyproject.toml``.
+        database: the URL of another database than the app's; else what ``ROWLOCK_DATABASE`` says.
+
+    Raises:
+        AppError: there is no app, or it gives something else.
+    """
+    name, folder = app_named(app, os.environ, Path.cwd())
+    found = imported(name, folder)
+    url = database or os.environ.get(DATABASE_VARIABLE)
+    async with AsyncExitStack() as stack:
+        insight = await _resolved(found, name, stack)
+        if url:
+            insight = insight.on(async_sessionmaker(_engine(url)))
+        stack.push_async_callback(_dispose, insight)
+        yield insight
+
+
+def app_named(app: str | None, environment: Mapping[str, str], folder: Path) -> tuple[str, Path]:
+    """Return ``module:attribute``, and the folder in which its module is looked for.
+
+    Raises:
+        AppError: nothing names an app.
+    """
+    if app or environment.get(APP_VARIABLE):
+        return app or environment[APP_VARIABLE], folder
+    for above in (folder, *folder.parents):
+        project = above / "pyproject.toml"
+        if project.is_file():
+            named = _tool_table(project).get("app")
+            if isinstance(named, str) and named:
+                return named, above
+            break
+    raise AppError(
+        f"say where the pipelines are: {EXAMPLE}, or {APP_VARIABLE}=myservice.app:manager in the"
+        ' environment, or app = "myservice.app:manager" below [tool.rowlock] in pyproject.toml'
+    )
+
+
+def _tool_table(project: Path) -> Mapping[str, Any]:
+    try:
+        tool = tomllib.loads(project.read_text(encoding="utf-8")).get("tool", {})
+    except (OSError, ValueError) as error:
+        raise AppError(f"{project} cannot be read: {describe(error)}") from error
+    table = tool.get("rowlock", {}) if isinstance(tool, dict) else {}
+    return table if isinstance(table, dict) else {}
+
+
+def imported(name: str, folder: Path) -> Any:
+    """Return what ``module:attribute`` names.
+
+    Raises:
+        AppError: there is no such module or attribute, or the import fails.
+    """
+    module_name, colon, attribute = name.partition(":")
+    if not (module_name and colon and attribute):
+        raise AppError(f"an app is module:attribute, such as {EXAMPLE}, not {name!r:.100}")
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
+    try:
+        found: Any = importlib.import_module(module_name)
+    except Exception as error:
+        raise AppError(f"{module_name} cannot be imported: {describe(error)}") from error
+    for part in attribute.split("."):
+        try:
+            found = getattr(found, part)
+        except AttributeError:
+            raise AppError(f"{module_name} has no {attribute}; an app is {EXAMPLE}") from None
+    return found
+
+
+async def _resolved(found: Any, name: str, stack: AsyncExitStack) -> Insight:
+    for _ in range(CALLS_MAX):
+        if isinstance(found, Insight):
+            return found
+        if isinstance(found, PipelineManager):
+            return Insight.of(found)
+        if isinstance(found, tuple) and len(found) == len(("session_factory", "pipelines")):
+            return Insight(*found)
+        found = await _next(found, name, stack)
+    raise _no_app(found, name)
+
+
+async def _next(found: Any, name: str, stack: AsyncExitStack) -> Any:
+    if isinstance(found, AbstractAsyncContextManager):
+        return await stack.enter_async_context(found)
+    if not callable(found):
+        raise _no_app(found, name)
+    try:
+        given = found()
+    except TypeError as error:
+        raise AppError(f"{name} must need no arguments to be called: {describe(error)}") from error
+    return await given if inspect.isawaitable(given) else given
+
+
+def _no_app(found: object, name: str) -> AppError:
+    return AppError(f"{name} is a {type(found).__name__}; an app is {WHAT_FITS}")
+
+
+def _engine(url: str) -> AsyncEngine:
+    try:
+        return create_async_engine(url)
+    except (SQLAlchemyError, ImportError) as error:
+        raise AppError(
+            f"the database cannot be used: {describe(error)}; a URL names an async driver, such as"
+            " the one of your app"
+        ) from error
+
+
+async def _dispose(insight: Insight) -> None:
+    engines = {
+        bind_of(insight.session_factory(), pipeline.leased).engine
+        for pipeline in insight.pipelines.values()
+    }
+    for engine in engines:
+        await AsyncEngine(engine).dispose()

@@ -1,0 +1,1 @@
+"""dialects/: what each database does its own way for questions, one file each."""

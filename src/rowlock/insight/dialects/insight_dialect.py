@@ -1,0 +1,44 @@
+"""What questions ask of each database: a transaction that writes nothing, and who has a row in an
+open transaction.
+
+Every method joins the transaction of the connection that is its first parameter, and never ends it.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from datetime import timedelta
+from typing import Any
+
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from rowlock.dialects import DialectPart
+from rowlock.insight.verdicts import TouchingTransaction
+from rowlock.rows.leased_table import LeasedTable
+
+
+class InsightDialect(ABC):
+    """One database's side of questions.
+
+    Attributes:
+        knows_transactions: whether it tells who has locked or written a row.
+    """
+
+    knows_transactions: bool
+
+    @abstractmethod
+    async def begin_reading(
+        self, connection: AsyncConnection, *, statement_timeout: timedelta
+    ) -> None:
+        """Let the transaction write nothing, and each of its statements last so long at most, as
+        far as the database can.
+        """
+
+    @abstractmethod
+    async def open_transaction(
+        self, connection: AsyncConnection, leased: LeasedTable, key: Any
+    ) -> TouchingTransaction | None:
+        """Return who has locked or written the row with this key, and has not committed."""
+
+
+INSIGHT: DialectPart[InsightDialect] = DialectPart("insight", InsightDialect)

@@ -1,0 +1,31 @@
+"""Questions on SQLite: a transaction that only reads holds nobody up, and one writer at a time
+leaves no trace in a row.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from rowlock.insight.dialects.insight_dialect import InsightDialect
+from rowlock.insight.verdicts import TouchingTransaction
+from rowlock.rows.leased_table import LeasedTable
+
+
+class SqliteInsight(InsightDialect):
+    """Nothing is set: a setting of a connection would outlive its transaction."""
+
+    knows_transactions = False
+
+    async def begin_reading(
+        self, connection: AsyncConnection, *, statement_timeout: timedelta
+    ) -> None:
+        """Do nothing."""
+
+    async def open_transaction(
+        self, connection: AsyncConnection, leased: LeasedTable, key: Any
+    ) -> TouchingTransaction | None:
+        """Return None: a writer has the whole file."""
+        return None

@@ -1,0 +1,253 @@
+"""The answer of `Insight.explain`: why a row waits, as data that renders itself.
+
+The one idea: every text is made here once, of facts, and kept. JSON carries it, so whoever reads
+the JSON shows what a terminal showed.
+
+Not here: what each verdict says (``headlines.py``).
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import Any, Final, Self
+
+from rowlock.insight.headlines import finding_of, no_pipeline
+from rowlock.insight.lines import ExplanationLine, lines_of
+from rowlock.insight.shown import iso, shown
+from rowlock.insight.verdicts import Facts, Refused, Verdict, needs_person, verdicts_of
+
+SCHEMA: Final = "rowlock.explanation/1"
+REFERENCE: Final = "docs/reference/verdicts.md"
+WIDTH: Final = 100
+WIDTH_MIN: Final = 40
+"""Texts are never narrower, whatever the terminal is."""
+
+
+@dataclass(frozen=True, slots=True)
+class SeenLease:
+    """The lease of a row as it was shown: an action is done only if it is still this one.
+
+    Attributes:
+        owner: who holds the row, or had reset it.
+        token: of the lease; None if there is none.
+        ends_in_s: how much of it is left; negative if it has ended; None if there is none.
+    """
+
+    owner: str | None
+    token: str | None
+    ends_in_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineExplanation:
+    """Why one pipeline does not work on a row.
+
+    Attributes:
+        pipeline: its name; empty where no pipeline works on the model.
+        verdict: what keeps the row first.
+        headline: the verdict in one line.
+        needs_person: whether the row waits until a person does something.
+        lines: what was asked, one after the other.
+        parts: of the condition of a claim: whether each lets the row be claimed; None if that is
+            unknown.
+        why: what the verdict means.
+        do: what to do.
+        also: headlines of what else keeps it.
+        remarks: what does not keep it and is to be mended.
+    """
+
+    pipeline: str
+    verdict: Verdict
+    headline: str
+    needs_person: bool
+    why: str
+    do: str
+    lines: tuple[ExplanationLine, ...] = ()
+    parts: Mapping[str, bool | None] | None = None
+    also: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, facts: Facts, *, remarks: Iterable[str] = ()) -> Self:
+        """Return what the facts come to."""
+        first, *others = verdicts_of(facts)
+        finding = finding_of(first, facts)
+        return cls(
+            facts.pipeline,
+            first,
+            finding.headline,
+            needs_person(first, facts),
+            finding.why,
+            finding.do,
+            lines=lines_of(facts) if facts.is_there else (),
+            parts=_parts(facts) if facts.is_there else None,
+            also=tuple(finding_of(other, facts).headline for other in others),
+            remarks=tuple(remarks),
+        )
+
+    @property
+    def more(self) -> str:
+        """Where the verdict is explained."""
+        return f"{REFERENCE}#{self.verdict.value.replace('_', '-')}"
+
+    def text_lines(self, width: int) -> list[str]:
+        """Return the block of this pipeline, without its title."""
+        text = [*_wrapped(self.headline, "", width), ""]
+        if self.lines:
+            text += [*(row for line in self.lines for row in line.text_lines(width)), ""]
+        text += _wrapped(self.why, "why   ", width) + _wrapped(self.do, "do    ", width)
+        for headline in self.also:
+            text += _wrapped(headline, "also  ", width)
+        text += _wrapped(self.more, "more  ", width)
+        return text + [row for remark in self.remarks for row in _wrapped(remark, "! ", width)]
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Why a row waits, for each pipeline of its model.
+
+    Attributes:
+        model: its class.
+        row_id: its key, as text.
+        at: when it was asked, by the database's clock.
+        lease: by which an action tells whether it is still the same; None if there is no such row.
+        pipelines: one for each pipeline of the model.
+    """
+
+    model: str
+    row_id: str
+    at: datetime | None
+    lease: SeenLease | None
+    pipelines: tuple[PipelineExplanation, ...]
+
+    @property
+    def needs_person(self) -> bool:
+        """Whether one of them waits until a person does something."""
+        return any(one.needs_person for one in self.pipelines)
+
+    @property
+    def is_there(self) -> bool:
+        """Whether there is such a row, as far as was asked."""
+        return all(one.verdict is not Verdict.NO_ROW for one in self.pipelines)
+
+    def text(self, width: int = WIDTH) -> str:
+        """Return it for a terminal of `width` columns, without colours."""
+        width = max(WIDTH_MIN, width)
+        blocks = []
+        for one in self.pipelines:
+            name = f"{self.model} {shown(self.row_id)}"
+            title = f"{name} · {one.pipeline}" if one.pipeline else name
+            blocks.append("\n".join(_title(title, self.at, width) + one.text_lines(width)))
+        return "\n\n".join(blocks)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as JSON has it."""
+        return {
+            "schema": SCHEMA,
+            "model": self.model,
+            "row_id": self.row_id,
+            "at": iso(self.at),
+            "needs_person": self.needs_person,
+            "lease": None if self.lease is None else asdict(self.lease),
+            "pipelines": [_pipeline_dict(one) for one in self.pipelines],
+        }
+
+    @classmethod
+    def from_dict(cls, document: Mapping[str, Any]) -> Self:
+        """Return what `to_dict` gave, also where it has keys that came later.
+
+        Raises:
+            ValueError: it is another document.
+        """
+        if document.get("schema") != SCHEMA:
+            raise ValueError(
+                f"an explanation has the schema {SCHEMA!r}, not {document.get('schema')!r:.100}"
+            )
+        lease = document["lease"]
+        return cls(
+            document["model"],
+            document["row_id"],
+            None if document["at"] is None else datetime.fromisoformat(document["at"]),
+            None if lease is None else _lease_from(lease),
+            tuple(_pipeline_from(one) for one in document["pipelines"]),
+        )
+
+
+def explanation_without_pipeline(model: str, row_id: str) -> Explanation:
+    """Return the answer about a row of a model on which no pipeline works."""
+    finding = no_pipeline(model)
+    one = PipelineExplanation(
+        "", Verdict.NO_PIPELINE, finding.headline, needs_person=True, why=finding.why, do=finding.do
+    )
+    return Explanation(model, row_id, None, None, (one,))
+
+
+def _parts(facts: Facts) -> dict[str, bool | None]:
+    parts = {"ready": facts.ready, "free": facts.free, "mine": facts.mine, "due": facts.due}
+    parts |= {f"unawaited by {name}": part for name, part in facts.unawaited.items()}
+    parts |= {f"gate {name}": part for name, part in facts.gates.items()}
+    return {name: None if isinstance(part, Refused) else part for name, part in parts.items()}
+
+
+def _lease_from(document: Mapping[str, Any]) -> SeenLease:
+    return SeenLease(document["owner"], document["token"], document["ends_in_s"])
+
+
+def _pipeline_dict(one: PipelineExplanation) -> dict[str, Any]:
+    return {
+        "pipeline": one.pipeline,
+        "verdict": one.verdict.value,
+        "headline": one.headline,
+        "needs_person": one.needs_person,
+        "lines": [asdict(line) for line in one.lines],
+        "parts": None if one.parts is None else dict(one.parts),
+        "why": one.why,
+        "do": one.do,
+        "also": list(one.also),
+        "more": one.more,
+        "remarks": list(one.remarks),
+    }
+
+
+def _line_from(document: Mapping[str, Any]) -> ExplanationLine:
+    return ExplanationLine(document["name"], document["answer"], document["detail"])
+
+
+def _pipeline_from(document: Mapping[str, Any]) -> PipelineExplanation:
+    return PipelineExplanation(
+        document["pipeline"],
+        Verdict(document["verdict"]),
+        document["headline"],
+        document["needs_person"],
+        document["why"],
+        document["do"],
+        lines=tuple(
+            ExplanationLine(line["name"], line["answer"], line["detail"])
+            for line in document["lines"]
+        ),
+        parts=document["parts"],
+        also=tuple(document["also"]),
+        remarks=tuple(document["remarks"]),
+    )
+
+
+def _title(title: str, at: datetime | None, width: int) -> list[str]:
+    if at is None:
+        return _wrapped(title, "", width)
+    when = f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC, by the database"
+    if len(title) + 2 + len(when) <= width:
+        return [title + when.rjust(width - len(title))]
+    return [*_wrapped(title, "", width), *_wrapped(when, "", width)]
+
+
+def _wrapped(text: str, label: str, width: int) -> list[str]:
+    return textwrap.wrap(
+        text,
+        width,
+        initial_indent=label,
+        subsequent_indent=" " * len(label),
+        break_on_hyphens=False,
+    ) or [label.rstrip()]

@@ -1,0 +1,156 @@
+"""Asks what an explanation needs of one row, and puts the answers together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from sqlalchemy import select
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from rowlock.backoff import JITTER
+from rowlock.errors import describe
+from rowlock.insight.dialects.insight_dialect import INSIGHT
+from rowlock.insight.questions import (
+    RowQuestion,
+    ask_first,
+    ask_part,
+    ask_row,
+    ask_value,
+    awaiting_row,
+    lives_a_lease,
+    place_of,
+)
+from rowlock.insight.verdicts import Answer, AwaitingRow, Facts, Refused, Rules, is_overdue
+from rowlock.pipelines.pipeline import Pipeline
+from rowlock.rows.database_time import database_now
+from rowlock.rows.eligibility import RESERVED_BEYOND
+
+WORK_COLUMNS = ("status", "worker", "progress", "losses")
+"""Of a dispatched row, what the line about its work says."""
+
+
+def rules_of(pipeline: Pipeline[Any]) -> Rules:
+    """Return what of a pipeline's settings tells how long things last."""
+    settings = pipeline.settings
+    return Rules(
+        settings.min_processing_interval,
+        settings.retry_delay,
+        RESERVED_BEYOND + settings.retry_delay * (1 + JITTER),
+        max(settings.fetch_delays) * (1 + JITTER),
+        settings.process_timeout,
+        settings.max_attempts,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class RowAsked:
+    """What is asked of a row for one pipeline.
+
+    Attributes:
+        pipeline: the one.
+        question: the row and the condition of claims.
+        gates: the names of the gates, in the order of the question's parts.
+        rivals: the rules of all pipelines by name.
+        failure: why `ready` could not be asked for its condition; None if it could.
+    """
+
+    pipeline: Pipeline[Any]
+    question: RowQuestion
+    gates: tuple[str, ...]
+    rivals: Mapping[str, Rules]
+    failure: Exception | None = None
+
+    @property
+    def is_dispatched(self) -> bool:
+        """Whether the row is work that is handed to a worker elsewhere."""
+        return set(WORK_COLUMNS) <= set(self.question.leased.columns_by_name)
+
+
+async def facts_of(connection: AsyncConnection, asked: RowAsked, *, apart: bool) -> Facts:
+    """Ask for one row, within the transaction of the connection; `apart` as for `ask_row`."""
+    question = asked.question
+    facts = _nothing_known(asked)
+    columns = question.asked()
+    if asked.is_dispatched:
+        columns |= {f"work {name}": question.leased.columns_by_name[name] for name in WORK_COLUMNS}
+    answers = await ask_row(connection, columns, question.is_it, apart=apart)
+    if answers is None:
+        at = await ask_value(connection, select(database_now()), apart=apart)
+        return replace(facts, is_there=False, at=None if isinstance(at, Refused) else at)
+    facts = _with_row(facts, asked, answers)
+    if False in facts.unawaited.values():
+        facts = replace(facts, awaiting=await _awaiting(connection, asked, facts, apart=apart))
+    if not facts.is_claimable:
+        return facts
+    facts = replace(facts, place=await ask_value(connection, place_of(question), apart=apart))
+    if is_overdue(facts):
+        lives = await ask_value(connection, lives_a_lease(question), apart=apart)
+        facts = replace(facts, is_run=lives if isinstance(lives, Refused) else bool(lives))
+        dialect = INSIGHT.of(connection)
+        touching = partial(dialect.open_transaction, connection, question.leased, question.key)
+        touched = await ask_part(connection, touching, apart=apart)
+        facts = replace(facts, touched=touched)
+    return facts
+
+
+def _nothing_known(asked: RowAsked) -> Facts:
+    question = asked.question
+    return Facts(
+        question.leased.name,
+        question.leased.table.name,
+        str(question.key),
+        asked.pipeline.name,
+        asked.rivals[asked.pipeline.name],
+        rivals=asked.rivals,
+        lockers={locking.owner: locking.leased.name for locking in question.locking},
+    )
+
+
+def _with_row(facts: Facts, asked: RowAsked, answers: Mapping[str, Any]) -> Facts:
+    question = asked.question
+
+    def part(name: str) -> Answer:
+        answer = answers.get(f"part {name}")
+        return answer if isinstance(answer, Refused) or answer is None else bool(answer)
+
+    at = answers.get("now")
+    owners = [locking.owner for locking in question.locking]
+    return replace(
+        facts,
+        at=None if isinstance(at, Refused) else at,
+        columns=question.kept_read(answers),
+        ready=part("ready") if asked.failure is None else Refused(describe(asked.failure)),
+        ready_text=question.text(question.parts.ready) if asked.failure is None else "",
+        conjuncts=question.conjuncts_read(answers) if asked.failure is None else (),
+        free=part("free"),
+        mine=part("mine"),
+        due=part("due"),
+        unawaited={name: part(f"unawaited {number}") for number, name in enumerate(owners)},
+        gates={name: part(f"gate {number}") for number, name in enumerate(asked.gates)},
+        work={
+            name: None if isinstance(answers[f"work {name}"], Refused) else answers[f"work {name}"]
+            for name in WORK_COLUMNS
+            if asked.is_dispatched
+        },
+    )
+
+
+async def _awaiting(
+    connection: AsyncConnection, asked: RowAsked, facts: Facts, *, apart: bool
+) -> AwaitingRow | None:
+    for locking, is_unawaited in zip(asked.question.locking, facts.unawaited.values(), strict=True):
+        if is_unawaited is not False:
+            continue
+        found = await ask_first(connection, awaiting_row(asked.question, locking), apart=apart)
+        if found is None or isinstance(found, Refused):
+            continue
+        wait = locking.precedence_timeout
+        if not asked.question.leased.has_schedule:
+            wait += asked.pipeline.settings.min_processing_interval
+        return AwaitingRow(
+            locking.leased.name, str(found[0]), locking.owner, found[1], wait.total_seconds()
+        )
+    return None

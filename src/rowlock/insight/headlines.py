@@ -1,0 +1,343 @@
+"""What each verdict says: its headline, why, and what to do.
+
+The one idea: the one place of these texts. A command, a page and the reference show them and write
+none of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from rowlock.insight.shown import ago, ahead, clock_time, duration, lasting, ordinal, shown
+from rowlock.insight.verdicts import (
+    Facts,
+    Refused,
+    Rules,
+    TouchingTransaction,
+    Verdict,
+)
+from rowlock.rows.eligibility import OWNER_SEPARATOR
+from rowlock.rows.lock_tokens import mark_of
+
+ERROR_CHARS_MAX: Final = 80
+"""Most characters of an error in a headline."""
+PLACES_MAX: Final = 10_000
+"""How many rows before one are counted."""
+REASON: Final = '--reason "..."'
+CAPACITY_PREFIX: Final = "capacity:"
+"""With what the error of a dispatched row begins that found no worker."""
+
+
+@dataclass(frozen=True, slots=True)
+class VerdictText:
+    """What one verdict says of a row."""
+
+    headline: str
+    why: str
+    do: str
+
+
+def finding_of(verdict: Verdict, facts: Facts) -> VerdictText:
+    """Return what `verdict` says of a row."""
+    return _FINDINGS[verdict](facts)
+
+
+def no_pipeline(model: str) -> VerdictText:
+    """Return what is said where no pipeline works on a model."""
+    return VerdictText(
+        f"NO PIPELINE of this app works on {model}",
+        "Without a pipeline nothing claims its rows.",
+        "write one, or name the app that has it: rowlock explain --app MODULE:ATTRIBUTE",
+    )
+
+
+def _row(facts: Facts) -> str:
+    return f"{facts.model} {shown(facts.key)}"
+
+
+def _no_row(facts: Facts) -> VerdictText:
+    return VerdictText(
+        f"NO ROW: {facts.table} has no row with id {shown(facts.key)}",
+        "It was deleted, or the id is of another table.",
+        "look for it under another id",
+    )
+
+
+def _ready_fails(facts: Facts) -> VerdictText:
+    why = facts.ready.why if isinstance(facts.ready, Refused) else ""
+    return VerdictText(
+        f"READY FAILS in the database: {shown(why, ERROR_CHARS_MAX)}",
+        f"A claim asks ready() of all rows at once, so {facts.pipeline} claims none.",
+        "mend ready()",
+    )
+
+
+def replica(facts: Facts) -> str:
+    """Return who made the token of a row: a replica's name, or its mark."""
+    mark = mark_of(facts.column("lock_token"))
+    names = {} if facts.presence is None else facts.presence.names_by_mark
+    return names.get(mark) or f"replica {shown(mark)}"
+
+
+def _ends(facts: Facts) -> str:
+    left_s = -(facts.since("lock_expires_at") or 0.0)
+    return f"ends {ahead(left_s)} unless renewed"
+
+
+def _running(facts: Facts) -> VerdictText:
+    limit = facts.rules.process_timeout
+    ends = (
+        "nothing; it has no time limit"
+        if limit is None
+        else f"nothing; process_timeout ends it after {duration(limit.total_seconds())}"
+    )
+    return VerdictText(
+        f"LEASED by {replica(facts)}, {_ends(facts)}",
+        "A replica has it in hand and renews its lease.",
+        ends,
+    )
+
+
+def _queued(facts: Facts) -> VerdictText:
+    place, waiting = facts.queued or (1, 1)
+    return VerdictText(
+        f"QUEUED on {replica(facts)}: {ordinal(place)} of {waiting:,}",
+        "It is claimed and waits for a worker of that replica.",
+        "nothing; more workers_num if this is always so",
+    )
+
+
+def _held(facts: Facts) -> VerdictText:
+    owner = str(facts.column("lock_owner") or "")
+    name, _, whom = owner.partition(OWNER_SEPARATOR)
+    if not owner:
+        holder = f"by {replica(facts)}, which wrote no owner"
+    elif whom and name in facts.lockers:
+        holder = f"as a related row of {facts.lockers[name]} {shown(whom)} ({name})"
+    elif whom:
+        holder = f"by a service ({shown(owner)})"
+    else:
+        holder = f"by {shown(owner)} on {replica(facts)}"
+    return VerdictText(
+        f"HELD {holder}, {_ends(facts)}",
+        "Who holds it keeps pipelines away until it lets go or its lease ends.",
+        f"wait; if it is gone: rowlock release {_row(facts)} --force {REASON}",
+    )
+
+
+def _parked(facts: Facts) -> VerdictText:
+    error = shown(facts.column("last_error") or "no reason was written", ERROR_CHARS_MAX)
+    attempts = facts.column("attempts") or 0
+    failed = {0: "It", 1: "It failed once and"}.get(
+        attempts, f"It failed {attempts} times in a row and"
+    )
+    return VerdictText(
+        f"PARKED {lasting(facts.since('parked_at') or 0.0)}: {error}",
+        f"{failed} was set aside; nothing takes it until somebody puts it back.",
+        f"mend what the error says, then: rowlock unpark {_row(facts)} {REASON}",
+    )
+
+
+def _not_ready(facts: Facts) -> VerdictText:
+    return VerdictText(
+        f"NOT READY: {false_part(facts)}",
+        "ready() does not want the row as it is, so nobody works on it.",
+        "nothing, if it is settled",
+    )
+
+
+def false_part(facts: Facts) -> str:
+    """Return the first part of `ready` that is not true of the row."""
+    for part in facts.conjuncts:
+        if part.holds is not True and not isinstance(part.holds, Refused):
+            state = "null" if part.holds is None else "false"
+            return f"{part.text} is {state}{f': {part.values}' if part.values else ''}"
+    return f"{facts.ready_text} is false"
+
+
+def _kept(facts: Facts) -> VerdictText:
+    owner = str(facts.column("lock_owner"))
+    since_s = facts.since("last_processed_at") or 0.0
+    left_s = facts.rules.reserved_for.total_seconds() - since_s
+    do = f"nothing, it is let go {ahead(left_s)}; or: rowlock release {_row(facts)} {REASON}"
+    if owner in facts.rivals:
+        return VerdictText(
+            f"KEPT for {owner}, which stepped back {ago(since_s)}",
+            "That pipeline reset it and comes back for it first.",
+            do,
+        )
+    return VerdictText(
+        f"KEPT for {shown(owner)}, which this app does not have",
+        "That name was left behind and keeps others away until it is swept.",
+        do,
+    )
+
+
+def _resting(facts: Facts) -> VerdictText:
+    do = f"wait, or: rowlock due {_row(facts)} {REASON}"
+    if facts.at is None:
+        return VerdictText("RESTING", "Its time has not come.", do)
+    if "due_at" not in facts.columns:
+        since_s = facts.since("last_processed_at") or 0.0
+        rest_s = facts.rules.min_interval.total_seconds()
+        return VerdictText(
+            f"RESTING {lasting(rest_s - since_s)} more: processed {ago(since_s)}",
+            f"Its time has not come: it rests for {duration(rest_s)} after it was processed.",
+            do,
+        )
+    due_at = facts.column("due_at")
+    if due_at is None:
+        return VerdictText("RESTING: due_at is null", "Its time has not come: due_at is null.", do)
+    when = clock_time(due_at, now=facts.at)
+    left_s = (due_at - facts.at).total_seconds()
+    return VerdictText(
+        f"RESTING {lasting(left_s)} more: {_why_it_rests(facts, when)}",
+        f"Its time has not come: due_at is {when}.",
+        do,
+    )
+
+
+def _why_it_rests(facts: Facts, when: str) -> str:
+    attempts, error = facts.column("attempts") or 0, str(facts.column("last_error") or "")
+    if facts.work and error.startswith(CAPACITY_PREFIX):
+        return "no worker had room"
+    if attempts:
+        of = facts.rules.max_attempts
+        return f"attempt {attempts}{f' of {of}' if of else ''} failed"
+    return f"due at {when}"
+
+
+def _awaited(facts: Facts) -> VerdictText:
+    main = facts.awaiting
+    if main is None:
+        return VerdictText(
+            "AWAITED by a main row",
+            "A main row comes back for it, so its own pipeline leaves it alone.",
+            "wait",
+        )
+    since_s = 0.0
+    if main.stepped_back_at is not None and facts.at is not None:
+        since_s = (facts.at - main.stepped_back_at).total_seconds()
+    key = shown(main.key)
+    return VerdictText(
+        f"AWAITED by {main.model} {key} ({main.pipeline}), which stepped back {ago(since_s)}",
+        "A main row comes back for it, so its own pipeline leaves it alone, for"
+        f" {duration(main.for_s)} at most.",
+        f"rowlock explain {main.model} {key}",
+    )
+
+
+def _paused(facts: Facts) -> VerdictText:
+    why = f"While it is paused {facts.pipeline} claims nothing, anywhere; what runs goes on."
+    pause = facts.pause
+    if pause is None:
+        closed = next((name for name, is_open in facts.gates.items() if is_open is False), "")
+        return VerdictText(
+            f"PAUSED by the gate {shown(closed)}",
+            why,
+            "look at what the gate asks for",
+        )
+    since_s = 0.0 if pause.at is None or facts.at is None else (facts.at - pause.at).total_seconds()
+    return VerdictText(
+        f"PAUSED by {shown(pause.by)} {lasting(since_s)}: {shown(pause.reason)}",
+        why,
+        f"rowlock resume {facts.pipeline} {REASON}",
+    )
+
+
+def _nobody_runs(facts: Facts) -> VerdictText:
+    due = "" if facts.overdue_s is None else f": due {lasting(facts.overdue_s)}"
+    do = f"register {facts.pipeline}() with the manager of a replica"
+    if facts.presence is None:
+        return VerdictText(
+            f"NOBODY SEEMS TO RUN {facts.pipeline}{due}",
+            "No lease of it lives; without rowlock_replicas this is a guess.",
+            do,
+        )
+    live = facts.presence.live
+    return VerdictText(
+        f"NOBODY RUNS {facts.pipeline}{due}",
+        f"{live} replica{' lives' if live == 1 else 's live'}, and none has it registered.",
+        do,
+    )
+
+
+def _claims_fail(facts: Facts) -> VerdictText:
+    if facts.refusal is not None:
+        return VerdictText(
+            f"CLAIMS FAIL in the database: {shown(facts.refusal.why, ERROR_CHARS_MAX)}",
+            f"The database refuses a part of every claim, so {facts.pipeline} claims nothing.",
+            "mend what the error says",
+        )
+    presence = facts.presence
+    failing, running = (0, 0) if presence is None else (presence.failing, len(presence.running))
+    error = "" if presence is None else presence.error
+    return VerdictText(
+        f"CLAIMS FAIL on {failing} of {running} replicas: {shown(error, ERROR_CHARS_MAX)}",
+        "Every fetch of the last 40 s failed.",
+        "mend what the error says",
+    )
+
+
+def _left_by_dead(facts: Facts) -> VerdictText:
+    mark = shown(mark_of(facts.column("lock_token")))
+    ended_s = facts.since("lock_expires_at")
+    ended = "it has no lease" if ended_s is None else f"its lease ended {ago(ended_s)}"
+    within = duration(facts.rules.takes_over_within.total_seconds())
+    return VerdictText(
+        f"LEFT by a dead replica ({mark}), {ended}",
+        "Its holder died or lost the database; the next claim takes it and counts an attempt.",
+        f"nothing: the next claim takes it over, within {within}",
+    )
+
+
+def _touched(facts: Facts) -> VerdictText:
+    touched = facts.touched
+    assert isinstance(touched, TouchingTransaction)
+    return VerdictText(
+        f"TOUCHED by an open transaction: pid {touched.pid}, {touched.state}"
+        f" {lasting(touched.seconds)}",
+        "An open transaction has locked or written it; claims pass such rows over.",
+        f"end it: SELECT pg_terminate_backend({touched.pid})",
+    )
+
+
+def _in_line(facts: Facts) -> VerdictText:
+    do = "nothing; more workers or replicas if that is too long"
+    place = facts.place
+    if place is None or isinstance(place, Refused):
+        return VerdictText("IN LINE", "Nothing keeps it.", do)
+    if place > PLACES_MAX:
+        more = f"more than {PLACES_MAX:,}"
+        return VerdictText(
+            f"IN LINE: behind {more}", f"Nothing keeps it: {more} rows are before it.", do
+        )
+    before = {0: "no row is", 1: "1 row is"}.get(place, f"{place:,} rows are")
+    return VerdictText(
+        f"IN LINE: {ordinal(place + 1)}", f"Nothing keeps it: {before} before it.", do
+    )
+
+
+_FINDINGS: Final[dict[Verdict, Callable[[Facts], VerdictText]]] = {
+    Verdict.NO_PIPELINE: lambda facts: no_pipeline(facts.model),
+    Verdict.NO_ROW: _no_row,
+    Verdict.READY_FAILS: _ready_fails,
+    Verdict.RUNNING: _running,
+    Verdict.QUEUED: _queued,
+    Verdict.HELD: _held,
+    Verdict.PARKED: _parked,
+    Verdict.NOT_READY: _not_ready,
+    Verdict.KEPT: _kept,
+    Verdict.RESTING: _resting,
+    Verdict.AWAITED: _awaited,
+    Verdict.PAUSED: _paused,
+    Verdict.NOBODY_RUNS: _nobody_runs,
+    Verdict.CLAIMS_FAIL: _claims_fail,
+    Verdict.LEFT_BY_DEAD: _left_by_dead,
+    Verdict.TOUCHED: _touched,
+    Verdict.IN_LINE: _in_line,
+}
+
+__all__ = ["Rules", "VerdictText", "false_part", "finding_of", "no_pipeline", "replica"]

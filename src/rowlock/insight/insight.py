@@ -1,0 +1,238 @@
+"""`Insight`: questions about rows, in any process that can import the host's pipelines.
+
+The one idea: each question is one short transaction that reads and writes nothing, bounded in time
+like all transactions of rowlock. No pipeline is started, and none needs to run.
+
+Not here: what is asked (``facts.py``), and what the answers say (``explanation.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any, Self, TypeVar
+
+from sqlalchemy import Column, ColumnElement, true
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionmaker
+
+from rowlock.database.binds import bind_of, check_session_factory
+from rowlock.database.transaction import in_transaction
+from rowlock.errors import ConfigurationError
+from rowlock.insight.dialects.insight_dialect import INSIGHT
+from rowlock.insight.explanation import (
+    Explanation,
+    PipelineExplanation,
+    SeenLease,
+    explanation_without_pipeline,
+)
+from rowlock.insight.facts import RowAsked, facts_of, rules_of
+from rowlock.insight.naming import mapped_model, read_key
+from rowlock.insight.questions import RowQuestion, may_be_asked_apart
+from rowlock.insight.verdicts import Facts
+from rowlock.pipelines.fetching.claim_builder import claim_parts
+from rowlock.pipelines.host_code.hooks import ready_condition
+from rowlock.pipelines.host_code.seams import Gate, Seams
+from rowlock.pipelines.lock_graph import LockGraph
+from rowlock.pipelines.manager import PipelineManager
+from rowlock.pipelines.pipeline import Pipeline
+from rowlock.rows.eligibility import LockingPipeline
+from rowlock.rows.leased_table import LeasedTable
+from rowlock.rows.updates import compared_column
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class InsightLimits:
+    """How long questions may take.
+
+    Attributes:
+        timeout: the whole of a question.
+        statement_timeout: one statement of it, where the database can end one.
+        count_timeout: one count, where the database can end one.
+    """
+
+    timeout: timedelta = timedelta(seconds=10)
+    statement_timeout: timedelta = timedelta(seconds=5)
+    count_timeout: timedelta = timedelta(milliseconds=150)
+
+
+class Insight:
+    """Answers questions about the rows of a host's pipelines.
+
+    Args:
+        session_factory: the host's, as for `PipelineManager`.
+        pipelines: instances, which need not be registered anywhere.
+        tables: the optional tables, where the host has them.
+        hide: columns of which no value is shown, such as ``[Volume.secret]``.
+        show: columns that are shown beside those which `ready` names, by model.
+        redact: makes of each error's text, as it stands in a row, what is shown.
+        limits: how long questions may take.
+
+    Raises:
+        ConfigurationError: the session factory cannot serve a pipeline, or two have one name.
+    """
+
+    def __init__(
+        self,
+        session_factory: async_sessionmaker[AsyncSession],
+        pipelines: Iterable[Pipeline[Any]],
+        *,
+        tables: Any = None,
+        hide: Iterable[Any] = (),
+        show: Mapping[type[Any], Sequence[Any]] | None = None,
+        redact: Callable[[str], str] | None = None,
+        limits: InsightLimits | None = None,
+    ) -> None:
+        self.session_factory = session_factory
+        self.pipelines: dict[str, Pipeline[Any]] = {}
+        for pipeline in pipelines:
+            if pipeline.name in self.pipelines:
+                raise ConfigurationError(f"two pipelines are named {pipeline.name}; rename one")
+            check_session_factory(session_factory, pipeline.leased)
+            self.pipelines[pipeline.name] = pipeline
+        self.tables = tables
+        self.limits = limits or InsightLimits()
+        self._hide, self._show, self._redact = tuple(hide), dict(show or {}), redact
+        gate: Gate | None = getattr(tables, "pause_gate", None)
+        self._seams = Seams.of([] if gate is None else [gate], ())
+        self._lock_graph = LockGraph(self.pipelines.values())
+
+    @classmethod
+    def of(cls, manager: PipelineManager) -> Self:
+        """Return one for the pipelines of a manager, with its gates; it need not be started."""
+        insight = cls(manager.session_factory, manager.pipelines)
+        insight._seams = Seams.of(manager.gates, ())
+        return insight
+
+    def on(self, session_factory: async_sessionmaker[AsyncSession]) -> Insight:
+        """Return the same questions to another database, such as a copy that only reads."""
+        other = Insight(
+            session_factory,
+            self.pipelines.values(),
+            tables=self.tables,
+            hide=self._hide,
+            show=self._show,
+            redact=self._redact,
+            limits=self.limits,
+        )
+        other._seams = self._seams
+        return other
+
+    async def explain(self, model: type[Any] | str, id: object) -> Explanation:  # noqa: A002
+        """Say why a row waits, or who works on it.
+
+        Args:
+            model: the mapped class, its name, or the name of its table.
+            id: the row's key; text is read by the type of the key.
+
+        Raises:
+            AppError: no pipeline of the app knows such a model, or the text is no key of it.
+            TransactionTimeout: the database did not answer in time.
+        """
+        mapped = mapped_model(model, self.pipelines.values())
+        concerned = [each for each in self.pipelines.values() if _is_of(each, mapped)]
+        if not concerned:
+            return explanation_without_pipeline(mapped.__name__, str(id))
+        leased = concerned[0].leased
+        key = read_key(leased, id)
+        asked = [self._asked(each, key) for each in concerned]
+
+        async def ask(connection: AsyncConnection, *, apart: bool) -> list[Facts]:
+            return [await facts_of(connection, each, apart=apart) for each in asked]
+
+        found = await self._answered(leased, ask)
+        return Explanation(
+            leased.name,
+            str(key),
+            found[0].at,
+            _lease_of(found[0]) if found[0].is_there else None,
+            tuple(PipelineExplanation.of(self._redacted(facts)) for facts in found),
+        )
+
+    async def _answered(self, leased: LeasedTable, ask: Callable[..., Awaitable[T]]) -> T:
+        """Return what `ask` gives; asked again, part by part, if the database refuses the whole."""
+        try:
+            return await self.read(leased, ask, apart=False)
+        except Exception as error:
+            if not may_be_asked_apart(error):
+                raise
+        return await self.read(leased, ask, apart=True)
+
+    async def read(
+        self,
+        leased: LeasedTable,
+        ask: Callable[..., Awaitable[T]],
+        *,
+        statement_timeout: timedelta | None = None,
+        **how: Any,
+    ) -> T:
+        """Return what `ask` gives, called with a connection in a transaction that reads."""
+
+        async def work(session: AsyncSession, connection: AsyncConnection) -> T:
+            await INSIGHT.of(connection).begin_reading(
+                connection, statement_timeout=statement_timeout or self.limits.statement_timeout
+            )
+            return await ask(connection, **how)
+
+        return await in_transaction(
+            self.session_factory,
+            leased,
+            work,
+            purpose="answer a question",
+            timeout=self.limits.timeout,
+            writes=False,
+        )
+
+    def _asked(self, pipeline: Pipeline[Any], key: Any) -> RowAsked:
+        leased, failure = pipeline.leased, None
+        ready: ColumnElement[bool] = true()
+        locking: tuple[LockingPipeline, ...] = ()
+        try:
+            ready = ready_condition(pipeline.name, leased, pipeline)
+            locking = self._lock_graph.locking_pipelines_of(leased, but=pipeline.name)
+        # A host's code may raise anything; that is the answer.
+        except Exception as error:  # noqa: BLE001
+            failure = error
+        gates = self._seams.conditions(leased, pipeline.name)
+        question = RowQuestion(
+            leased,
+            key,
+            pipeline.name,
+            claim_parts(pipeline, ready=ready, locking_pipelines=locking, gates=gates),
+            locking,
+            self._columns(leased, self._hide),
+            tuple(self._columns(leased, self._show.get(pipeline.model, ()))),
+            bind_of(self.session_factory(), leased).dialect,
+        )
+        names = tuple(getattr(gate, "__qualname__", repr(gate)) for gate in self._seams.gates)
+        rivals = {name: rules_of(each) for name, each in self.pipelines.items()}
+        return RowAsked(pipeline, question, names, rivals, failure)
+
+    def _columns(self, leased: LeasedTable, given: Iterable[Any]) -> frozenset[Column[Any]]:
+        return frozenset(
+            compared_column(leased, each)
+            for each in given
+            if isinstance(each, str) or getattr(each, "class_", leased.model) is leased.model
+        )
+
+    def _redacted(self, facts: Facts) -> Facts:
+        error = facts.column("last_error")
+        if self._redact is None or error is None:
+            return facts
+        return replace(facts, columns={**facts.columns, "last_error": self._redact(str(error))})
+
+
+def _is_of(pipeline: Pipeline[Any], model: type[Any]) -> bool:
+    return issubclass(pipeline.model, model) or issubclass(model, pipeline.model)
+
+
+def _lease_of(facts: Facts) -> SeenLease:
+    owner, token = facts.column("lock_owner"), facts.column("lock_token")
+    ended_s = facts.since("lock_expires_at")
+    return SeenLease(
+        owner,
+        None if token is None else str(token),
+        None if ended_s is None else -ended_s,
+    )

@@ -1,0 +1,352 @@
+"""What is asked of the database about one row, and how a part that it refuses costs that part
+alone.
+
+The one idea: the condition of a claim, part by part, as columns of one SELECT by the key. The parts
+are those of the claim itself, so an answer cannot say anything else than what a claim sees. Nothing
+is locked: a locked row is one that the next claim passes over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from functools import partial
+from operator import and_ as is_and
+from typing import Any, Final
+
+from sqlalchemy import (
+    BigInteger,
+    BooleanClauseList,
+    Column,
+    ColumnElement,
+    Dialect,
+    Integer,
+    and_,
+    case,
+    func,
+    literal,
+    or_,
+    select,
+    type_coerce,
+)
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy.sql import visitors
+from sqlalchemy.sql.operators import and_ as and_operator
+
+from rowlock.database.faults import is_outage
+from rowlock.errors import describe
+from rowlock.insight.headlines import PLACES_MAX
+from rowlock.insight.shown import shown
+from rowlock.insight.verdicts import Conjunct, Refused
+from rowlock.rows.database_time import database_now
+from rowlock.rows.eligibility import (
+    EligibleParts,
+    LockingPipeline,
+    is_awaiting,
+    oldest_first,
+    order_column,
+)
+from rowlock.rows.leased_table import LeasedTable
+from rowlock.rows.model_check import LOCK_COLUMNS, SCHEDULE_COLUMNS, with_zone
+
+TEXT_CHARS_MAX: Final = 120
+"""Most characters of a condition that are shown."""
+VALUE_CHARS_MAX: Final = 60
+"""Most characters of a value beside it."""
+CONJUNCTS_MAX: Final = 20
+"""How many parts of `ready` are asked one by one; the others stand in its text alone."""
+NAMED_MAX: Final = 8
+"""How many columns are shown beside one of them."""
+HELD_MAX: Final = 10_000
+"""Among how many rows, the first in the order of claims, a live lease is looked for."""
+FALSE, TRUE, NULL = 0, 1, 2
+
+
+@dataclass(frozen=True, slots=True)
+class RowQuestion:
+    """One row, as one pipeline sees it.
+
+    Attributes:
+        leased: its table.
+        key: of the row.
+        owner: the name of the pipeline.
+        parts: the condition of its claims.
+        locking: who locks such rows, in the order of `parts.unawaited`.
+        hidden: columns whose values are not shown.
+        beside: columns that are shown whatever `ready` names.
+        dialect: of the database.
+    """
+
+    leased: LeasedTable
+    key: Any
+    owner: str
+    parts: EligibleParts
+    locking: Sequence[LockingPipeline]
+    hidden: frozenset[Column[Any]]
+    beside: Sequence[Column[Any]]
+    dialect: Dialect
+
+    @property
+    def kept_names(self) -> tuple[str, ...]:
+        """The columns that rowlock keeps in such rows."""
+        return (*LOCK_COLUMNS, *(SCHEDULE_COLUMNS if self.leased.has_schedule else ()))
+
+    @property
+    def is_it(self) -> ColumnElement[bool]:
+        """The row has this key."""
+        return is_key(self.leased, self.key)
+
+    def asked(self) -> dict[str, ColumnElement[Any]]:
+        """Return all columns of the SELECT, by names of ours."""
+        kept: dict[str, Any] = {name: self.leased.attribute(name) for name in self.kept_names}
+        parts = {
+            "ready": self.parts.ready,
+            "free": self.parts.free,
+            "mine": self.parts.mine,
+            "due": self.parts.due,
+        }
+        parts |= {f"unawaited {number}": part for number, part in enumerate(self.parts.unawaited)}
+        parts |= {f"gate {number}": part for number, part in enumerate(self.parts.gates)}
+        return {
+            "now": database_now(),
+            **{f"kept {name}": column for name, column in kept.items()},
+            **{f"part {name}": case((part, TRUE), else_=FALSE) for name, part in parts.items()},
+            **{
+                f"conjunct {number}": case((part, TRUE), (part.is_(None), NULL), else_=FALSE)
+                for number, part in enumerate(self.conjuncts)
+            },
+            **{f"value {column.key}": column for column in self.shown_columns},
+        }
+
+    @property
+    def conjuncts(self) -> tuple[ColumnElement[bool], ...]:
+        """What `ready` is made of."""
+        return conjuncts_of(self.parts.ready)[:CONJUNCTS_MAX]
+
+    @property
+    def shown_columns(self) -> tuple[Column[Any], ...]:
+        """The columns of the table that `ready` names."""
+        named = [column for part in self.conjuncts for column in self.named(part)]
+        return tuple(dict.fromkeys([*named, *self.beside]))
+
+    def named(self, part: ColumnElement[bool]) -> list[Column[Any]]:
+        """Return the columns of the table that a part of `ready` names."""
+        found = [
+            column
+            for column in self.leased.table.columns
+            if any(column.shares_lineage(each) for each in _columns_in(part))
+        ]
+        return [column for column in found if column not in self.hidden][:NAMED_MAX]
+
+    def text(self, condition: ColumnElement[Any]) -> str:
+        """Return a condition as SQL, with its values unless it names a hidden column."""
+        hides = any(
+            column.shares_lineage(each) for column in self.hidden for each in _columns_in(condition)
+        )
+        return condition_text(condition, self.dialect, with_values=not hides)
+
+    def conjuncts_read(self, answers: Mapping[str, Any]) -> tuple[Conjunct, ...]:
+        """Return what the answers say of each part of `ready`."""
+        read = []
+        for number, part in enumerate(self.conjuncts):
+            answer = answers.get(f"conjunct {number}")
+            holds = (
+                answer
+                if isinstance(answer, Refused)
+                else {FALSE: False, TRUE: True}.get(answer if answer is not None else NULL)
+            )
+            values = "; ".join(
+                f"{column.name} is {value_text(answers.get(f'value {column.key}'))}"
+                for column in self.named(part)
+            )
+            read.append(Conjunct(self.text(part), holds, values))
+        return tuple(read)
+
+    def kept_read(self, answers: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what rowlock keeps in the row, by name."""
+        return {
+            name: with_zone(answers.get(f"kept {name}"), self.leased.column(name))
+            for name in self.kept_names
+        }
+
+
+async def ask_row(
+    connection: AsyncConnection,
+    columns: Mapping[str, ColumnElement[Any]],
+    where: ColumnElement[bool],
+    *,
+    apart: bool,
+) -> dict[str, Any] | None:
+    """Return the columns of the one row that meets `where`; None if there is none.
+
+    Args:
+        connection: in a transaction that reads.
+        columns: by names of the caller's.
+        where: finds the row.
+        apart: ask for each column by itself, under a savepoint; one that the database refuses is a
+            `Refused`. Otherwise what is refused raises.
+    """
+    if not apart:
+        found = (await connection.execute(_labelled(columns, where))).first()
+        return None if found is None else dict(zip(columns, found, strict=True))
+    there = await ask_value(connection, select(func.count()).where(where), apart=True)
+    if not isinstance(there, Refused) and not there:
+        return None
+    return {
+        name: await ask_value(connection, _labelled({name: column}, where), apart=True)
+        for name, column in columns.items()
+    }
+
+
+async def ask_value(connection: AsyncConnection, statement: Any, *, apart: bool) -> Any:
+    """Return the first column of the first row; None if there is no row; `apart` as for
+    `ask_row`.
+    """
+    found = await ask_first(connection, statement, apart=apart)
+    return found if found is None or isinstance(found, Refused) else found[0]
+
+
+async def ask_first(connection: AsyncConnection, statement: Any, *, apart: bool) -> Any:
+    """Return the first row; None if there is none; `apart` as for `ask_row`."""
+    return await ask_part(connection, partial(_first, connection, statement), apart=apart)
+
+
+async def _first(connection: AsyncConnection, statement: Any) -> Any:
+    return (await connection.execute(statement)).first()
+
+
+async def ask_part(
+    connection: AsyncConnection, ask: Callable[[], Awaitable[Any]], *, apart: bool
+) -> Any:
+    """Return what `ask` gives, within the transaction of the connection; `apart` as for
+    `ask_row`.
+    """
+    if not apart:
+        return await ask()
+    try:
+        async with connection.begin_nested():
+            return await ask()
+    except Exception as error:
+        if is_outage(error):
+            raise
+        return Refused(describe(error))
+
+
+def may_be_asked_apart(error: BaseException) -> bool:
+    """Whether `error` may be that of one part alone: no answer at all would be one of the
+    database.
+    """
+    return isinstance(error, SQLAlchemyError | ValueError | TypeError | ArithmeticError) and not (
+        is_outage(error)
+    )
+
+
+def is_key(leased: LeasedTable, key: Any) -> ColumnElement[bool]:
+    """The row has this key, which may be a number that its column does not hold."""
+    is_number = isinstance(leased.key.type, Integer) and isinstance(key, int)
+    column = leased.attribute(leased.key_name)
+    return column == (literal(key, BigInteger) if is_number else key)
+
+
+def awaiting_row(question: RowQuestion, locking: LockingPipeline) -> Any:
+    """Return the SELECT of a main row that comes back for this one: its key, and when it stepped
+    back.
+    """
+    main = locking.leased
+    key, last = main.attribute(main.key_name), main.attribute("last_processed_at")
+    return select(key, last).where(is_awaiting(locking), question.is_it).order_by(key).limit(1)
+
+
+def place_of(question: RowQuestion) -> Any:
+    """Return the SELECT of how many rows a claim would take before this one, `PLACES_MAX` and one
+    at most.
+    """
+    leased = question.leased
+    it = leased.table.alias()
+    its_key, place, key = it.c[leased.key.name], order_column(leased), leased.key
+    is_it = its_key == question.key
+    its_place = (
+        select(it.c[leased.column(place.key).name]).where(is_it).scalar_subquery().correlate(None)
+    )
+    before = and_(place <= its_place, or_(place < its_place, key < question.key))
+    if not leased.has_schedule:
+        before = or_(
+            and_(place.is_(None), its_place.is_not(None)),
+            and_(place.is_(None), its_place.is_(None), key < question.key),
+            before,
+        )
+    first = (
+        select(literal(1))
+        .select_from(leased.model)
+        .where(question.parts.whole, before)
+        .limit(PLACES_MAX + 1)
+        .subquery()
+    )
+    return select(func.count()).select_from(first)
+
+
+def lives_a_lease(question: RowQuestion) -> Any:
+    """Return the SELECT of whether a live lease of the pipeline is among the first rows that it
+    wants.
+    """
+    leased = question.leased
+    first = (
+        select(leased.attribute("lock_owner"), leased.attribute("lock_expires_at"))
+        .where(question.parts.ready)
+        .order_by(*oldest_first(leased))
+        .limit(HELD_MAX)
+        .subquery()
+    )
+    lives = and_(first.c[0] == question.owner, first.c[1] > database_now())
+    return select(func.count()).select_from(select(literal(1)).where(lives).limit(1).subquery())
+
+
+def conjuncts_of(condition: ColumnElement[bool]) -> tuple[ColumnElement[bool], ...]:
+    """Return the clauses of the condition's top AND, those of an AND within it among them."""
+    if isinstance(condition, BooleanClauseList) and condition.operator in {and_operator, is_and}:
+        return tuple(part for clause in condition.clauses for part in conjuncts_of(clause))
+    return (condition,)
+
+
+def condition_text(
+    condition: ColumnElement[Any], dialect: Dialect, *, with_values: bool = True
+) -> str:
+    """Return a condition as SQL in one line."""
+    for literal_binds in (True, False) if with_values else (False,):
+        try:
+            compiled = condition.compile(
+                dialect=dialect,
+                compile_kwargs={"include_table": False, "literal_binds": literal_binds},
+            )
+            return shown(" ".join(str(compiled).split()), TEXT_CHARS_MAX)
+        # Values of some types have no text in SQL, and types of the host's raise what they like.
+        except Exception:  # noqa: BLE001, S112
+            continue
+    return "a condition that has no text"
+
+
+def value_text(value: Any) -> str:
+    """Return a value as SQL has it."""
+    if value is None:
+        return "null"
+    if isinstance(value, Refused):
+        return "?"
+    if isinstance(value, Enum):
+        value = value.value
+    if isinstance(value, bool | int | float):
+        return shown(str(value).lower() if isinstance(value, bool) else value, VALUE_CHARS_MAX)
+    return f"'{shown(value, VALUE_CHARS_MAX)}'"
+
+
+def _columns_in(condition: ColumnElement[Any]) -> list[Column[Any]]:
+    return [each for each in visitors.iterate(condition) if isinstance(each, Column)]
+
+
+def _labelled(columns: Mapping[str, ColumnElement[Any]], where: ColumnElement[bool]) -> Any:
+    labelled = [
+        type_coerce(column, column.type).label(f"c{number}")
+        for number, column in enumerate(columns.values())
+    ]
+    return select(*labelled).where(where)

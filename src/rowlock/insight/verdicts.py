@@ -1,0 +1,291 @@
+"""Why a row waits: from what is known of it to one word, by precedence.
+
+The one idea: pure. The database was asked already; here nothing is looked up, and the same facts
+have the same verdict in a command, a page and a test. The order of `Verdict` is the precedence.
+
+Not here: what each verdict says (``headlines.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Any
+
+
+class Verdict(StrEnum):
+    """What keeps a row, or that nothing does; first what comes first."""
+
+    NO_PIPELINE = "no_pipeline"
+    NO_ROW = "no_row"
+    READY_FAILS = "ready_fails"
+    RUNNING = "running"
+    QUEUED = "queued"
+    HELD = "held"
+    PARKED = "parked"
+    NOT_READY = "not_ready"
+    KEPT = "kept"
+    RESTING = "resting"
+    AWAITED = "awaited"
+    PAUSED = "paused"
+    NOBODY_RUNS = "nobody_runs"
+    CLAIMS_FAIL = "claims_fail"
+    LEFT_BY_DEAD = "left_by_dead"
+    TOUCHED = "touched"
+    IN_LINE = "in_line"
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """What the database did not answer, and why."""
+
+    why: str
+
+
+Answer = bool | Refused | None
+"""Of a part: whether it lets the row be claimed; None if it was not asked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Conjunct:
+    """One part of what `ready` says.
+
+    Attributes:
+        text: as SQL, with its values.
+        holds: whether it is true of the row; None if it is null there.
+        values: the columns that it names, as they are, such as ``status is 'active'``.
+    """
+
+    text: str
+    holds: bool | Refused | None
+    values: str
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitingRow:
+    """A main row that comes back for this one."""
+
+    model: str
+    key: str
+    pipeline: str
+    stepped_back_at: datetime | None
+    for_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class TouchingTransaction:
+    """A transaction that has locked or written a row, and has not ended."""
+
+    pid: int
+    state: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class PipelinePause:
+    """Why a pipeline is paused."""
+
+    by: str
+    at: datetime | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunningReplicas:
+    """Which replicas run a pipeline, as they say themselves.
+
+    Attributes:
+        live: how many replicas live.
+        running: the names of those that run it.
+        failing: how many of these have not claimed for a while, and what the last said.
+        names_by_mark: the names of all live ones by their marks.
+    """
+
+    live: int
+    running: tuple[str, ...] = ()
+    failing: int = 0
+    error: str = ""
+    names_by_mark: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What of a pipeline's settings tells how long things last."""
+
+    min_interval: timedelta
+    retry_delay: timedelta
+    reserved_for: timedelta
+    takes_over_within: timedelta
+    process_timeout: timedelta | None
+    max_attempts: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What is known of one row, for one pipeline.
+
+    Attributes:
+        model: its class.
+        table: where it is.
+        key: its key, as text.
+        pipeline: the name.
+        columns: what rowlock keeps in the row, by name; a `Refused` where it could not be read.
+        at: the database's time.
+        is_there: whether there is such a row.
+        ready: whether the host wants work on it; what `ready` says, and its parts.
+        free, mine, due: the parts of eligibility.
+        unawaited: for each pipeline that locks such rows, by its name.
+        gates: for each gate, by its name.
+        lockers: pipelines that lock such rows, and the models of their main rows.
+        rivals: all pipelines of the app by name.
+        is_run: whether a lease of the pipeline lives; None if that was not asked.
+        place: how many rows come before it; None if unknown.
+    """
+
+    model: str
+    table: str
+    key: str
+    pipeline: str
+    rules: Rules
+    at: datetime | None = None
+    is_there: bool = True
+    columns: Mapping[str, Any] = field(default_factory=dict)
+    ready: Answer = None
+    ready_text: str = ""
+    conjuncts: tuple[Conjunct, ...] = ()
+    free: Answer = None
+    mine: Answer = None
+    due: Answer = None
+    unawaited: Mapping[str, Answer] = field(default_factory=dict)
+    gates: Mapping[str, Answer] = field(default_factory=dict)
+    lockers: Mapping[str, str] = field(default_factory=dict)
+    rivals: Mapping[str, Rules] = field(default_factory=dict)
+    awaiting: AwaitingRow | None = None
+    pause: PipelinePause | None = None
+    presence: RunningReplicas | None = None
+    is_run: Answer = None
+    place: int | Refused | None = None
+    touched: TouchingTransaction | Refused | None = None
+    queued: tuple[int, int] | None = None
+    work: Mapping[str, Any] = field(default_factory=dict)
+
+    def column(self, name: str) -> Any:
+        """Return what rowlock keeps under `name`; None if that is null, unknown or not there."""
+        value = self.columns.get(name)
+        return None if isinstance(value, Refused) else value
+
+    def since(self, name: str) -> float | None:
+        """Return how many seconds ago a time was, by the database; None if there is none."""
+        time = self.column(name)
+        if not isinstance(time, datetime) or self.at is None:
+            return None
+        return (self.at - time).total_seconds()
+
+    @property
+    def overdue_s(self) -> float | None:
+        """For how many seconds a claim could have had the row; None if that is unknown."""
+        last_s, due_s = self.since("last_processed_at"), self.since("due_at")
+        if "due_at" in self.columns:
+            begun_s = due_s
+        else:
+            begun_s = None if last_s is None else last_s - self.rules.min_interval.total_seconds()
+        ended_s = self.since("lock_expires_at")
+        known = [seconds for seconds in (begun_s, ended_s) if seconds is not None]
+        return None if begun_s is None and ended_s is None else max(0.0, min(known))
+
+    @property
+    def is_own_lease(self) -> bool:
+        """Whether the lease is, or was, one of the pipeline on this very row."""
+        return bool(self.column("lock_owner") == self.pipeline)
+
+    @property
+    def refusal(self) -> Refused | None:
+        """A part beside `ready` that the database refuses, as it refuses the whole claim."""
+        parts = (self.free, self.mine, self.due, *self.unawaited.values(), *self.gates.values())
+        return next((part for part in parts if isinstance(part, Refused)), None)
+
+    @property
+    def is_claimable(self) -> bool:
+        """Whether every part lets the row be claimed, as far as is known."""
+        parts = (self.ready, self.free, self.mine, self.due)
+        return self.is_there and all(
+            part is True for part in (*parts, *self.unawaited.values(), *self.gates.values())
+        )
+
+
+OVERDUE_WINDOWS = 3
+"""After so many of the longest rests between two claims a row that nothing keeps is overdue."""
+
+
+def is_overdue(facts: Facts) -> bool:
+    """Whether a claim should have had the row long ago."""
+    overdue_s = facts.overdue_s
+    allowed_s = OVERDUE_WINDOWS * facts.rules.takes_over_within.total_seconds()
+    return overdue_s is not None and overdue_s > allowed_s
+
+
+def verdicts_of(facts: Facts) -> tuple[Verdict, ...]:
+    """Return all that keeps the row, first what comes first; `IN_LINE` if nothing does."""
+    if not facts.is_there:
+        return (Verdict.NO_ROW,)
+    is_live = facts.free is False
+    holds = {
+        Verdict.READY_FAILS: isinstance(facts.ready, Refused),
+        Verdict.RUNNING: is_live and facts.is_own_lease and facts.queued is None,
+        Verdict.QUEUED: is_live and facts.is_own_lease and facts.queued is not None,
+        Verdict.HELD: is_live and not facts.is_own_lease,
+        Verdict.PARKED: facts.column("parked_at") is not None,
+        Verdict.NOT_READY: facts.ready is False,
+        Verdict.KEPT: facts.mine is False,
+        Verdict.RESTING: facts.due is False and facts.column("parked_at") is None,
+        Verdict.AWAITED: False in facts.unawaited.values(),
+        Verdict.PAUSED: False in facts.gates.values(),
+        Verdict.CLAIMS_FAIL: facts.refusal is not None,
+        **_if_claimable(facts),
+    }
+    found = tuple(verdict for verdict in Verdict if holds.get(verdict))
+    return found or (Verdict.IN_LINE,)
+
+
+def _if_claimable(facts: Facts) -> dict[Verdict, bool]:
+    if not facts.is_claimable:
+        return {}
+    presence = facts.presence
+    if presence is None:
+        has_nobody = facts.is_run is False and is_overdue(facts)
+    else:
+        has_nobody = not presence.running
+    return {
+        Verdict.NOBODY_RUNS: has_nobody,
+        Verdict.CLAIMS_FAIL: presence is not None
+        and bool(presence.running)
+        and presence.failing >= len(presence.running),
+        Verdict.LEFT_BY_DEAD: facts.column("lock_token") is not None,
+        Verdict.TOUCHED: isinstance(facts.touched, TouchingTransaction),
+    }
+
+
+def needs_person(verdict: Verdict, facts: Facts) -> bool:
+    """Whether the row waits until a person does something."""
+    match verdict:
+        case Verdict.KEPT:
+            return facts.column("lock_owner") not in facts.rivals
+        case Verdict.LEFT_BY_DEAD:
+            return is_overdue(facts)
+        case _:
+            return verdict in _FOR_PERSONS
+
+
+_FOR_PERSONS = frozenset(
+    {
+        Verdict.NO_PIPELINE,
+        Verdict.READY_FAILS,
+        Verdict.PARKED,
+        Verdict.PAUSED,
+        Verdict.NOBODY_RUNS,
+        Verdict.CLAIMS_FAIL,
+        Verdict.TOUCHED,
+    }
+)

@@ -1,0 +1,79 @@
+"""An app in a folder of the test's own, and the command line in it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from rowlock.testing import TemporaryDatabase
+
+RUN_S_MAX: Final = 60.0
+SHOP: Final = Path(__file__).resolve().parents[1] / "insight"
+APP: Final = """\
+from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
+from rowlock import PipelineManager
+from rowlock.insight import Insight
+from shop import FleetPipeline, VolumePipeline
+
+engine = create_async_engine({url!r})
+sessions = async_sessionmaker(engine)
+pipelines = [VolumePipeline(), FleetPipeline()]
+pair = (sessions, pipelines)
+manager = PipelineManager(sessions, pipelines)
+insight = Insight(sessions, pipelines)
+number = 7
+
+def made(): return pair
+async def awaited(): return manager
+def needs(argument): return pair
+def twice(): return made
+
+class Context:
+    async def __aenter__(self):
+        print("entered", flush=True, file=__import__("sys").stderr)
+        return insight
+    async def __aexit__(self, *error):
+        print("left", flush=True, file=__import__("sys").stderr)
+
+def entered(): return Context()
+"""
+
+Command = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def rowlock(tmp_path: Path, sqlite_database: TemporaryDatabase) -> Command:
+    """Run the command line in a folder that has an app, on the test's database."""
+    return command_in(tmp_path, sqlite_database)
+
+
+@pytest.fixture
+def rowlock_on_both(tmp_path: Path, database: TemporaryDatabase) -> Command:
+    """The same on each database in turn."""
+    return command_in(tmp_path, database)
+
+
+def command_in(tmp_path: Path, database: TemporaryDatabase) -> Command:
+    """Write the app, and return what runs the command line beside it."""
+    url = database.url.render_as_string(hide_password=False)
+    (tmp_path / "app.py").write_text(APP.format(url=url), encoding="utf-8")
+
+    def run(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        path = os.pathsep.join([str(SHOP), os.environ.get("PYTHONPATH", "")])
+        return subprocess.run(
+            [sys.executable, "-m", "rowlock", *words],
+            cwd=tmp_path,
+            env=os.environ | {"PYTHONPATH": path} | environment,
+            capture_output=True,
+            text=True,
+            timeout=RUN_S_MAX,
+            check=False,
+        )
+
+    return run

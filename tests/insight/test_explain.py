@@ -1,0 +1,129 @@
+"""`Insight.explain`: why a row waits, told from the rows alone."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from rowlock.insight import AppError, Explanation, Verdict
+from rowlock.testing import TemporaryDatabase
+
+from .shop import (
+    SCENES,
+    BackupPipeline,
+    FleetPipeline,
+    Invoice,
+    Scene,
+    Volume,
+    VolumePipeline,
+    furnish,
+    insight_of,
+)
+
+GOLDEN = Path(__file__).parent / "golden"
+
+
+def compared(name: str, text: str, *, renew: bool) -> None:
+    """Compare a text with the file of that name."""
+    file = GOLDEN / name
+    if renew:
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(text + "\n", encoding="utf-8")
+    assert text + "\n" == file.read_text(encoding="utf-8")
+
+
+async def explained(database: TemporaryDatabase, name: str) -> Explanation:
+    """Return what is said of volume 17 in a scene."""
+    await furnish(database, SCENES[name])
+    pipelines = [VolumePipeline(), FleetPipeline()]
+    # Only where it has something to say: each pipeline of the model has a block.
+    insight = insight_of(database, pipelines=pipelines)
+    if name in {"held_by_pipeline", "kept"}:
+        insight = insight_of(database, pipelines=[*pipelines, BackupPipeline()])
+    return await insight.explain("Volume", "17")
+
+
+@pytest.mark.parametrize("name", SCENES)
+async def test_each_verdict_has_its_text(
+    database_with_clock: TemporaryDatabase, name: str, pytestconfig: pytest.Config
+) -> None:
+    """A person would be told something else than the page of verdicts says, or other words on
+    another database.
+    """
+    answer = await explained(database_with_clock, name)
+    renew = bool(pytestconfig.getoption("--renew-pages"))
+    compared(f"{name}.txt", answer.text(), renew=renew)
+    document = json.dumps(answer.to_dict(), ensure_ascii=False, indent=2)
+    compared(f"{name}.json", document, renew=renew)
+    assert answer.pipelines[0].verdict.value == next(
+        verdict for verdict in Verdict if name.startswith(verdict.value)
+    )
+
+
+@pytest.mark.parametrize("name", SCENES)
+async def test_the_json_renders_to_the_text(
+    database_with_clock: TemporaryDatabase, name: str
+) -> None:
+    """A page that has only the JSON would say something else than a terminal."""
+    answer = await explained(database_with_clock, name)
+    document = json.loads(json.dumps(answer.to_dict()))
+    assert Explanation.from_dict(document | {"came_later": 1}) == answer
+    assert Explanation.from_dict(document).text(80) == answer.text(80)
+
+
+async def test_a_model_without_a_pipeline(database: TemporaryDatabase) -> None:
+    """A person would look for a reason in the row."""
+    answer = await insight_of(database).explain(Invoice, 4)
+    assert answer.text() == (
+        "Invoice 4\nNO PIPELINE of this app works on Invoice\n\n"
+        "why   Without a pipeline nothing claims its rows.\n"
+        "do    write one, or name the app that has it: rowlock explain --app MODULE:ATTRIBUTE\n"
+        "more  docs/reference/verdicts.md#no-pipeline"
+    )
+    assert answer.needs_person
+
+
+@pytest.mark.parametrize("model", [Volume, "Volume", "volumes"])
+async def test_a_model_is_named_in_any_way(
+    database: TemporaryDatabase, model: type[Volume] | str
+) -> None:
+    """A person would have to know how the class is called."""
+    await furnish(database, Scene({"status": "active"}))
+    assert (await insight_of(database).explain(model, 17)).row_id == "17"
+
+
+@pytest.mark.parametrize(
+    ("model", "key", "told"),
+    [
+        ("Volum", 17, "Volume may be meant"),
+        ("nonsense", 17, "there are Fleet, Volume"),
+        ("Volume", "x", "x is no key of Volume: its id is a whole number"),
+        ("Volume", "1" * 30, "is no key of Volume"),
+        ("Vol\x1b[2Jume", 17, r"Vol\\x1b\[2Jume"),
+    ],
+)
+async def test_what_is_named_wrongly(
+    database: TemporaryDatabase, model: str, key: str | int, told: str
+) -> None:
+    """A mistake in a word would look like a database that fails, or write to the terminal."""
+    with pytest.raises(AppError, match=told):
+        await insight_of(database).explain(model, key)
+
+
+async def test_a_key_that_no_column_holds(database: TemporaryDatabase) -> None:
+    """A number that is too large for its column would fail on one of the databases."""
+    await furnish(database, Scene())
+    answer = await insight_of(database).explain(Volume, 2**40)
+    assert answer.pipelines[0].verdict is Verdict.NO_ROW
+
+
+async def test_two_pipelines_have_a_block_each(database: TemporaryDatabase) -> None:
+    """What keeps a row from one pipeline would be taken for what keeps it from the other."""
+    await furnish(database, Scene({"status": "active"}))
+    insight = insight_of(database, pipelines=[VolumePipeline(), BackupPipeline()])
+    answer = await insight.explain("Volume", 17)
+    assert [one.pipeline for one in answer.pipelines] == ["VolumePipeline", "BackupPipeline"]
+    assert answer.pipelines[0].verdict is Verdict.NOT_READY
+    assert answer.text().count("\n\nVolume 17 · BackupPipeline") == 1
