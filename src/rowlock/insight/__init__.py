@@ -22,4 +22,23 @@ from rowlock.insight.tables import InsightTables, insight_tables
 from rowlock.insight.verdicts import Verdict
 from rowlock.rows.lock_tokens import mark_of, replica_mark
 
-__all__ = ['ActionDone', 'Actions', 'InsightTables', 'LeaseAlive', 'LeaseChanged', 'NotPausable', 'RowNotFound', 'insight_tables', 'mark_of', 'replica_mark', 'AppError', 'Explanation', 'ExplanationLine', 'Insight', 'InsightLimits', 'PipelineExplanation', 'SeenLease', 'Verdict']
+__all__ = [
+    "ActionDone",
+    "Actions",
+    "AppError",
+    "Explanation",
+    "ExplanationLine",
+    "Insight",
+    "InsightLimits",
+    "InsightTables",
+    "LeaseAlive",
+    "LeaseChanged",
+    "NotPausable",
+    "PipelineExplanation",
+    "RowNotFound",
+    "SeenLease",
+    "Verdict",
+    "insight_tables",
+    "mark_of",
+    "replica_mark",
+]
