@@ -67,12 +67,13 @@ async def gated(place: Place, scale: Scale) -> Figures:
             if host.is_postgresql:
                 await connection.execution_options(isolation_level="AUTOCOMMIT")
                 await connection.execute(text("VACUUM ANALYZE scheduled_jobs"))
-        empty = [await _timed(host, plain) for _ in range(claims)]
+        empty, ungated = await _in_turns(host, (asking, plain), claims, scale.limit_first)
     ms = {
         "with gate ms": statistics.median(with_gate),
         "without ms": statistics.median(without),
         "paused ms": statistics.median(paused),
         "empty ms": statistics.median(empty),
+        "empty without gate ms": statistics.median(ungated),
     }
     return ms | {
         "gate / without": ms["with gate ms"] / ms["without ms"],
