@@ -30,12 +30,18 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "rowlock.demo.command",
         "catalogue a folder with several replicas, one of them killed half-way",
     ),
+    "due": ("rowlock.cli.due", "make a row due now"),
     "errors": ("rowlock.cli.explain_error", "say what an error means and what to change"),
     "explain": ("rowlock.cli.explain", "say why a row waits, or who works on it"),
+    "park": ("rowlock.cli.park", "set a row aside until somebody puts it back"),
+    "pause": ("rowlock.cli.pause", "have a pipeline claim nothing, anywhere"),
+    "release": ("rowlock.cli.release", "free a row whose holder is gone"),
+    "resume": ("rowlock.cli.resume", "end the pause of a pipeline"),
     "run": (
         "rowlock.cli.run_file",
         "run a program in which await may stand at the top, such as a page's",
     ),
+    "unpark": ("rowlock.cli.unpark", "put a parked row back"),
 }
 """The module of each command, and what it does in a line."""
 

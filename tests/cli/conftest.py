@@ -18,8 +18,8 @@ SHOP: Final = Path(__file__).resolve().parents[1] / "insight"
 APP: Final = """\
 from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
 from rowlock import PipelineManager
-from rowlock.insight import Insight
-from shop import FleetPipeline, VolumePipeline
+from rowlock.insight import Insight, insight_tables
+from shop import FleetPipeline, VolumePipeline, Base
 
 engine = create_async_engine({url!r})
 sessions = async_sessionmaker(engine)
@@ -27,6 +27,8 @@ pipelines = [VolumePipeline(), FleetPipeline()]
 pair = (sessions, pipelines)
 manager = PipelineManager(sessions, pipelines)
 insight = Insight(sessions, pipelines)
+tables = insight_tables(Base.metadata, replicas=False)
+pausable = PipelineManager(sessions, pipelines, gates=[tables.pause_gate])
 number = 7
 
 def made(): return pair

@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import async_sessionmaker
 from sqlalchemy.util import await_only
 
 from rowlock import TransactionTimeout
-from rowlock.insight import Actions, LeaseChanged
+from rowlock.insight import Insight, LeaseChanged
 from rowlock.insight.steering import actions as actions_module
 from rowlock.testing import (
     Failpoints,
@@ -40,7 +40,7 @@ async def raced(database: TemporaryDatabase, number: int) -> tuple[bool, str]:
     async with database.session_factory.begin() as session:
         session.add(run)
     engine = database.create_engine()
-    actions = Actions(database.session_factory, [RunPipeline()])
+    actions = Insight(database.session_factory, [RunPipeline()])
     came: list[str] = []
 
     async def release() -> None:

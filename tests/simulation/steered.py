@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 from sqlalchemy import select, text
 
 from rowlock.errors import Refusal
-from rowlock.insight import Actions, insight_tables
+from rowlock.insight import Insight, insight_tables
 from rowlock.testing.simulation import World
 
 from .orders import Base, Order, Orders
@@ -53,9 +53,7 @@ class Steered(Orders):
     async def steer(self) -> None:
         """Do something, again and again, until the faults are over."""
         random = self.world.random
-        actions = Actions(
-            self.world.session_factory, self.pipelines(), tables=TABLES, gates=self.gates
-        )
+        actions = Insight(self.world.session_factory, self.pipelines(), tables=TABLES)
         for _ in range(random.randint(1, STEPS_MAX)):
             await asyncio.sleep(random.choice((0, 0.05, 0.4, 2)))
             if self.world.is_calm:
@@ -66,15 +64,15 @@ class Steered(Orders):
             except Refusal as refused:
                 self.world.note(f"is refused: {type(refused).__name__}")
 
-    async def _pause(self, actions: Actions) -> None:
+    async def _pause(self, actions: Insight) -> None:
         # Each ends by itself: who has paused may be killed.
         lasts = timedelta(seconds=self.world.random.choice((0.5, 2, 6)))
         await actions.pause(self.world.random.choice(PIPELINES), until=lasts, **SAID)
 
-    async def _resume(self, actions: Actions) -> None:
+    async def _resume(self, actions: Insight) -> None:
         await actions.resume(self.world.random.choice(PIPELINES), **SAID)
 
-    async def _release(self, actions: Actions) -> None:
+    async def _release(self, actions: Insight) -> None:
         key = self._any_key()
         async with self.world.session_factory() as session:
             found = await session.execute(
@@ -85,7 +83,7 @@ class Steered(Orders):
             await asyncio.sleep(self.world.random.choice((0, 0.2, 3)))
             await actions.release(Order, key, seen=Seen(*row), **SAID)
 
-    async def _park(self, actions: Actions) -> None:
+    async def _park(self, actions: Insight) -> None:
         key = self._any_key()
         await actions.park(Order, key, **SAID)
         await asyncio.sleep(self.world.random.choice((0, 0.5, 3)))

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from sqlalchemy import select
 
 from rowlock import database_now
-from rowlock.insight import Actions
+from rowlock.insight import Insight
 from rowlock.testing import TemporaryDatabase, install_historian, read_history
 
 from ..host import wait_s_max
@@ -38,7 +38,7 @@ async def test_nothing_is_claimed_behind_a_pause(database: TemporaryDatabase) ->
     await make_tables(database)
     async with database.engine.begin() as connection:
         await install_historian(connection, [Letter])
-    actions = Actions(database.session_factory, [LetterPipeline(held=False)], tables=TABLES)
+    actions = Insight(database.session_factory, [LetterPipeline(held=False)], tables=TABLES)
     who: Said = {"by": "alice", "reason": "provider down"}
     modes = ("steady", "steady", "steady")
     async with replicas(database, *modes, count=LETTERS) as (victim, *others):

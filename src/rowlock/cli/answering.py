@@ -23,6 +23,7 @@ from rowlock.errors import ConfigurationError, RowlockError, TransactionTimeout,
 from rowlock.insight.apps import insight_of_app
 from rowlock.insight.insight import Insight
 from rowlock.insight.shown import shown
+from rowlock.insight.steering.action_errors import NotPausable
 
 WELL: Final = 0
 NEEDS_PERSON: Final = 1
@@ -135,6 +136,6 @@ def message_of(error: Exception) -> str:
 def _code_of(error: Exception) -> int:
     if isinstance(error, TransactionTimeout | TimeoutError | OSError) or is_outage(error):
         return NO_DATABASE
-    if isinstance(error, ConfigurationError | SQLAlchemyError):
+    if isinstance(error, ConfigurationError | NotPausable | SQLAlchemyError):
         return MISUSED
     return NO_SUCH_ROW if isinstance(error, RowlockError) else MISUSED

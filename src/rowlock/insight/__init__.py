@@ -17,14 +17,13 @@ from rowlock.insight.steering.action_errors import (
     NotPausable,
     RowNotFound,
 )
-from rowlock.insight.steering.actions import ActionDone, Actions
+from rowlock.insight.steering.actions import ActionDone
 from rowlock.insight.tables import InsightTables, insight_tables
 from rowlock.insight.verdicts import Verdict
 from rowlock.rows.lock_tokens import mark_of, replica_mark
 
 __all__ = [
     "ActionDone",
-    "Actions",
     "AppError",
     "Explanation",
     "ExplanationLine",

@@ -16,9 +16,8 @@ from typing import Any, Self, TypeVar
 from sqlalchemy import Column, ColumnElement, true
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionmaker
 
-from rowlock.database.binds import bind_of, check_session_factory
+from rowlock.database.binds import bind_of
 from rowlock.database.transaction import in_transaction
-from rowlock.errors import ConfigurationError
 from rowlock.insight.dialects.insight_dialect import INSIGHT
 from rowlock.insight.explanation import (
     Explanation,
@@ -29,10 +28,12 @@ from rowlock.insight.explanation import (
 from rowlock.insight.facts import RowAsked, facts_of, rules_of
 from rowlock.insight.naming import mapped_model, read_key
 from rowlock.insight.questions import RowQuestion, may_be_asked_apart
+from rowlock.insight.steering.actions import Actions
+from rowlock.insight.tables import InsightTables, tables_of
 from rowlock.insight.verdicts import Facts
 from rowlock.pipelines.fetching.claim_builder import claim_parts
 from rowlock.pipelines.host_code.hooks import ready_condition
-from rowlock.pipelines.host_code.seams import Gate, Seams
+from rowlock.pipelines.host_code.seams import Seams
 from rowlock.pipelines.lock_graph import LockGraph
 from rowlock.pipelines.manager import PipelineManager
 from rowlock.pipelines.pipeline import Pipeline
@@ -58,7 +59,7 @@ class InsightLimits:
     count_timeout: timedelta = timedelta(milliseconds=150)
 
 
-class Insight:
+class Insight(Actions):
     """Answers questions about the rows of a host's pipelines.
 
     Args:
@@ -79,31 +80,25 @@ class Insight:
         session_factory: async_sessionmaker[AsyncSession],
         pipelines: Iterable[Pipeline[Any]],
         *,
-        tables: Any = None,
+        tables: InsightTables | None = None,
         hide: Iterable[Any] = (),
         show: Mapping[type[Any], Sequence[Any]] | None = None,
         redact: Callable[[str], str] | None = None,
         limits: InsightLimits | None = None,
     ) -> None:
-        self.session_factory = session_factory
-        self.pipelines: dict[str, Pipeline[Any]] = {}
-        for pipeline in pipelines:
-            if pipeline.name in self.pipelines:
-                raise ConfigurationError(f"two pipelines are named {pipeline.name}; rename one")
-            check_session_factory(session_factory, pipeline.leased)
-            self.pipelines[pipeline.name] = pipeline
-        self.tables = tables
+        super().__init__(session_factory, pipelines, tables=tables)
         self.limits = limits or InsightLimits()
         self._hide, self._show, self._redact = tuple(hide), dict(show or {}), redact
-        gate: Gate | None = getattr(tables, "pause_gate", None)
-        self._seams = Seams.of([] if gate is None else [gate], ())
+        has_pauses = tables is not None and tables.controls is not None
+        self._seams = Seams.of([tables.pause_gate] if tables and has_pauses else [], ())
         self._lock_graph = LockGraph(self.pipelines.values())
 
     @classmethod
     def of(cls, manager: PipelineManager) -> Self:
         """Return one for the pipelines of a manager, with its gates; it need not be started."""
-        insight = cls(manager.session_factory, manager.pipelines)
-        insight._seams = Seams.of(manager.gates, ())
+        tables = tables_of(manager.gates)
+        insight = cls(manager.session_factory, manager.pipelines, tables=tables)
+        insight._seams, insight._gates = Seams.of(manager.gates, ()), manager.gates
         return insight
 
     def on(self, session_factory: async_sessionmaker[AsyncSession]) -> Insight:
@@ -117,7 +112,7 @@ class Insight:
             redact=self._redact,
             limits=self.limits,
         )
-        other._seams = self._seams
+        other._seams, other._gates = self._seams, self._gates
         return other
 
     async def explain(self, model: type[Any] | str, id: object) -> Explanation:  # noqa: A002

@@ -19,7 +19,9 @@ from sqlalchemy import Table, select
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionmaker
 
+from rowlock.database.binds import check_session_factory
 from rowlock.database.transaction import in_transaction
+from rowlock.errors import ConfigurationError
 from rowlock.hints.hinter import hint_after_commit, pipeline_hinter
 from rowlock.insight.naming import mapped_model, pipeline_named, read_key
 from rowlock.insight.shown import iso, shown
@@ -65,8 +67,13 @@ class ActionDone:
     outcome: str
     until: datetime | None = None
 
-    def text(self) -> str:
-        """Return it in one line."""
+    @property
+    def needs_person(self) -> bool:
+        """Whether a person has to do something: one has done it."""
+        return False
+
+    def text(self, width: int = 0) -> str:
+        """Return it in one line, however many columns there are."""
         ends = "" if self.until is None else f" until {iso(self.until)}"
         return f"{shown(self.act.object)} {self.outcome}{ends}"
 
@@ -87,13 +94,16 @@ class ActionDone:
 
 
 class Actions:
-    """Acts on the rows and pipelines of a host.
+    """Acts on the rows and pipelines of a host; the part of `Insight` that writes.
 
     Args:
         session_factory: the host's.
         pipelines: those of the app; none needs to run.
         tables: the optional tables, where the host has them.
         gates: of the manager; None if that is not known here.
+
+    Raises:
+        ConfigurationError: the session factory cannot serve a pipeline, or two have one name.
     """
 
     def __init__(
@@ -104,9 +114,14 @@ class Actions:
         tables: InsightTables | None = None,
         gates: Iterable[Gate] | None = None,
     ) -> None:
-        self._session_factory = session_factory
-        self._pipelines = tuple(pipelines)
-        self._tables = tables
+        self.session_factory = session_factory
+        self.pipelines: dict[str, Pipeline[Any]] = {}
+        for pipeline in pipelines:
+            if pipeline.name in self.pipelines:
+                raise ConfigurationError(f"two pipelines are named {pipeline.name}; rename one")
+            check_session_factory(session_factory, pipeline.leased)
+            self.pipelines[pipeline.name] = pipeline
+        self.tables = tables
         self._gates = None if gates is None else tuple(gates)
 
     async def release(
@@ -143,7 +158,7 @@ class Actions:
             leased, key = self._row(model, id)
             related = [
                 lock.leased
-                for pipeline in self._pipelines
+                for pipeline in self.pipelines.values()
                 for lock in pipeline.declared_locks
                 if pipeline.name == seen.owner
             ]
@@ -248,7 +263,7 @@ class Actions:
         """
         act = Act("pause", by, reason, pipeline=str(pipeline))
         with audited(act):
-            found = pipeline_named(pipeline, self._pipelines)
+            found = pipeline_named(pipeline, self.pipelines.values())
             controls = self._controls(found.name)
 
             async def work(session: AsyncSession, connection: AsyncConnection) -> datetime | None:
@@ -261,7 +276,7 @@ class Actions:
         """End the pause of a pipeline, which claims again at once; errors as of `pause`."""
         act = Act("resume", by, reason, pipeline=str(pipeline))
         with audited(act):
-            found = pipeline_named(pipeline, self._pipelines)
+            found = pipeline_named(pipeline, self.pipelines.values())
             controls = self._controls(found.name)
 
             async def work(session: AsyncSession, connection: AsyncConnection) -> bool:
@@ -272,9 +287,9 @@ class Actions:
         return ActionDone(act, "resumed" if was_paused else "was not paused")
 
     def _row(self, model: type[Any] | str, given: object) -> tuple[LeasedTable, Any]:
-        mapped = mapped_model(model, self._pipelines)
+        mapped = mapped_model(model, self.pipelines.values())
         leased = next(
-            (one.leased for one in self._pipelines if one.model is mapped), None
+            (one.leased for one in self.pipelines.values() if one.model is mapped), None
         ) or LeasedTable.of(mapped)
         return leased, read_key(leased, given)
 
@@ -301,11 +316,11 @@ class Actions:
         purpose: str,
     ) -> T:
         return await in_transaction(
-            self._session_factory, leased, work, purpose=purpose, timeout=ACTION_TIMEOUT
+            self.session_factory, leased, work, purpose=purpose, timeout=ACTION_TIMEOUT
         )
 
     def _controls(self, pipeline: str) -> Table:
-        return controls_of(pipeline, self._tables, self._gates)
+        return controls_of(pipeline, self.tables, self._gates)
 
     async def _on_controls(
         self,

@@ -1,0 +1,28 @@
+"""``rowlock unpark MODEL ID``: put a parked row back."""
+
+from __future__ import annotations
+
+import argparse
+
+from rowlock.cli.acting import acted, add_act_arguments, add_row_arguments
+from rowlock.insight.insight import Insight
+from rowlock.insight.steering.actions import ActionDone
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments that `run` reads."""
+    parser.description = (
+        "Put a parked row back, due now and with a clean count of attempts. Exit code 4: there is"
+        " no such row."
+    )
+    add_row_arguments(parser)
+    add_act_arguments(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Do it, print what was done, and return the exit code."""
+
+    async def act(insight: Insight, said: dict[str, str]) -> ActionDone:
+        return await insight.unpark(options.model, options.id, **said)
+
+    return acted(options, act)
