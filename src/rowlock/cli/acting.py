@@ -47,10 +47,10 @@ def add_act_arguments(parser: argparse.ArgumentParser) -> None:
 
 def acted(options: argparse.Namespace, act: Act) -> int:
     """Act, print what was done, and return the exit code."""
-    said = {"by": options.by or user_at_host(), "reason": options.reason}
+    signed = {"by": options.by or user_at_host(), "reason": options.reason}
 
     async def ask(insight: Insight) -> ActionDone:
-        return await act(insight, said)
+        return await act(insight, signed)
 
     return answered(options, ask)
 

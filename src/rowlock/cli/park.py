@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Do it, print what was done, and return the exit code."""
 
-    async def act(insight: Insight, said: dict[str, str]) -> ActionDone:
-        return await insight.park(options.model, options.id, **said)
+    async def act(insight: Insight, signed: dict[str, str]) -> ActionDone:
+        return await insight.park(options.model, options.id, **signed)
 
     return acted(options, act)

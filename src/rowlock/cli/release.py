@@ -29,13 +29,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Do it, print what was done, and return the exit code."""
 
-    async def act(insight: Insight, said: dict[str, str]) -> ActionDone:
+    async def act(insight: Insight, signed: dict[str, str]) -> ActionDone:
         # What is released is the lease as it is now: between the two statements it may change.
         explanation = await insight.explain(options.model, options.id)
         if explanation.lease is None:
             raise RowNotFound(model=explanation.model, row_id=explanation.row_id)
         return await insight.release(
-            options.model, options.id, seen=explanation.lease, force=options.force, **said
+            options.model, options.id, seen=explanation.lease, force=options.force, **signed
         )
 
     return acted(options, act)

@@ -19,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Do it, print what was done, and return the exit code."""
 
-    async def act(insight: Insight, said: dict[str, str]) -> ActionDone:
-        return await insight.resume(options.pipeline, **said)
+    async def act(insight: Insight, signed: dict[str, str]) -> ActionDone:
+        return await insight.resume(options.pipeline, **signed)
 
     return acted(options, act)
