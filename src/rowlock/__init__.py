@@ -52,7 +52,13 @@ from rowlock.pipelines.pipeline import Pipeline
 from rowlock.pipelines.processing.worker import Worker
 from rowlock.pipelines.renewing.heartbeater import Heartbeater
 from rowlock.pipelines.settings import PipelineSettings, SettingsKeywords
-from rowlock.pipelines.statistics import ManagerHealth, PipelineHealth, PipelineStatistics
+from rowlock.pipelines.statistics import (
+    Buckets,
+    ItemView,
+    ManagerHealth,
+    PipelineHealth,
+    PipelineStatistics,
+)
 from rowlock.rows.columns import LockColumns, ScheduleColumns
 from rowlock.rows.database_time import UtcDateTime, database_now
 from rowlock.rows.due_index import due_index
@@ -83,6 +89,7 @@ __all__ = [
     "NOW_PLACEHOLDER",
     "AdmissionRejected",
     "Apply",
+    "Buckets",
     "ConfigurationError",
     "Cron",
     "CursorMoved",
@@ -100,6 +107,7 @@ __all__ = [
     "HeldByService",
     "HostCodeError",
     "InternalError",
+    "ItemView",
     "LeaseLost",
     "LockColumns",
     "LockCycleError",

@@ -35,6 +35,31 @@ class RowsClaimed(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class FetchEnded(Event):
+    """A fetch was answered, with rows or without; `RowsClaimed` comes before it where there are
+    any.
+
+    `asked` is how many rows it wanted, `hinted` whether a hint began it, `seconds` how long its
+    transaction took. `database_time` is when it was made by the database's clock, in seconds since
+    the epoch; None if no row came.
+    """
+
+    count: int
+    asked: int
+    hinted: bool
+    seconds: float
+    database_time: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class OutcomesWritten(Event):
+    """A transaction wrote `count` outcomes in `seconds`. Comes before their `ItemApplied`."""
+
+    count: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class FetchFailed(Event):
     """A fetch raised; the fetcher rests and tries again."""
 
@@ -51,9 +76,15 @@ class RowEvent(Event):
 
 @dataclass(frozen=True, slots=True)
 class ItemStarted(RowEvent):
-    """`process` was called for a row."""
+    """`process` was called for a row.
+
+    `recovered`: the holder before has died. `waited_s` is how long the row had been due, in
+    seconds, by the database's clock; None if that is not known.
+    """
 
     attempt: int
+    recovered: bool = False
+    waited_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +92,13 @@ class ItemApplied(RowEvent):
     """An outcome was committed.
 
     `outcome` is the class name of what was applied; ``Park`` also where a retry ended at the last
-    attempt or past the deadline.
+    attempt or past the deadline. `process_s` is how long `process` took, in seconds; None if it was
+    not called. `columns` are the names of those that the outcome set.
     """
 
     outcome: str
+    process_s: float | None = None
+    columns: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,10 +124,11 @@ class RowUnchanged(RowEvent):
 @dataclass(frozen=True, slots=True)
 class ItemFailed(RowEvent):
     """`process` raised, or its outcome could not be written; the row is retried. `error` is
-    shortened.
+    shortened. `process_s` is how long `process` took, in seconds; None if it was not called.
     """
 
     error: str
+    process_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,10 +137,12 @@ class ItemStale(RowEvent):
     what it rested on.
 
     ``reason="unknown"``: the answer to its COMMIT was lost, and nobody can say whether it was
-    applied. `on_stale` is not called.
+    applied. `on_stale` is not called. `process_s` is how long `process` took, in seconds; None if
+    it was not called.
     """
 
     reason: str
+    process_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,10 +171,14 @@ class LeaseExpired(RowEvent):
 
 @dataclass(frozen=True, slots=True)
 class LeasesRenewed(Event):
-    """A beat renewed `renewed` leases of the `due` that were near their end."""
+    """A beat renewed `renewed` leases of the `due` that were near their end, in `seconds`.
+    `margin_s` is the least trust that was left in one of them when it began, in seconds.
+    """
 
     due: int
     renewed: int
+    seconds: float = 0.0
+    margin_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

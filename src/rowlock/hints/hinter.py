@@ -35,6 +35,7 @@ TOPIC_MARK = ":"
 
 Wake = Callable[[], None]
 Relay = Callable[[str], None]
+Observe = Callable[[str], None]
 
 
 class PipelineHinter:
@@ -43,6 +44,7 @@ class PipelineHinter:
     def __init__(self) -> None:
         self._wakes: dict[str, list[Wake]] = {}
         self._relays: list[Relay] = []
+        self._observers: list[Observe] = []
         self._warned: set[str] = set()
         self._has_told_late = False
 
@@ -74,6 +76,19 @@ class PipelineHinter:
         if relay in self._relays:
             self._relays.remove(relay)
 
+    def attach_observer(self, observe: Observe) -> None:
+        """Call `observe` with the model's name at every hint raised here, in the thread that raises
+        it. It must return at once.
+
+        Unlike a relay it reaches no pipeline: a hint that only observers hear is warned of.
+        """
+        self._observers.append(observe)
+
+    def detach_observer(self, observe: Observe) -> None:
+        """End what `attach_observer` began."""
+        if observe in self._observers:
+            self._observers.remove(observe)
+
     def reaches(self, model: str | type) -> bool:
         """Whether anybody listens for hints of `model`, or may do so in another process."""
         return _name_of(model) in self._wakes or bool(self._relays)
@@ -90,7 +105,8 @@ class PipelineHinter:
         name = _name_of(model)
         wakes = [wake for wake in self._wakes_of(name) if wake != but]
         relays = tuple(self._relays)
-        _call_each([*wakes, *(partial(relay, name) for relay in relays)], name)
+        told = (*relays, *self._observers)
+        _call_each([*wakes, *(partial(tell, name) for tell in told)], name)
         if not (wakes or relays or TOPIC_MARK in name):
             self._warn(name)
 

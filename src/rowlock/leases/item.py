@@ -106,6 +106,9 @@ class PipelineItem(_Keyed, Generic[ModelT_co]):
         place: where it stands in the order of claims: when it was due, in seconds since the epoch;
             minus infinity if it was never processed.
         claimed_at: when its claim was sent, on the monotonic clock, in seconds.
+        queued_at: when it was queued, on the monotonic clock, in seconds; 0 before.
+        begun_at: when its attempt began; 0 before, and for one that was prevented.
+        ended_at: when its attempt ended; 0 before.
         trusted_until: end of trust on the monotonic clock, in seconds. Written by the heartbeater,
             read by everybody.
         leased: the table of the row.
@@ -133,6 +136,9 @@ class PipelineItem(_Keyed, Generic[ModelT_co]):
     trusted_until: float
     session_factory: async_sessionmaker[AsyncSession] = field(repr=False)
     locker: LocksRelated | None = field(default=None, repr=False)
+    queued_at: float = field(default=0.0, repr=False)
+    begun_at: float = field(default=0.0, repr=False)
+    ended_at: float = field(default=0.0, repr=False)
     unreadable: str | None = None
     held: HeldRows | None = None
     stop: StopSignal | None = field(default=None, repr=False)
@@ -142,6 +148,11 @@ class PipelineItem(_Keyed, Generic[ModelT_co]):
     leased: LeasedTable | None = field(default=None, repr=False)
     _row: ModelT_co | None = field(default=None, repr=False)
     _claimed: Sequence[Any] | None = field(default=None, repr=False)
+
+    @property
+    def process_s(self) -> float | None:
+        """How long its attempt took, in seconds; None as long as it has not ended."""
+        return self.ended_at - self.begun_at if self.ended_at else None
 
     @property
     def row(self) -> ModelT_co:

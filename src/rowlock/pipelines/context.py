@@ -27,7 +27,7 @@ from rowlock.pipelines.host_code.row_schedules import RowSchedules
 from rowlock.pipelines.host_code.seams import NO_SEAMS, Seams
 from rowlock.pipelines.item_queue import ItemQueue
 from rowlock.pipelines.settings import PipelineSettings
-from rowlock.pipelines.statistics import Counters, Failures
+from rowlock.pipelines.statistics import Counters, Failures, Histograms
 from rowlock.rows.eligibility import LockingPipeline
 from rowlock.rows.leased_table import LeasedTable, ModelT
 
@@ -54,6 +54,9 @@ class PipelineContext(Generic[ModelT]):
             is plain.
         seams: what the host adds to every pipeline of the manager.
         check_ending: tells whether the event loop ends everything; set by the run.
+        histograms: how long what took.
+        database_ahead_s: by how much the database's clock, in seconds since the epoch, is ahead of
+            the monotonic one, as of the last claim that brought rows; None before.
         failures: which loops fail now.
         in_progress: items that workers have in hand.
         running: attempts by lock token; the worker that began one adds it, and takes it out when it
@@ -82,6 +85,8 @@ class PipelineContext(Generic[ModelT]):
     seams: Seams = NO_SEAMS
     check_ending: Callable[[], bool] = field(default=lambda: False)
     counters: Counters = field(default_factory=Counters)
+    histograms: Histograms = field(default_factory=Histograms)
+    database_ahead_s: float | None = None
     failures: Failures = field(default_factory=Failures)
     in_progress: set[PipelineItem[ModelT]] = field(default_factory=set)
     running: dict[Any, Attempt] = field(default_factory=dict)

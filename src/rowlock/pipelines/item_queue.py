@@ -56,7 +56,7 @@ class ItemQueue(Generic[ModelT]):
         self.on_room: Callable[[], None] = lambda: None
         self.on_items: Callable[[], None] = lambda: None
         self.idle: Callable[[], int] = lambda: 0
-        self._heap: list[tuple[float, int, PipelineItem[ModelT], float]] = []
+        self._heap: list[tuple[float, int, PipelineItem[ModelT]]] = []
         self._arrivals = count()
         self._closed = False
 
@@ -64,17 +64,15 @@ class ItemQueue(Generic[ModelT]):
         return len(self._heap)
 
     def __iter__(self) -> Iterator[PipelineItem[ModelT]]:
-        return (item for item, _ in self.waiting())
+        return iter(self.waiting())
 
     def __repr__(self) -> str:
         state = " closed" if self._closed else ""
         return f"<ItemQueue {len(self)}/{self.capacity}, low {self.low_watermark}{state}>"
 
-    def waiting(self) -> list[tuple[PipelineItem[ModelT], float]]:
-        """Return the items in their order, each with the time at which it was queued, on the
-        monotonic clock in seconds.
-        """
-        return [(item, queued_at) for _, _, item, queued_at in sorted(self._heap)]
+    def waiting(self) -> list[PipelineItem[ModelT]]:
+        """Return the items in their order."""
+        return [item for _, _, item in sorted(self._heap)]
 
     @property
     def room(self) -> int:
@@ -119,16 +117,17 @@ class ItemQueue(Generic[ModelT]):
         if self.ahead is not None and arriving:
             self.ahead.queued(now - arriving[0].claimed_at)
         for item in arriving:
-            heappush(self._heap, (item.place, next(self._arrivals), item, now))
+            item.queued_at = now
+            heappush(self._heap, (item.place, next(self._arrivals), item))
         self.on_items()
 
     def get(self) -> PipelineItem[ModelT] | None:
         """Return the next item; None if there is none."""
         if not self._heap:
             return None
-        _, _, item, queued_at = heappop(self._heap)
+        item = heappop(self._heap)[2]
         if self.ahead is not None:
-            self.ahead.started(queued_at, monotonic())
+            self.ahead.started(item.queued_at, monotonic())
         self.on_room()
         return item
 

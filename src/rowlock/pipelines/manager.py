@@ -26,7 +26,7 @@ from rowlock.pipelines.host_code.seams import Gate, Seams, Surround
 from rowlock.pipelines.lock_graph import LockGraph
 from rowlock.pipelines.pipeline import Pipeline
 from rowlock.pipelines.renewing.heartbeat_thread import HeartbeatThread
-from rowlock.pipelines.statistics import ManagerHealth, PipelineStatistics
+from rowlock.pipelines.statistics import ItemView, ManagerHealth, PipelineStatistics
 from rowlock.rows.lock_tokens import replica_mark
 from rowlock.shielding import finish
 
@@ -37,6 +37,8 @@ RENEW_TIMEOUT = timedelta(seconds=1)
 are none at the start.
 """
 
+ITEMS_MAX = 100
+"""Most items of one pipeline that are shown, unless more are asked for."""
 DRAIN_GRACE = timedelta(seconds=30)
 """How long running work may go on after a shutdown, unless `drain` is told otherwise."""
 
@@ -238,6 +240,39 @@ class PipelineManager:
     def statistics(self) -> dict[str, PipelineStatistics]:
         """Return what each pipeline has done, by name."""
         return {name: pipeline.statistics() for name, pipeline in self._pipelines.items()}
+
+    @property
+    def pipelines(self) -> tuple[Pipeline[Any], ...]:
+        """Its pipelines, in the order in which they were registered."""
+        return tuple(self._pipelines.values())
+
+    @property
+    def session_factory(self) -> async_sessionmaker[AsyncSession]:
+        """The host's."""
+        return self._session_factory
+
+    def items(self, limit: int = ITEMS_MAX) -> list[ItemView]:
+        """Return what this replica has in hand, at most `limit` of each pipeline: what runs or is
+        being settled, the oldest first, then what is queued, in its order.
+        """
+        started = (pipeline for pipeline in self.pipelines if pipeline.state != "new")
+        return [view for pipeline in started for view in pipeline.run.items(limit)]
+
+    async def return_queued(self, pipeline_name: str) -> int:
+        """Release what a pipeline has queued, as if it had never been claimed, and return how many
+        rows. What runs goes on; where nothing keeps the rows from it, the pipeline claims them
+        again.
+
+        Raises:
+            ConfigurationError: the manager has no such pipeline.
+        """
+        if pipeline_name not in self._pipelines:
+            known = ", ".join(self._pipelines) or "none"
+            raise ConfigurationError(
+                f"this manager has no pipeline {pipeline_name!r}; it has: {known}"
+            )
+        pipeline = self._pipelines[pipeline_name]
+        return 0 if pipeline.state == "new" else await pipeline.run.return_queued()
 
     def health(self) -> ManagerHealth:
         """Return whether every pipeline works, and what became of the channel to other replicas."""

@@ -52,7 +52,7 @@ from rowlock.pipelines.settings import (
     SettingsKeywords,
     build_settings,
 )
-from rowlock.pipelines.statistics import Counters, PipelineHealth, PipelineStatistics
+from rowlock.pipelines.statistics import Counters, Histograms, PipelineHealth, PipelineStatistics
 from rowlock.rows.leased_table import LeasedTable, ModelT_co
 from rowlock.rows.updates import ColumnKey
 from rowlock.schedules import Schedule
@@ -352,7 +352,7 @@ class Pipeline(SettingsAttributes, Generic[ModelT_co]):
     def statistics(self) -> PipelineStatistics:
         """Return a snapshot of what was done since the start."""
         return (
-            PipelineStatistics(self.name, 0, 0, 0, asdict(Counters()))
+            PipelineStatistics(self.name, 0, 0, 0, asdict(Counters()), Histograms().snapshot())
             if self._run is None
             else self._run.statistics()
         )

@@ -14,7 +14,7 @@ from dataclasses import asdict
 from typing import Generic
 
 from rowlock import events
-from rowlock.clock import monotonic
+from rowlock.clock import monotonic, utc_now
 from rowlock.leases.item import PipelineItem
 from rowlock.logs import get_logger
 from rowlock.pipelines.context import PipelineContext
@@ -28,8 +28,9 @@ from rowlock.pipelines.processing.worker import Worker
 from rowlock.pipelines.renewing.heartbeater import Heartbeater
 from rowlock.pipelines.settling.release import release_items
 from rowlock.pipelines.settling.settler import Settler
-from rowlock.pipelines.statistics import PipelineHealth, PipelineStatistics
+from rowlock.pipelines.statistics import ItemView, PipelineHealth, PipelineStatistics
 from rowlock.rows.leased_table import ModelT
+from rowlock.shielding import finish
 from rowlock.supervisor import Supervisor
 
 logger = get_logger(__name__)
@@ -263,7 +264,55 @@ class PipelineRun(Generic[ModelT]):
             running=sum(not attempt.is_abandoned for attempt in self.context.running.values()),
             tracked=len(self.heartbeater),
             counters=asdict(self.context.counters),
+            buckets=self.context.histograms.snapshot(),
+            capacity=self.context.queue.capacity,
+            workers=len(self.workers),
+            settling=len(self.settler),
+            abandoned=len(self.context.calls.abandoned()),
+            longest_running_s=max((view.since_s for view in self._running()), default=0.0),
+            clock_skew_s=self._clock_skew_s(),
         )
+
+    def _clock_skew_s(self) -> float | None:
+        ahead_s = self.context.database_ahead_s
+        return None if ahead_s is None else utc_now().timestamp() - monotonic() - ahead_s
+
+    def items(self, limit: int) -> list[ItemView]:
+        """Return what is in hand, at most `limit`: what runs or is being settled, the oldest
+        first, then what is queued, in its order.
+        """
+        settling = [
+            self._view(item, "settling", item.ended_at)
+            for item in self.heartbeater.tracked()
+            if item in self.settler
+        ]
+        queued = self.context.queue.waiting()[:limit]
+        return [
+            *sorted([*self._running(), *settling], key=lambda view: -view.since_s),
+            *(self._view(item, "queued", item.queued_at, n) for n, item in enumerate(queued)),
+        ][:limit]
+
+    def _running(self) -> list[ItemView]:
+        in_progress = tuple(self.context.in_progress)
+        return [self._view(item, "running", item.begun_at) for item in in_progress]
+
+    def _view(
+        self, item: PipelineItem[ModelT], state: str, since: float, place: int | None = None
+    ) -> ItemView:
+        since_s = monotonic() - (since or item.queued_at or item.claimed_at)
+        return ItemView(
+            self.context.name, item.id, state, place, since_s, item.attempt, item.lock_token
+        )
+
+    async def return_queued(self) -> int:
+        """Release what is queued, as if it had never been claimed, and return how many rows."""
+        items = self.context.queue.waiting()
+        for item in items:
+            self.heartbeater.untrack(item)
+        self.context.queue.discard(items)
+        if items:
+            await finish(release_items(self.context, items), purpose="release what is queued")
+        return len(items)
 
     def health(self) -> PipelineHealth:
         """Return whether every loop runs and the database answers."""
@@ -277,7 +326,12 @@ class PipelineRun(Generic[ModelT]):
             last_error=context.failures.last_error,
             abandoned=len(context.calls.abandoned()),
             parked=context.counters.parked,
+            late_s=self._late_s() if self.state == "running" else {},
         )
+
+    def _late_s(self) -> dict[str, float]:
+        beat_s, watch_s = self.heartbeater.late_s()
+        return {FETCHER: self.fetcher.late_s(), BEAT: beat_s, WATCH: watch_s}
 
     def _last_wait_s(self) -> float:
         settings = self.context.settings

@@ -1,12 +1,125 @@
 """What a pipeline has done and how it is: counters for dashboards, health for probes. Frozen
 snapshots of bounded size.
+
+Durations are counted in buckets, one per bound: no object per row, and a quantile of any two
+snapshots is a subtraction.
+
+Source of the bounds: OpenTelemetry's advice for durations of messaging, and four more for work that
+takes minutes.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass, field
 
 from rowlock.hints.notifier import NotificationStatistics
+
+SECONDS = (
+    *(0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75),
+    *(1.0, 2.5, 5.0, 7.5, 10.0, 30.0, 60.0, 300.0, 1800.0),
+)
+"""Bounds of durations, in seconds."""
+ROWS = (0.0, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0, 2000.0, 5000.0, 10_000.0)
+"""Bounds of numbers of rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Buckets:
+    """A distribution at one moment.
+
+    Attributes:
+        bounds: upper ones, inclusive, ascending.
+        counts: how many values were up to each bound and above the one before it; the last is of
+            those above all bounds.
+        sum: of all values.
+    """
+
+    bounds: tuple[float, ...]
+    counts: tuple[int, ...]
+    sum: float
+
+    @property
+    def count(self) -> int:
+        """How many values there were."""
+        return sum(self.counts)
+
+    def since(self, earlier: Buckets) -> Buckets:
+        """Return the distribution of what came behind the snapshot `earlier`."""
+        counts = tuple(now - then for now, then in zip(self.counts, earlier.counts, strict=True))
+        return Buckets(self.bounds, counts, self.sum - earlier.sum)
+
+    def quantile(self, share: float) -> float | None:
+        """Return the value that a `share` of all values, 0 to 1, does not exceed, linear within
+        its bucket; the highest bound for what exceeds it, None if there was no value.
+        """
+        wanted, below, lower = share * self.count, 0, 0.0
+        if not self.count:
+            return None
+        for bound, count in zip(self.bounds, self.counts, strict=False):
+            if count and below + count >= wanted:
+                return lower + (bound - lower) * max(0.0, wanted - below) / count
+            below, lower = below + count, bound
+        return self.bounds[-1]
+
+
+class Histogram:
+    """Counts values in buckets.
+
+    Attributes:
+        bounds: of the buckets.
+    """
+
+    __slots__ = ("_counts", "_sum", "bounds")
+
+    def __init__(self, bounds: tuple[float, ...] = SECONDS) -> None:
+        self.bounds = bounds
+        self._counts = [0] * (len(bounds) + 1)
+        self._sum = 0.0
+
+    def add(self, value: float) -> None:
+        """Count `value`."""
+        self._counts[bisect_left(self.bounds, value)] += 1
+        self._sum += value
+
+    def snapshot(self) -> Buckets:
+        """Return what was counted."""
+        return Buckets(self.bounds, tuple(self._counts), self._sum)
+
+
+class Histograms:
+    """The distributions of one pipeline since its start. Written by its actors.
+
+    Attributes:
+        process: how long attempts took, without waiting.
+        queue_wait: from the claim's place in the queue to the attempt.
+        pickup: from the time at which a row was due to its attempt, by the database's clock.
+        fetch: how long claims took.
+        fetch_rows: how many rows each brought.
+        write: how long transactions took that wrote outcomes.
+        write_rows: how many outcomes each wrote.
+        lease_margin: how much trust was left when leases were renewed; the least of each round.
+    """
+
+    __slots__ = (
+        "fetch",
+        "fetch_rows",
+        "lease_margin",
+        "pickup",
+        "process",
+        "queue_wait",
+        "write",
+        "write_rows",
+    )
+
+    def __init__(self) -> None:
+        self.process, self.queue_wait, self.pickup = Histogram(), Histogram(), Histogram()
+        self.fetch, self.write, self.lease_margin = Histogram(), Histogram(), Histogram()
+        self.fetch_rows, self.write_rows = Histogram(ROWS), Histogram(ROWS)
+
+    def snapshot(self) -> dict[str, Buckets]:
+        """Return each of them, by name."""
+        return {name: getattr(self, name).snapshot() for name in self.__slots__}
 
 
 @dataclass(slots=True)
@@ -37,6 +150,9 @@ class Counters:
     renewals_failed: int = 0
     swept: int = 0
     loops_replaced: int = 0
+    hints: int = 0
+    hints_coalesced: int = 0
+    hints_useful: int = 0
 
 
 class Failures:
@@ -81,6 +197,16 @@ class PipelineStatistics:
         running: items whose `process` runs.
         tracked: items whose leases are kept alive.
         counters: totals since the start, by name.
+        buckets: distributions since the start: ``process``, ``queue_wait``, ``pickup``, ``fetch``,
+            ``write`` and ``lease_margin`` in seconds, ``fetch_rows`` and ``write_rows``.
+        capacity: most items that the queue takes now.
+        workers: how many items are worked on at once at most.
+        settling: items whose attempt has ended and whose outcome is on its way.
+        abandoned: attempts that ignored their cancellation and still run.
+        longest_running_s: for how long the oldest attempt has been running, in seconds; 0 if none
+            is.
+        clock_skew_s: by how much the clock of this process is ahead of the database's, as of the
+            last claim that brought rows, in seconds; None before.
     """
 
     pipeline: str
@@ -88,6 +214,36 @@ class PipelineStatistics:
     running: int
     tracked: int
     counters: dict[str, int] = field(default_factory=dict)
+    buckets: dict[str, Buckets] = field(default_factory=dict)
+    capacity: int = 0
+    workers: int = 0
+    settling: int = 0
+    abandoned: int = 0
+    longest_running_s: float = 0.0
+    clock_skew_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ItemView:
+    """One item of a pipeline at one moment.
+
+    Attributes:
+        pipeline: its name.
+        row_id: the row's primary key.
+        state: ``queued``, ``running`` or ``settling``.
+        place: among those that are queued, from 0; None for others.
+        since_s: for how long it has been in this state, in seconds.
+        attempt: which attempt this is, from 1.
+        lock_token: of its claim.
+    """
+
+    pipeline: str
+    row_id: object
+    state: str
+    place: int | None
+    since_s: float
+    attempt: int
+    lock_token: object
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +259,8 @@ class PipelineHealth:
         last_error: the last of those failures, shortened; None while all is well.
         abandoned: processes that ignored their cancellation and still run.
         parked: rows that were set aside here since the start; they harm nobody's health.
+        late_s: by how much each loop is behind its own plan, in seconds; 0 for one that is on time,
+            as is a fetcher that waits for room. Empty unless the pipeline runs.
     """
 
     pipeline: str
@@ -113,6 +271,7 @@ class PipelineHealth:
     last_error: str | None
     abandoned: int
     parked: int = 0
+    late_s: dict[str, float] = field(default_factory=dict)
 
     @property
     def healthy(self) -> bool:

@@ -10,6 +10,7 @@ Not here: from where a claim starts (``cursor.py``).
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -39,6 +40,11 @@ from rowlock.rows.leased_table import ModelT
 from rowlock.shielding import finish
 
 logger = get_logger(__name__)
+
+TRANSACTIONS_PER_FETCH_MAX = 5
+"""Most transactions between two turns of the fetcher, each of which is bounded: rows of its own, a
+claim, one more without rows, a release, a sweep.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +90,7 @@ class Fetcher(Generic[ModelT]):
         self._claim_builder = ClaimBuilder(context)
         self._periodic = PeriodicRows(context)
         self._woken = asyncio.Event()
-        self._hinted = False
+        self._hinted = self._is_hinted = False
         self._stopped = False
         self._cursor = ClaimCursor(
             context.settings.fetch_delays_s, context.settings.lock_timeout.total_seconds()
@@ -95,13 +101,21 @@ class Fetcher(Generic[ModelT]):
         self._deferred_hint: asyncio.TimerHandle | None = None
         self._wakes_at = 0.0
         self._fetches_in_vain = 0
-        self._rests_until = monotonic()
+        self._rests_until = self._due_by = monotonic()
         self._sweeps_at = monotonic() + self._sweep_period_s()
 
     def hint(self) -> None:
         """Fetch as soon as there is a place in the queue."""
+        counters = self.context.counters
+        counters.hints += 1
+        counters.hints_coalesced += self._hinted
         self._hinted = True
+        self._due_by = min(self._due_by, monotonic())
         self._woken.set()
+
+    def late_s(self) -> float:
+        """Return by how much it is behind its own plan, in seconds."""
+        return max(0.0, monotonic() - self._due_by)
 
     def wake_after(self, delay: timedelta) -> None:
         """Fetch, as if hinted, once rows that were reset now have come back from their rest of
@@ -161,8 +175,11 @@ class Fetcher(Generic[ModelT]):
                 room=queue.room, is_low=is_low, hinted=hinted, delay_left_s=delay_left_s
             ):
                 case Fetch(limit):
+                    limit_s = self.context.settings.database_timeout.total_seconds()
+                    self._due_by = monotonic() + TRANSACTIONS_PER_FETCH_MAX * limit_s
                     await self._fetch(limit)
                 case Rest(seconds):
+                    self._due_by = math.inf if seconds is None else monotonic() + seconds
                     await rest(self._woken, seconds)
 
     async def fetch_once(self, limit: int) -> int:
@@ -199,6 +216,7 @@ class Fetcher(Generic[ModelT]):
         hinted, self._hinted = self._hinted, False
         try:
             claimed, resumed = await self._fetch_from(hinted=hinted, limit=limit)
+            self.context.counters.hints_useful += hinted and claimed > 0
             await self._sweep_if_due()
         except Exception as error:  # noqa: BLE001 - ready() is host code and may raise anything
             self._record_failure(error)
@@ -222,7 +240,7 @@ class Fetcher(Generic[ModelT]):
         start = self._cursor.start(began_at, hinted=hinted)
         if hinted and start is not None:
             self._hint_later(self._cursor.deferred_until)
-        self._start, self._reached = start, None
+        self._start, self._reached, self._is_hinted = start, None, hinted
         try:
             claimed = await self.fetch_once(limit)
         finally:
@@ -263,6 +281,7 @@ class Fetcher(Generic[ModelT]):
         context.counters.claimed += len(items)
         context.counters.fetches_empty += not items
         context.counters.recovered += sum(item.prev_lock_expired for item in items)
+        self._record_fetch(items, request, seconds=monotonic() - began_at)
         # An answer that came too late brings nothing to work on; left leased, its rows would count
         # as those of somebody who died.
         at = monotonic()
@@ -278,6 +297,30 @@ class Fetcher(Generic[ModelT]):
             events.emit(events.RowsClaimed(context.name, len(items), monotonic() - began_at))
             await self._release_surplus(left)
         return len(items)
+
+    def _record_fetch(
+        self, items: Sequence[PipelineItem[ModelT]], request: ClaimRequest, *, seconds: float
+    ) -> None:
+        context, database_time = self.context, None
+        context.histograms.fetch.add(seconds)
+        context.histograms.fetch_rows.add(len(items))
+        if items:
+            # Of all rows of one claim it is the same moment.
+            item = items[0]
+            ends_at, lock_timeout = item.lock_expires_at, context.settings.lock_timeout
+            database_time = (ends_at - lock_timeout).timestamp()
+            context.database_ahead_s = database_time - item.claimed_at
+        if events.has_listeners():
+            events.emit(
+                events.FetchEnded(
+                    context.name,
+                    len(items),
+                    asked=request.limit,
+                    hinted=self._is_hinted,
+                    seconds=seconds,
+                    database_time=database_time,
+                )
+            )
 
     def _queue(self, items: Sequence[PipelineItem[ModelT]]) -> Sequence[PipelineItem[ModelT]]:
         """Track and queue as many of `items` as there is room for, and return the others."""

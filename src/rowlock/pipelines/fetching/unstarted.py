@@ -45,7 +45,7 @@ class Unstarted(Generic[ModelT]):
         ahead = self.context.queue.ahead
         if ahead is None or self._timer is not None or len(self.context.queue) <= ahead.size:
             return
-        first = min(queued_at for _, queued_at in self.context.queue.waiting()[ahead.size :])
+        first = min(item.queued_at for item in self.context.queue.waiting()[ahead.size :])
         self._timer = asyncio.get_running_loop().call_later(
             max(0.0, first + WAITS_S_MAX - monotonic()), self._look
         )
@@ -60,7 +60,7 @@ class Unstarted(Generic[ModelT]):
         queue, ahead = self.context.queue, self.context.queue.ahead
         assert ahead is not None
         limit = monotonic() - WAITS_S_MAX
-        late = [item for item, queued_at in queue.waiting()[ahead.size :] if queued_at <= limit]
+        late = [item for item in queue.waiting()[ahead.size :] if item.queued_at <= limit]
         if late:
             ahead.reset()
             # First, since a task factory of the host's may refuse it: then they stay where they

@@ -10,6 +10,7 @@ Not here: which worker takes which item, and when (``pipelines/processing/pool.p
 from __future__ import annotations
 
 import asyncio
+import math
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -18,6 +19,7 @@ from functools import partial
 from typing import Generic
 
 from rowlock import events
+from rowlock.clock import monotonic
 from rowlock.errors import ProcessCancelledError
 from rowlock.leases.item import PipelineItem
 from rowlock.pipelines.context import PipelineContext
@@ -115,11 +117,7 @@ class Worker(Generic[ModelT]):
                 # A task factory of the host's has begun this after it was given up.
                 return
             if decision is None:
-                context.counters.started += 1
-                if events.has_listeners():
-                    events.emit(
-                        events.ItemStarted(context.name, item.id, item.lock_token, item.attempt)
-                    )
+                self._record_start(item)
                 context.running[item.lock_token] = attempt
                 result = await (
                     attempt.run() if running.is_with_host else attempt.run_here(running.abandon)
@@ -127,6 +125,8 @@ class Worker(Generic[ModelT]):
                 if result is None:
                     # Its settlement was begun when it was left behind.
                     return
+                item.ended_at = monotonic()
+                context.histograms.process.add(item.ended_at - item.begun_at)
                 decision = self._decide(item, result)
             running.finish(decision)
         except GeneratorExit:
@@ -141,6 +141,28 @@ class Worker(Generic[ModelT]):
         finally:
             # Last: the settler looks there for what it has to end, or to leave behind.
             context.running.pop(item.lock_token, None)
+
+    def _record_start(self, item: PipelineItem[ModelT]) -> None:
+        context = self.context
+        context.counters.started += 1
+        item.begun_at = now = monotonic()
+        if item.queued_at:
+            context.histograms.queue_wait.add(now - item.queued_at)
+        waited_s = None
+        if item.place > -math.inf and context.database_ahead_s is not None:
+            waited_s = max(0.0, now + context.database_ahead_s - item.place)
+            context.histograms.pickup.add(waited_s)
+        if events.has_listeners():
+            events.emit(
+                events.ItemStarted(
+                    context.name,
+                    item.id,
+                    item.lock_token,
+                    item.attempt,
+                    recovered=item.prev_lock_expired,
+                    waited_s=waited_s,
+                )
+            )
 
     def _decide(self, item: PipelineItem[ModelT], result: Result) -> Decision:
         context = self.context

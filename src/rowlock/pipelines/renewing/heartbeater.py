@@ -16,6 +16,7 @@ trusted. All else that `beat` finds, it has done on the host's loop.
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -43,6 +44,9 @@ from rowlock.shielding import log_in_thread
 
 logger = get_logger(__name__)
 
+TRANSACTIONS_PER_RENEWAL_MAX = 2
+"""Most transactions of one round for so many leases as go into one statement."""
+
 
 class Heartbeater(Generic[ModelT]):
     """Tracks items from the moment they are claimed until their outcome is settled.
@@ -64,6 +68,7 @@ class Heartbeater(Generic[ModelT]):
         self._settings = context.settings
         self._lock = threading.Lock()
         self._rest: list[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = []
+        self._beats_by = self._watches_by = math.inf
         self._has_given_up_leases = self._must_come_home = self._is_check_on_its_way = False
 
     def __len__(self) -> int:
@@ -117,10 +122,23 @@ class Heartbeater(Generic[ModelT]):
         again at the next beat.
         """
         while self.thread is None or not self._must_come_home:
+            self._beats_by = math.inf
             await self._until_something_is_tracked()
-            await sleep(jittered(self._settings.heartbeat_interval.total_seconds()))
+            rest_s = jittered(self._settings.heartbeat_interval.total_seconds())
+            self._beats_by = monotonic() + rest_s
+            await sleep(rest_s)
             if not self._is_stalled():
+                self._beats_by = monotonic() + self._longest_round_s()
                 await self.beat_once()
+
+    def _longest_round_s(self) -> float:
+        chunks = 1 + len(self) // LEASES_PER_STATEMENT_MAX
+        return TRANSACTIONS_PER_RENEWAL_MAX * chunks * self._settings.renew_timeout.total_seconds()
+
+    def late_s(self) -> tuple[float, float]:
+        """Return by how much `beat` and `watch` are behind their own plans, in seconds."""
+        now = monotonic()
+        return max(0.0, now - self._beats_by), max(0.0, now - self._watches_by)
 
     async def beat_once(self) -> int:
         """Renew what is near its end now, and return how many leases were renewed."""
@@ -128,8 +146,10 @@ class Heartbeater(Generic[ModelT]):
             # One is enough while the host's loop stands still, and renewals do not wait for it.
             self._is_check_on_its_way = True
             self._on_host(self._check)
-        due = self.due_for_renewal()
+        due, began_at = self.due_for_renewal(), monotonic()
         renewed, failures = 0, list[Exception]()
+        # Read before they are renewed.
+        ends_at = min((item.trusted_until for item in due), default=0.0)
         for chunk in _chunks(due, LEASES_PER_STATEMENT_MAX):
             try:
                 renewed += await self._renew(chunk)
@@ -137,15 +157,23 @@ class Heartbeater(Generic[ModelT]):
             except Exception as error:  # noqa: BLE001
                 failures.append(error)
         if due:
-            self._on_host(partial(self._record_round, len(due), renewed, failures))
+            told = events.LeasesRenewed(
+                self.context.name,
+                len(due),
+                renewed,
+                seconds=monotonic() - began_at,
+                margin_s=max(0.0, ends_at - began_at),
+            )
+            self._on_host(partial(self._record_round, told, failures))
         for failure in failures:
             self._come_home_if_unsuited(failure)
         return renewed
 
-    def _record_round(self, due: int, renewed: int, failures: Sequence[Exception]) -> None:
+    def _record_round(self, told: events.LeasesRenewed, failures: Sequence[Exception]) -> None:
         if not failures:
             self.context.failures.succeeded("heartbeater")
-        events.emit(events.LeasesRenewed(self.context.name, due, renewed))
+        self.context.histograms.lease_margin.add(told.margin_s)
+        events.emit(told)
         for error in failures:
             self._record_failure(error)
 
@@ -163,8 +191,11 @@ class Heartbeater(Generic[ModelT]):
     async def watch(self) -> None:
         """End, again and again, the work of items whose trust is over."""
         while True:
+            self._watches_by = math.inf
             await self._until_something_is_tracked()
-            await sleep(self._until_next_end())
+            rest_s = self._until_next_end()
+            self._watches_by = monotonic() + rest_s
+            await sleep(rest_s)
             self.lose_expired()
 
     async def _until_something_is_tracked(self) -> None:

@@ -87,8 +87,14 @@ def record_failure(
         extra={"pipeline": context.name, "row_id": item.id},
         exc_info=error,
     )
-    events.emit(events.ItemFailed(context.name, item.id, item.lock_token, describe(error)))
+    _tell_failed(context, item, describe(error))
     return Retry(error=error)
+
+
+def _tell_failed(context: PipelineContext[Any], item: PipelineItem[Any], text: str) -> None:
+    events.emit(
+        events.ItemFailed(context.name, item.id, item.lock_token, text, process_s=item.process_s)
+    )
 
 
 def _leaves(error: BaseException) -> Iterator[BaseException]:
@@ -158,4 +164,4 @@ def _record_expected(
         text,
         extra={"pipeline": context.name, "row_id": item.id, "error": text},
     )
-    events.emit(events.ItemFailed(context.name, item.id, item.lock_token, text))
+    _tell_failed(context, item, text)

@@ -82,7 +82,16 @@ class Recorder(Generic[ModelT]):
             case Park():
                 self._parked(item, outcome)
         if events.has_listeners():
-            events.emit(events.ItemApplied(self.context.name, item.id, item.lock_token, name))
+            events.emit(
+                events.ItemApplied(
+                    self.context.name,
+                    item.id,
+                    item.lock_token,
+                    name,
+                    process_s=item.process_s,
+                    columns=_columns_of(outcome),
+                )
+            )
 
     def _note_round(self, item: PipelineItem[ModelT], outcome: Apply) -> None:
         noted = self.rounds.note(item, outcome)
@@ -151,4 +160,14 @@ class Recorder(Generic[ModelT]):
             self.context.counters.changed += 1
         else:
             self.context.counters.stale += 1
-        events.emit(events.ItemStale(self.context.name, item.id, item.lock_token, reason))
+        events.emit(
+            events.ItemStale(
+                self.context.name, item.id, item.lock_token, reason, process_s=item.process_s
+            )
+        )
+
+
+def _columns_of(outcome: Outcome) -> tuple[str, ...]:
+    """Return the names of the columns that `outcome` sets."""
+    values = outcome.values if isinstance(outcome, Apply | Retry) else ()
+    return tuple(key if isinstance(key, str) else str(getattr(key, "key", key)) for key in values)

@@ -19,6 +19,7 @@ import math
 from collections.abc import Sequence
 from typing import Generic
 
+from rowlock import events
 from rowlock.clock import monotonic, sleep
 from rowlock.database.batcher import Batcher, Done
 from rowlock.database.faults import is_transient, may_be_of_the_size
@@ -198,20 +199,30 @@ class Writer(Generic[ModelT]):
             and (written := await self._batcher.submit(pending)) is not None
         ):
             return written
+        began_at = monotonic()
         written = await self._transactions.write_alone(pending)
-        self._wrote_at = monotonic()
+        self._record_write(began_at, int(written.is_made))
         return written
+
+    def _record_write(self, began_at: float, count: int) -> None:
+        context, self._wrote_at = self.context, monotonic()
+        seconds = self._wrote_at - began_at
+        context.histograms.write.add(seconds)
+        context.histograms.write_rows.add(count)
+        if events.has_listeners():
+            events.emit(events.OutcomesWritten(context.name, count, seconds))
 
     async def _write_together(
         self, batch: Sequence[PendingOutcome[ModelT]]
     ) -> list[Written | None]:
+        began_at = monotonic()
         try:
             written = await self._transactions.write_together(batch, begun=self._batcher.begun)
         except Exception as error:
             if len(batch) == 1:
                 batch[0].kept_from_batches = may_be_of_the_size(error)
             raise
-        self._wrote_at = monotonic()
+        self._record_write(began_at, sum(one is not None and one.is_made for one in written))
         return written
 
     def _statements_of(self, pending: PendingOutcome[ModelT]) -> int:

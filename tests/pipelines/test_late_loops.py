@@ -1,0 +1,109 @@
+"""How late a loop is: by its own plan, so that neither an outage nor a long rest makes it late."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from rowlock import Fetcher, PipelineManager
+from rowlock.testing import TemporaryDatabase, virtual_time
+
+from ..host import Run, RunPipeline, Volume, VolumePipeline
+from .scenes import add, faults_of, hang, until
+
+
+async def stand_still(*_arguments: Any) -> None:
+    """Do nothing more."""
+    await asyncio.Event().wait()
+
+
+LOOPS = {"fetcher", "heartbeater", "lease watch"}
+
+
+@virtual_time
+async def test_loops_that_rest_are_on_time(virtual_database: TemporaryDatabase) -> None:
+    """A probe would restart a replica that has nothing to do, or whose queue is full."""
+    await add(virtual_database, *(Run() for _ in range(9)))
+    busy = RunPipeline(workers_num=1, answer=hang)
+    manager = PipelineManager(virtual_database.session_factory, [busy, VolumePipeline()])
+    assert [health.late_s for health in manager.health().pipelines] == [{}, {}]
+    async with manager:
+        for _ in range(50):
+            await asyncio.sleep(3.3)
+            for health in manager.health().pipelines:
+                assert set(health.late_s) == LOOPS
+                assert max(health.late_s.values()) < 1
+        await manager.drain(0)
+    assert [health.late_s for health in manager.health().pipelines] == [{}, {}]
+
+
+@virtual_time
+async def test_a_fetcher_that_stands_still_is_late(
+    virtual_database: TemporaryDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A replica that claims nothing any more would be ready for ever."""
+    await add(virtual_database)
+    async with PipelineManager(virtual_database.session_factory, [VolumePipeline()]) as manager:
+        await asyncio.sleep(1)
+        monkeypatch.setattr(Fetcher, "_fetch", stand_still)
+        await asyncio.sleep(120)
+        (health,) = manager.health().pipelines
+        assert health.late_s["fetcher"] > 30
+        assert health.late_s["heartbeater"] == health.late_s["lease watch"] == 0
+
+
+@virtual_time
+async def test_a_fetcher_that_does_not_hear_a_hint_is_late(
+    virtual_database: TemporaryDatabase,
+) -> None:
+    """One that waits for room for ever, although there is some, would look as if it were right."""
+    await add(virtual_database, *(Run() for _ in range(9)))
+    pipeline = RunPipeline(workers_num=1, answer=hang)
+    async with PipelineManager(virtual_database.session_factory, [pipeline]) as manager:
+        await until(lambda: len(manager.items()) >= 2)
+        await asyncio.sleep(1)
+        pipeline.run.fetcher._woken = asyncio.Event()  # nothing wakes it now
+        pipeline.hint()
+        await asyncio.sleep(10)
+        (health,) = manager.health().pipelines
+        assert health.late_s["fetcher"] >= 9
+        await manager.drain(0)
+
+
+@virtual_time
+@pytest.mark.parametrize("stands", ["beat_once", "sleep"])
+async def test_a_keeper_of_leases_that_stands_still_is_late(
+    virtual_database: TemporaryDatabase, monkeypatch: pytest.MonkeyPatch, stands: str
+) -> None:
+    """Leases would end, one by one, in a replica that looks well."""
+    await add(virtual_database, Volume())
+    pipeline = VolumePipeline(answer=hang)
+    async with PipelineManager(virtual_database.session_factory, [pipeline]) as manager:
+        if stands == "sleep":
+            monkeypatch.setattr("rowlock.pipelines.renewing.heartbeater.sleep", stand_still)
+        else:
+            monkeypatch.setattr(pipeline.run.heartbeater, stands, stand_still)
+        await until(lambda: len(manager.items()) == 1)
+        await asyncio.sleep(25)
+        late_s = manager.health().pipelines[0].late_s
+        assert late_s["heartbeater"] > 1
+        assert (late_s["lease watch"] > 1) == (stands == "sleep")
+        await manager.drain(0)
+
+
+@virtual_time
+async def test_an_outage_makes_no_loop_late(virtual_database: TemporaryDatabase) -> None:
+    """All replicas would be restarted because the database is away."""
+    await add(virtual_database, Volume())
+    pipeline = VolumePipeline(answer=hang)
+    async with PipelineManager(virtual_database.session_factory, [pipeline]) as manager:
+        await until(lambda: len(manager.items()) == 1)
+        with faults_of(virtual_database.engine) as faults:
+            faults.fail(ConnectionRefusedError("away"))
+            for _ in range(30):
+                await asyncio.sleep(1)
+                late_s = manager.health().pipelines[0].late_s
+                assert max(late_s.values(), default=0) < 10
+        await manager.drain(0)
