@@ -14,7 +14,7 @@ from rowlock.pipelines.statistics import SECONDS, Histogram
 from rowlock.testing import TemporaryDatabase, stepping, virtual_time
 
 from ..host import Run, RunPipeline, Volume, VolumePipeline, heard_events
-from .scenes import add, hang
+from .scenes import add, hang, until
 
 
 async def for_two_seconds(_item: PipelineItem[Any]) -> Apply:
@@ -110,7 +110,7 @@ async def test_a_renewal_says_how_near_the_end_it_was(virtual_database: Temporar
     with heard_events() as heard:
         pipeline = VolumePipeline(answer=hang)
         async with PipelineManager(virtual_database.session_factory, [pipeline]) as manager:
-            await heard.wait_for(events.LeasesRenewed, count=2)
+            await until(lambda: len(heard.of(events.LeasesRenewed)) >= 2)
             margins = manager.statistics()["VolumePipeline"].buckets["lease_margin"]
             await manager.drain(0)
     told = heard.of(events.LeasesRenewed)

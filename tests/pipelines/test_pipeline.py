@@ -25,7 +25,7 @@ from rowlock import (
     PipelineStatistics,
     SettingsError,
 )
-from rowlock.pipelines.statistics import Counters
+from rowlock.pipelines.statistics import Counters, Histograms
 from rowlock.testing import TemporaryDatabase, virtual_time
 
 from ..host import HANG_S_MAX, Volume, VolumePipeline
@@ -137,7 +137,7 @@ def test_before_the_start_nothing_harms() -> None:
     assert repr(pipeline) == "<VolumePipeline over Volume, new>"
     assert pipeline.health() == PipelineHealth("VolumePipeline", "new", {}, 0, 0, None, 0)
     assert pipeline.statistics() == PipelineStatistics(
-        "VolumePipeline", 0, 0, 0, asdict(Counters())
+        "VolumePipeline", 0, 0, 0, asdict(Counters()), Histograms().snapshot()
     )
     with pytest.raises(PipelineError, match="VolumePipeline was not started"):
         pipeline.run  # noqa: B018 - the property raises

@@ -131,7 +131,7 @@ PROTOCOL_BUGS = (
         "no hint is followed",
         "pipelines/fetching/fetcher.py",
         "Fetcher.hint",
-        "self._hinted = True\n        self._woken.set()",
+        "self._due_by = min(self._due_by, monotonic())\n        self._woken.set()",
         "pass",
         (f"{ORDERS[0]}[1]",),
     ),

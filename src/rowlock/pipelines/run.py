@@ -289,7 +289,7 @@ class PipelineRun(Generic[ModelT]):
         queued = self.context.queue.waiting()[:limit]
         return [
             *sorted([*self._running(), *settling], key=lambda view: -view.since_s),
-            *(self._view(item, "queued", item.queued_at, n) for n, item in enumerate(queued)),
+            *(self._view(item, "queued", item.queued_at, place=n) for n, item in enumerate(queued)),
         ][:limit]
 
     def _running(self) -> list[ItemView]:
@@ -297,7 +297,7 @@ class PipelineRun(Generic[ModelT]):
         return [self._view(item, "running", item.begun_at) for item in in_progress]
 
     def _view(
-        self, item: PipelineItem[ModelT], state: str, since: float, place: int | None = None
+        self, item: PipelineItem[ModelT], state: str, since: float, *, place: int | None = None
     ) -> ItemView:
         since_s = monotonic() - (since or item.queued_at or item.claimed_at)
         return ItemView(
