@@ -241,16 +241,6 @@ class PipelineManager:
         """Return what each pipeline has done, by name."""
         return {name: pipeline.statistics() for name, pipeline in self._pipelines.items()}
 
-    @property
-    def pipelines(self) -> tuple[Pipeline[Any], ...]:
-        """Its pipelines, in the order in which they were registered."""
-        return tuple(self._pipelines.values())
-
-    @property
-    def session_factory(self) -> async_sessionmaker[AsyncSession]:
-        """The host's."""
-        return self._session_factory
-
     def items(self, limit: int = ITEMS_MAX) -> list[ItemView]:
         """Return what this replica has in hand, at most `limit` of each pipeline: what runs or is
         being settled, the oldest first, then what is queued, in its order.
