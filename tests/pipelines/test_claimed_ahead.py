@@ -130,7 +130,7 @@ async def test_rows_that_were_queued_later_wait_as_long(
             await asyncio.sleep(WAITS_S_MAX / 2)
             queue.capacity += 20
             await pipeline.run.fetcher.fetch_once(20)
-            later = [item.id for item, queued_at in queue.waiting() if queued_at == now()]
+            later = [item.id for item in queue.waiting() if item.queued_at == now()]
             await asyncio.sleep(0.75 * WAITS_S_MAX)
             assert len(later) == 20
             assert heard.of(events.ItemReleased)
