@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 from sqlalchemy import event
 
+from rowlock.insight import replica_mark
 from rowlock.testing import TemporaryDatabase, stepping
 
 from .pages import DOCS, name_of, program_of
@@ -65,7 +66,7 @@ def heard_by(database: TemporaryDatabase) -> Iterator[Heard]:
 
 
 def filled(sql: str, rows: Sequence[Sequence[Any]]) -> str:
-    """Return a statement with the values in it that all rows share, but for tokens and times."""
+    """Return a statement with the values that all rows share, but for tokens, marks and times."""
     places = iter(range(len(rows[0])))
 
     def shown(parameter: re.Match[str]) -> str:
@@ -74,7 +75,8 @@ def filled(sql: str, rows: Sequence[Sequence[Any]]) -> str:
         value = values[0]
         if value is None:
             return "NULL"
-        is_plain = isinstance(value, int | float | str) and not _VARIES.fullmatch(str(value))
+        varies = value == replica_mark() or _VARIES.fullmatch(str(value))
+        is_plain = isinstance(value, int | float | str) and not varies
         return repr(value) if is_plain and values.count(value) == len(rows) else parameter[0]
 
     return _PARAMETER.sub(shown, sql)
