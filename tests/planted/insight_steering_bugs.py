@@ -7,7 +7,11 @@ from bug import Bug
 GATE = "tests/insight/test_pause_gate.py"
 ACT = "tests/insight/test_actions.py"
 PAUSES = "tests/insight/test_pauses.py"
+OBSERVER = "tests/insight/test_observer.py"
 TABLES = "insight/tables.py"
+OBSERVING = "insight/observing/observer.py"
+PRESENCE = "insight/observing/presence.py"
+REPORT = "insight/observing/report.py"
 ACTIONS = "insight/steering/actions.py"
 AUDIT = "insight/steering/audit.py"
 PAUSING = "insight/steering/pauses.py"
@@ -151,5 +155,78 @@ INSIGHT_STEERING_BUGS = (
         "if row[0]:",
         "if True:",
         (f"{ACT}::test_a_row_is_parked_put_back_and_made_due",),
+    ),
+    Bug(
+        "what is queued of a paused pipeline is begun",
+        OBSERVING,
+        "Observer._return_queued",
+        "if pipeline.name in self.paused and",
+        "if False and",
+        (f"{OBSERVER}::test_what_is_queued_of_a_paused_pipeline_is_returned",),
+    ),
+    Bug(
+        "an observer tells its trouble at each beat",
+        OBSERVING,
+        "Observer._contained",
+        "if not self._is_failing:",
+        "if True:",
+        (f"{OBSERVER}::test_a_table_that_is_dropped_harms_nothing",),
+    ),
+    Bug(
+        "an observer ends at the first error",
+        OBSERVING,
+        "Observer._contained",
+        "except Exception as error:",
+        "except ZeroDivisionError as error:",
+        (f"{OBSERVER}::test_a_table_that_is_dropped_harms_nothing",),
+    ),
+    Bug(
+        "a replica that stops leaves its row",
+        OBSERVING,
+        "Observer.__aexit__",
+        "await self._contained(self._leave)",
+        "pass",
+        (f"{OBSERVER}::test_a_replica_says_that_it_lives_and_that_it_stops",),
+    ),
+    Bug(
+        "a row that was swept never comes back",
+        PRESENCE,
+        "beat",
+        "await _appear(connection, tables.replicas, row, found[0])",
+        "pass",
+        (f"{OBSERVER}::test_a_row_that_was_swept_comes_back",),
+    ),
+    Bug(
+        "the rows of dead replicas stay",
+        OBSERVING,
+        "Observer._tell",
+        "if sweeps and",
+        "if False and",
+        (f"{OBSERVER}::test_a_row_that_was_swept_comes_back",),
+    ),
+    Bug(
+        "an observer asks for each pipeline apart",
+        PRESENCE,
+        "beat",
+        "found = (await connection.execute(written)).first()",
+        "await connection.execute(select(*answer)); "
+        "found = (await connection.execute(written)).first()",
+        (f"{OBSERVER}::test_an_observer_at_rest_asks_little",),
+    ),
+    Bug(
+        "a report grows with what it tells of",
+        REPORT,
+        "report_of",
+        "while _bytes_of(report) > REPORT_BYTES_MAX:",
+        "while False:",
+        (f"{OBSERVER}::test_a_report_is_bounded",),
+    ),
+    Bug(
+        "a process has two observers",
+        OBSERVING,
+        "Observer.__aenter__",
+        "if running is not None and running[0] == os.getpid():",
+        "if False:",
+        (f"{OBSERVER}::test_a_replica_has_one_observer",),
     ),
 )

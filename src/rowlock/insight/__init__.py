@@ -11,6 +11,7 @@ from rowlock.errors import AppError
 from rowlock.insight.explanation import Explanation, PipelineExplanation, SeenLease
 from rowlock.insight.insight import Insight, InsightLimits
 from rowlock.insight.lines import ExplanationLine
+from rowlock.insight.observing.observer import Observer
 from rowlock.insight.steering.action_errors import (
     LeaseAlive,
     LeaseChanged,
@@ -33,6 +34,7 @@ __all__ = [
     "LeaseAlive",
     "LeaseChanged",
     "NotPausable",
+    "Observer",
     "PipelineExplanation",
     "RowNotFound",
     "SeenLease",

@@ -22,6 +22,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, async_sessionmaker, create_async
 from rowlock.database.binds import bind_of
 from rowlock.errors import AppError, describe
 from rowlock.insight.insight import Insight
+from rowlock.insight.observing.observer import Observer
 from rowlock.pipelines.manager import PipelineManager
 
 APP_VARIABLE: Final = "ROWLOCK_APP"
@@ -30,7 +31,7 @@ EXAMPLE: Final = "--app myservice.app:manager"
 CALLS_MAX: Final = 3
 """How many functions may give one another before there are pipelines."""
 WHAT_FITS: Final = (
-    "a PipelineManager, an Insight, (session_factory, [pipelines]), or a function or an async"
+    "a PipelineManager, an Observer, an Insight, (session_factory, [pipelines]), or a function or an async"
     " context manager that gives one"
 )
 
@@ -117,7 +118,7 @@ async def _resolved(found: Any, name: str, stack: AsyncExitStack) -> Insight:
     for _ in range(CALLS_MAX):
         if isinstance(found, Insight):
             return found
-        if isinstance(found, PipelineManager):
+        if isinstance(found, PipelineManager | Observer):
             return Insight.of(found)
         if isinstance(found, tuple) and len(found) == len(("session_factory", "pipelines")):
             return Insight(*found)

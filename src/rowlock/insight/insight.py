@@ -27,6 +27,7 @@ from rowlock.insight.explanation import (
 )
 from rowlock.insight.facts import RowAsked, facts_of, rules_of
 from rowlock.insight.naming import mapped_model, read_key
+from rowlock.insight.observing.observer import Observer
 from rowlock.insight.questions import RowQuestion, may_be_asked_apart
 from rowlock.insight.steering.actions import Actions
 from rowlock.insight.tables import InsightTables, tables_of
@@ -94,11 +95,16 @@ class Insight(Actions):
         self._lock_graph = LockGraph(self.pipelines.values())
 
     @classmethod
-    def of(cls, manager: PipelineManager) -> Self:
-        """Return one for the pipelines of a manager, with its gates; it need not be started."""
-        tables = tables_of(manager.gates)
-        insight = cls(manager.session_factory, manager.pipelines, tables=tables)
-        insight._seams, insight._gates = Seams.of(manager.gates, ()), manager.gates
+    def of(cls, host: PipelineManager | Observer) -> Self:
+        """Return one for the pipelines of a manager, or of all managers of an `Observer`, with
+        their gates; none need be started.
+        """
+        managers = host.managers if isinstance(host, Observer) else (host,)
+        gates = tuple(dict.fromkeys(gate for manager in managers for gate in manager.gates))
+        pipelines = [pipeline for manager in managers for pipeline in manager.pipelines]
+        tables = host.tables if isinstance(host, Observer) else tables_of(gates)
+        insight = cls(managers[0].session_factory, pipelines, tables=tables)
+        insight._seams, insight._gates = Seams.of(gates, ()), gates
         return insight
 
     def on(self, session_factory: async_sessionmaker[AsyncSession]) -> Insight:

@@ -1,0 +1,1 @@
+"""observing/: a replica says that it lives, and what it does."""
