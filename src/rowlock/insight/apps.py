@@ -31,8 +31,8 @@ EXAMPLE: Final = "--app myservice.app:manager"
 CALLS_MAX: Final = 3
 """How many functions may give one another before there are pipelines."""
 WHAT_FITS: Final = (
-    "a PipelineManager, an Observer, an Insight, (session_factory, [pipelines]), or a function or an async"
-    " context manager that gives one"
+    "a PipelineManager, an Observer, an Insight, (session_factory, [pipelines]), or a function or"
+    " an async context manager that gives one"
 )
 
 
