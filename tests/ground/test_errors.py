@@ -12,6 +12,7 @@ import rowlock
 from rowlock.errors import (
     ERROR_TEXT_CHARS_MAX,
     AdmissionRejected,
+    AppError,
     ConfigurationError,
     Draining,
     GraphClosed,
@@ -40,6 +41,7 @@ from rowlock.errors import (
     describe,
     shorten,
 )
+from rowlock.insight import LeaseAlive, LeaseChanged, NotPausable, RowNotFound
 from rowlock.stream_errors import (
     CursorMoved,
     FlowChangedError,
@@ -58,6 +60,11 @@ from rowlock.stream_errors import (
     WrongShardError,
 )
 
+MODULES = frozenset(
+    {"rowlock.errors", "rowlock.stream_errors", "rowlock.insight.steering.action_errors"}
+)
+"""Where the classes of the tree are."""
+
 CARRIED: dict[str, tuple[RowlockError, dict[str, object]]] = {
     "rowlock-error": (RowlockError("text"), {}),
     "configuration-error": (ConfigurationError("text"), {}),
@@ -74,6 +81,7 @@ CARRIED: dict[str, tuple[RowlockError, dict[str, object]]] = {
         {"dialect_name": "mysql"},
     ),
     "lock-cycle-error": (LockCycleError("text", cycle=("A", "B")), {"cycle": ("A", "B")}),
+    "app-error": (AppError("text"), {}),
     "pipeline-error": (PipelineError("text"), {}),
     "outcome-error": (OutcomeError("text", column="status"), {"column": "status"}),
     "host-code-error": (HostCodeError("text"), {}),
@@ -178,6 +186,19 @@ CARRIED: dict[str, tuple[RowlockError, dict[str, object]]] = {
         WrongShardError(key="k", shard="0..8"),
         {"key": "k", "shard": "0..8"},
     ),
+    "row-not-found": (
+        RowNotFound(model="Volume", row_id=17),
+        {"model": "Volume", "row_id": 17},
+    ),
+    "lease-changed": (
+        LeaseChanged(model="Volume", row_id=17, owner="P"),
+        {"model": "Volume", "row_id": 17, "owner": "P"},
+    ),
+    "lease-alive": (
+        LeaseAlive(model="Volume", row_id=17, owner="P", seconds_left=2.5),
+        {"model": "Volume", "row_id": 17, "owner": "P", "seconds_left": 2.5},
+    ),
+    "not-pausable": (NotPausable("text", pipeline="P"), {"pipeline": "P"}),
     "internal-error": (InternalError("text"), {}),
 }
 
@@ -186,7 +207,7 @@ def below(error_class: type[RowlockError]) -> Iterator[type[RowlockError]]:
     """Yield the class and those that derive from it in the package."""
     yield error_class
     for child in error_class.__subclasses__():
-        if child.__module__ in {"rowlock.errors", "rowlock.stream_errors"}:
+        if child.__module__ in MODULES:
             yield from below(child)
 
 
@@ -298,7 +319,8 @@ def test_errors_are_at_the_front_door() -> None:
     exported = {
         error_class for error_class in below(RowlockError) if hasattr(rowlock, error_class.__name__)
     }
-    assert exported == {type(error) for error, _ in CARRIED.values()}
+    at_insight = {AppError, LeaseAlive, LeaseChanged, NotPausable, RowNotFound}
+    assert exported == {type(error) for error, _ in CARRIED.values()} - at_insight
 
 
 # ---------------------------------------------------------------- the text that is stored

@@ -6,7 +6,7 @@ import ast
 import inspect
 import re
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from importlib import import_module
 from types import ModuleType
 from typing import Any
@@ -15,6 +15,7 @@ import pytest
 
 from rowlock import errors, stream_errors
 from rowlock.errors import Refusal, RowlockError
+from rowlock.insight.steering import action_errors
 
 from .pages import DOCS, ROOT, blocks_of
 
@@ -24,6 +25,7 @@ PUBLIC = (
     "rowlock.dispatch",
     "rowlock.dispatch.migrations",
     "rowlock.graph",
+    "rowlock.insight",
     "rowlock.rows.due_index",
     "rowlock.rows.migrations",
 )
@@ -32,7 +34,7 @@ _SECTION = re.compile(r"^Raises:\n(?P<items>(?:[ \n].*(?:\n|$)|\n)*)", re.MULTIL
 _ITEM = re.compile(r"^ {4}(?P<name>\w+):", re.MULTILINE)
 _ROW = re.compile(r"^\| `(?P<name>\w+)` \| (?P<second>.*) \| (?P<third>.*) \|$", re.MULTILINE)
 _OUTSIDE = re.compile(r"^class (?P<name>[A-Z]\w*(?:Error|Exception))\(", re.MULTILINE)
-_NAMES = {**vars(errors), **vars(stream_errors)}
+_NAMES = {**vars(errors), **vars(stream_errors), **vars(action_errors)}
 _TYPES = {name: one for name, one in _NAMES.items() if isinstance(one, type)}
 CLASSES = {name: one for name, one in _TYPES.items() if issubclass(one, RowlockError)}
 
@@ -63,6 +65,12 @@ def raised_by(function: Any) -> set[str]:
     return set() if found is None else {item["name"] for item in _ITEM.finditer(found["items"])}
 
 
+def members_of(public: type) -> Iterable[tuple[str, Any]]:
+    """Return what a class has, and what `Insight` has of the part of it that writes."""
+    parts = (base for base in public.__mro__ if base is public or base.__name__ == "Actions")
+    return [member for part in parts for member in vars(part).items()]
+
+
 def functions_of(module: ModuleType) -> Iterator[tuple[str, Any]]:
     """Yield what a host calls of a module, classes with their methods, by the names on the page."""
     here = {name: one for name, one in vars(module).items() if not name.startswith("_")}
@@ -72,7 +80,7 @@ def functions_of(module: ModuleType) -> Iterator[tuple[str, Any]]:
         if isinstance(public, type) and issubclass(public, Exception):
             continue
         yield name, public
-        for part, value in vars(public).items() if isinstance(public, type) else ():
+        for part, value in members_of(public) if isinstance(public, type) else ():
             bare = value.fget if isinstance(value, property) else value
             method = getattr(bare, "__func__", bare)
             if callable(method) and not part.startswith("_"):
