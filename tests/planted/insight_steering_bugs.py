@@ -192,7 +192,7 @@ INSIGHT_STEERING_BUGS = (
         "a row that was swept never comes back",
         PRESENCE,
         "beat",
-        "await _appear(connection, tables.replicas, row, found[0])",
+        "await _appear(connection, tables.replicas, row, now=found[0])",
         "pass",
         (f"{OBSERVER}::test_a_row_that_was_swept_comes_back",),
     ),

@@ -190,7 +190,7 @@ class Observer:
         row, sweeps = self._row(), tables.replicas is not None and self._beats % SWEEP_EVERY == 1
 
         async def work(session: AsyncSession, connection: AsyncConnection) -> presence.Beat:
-            answer = await presence.beat(connection, tables, row, names)
+            answer = await presence.beat(connection, tables, row=row, pipelines=names)
             if sweeps and tables.replicas is not None:
                 await presence.sweep(connection, tables.replicas)
             return answer

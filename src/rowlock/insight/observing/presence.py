@@ -40,6 +40,7 @@ class Beat:
 async def beat(
     connection: AsyncConnection,
     tables: InsightTables,
+    *,
     row: Mapping[str, Any],
     pipelines: Sequence[str],
 ) -> Beat:
@@ -64,13 +65,13 @@ async def beat(
         found = (await connection.execute(written)).first()
         if found is None:
             found = (await connection.execute(select(*answer))).one()
-            await _appear(connection, tables.replicas, row, found[0])
+            await _appear(connection, tables.replicas, row, now=found[0])
     paused = (name for name, is_paused in zip(pipelines, found[1:], strict=False) if is_paused)
     return Beat(found[0], frozenset(paused))
 
 
 async def _appear(
-    connection: AsyncConnection, replicas: Table, row: Mapping[str, Any], now: datetime
+    connection: AsyncConnection, replicas: Table, row: Mapping[str, Any], *, now: datetime
 ) -> None:
     new = {**row, "seen_at": now, "started_at": now}
     bulk = BULK.of(connection)

@@ -18,10 +18,10 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Protocol, cast
 
-__all__ = ["Observer", "Watched", "frames_of", "observed", "seen_by"]
+__all__ = ["SuspensionObserver", "Watched", "frames_of", "observed", "seen_by"]
 
 
-class Observer(Protocol):
+class SuspensionObserver(Protocol):
     """Is told of every suspension."""
 
     def suspended(self, coroutine: Coroutine[Any, Any, Any]) -> None:
@@ -35,13 +35,13 @@ class Observer(Protocol):
         ...
 
 
-_observer: ContextVar[Observer | None] = ContextVar("rowlock_observer", default=None)
+_observer: ContextVar[SuspensionObserver | None] = ContextVar("rowlock_observer", default=None)
 
 
 class Watched(Coroutine[Any, Any, Any]):
     """A coroutine whose suspensions an observer sees."""
 
-    def __init__(self, coroutine: Coroutine[Any, Any, Any], observer: Observer) -> None:
+    def __init__(self, coroutine: Coroutine[Any, Any, Any], observer: SuspensionObserver) -> None:
         self._coroutine = coroutine
         self._observer = observer
         self._held = False
@@ -109,7 +109,7 @@ class Watched(Coroutine[Any, Any, Any]):
 
 
 @contextmanager
-def observed(observer: Observer) -> Iterator[None]:
+def observed(observer: SuspensionObserver) -> Iterator[None]:
     """Have `observer` told of the suspensions of every task that is started inside the block, or
     by such a task later on.
     """
@@ -138,7 +138,7 @@ def observed(observer: Observer) -> Iterator[None]:
 
 
 @contextmanager
-def seen_by(observer: Observer) -> Iterator[None]:
+def seen_by(observer: SuspensionObserver) -> Iterator[None]:
     """Have tasks that are started inside the block, itself inside of `observed`, seen by another
     observer.
     """
