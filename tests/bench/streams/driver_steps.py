@@ -29,7 +29,10 @@ _END = """SELECT max(position) FROM (SELECT position FROM rowlock_stream_log
 WHERE stream = $1 AND position > $2 ORDER BY position LIMIT $3) AS next"""
 _CUT = "UPDATE rowlock_stream_flows SET next_step = next_step + 1, upto = $2, now = now() \
 WHERE id = $1 RETURNING next_step - 1"
-_STEP = "INSERT INTO rowlock_stream_steps VALUES ($1, $2, $3, now(), true, false)"
+_STEP_COLUMNS = "flow_id, step, upto, now, checkpoint, snapshot"
+_STEP = (
+    f"INSERT INTO rowlock_stream_steps ({_STEP_COLUMNS}) VALUES ($1, $2, $3, now(), true, false)"
+)
 _ROWS = """SELECT position, key, bucket, payload FROM rowlock_stream_log
 WHERE stream = $1 AND position > $2 AND position <= $3 ORDER BY position"""
 _STATES = "SELECT key, value, timer_at FROM rowlock_stream_state \
