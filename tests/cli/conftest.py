@@ -16,6 +16,7 @@ from rowlock.testing import TemporaryDatabase
 RUN_S_MAX: Final = 60.0
 SHOP: Final = Path(__file__).resolve().parents[1] / "insight"
 APP: Final = """\
+import sys
 from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
 from rowlock import PipelineManager
 from rowlock.insight import Insight, insight_tables
@@ -25,7 +26,13 @@ engine = create_async_engine({url!r})
 sessions = async_sessionmaker(engine)
 pipelines = [VolumePipeline(), FleetPipeline()]
 pair = (sessions, pipelines)
-manager = PipelineManager(sessions, pipelines)
+
+class Loud(PipelineManager):
+    def start(self):
+        print("started", flush=True, file=sys.stderr)
+        super().start()
+
+manager = Loud(sessions, pipelines)
 insight = Insight(sessions, pipelines)
 tables = insight_tables(Base.metadata, replicas=False)
 pausable = PipelineManager(sessions, pipelines, gates=[tables.pause_gate])
@@ -38,10 +45,10 @@ def twice(): return made
 
 class Context:
     async def __aenter__(self):
-        print("entered", flush=True, file=__import__("sys").stderr)
+        print("entered", flush=True, file=sys.stderr)
         return insight
     async def __aexit__(self, *error):
-        print("left", flush=True, file=__import__("sys").stderr)
+        print("left", flush=True, file=sys.stderr)
 
 def entered(): return Context()
 """

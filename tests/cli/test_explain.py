@@ -51,6 +51,15 @@ async def test_an_app_is_given_in_any_way(
     assert ended.stderr == ("entered\nleft\n" if app == "entered" else "")
 
 
+async def test_an_app_is_read_and_not_started(
+    sqlite_database: TemporaryDatabase, rowlock: Command
+) -> None:
+    """A person who looks at a row would have one replica more work on it."""
+    await furnish(sqlite_database, Scene())
+    ended = rowlock("explain", "Volume", "17", "--app", "app:manager")
+    assert "started" not in ended.stderr
+
+
 async def test_the_project_names_the_app(
     sqlite_database: TemporaryDatabase, rowlock: Command, tmp_path: Path
 ) -> None:

@@ -101,12 +101,14 @@ class Scene:
         volume: columns of volume 17.
         fleets: columns of fleets.
         before: how many volumes are before it in the order of claims.
+        due_before: when these are due, in seconds from now.
         prepare: what else is done to the database.
     """
 
     volume: dict[str, Any] | None = field(default_factory=dict)
     fleets: tuple[dict[str, Any], ...] = ()
     before: int = 0
+    due_before: float = -10.0
     prepare: Callable[[TemporaryDatabase], Awaitable[None]] | None = None
 
 
@@ -167,7 +169,7 @@ async def furnish(database: TemporaryDatabase, scene: Scene) -> None:
             await connection.execute(insert(Volume).values(values))
         if scene.before:
             others = [
-                {"id": 1000 + number, "status": "submitted", "due_at": at(-30)}
+                {"id": 1000 + number, "status": "submitted", "due_at": at(scene.due_before)}
                 for number in range(scene.before)
             ]
             await connection.execute(insert(Volume), others)

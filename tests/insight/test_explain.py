@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Self
 
 import pytest
 
 from rowlock.insight import AppError, Explanation, Verdict
+from rowlock.insight.shown import shown
 from rowlock.testing import TemporaryDatabase
 
 from .shop import (
@@ -18,6 +22,7 @@ from .shop import (
     Scene,
     Volume,
     VolumePipeline,
+    at,
     furnish,
     insight_of,
 )
@@ -127,3 +132,38 @@ async def test_two_pipelines_have_a_block_each(database: TemporaryDatabase) -> N
     assert [one.pipeline for one in answer.pipelines] == ["VolumePipeline", "BackupPipeline"]
     assert answer.pipelines[0].verdict is Verdict.NOT_READY
     assert answer.text().count("\n\nVolume 17 · BackupPipeline") == 1
+
+
+async def test_rows_of_one_time_stand_in_the_order_of_their_keys(
+    database_with_clock: TemporaryDatabase,
+) -> None:
+    """Of rows that were submitted together each would be told that it is the last."""
+    await furnish(database_with_clock, Scene({"due_at": at(-1)}, before=4, due_before=-1))
+    insight = insight_of(database_with_clock)
+    found = [await insight.explain(Volume, key) for key in (17, 1000, 1003)]
+    assert [_place(one) for one in found] == [0, 1, 4]
+
+
+def _place(answer: Explanation) -> int:
+    """Return how many rows are before one."""
+    [one] = answer.pipelines
+    counted = re.search(r"(\d+|no) rows? (?:is|are) before it", one.why)
+    assert counted is not None, one
+    return 0 if counted[1] == "no" else int(counted[1])
+
+
+def test_a_value_is_cut_before_it_is_read() -> None:
+    """A megabyte in a column would be escaped character by character, for a line of 200."""
+
+    class Counted(str):
+        """Tells how much of it is looked at."""
+
+        __slots__ = ()
+
+        def __str__(self) -> Self:
+            return self
+
+        def __iter__(self) -> Iterator[str]:
+            raise AssertionError("all of it is looked at")
+
+    assert shown(Counted("x" * 10**6)) == "x" * 199 + "…"

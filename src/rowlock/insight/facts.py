@@ -23,7 +23,16 @@ from rowlock.insight.questions import (
     lives_a_lease,
     place_of,
 )
-from rowlock.insight.verdicts import Answer, AwaitingRow, Facts, Refused, Rules, is_overdue
+from rowlock.insight.tables import InsightTables
+from rowlock.insight.verdicts import (
+    Answer,
+    AwaitingRow,
+    Facts,
+    PipelinePause,
+    Refused,
+    Rules,
+    is_overdue,
+)
 from rowlock.pipelines.pipeline import Pipeline
 from rowlock.rows.database_time import database_now
 from rowlock.rows.eligibility import RESERVED_BEYOND
@@ -54,6 +63,7 @@ class RowAsked:
         question: the row and the condition of claims.
         gates: the names of the gates, in the order of the question's parts.
         rivals: the rules of all pipelines by name.
+        tables: the optional tables; None if the host has none.
         failure: why `ready` could not be asked for its condition; None if it could.
     """
 
@@ -61,6 +71,7 @@ class RowAsked:
     question: RowQuestion
     gates: tuple[str, ...]
     rivals: Mapping[str, Rules]
+    tables: InsightTables | None = None
     failure: Exception | None = None
 
     @property
@@ -83,6 +94,9 @@ async def facts_of(connection: AsyncConnection, asked: RowAsked, *, apart: bool)
     facts = _with_row(facts, asked, answers)
     if False in facts.unawaited.values():
         facts = replace(facts, awaiting=await _awaiting(connection, asked, facts, apart=apart))
+    if False in facts.gates.values() and asked.tables is not None:
+        pause = await _pause(connection, asked.tables, asked.pipeline.name, apart=apart)
+        facts = replace(facts, pause=pause)
     if not facts.is_claimable:
         return facts
     facts = replace(facts, place=await ask_value(connection, place_of(question), apart=apart))
@@ -94,6 +108,21 @@ async def facts_of(connection: AsyncConnection, asked: RowAsked, *, apart: bool)
         touched = await ask_part(connection, touching, apart=apart)
         facts = replace(facts, touched=touched)
     return facts
+
+
+async def _pause(
+    connection: AsyncConnection, tables: InsightTables, pipeline: str, *, apart: bool
+) -> PipelinePause | None:
+    if tables.controls is None:
+        return None
+    paused = tables.controls.c
+    statement = select(paused.paused_by, paused.paused_at, paused.reason).where(
+        paused.pipeline == pipeline, tables.is_paused(pipeline)
+    )
+    found = await ask_first(connection, statement, apart=apart)
+    if found is None or isinstance(found, Refused):
+        return None
+    return PipelinePause(str(found[0]), found[1], str(found[2]))
 
 
 def _nothing_known(asked: RowAsked) -> Facts:

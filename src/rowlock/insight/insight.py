@@ -209,7 +209,7 @@ class Insight(Actions):
         )
         names = tuple(getattr(gate, "__qualname__", repr(gate)) for gate in self._seams.gates)
         rivals = {name: rules_of(each) for name, each in self.pipelines.items()}
-        return RowAsked(pipeline, question, names, rivals, failure)
+        return RowAsked(pipeline, question, names, rivals, self.tables, failure)
 
     def _columns(self, leased: LeasedTable, given: Iterable[Any]) -> frozenset[Column[Any]]:
         return frozenset(

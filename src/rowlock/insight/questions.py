@@ -8,6 +8,7 @@ is locked: a locked row is one that the next claim passes over.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -30,7 +31,7 @@ from sqlalchemy import (
     select,
     type_coerce,
 )
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql import visitors
 from sqlalchemy.sql.operators import and_ as and_operator
@@ -62,6 +63,8 @@ NAMED_MAX: Final = 8
 HELD_MAX: Final = 10_000
 """Among how many rows, the first in the order of claims, a live lease is looked for."""
 FALSE, TRUE, NULL = 0, 1, 2
+_CLASSES: Final = re.compile(r"^\w+: (?:\([\w.]+\) ?)?(?:<class '[\w.]+'>: )?")
+"""What stands in front of a database's own words: the classes of SQLAlchemy and of the driver."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +117,7 @@ class RowQuestion:
             **{f"kept {name}": column for name, column in kept.items()},
             **{f"part {name}": case((part, TRUE), else_=FALSE) for name, part in parts.items()},
             **{
-                f"conjunct {number}": case((part, TRUE), (part.is_(None), NULL), else_=FALSE)
+                f"conjunct {number}": _three_valued(part)
                 for number, part in enumerate(self.conjuncts)
             },
             **{f"value {column.key}": column for column in self.shown_columns},
@@ -231,7 +234,13 @@ async def ask_part(
     except Exception as error:
         if is_outage(error):
             raise
-        return Refused(describe(error))
+        return Refused(refusal_of(error))
+
+
+def refusal_of(error: Exception) -> str:
+    """Return what the database said, without the classes of its driver."""
+    text = describe(error)
+    return _CLASSES.sub("", text) if isinstance(error, DBAPIError) else text
 
 
 def may_be_asked_apart(error: BaseException) -> bool:
@@ -301,6 +310,12 @@ def lives_a_lease(question: RowQuestion) -> Any:
     )
     lives = and_(first.c[0] == question.owner, first.c[1] > database_now())
     return select(func.count()).select_from(select(literal(1)).where(lives).limit(1).subquery())
+
+
+def _three_valued(part: ColumnElement[bool]) -> ColumnElement[Any]:
+    # A host's text is true or not; only of an expression can it be asked whether it is null.
+    is_null = [(part.is_(None), NULL)] if isinstance(part, ColumnElement) else []
+    return case((part, TRUE), *is_null, else_=FALSE)
 
 
 def conjuncts_of(condition: ColumnElement[bool]) -> tuple[ColumnElement[bool], ...]:
