@@ -114,9 +114,8 @@ EXPLAIN_BUGS = (
         "a manager that is an app is started",
         "insight/apps.py",
         "_resolved",
-        "if isinstance(found, PipelineManager):\n            return Insight.of(found)",
-        "if isinstance(found, PipelineManager):\n"
-        "            return Insight.of(await stack.enter_async_context(found))",
+        "return Insight.of(found)",
+        "return Insight.of(await stack.enter_async_context(found))",
         (f"{COMMAND}::test_an_app_is_read_and_not_started",),
     ),
     Bug(
