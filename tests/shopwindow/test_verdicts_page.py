@@ -1,0 +1,205 @@
+"""``docs/reference/verdicts.md``: a paragraph for each verdict, made of what the code says."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from rowlock.__main__ import command_parser
+from rowlock.insight.explanation import PipelineExplanation, explanation_without_pipeline
+from rowlock.insight.verdicts import (
+    AwaitingRow,
+    Conjunct,
+    Facts,
+    PipelinePause,
+    Refused,
+    Rules,
+    RunningReplicas,
+    TouchingTransaction,
+    Verdict,
+)
+
+from ..insight.shop import DEAD_TOKEN, NOW, TOKEN, at
+from .pages import DOCS
+
+PAGE = DOCS / "reference" / "verdicts.md"
+RULES = Rules(
+    timedelta(seconds=15),
+    timedelta(seconds=1),
+    timedelta(seconds=7),
+    timedelta(seconds=6),
+    timedelta(hours=1),
+    20,
+)
+DUE = {"due_at": at(-1), "attempts": 0, "lock_token": None, "last_processed_at": None}
+ROW = Facts(
+    "Volume",
+    "volumes",
+    "17",
+    "VolumePipeline",
+    RULES,
+    at=NOW,
+    columns=DUE,
+    ready=True,
+    ready_text="status = 'submitted'",
+    free=True,
+    mine=True,
+    due=True,
+    rivals={"VolumePipeline": RULES, "BackupPipeline": RULES},
+    lockers={"FleetPipeline": "Fleet"},
+)
+LEASED = DUE | {"lock_token": TOKEN, "lock_expires_at": at(21)}
+FAILED = "gave up after 20 attempts: ConnectionError: cloud-7 refused"
+TWO = RunningReplicas(2, ("web-7", "web-8"), names_by_mark={"3fa2c1d0": "web-7"})
+
+
+def row(**changes: object) -> Facts:
+    """Return a row that nothing keeps, but for what is given."""
+    return replace(ROW, **changes)  # type: ignore[arg-type]
+
+
+def columns(**changes: object) -> dict[str, object]:
+    """Return the columns of a row that is due, but for what is given."""
+    return {**DUE, **changes}
+
+
+STORIES: dict[Verdict, tuple[Facts, ...]] = {
+    Verdict.NO_ROW: (row(is_there=False),),
+    Verdict.READY_FAILS: (row(ready=Refused("division by zero")),),
+    Verdict.RUNNING: (
+        row(free=False, columns=LEASED | {"lock_owner": "VolumePipeline"}),
+        row(free=False, columns=LEASED | {"lock_owner": "VolumePipeline"}, presence=TWO),
+    ),
+    Verdict.QUEUED: (
+        row(
+            free=False,
+            columns=LEASED | {"lock_owner": "VolumePipeline"},
+            presence=TWO,
+            queued=(4, 12),
+        ),
+    ),
+    Verdict.HELD: tuple(
+        row(free=False, columns=LEASED | {"lock_owner": owner})
+        for owner in ("billing:7c1f02aa", "FleetPipeline:3", "BackupPipeline")
+    ),
+    Verdict.PARKED: (
+        row(due=False, columns=columns(parked_at=at(-1373), attempts=20, last_error=FAILED)),
+    ),
+    Verdict.NOT_READY: (
+        row(
+            ready=False,
+            conjuncts=(Conjunct("status = 'submitted'", holds=False, values="status is 'active'"),),
+        ),
+    ),
+    Verdict.KEPT: tuple(
+        row(mine=False, columns=columns(lock_owner=owner, last_processed_at=at(-3)))
+        for owner in ("BackupPipeline", "OldPipeline")
+    ),
+    Verdict.RESTING: (
+        row(due=False, columns=columns(due_at=at(41), attempts=3)),
+        row(due=False, columns=columns(due_at=at(2755))),
+        row(due=False, columns={"last_processed_at": at(-6)}),
+        row(
+            due=False,
+            columns=columns(due_at=at(41), last_error="capacity: no worker"),
+            work={"status": "pending"},
+        ),
+    ),
+    Verdict.AWAITED: (
+        row(
+            unawaited={"FleetPipeline": False},
+            awaiting=AwaitingRow("Fleet", "3", "FleetPipeline", at(-12), 300.0),
+        ),
+    ),
+    Verdict.PAUSED: (
+        row(gates={"pause_gate": False}, pause=PipelinePause("alice", at(-740), "provider down")),
+        row(gates={"at_night": False}),
+    ),
+    Verdict.NOBODY_RUNS: (
+        row(columns=columns(due_at=at(-840)), presence=RunningReplicas(2)),
+        row(columns=columns(due_at=at(-840)), is_run=False),
+    ),
+    Verdict.CLAIMS_FAIL: (
+        row(presence=replace(TWO, failing=2, error="TransactionTimeout: no answer")),
+        row(due=Refused("column volumes.parked_at does not exist")),
+    ),
+    Verdict.LEFT_BY_DEAD: (row(columns=columns(lock_token=DEAD_TOKEN, lock_expires_at=at(-14))),),
+    Verdict.TOUCHED: (row(touched=TouchingTransaction(4711, "idle", 840.0)),),
+    Verdict.IN_LINE: (row(place=117), row(), row(place=10_001)),
+}
+BEGIN = """\
+# Verdicts
+
+What `rowlock explain MODEL ID` says of a row: the first of these that holds, in this order; what
+else holds stands under `also`. The texts here are those of the code, for volume 17 at 03:14:05.
+"""
+
+
+def told(facts: Facts) -> PipelineExplanation:
+    """Return what is said of a row."""
+    return PipelineExplanation.of(facts)
+
+
+def page() -> str:
+    """Return the whole page."""
+    return "\n".join([BEGIN, *(paragraph(verdict) for verdict in Verdict)])
+
+
+def paragraph(verdict: Verdict) -> str:
+    """Return what the page says of one verdict."""
+    if verdict is Verdict.NO_PIPELINE:
+        stories = list(explanation_without_pipeline("Volume", "17").pipelines)
+    else:
+        stories = [told(facts) for facts in STORIES[verdict]]
+    whys = dict.fromkeys(story.why for story in stories)
+    actions = dict.fromkeys(story.do for story in stories)
+    persons = {story.needs_person for story in stories}
+    needs = "it depends" if len(persons) > 1 else "yes" if True in persons else "no"
+    return "\n".join(
+        [
+            f"## {verdict.value.replace('_', '-')}\n",
+            "```text",
+            *dict.fromkeys(story.headline for story in stories),
+            "```\n",
+            f"**Why:** {' · '.join(_escaped(why) for why in whys)}\n",
+            f"**What to do:** {' · '.join(_escaped(action) for action in actions)}\n",
+            f"**Needs a person:** {needs}.\n",
+        ]
+    )
+
+
+def _escaped(text: str) -> str:
+    return re.sub(r"(rowlock [a-z].*|SELECT .*|--.*|\w*_\w+(?:\(\))?)$", r"`\1`", text)
+
+
+def test_the_page_is_what_the_code_says(pytestconfig: pytest.Config) -> None:
+    """A person would look a verdict up and read something else than the terminal said."""
+    if pytestconfig.getoption("--renew-pages"):
+        PAGE.write_text(page(), encoding="utf-8")
+    assert PAGE.read_text(encoding="utf-8") == page()
+
+
+@pytest.mark.parametrize("verdict", STORIES)
+def test_each_story_has_its_verdict(verdict: Verdict) -> None:
+    """The page would show the texts of another verdict."""
+    for facts in STORIES[verdict]:
+        explanation = told(facts)
+        assert explanation.verdict is verdict
+        assert f"#{explanation.more.partition('#')[2]}" == f"#{verdict.value.replace('_', '-')}"
+
+
+@pytest.mark.parametrize("verdict", STORIES)
+def test_each_command_that_is_named_can_be_typed(verdict: Verdict) -> None:
+    """A person would copy a command at night, and be told of wrong usage."""
+    for facts in STORIES[verdict]:
+        found = re.search(r"rowlock ([a-z]+ .*)$", told(facts).do)
+        if found is None:
+            continue
+        words = [
+            word.strip('"') for word in found[1].replace('"..."', '"why"').split() if word != "or:"
+        ]
+        options = command_parser().parse_args(words)
+        assert callable(options.run)
