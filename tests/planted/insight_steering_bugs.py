@@ -229,4 +229,26 @@ INSIGHT_STEERING_BUGS = (
         "if False:",
         (f"{OBSERVER}::test_a_replica_has_one_observer",),
     ),
+    Bug(
+        "a paused claim on SQLite reads all rows that are due",
+        "dialects/sqlite/leases.py",
+        "_due",
+        "if request.gates:",
+        "if False:",
+        (
+            "tests/insight/test_paused_claims.py"
+            "::test_a_paused_claim_costs_the_same_however_many_are_due",
+        ),
+    ),
+    Bug(
+        "a gate over a column of the row stands where there is no row",
+        "pipelines/host_code/seams.py",
+        "of_no_row",
+        "if not _mentions(leased, one)",
+        "",
+        (
+            "tests/insight/test_paused_claims.py"
+            "::test_a_gate_that_asks_for_the_row_is_asked_for_each",
+        ),
+    ),
 )

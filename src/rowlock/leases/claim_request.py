@@ -55,6 +55,7 @@ class ClaimRequest:
     `lock_timeout` from now.
 
     Attributes:
+        gates: those parts of `eligible` in which the row has no part, such as a pause.
         lockers: pipelines that lock rows of this model as related ones, for themselves alone.
         related: tables of which dead holders may have left rows locked under their tokens.
         after: look only behind this position, and if it is that of a row that was never processed,
@@ -70,6 +71,7 @@ class ClaimRequest:
     owner: str
     lock_timeout: timedelta
     limit: int
+    gates: tuple[ColumnElement[bool], ...] = ()
     lockers: frozenset[str] = frozenset()
     related: Sequence[LeasedTable] = ()
     after: Position | None = None

@@ -19,6 +19,7 @@ from rowlock.database.binds import bind_of
 from rowlock.leases.claim_request import ClaimRequest, Position
 from rowlock.pipelines.context import PipelineContext
 from rowlock.pipelines.host_code.hooks import ready_condition
+from rowlock.pipelines.host_code.seams import of_no_row
 from rowlock.pipelines.settings import PipelineSettings
 from rowlock.rows.eligibility import (
     EligibleParts,
@@ -141,5 +142,6 @@ class ClaimBuilder(Generic[ModelT]):
             owner=context.name,
             lock_timeout=settings.lock_timeout,
             limit=0,
+            gates=of_no_row(context.leased, parts.gates),
             lockers=frozenset(locking.owner for locking in locking_pipelines),
         )
