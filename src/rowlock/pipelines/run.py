@@ -257,11 +257,13 @@ class PipelineRun(Generic[ModelT]):
 
     def statistics(self) -> PipelineStatistics:
         """Return a snapshot of what was done."""
+        # Copied at once, since whoever asks may do so in another thread.
+        attempts = tuple(self.context.running.values())
         self.context.counters.loops_replaced = self._supervisor.restarts + self.pool.restarts
         return PipelineStatistics(
             self.context.name,
             queued=len(self.context.queue),
-            running=sum(not attempt.is_abandoned for attempt in self.context.running.values()),
+            running=sum(not attempt.is_abandoned for attempt in attempts),
             tracked=len(self.heartbeater),
             counters=asdict(self.context.counters),
             buckets=self.context.histograms.snapshot(),

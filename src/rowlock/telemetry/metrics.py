@@ -1,0 +1,285 @@
+"""The catalogue of metrics, and how each is read from a manager: the one place of their names.
+
+The one idea: a metric is a function of a snapshot that the process keeps anyway. So a reading runs
+no SQL, costs nothing between two of them, and is answered while the database is away. Label values
+are class names and closed sets, so that the number of series does not grow with rows.
+
+Not here: any format (``telemetry/prometheus.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from typing import Literal, TypeAlias
+
+from rowlock.pipelines.manager import PipelineManager
+from rowlock.pipelines.statistics import Buckets, PipelineHealth, PipelineStatistics
+from rowlock.rows.lock_tokens import replica_mark
+
+PIPELINES_MAX = 200
+"""Most pipelines with series of their own; those beyond share the name `OTHER`."""
+OTHER = "_other"
+
+Value: TypeAlias = "float | Buckets"
+Labels: TypeAlias = tuple[str, ...]
+Kind: TypeAlias = Literal["counter", "gauge", "histogram"]
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What is read of one pipeline at once."""
+
+    statistics: PipelineStatistics
+    health: PipelineHealth
+
+
+ReadPipeline: TypeAlias = Callable[[Snapshot], Mapping[Labels, Value]]
+ReadManagers: TypeAlias = Callable[[Sequence[PipelineManager]], Mapping[Labels, Value]]
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One metric.
+
+    Attributes:
+        name: without the prefix ``rowlock_``, as a dashboard names it.
+        kind: ``counter``, ``gauge`` or ``histogram``.
+        help: what it says.
+        labels: names beside `pipeline`; for one of a replica, all of them.
+        read: returns its values of a pipeline, by the labels' values.
+        read_replica: the same of all managers of a process, for a metric without `pipeline`.
+        merge: makes one of two values that share a name.
+    """
+
+    name: str
+    kind: Kind
+    help: str
+    labels: Labels = ()
+    read: ReadPipeline | None = None
+    read_replica: ReadManagers | None = None
+    merge: Callable[[float, float], float] = lambda one, other: one + other
+
+    @property
+    def all_labels(self) -> Labels:
+        """Names of all its labels."""
+        return self.labels if self.read is None else ("pipeline", *self.labels)
+
+
+def _counter(name: str, counted: str, text: str) -> Metric:
+    return Metric(name, "counter", text, read=lambda now: {(): now.statistics.counters[counted]})
+
+
+def _by(name: str, label: str, text: str, *, counted: Mapping[str, Sequence[str]]) -> Metric:
+    def read(now: Snapshot) -> Mapping[Labels, Value]:
+        counters = now.statistics.counters
+        return {(value,): sum(counters[one] for one in names) for value, names in counted.items()}
+
+    return Metric(name, "counter", text, (label,), read)
+
+
+def _histogram(name: str, measured: str, text: str) -> Metric:
+    return Metric(name, "histogram", text, read=lambda now: {(): now.statistics.buckets[measured]})
+
+
+def _gauge(
+    name: str,
+    of: Callable[[Snapshot], float],
+    text: str,
+    *,
+    merge: Callable[[float, float], float] = lambda one, other: one + other,
+) -> Metric:
+    return Metric(name, "gauge", text, read=lambda now: {(): of(now)}, merge=merge)
+
+
+def _fetches(now: Snapshot) -> Mapping[Labels, Value]:
+    counters, rows = now.statistics.counters, now.statistics.buckets["fetch_rows"]
+    # Not what is left of all fetches: one that is under way would be counted, and taken back.
+    return {
+        ("claimed",): rows.count - rows.counts[0],
+        ("empty",): rows.counts[0],
+        ("failed",): counters["fetches_failed"],
+    }
+
+
+def _late(now: Snapshot) -> Mapping[Labels, Value]:
+    return {(loop,): late_s for loop, late_s in now.health.late_s.items()}
+
+
+def _notifications(managers: Sequence[PipelineManager]) -> Mapping[Labels, Value]:
+    channels = [one for manager in managers if (one := manager.health().notifications) is not None]
+    names = ("sent", "received", "dropped") if channels else ()
+    return {(name,): sum(getattr(one, name) for one in channels) for name in names}
+
+
+def _listening(managers: Sequence[PipelineManager]) -> Mapping[Labels, Value]:
+    channels = [one for manager in managers if (one := manager.health().notifications) is not None]
+    return {(): float(all(one.listening for one in channels))} if channels else {}
+
+
+def _skew(managers: Sequence[PipelineManager]) -> Mapping[Labels, Value]:
+    every = [one.clock_skew_s for manager in managers for one in manager.statistics().values()]
+    known = [skew_s for skew_s in every if skew_s is not None]
+    return {(): max(known, key=abs)} if known else {}
+
+
+def _info(_managers: Sequence[PipelineManager]) -> Mapping[Labels, Value]:
+    try:
+        release = version("rowlock")
+    except PackageNotFoundError:  # a source tree that was not installed
+        release = "unknown"
+    return {(replica_mark(), release): 1.0}
+
+
+METRICS: tuple[Metric, ...] = (
+    Metric("fetches_total", "counter", "Fetches, by what they brought.", ("result",), _fetches),
+    _counter("rows_claimed_total", "claimed", "Rows that were claimed."),
+    _counter("rows_recovered_total", "recovered", "Claimed rows whose last holder had died."),
+    _counter("rows_swept_total", "swept", "Rows whose orphaned lock columns were cleared."),
+    _by(
+        "outcomes_total",
+        "outcome",
+        "What became of claimed rows; a deleted row counts as applied.",
+        counted={
+            "applied": ("applied", "deleted"),
+            "retried": ("retried",),
+            "reset": ("reset",),
+            "parked": ("parked",),
+            "stale": ("stale",),
+            "changed": ("changed",),
+            "released": ("released",),
+            "abandoned": ("abandoned",),
+        },
+    ),
+    _counter("attempts_total", "started", "Calls of process."),
+    _counter("leases_lost_total", "leases_lost", "Leases whose holder could not renew in time."),
+    _counter("loops_replaced_total", "loops_replaced", "Loops that died and were started again."),
+    _by(
+        "renewals_total",
+        "result",
+        "Leases that were renewed, and rounds of renewals that failed.",
+        counted={"renewed": ("renewals",), "failed": ("renewals_failed",)},
+    ),
+    _by(
+        "hints_total",
+        "kind",
+        "Hints that arrived; those that met another one; those behind which a fetch found rows.",
+        counted={
+            "raised": ("hints",),
+            "coalesced": ("hints_coalesced",),
+            "useful": ("hints_useful",),
+        },
+    ),
+    Metric(
+        "notifications_total",
+        "counter",
+        "Hints exchanged with other replicas.",
+        ("direction",),
+        read_replica=_notifications,
+    ),
+    _histogram("process_seconds", "process", "How long attempts took, without waiting."),
+    _histogram("queue_wait_seconds", "queue_wait", "From the place in the queue to the attempt."),
+    _histogram("pickup_seconds", "pickup", "From due to begun, by the database's clock."),
+    _histogram("fetch_seconds", "fetch", "How long claims took."),
+    _histogram("write_seconds", "write", "How long transactions took that wrote outcomes."),
+    _histogram("lease_margin_seconds", "lease_margin", "Trust that was left at renewal."),
+    _histogram("fetch_rows", "fetch_rows", "How many rows a claim brought."),
+    _histogram("write_rows", "write_rows", "How many outcomes a transaction wrote."),
+    _gauge("queued", lambda now: now.statistics.queued, "Rows that wait for a worker."),
+    _gauge("queue_capacity", lambda now: now.statistics.capacity, "Most rows in the queue."),
+    _gauge("running", lambda now: now.statistics.running, "Attempts that run."),
+    _gauge("workers", lambda now: now.statistics.workers, "Most attempts at once."),
+    _gauge("leases", lambda now: now.statistics.tracked, "Leases that are kept alive."),
+    _gauge(
+        "abandoned",
+        lambda now: now.statistics.abandoned,
+        "Attempts that ignored their cancellation and still run.",
+    ),
+    _gauge(
+        "longest_running_seconds",
+        lambda now: now.statistics.longest_running_s,
+        "Age of the oldest attempt.",
+        merge=max,
+    ),
+    _gauge(
+        "healthy",
+        lambda now: float(now.health.healthy),
+        "1 if every loop runs and the database answers, else 0.",
+        merge=min,
+    ),
+    Metric(
+        "loop_late_seconds",
+        "gauge",
+        "How far a loop is behind its own plan.",
+        ("loop",),
+        _late,
+        merge=max,
+    ),
+    Metric(
+        "clock_skew_seconds",
+        "gauge",
+        "By how much the clock of this process is ahead of the database's.",
+        read_replica=_skew,
+    ),
+    Metric(
+        "notifications_listening",
+        "gauge",
+        "1 if hints of other replicas are heard, else 0.",
+        read_replica=_listening,
+    ),
+    Metric(
+        "replica_info",
+        "gauge",
+        "Always 1; says which replica this is.",
+        ("replica", "version"),
+        read_replica=_info,
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """All values of one metric at one moment, by the values of all its labels."""
+
+    metric: Metric
+    values: Mapping[Labels, Value]
+
+
+def read_metrics(managers: Iterable[PipelineManager]) -> Iterator[Reading]:
+    """Yield every metric of the managers of this process.
+
+    May be called in any thread. Values of pipelines that share a name are merged.
+    """
+    managers = tuple(managers)
+    snapshots = _snapshots(managers)
+    for metric in METRICS:
+        if metric.read_replica is not None:
+            yield Reading(metric, metric.read_replica(managers))
+        elif metric.read is not None:
+            values: dict[Labels, Value] = {}
+            for name, now in snapshots:
+                for labels, value in metric.read(now).items():
+                    key = (name, *labels)
+                    values[key] = _merged(metric, values[key], value) if key in values else value
+            yield Reading(metric, values)
+
+
+def _snapshots(managers: Sequence[PipelineManager]) -> list[tuple[str, Snapshot]]:
+    health = [one for manager in managers for one in manager.health().pipelines]
+    statistics = [one for manager in managers for one in manager.statistics().values()]
+    # By the order of registration: who has series of its own does not change while a host runs.
+    named = list(dict.fromkeys(one.pipeline for one in statistics))[:PIPELINES_MAX]
+    return [
+        (name if (name := one.pipeline) in named else OTHER, Snapshot(one, of_it))
+        for one, of_it in zip(statistics, health, strict=False)
+    ]
+
+
+def _merged(metric: Metric, one: Value, other: Value) -> Value:
+    if isinstance(one, Buckets) and isinstance(other, Buckets):
+        counts = tuple(a + b for a, b in zip(one.counts, other.counts, strict=True))
+        return Buckets(one.bounds, counts, one.sum + other.sum)
+    assert not isinstance(one, Buckets)
+    assert not isinstance(other, Buckets)
+    return metric.merge(one, other)

@@ -1,0 +1,34 @@
+"""A scrape as these tests read it: parsed from the text that Prometheus receives."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from rowlock import PipelineManager
+from rowlock.telemetry.prometheus import register
+
+Series = dict[tuple[str, frozenset[tuple[str, str]]], float]
+
+
+def registered(*managers: PipelineManager) -> CollectorRegistry:
+    """Return a registry that shows `managers`."""
+    registry = CollectorRegistry()
+    register(*managers, registry=registry)
+    return registry
+
+
+def scraped(registry: CollectorRegistry) -> Series:
+    """Return each series with its value."""
+    families = text_string_to_metric_families(generate_latest(registry).decode())
+    samples = [sample for family in families for sample in family.samples]
+    series = {(one.name, frozenset(one.labels.items())): one.value for one in samples}
+    assert len(series) == len(samples), "a series stands there twice"
+    return series
+
+
+def value(series: Series, name: str, **labels: Any) -> float:
+    """Return the value of one series."""
+    return series[f"rowlock_{name}", frozenset(labels.items())]
