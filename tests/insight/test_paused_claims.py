@@ -13,7 +13,8 @@ from rowlock.dialects.sqlite.leases import _due
 from rowlock.insight import insight_tables
 from rowlock.leases.claim_request import Position, Range
 from rowlock.pipelines.fetching.claim_builder import ClaimBuilder
-from rowlock.pipelines.host_code.seams import Seams, of_no_row
+from rowlock.pipelines.host_code.seams import Seams
+from rowlock.rows.expressions.row_free import of_no_row
 from rowlock.testing import TemporaryDatabase, stepping
 
 from ..host import Run, RunPipeline

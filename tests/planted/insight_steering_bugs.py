@@ -242,7 +242,7 @@ INSIGHT_STEERING_BUGS = (
     ),
     Bug(
         "a gate over a column of the row stands where there is no row",
-        "pipelines/host_code/seams.py",
+        "rows/expressions/row_free.py",
         "of_no_row",
         "if not _mentions(leased, one)",
         "",

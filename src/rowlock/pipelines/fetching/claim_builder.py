@@ -19,7 +19,6 @@ from rowlock.database.binds import bind_of
 from rowlock.leases.claim_request import ClaimRequest, Position
 from rowlock.pipelines.context import PipelineContext
 from rowlock.pipelines.host_code.hooks import ready_condition
-from rowlock.pipelines.host_code.seams import of_no_row
 from rowlock.pipelines.settings import PipelineSettings
 from rowlock.rows.eligibility import (
     EligibleParts,
@@ -28,6 +27,7 @@ from rowlock.rows.eligibility import (
     oldest_first,
 )
 from rowlock.rows.expressions.fingerprint import fingerprint_of, is_same
+from rowlock.rows.expressions.row_free import of_no_row
 from rowlock.rows.leased_table import LeasedTable, ModelT
 
 UNREADABLE_S = 60.0

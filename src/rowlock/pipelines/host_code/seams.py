@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from sqlalchemy import ColumnElement
-from sqlalchemy.sql.visitors import iterate
 
 from rowlock.errors import ConfigurationError
 from rowlock.leases.item import PipelineItem
@@ -57,21 +56,6 @@ class Seams:
 
 
 NO_SEAMS: Final = Seams()
-
-
-def of_no_row(
-    leased: LeasedTable, conditions: Iterable[ColumnElement[bool]]
-) -> tuple[ColumnElement[bool], ...]:
-    """Return those of `conditions` that mention no column of the table: they are the same for all
-    rows.
-    """
-    return tuple(one for one in conditions if not _mentions(leased, one))
-
-
-def _mentions(leased: LeasedTable, condition: ColumnElement[bool]) -> bool:
-    # By its name: columns of mapped classes are annotated copies.
-    tables = (getattr(element, "table", None) for element in iterate(condition))
-    return any(getattr(table, "fullname", None) == leased.table.fullname for table in tables)
 
 
 def _functions(name: str, given: Iterable[Any]) -> tuple[Any, ...]:
