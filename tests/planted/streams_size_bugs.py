@@ -124,8 +124,8 @@ STEP_BYTES_BUGS = (
         "the bytes of a cut are not recorded",
         "streams/cutting/cutter.py",
         "Cutter._record",
-        "bytes=cut.bytes",
-        "bytes=0",
+        '"bytes": cut.bytes',
+        '"bytes": 0',
         (f"{BYTES}::test_steps_of_large_events",),
     ),
     Bug(

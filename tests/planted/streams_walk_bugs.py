@@ -30,7 +30,7 @@ WALK_BUGS = (
         "a cut is recorded whatever its number",
         "streams/cutting/cutter.py",
         "Cutter._record",
-        "flows.c.next_step == cut.step,",
+        "flows.c.next_step == first.step,",
         "",
         (f"{STEPS}::test_of_two_cuts_one_counts",),
     ),

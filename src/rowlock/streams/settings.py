@@ -10,7 +10,12 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from rowlock.errors import SettingsError
 from rowlock.pipelines.host_code.names import nearest
 from rowlock.pipelines.settings import DURATION_MAX, MEANT_ALIKE, SettingsKeywords
-from rowlock.streams.cutting.plan import STEP_BYTES_MAX, STEP_ROWS_MAX, STEPS_AHEAD_MAX
+from rowlock.streams.cutting.plan import (
+    DIRTY_KEYS_MAX,
+    STEP_BYTES_MAX,
+    STEP_ROWS_MAX,
+    STEPS_AHEAD_MAX,
+)
 
 ROWS_MAX: Final = 1_000_000
 BYTES_MAX: Final = 1 << 40
@@ -42,7 +47,7 @@ class FlowSettings(BaseModel):
     """So many states are kept in memory between steps, in each replica: of all its shards and their
     stages together. There are more only where more are not written yet.
     """
-    dirty_keys_max: Annotated[int, Field(ge=1, le=KEYS_MAX)] = 100_000
+    dirty_keys_max: Annotated[int, Field(ge=1, le=KEYS_MAX)] = DIRTY_KEYS_MAX
     """With so many states in a replica that are not written, a checkpoint is requested: all shards
     write theirs with the next step that is cut.
     """

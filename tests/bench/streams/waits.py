@@ -20,7 +20,7 @@ from streams.driver_steps import opened_driver
 from streams.elsewhere import flow_elsewhere
 from streams.event_host import EventHost, payments_of
 
-from rowlock import PipelineManager
+from rowlock import PipelineManager, pipeline_hinter
 
 APART_S = 0.05
 """Between two samples: more than the least time between two notifications."""
@@ -42,11 +42,11 @@ async def latency(place: Place, scale: Scale) -> Figures:
     samples, figures = scale.pick(200, 20), dict[str, float]()
 
     async def ours() -> Figures:
-        async with EventHost.opened(place, emits=True) as host, host.running() as manager:
+        async with EventHost.opened(place, emits=True) as host, host.running():
             meter = await Meter.on(host.engine)
             woken = asyncio.Queue[float]()
             assert host.balances is not None
-            manager.hinter.attach(host.balances.topic, lambda: woken.put_nowait(time.monotonic()))
+            pipeline_hinter.attach(host.balances.topic, lambda: woken.put_nowait(time.monotonic()))
             meter.start()
             waits = await _waits(place, lambda _: woken.get(), samples=samples)
             meter.stop()

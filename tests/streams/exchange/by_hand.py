@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
 from functools import partial
@@ -17,7 +17,6 @@ from rowlock.streams.computing.buckets import BucketRange
 from rowlock.streams.creation import ensure_flow
 from rowlock.streams.cutting.cutter import Cutter
 from rowlock.streams.cutting.flow_view import KnownFlow
-from rowlock.streams.cutting.plan import Cut
 from rowlock.streams.shards.own_shard import OwnShard
 from rowlock.streams.shards.pipeline import FlowPipeline
 from rowlock.streams.shards.rounds import FlowRounds, Left
@@ -117,7 +116,7 @@ class Replica:
             await known.look(connection, first=(await self._ledger.flow_row()).next_step)
 
         await transact(look, purpose="look at a flow", writes=False)
-        assert isinstance(await Cutter(program, transact).cut(known, []), Cut)
+        assert isinstance(await Cutter(program, transact).cut(known, []), Sequence)
 
     async def round(self) -> Left:
         """Make one round; release the shards that it has left."""

@@ -24,6 +24,7 @@ from rowlock.streams.cutting.plan import (
     SourceView,
     plan_cut,
 )
+from rowlock.streams.cutting.together import BYTES_TOGETHER_MAX
 from rowlock.streams.inputs.table_source import event_table
 from rowlock.streams.shards import steering
 from rowlock.streams.tables import StreamTables
@@ -169,7 +170,7 @@ def test_lagging_shards_do_fewer_large_steps_at_once() -> None:
     class Base(DeclarativeBase):
         pass
 
-    half = steering.BYTES_TOGETHER_MAX // 2
+    half = BYTES_TOGETHER_MAX // 2
     known = KnownFlow(StreamTables.of(Base), 1)
     cuts = [
         RecordedCut(step, {"a": step + 1}, NOON + timedelta(step), True, False, size)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 from uuid import uuid4
@@ -19,7 +19,7 @@ from rowlock.streams.computing.buckets import BucketRange
 from rowlock.streams.computing.compute import KeyState
 from rowlock.streams.cutting.cutter import Cutter
 from rowlock.streams.cutting.flow_view import KnownFlow
-from rowlock.streams.cutting.plan import Checkpoint, Cut
+from rowlock.streams.cutting.plan import Checkpoint
 from rowlock.streams.outputs.output import ResultRow
 from rowlock.streams.shards.pipeline import FlowPipeline
 from rowlock.streams.state.store import StateWrite
@@ -132,10 +132,11 @@ async def test_of_two_cuts_one_counts(database: TemporaryDatabase) -> None:
         context = steps.run.context
         first, second = await known_to(bank, context), await known_to(bank, context)
         await bank.pay(10)
-        cut = await Cutter(bank.flow.program, context.transact).cut(first, [])
+        cuts = await Cutter(bank.flow.program, context.transact).cut(first, [])
         await bank.pay(10)
         assert await Cutter(bank.flow.program, context.transact).cut(second, []) is None
-    assert isinstance(cut, Cut)
+    assert isinstance(cuts, Sequence)
+    (cut,) = cuts
     row = await bank.flow_row()
     assert (row.next_step, row.upto) == (1, cut.upto)
 

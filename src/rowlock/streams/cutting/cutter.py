@@ -1,4 +1,4 @@
-"""Cuts a step: looks how far each source is complete, asks the plan, and records what it says.
+"""Cuts steps: looks how far each source is complete, asks the plan, and records what it says.
 
 The look and the record are two transactions, and rows are read in a third one (see
 ``inputs/high_water.py``). Any replica may cut: the record is a compare-and-set on the flow's
@@ -7,7 +7,7 @@ The look and the record are two transactions, and rows are read in a third one (
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 
@@ -30,9 +30,9 @@ from rowlock.streams.cutting.plan import (
     NoCut,
     ShardProgress,
     SourceView,
-    plan_cut,
 )
 from rowlock.streams.cutting.quiet import Quiet, overdue_at
+from rowlock.streams.cutting.together import plan_cuts, rows_looked_at
 from rowlock.streams.inputs.high_water import HighWater
 from rowlock.streams.inputs.source import NO_ROWS
 from rowlock.streams.program import FlowProgram
@@ -81,8 +81,11 @@ class Cutter:
         """Have the next cut look at the sources, whatever is known."""
         self._quiet.ends()
 
-    async def cut(self, known: KnownFlow, shards: Iterable[ShardProgress]) -> Cut | NoCut | None:
-        """Cut the next step, if there is something for it; None if another replica was first.
+    async def cut(
+        self, known: KnownFlow, shards: Iterable[ShardProgress]
+    ) -> Sequence[Cut] | NoCut | None:
+        """Cut the next step, if there is something for it, and further ones if the flow lags; None
+        if another replica was first.
 
         Args:
             known: the flow; it has the cut before the next one.
@@ -107,14 +110,17 @@ class Cutter:
         if seen.slowest is not None:
             progress.append(ShardProgress(seen.slowest))
         flow, settings = _flow_cuts(facts, before, seen), self._program.settings
-        plan = plan_cut(
+        plan = plan_cuts(
             flow,
             seen.views,
             progress,
             clock=seen.clock,
             checkpoint=self._program.checkpoint,
             bounds=CutBounds(
-                settings.step_rows_max, settings.step_bytes_max, settings.steps_ahead_max
+                settings.step_rows_max,
+                settings.step_bytes_max,
+                settings.steps_ahead_max,
+                settings.dirty_keys_max,
             ),
         )
         # A snapshot that waits for an earlier one may be cut with the row of the flow as it is.
@@ -130,14 +136,15 @@ class Cutter:
 
         if not await self._transact(record, purpose="cut a step"):
             return None
-        known.is_recorded(plan)
+        for cut in plan:
+            known.is_recorded(cut)
         return plan
 
     async def _look(
         self, connection: AsyncConnection, upto: Mapping[str, int], facts: FlowFacts
     ) -> _Look:
         views = []
-        most = self._program.settings.step_rows_max
+        most = rows_looked_at(self._program.settings.step_rows_max)
         for name, source in self._program.sources.items():
             recorded = upto[name]
             seen = await self._watches[name].look(connection, recorded=recorded)
@@ -191,21 +198,24 @@ class Cutter:
         row = (await connection.execute(found)).first()
         return None if row is None else (row.step, row.now)
 
-    async def _record(self, connection: AsyncConnection, cut: Cut) -> bool:
-        """Record a cut, if its number is still the next one; joins the caller's transaction."""
+    async def _record(self, connection: AsyncConnection, cuts: Sequence[Cut]) -> bool:
+        """Record cuts that follow each other, if the number of the first one is still the next;
+        joins the caller's transaction.
+        """
         flows, steps = self._program.tables.flows, self._program.tables.steps
+        first, last = cuts[0], cuts[-1]
         values: dict[str, Any] = {
-            "next_step": cut.step + 1,
-            "upto": dict(cut.upto),
-            "now": cut.now,
+            "next_step": last.step + 1,
+            "upto": dict(last.upto),
+            "now": last.now,
         }
-        if cut.is_checkpoint:
+        if any(cut.is_checkpoint for cut in cuts):
             values["checkpoint_requested"] = False
-        if cut.is_snapshot:
+        if last.is_snapshot:
             # That no snapshot is kept was seen before `next_step` was compared, and only the cut
             # of a step has one kept.
             values |= {
-                "kept_snapshot": cut.step + 1,
+                "kept_snapshot": last.step + 1,
                 "kept_until": database_time_after(SNAPSHOT_KEPT_FOR),
                 "kept_by": flows.c.snapshots_requested,
                 "snapshots_requested": 0,
@@ -214,7 +224,7 @@ class Cutter:
             update(flows)
             .where(
                 flows.c.id == self._program.id,
-                flows.c.next_step == cut.step,
+                flows.c.next_step == first.step,
                 flows.c.state == "running",
             )
             .values(values)
@@ -222,15 +232,19 @@ class Cutter:
         if moved.rowcount == 0:
             return False
         await connection.execute(
-            insert(steps).values(
-                flow_id=self._program.id,
-                step=cut.step,
-                upto=dict(cut.upto),
-                now=cut.now,
-                checkpoint=cut.is_checkpoint,
-                snapshot=cut.is_snapshot,
-                bytes=cut.bytes,
-            )
+            insert(steps),
+            [
+                {
+                    "flow_id": self._program.id,
+                    "step": cut.step,
+                    "upto": dict(cut.upto),
+                    "now": cut.now,
+                    "checkpoint": cut.is_checkpoint,
+                    "snapshot": cut.is_snapshot,
+                    "bytes": cut.bytes,
+                }
+                for cut in cuts
+            ],
         )
         return True
 

@@ -24,6 +24,8 @@ STEPS_AHEAD_MAX = 64
 """How many steps are cut ahead of the slowest shard that is held and not parked; then steps
 grow instead.
 """
+DIRTY_KEYS_MAX = 100_000
+"""With so many states that are not written a replica requests a checkpoint, by default."""
 CHECKPOINT_STEPS_MAX = 100_000
 
 
@@ -158,11 +160,13 @@ class CutBounds(NamedTuple):
         step_rows_max: most rows of a step, unless a position has more; one of each source at least.
         step_bytes_max: most bytes of these, unless a row of a source has more.
         steps_ahead_max: how many steps are cut ahead of the slowest shard.
+        dirty_keys_max: with so many states that are not written a replica requests a checkpoint.
     """
 
     step_rows_max: int = STEP_ROWS_MAX
     step_bytes_max: int = STEP_BYTES_MAX
     steps_ahead_max: int = STEPS_AHEAD_MAX
+    dirty_keys_max: int = DIRTY_KEYS_MAX
 
 
 DEFAULT_BOUNDS: Final = CutBounds()
@@ -269,6 +273,11 @@ def _span(source: SourceView) -> tuple[int, int]:
     """Return which of the positions ahead are behind the last cut and not above the mark."""
     begin = bisect_right(source.ahead, source.upto)
     return begin, max(begin, bisect_right(source.ahead, source.mark))
+
+
+def rows_ahead(sources: Iterable[SourceView]) -> int:
+    """Return how many rows are known behind the last cut, up to the marks."""
+    return sum(end - begin for begin, end in map(_span, sources))
 
 
 def row_shares(available: Sequence[int], most: int) -> list[int]:

@@ -249,15 +249,16 @@ class FlowRounds:
         return shard.item.stop_requested or key not in self._replicas.mine
 
     async def _cut(self) -> bool:
-        """Cut the next step; return whether there is one."""
-        cut = await self._cutter.cut(self._known, self._progress())
-        if isinstance(cut, NoCut):
+        """Cut the next steps; return whether there are some."""
+        cuts = await self._cutter.cut(self._known, self._progress())
+        if isinstance(cuts, NoCut):
             return False
-        if cut is None:
+        if cuts is None:
             # Another replica was first.
             self._looks_at = 0.0
         else:
-            self._telling.cut(cut)
+            for cut in cuts:
+                self._telling.cut(cut)
             self._hint_others()
         return True
 

@@ -6,6 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 
 from rowlock.streams.cutting.flow_view import FlowFacts, KnownFlow, RecordedCut
+from rowlock.streams.cutting.together import (
+    BYTES_TOGETHER_MAX,
+    ROWS_TOGETHER_MAX,
+    STEPS_TOGETHER_MAX,
+)
 from rowlock.streams.range_condition import has_all
 from rowlock.streams.shards.next_action import NextAction
 from rowlock.streams.shards.own_shard import OwnShard
@@ -25,17 +30,6 @@ from rowlock.streams.shards.states import (
     is_replay,
 )
 from rowlock.streams.shards.steps.steps_of import StepsOf
-
-STEPS_TOGETHER_MAX = 32
-"""Most steps that a lagging shard does in one transaction."""
-ROWS_TOGETHER_MAX = 10_000
-"""So many rows at most, as positions count, are in steps that are done in one transaction, unless
-it is one.
-"""
-
-
-BYTES_TOGETHER_MAX = 67_108_864
-"""And so many bytes."""
 
 
 def steered(shard: OwnShard, facts: FlowFacts, *, leaves: bool) -> ShardState:
