@@ -105,4 +105,12 @@ TELEMETRY_BUGS = (
         "record",
         (f"{LOGS}::test_a_line_that_repeats_is_held_back",),
     ),
+    Bug(
+        "a manager is read once more beside its observer",
+        "telemetry/metrics.py",
+        "Replica.of",
+        "tuple(dict.fromkeys([*observed, *managers]))",
+        "(*observed, *managers)",
+        (f"{PROMETHEUS}::test_an_observer_shows_its_managers_and_what_it_alone_knows",),
+    ),
 )

@@ -7,16 +7,16 @@ from typing import Any
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from rowlock import PipelineManager
+from rowlock.telemetry.metrics import Source
 from rowlock.telemetry.prometheus import register
 
 Series = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 
-def registered(*managers: PipelineManager) -> CollectorRegistry:
-    """Return a registry that shows `managers`."""
+def registered(*sources: Source) -> CollectorRegistry:
+    """Return a registry that shows `sources`."""
     registry = CollectorRegistry()
-    register(*managers, registry=registry)
+    register(*sources, registry=registry)
     return registry
 
 

@@ -10,6 +10,7 @@ from prometheus_client import CollectorRegistry
 from sqlalchemy import event
 
 from rowlock import ConfigurationError, PipelineManager, Retry
+from rowlock.insight import Observer
 from rowlock.telemetry import metrics
 from rowlock.telemetry.prometheus import register
 from rowlock.testing import TemporaryDatabase, virtual_time
@@ -167,6 +168,26 @@ async def test_values_of_one_name_are_summed(virtual_database: TemporaryDatabase
             assert value(series, "workers", pipeline=PIPELINE) == 7
             assert value(series, "healthy", pipeline=PIPELINE) == 1
         assert value(scraped(registered(*managers)), "healthy", pipeline=PIPELINE) == 0
+
+
+async def test_an_observer_shows_its_managers_and_what_it_alone_knows(
+    database: TemporaryDatabase,
+) -> None:
+    """Nobody would be told of a pipeline that was paused and forgotten, or of a loop that stands
+    still.
+    """
+    paused, other = type("PausedPipeline", (VolumePipeline,), {})(), VolumePipeline()
+    manager = PipelineManager(database.session_factory, [paused, other])
+    observer = Observer(manager)
+    observer.paused, observer.lag_s, observer.skew_s = frozenset({"PausedPipeline"}), 0.25, -3.0
+    series = scraped(registered(observer, manager))
+    assert value(series, "paused", pipeline="PausedPipeline") == 1
+    assert value(series, "paused", pipeline=PIPELINE) == 0
+    assert value(series, "event_loop_lag_seconds") == 0.25
+    assert value(series, "clock_skew_seconds") == -3
+    assert value(series, "workers", pipeline=PIPELINE) == other.statistics().workers
+    alone = {name for name, _ in scraped(registered(manager))}
+    assert alone.isdisjoint({"rowlock_paused", "rowlock_event_loop_lag_seconds"})
 
 
 async def test_a_registration_that_cannot_work_is_refused(

@@ -14,6 +14,7 @@ import promql_parser
 import pytest
 
 from rowlock import PipelineManager
+from rowlock.insight import Observer
 from rowlock.telemetry.metrics import METRICS
 from rowlock.testing import TemporaryDatabase, virtual_time
 
@@ -73,7 +74,7 @@ async def live_series(virtual_database: TemporaryDatabase, into: Series) -> None
     pipeline = VolumePipeline()
     async with PipelineManager(virtual_database.session_factory, [pipeline]) as manager:
         await until(lambda: pipeline.statistics().counters["applied"])
-        into.update(scraped(registered(manager)))
+        into.update(scraped(registered(Observer(manager))))
 
 
 def test_queries_name_what_a_scrape_has(virtual_database: TemporaryDatabase) -> None:

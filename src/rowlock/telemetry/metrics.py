@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Literal, TypeAlias
 
+from rowlock.insight.observing.observer import Observer
 from rowlock.pipelines.manager import PipelineManager
 from rowlock.pipelines.statistics import Buckets, PipelineHealth, PipelineStatistics
 from rowlock.rows.lock_tokens import replica_mark
@@ -27,16 +28,39 @@ Labels: TypeAlias = tuple[str, ...]
 Kind: TypeAlias = Literal["counter", "gauge", "histogram"]
 
 
+Source: TypeAlias = "PipelineManager | Observer"
+"""What metrics are read from: a manager, or an observer with its managers."""
+
+
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What is read of one pipeline at once."""
+    """What is read of one pipeline at once. `paused` is None if there is no observer."""
 
     statistics: PipelineStatistics
     health: PipelineHealth
+    paused: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """What a process has that is read."""
+
+    managers: tuple[PipelineManager, ...]
+    observer: Observer | None
+
+    @classmethod
+    def of(cls, sources: Iterable[Source]) -> Replica:
+        """Return what `sources` have."""
+        given = tuple(sources)
+        observers = [one for one in given if isinstance(one, Observer)]
+        managers = [one for one in given if isinstance(one, PipelineManager)]
+        observed = [manager for observer in observers for manager in observer.managers]
+        # Each once: a manager may be named beside its observer.
+        return cls(tuple(dict.fromkeys([*observed, *managers])), next(iter(observers), None))
 
 
 ReadPipeline: TypeAlias = Callable[[Snapshot], Mapping[Labels, Value]]
-ReadManagers: TypeAlias = Callable[[Sequence[PipelineManager]], Mapping[Labels, Value]]
+ReadReplica: TypeAlias = Callable[[Replica], Mapping[Labels, Value]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +82,7 @@ class Metric:
     help: str
     labels: Labels = ()
     read: ReadPipeline | None = None
-    read_replica: ReadManagers | None = None
+    read_replica: ReadReplica | None = None
     merge: Callable[[float, float], float] = lambda one, other: one + other
 
     @property
@@ -107,24 +131,39 @@ def _late(now: Snapshot) -> Mapping[Labels, Value]:
     return {(loop,): late_s for loop, late_s in now.health.late_s.items()}
 
 
-def _notifications(managers: Sequence[PipelineManager]) -> Mapping[Labels, Value]:
-    channels = [one for manager in managers if (one := manager.health().notifications) is not None]
+def _notifications(replica: Replica) -> Mapping[Labels, Value]:
+    channels = [
+        one for manager in replica.managers if (one := manager.health().notifications) is not None
+    ]
     names = ("sent", "received", "dropped") if channels else ()
     return {(name,): sum(getattr(one, name) for one in channels) for name in names}
 
 
-def _listening(managers: Sequence[PipelineManager]) -> Mapping[Labels, Value]:
-    channels = [one for manager in managers if (one := manager.health().notifications) is not None]
+def _listening(replica: Replica) -> Mapping[Labels, Value]:
+    channels = [
+        one for manager in replica.managers if (one := manager.health().notifications) is not None
+    ]
     return {(): float(all(one.listening for one in channels))} if channels else {}
 
 
-def _skew(managers: Sequence[PipelineManager]) -> Mapping[Labels, Value]:
-    every = [one.clock_skew_s for manager in managers for one in manager.statistics().values()]
+def _paused(now: Snapshot) -> Mapping[Labels, Value]:
+    return {} if now.paused is None else {(): float(now.paused)}
+
+
+def _lag(replica: Replica) -> Mapping[Labels, Value]:
+    return {} if replica.observer is None else {(): replica.observer.lag_s}
+
+
+def _skew(replica: Replica) -> Mapping[Labels, Value]:
+    if replica.observer is not None and replica.observer.skew_s is not None:
+        return {(): replica.observer.skew_s}
+    claims = [manager.statistics().values() for manager in replica.managers]
+    every = [one.clock_skew_s for of_manager in claims for one in of_manager]
     known = [skew_s for skew_s in every if skew_s is not None]
     return {(): max(known, key=abs)} if known else {}
 
 
-def _info(_managers: Sequence[PipelineManager]) -> Mapping[Labels, Value]:
+def _info(_replica: Replica) -> Mapping[Labels, Value]:
     try:
         release = version("rowlock")
     except PackageNotFoundError:  # a source tree that was not installed
@@ -209,12 +248,25 @@ METRICS: tuple[Metric, ...] = (
         merge=min,
     ),
     Metric(
+        "paused",
+        "gauge",
+        "1 if the pipeline is paused, else 0; with an Observer.",
+        read=_paused,
+        merge=max,
+    ),
+    Metric(
         "loop_late_seconds",
         "gauge",
         "How far a loop is behind its own plan.",
         ("loop",),
         _late,
         merge=max,
+    ),
+    Metric(
+        "event_loop_lag_seconds",
+        "gauge",
+        "By how much the event loop was late at most in the last seconds; with an Observer.",
+        read_replica=_lag,
     ),
     Metric(
         "clock_skew_seconds",
@@ -246,16 +298,16 @@ class Reading:
     values: Mapping[Labels, Value]
 
 
-def read_metrics(managers: Iterable[PipelineManager]) -> Iterator[Reading]:
+def read_metrics(sources: Iterable[Source]) -> Iterator[Reading]:
     """Yield every metric of the managers of this process.
 
     May be called in any thread. Values of pipelines that share a name are merged.
     """
-    managers = tuple(managers)
-    snapshots = _snapshots(managers)
+    replica = Replica.of(sources)
+    snapshots = _snapshots(replica)
     for metric in METRICS:
         if metric.read_replica is not None:
-            yield Reading(metric, metric.read_replica(managers))
+            yield Reading(metric, metric.read_replica(replica))
         elif metric.read is not None:
             values: dict[Labels, Value] = {}
             for name, now in snapshots:
@@ -265,13 +317,17 @@ def read_metrics(managers: Iterable[PipelineManager]) -> Iterator[Reading]:
             yield Reading(metric, values)
 
 
-def _snapshots(managers: Sequence[PipelineManager]) -> list[tuple[str, Snapshot]]:
+def _snapshots(replica: Replica) -> list[tuple[str, Snapshot]]:
+    managers, observer = replica.managers, replica.observer
     health = [one for manager in managers for one in manager.health().pipelines]
     statistics = [one for manager in managers for one in manager.statistics().values()]
     # By the order of registration: who has series of its own does not change while a host runs.
     named = list(dict.fromkeys(one.pipeline for one in statistics))[:PIPELINES_MAX]
     return [
-        (name if (name := one.pipeline) in named else OTHER, Snapshot(one, of_it))
+        (
+            name if (name := one.pipeline) in named else OTHER,
+            Snapshot(one, of_it, None if observer is None else name in observer.paused),
+        )
         for one, of_it in zip(statistics, health, strict=False)
     ]
 

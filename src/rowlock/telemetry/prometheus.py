@@ -20,9 +20,10 @@ from prometheus_client.registry import Collector, CollectorRegistry
 from prometheus_client.utils import floatToGoString
 
 from rowlock.errors import ConfigurationError
+from rowlock.insight.observing.observer import Observer
 from rowlock.pipelines.manager import PipelineManager
 from rowlock.pipelines.statistics import Buckets
-from rowlock.telemetry.metrics import METRICS, Metric, Reading, read_metrics
+from rowlock.telemetry.metrics import METRICS, Metric, Reading, Source, read_metrics
 
 PREFIX = "rowlock_"
 MULTIPROCESS = ("PROMETHEUS_MULTIPROC_DIR", "prometheus_multiproc_dir")
@@ -31,8 +32,8 @@ MULTIPROCESS = ("PROMETHEUS_MULTIPROC_DIR", "prometheus_multiproc_dir")
 class ManagerCollector(Collector):
     """Reads managers at each scrape: no SQL, no listener, and nothing to clean up between."""
 
-    def __init__(self, *managers: PipelineManager) -> None:
-        self._managers = managers
+    def __init__(self, *sources: Source) -> None:
+        self._sources = sources
 
     def describe(self) -> Iterator[Family]:
         """Yield every metric without values, so that a registry finds names that are taken."""
@@ -41,29 +42,29 @@ class ManagerCollector(Collector):
 
     def collect(self) -> Iterator[Family]:
         """Yield every metric."""
-        for reading in read_metrics(self._managers):
+        for reading in read_metrics(self._sources):
             yield _filled(reading)
 
 
-def register(
-    *managers: PipelineManager, registry: CollectorRegistry = REGISTRY
-) -> ManagerCollector:
-    """Have `registry` show the metrics of all `managers` of this process, and return the collector,
-    for ``registry.unregister``.
+def register(*sources: Source, registry: CollectorRegistry = REGISTRY) -> ManagerCollector:
+    """Have `registry` show the metrics of this process, and return the collector, for
+    ``registry.unregister``: of the managers in `sources`, and of an Observer and its managers.
 
     Raises:
-        ConfigurationError: there is no manager, the registry has such metrics already, or the
+        ConfigurationError: there is no source, the registry has such metrics already, or the
             client's multi-process mode is on.
     """
-    if not managers or not all(isinstance(one, PipelineManager) for one in managers):
-        raise ConfigurationError("register takes the managers of this process: register(manager)")
+    if not sources or not all(isinstance(one, PipelineManager | Observer) for one in sources):
+        raise ConfigurationError(
+            "register takes the managers of this process, or their Observer: register(manager)"
+        )
     if any(name in os.environ for name in MULTIPROCESS):
         raise ConfigurationError(
             f"the multi-process mode of prometheus_client ({MULTIPROCESS[0]}) sums up files of"
             " values, and has no place for a collector: unset it and have each process scraped at a"
             " port of its own, or use rowlock.telemetry.otel"
         )
-    collector = ManagerCollector(*managers)
+    collector = ManagerCollector(*sources)
     try:
         registry.register(collector)
     except ValueError as error:
