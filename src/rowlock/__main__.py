@@ -37,10 +37,12 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "pause": ("rowlock.cli.pause", "have a pipeline claim nothing, anywhere"),
     "release": ("rowlock.cli.release", "free a row whose holder is gone"),
     "resume": ("rowlock.cli.resume", "end the pause of a pipeline"),
+    "replicas": ("rowlock.cli.replicas", "list the replicas, as they say themselves"),
     "run": (
         "rowlock.cli.run_file",
         "run a program in which await may stand at the top, such as a page's",
     ),
+    "status": ("rowlock.cli.status", "say whether anything waits too long"),
     "unpark": ("rowlock.cli.unpark", "put a parked row back"),
 }
 """The module of each command, and what it does in a line."""

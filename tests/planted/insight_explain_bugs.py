@@ -7,6 +7,7 @@ from bug import Bug
 EXPLAIN = "tests/insight/test_explain.py"
 PARTS = "tests/insight/test_parts.py::test_parts_conjoined_are_the_condition_of_a_claim"
 REFUSED = "tests/insight/test_refused.py"
+STATUS = "tests/insight/test_status.py"
 COMMAND = "tests/cli/test_explain.py"
 SHOWN = f"{REFUSED}::test_control_characters_of_a_row_are_shown"
 
@@ -39,7 +40,7 @@ EXPLAIN_BUGS = (
         "a part that the database refuses costs the whole explanation",
         "insight/insight.py",
         "Insight._answered",
-        "if not may_be_asked_apart(error):",
+        "if not is_of_a_statement(error):",
         "if True:",
         (f"{REFUSED}::test_a_part_that_the_database_refuses_costs_itself_alone",),
     ),
@@ -109,6 +110,49 @@ EXPLAIN_BUGS = (
         "literal(key, BigInteger) if is_number else key",
         "key",
         (f"{EXPLAIN}::test_a_key_that_no_column_holds",),
+    ),
+    Bug(
+        "a count has no end",
+        "insight/counting/counts.py",
+        "_count",
+        ".limit(COUNTED_MAX + 1)",
+        "",
+        (f"{STATUS}::test_counts_end_at_their_bound",),
+    ),
+    Bug(
+        "a count may take as long as a question",
+        "insight/insight.py",
+        "Insight._status_of",
+        "statement_timeout=self.limits.count_timeout",
+        "statement_timeout=None",
+        (f"{STATUS}::test_a_count_that_takes_too_long_is_an_answer",),
+    ),
+    Bug(
+        "parked rows are counted where no index finds them",
+        "insight/counting/counts.py",
+        "counts_of",
+        "and has_parked_index(leased)",
+        "",
+        (f"{STATUS}::test_parked_rows_are_counted_where_an_index_finds_them",),
+    ),
+    Bug(
+        "a replica that has been silent for long runs its pipelines",
+        "insight/counting/replicas.py",
+        "ReplicaState.is_live",
+        "self.seen_s <= DEAD_AFTER.total_seconds()",
+        "True",
+        (
+            f"{STATUS}::test_replicas_are_listed",
+            f"{STATUS}::test_rows_that_nobody_works_on_need_a_person",
+        ),
+    ),
+    Bug(
+        "a missing table of replicas takes every answer with it",
+        "insight/insight.py",
+        "_replicas",
+        "apart=True",
+        "apart=False",
+        (f"{STATUS}::test_a_migration_that_was_not_run_costs_the_names_alone",),
     ),
     Bug(
         "a manager that is an app is started",

@@ -163,16 +163,13 @@ def paragraph(verdict: Verdict) -> str:
             f"## {verdict.value.replace('_', '-')}\n",
             "```text",
             *dict.fromkeys(story.headline for story in stories),
+            "",
+            *(f"why   {why}" for why in whys),
+            *(f"do    {action}" for action in actions),
             "```\n",
-            f"**Why:** {' · '.join(_escaped(why) for why in whys)}\n",
-            f"**What to do:** {' · '.join(_escaped(action) for action in actions)}\n",
-            f"**Needs a person:** {needs}.\n",
+            f"Needs a person: {needs}.\n",
         ]
     )
-
-
-def _escaped(text: str) -> str:
-    return re.sub(r"(rowlock [a-z].*|SELECT .*|--.*|\w*_\w+(?:\(\))?)$", r"`\1`", text)
 
 
 def test_the_page_is_what_the_code_says(pytestconfig: pytest.Config) -> None:

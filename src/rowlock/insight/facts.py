@@ -95,7 +95,7 @@ async def facts_of(connection: AsyncConnection, asked: RowAsked, *, apart: bool)
     if False in facts.unawaited.values():
         facts = replace(facts, awaiting=await _awaiting(connection, asked, facts, apart=apart))
     if False in facts.gates.values() and asked.tables is not None:
-        pause = await _pause(connection, asked.tables, asked.pipeline.name, apart=apart)
+        pause = await pause_of(connection, asked.tables, asked.pipeline.name, apart=apart)
         facts = replace(facts, pause=pause)
     if not facts.is_claimable:
         return facts
@@ -110,9 +110,10 @@ async def facts_of(connection: AsyncConnection, asked: RowAsked, *, apart: bool)
     return facts
 
 
-async def _pause(
+async def pause_of(
     connection: AsyncConnection, tables: InsightTables, pipeline: str, *, apart: bool
 ) -> PipelinePause | None:
+    """Return why a pipeline is paused; None if it is not; joins the caller's transaction."""
     if tables.controls is None:
         return None
     paused = tables.controls.c

@@ -11,13 +11,19 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import partial
+from pathlib import PurePath
 from typing import Any, Self, TypeVar
 
-from sqlalchemy import Column, ColumnElement, true
+from sqlalchemy import Column, ColumnElement, Table, true
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionmaker
 
 from rowlock.database.binds import bind_of
 from rowlock.database.transaction import in_transaction
+from rowlock.insight.counting.counts import Counts, counts_of
+from rowlock.insight.counting.replicas import LiveReplicas, read_replicas
+from rowlock.insight.counting.running import status_of, with_replicas
+from rowlock.insight.counting.status import PipelineStatus, Status
 from rowlock.insight.dialects.insight_dialect import INSIGHT
 from rowlock.insight.explanation import (
     Explanation,
@@ -25,13 +31,14 @@ from rowlock.insight.explanation import (
     SeenLease,
     explanation_without_pipeline,
 )
-from rowlock.insight.facts import RowAsked, facts_of, rules_of
+from rowlock.insight.facts import RowAsked, facts_of, pause_of, rules_of
 from rowlock.insight.naming import mapped_model, read_key
 from rowlock.insight.observing.observer import Observer
-from rowlock.insight.questions import RowQuestion, may_be_asked_apart
+from rowlock.insight.questions import RowQuestion, ask_part, is_of_a_statement
+from rowlock.insight.shown import shown
 from rowlock.insight.steering.actions import Actions
 from rowlock.insight.tables import InsightTables, tables_of
-from rowlock.insight.verdicts import Facts
+from rowlock.insight.verdicts import Facts, PipelinePause, Refused
 from rowlock.pipelines.fetching.claim_builder import claim_parts
 from rowlock.pipelines.host_code.hooks import ready_condition
 from rowlock.pipelines.host_code.seams import Seams
@@ -56,7 +63,7 @@ class InsightLimits:
     """
 
     timeout: timedelta = timedelta(seconds=10)
-    statement_timeout: timedelta = timedelta(seconds=5)
+    statement_timeout: timedelta = timedelta(seconds=2)
     count_timeout: timedelta = timedelta(milliseconds=150)
 
 
@@ -143,7 +150,8 @@ class Insight(Actions):
         async def ask(connection: AsyncConnection, *, apart: bool) -> list[Facts]:
             return [await facts_of(connection, each, apart=apart) for each in asked]
 
-        found = await self._answered(leased, ask)
+        replicas = await self.replicas()
+        found = [with_replicas(facts, replicas) for facts in await self._answered(leased, ask)]
         return Explanation(
             leased.name,
             str(key),
@@ -152,12 +160,64 @@ class Insight(Actions):
             tuple(PipelineExplanation.of(self._redacted(facts)) for facts in found),
         )
 
+    async def replicas(self) -> LiveReplicas:
+        """Return the replicas, as they say themselves; none if the host has no table for them.
+
+        Raises:
+            TransactionTimeout: the database did not answer in time.
+        """
+        pipeline = next(iter(self.pipelines.values()), None)
+        table = None if self.tables is None else self.tables.replicas
+        if pipeline is None or table is None:
+            return LiveReplicas(None, None)
+        known = await self.read(pipeline.leased, partial(_replicas, table=table))
+        return known or LiveReplicas(None, None)
+
+    async def status(self) -> Status:
+        """Count what waits for each pipeline, and say who runs it.
+
+        No count reads more than some 10,000 rows, and on PostgreSQL none takes longer than
+        `InsightLimits.count_timeout`; what was not counted is None.
+
+        Raises:
+            TransactionTimeout: the database did not answer in time.
+        """
+        replicas = await self.replicas()
+        told = [await self._status_of(each, replicas) for each in self.pipelines.values()]
+        at = next((one.counts.at for one in told if one.counts.at is not None), replicas.at)
+        return Status(self._database(), at, replicas, tuple(told))
+
+    async def _status_of(self, pipeline: Pipeline[Any], replicas: LiveReplicas) -> PipelineStatus:
+        asked = self._asked(pipeline, None)
+
+        async def ask(connection: AsyncConnection) -> tuple[Counts, PipelinePause | None]:
+            counted = await counts_of(
+                connection, pipeline.leased, asked.question.parts, owner=pipeline.name
+            )
+            if self.tables is None:
+                return counted, None
+            return counted, await pause_of(connection, self.tables, pipeline.name, apart=True)
+
+        counted, pause = await self.read(
+            pipeline.leased, ask, statement_timeout=self.limits.count_timeout
+        )
+        return status_of(pipeline.name, counted, replicas, rules=rules_of(pipeline), pause=pause)
+
+    def _database(self) -> str:
+        pipeline = next(iter(self.pipelines.values()), None)
+        if pipeline is None:
+            return "no pipelines"
+        engine = bind_of(self.session_factory(), pipeline.leased).engine
+        name = PurePath(engine.url.database or "").name
+        host = f"{engine.url.host}/" if engine.url.host else ""
+        return shown(f"{engine.dialect.name} {host}{name}")
+
     async def _answered(self, leased: LeasedTable, ask: Callable[..., Awaitable[T]]) -> T:
         """Return what `ask` gives; asked again, part by part, if the database refuses the whole."""
         try:
             return await self.read(leased, ask, apart=False)
         except Exception as error:
-            if not may_be_asked_apart(error):
+            if not is_of_a_statement(error):
                 raise
         return await self.read(leased, ask, apart=True)
 
@@ -223,6 +283,12 @@ class Insight(Actions):
         if self._redact is None or error is None:
             return facts
         return replace(facts, columns={**facts.columns, "last_error": self._redact(str(error))})
+
+
+async def _replicas(connection: AsyncConnection, table: Table) -> LiveReplicas | None:
+    # A migration that was not run costs the names of replicas, and nothing else.
+    found = await ask_part(connection, partial(read_replicas, connection, table), apart=True)
+    return None if isinstance(found, Refused) else found
 
 
 def _is_of(pipeline: Pipeline[Any], model: type[Any]) -> bool:

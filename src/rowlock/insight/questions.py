@@ -232,7 +232,7 @@ async def ask_part(
         async with connection.begin_nested():
             return await ask()
     except Exception as error:
-        if is_outage(error):
+        if not is_of_a_statement(error):
             raise
         return Refused(refusal_of(error))
 
@@ -243,10 +243,12 @@ def refusal_of(error: Exception) -> str:
     return _CLASSES.sub("", text) if isinstance(error, DBAPIError) else text
 
 
-def may_be_asked_apart(error: BaseException) -> bool:
-    """Whether `error` may be that of one part alone: no answer at all would be one of the
-    database.
+def is_of_a_statement(error: BaseException) -> bool:
+    """Whether `error` is that of one statement, one that took too long among them, and the
+    connection may well answer the next one.
     """
+    if isinstance(error, DBAPIError):
+        return not error.connection_invalidated
     return isinstance(error, SQLAlchemyError | ValueError | TypeError | ArithmeticError) and not (
         is_outage(error)
     )

@@ -1,0 +1,121 @@
+"""Counts that never read more than so many rows, and what one pipeline has waiting.
+
+The one idea: each count is of a SELECT with a limit, in the order of claims, so an index serves it;
+and one that takes too long is an answer, too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from sqlalchemy import ColumnElement, and_, case, func, literal, select
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from rowlock.insight.questions import ask_first
+from rowlock.insight.verdicts import Refused
+from rowlock.rows.database_time import database_now
+from rowlock.rows.eligibility import EligibleParts, oldest_first, order_column
+from rowlock.rows.leased_table import LeasedTable
+
+COUNTED_MAX: Final = 10_000
+"""How far rows are counted; beyond, it is more."""
+PARKED: Final = "parked_at"
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """What one pipeline has waiting; None is what was not counted in time, or cannot be.
+
+    Attributes:
+        at: the database's time.
+        due: rows that are ready and free and whose time has come; `COUNTED_MAX` and one at most.
+        oldest_s: for how long the first of them has been due; None if there is none, or if it was
+            never processed.
+        leased: live leases of the pipeline among the first `COUNTED_MAX` rows that it wants.
+        ended: ended leases among these.
+        failing: rows among these that failed the last time.
+        parked: rows that were set aside; `COUNTED_MAX` and one at most.
+    """
+
+    at: Any = None
+    due: int | None = None
+    oldest_s: float | None = None
+    leased: int | None = None
+    ended: int | None = None
+    failing: int | None = None
+    parked: int | None = None
+
+
+async def counts_of(
+    connection: AsyncConnection, leased: LeasedTable, parts: EligibleParts, *, owner: str
+) -> Counts:
+    """Count what waits for one pipeline; joins the caller's transaction."""
+    due = await ask_first(connection, _due(leased, parts), apart=True)
+    head = await ask_first(connection, _head(leased, parts, owner), apart=True)
+    parked: Any = None
+    if leased.has_schedule and has_parked_index(leased):
+        parked = await ask_first(connection, _parked(leased), apart=True)
+    at, count, oldest = (None, None, None) if isinstance(due, Refused) else due
+    first = (None, None, None) if isinstance(head, Refused) else head
+    oldest_s = None if oldest is None or at is None else max(0.0, (at - oldest).total_seconds())
+    return Counts(
+        at,
+        count,
+        oldest_s,
+        leased=_whole(first[0]),
+        ended=_whole(first[1]),
+        failing=_whole(first[2]),
+        parked=None if parked is None or isinstance(parked, Refused) else parked[0],
+    )
+
+
+def _whole(number: Any) -> int | None:
+    return None if number is None else int(number)
+
+
+def has_parked_index(leased: LeasedTable) -> bool:
+    """Whether an index of the model finds parked rows without reading the others."""
+    column = leased.column(PARKED)
+    return any(index.columns and index.columns[0] is column for index in leased.table.indexes)
+
+
+def _due(leased: LeasedTable, parts: EligibleParts) -> Any:
+    place = order_column(leased)
+    waits = and_(parts.ready, parts.free, parts.due)
+    oldest = select(place).where(waits).order_by(*oldest_first(leased)).limit(1).scalar_subquery()
+    return select(database_now(), _count(leased, waits), oldest)
+
+
+def _parked(leased: LeasedTable) -> Any:
+    return select(_count(leased, leased.attribute(PARKED).is_not(None)))
+
+
+def _count(leased: LeasedTable, where: ColumnElement[bool]) -> Any:
+    found = (
+        select(literal(1)).select_from(leased.model).where(where).limit(COUNTED_MAX + 1).subquery()
+    )
+    return select(func.count()).select_from(found).scalar_subquery()
+
+
+def _head(leased: LeasedTable, parts: EligibleParts, owner: str) -> Any:
+    attempts = leased.attribute("attempts") if leased.has_schedule else literal(0)
+    first = (
+        select(
+            leased.attribute("lock_owner").label("owner"),
+            leased.attribute("lock_expires_at").label("expires_at"),
+            attempts.label("attempts"),
+        )
+        .where(parts.ready)
+        .order_by(*oldest_first(leased))
+        .limit(COUNTED_MAX)
+        .subquery()
+    )
+    lives, has_ended = (
+        first.c.expires_at > database_now(),
+        first.c.expires_at <= database_now(),
+    )
+    conditions = (and_(lives, first.c.owner == owner), has_ended, first.c.attempts > 0)
+    return select(
+        *(func.coalesce(func.sum(case((condition, 1), else_=0)), 0) for condition in conditions)
+    )

@@ -1,0 +1,152 @@
+"""Which replicas live, as they say themselves in the optional table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from sqlalchemy import Table, select
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from rowlock.insight.observing.presence import DEAD_AFTER
+from rowlock.insight.shown import ago, duration, iso, shown
+from rowlock.rows.database_time import database_now
+
+SCHEMA: Final = "rowlock.replicas/1"
+REPLICAS_MAX: Final = 1_000
+"""Most replicas that are read, those that were seen last."""
+NO_TABLE: Final = "no table of replicas: insight_tables(metadata), and an Observer in each replica"
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaState:
+    """What one replica has said of itself.
+
+    Attributes:
+        mark: with which the tokens of its leases end.
+        seen_s: how long ago it said so, by the database's clock.
+        up_s: how long it has been there.
+        report: of each pipeline that it runs, and of what is longest at work.
+    """
+
+    mark: str
+    name: str
+    host: str
+    pid: int
+    seen_s: float
+    up_s: float
+    draining: bool
+    report: Mapping[str, Any]
+
+    @property
+    def is_live(self) -> bool:
+        """Whether it was seen a moment ago."""
+        return self.seen_s <= DEAD_AFTER.total_seconds()
+
+    @property
+    def pipelines(self) -> Mapping[str, Mapping[str, Any]]:
+        """The report of each pipeline, by name."""
+        found = self.report.get("pipelines")
+        return found if isinstance(found, dict) else {}
+
+    @property
+    def state(self) -> str:
+        """``live``, ``draining``, or for how long it has been silent."""
+        if not self.is_live:
+            return f"silent for {duration(self.seen_s)}"
+        return "draining" if self.draining else "live"
+
+
+@dataclass(frozen=True, slots=True)
+class LiveReplicas:
+    """The answer of `Insight.replicas`.
+
+    Attributes:
+        at: when it was asked, by the database's clock.
+        known: the replicas; None if the host has no table for them.
+    """
+
+    at: datetime | None
+    known: tuple[ReplicaState, ...] | None
+
+    needs_person = False
+
+    @property
+    def live(self) -> tuple[ReplicaState, ...]:
+        """Those that live."""
+        return tuple(one for one in self.known or () if one.is_live)
+
+    def text(self, width: int = 100) -> str:
+        """Return a line for each, without colours."""
+        if self.known is None:
+            return f"? {NO_TABLE}"
+        rows = [("MARK", "NAME", "HOST", "UP", "SEEN", "RUNS", "STATE")] + [
+            (
+                one.mark,
+                shown(one.name, 40),
+                shown(one.host, 40),
+                duration(one.up_s),
+                ago(one.seen_s),
+                str(len(one.pipelines)),
+                one.state,
+            )
+            for one in self.known
+        ]
+        return table_text(rows)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as JSON has it."""
+        return {
+            "schema": SCHEMA,
+            "at": iso(self.at),
+            "replicas": None
+            if self.known is None
+            else [
+                {
+                    "mark": one.mark,
+                    "name": one.name,
+                    "host": one.host,
+                    "pid": one.pid,
+                    "seen_s": one.seen_s,
+                    "up_s": one.up_s,
+                    "state": one.state,
+                    "report": dict(one.report),
+                }
+                for one in self.known
+            ],
+        }
+
+
+async def read_replicas(connection: AsyncConnection, table: Table) -> LiveReplicas:
+    """Return the replicas, those first that were seen last; joins the caller's transaction."""
+    columns = table.c
+    statement = select(database_now(), table).order_by(columns.seen_at.desc()).limit(REPLICAS_MAX)
+    rows = (await connection.execute(statement)).all()
+    known = tuple(
+        ReplicaState(
+            str(row.mark),
+            row.name,
+            row.host,
+            row.pid,
+            (row[0] - row.seen_at).total_seconds(),
+            (row[0] - row.started_at).total_seconds(),
+            bool(row.draining),
+            row.report if isinstance(row.report, dict) else {},
+        )
+        for row in rows
+    )
+    return LiveReplicas(rows[0][0] if rows else None, known)
+
+
+def table_text(rows: Sequence[tuple[str, ...]], *, right: frozenset[int] = frozenset()) -> str:
+    """Return rows as columns of text; those whose number is in `right` end at their right."""
+    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
+    return "\n".join(
+        "  ".join(
+            cell.rjust(width) if number in right else cell.ljust(width)
+            for number, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    )
