@@ -44,7 +44,7 @@ TELEMETRY_BUGS = (
     Bug(
         "pipelines of one name are shown twice",
         "telemetry/metrics.py",
-        "read_metrics",
+        "_read",
         "_merged(metric, values[key], value) if key in values else value",
         "value",
         (f"{PROMETHEUS}::test_values_of_one_name_are_summed",),
@@ -112,5 +112,29 @@ TELEMETRY_BUGS = (
         "tuple(dict.fromkeys([*observed, *managers]))",
         "(*observed, *managers)",
         (f"{PROMETHEUS}::test_an_observer_shows_its_managers_and_what_it_alone_knows",),
+    ),
+    Bug(
+        "each value is recorded",
+        "telemetry/otel.py",
+        "Thinning.passes",
+        "(self._seen - 1) % self._stride == 0 and self._passed < RECORDS_PER_S_MAX",
+        "True",
+        ("tests/telemetry/test_otel.py::test_distributions_are_thinned_evenly",),
+    ),
+    Bug(
+        "values are recorded until there are enough",
+        "telemetry/otel.py",
+        "Thinning.passes",
+        "(self._seen - 1) % self._stride == 0 and ",
+        "",
+        ("tests/telemetry/test_otel.py::test_distributions_are_thinned_evenly",),
+    ),
+    Bug(
+        "each pipeline has distributions of its own",
+        "telemetry/otel.py",
+        "instrument",
+        "if len(names) < PIPELINES_MAX:",
+        "if True:",
+        ("tests/telemetry/test_otel.py::test_pipelines_beyond_the_limit_share_a_name",),
     ),
 )

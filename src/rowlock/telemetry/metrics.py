@@ -306,15 +306,25 @@ def read_metrics(sources: Iterable[Source]) -> Iterator[Reading]:
     replica = Replica.of(sources)
     snapshots = _snapshots(replica)
     for metric in METRICS:
-        if metric.read_replica is not None:
-            yield Reading(metric, metric.read_replica(replica))
-        elif metric.read is not None:
-            values: dict[Labels, Value] = {}
-            for name, now in snapshots:
-                for labels, value in metric.read(now).items():
-                    key = (name, *labels)
-                    values[key] = _merged(metric, values[key], value) if key in values else value
-            yield Reading(metric, values)
+        yield _read(metric, replica, snapshots)
+
+
+def read_metric(metric: Metric, sources: Iterable[Source]) -> Reading:
+    """Return one metric alone, as `read_metrics` does."""
+    replica = Replica.of(sources)
+    return _read(metric, replica, () if metric.read is None else _snapshots(replica))
+
+
+def _read(metric: Metric, replica: Replica, snapshots: Iterable[tuple[str, Snapshot]]) -> Reading:
+    if metric.read_replica is not None:
+        return Reading(metric, metric.read_replica(replica))
+    assert metric.read is not None
+    values: dict[Labels, Value] = {}
+    for name, now in snapshots:
+        for labels, value in metric.read(now).items():
+            key = (name, *labels)
+            values[key] = _merged(metric, values[key], value) if key in values else value
+    return Reading(metric, values)
 
 
 def _snapshots(replica: Replica) -> list[tuple[str, Snapshot]]:
