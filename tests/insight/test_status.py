@@ -166,7 +166,7 @@ async def test_a_count_that_takes_too_long_is_an_answer(
 
     class Slow(VolumePipeline):
         def ready(self) -> ColumnElement[bool]:
-            return (Volume.status == "submitted") & func.pg_sleep(60).is_not(None)
+            return (Volume.status == "submitted") & func.pg_sleep(0.5).is_not(None)
 
     class Other(VolumePipeline):
         pass

@@ -160,7 +160,7 @@ def paragraph(verdict: Verdict) -> str:
     needs = "it depends" if len(persons) > 1 else "yes" if True in persons else "no"
     return "\n".join(
         [
-            f"## {verdict.value.replace('_', '-')}\n",
+            f"## `{verdict.value.replace('_', '-')}`\n",
             "```text",
             *dict.fromkeys(story.headline for story in stories),
             "",
