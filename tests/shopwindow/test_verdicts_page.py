@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 
@@ -177,6 +178,13 @@ def test_the_page_is_what_the_code_says(pytestconfig: pytest.Config) -> None:
     if pytestconfig.getoption("--renew-pages"):
         PAGE.write_text(page(), encoding="utf-8")
     assert PAGE.read_text(encoding="utf-8") == page()
+
+
+def test_the_guide_shows_what_a_terminal_shows() -> None:
+    """A person would compare the own terminal with a text of long ago."""
+    golden = Path(__file__).parents[1] / "insight" / "golden" / "parked.txt"
+    guide = DOCS / "how-to" / "explain-a-row.md"
+    assert golden.read_text(encoding="utf-8") in guide.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("verdict", STORIES)
