@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from bug import Bug
 
+MISTAKES = "tests/shopwindow/test_stream_mistakes_page.py"
 CREATION = "tests/streams/walk/test_creation.py"
 STEPS = "tests/streams/walk/test_steps.py"
 
@@ -97,6 +98,46 @@ WALK_BUGS = (
         "not isinstance(given, Checkpoint)",
         "False",
         (f"{CREATION}::test_what_has_another_form_is_told_at_once",),
+    ),
+    Bug(
+        "the seconds of a checkpoint are a duration",
+        "streams/cutting/plan.py",
+        "Checkpoint.__post_init__",
+        "not isinstance(self.seconds, int | float | None)",
+        "False",
+        (f"{MISTAKES}::test_it_is_said_at_declaration",),
+    ),
+    Bug(
+        "the steps of a checkpoint are a text",
+        "streams/cutting/plan.py",
+        "Checkpoint.__post_init__",
+        "not isinstance(self.steps, int)",
+        "False",
+        (f"{MISTAKES}::test_it_is_said_at_declaration",),
+    ),
+    Bug(
+        "a log is kept for a number",
+        "streams/inputs/event_log.py",
+        "EventLog.__init__",
+        "not isinstance(keep, timedelta)",
+        "False",
+        (f"{MISTAKES}::test_it_is_said_at_declaration",),
+    ),
+    Bug(
+        "a name or a version that no database stores",
+        "streams/stage.py",
+        "_is_short_text",
+        "and is_storable(given)",
+        "",
+        (f"{MISTAKES}::test_it_is_said_at_declaration",),
+    ),
+    Bug(
+        "a version of any form",
+        "streams/stage.py",
+        "check_version",
+        "not _is_short_text(version)",
+        "False",
+        (f"{MISTAKES}::test_it_is_said_at_declaration",),
     ),
     Bug(
         "the number of shards is a text",

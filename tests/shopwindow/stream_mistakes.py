@@ -150,6 +150,36 @@ AT_DECLARATION = (
         "`Checkpoint(steps=50)`",
     ),
     Mistake(
+        "a duration in a checkpoint (`seconds=timedelta(...)`)",
+        lambda: Checkpoint(steps=50, seconds=timedelta(seconds=10)),  # type: ignore[arg-type]
+        "are a number, such as 10",
+        "`Checkpoint(steps=50, seconds=10)`",
+    ),
+    Mistake(
+        "a text for the steps of a checkpoint",
+        lambda: Checkpoint(steps="50"),  # type: ignore[arg-type]
+        "are an int, such as 50",
+        "`Checkpoint(steps=50)`",
+    ),
+    Mistake(
+        "a number for what a log keeps (`keep=7`)",
+        lambda: Streams(Base).log("clicks", int, key=str, keep=7),  # type: ignore[arg-type]
+        "such as timedelta(days=7)",
+        "`keep=timedelta(days=7)`",
+    ),
+    Mistake(
+        "a number for the version of the code (`version=3`)",
+        lambda: flow(version=3),
+        "is a text of up to 255 characters",
+        '`version="3"`',
+    ),
+    Mistake(
+        "a NUL or a lone surrogate in a name",
+        lambda: Streams(Base).flow("a\ud800", Payment),
+        "lone surrogates",
+        "a text that each database stores",
+    ),
+    Mistake(
         "a misspelt keyword (`step_row_max=100`)",
         lambda: flow(step_row_max=100),
         "step_rows_max is meant",

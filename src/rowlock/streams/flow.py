@@ -58,10 +58,9 @@ class StreamFlow(StreamStage[E]):
             pipeline_settings: of its pipelines.
 
         Raises:
-            ConfigurationError: it has no name, or no sources or too many.
+            ConfigurationError: it has no sources, or too many.
         """
         super().__init__(declared.name, Stages(declared.name, declared.checkpoint))
-        check_name(declared.name, "a flow")
         if not 1 <= len(declared.sources) <= SOURCES_MAX:
             count = len(declared.sources)
             msg = f"the flow {declared.name!r} has {count} sources; it must be 1 to {SOURCES_MAX}"

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from inspect import isroutine
-from typing import Any, Generic, Literal, TypeVar, get_args, overload
+from typing import Any, Generic, Literal, TypeGuard, TypeVar, get_args, overload
 
 from rowlock.errors import ConfigurationError
 from rowlock.streams.computing.context import ResultTarget
@@ -25,6 +25,7 @@ from rowlock.streams.computing.handlers import (
     StatelessKeyHandler,
     name_of,
 )
+from rowlock.streams.computing.hashing import is_storable
 from rowlock.streams.cutting.plan import Checkpoint
 from rowlock.streams.migrations import NAME_CHARS_MAX
 from rowlock.streams.state.fold_stage import FoldStage
@@ -318,11 +319,28 @@ def check_name(name: object, of: str) -> None:
     """Refuse what is no name.
 
     Raises:
-        ConfigurationError: it is no text, empty, too long, or has a slash.
+        ConfigurationError: it is no text, empty, too long, has a slash, or no database stores it.
     """
-    if not isinstance(name, str) or not name or len(name) > NAME_CHARS_MAX or "/" in name:
+    if not _is_short_text(name) or not name or "/" in name:
         msg = (
-            f"the name of {of} is a text of 1 to {NAME_CHARS_MAX} characters without '/', not"
-            f" {name!r:.100}"
+            f"the name of {of} is a text of 1 to {NAME_CHARS_MAX} characters without '/', NUL and"
+            f" lone surrogates, not {name!r:.100}"
         )
         raise ConfigurationError(msg)
+
+
+def check_version(flow_name: str, version: object) -> None:
+    """Refuse what cannot be shown as the version of a host's code.
+
+    Raises:
+        ConfigurationError: it is no text, too long, or no database stores it.
+    """
+    if not _is_short_text(version):
+        raise ConfigurationError(
+            f"the version of the flow {flow_name!r} is a text of up to {NAME_CHARS_MAX} characters,"
+            f" not {version!r:.100}"
+        )
+
+
+def _is_short_text(given: object) -> TypeGuard[str]:
+    return isinstance(given, str) and len(given) <= NAME_CHARS_MAX and is_storable(given)

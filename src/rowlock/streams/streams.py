@@ -24,7 +24,7 @@ from rowlock.streams.program import FlowProgram
 from rowlock.streams.settings import FlowKeywords, flow_settings
 from rowlock.streams.shards.layout import DynamicShards, check_number
 from rowlock.streams.shards.pipeline import FlowPipeline
-from rowlock.streams.stage import check_name
+from rowlock.streams.stage import check_name, check_version
 from rowlock.streams.tables import StreamTables
 
 E = TypeVar("E")
@@ -73,7 +73,7 @@ class Streams:
 
         Raises:
             ConfigurationError: the name is taken or none, `key` is no function, or `keep` is
-                negative.
+                no timedelta or negative.
             TypeError: values of this type cannot be stored.
         """
         check_name(name, "a log")
@@ -105,17 +105,20 @@ class Streams:
             settings: `FlowSettings`, and those of every pipeline (`PipelineSettings`).
 
         Raises:
-            ConfigurationError: the name is taken, a source is none, or `checkpoint` is none.
+            ConfigurationError: the name is taken or none, or so is a source, `checkpoint` or
+                `version`.
             SettingsError: a setting is out of bounds.
             ValueError: the number of shards is no power of two.
             TypeError: it is no number.
             ModelError: a class is no stream; the text says what to change.
         """
+        check_name(name, "a flow")
         if name in self.flows:
             raise ConfigurationError(f"there is a flow {name!r} already")
         if start not in ("first", "now"):
             msg = f"the flow {name!r} starts with 'first' or 'now', not {start!r}"
             raise ConfigurationError(msg)
+        check_version(name, version)
         _check_checkpoint(name, checkpoint)
         if not isinstance(shards, DynamicShards):
             check_number(shards)

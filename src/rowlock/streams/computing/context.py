@@ -285,6 +285,8 @@ class StepContext:
     def set_timer(self, at: datetime, *, key: Key | None = None) -> None:
         """Have the handler called for the key in the first step at or after `at`, also if no event
         comes. A key has one timer: a later call in this or another step replaces it.
+        In a step that has events of the key, too, the handler is called once, with these, and the
+        timer is over: compare `now` with what the state knows.
 
         Args:
             at: aware. What has passed is due in the next step.

@@ -56,7 +56,7 @@ def key_text(key: Key) -> str:
         shown = text[:_SHOWN_CHARS_MAX]
         msg = f"the key {shown!r}... has {len(text)} characters; {KEY_CHARS_MAX} is the maximum"
         raise ValueError(msg)
-    if "\0" in text or not _is_unicode(text):
+    if not is_storable(text):
         msg = f"the key {text[:_SHOWN_CHARS_MAX]!r} has a character that no database can store"
         raise ValueError(msg)
     return text
@@ -106,12 +106,13 @@ def _time_text(key: datetime) -> str:
     return key.astimezone(UTC).isoformat()
 
 
-def _is_unicode(text: str) -> bool:
+def is_storable(text: str) -> bool:
+    """Return whether every database takes `text`: it has no NUL and no lone surrogate."""
     try:
         text.encode()
     except UnicodeEncodeError:
         return False
-    return True
+    return "\0" not in text
 
 
 def hash_of(text: str) -> int:

@@ -42,12 +42,19 @@ class Checkpoint:
 
     Raises:
         ValueError: a number is out of bounds.
+        TypeError: it is no number.
     """
 
     steps: int = 1
     seconds: float | None = None
 
     def __post_init__(self) -> None:
+        if not isinstance(self.steps, int):
+            raise TypeError(f"the steps of a checkpoint are an int, such as 50, not {self.steps!r}")
+        if not isinstance(self.seconds, int | float | None):
+            raise TypeError(
+                f"the seconds of a checkpoint are a number, such as 10, not {self.seconds!r}"
+            )
         if not 1 <= self.steps <= CHECKPOINT_STEPS_MAX:
             msg = f"a checkpoint every {self.steps} steps; it must be 1 to {CHECKPOINT_STEPS_MAX}"
             raise ValueError(msg)

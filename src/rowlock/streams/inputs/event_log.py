@@ -84,7 +84,7 @@ class EventLog(RowSource[E]):
 
     Raises:
         TypeError: values of this type cannot be stored.
-        ConfigurationError: `keep` is negative, or `key` is no function.
+        ConfigurationError: `keep` is no timedelta or negative, or `key` is no function.
     """
 
     def __init__(
@@ -96,6 +96,10 @@ class EventLog(RowSource[E]):
         keep: timedelta = KEEP_DEFAULT,
         tables: StreamTables,
     ) -> None:
+        if not isinstance(keep, timedelta):
+            raise ConfigurationError(
+                f"the log {name!r} is kept for a timedelta, such as timedelta(days=7), not {keep!r}"
+            )
         if keep < timedelta(0):
             raise ConfigurationError(f"the log {name!r} cannot be kept for {keep}")
         if not callable(key):
