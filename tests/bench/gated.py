@@ -48,6 +48,7 @@ def request_of(*, is_gated: bool) -> ClaimRequest:
         owner=OWNER,
         lock_timeout=timedelta(seconds=60),
         limit=PER_CLAIM,
+        gates=tuple(gates),
     )
 
 
