@@ -65,4 +65,15 @@ TESTING_BUGS = (
         "if True:",
         ("tests/testing/test_server_starts.py::test_one_process_at_a_time_adds_the_system_user",),
     ),
+    Bug(
+        "a cursor is closed before a statement that is queued",
+        "testing/databases/inline_sqlite.py",
+        "InlineConnection.in_memory",
+        "self._tx.is_idle and ",
+        "",
+        (
+            "tests/testing/test_inline_sqlite.py"
+            "::test_a_cursor_is_closed_behind_a_statement_that_is_queued",
+        ),
+    ),
 )

@@ -235,6 +235,33 @@ async def test_a_cancelled_caller_does_not_stop_its_statement(tmp_path: Path) ->
 
 
 @virtual_time
+async def test_a_cursor_is_closed_behind_a_statement_that_is_queued(tmp_path: Path) -> None:
+    """A statement whose caller was cancelled would meet a cursor that is closed, and be lost."""
+    connection = await _with_table(tmp_path / "a.db")
+    async with connection.cursor() as cursor:
+        inserting = asyncio.create_task(cursor.execute(INSERT, (1,)))
+        await asyncio.sleep(0)
+        inserting.cancel()
+        await cursor.close()
+    assert await _execute(connection, "SELECT n FROM t") == [(1,)]
+    await connection.close()
+
+
+@virtual_time
+async def test_what_is_in_memory_takes_no_turn(tmp_path: Path) -> None:
+    """Simulations would take twice as many turns of the loop as there is to see between them."""
+    connection = await _with_table(tmp_path / "a.db")
+    async with connection.cursor() as cursor:
+        await cursor.execute("SELECT 1 UNION SELECT 2")
+        turned: list[None] = []
+        asyncio.get_running_loop().call_soon(turned.append, None)
+        assert await cursor.fetchone() == (1,)
+        assert await cursor.fetchall() == [(2,)]
+    assert not turned
+    await connection.close()
+
+
+@virtual_time
 async def test_even_an_interrupt_reaches_the_caller_and_leaves_the_queue_running(
     tmp_path: Path,
 ) -> None:

@@ -99,8 +99,9 @@ class _JumpingSelector(selectors.BaseSelector):
         return self.real.modify(fileobj, events, data)
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        # Polled in every turn: the loop's self-pipe is how `call_soon_threadsafe` wakes it.
-        events = self.real.select(0)
+        # Polled before each wait: the loop's self-pipe is how `call_soon_threadsafe` wakes it. A
+        # loop that has callbacks to run need not be woken.
+        events = [] if timeout == 0 else self.real.select(0)
         real_wait_s = 0.0 if events else self.on_idle(timeout)
         return self.real.select(real_wait_s) if real_wait_s else events
 

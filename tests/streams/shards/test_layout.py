@@ -73,7 +73,7 @@ def test_halves_and_siblings(power: int, bucket: int) -> None:
 @given(st.lists(st.integers(0, 7), min_size=1, unique=True))
 def test_owner_table(indices: list[int]) -> None:
     """A replica would hand rows to the wrong one of its shards."""
-    ranges = [even_layout(8)[index] for index in indices]
+    ranges = tuple(even_layout(8)[index] for index in indices)
     table = owner_table(ranges)
     for bucket in range(0, BUCKETS, 97):
         expected = next((i for i, each in enumerate(ranges) if bucket in each), NOT_HERE)

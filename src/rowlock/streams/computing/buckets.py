@@ -8,9 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final
 
 from rowlock.streams.computing.hashing import BUCKETS
 
+TABLES_KEPT: Final = 8
+"""How many tables of owners are kept: one for each division of the shards of late."""
 NOT_HERE = -1
 """In the table of owners: a bucket that is in none of the ranges."""
 
@@ -75,7 +79,8 @@ class BucketRange:
         return BucketRange(self.lo, middle), BucketRange(middle, self.hi)
 
 
-def owner_table(ranges: Sequence[BucketRange]) -> list[int]:
+@lru_cache(maxsize=TABLES_KEPT)
+def owner_table(ranges: tuple[BucketRange, ...]) -> Sequence[int]:
     """Return for each bucket the index of the range that has it; `NOT_HERE` where none has.
 
     Args:

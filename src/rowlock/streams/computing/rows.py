@@ -92,7 +92,7 @@ def divide(rows: SourceRows, ranges: Sequence[BucketRange]) -> list[SourceRows]:
         rows: of one source.
         ranges: of the shards that this replica holds.
     """
-    owners = owner_table(ranges)
+    owners = owner_table(tuple(ranges))
     indices: list[list[int]] = [[] for _ in ranges]
     for index, bucket in enumerate(rows.buckets):
         owner = owners[bucket_of(rows.keys[index]) if bucket is None else bucket]

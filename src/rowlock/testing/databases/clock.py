@@ -21,7 +21,7 @@ import re
 import sqlite3
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
-from functools import partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy import event
@@ -114,9 +114,7 @@ class DatabaseClock:
     def now(self) -> datetime:
         """The time, aware and in UTC."""
         elapsed_s = self.source() - self._source_start_s if self.source else 0.0
-        return _EPOCH + _MILLISECOND * round(
-            (self._base - _EPOCH + timedelta(seconds=elapsed_s)) / _MILLISECOND
-        )
+        return _shown(self._base, elapsed_s)
 
     def advance(self, delta: float | timedelta) -> None:
         """Move the clock by so many seconds; a negative number moves it back."""
@@ -183,14 +181,27 @@ def _sqlite_time(clock: DatabaseClock, function: str, *arguments: object) -> obj
     formats, values = (arguments[:1], arguments[1:]) if function == "strftime" else ((), arguments)
     if not values or str(values[0]).lower() == "now":
         values = (_sqlite_text(clock.now), *values[1:])
-        modifiers = [_SECONDS.fullmatch(str(value)) for value in values[1:]]
         # asked for every row of a scan: worth a short cut
-        if formats == (_ROWLOCK_FORMAT,) and all(modifiers):
-            moved_s = sum(float(match[1]) for match in modifiers if match)
-            return _sqlite_text(clock.now + timedelta(seconds=moved_s)) + "000"
+        if formats == (_ROWLOCK_FORMAT,) and (text := _moved_text(clock.now, values[1:])):
+            return text
     places = ", ".join("?" * len(formats + values))
     with closing(sqlite3.connect(":memory:")) as plain:  # one without our override
         return plain.execute(f"SELECT {function}({places})", formats + values).fetchone()[0]
+
+
+@lru_cache(maxsize=64)
+def _moved_text(now: datetime, modifiers: tuple[object, ...]) -> str | None:
+    matches = [_SECONDS.fullmatch(str(value)) for value in modifiers]
+    if not all(matches):
+        return None
+    moved_s = sum(float(match[1]) for match in matches if match)
+    return _sqlite_text(now + timedelta(seconds=moved_s)) + "000"
+
+
+@lru_cache(maxsize=16)
+def _shown(base: datetime, elapsed_s: float) -> datetime:
+    time = (base - _EPOCH + timedelta(seconds=elapsed_s)) / _MILLISECOND
+    return _EPOCH + _MILLISECOND * round(time)
 
 
 def _sqlite_text(time: datetime) -> str:

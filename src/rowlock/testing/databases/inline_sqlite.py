@@ -69,6 +69,10 @@ class _LoopQueue:
         self._jobs: deque[tuple[asyncio.Future[Any] | None, Callable[[], Any]]] = deque()
         self._deadline: float | None = None
 
+    @property
+    def is_idle(self) -> bool:
+        return not self._jobs
+
     def put_nowait(self, job: tuple[asyncio.Future[Any] | None, Callable[[], Any]]) -> None:
         self._jobs.append(job)
         if len(self._jobs) == 1:
@@ -213,6 +217,12 @@ class InlineConnection:
         """
         return await self.run(_waiting(function))
 
+    async def in_memory(self, function: Callable[[], Any]) -> Any:
+        """Call what needs no way to the database: at once, if nothing is queued before it."""
+        if self._tx.is_idle and self._connection is not None:
+            return function()
+        return await self.run(function)
+
     def run(self, function: Callable[[], Any]) -> asyncio.Future[Any]:
         """Queue a function; it runs even if nobody waits for the future any more.
 
@@ -238,7 +248,7 @@ class InlineCursor:
 
     async def __aenter__(self) -> InlineCursor:
         """Make the cursor."""
-        self._cursor = await self._connection.run(self._connection.sqlite3_connection.cursor)
+        self._cursor = await self._connection.in_memory(self._connection.sqlite3_connection.cursor)
         return self
 
     async def __aexit__(self, *_exc_info: object) -> None:
@@ -294,24 +304,24 @@ class InlineCursor:
 
     async def fetchone(self) -> tuple[Any, ...] | None:
         """Return the next row, or None."""
-        row: tuple[Any, ...] | None = await self._connection.run(self._cursor.fetchone)
+        row: tuple[Any, ...] | None = await self._connection.in_memory(self._cursor.fetchone)
         return row
 
     async def fetchmany(self, size: int | None = None) -> list[Any]:
         """Return the next rows."""
-        rows: list[Any] = await self._connection.run(
+        rows: list[Any] = await self._connection.in_memory(
             partial(self._cursor.fetchmany, size or self.arraysize)
         )
         return rows
 
     async def fetchall(self) -> list[Any]:
         """Return the rows that are left."""
-        rows: list[Any] = await self._connection.run(self._cursor.fetchall)
+        rows: list[Any] = await self._connection.in_memory(self._cursor.fetchall)
         return rows
 
     async def close(self) -> None:
         """Close the cursor, which also ends a statement that has rows left."""
-        await self._connection.run(self._cursor.close)
+        await self._connection.in_memory(self._cursor.close)
 
 
 def inline_sqlite_engine(

@@ -39,6 +39,8 @@ __all__ = ["Engines", "PooledEngine", "Schema"]
 
 CONNECTIONS_MAX: Final = 20
 """Most connections of one process at once."""
+STATEMENTS_MAX: Final = 2_000
+"""Most compiled statements that are kept."""
 
 
 class PooledEngine:
@@ -56,8 +58,13 @@ class PooledEngine:
         self._engines = engines
         url = URL.create("sqlite+aiosqlite", database="simulated")
         self.engine: AsyncEngine = create_async_engine(
-            url, async_creator=self._connect, pool_size=CONNECTIONS_MAX, max_overflow=0
+            url,
+            async_creator=self._connect,
+            pool_size=CONNECTIONS_MAX,
+            max_overflow=0,
+            query_cache_size=STATEMENTS_MAX,
         )
+        engines.compile_once(self.engine.sync_engine)
         self.session_factory: async_sessionmaker[AsyncSession] = async_sessionmaker(
             self.engine, expire_on_commit=False
         )
@@ -144,6 +151,12 @@ class Engines:
         """See to it that so many engines are there; not in a running loop."""
         while len(self._pooled) < count:
             self._pooled.append(PooledEngine(self))
+
+    def compile_once(self, engine: Engine) -> None:
+        """Let an engine use the statements that another one has compiled."""
+        if self._pooled:
+            first = self._pooled[0].engine.sync_engine
+            engine.dialect, engine._compiled_cache = first.dialect, first._compiled_cache
 
     def next_engine(self, faulty_connection: FaultyConnection) -> PooledEngine:
         """Return an engine that nobody has used in this run, with a line of its own."""

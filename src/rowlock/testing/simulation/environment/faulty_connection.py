@@ -194,10 +194,11 @@ class FaultyConnection:
             connection.drop()
 
     async def _travel(self) -> None:
-        if self.round_trip_s:
-            await asyncio.sleep(self.round_trip_s / 2)
+        way_s = self.round_trip_s / 2
         if self.latency_s:
-            await asyncio.sleep(self._rng.uniform(0, 2 * self.latency_s))
+            way_s += self._rng.uniform(0, 2 * self.latency_s)
+        if way_s:
+            await asyncio.sleep(way_s)
 
     async def _wait_if_it_hangs(self) -> None:
         if self.hangs and not self.is_gone:
