@@ -53,7 +53,7 @@ def tidy(session: nox.Session) -> None:
     install(session, "lint")
     session.run("ruff", "check", ".")
     session.run("ruff", "format", "--check", ".")
-    session.run("pytest", "tests/tidy", "-q", *session.posargs)
+    session.run("pytest", "tests/tidy", "-q", *SPREAD, *session.posargs)
 
 
 @nox.session
