@@ -176,8 +176,8 @@ async def test_an_observer_shows_its_managers_and_what_it_alone_knows(
     """Nobody would be told of a pipeline that was paused and forgotten, or of a loop that stands
     still.
     """
-    paused, other = type("PausedPipeline", (VolumePipeline,), {})(), VolumePipeline()
-    manager = PipelineManager(database.session_factory, [paused, other])
+    paused = type("PausedPipeline", (VolumePipeline,), {})()
+    manager = PipelineManager(database.session_factory, [paused, VolumePipeline()])
     observer = Observer(manager)
     observer.paused, observer.lag_s, observer.skew_s = frozenset({"PausedPipeline"}), 0.25, -3.0
     series = scraped(registered(observer, manager))
@@ -185,7 +185,7 @@ async def test_an_observer_shows_its_managers_and_what_it_alone_knows(
     assert value(series, "paused", pipeline=PIPELINE) == 0
     assert value(series, "event_loop_lag_seconds") == 0.25
     assert value(series, "clock_skew_seconds") == -3
-    assert value(series, "workers", pipeline=PIPELINE) == other.statistics().workers
+    assert metrics.Process.of([observer, manager]).managers == (manager,)
     alone = {name for name, _ in scraped(registered(manager))}
     assert alone.isdisjoint({"rowlock_paused", "rowlock_event_loop_lag_seconds"})
 
