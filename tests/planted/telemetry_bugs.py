@@ -108,7 +108,7 @@ TELEMETRY_BUGS = (
     Bug(
         "a manager is read once more beside its observer",
         "telemetry/metrics.py",
-        "Process.of",
+        "MetricSources.of",
         "tuple(dict.fromkeys([*observed, *managers]))",
         "(*observed, *managers)",
         (f"{PROMETHEUS}::test_an_observer_shows_its_managers_and_what_it_alone_knows",),

@@ -185,7 +185,7 @@ async def test_an_observer_shows_its_managers_and_what_it_alone_knows(
     assert value(series, "paused", pipeline=PIPELINE) == 0
     assert value(series, "event_loop_lag_seconds") == 0.25
     assert value(series, "clock_skew_seconds") == -3
-    assert metrics.Process.of([observer, manager]).managers == (manager,)
+    assert metrics.MetricSources.of([observer, manager]).managers == (manager,)
     alone = {name for name, _ in scraped(registered(manager))}
     assert alone.isdisjoint({"rowlock_paused", "rowlock_event_loop_lag_seconds"})
 

@@ -42,14 +42,14 @@ class Snapshot:
 
 
 @dataclass(frozen=True, slots=True)
-class Process:
+class MetricSources:
     """What a process has that is read."""
 
     managers: tuple[PipelineManager, ...]
     observer: Observer | None
 
     @classmethod
-    def of(cls, sources: Iterable[Source]) -> Process:
+    def of(cls, sources: Iterable[Source]) -> MetricSources:
         """Return what `sources` have."""
         given = tuple(sources)
         observers = [one for one in given if isinstance(one, Observer)]
@@ -60,7 +60,7 @@ class Process:
 
 
 ReadPipeline: TypeAlias = Callable[[Snapshot], Mapping[Labels, Value]]
-ReadReplica: TypeAlias = Callable[[Process], Mapping[Labels, Value]]
+ReadReplica: TypeAlias = Callable[[MetricSources], Mapping[Labels, Value]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +131,7 @@ def _late(now: Snapshot) -> Mapping[Labels, Value]:
     return {(loop,): late_s for loop, late_s in now.health.late_s.items()}
 
 
-def _notifications(replica: Process) -> Mapping[Labels, Value]:
+def _notifications(replica: MetricSources) -> Mapping[Labels, Value]:
     channels = [
         one for manager in replica.managers if (one := manager.health().notifications) is not None
     ]
@@ -139,7 +139,7 @@ def _notifications(replica: Process) -> Mapping[Labels, Value]:
     return {(name,): sum(getattr(one, name) for one in channels) for name in names}
 
 
-def _listening(replica: Process) -> Mapping[Labels, Value]:
+def _listening(replica: MetricSources) -> Mapping[Labels, Value]:
     channels = [
         one for manager in replica.managers if (one := manager.health().notifications) is not None
     ]
@@ -150,11 +150,11 @@ def _paused(now: Snapshot) -> Mapping[Labels, Value]:
     return {} if now.paused is None else {(): float(now.paused)}
 
 
-def _lag(replica: Process) -> Mapping[Labels, Value]:
+def _lag(replica: MetricSources) -> Mapping[Labels, Value]:
     return {} if replica.observer is None else {(): replica.observer.lag_s}
 
 
-def _skew(replica: Process) -> Mapping[Labels, Value]:
+def _skew(replica: MetricSources) -> Mapping[Labels, Value]:
     if replica.observer is not None and replica.observer.skew_s is not None:
         return {(): replica.observer.skew_s}
     claims = [manager.statistics().values() for manager in replica.managers]
@@ -163,7 +163,7 @@ def _skew(replica: Process) -> Mapping[Labels, Value]:
     return {(): max(known, key=abs)} if known else {}
 
 
-def _info(_replica: Process) -> Mapping[Labels, Value]:
+def _info(_replica: MetricSources) -> Mapping[Labels, Value]:
     try:
         release = version("rowlock")
     except PackageNotFoundError:  # a source tree that was not installed
@@ -303,7 +303,7 @@ def read_metrics(sources: Iterable[Source]) -> Iterator[Reading]:
 
     May be called in any thread. Values of pipelines that share a name are merged.
     """
-    replica = Process.of(sources)
+    replica = MetricSources.of(sources)
     snapshots = _snapshots(replica)
     for metric in METRICS:
         yield _read(metric, replica, snapshots)
@@ -311,11 +311,13 @@ def read_metrics(sources: Iterable[Source]) -> Iterator[Reading]:
 
 def read_metric(metric: Metric, sources: Iterable[Source]) -> Reading:
     """Return one metric alone, as `read_metrics` does."""
-    replica = Process.of(sources)
+    replica = MetricSources.of(sources)
     return _read(metric, replica, () if metric.read is None else _snapshots(replica))
 
 
-def _read(metric: Metric, replica: Process, snapshots: Iterable[tuple[str, Snapshot]]) -> Reading:
+def _read(
+    metric: Metric, replica: MetricSources, snapshots: Iterable[tuple[str, Snapshot]]
+) -> Reading:
     if metric.read_replica is not None:
         return Reading(metric, metric.read_replica(replica))
     assert metric.read is not None
@@ -327,7 +329,7 @@ def _read(metric: Metric, replica: Process, snapshots: Iterable[tuple[str, Snaps
     return Reading(metric, values)
 
 
-def _snapshots(replica: Process) -> list[tuple[str, Snapshot]]:
+def _snapshots(replica: MetricSources) -> list[tuple[str, Snapshot]]:
     managers, observer = replica.managers, replica.observer
     health = [one for manager in managers for one in manager.health().pipelines]
     statistics = [one for manager in managers for one in manager.statistics().values()]
