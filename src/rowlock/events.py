@@ -36,8 +36,7 @@ class RowsClaimed(Event):
 
 @dataclass(frozen=True, slots=True)
 class FetchEnded(Event):
-    """A fetch was answered, with rows or without; `RowsClaimed` comes before it where there are
-    any.
+    """A fetch was answered, with rows or without; `RowsClaimed` follows where rows came in time.
 
     `asked` is how many rows it wanted, `hinted` whether a hint began it, `seconds` how long its
     transaction took. `database_time` is when it was made by the database's clock, in seconds since
