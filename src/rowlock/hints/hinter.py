@@ -97,7 +97,7 @@ class PipelineHinter:
         """Wake every pipeline of `model` (the class or its name), or what is attached to a topic,
         from any thread; in other replicas too, if there is a relay.
 
-        `but` is not called: whoever hints, and knows already.
+        `but` is not called: the wake of the caller, which knows already.
 
         A hint for a model without a pipeline is a warning, once per name, unless another replica
         may run it.

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from typing import Any, Protocol
 
-from sqlalchemy import ColumnElement, and_, or_, true, update
+from sqlalchemy import ColumnElement, Update, and_, or_, true, update
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
 from rowlock.database.binds import bind_of
@@ -149,8 +149,12 @@ async def mend_stamps(connection: AsyncConnection, leased: LeasedTable) -> int:
 async def _clear_lock_columns(
     connection: AsyncConnection, leased: LeasedTable, condition: ColumnElement[bool]
 ) -> int:
+    return (await connection.execute(_cleared(leased, condition))).rowcount
+
+
+def _cleared(leased: LeasedTable, condition: ColumnElement[bool]) -> Update:
     values = without_onupdate(leased, unlocked_values(leased))
-    return (await connection.execute(update(leased.table).where(condition).values(values))).rowcount
+    return update(leased.table).where(condition).values(values)
 
 
 class ShownLease(Protocol):
@@ -225,11 +229,6 @@ def _has_ended(leased: LeasedTable) -> ColumnElement[bool]:
 async def _clear(
     session: AsyncSession, leased: LeasedTable, condition: ColumnElement[bool]
 ) -> bool:
-    statement = (
-        update(leased.table)
-        .where(condition)
-        .values(without_onupdate(leased, unlocked_values(leased)))
-        .returning(leased.key)
-    )
+    statement = _cleared(leased, condition).returning(leased.key)
     bind = {"bind": bind_of(session, leased)}
     return (await execute(session, statement, bind_arguments=bind)).first() is not None

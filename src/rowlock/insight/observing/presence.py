@@ -92,11 +92,3 @@ async def sweep(connection: AsyncConnection, replicas: Table) -> int:
     """Delete the rows of replicas that died long ago, and return how many."""
     silent = replicas.c.seen_at < database_time_after(-SWEPT_AFTER)
     return (await connection.execute(delete(replicas).where(silent))).rowcount
-
-
-async def lowest_mark(connection: AsyncConnection, replicas: Table) -> str | None:
-    """Return the lowest mark of a replica that lives."""
-    lives = replicas.c.seen_at > database_time_after(-DEAD_AFTER)
-    lowest = select(replicas.c.mark).where(lives).order_by(replicas.c.mark).limit(1)
-    mark: str | None = await connection.scalar(lowest)
-    return mark

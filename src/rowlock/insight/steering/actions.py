@@ -39,9 +39,7 @@ from rowlock.leases.release import ShownLease, break_lease
 from rowlock.pipelines.host_code.seams import Gate
 from rowlock.pipelines.pipeline import Pipeline
 from rowlock.rows.assignments import ColumnValues, without_onupdate
-from rowlock.rows.database_time import (
-    database_instant,
-)
+from rowlock.rows.database_time import database_instant
 from rowlock.rows.leased_table import LeasedTable
 from rowlock.services.due import check_schedule, due_now_values, parked_values, unparked_values
 from rowlock.services.request import write_past_lease
@@ -217,7 +215,10 @@ class Actions:
                     raise RowNotFound(model=leased.name, row_id=key)
                 if row[0]:
                     await write_past_lease(
-                        session, leased, key, values=_kept(leased, unparked_values(leased))
+                        session,
+                        leased,
+                        key,
+                        values=without_onupdate(leased, unparked_values(leased)),
                     )
                     _hint(session, leased)
                 return bool(row[0])
@@ -302,7 +303,9 @@ class Actions:
         self, leased: LeasedTable, key: object, values: ColumnValues, *, purpose: str
     ) -> None:
         async def work(session: AsyncSession, connection: AsyncConnection) -> None:
-            if not await write_past_lease(session, leased, key, values=_kept(leased, values)):
+            if not await write_past_lease(
+                session, leased, key, values=without_onupdate(leased, values)
+            ):
                 raise RowNotFound(model=leased.name, row_id=key)
             _hint(session, leased)
 
@@ -366,10 +369,6 @@ def _hint(session: AsyncSession, leased: LeasedTable) -> None:
     # Where nobody listens, as in a command line, a claim finds the row by polling.
     if pipeline_hinter.reaches(leased.model):
         hint_after_commit(session, leased.model)
-
-
-def _kept(leased: LeasedTable, values: ColumnValues) -> ColumnValues:
-    return without_onupdate(leased, values)
 
 
 def _name_of(model: object) -> str:
