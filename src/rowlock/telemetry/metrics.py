@@ -11,10 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from typing import Literal, TypeAlias
 
-from rowlock.insight.observing.observer import Observer
+from rowlock.insight.observing.observer import Observer, own_version
 from rowlock.pipelines.manager import PipelineManager
 from rowlock.pipelines.statistics import Buckets, PipelineHealth, PipelineStatistics
 from rowlock.rows.lock_tokens import replica_mark
@@ -164,11 +163,7 @@ def _skew(replica: MetricSources) -> Mapping[Labels, Value]:
 
 
 def _info(_replica: MetricSources) -> Mapping[Labels, Value]:
-    try:
-        release = version("rowlock")
-    except PackageNotFoundError:  # a source tree that was not installed
-        release = "unknown"
-    return {(replica_mark(), release): 1.0}
+    return {(replica_mark(), own_version()): 1.0}
 
 
 METRICS: tuple[Metric, ...] = (

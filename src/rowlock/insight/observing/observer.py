@@ -248,7 +248,7 @@ class Observer:
             "name": self.name,
             "host": socket.gethostname()[:NAME_CHARS_MAX],
             "pid": os.getpid(),
-            "version": _version(),
+            "version": own_version(),
             "draining": bool(states & {"stopping", "stopped"}),
             "report": report_of(pipelines, items, lag_s=self.lag_s, skew_s=self.skew_s),
         }
@@ -284,7 +284,10 @@ class Observer:
             )
 
 
-def _version() -> str:
+def own_version() -> str:
+    """Return the version of rowlock that runs here; ``unknown`` in a source tree that was not
+    installed.
+    """
     with suppress(PackageNotFoundError):
         return version("rowlock")[:64]
-    return "?"
+    return "unknown"
