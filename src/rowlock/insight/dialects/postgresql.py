@@ -29,8 +29,12 @@ LOCK_TIMEOUT: Final = timedelta(milliseconds=250)
 _BEGIN = text(
     "SELECT set_config('transaction_read_only', 'on', true),"
     " set_config('statement_timeout', :timeout, true),"
-    " set_config('lock_timeout', :lock_timeout, true)"
+    " set_config('lock_timeout', :lock_timeout, true),"
+    " set_config('plan_cache_mode', 'force_custom_plan', true)"
 )
+"""The last: a statement that the driver keeps is planned for any values after five uses, and a page
+that begins behind a place would then be read from the beginning.
+"""
 _IDLE = "idle"
 _SECONDS = "extract(epoch FROM clock_timestamp() - coalesce(a.state_change, a.xact_start))::float"
 _IN_TABLE = (
