@@ -22,6 +22,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 from rowlock.database.transaction import in_transaction
 from rowlock.hints.hinter import hint_after_commit, pipeline_hinter
 from rowlock.insight.asking.hosted_pipelines import HostedPipelines, Sessions
+from rowlock.insight.history.acts import tell_action
 from rowlock.insight.naming import mapped_model, pipeline_named, read_key
 from rowlock.insight.shown import iso, shown
 from rowlock.insight.steering.action_errors import LeaseAlive, LeaseChanged, RowNotFound
@@ -140,7 +141,7 @@ class Actions(HostedPipelines):
                 _hint(session, leased)
 
             await self._transact(leased, work, purpose="release a row")
-        return ActionDone(act, "released")
+        return await self._told(ActionDone(act, "released"), leased)
 
     async def park(
         self,
@@ -165,7 +166,7 @@ class Actions(HostedPipelines):
             values = parked_values(leased, f"parked by {by}: {reason}")
             work = self._writing(leased, key, values, seen=seen)
             await self._transact(leased, work, purpose="park a row")
-        return ActionDone(act, "parked")
+        return await self._told(ActionDone(act, "parked"), leased)
 
     async def unpark(
         self,
@@ -188,7 +189,8 @@ class Actions(HostedPipelines):
             values = unparked_values(leased)
             work = self._writing(leased, key, values, seen=seen, only=is_parked)
             was_parked = await self._transact(leased, work, purpose="put a row back")
-        return ActionDone(act, "put back, due now" if was_parked else "was not parked")
+        done = "put back, due now" if was_parked else "was not parked"
+        return await self._told(ActionDone(act, done), leased)
 
     async def make_due(
         self,
@@ -205,7 +207,7 @@ class Actions(HostedPipelines):
             leased, key = self._scheduled_row(model, id)
             work = self._writing(leased, key, due_now_values(leased), seen=seen)
             await self._transact(leased, work, purpose="make a row due")
-        return ActionDone(act, "due now")
+        return await self._told(ActionDone(act, "due now"), leased)
 
     async def pause(
         self, pipeline: str, *, by: str, reason: str, until: datetime | timedelta | None = None
@@ -237,7 +239,7 @@ class Actions(HostedPipelines):
                 return await write_pause(connection, controls, act, until=until)
 
             ends = await self._on_controls(found, work, purpose="pause a pipeline")
-        return ActionDone(act, "paused", ends)
+        return await self._told(ActionDone(act, "paused", ends), found.leased)
 
     async def resume(self, pipeline: str, *, by: str, reason: str) -> ActionDone:
         """End the pause of a pipeline, which claims again at once; errors as of `pause`."""
@@ -251,7 +253,12 @@ class Actions(HostedPipelines):
                 return await delete_pause(connection, controls, found.name)
 
             was_paused = await self._on_controls(found, work, purpose="resume a pipeline")
-        return ActionDone(act, "resumed" if was_paused else "was not paused")
+        done = "resumed" if was_paused else "was not paused"
+        return await self._told(ActionDone(act, done), found.leased)
+
+    async def _told(self, done: ActionDone, leased: LeasedTable) -> ActionDone:
+        await tell_action(self.session_factory, leased, tables=self.tables, act=done.act)
+        return done
 
     def _row(self, model: type[Any] | str, given: object) -> tuple[LeasedTable, Any]:
         mapped = mapped_model(model, self.pipelines.values())
