@@ -14,7 +14,7 @@ from rowlock.testing import TemporaryDatabase, run_until_settled
 
 from .pages import DOCS
 from .stream_mistakes import AT_CALL, AT_DECLARATION, IN_HANDLER, Mistake
-from .stream_models import Base, Payment
+from .stream_payments import Base, Payment
 
 PAGE = DOCS / "reference" / "mistakes.md"
 
