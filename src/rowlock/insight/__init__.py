@@ -11,6 +11,7 @@ from rowlock.errors import AppError
 from rowlock.insight.explanation import Explanation, PipelineExplanation, SeenLease
 from rowlock.insight.insight import Insight, InsightLimits
 from rowlock.insight.lines import ExplanationLine
+from rowlock.insight.listing.row_page import ListedRow, ListedState, RowPage
 from rowlock.insight.observing.observer import Observer
 from rowlock.insight.steering.action_errors import (
     LeaseAlive,
@@ -33,10 +34,13 @@ __all__ = [
     "InsightTables",
     "LeaseAlive",
     "LeaseChanged",
+    "ListedRow",
+    "ListedState",
     "NotPausable",
     "Observer",
     "PipelineExplanation",
     "RowNotFound",
+    "RowPage",
     "SeenLease",
     "Verdict",
     "insight_tables",

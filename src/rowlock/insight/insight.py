@@ -32,7 +32,9 @@ from rowlock.insight.explanation import (
     explanation_without_pipeline,
 )
 from rowlock.insight.facts import RowAsked, facts_of, pause_of, rules_of
-from rowlock.insight.naming import mapped_model, read_key
+from rowlock.insight.listing.asking import PAGE_ROWS, page_read, state_question
+from rowlock.insight.listing.row_page import RowPage
+from rowlock.insight.naming import mapped_model, pipeline_named, read_key
 from rowlock.insight.observing.observer import Observer
 from rowlock.insight.questions import RowQuestion, ask_part, is_of_a_statement
 from rowlock.insight.shown import shown
@@ -186,6 +188,34 @@ class Insight(Actions):
         told = [await self._status_of(each, replicas) for each in self.pipelines.values()]
         at = next((one.counts.at for one in told if one.counts.at is not None), replicas.at)
         return Status(self._database(), at, replicas, tuple(told))
+
+    async def rows(
+        self, pipeline: str, state: str, *, after: str | None = None, limit: int = PAGE_ROWS
+    ) -> RowPage:
+        """Return rows of one state, a page of them.
+
+        Args:
+            pipeline: its name.
+            state: ``due``, ``resting``, ``leased``, ``ended``, ``failing`` or ``parked``.
+            after: `RowPage.next` of the page before; None for the first page.
+            limit: how many rows at most, 1 to `PAGE_ROWS_MAX`.
+
+        Raises:
+            AppError: the app has no such pipeline, there is no such state, or no page ends in
+                `after`.
+            TransactionTimeout: the database did not answer in time.
+        """
+        found = pipeline_named(pipeline, self.pipelines.values())
+        asked = self._asked(found, None)
+        question = state_question(asked, state, after=after, limit=limit)
+        replicas = await self.replicas()
+
+        def redacted(text: str) -> str:
+            return text if self._redact is None else self._redact(text)
+
+        ask = partial(page_read, asked=asked, question=question, redacted=redacted)
+        page = await self.read(found.leased, ask)
+        return replace(page, names={one.mark: one.name for one in replicas.known or ()})
 
     async def _status_of(self, pipeline: Pipeline[Any], replicas: LiveReplicas) -> PipelineStatus:
         asked = self._asked(pipeline, None)

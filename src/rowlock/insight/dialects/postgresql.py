@@ -32,8 +32,12 @@ from rowlock.rows.leased_table import LeasedTable
 
 _BEGIN = text(
     "SELECT set_config('transaction_read_only', 'on', true),"
-    " set_config('statement_timeout', :timeout, true)"
+    " set_config('statement_timeout', :timeout, true),"
+    " set_config('plan_cache_mode', 'force_custom_plan', true)"
 )
+"""The last: a statement that the driver keeps is planned for any values after five uses, and a page
+that begins behind a place would then be read from the beginning.
+"""
 _IDLE = "idle"
 
 
