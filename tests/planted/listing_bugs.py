@@ -72,4 +72,15 @@ LISTING_BUGS = (
         "'auto'",
         (f"{LISTING}::test_questions_are_planned_for_their_values",),
     ),
+    Bug(
+        "a person acts on a lease that was not shown",
+        "insight/steering/actions.py",
+        "Actions._writing",
+        "[] if seen is None else [is_as_shown(leased, seen)]",
+        "[]",
+        (
+            "tests/insight/test_seen_leases.py::test_an_action_on_another_lease_writes_nothing",
+            "tests/insight/test_seen_leases.py::test_a_claim_between_any_two_statements_is_noticed",
+        ),
+    ),
 )
