@@ -217,6 +217,16 @@ class Insight(Actions):
         page = await self.read(found.leased, ask)
         return replace(page, names={one.mark: one.name for one in replicas.known or ()})
 
+    async def status_of(self, pipeline: str) -> PipelineStatus:
+        """Count what waits for one pipeline, as `status` does for all.
+
+        Raises:
+            AppError: the app has no such pipeline.
+            TransactionTimeout: the database did not answer in time.
+        """
+        found = pipeline_named(pipeline, self.pipelines.values())
+        return await self._status_of(found, await self.replicas())
+
     async def _status_of(self, pipeline: Pipeline[Any], replicas: LiveReplicas) -> PipelineStatus:
         asked = self._asked(pipeline, None)
 

@@ -73,7 +73,7 @@ class ViewerAction:
         return self.name == LOOK
 
 
-Authorize: TypeAlias = Callable[[Any, ViewerAction], Viewer | None | Awaitable[Viewer | None]]
+Authorize: TypeAlias = Callable[[Any, ViewerAction], Viewer | Awaitable[Viewer | None] | None]
 """A host's function: called with the request and the action, it returns who that is."""
 
 
