@@ -16,8 +16,8 @@ from rowlock.containment import contained_task
 from rowlock.dashboard import Dashboard
 from rowlock.testing import TemporaryDatabase
 
-from ..dashboard.shop_window import Label, everything, furnished, manager_of
-from ..insight.shop import Volume, at
+from ..dashboard.shop_window import Label, ago, everything, furnished, manager_of
+from ..insight.shop import Volume
 from ..payloads import payloads
 
 NAMES: Final = ("chromium", "chromium-browser", "google-chrome")
@@ -94,10 +94,10 @@ async def end_watchers() -> None:
 
 async def fill(database: TemporaryDatabase) -> None:
     """Write rows in every state, some of them with hostile texts."""
-    parked = {"parked_at": at(-1300), "attempts": 20}
+    parked = {"parked_at": ago(1300), "attempts": 20}
     async with database.engine.begin() as connection:
         for number in range(60):
-            row = {"id": 100 + number, "status": "submitted", "due_at": at(number)}
+            row = {"id": 100 + number, "status": "submitted", "due_at": ago(900 - number)}
             await connection.execute(insert(Volume).values(row))
         await connection.execute(
             insert(Volume).values(id=18, status="submitted", last_error="refused", **parked)

@@ -12,7 +12,7 @@ from rowlock.testing import TemporaryDatabase
 
 from ..insight.shop import Volume
 from ..payloads import payloads
-from .conftest import opened, playwright_api
+from .conftest import WAIT_MS, opened, playwright_api
 
 PAGES = {
     "/": "Pipelines",
@@ -25,6 +25,7 @@ PAGES = {
 }
 LABELS = "/pipelines/LabelPipeline/rows?state=failing"
 expect: Any = playwright_api.expect
+expect.set_options(timeout=WAIT_MS)
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -116,7 +117,7 @@ async def test_an_action_by_keyboard_alone(
         await page.keyboard.press("j")
         await page.keyboard.press("k")
         await page.keyboard.press("Enter")
-        await expect(page.locator("h1")).to_have_text("Volume 17")
+        await expect(page.locator("h1")).to_have_text("Volume 100")
         await page.keyboard.press("g")
         await page.keyboard.press("p")
         await expect(page.locator("h1")).to_have_text("Pipelines")

@@ -7,6 +7,7 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 from httpx import ASGITransport, AsyncClient, Response
@@ -14,11 +15,12 @@ from sqlalchemy import ColumnElement, insert
 from sqlalchemy.orm import Mapped, mapped_column
 
 from rowlock import LockColumns, PipelineManager, ScheduleColumns
+from rowlock.clock import utc_now
 from rowlock.dashboard import Dashboard, Viewer, ViewerAction
 from rowlock.insight import insight_tables
 from rowlock.testing import TemporaryDatabase
 
-from ..insight.shop import TOKEN, Base, FleetPipeline, Quiet, Volume, VolumePipeline, at
+from ..insight.shop import TOKEN, Base, FleetPipeline, Quiet, Volume, VolumePipeline
 
 TABLES: Final = insight_tables(Base.metadata)
 ORIGIN: Final = "http://shop.test:8000"
@@ -43,6 +45,11 @@ class LabelPipeline(Quiet):
         return Label.id != ""
 
 
+def ago(seconds: float) -> datetime:
+    """Return a time that is so long past by the machine's clock, which the databases have."""
+    return utc_now() - timedelta(seconds=seconds)
+
+
 def everything(_request: object, _action: ViewerAction) -> Viewer:
     """Let everybody do everything."""
     return Viewer("alice")
@@ -57,7 +64,7 @@ def manager_of(database: TemporaryDatabase) -> PipelineManager:
 async def furnished(database: TemporaryDatabase) -> None:
     """Make the tables, and volume 17, which is leased and whose lease has ended."""
     await database.create_tables(Base.metadata)
-    lease = {"lock_owner": "VolumePipeline", "lock_token": TOKEN, "lock_expires_at": at(-60)}
+    lease = {"lock_owner": "VolumePipeline", "lock_token": TOKEN, "lock_expires_at": ago(60)}
     async with database.engine.begin() as connection:
         await connection.execute(insert(Volume).values(id=17, status="submitted", **lease))
 

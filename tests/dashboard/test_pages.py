@@ -19,11 +19,12 @@ from rowlock.insight import Insight, insight_tables
 from rowlock.insight.shown import shown
 from rowlock.testing import TemporaryDatabase
 
-from ..insight.shop import DEAD_TOKEN, TOKEN, Base, Quiet, Volume, VolumePipeline, at
+from ..insight.shop import DEAD_TOKEN, TOKEN, Base, Quiet, Volume, VolumePipeline
 from ..payloads import payloads
 from .shop_window import (
     Label,
     acted,
+    ago,
     browser,
     everything,
     furnished,
@@ -107,7 +108,11 @@ async def test_refused_actions_are_pages(database: TemporaryDatabase) -> None:
     """A button would end in an error of the program, with nobody knowing whether it was done."""
     await furnished(database)
     async with database.engine.begin() as connection:
-        lease = {"lock_owner": "VolumePipeline", "lock_token": TOKEN, "lock_expires_at": at(10**9)}
+        lease = {
+            "lock_owner": "VolumePipeline",
+            "lock_token": TOKEN,
+            "lock_expires_at": ago(-(10**6)),
+        }
         await connection.execute(insert(Volume).values(id=18, status="submitted", **lease))
     async with browser(database) as client:
         form = shown_form(await client.get("/rows/Volume/18")) | {"reason": "gone"}
@@ -180,7 +185,7 @@ async def test_hostile_texts_are_shown_as_typed(
     leads elsewhere, or a line of the log.
     """
     await furnished(database)
-    values = {"id": payload, "last_error": payload, "attempts": 1, "parked_at": at(-5)}
+    values = {"id": payload, "last_error": payload, "attempts": 1, "parked_at": ago(5)}
     async with database.engine.begin() as connection:
         await connection.execute(insert(Label).values(**values))
     address = PageAddresses("").row("Label", payload)
