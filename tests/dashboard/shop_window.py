@@ -22,7 +22,7 @@ from rowlock.testing import TemporaryDatabase
 
 from ..insight.shop import TOKEN, Base, FleetPipeline, Quiet, Volume, VolumePipeline
 
-TABLES: Final = insight_tables(Base.metadata)
+TABLES: Final = insight_tables(Base.metadata, history=True)
 ORIGIN: Final = "http://shop.test:8000"
 """Of a name that no browser trusts, so that it sends no Sec-Fetch-Site."""
 TOKEN_FIELD: Final = re.compile(r'name="token" value="([\w-]+)"')

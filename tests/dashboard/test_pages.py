@@ -153,6 +153,9 @@ async def test_actions_are_done(database: TemporaryDatabase) -> None:
         assert (await row()).last_error == "parked by alice: provider down"
         page = await client.get(answer.headers["location"])
         assert "Done: parked." in page.text
+        assert "park by alice: provider down" in page.text
+        timeline = (await client.get("/api/timelines/Volume?id=17")).json()
+        assert [one["action"] for one in timeline["entries"]] == ["park"]
         assert "PARKED" in page.text
         await acted(client, "/act/unpark?model=Volume&id=17", form)
         assert (await row()).parked_at is None

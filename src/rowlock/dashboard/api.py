@@ -54,3 +54,10 @@ async def row_document(visit: PageVisit) -> Response:
     """Return why a row waits."""
     explanation = await visit.insight.explain(*row_asked(visit))
     return json_response(explanation.to_dict(), 200 if explanation.is_there else 404)
+
+
+async def timeline_document(visit: PageVisit) -> Response:
+    """Return what happened to a row."""
+    asked = visit.request.query_params
+    timeline = await visit.insight.timeline(visit.request.path_params["model"], asked.get("id", ""))
+    return json_response(timeline.to_dict(), 200 if timeline.is_known else 404)

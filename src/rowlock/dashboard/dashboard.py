@@ -62,6 +62,7 @@ ROUTES: Final = (
     _route("/api/replicas", api.replicas_document),
     _route("/api/pipelines/{name}/rows", api.rows_document),
     _route("/api/rows/{model}", api.row_document),
+    _route("/api/timelines/{model}", api.timeline_document),
     _route("/api/rows/{model}/{row_id}", api.row_document),
 )
 

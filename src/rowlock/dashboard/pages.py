@@ -23,6 +23,8 @@ from rowlock.rows.leased_table import LeasedTable
 Answer: TypeAlias = Response | ASGIApp
 Handler: TypeAlias = Callable[[PageVisit], Awaitable[Answer]]
 
+ENTRIES_SHOWN = 30
+"""How many things that happened to a row are shown, the newest."""
 ROW_ACTIONS = ("unpark", "park", "make_due", "release")
 LIVE_TOPICS = frozenset({"pipelines", "replicas", "rows", "row"})
 PIPELINE_ACTIONS = ("pause", "resume")
@@ -112,7 +114,7 @@ async def explained(
         status=status if explanation.is_there else 404,
         live=visit.addresses.live("row", model=model, id=row_id),
         has_form=True,
-        part=row_part_of(visit, explanation),
+        part=await row_part_of(visit, explanation, model),
         explanation=explanation,
         model=model,
         trouble=trouble,
@@ -128,16 +130,20 @@ def acts_on(visit: PageVisit, model: str, explanation: Explanation) -> tuple[str
     return ROW_ACTIONS if LeasedTable.of(mapped).has_schedule else ("release",)
 
 
-def row_part_of(visit: PageVisit, explanation: Explanation) -> str:
-    """Return the explanation."""
-    return visit.part("parts/row.html", explanation=explanation)
+async def row_part_of(visit: PageVisit, explanation: Explanation, model: str) -> str:
+    """Return the explanation, and what happened to the row where the host keeps that."""
+    tables = visit.insight.tables
+    timeline = None
+    if tables is not None and tables.history is not None:
+        timeline = await visit.insight.timeline(model, explanation.row_id, limit=ENTRIES_SHOWN)
+    return visit.part("parts/row.html", explanation=explanation, timeline=timeline)
 
 
 async def row_part(visit: PageVisit, model: str, row_id: str) -> str:
     """Return the explanation as it is now."""
 
     async def make() -> str:
-        return row_part_of(visit, await visit.insight.explain(model, row_id))
+        return await row_part_of(visit, await visit.insight.explain(model, row_id), model)
 
     return await visit.recent.get(("row", visit.addresses.base, model, row_id), make)
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from rowlock.insight.counting.counts import COUNTED_MAX
-from rowlock.insight.shown import ago, duration, shown
+from rowlock.insight.shown import ago, clock_time, duration, shown
 
 NOTHING: Final = "\N{EN DASH}"
 
@@ -34,6 +34,7 @@ def environment() -> Environment:
         "ago": ago,
         "clock": clock_text,
         "decimal": decimal_text,
+        "moment": lambda time, now: clock_time(time, now=now),
     }
     return made
 
