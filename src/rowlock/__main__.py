@@ -26,6 +26,7 @@ class Command(Protocol):
 
 
 COMMANDS: dict[str, tuple[str, str]] = {
+    "dashboard": ("rowlock.cli.windows.dashboard", "serve the dashboard to a browser here"),
     "demo": (
         "rowlock.demo.command",
         "catalogue a folder with several replicas, one of them killed half-way",
