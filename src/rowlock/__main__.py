@@ -43,6 +43,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "run a program in which await may stand at the top, such as a page's",
     ),
     "status": ("rowlock.cli.status", "say whether anything waits too long"),
+    "top": ("rowlock.cli.top.command", "show the status as a picture that keeps itself new"),
     "unpark": ("rowlock.cli.unpark", "put a parked row back"),
 }
 """The module of each command, and what it does in a line."""

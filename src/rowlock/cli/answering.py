@@ -95,7 +95,7 @@ def answered(
     except KeyboardInterrupt:
         return INTERRUPTED
     except Exception as error:  # noqa: BLE001 - of the host's modules and database, whatever it is
-        return _failed(options, error)
+        return failed(options, error)
     if options.json:
         print(json.dumps(answer.to_dict(), ensure_ascii=False, indent=2))
     else:
@@ -111,7 +111,8 @@ async def _asked(options: argparse.Namespace, ask: Ask) -> CommandAnswer:
             return await ask(insight)
 
 
-def _failed(options: argparse.Namespace, error: Exception) -> int:
+def failed(options: argparse.Namespace, error: Exception) -> int:
+    """Print an error, in one line or as JSON, and return the exit code."""
     code, text = _code_of(error), message_of(error)
     if options.traceback:
         traceback.print_exception(error, file=sys.stderr)
