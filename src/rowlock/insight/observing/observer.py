@@ -28,7 +28,7 @@ from rowlock.database.transaction import in_transaction
 from rowlock.errors import ConfigurationError, PipelineError, describe
 from rowlock.insight.migrations import NAME_CHARS_MAX
 from rowlock.insight.observing import presence
-from rowlock.insight.observing.census import Census, Counted
+from rowlock.insight.observing.census import Census, CensusCounts
 from rowlock.insight.observing.report import Rates, Sample, pipeline_report, rates_of, report_of
 from rowlock.insight.tables import InsightTables, tables_of
 from rowlock.logs import get_logger
@@ -149,7 +149,7 @@ class Observer:
         return replica_mark()
 
     @property
-    def counted(self) -> Mapping[str, Counted]:
+    def counted(self) -> Mapping[str, CensusCounts]:
         """The last census of each pipeline; empty where this replica does not count."""
         return {} if self._census is None else self._census.counted
 
