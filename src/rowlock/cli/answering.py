@@ -113,16 +113,25 @@ async def _asked(options: argparse.Namespace, ask: Ask) -> CommandAnswer:
 
 def failed(options: argparse.Namespace, error: Exception) -> int:
     """Print an error, in one line or as JSON, and return the exit code."""
-    code, text = _code_of(error), message_of(error)
+    code = _code_of(error)
     if options.traceback:
         traceback.print_exception(error, file=sys.stderr)
     if options.json:
-        slug = error.slug if isinstance(error, RowlockError) else type(error).__name__
-        document = {"schema": ERROR_SCHEMA, "error": slug, "message": text, "exit_code": code}
-        print(json.dumps(document, ensure_ascii=False, indent=2))
+        print(json.dumps(failure_document(error), ensure_ascii=False, indent=2))
     else:
-        print(f"rowlock: {text}", file=sys.stderr)
+        print(f"rowlock: {message_of(error)}", file=sys.stderr)
     return code
+
+
+def failure_document(error: Exception) -> dict[str, Any]:
+    """Return an error as JSON has it."""
+    slug = error.slug if isinstance(error, RowlockError) else type(error).__name__
+    return {
+        "schema": ERROR_SCHEMA,
+        "error": slug,
+        "message": message_of(error),
+        "exit_code": _code_of(error),
+    }
 
 
 def message_of(error: Exception) -> str:

@@ -28,7 +28,7 @@ from rowlock.cli.top.rates import RateHistory
 from rowlock.cli.top.texts import HELP, ExplainScreen, TextScreen
 from rowlock.clock import monotonic
 from rowlock.containment import contained_task
-from rowlock.insight.counting.status import PipelineStatus
+from rowlock.insight.counting.pipeline_status import PipelineStatus
 from rowlock.insight.insight import Insight
 from rowlock.insight.shown import duration
 

@@ -13,8 +13,9 @@ from typing import Any, Final
 
 from rowlock.cli.top.rates import RateHistory
 from rowlock.insight.counting.counts import COUNTED_MAX
+from rowlock.insight.counting.pipeline_status import PipelineStatus
 from rowlock.insight.counting.replicas import ReplicaState
-from rowlock.insight.counting.status import PipelineStatus, Status
+from rowlock.insight.counting.status import Status
 from rowlock.insight.shown import duration, shown
 
 WIDTH_MIN, HEIGHT_MIN = 40, 10
