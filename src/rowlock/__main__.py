@@ -34,6 +34,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "due": ("rowlock.cli.due", "make a row due now"),
     "errors": ("rowlock.cli.explain_error", "say what an error means and what to change"),
     "explain": ("rowlock.cli.explain", "say why a row waits, or who works on it"),
+    "export": (
+        "rowlock.cli.shipped.export",
+        "print the dashboard for Grafana, or the alerts for Prometheus",
+    ),
     "park": ("rowlock.cli.park", "set a row aside until somebody puts it back"),
     "pause": ("rowlock.cli.pause", "have a pipeline claim nothing, anywhere"),
     "release": ("rowlock.cli.release", "free a row whose holder is gone"),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, nullcontext
 
 from host import Counting, Host, Job, ScheduledCounting, ScheduledJob
 from limits import raw_pairs
@@ -36,9 +38,20 @@ async def drain(place: Place, scale: Scale, *, workers: int, scheduled: bool = F
     }
 
 
-async def drain_once(place: Place, *, rows: int, workers: int, scheduled: bool = False) -> Figures:
-    """Drain a table made anew. Nobody listens to events: the pipeline counts, as the handlers of
-    others do.
+Watch = Callable[[PipelineManager], AbstractAsyncContextManager[object]]
+"""What is open beside a manager while it drains."""
+
+
+def unwatched(_manager: PipelineManager) -> AbstractAsyncContextManager[object]:
+    """Open nothing."""
+    return nullcontext()
+
+
+async def drain_once(
+    place: Place, *, rows: int, workers: int, scheduled: bool = False, watch: Watch = unwatched
+) -> Figures:
+    """Drain a table made anew. Nobody listens to events unless `watch` does: the pipeline counts,
+    as the handlers of others do.
     """
     model = ScheduledJob if scheduled else Job
     async with Host.opened(place.url) as host:
@@ -46,7 +59,8 @@ async def drain_once(place: Place, *, rows: int, workers: int, scheduled: bool =
         pipeline = (ScheduledCounting if scheduled else Counting)(rows, workers_num=workers)
         meter = await Meter.on(host.engine)
         meter.start()
-        async with PipelineManager(host.session_factory, [pipeline]):
+        manager = PipelineManager(host.session_factory, [pipeline])
+        async with manager, watch(manager):
             await pipeline.begun.wait()
             while pipeline.statistics().counters["applied"] < rows:  # noqa: ASYNC110 - to be told of each row would be measured, too
                 await asyncio.sleep(LOOKS_EVERY_S)

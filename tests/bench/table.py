@@ -19,6 +19,7 @@ from heartbeats import heartbeats
 from many import many_pipelines
 from measure import POSTGRESQL, SQLITE, Measure
 from memory import memory
+from observed import PIPELINES, observed, observer, otel, scrape
 from old_snapshot import old_snapshot
 from peer_drains import chancy, huey, pgqueuer, procrastinate
 from pickup import pickup
@@ -98,6 +99,9 @@ MEASURES = (
         rounds_max=3,
     ),
     Measure("claim-gated", "claim with the gate of pauses, and paused", gated),
+    Measure("drain-observed", "drain, observed and scraped", partial(observed, watch=observer)),
+    Measure("drain-otel", "drain, metrics by OpenTelemetry", partial(observed, watch=otel)),
+    Measure("scrape", f"scrape of {PIPELINES} pipelines", scrape, (SQLITE,)),
     Measure("replicas", "two replicas, 100 workers each", replicas),
     Measure("memory", "memory", memory, rounds_max=1),
     Measure(

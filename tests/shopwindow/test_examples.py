@@ -160,6 +160,14 @@ EXPECTED = {
         "... words, ... times",
         "not counted: 0, counted too often: 0",
     ],
+    **{
+        f"{number}_metrics_in_{host}.py": [
+            "metrics: ... of rowlock, 1 volume applied",
+            'healthz: 200, {"live": true, "why": []}',
+            'readyz: 200, {"ready": true, "why": []}',
+        ]
+        for number, host in ((17, "fastapi"), (18, "litestar"), (19, "asyncio"))
+    },
 }
 
 
