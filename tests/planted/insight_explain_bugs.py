@@ -15,8 +15,8 @@ EXPLAIN_BUGS = (
     Bug(
         "an explanation does not know of the gates",
         "insight/insight.py",
-        "Insight.of",
-        "Seams.of(gates, ())",
+        "Insight._asked",
+        "Seams.of(self._gates_of(host), ())",
         "Seams()",
         (PARTS,),
     ),
@@ -24,7 +24,7 @@ EXPLAIN_BUGS = (
         "an explanation does not know who awaits a row",
         "insight/insight.py",
         "Insight._asked",
-        "self._lock_graph.locking_pipelines_of(leased, but=pipeline.name)",
+        "beside.locking_pipelines_of(leased, but=pipeline.name)",
         "()",
         (PARTS, f"{EXPLAIN}::test_each_verdict_has_its_text"),
     ),
@@ -55,7 +55,7 @@ EXPLAIN_BUGS = (
     Bug(
         "control characters of a row reach the terminal",
         "insight/shown.py",
-        "_visible",
+        "visible",
         "unicodedata.category(character) not in _HIDDEN_KINDS",
         "True",
         (SHOWN,),

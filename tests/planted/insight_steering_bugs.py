@@ -199,7 +199,7 @@ INSIGHT_STEERING_BUGS = (
     Bug(
         "the rows of dead replicas stay",
         OBSERVING,
-        "Observer._tell",
+        "Observer._beat_in",
         "if sweeps and",
         "if False and",
         (f"{OBSERVER}::test_a_row_that_was_swept_comes_back",),

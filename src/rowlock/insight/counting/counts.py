@@ -36,6 +36,7 @@ class Counts:
         ended: ended leases among these.
         failing: rows among these that failed the last time.
         parked: rows that were set aside; `COUNTED_MAX` and one at most.
+        parked_key: of one of them.
     """
 
     at: Any = None
@@ -45,6 +46,7 @@ class Counts:
     ended: int | None = None
     failing: int | None = None
     parked: int | None = None
+    parked_key: str | None = None
 
 
 async def counts_of(
@@ -67,7 +69,29 @@ async def counts_of(
         ended=_whole(first[1]),
         failing=_whole(first[2]),
         parked=None if parked is None or isinstance(parked, Refused) else parked[0],
+        parked_key=await _parked_key(connection, leased, parked),
     )
+
+
+async def first_key(
+    connection: AsyncConnection, leased: LeasedTable, parts: EligibleParts
+) -> str | None:
+    """Return the key of the row that the next claim would take, were it not for a pause; joins the
+    caller's transaction.
+    """
+    conditions = (parts.ready, parts.free, parts.mine, parts.due, *parts.unawaited)
+    key = select(leased.attribute(leased.key_name)).where(*conditions)
+    found = await ask_first(connection, key.order_by(*oldest_first(leased)).limit(1), apart=True)
+    return None if found is None or isinstance(found, Refused) else str(found[0])
+
+
+async def _parked_key(connection: AsyncConnection, leased: LeasedTable, parked: Any) -> str | None:
+    if parked is None or isinstance(parked, Refused) or not parked[0]:
+        return None
+    key = select(leased.attribute(leased.key_name))
+    key = key.where(leased.attribute(PARKED).is_not(None)).limit(1)
+    found = await ask_first(connection, key, apart=True)
+    return None if found is None or isinstance(found, Refused) else str(found[0])
 
 
 def _whole(number: Any) -> int | None:

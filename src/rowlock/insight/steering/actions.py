@@ -10,19 +10,18 @@ Not here: how a lease is broken (``leases/release.py``), and what a service writ
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final, TypeVar
 
 from sqlalchemy import Table, select
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionmaker
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
-from rowlock.database.binds import check_session_factory
 from rowlock.database.transaction import in_transaction
-from rowlock.errors import ConfigurationError
 from rowlock.hints.hinter import hint_after_commit, pipeline_hinter
+from rowlock.insight.asking.hosted_pipelines import HostedPipelines, Sessions
 from rowlock.insight.naming import mapped_model, pipeline_named, read_key
 from rowlock.insight.shown import iso, shown
 from rowlock.insight.steering.action_errors import LeaseAlive, LeaseChanged, RowNotFound
@@ -34,9 +33,7 @@ from rowlock.insight.steering.pauses import (
     no_table,
     write_pause,
 )
-from rowlock.insight.tables import InsightTables
 from rowlock.leases.release import ShownLease, break_lease
-from rowlock.pipelines.host_code.seams import Gate
 from rowlock.pipelines.pipeline import Pipeline
 from rowlock.rows.assignments import ColumnValues, without_onupdate
 from rowlock.rows.database_time import database_instant
@@ -91,36 +88,10 @@ class ActionDone:
         }
 
 
-class Actions:
-    """Acts on the rows and pipelines of a host; the part of `Insight` that writes.
-
-    Args:
-        session_factory: the host's.
-        pipelines: those of the app; none needs to run.
-        tables: the optional tables, where the host has them.
-        gates: of the manager; None if that is not known here.
-
-    Raises:
-        ConfigurationError: the session factory cannot serve a pipeline, or two have one name.
+class Actions(HostedPipelines):
+    """Acts on the rows and pipelines of a host; the part of `Insight` that writes. Made as
+    `HostedPipelines`.
     """
-
-    def __init__(
-        self,
-        session_factory: async_sessionmaker[AsyncSession],
-        pipelines: Iterable[Pipeline[Any]],
-        *,
-        tables: InsightTables | None = None,
-        gates: Iterable[Gate] | None = None,
-    ) -> None:
-        self.session_factory = session_factory
-        self.pipelines: dict[str, Pipeline[Any]] = {}
-        for pipeline in pipelines:
-            if pipeline.name in self.pipelines:
-                raise ConfigurationError(f"two pipelines are named {pipeline.name}; rename one")
-            check_session_factory(session_factory, pipeline.leased)
-            self.pipelines[pipeline.name] = pipeline
-        self.tables = tables
-        self._gates = None if gates is None else tuple(gates)
 
     async def release(
         self,
@@ -265,7 +236,7 @@ class Actions:
         act = Act("pause", by, reason, pipeline=str(pipeline))
         with audited(act):
             found = pipeline_named(pipeline, self.pipelines.values())
-            controls = self._controls(found.name)
+            controls = self._controls(found)
 
             async def work(session: AsyncSession, connection: AsyncConnection) -> datetime | None:
                 return await write_pause(connection, controls, act, until=until)
@@ -278,7 +249,7 @@ class Actions:
         act = Act("resume", by, reason, pipeline=str(pipeline))
         with audited(act):
             found = pipeline_named(pipeline, self.pipelines.values())
-            controls = self._controls(found.name)
+            controls = self._controls(found)
 
             async def work(session: AsyncSession, connection: AsyncConnection) -> bool:
                 _hint(session, found.leased)
@@ -317,13 +288,18 @@ class Actions:
         work: Callable[[AsyncSession, AsyncConnection], Awaitable[T]],
         *,
         purpose: str,
+        sessions: Sessions | None = None,
     ) -> T:
         return await in_transaction(
-            self.session_factory, leased, work, purpose=purpose, timeout=ACTION_TIMEOUT
+            sessions or self.sessions_of(leased),
+            leased,
+            work,
+            purpose=purpose,
+            timeout=ACTION_TIMEOUT,
         )
 
-    def _controls(self, pipeline: str) -> Table:
-        return controls_of(pipeline, self.tables, self._gates)
+    def _controls(self, pipeline: Pipeline[Any]) -> Table:
+        return controls_of(pipeline.name, self.tables, self.host_of(pipeline).gates)
 
     async def _on_controls(
         self,
@@ -333,19 +309,25 @@ class Actions:
         purpose: str,
     ) -> T:
         try:
-            return await self._transact(pipeline.leased, work, purpose=purpose)
+            sessions = self.host_of(pipeline).session_factory
+            return await self._transact(pipeline.leased, work, purpose=purpose, sessions=sessions)
         except DBAPIError as error:
             if await self._has_controls(pipeline):
                 raise
             raise no_table(pipeline.name) from error
 
     async def _has_controls(self, pipeline: Pipeline[Any]) -> bool:
-        controls = self._controls(pipeline.name)
+        controls = self._controls(pipeline)
 
         async def work(session: AsyncSession, connection: AsyncConnection) -> bool:
             return await is_there(connection, controls)
 
-        return await self._transact(pipeline.leased, work, purpose=f"look for {controls.name}")
+        return await self._transact(
+            pipeline.leased,
+            work,
+            purpose=f"look for {controls.name}",
+            sessions=self.host_of(pipeline).session_factory,
+        )
 
 
 async def _refusal(
