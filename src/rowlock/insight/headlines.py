@@ -349,10 +349,13 @@ def _busy(facts: Facts) -> str:
 
 
 def _unseen(facts: Facts) -> str:
+    stepped_back = _stepped_back(facts)
+    lacking = f" It has {stepped_back}." if stepped_back else ""
     # Asked of a row that should have been claimed long ago, and of no other.
     if not isinstance(facts.touched, Refused):
-        return ""
-    return f" Whether an open transaction has locked it is not known: {shown(facts.touched.why)}."
+        return lacking
+    why = shown(facts.touched.why)
+    return f"{lacking} Whether an open transaction has locked it is not known: {why}."
 
 
 _FINDINGS: Final[dict[Verdict, Callable[[Facts], VerdictText]]] = {
