@@ -124,4 +124,28 @@ STORIES_BUGS = (
         "for manager, one in self._pipelines()[:1]",
         (f"{KEPT_OUT}::test_each_pipeline_asks_its_own_database",),
     ),
+    Bug(
+        "a look that fails ends the watch",
+        "cli/watching/again.py",
+        "_look",
+        "return error",
+        "raise",
+        ("tests/cli/test_terminal.py::test_a_status_that_is_watched_survives_its_database",),
+    ),
+    Bug(
+        "a watch that is piped draws over its last answer",
+        "cli/paper.py",
+        "may_embellish",
+        "sys.stdout.isatty()\n        and ",
+        "",
+        ("tests/cli/test_terminal.py::test_a_watch_that_is_piped_draws_nothing",),
+    ),
+    Bug(
+        "what a person is told to copy is not what helps",
+        "insight/headlines.py",
+        "_parked",
+        "'unpark', facts, REASON",
+        "'due', facts, REASON",
+        ("tests/walks/stories/test_stories.py::test_poison",),
+    ),
 )
