@@ -37,6 +37,9 @@ manager = Loud(sessions, pipelines)
 insight = Insight(sessions, pipelines)
 tables = insight_tables(Base.metadata, replicas=False)
 pausable = PipelineManager(sessions, pipelines, gates=[tables.pause_gate])
+remembering = Insight(
+    sessions, pipelines, tables=insight_tables(Base.metadata, replicas=False, history=True)
+)
 number = 7
 unpooled = async_sessionmaker(create_async_engine({url!r}, poolclass=NullPool)), pipelines
 

@@ -18,8 +18,8 @@ from rowlock.cli import paper
 from rowlock.testing import TemporaryDatabase
 
 from ..insight.shop import SCENES, Scene, furnish
+from .command_screen import terminal
 from .conftest import RUN_S_MAX, SHOP, Command
-from .terminal import terminal
 
 APP = "--app=app:pair"
 HOSTILE = Scene(SCENES["parked"].volume | {"last_error": "\x1b[2J\x9b1m\nforged \u202e"})  # type: ignore[operator]

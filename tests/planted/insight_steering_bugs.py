@@ -152,8 +152,8 @@ INSIGHT_STEERING_BUGS = (
         "a row that is not parked loses its count of attempts",
         ACTIONS,
         "Actions.unpark",
-        "if row[0]:",
-        "if True:",
+        "only=is_parked",
+        "only=None",
         (f"{ACT}::test_a_row_is_parked_put_back_and_made_due",),
     ),
     Bug(

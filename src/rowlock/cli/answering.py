@@ -112,7 +112,7 @@ async def _asked(options: argparse.Namespace, ask: Ask) -> CommandAnswer:
 
 
 def failed(options: argparse.Namespace, error: Exception) -> int:
-    """Print an error, and return the exit code."""
+    """Print an error, in one line or as JSON, and return the exit code."""
     code = _code_of(error)
     if options.traceback:
         traceback.print_exception(error, file=sys.stderr)

@@ -8,68 +8,47 @@ Not here: what is asked (``facts.py``), and what the answers say (``explanation.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from datetime import timedelta
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import PurePath
 from typing import Any, Self, TypeVar
 
-from sqlalchemy import Column, ColumnElement, Table, true
+from sqlalchemy import Table
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionmaker
 
 from rowlock.database.binds import bind_of
-from rowlock.database.transaction import in_transaction
+from rowlock.errors import AppError
 from rowlock.insight.asking.hosted_pipelines import PipelineHost, Sessions
+from rowlock.insight.asking.questioner import InsightLimits, Questioner
 from rowlock.insight.counting.pipeline_status import PipelineStatus
 from rowlock.insight.counting.replicas import LiveReplicas, merged_replicas, read_replicas
 from rowlock.insight.counting.running import status_of, with_replicas
 from rowlock.insight.counting.status import Status
 from rowlock.insight.counting.waiting import waiting_of
-from rowlock.insight.dialects.insight_dialect import INSIGHT
 from rowlock.insight.explanation import (
     Explanation,
     PipelineExplanation,
     SeenLease,
     explanation_without_pipeline,
 )
-from rowlock.insight.facts import RowAsked, facts_of, rules_of
-from rowlock.insight.naming import mapped_model, read_key
+from rowlock.insight.facts import RowAsked, facts_of
+from rowlock.insight.history.timeline import ENTRIES_MAX, Timeline, read_timeline
+from rowlock.insight.listing.asking import PAGE_ROWS, page_read, state_question
+from rowlock.insight.listing.row_page import RowPage
+from rowlock.insight.naming import mapped_model, pipeline_named, read_key
 from rowlock.insight.observing.observer import Observer
-from rowlock.insight.questions import RowQuestion, ask_part, is_of_a_statement
+from rowlock.insight.questions import ask_part, is_of_a_statement
 from rowlock.insight.shown import shown
-from rowlock.insight.steering.actions import Actions
 from rowlock.insight.tables import InsightTables, tables_of
 from rowlock.insight.verdicts import Facts, Refused
-from rowlock.pipelines.fetching.claim_builder import claim_parts
-from rowlock.pipelines.host_code.hooks import ready_condition
-from rowlock.pipelines.host_code.seams import Gate, Seams
-from rowlock.pipelines.lock_graph import LockGraph
 from rowlock.pipelines.manager import PipelineManager
 from rowlock.pipelines.pipeline import Pipeline
-from rowlock.rows.eligibility import LockingPipeline
-from rowlock.rows.leased_table import LeasedTable
-from rowlock.rows.updates import compared_column
 
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class InsightLimits:
-    """How long questions may take.
-
-    Attributes:
-        timeout: the whole of a question.
-        statement_timeout: one statement of it, where the database can end one.
-        count_timeout: one count, where the database can end one.
-    """
-
-    timeout: timedelta = timedelta(seconds=10)
-    statement_timeout: timedelta = timedelta(seconds=2)
-    count_timeout: timedelta = timedelta(milliseconds=150)
-
-
-class Insight(Actions):
+class Insight(Questioner):
     """Answers questions about the rows of a host's pipelines.
 
     Args:
@@ -162,6 +141,36 @@ class Insight(Actions):
             tuple(PipelineExplanation.of(self._redacted(facts)) for facts in found),
         )
 
+    async def timeline(self, model: type[Any] | str, id: object, *, limit: int = 100) -> Timeline:  # noqa: A002
+        """Say what happened to a row, as far as the host keeps a history; a row that was deleted
+        has one, too.
+
+        Args:
+            model: the mapped class, its name, or the name of its table.
+            id: the row's key; text is read by the type of the key.
+            limit: most entries, the newest.
+
+        Raises:
+            AppError: no pipeline of the app knows such a model, the text is no key of it, or the
+                limit is none.
+            TransactionTimeout: the database did not answer in time.
+        """
+        if not 1 <= limit <= ENTRIES_MAX:
+            raise AppError(f"the limit of a timeline is 1 to {ENTRIES_MAX:,}, not {limit!r:.20}")
+        leased, key = self._row(model, id)
+        history = None if self.tables is None else self.tables.history
+        names = [one.name for one in self.pipelines.values() if _is_of(one, leased.model)]
+
+        async def ask(connection: AsyncConnection) -> Timeline:
+            return await read_timeline(
+                connection, history, leased, key=key, pipelines=names, limit=limit
+            )
+
+        found = await self.read(leased, ask)
+        marks = {one.mark: one.name for one in (await self.replicas()).known or ()}
+        redact = self._redact or str
+        return found.presented(marks, redact)
+
     async def replicas(self) -> LiveReplicas:
         """Return the replicas, as they say themselves; none if the host has no table for them.
 
@@ -190,6 +199,34 @@ class Insight(Actions):
         told = [await self._status_of(each, replicas) for each in self.pipelines.values()]
         at = next((one.counts.at for one in told if one.counts.at is not None), replicas.at)
         return Status(self._databases(), at, replicas, tuple(told))
+
+    async def rows(
+        self, pipeline: str, state: str, *, after: str | None = None, limit: int = PAGE_ROWS
+    ) -> RowPage:
+        """Return rows of one state, a page of them.
+
+        Args:
+            pipeline: its name.
+            state: ``due``, ``resting``, ``leased``, ``ended``, ``failing`` or ``parked``.
+            after: `RowPage.next` of the page before; None for the first page.
+            limit: how many rows at most, 1 to `PAGE_ROWS_MAX`.
+
+        Raises:
+            AppError: the app has no such pipeline, there is no such state, or no page ends in
+                `after`.
+            TransactionTimeout: the database did not answer in time.
+        """
+        found = pipeline_named(pipeline, self.pipelines.values())
+        asked = self._asked(found, None)
+        question = state_question(asked, state, after=after, limit=limit)
+        replicas = await self.replicas()
+
+        def redacted(text: str) -> str:
+            return text if self._redact is None else self._redact(text)
+
+        ask = partial(page_read, asked=asked, question=question, redacted=redacted)
+        page = await self.read(found.leased, ask)
+        return replace(page, names={one.mark: one.name for one in replicas.known or ()})
 
     async def _status_of(self, pipeline: Pipeline[Any], replicas: LiveReplicas) -> PipelineStatus:
         asked = self._asked(pipeline, None)
@@ -222,91 +259,6 @@ class Insight(Actions):
             if not is_of_a_statement(error):
                 raise
         return await self.read(leased, ask, sessions=sessions, apart=True)
-
-    async def read(
-        self,
-        leased: LeasedTable,
-        ask: Callable[..., Awaitable[T]],
-        *,
-        sessions: Sessions | None = None,
-        statement_timeout: timedelta | None = None,
-        **how: Any,
-    ) -> T:
-        """Return what `ask` gives, called with a connection in a transaction that reads.
-
-        Args:
-            leased: the table that it is about.
-            ask: gets the connection, and what else is given.
-            sessions: lead to the database; by default where `leased` is worked on.
-            statement_timeout: longest time for one statement, where the database can end one.
-            **how: handed to `ask`.
-        """
-
-        async def work(session: AsyncSession, connection: AsyncConnection) -> T:
-            await INSIGHT.of(connection).begin_reading(
-                connection, statement_timeout=statement_timeout or self.limits.statement_timeout
-            )
-            return await ask(connection, **how)
-
-        return await in_transaction(
-            sessions or self.sessions_of(leased),
-            leased,
-            work,
-            purpose="answer a question",
-            timeout=self.limits.timeout,
-            writes=False,
-        )
-
-    def _asked(self, pipeline: Pipeline[Any], key: Any) -> RowAsked:
-        leased, failure = pipeline.leased, None
-        ready: ColumnElement[bool] = true()
-        locking: tuple[LockingPipeline, ...] = ()
-        try:
-            ready = ready_condition(pipeline.name, leased, pipeline)
-            beside = LockGraph(self._beside(pipeline))
-            locking = beside.locking_pipelines_of(leased, but=pipeline.name)
-        # A host's code may raise anything; that is the answer.
-        except Exception as error:  # noqa: BLE001
-            failure = error
-        host = self.host_of(pipeline)
-        seams = Seams.of(self._gates_of(host), ())
-        gates = seams.conditions(leased, pipeline.name)
-        question = RowQuestion(
-            leased,
-            key,
-            pipeline.name,
-            claim_parts(pipeline, ready=ready, locking_pipelines=locking, gates=gates),
-            locking,
-            self._columns(leased, self._hide),
-            tuple(self._columns(leased, self._show.get(pipeline.model, ()))),
-            bind_of(host.session_factory(), leased).dialect,
-        )
-        names = tuple(getattr(gate, "__qualname__", repr(gate)) for gate in seams.gates)
-        rivals = {name: rules_of(each) for name, each in self.pipelines.items()}
-        return RowAsked(pipeline, question, names, rivals, self.tables, failure)
-
-    def _beside(self, pipeline: Pipeline[Any]) -> Iterable[Pipeline[Any]]:
-        """Return the pipelines of the same database."""
-        return next(group for _, group in self.by_database() if pipeline in group)
-
-    def _gates_of(self, host: PipelineHost) -> tuple[Gate, ...]:
-        if host.gates is not None:
-            return host.gates
-        tables = self.tables
-        return () if tables is None or tables.controls is None else (tables.pause_gate,)
-
-    def _columns(self, leased: LeasedTable, given: Iterable[Any]) -> frozenset[Column[Any]]:
-        return frozenset(
-            compared_column(leased, each)
-            for each in given
-            if isinstance(each, str) or getattr(each, "class_", leased.model) is leased.model
-        )
-
-    def _redacted(self, facts: Facts) -> Facts:
-        error = facts.column("last_error")
-        if self._redact is None or error is None:
-            return facts
-        return replace(facts, columns={**facts.columns, "last_error": self._redact(str(error))})
 
 
 async def _replicas(connection: AsyncConnection, table: Table) -> LiveReplicas:

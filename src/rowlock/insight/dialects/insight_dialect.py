@@ -48,5 +48,11 @@ class InsightDialect(ABC):
     ) -> TableLock | None:
         """Return who keeps everybody out of one of `tables`, as far as the database tells."""
 
+    @abstractmethod
+    async def try_hold_name(self, connection: AsyncConnection, name: str) -> bool:
+        """Lock a name until the transaction, which writes, has ended; return whether nobody else
+        has it.
+        """
+
 
 INSIGHT: DialectPart[InsightDialect] = DialectPart("insight", InsightDialect)

@@ -22,6 +22,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from rowlock.insight.dialects.insight_dialect import InsightDialect
 from rowlock.insight.questions import ask_part
 from rowlock.insight.verdicts import Refused, TableLock, TouchingTransaction
+from rowlock.locks.lock_dialect import locks_of
 from rowlock.rows.leased_table import LeasedTable
 
 LOCK_TIMEOUT: Final = timedelta(milliseconds=250)
@@ -29,8 +30,12 @@ LOCK_TIMEOUT: Final = timedelta(milliseconds=250)
 _BEGIN = text(
     "SELECT set_config('transaction_read_only', 'on', true),"
     " set_config('statement_timeout', :timeout, true),"
-    " set_config('lock_timeout', :lock_timeout, true)"
+    " set_config('lock_timeout', :lock_timeout, true),"
+    " set_config('plan_cache_mode', 'force_custom_plan', true)"
 )
+"""The last: a statement that the driver keeps is planned for any values after five uses, and a page
+that begins behind a place would then be read from the beginning.
+"""
 _IDLE = "idle"
 _SECONDS = "extract(epoch FROM clock_timestamp() - coalesce(a.state_change, a.xact_start))::float"
 _IN_TABLE = (
@@ -103,6 +108,10 @@ class PostgresqlInsight(InsightDialect):
         names = [_name_of(connection, table) for table in tables]
         row = (await connection.execute(_TABLE_LOCK, {"tables": names})).first()
         return None if row is None else TableLock(row[0], _transaction(*row[2:]), row[1])
+
+    async def try_hold_name(self, connection: AsyncConnection, name: str) -> bool:
+        """Ask for an advisory lock, without waiting."""
+        return await locks_of(connection).hold_name(connection, name, 0.0)
 
 
 async def _first(connection: AsyncConnection, named: dict[str, Any]) -> Any:

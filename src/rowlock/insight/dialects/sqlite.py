@@ -37,3 +37,7 @@ class SqliteInsight(InsightDialect):
     ) -> TableLock | None:
         """Return None: a writer has the whole file, and readers see what was there before."""
         return None
+
+    async def try_hold_name(self, connection: AsyncConnection, name: str) -> bool:
+        """Return True: who writes is alone."""
+        return True

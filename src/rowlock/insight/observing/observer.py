@@ -13,7 +13,7 @@ import asyncio
 import os
 import socket
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
@@ -29,8 +29,10 @@ from rowlock.database.transaction import in_transaction
 from rowlock.errors import ConfigurationError, PipelineError, TransactionTimeout, describe
 from rowlock.insight.asking.hosted_pipelines import Sessions, by_database, engine_of
 from rowlock.insight.counting.wings import graph_report
+from rowlock.insight.history.recorder import HistoryRecorder
 from rowlock.insight.migrations import NAME_CHARS_MAX
 from rowlock.insight.observing import presence
+from rowlock.insight.observing.census import Census, Counted
 from rowlock.insight.observing.report import Rates, Sample, pipeline_report, rates_of, report_of
 from rowlock.insight.questions import is_of_a_statement
 from rowlock.insight.tables import InsightTables, tables_of
@@ -70,6 +72,7 @@ class Observer:
         tables: the optional tables; by default those whose gate a manager has. Without them only
             this process can be asked.
         name: of the replica, for people; its host and process id by default.
+        census: whether this replica may be the one that counts exactly what waits, for metrics.
 
     Attributes:
         managers: those of the process.
@@ -79,6 +82,7 @@ class Observer:
         skew_s: by how much the clock of the process is ahead of the database's, in seconds; None if
             the database was not asked yet.
         paused: the pipelines that were paused at the last beat.
+        history: writes what becomes of each row; None if the host lends no table for it.
 
     Raises:
         ConfigurationError: `managers` holds what is none.
@@ -91,6 +95,7 @@ class Observer:
         *managers: PipelineManager,
         tables: InsightTables | None = None,
         name: str | None = None,
+        census: bool = False,
     ) -> None:
         if not managers or not all(isinstance(one, PipelineManager) for one in managers):
             raise ConfigurationError(
@@ -99,10 +104,15 @@ class Observer:
         self.managers = managers
         known = (tables_of(manager.gates) for manager in managers)
         self.tables = tables or next(filter(None, known), None)
+        history = None if self.tables is None else self.tables.history
+        self.history = None if history is None else HistoryRecorder(managers, history)
         self.name = (name or f"{socket.gethostname()}:{os.getpid()}")[:NAME_CHARS_MAX]
         self.lag_s = 0.0
         self.skew_s: float | None = None
         self.paused: frozenset[str] = frozenset()
+        replicas = None if self.tables is None else self.tables.replicas
+        self._census = Census(managers, replicas) if census else None
+        self._census_task: asyncio.Task[None] | None = None
         self._samples: dict[str, deque[Sample]] = {}
         self._task: asyncio.Task[None] | None = None
         self._lag_task: asyncio.Task[None] | None = None
@@ -121,8 +131,12 @@ class Observer:
                 "this process has an Observer already; give it all managers: Observer(one, other)"
             )
         Observer._running = (os.getpid(), self)
+        if self.history is not None:
+            self.history.start()
         self._task = contained_task(self._run(), name="rowlock: observer")
         self._lag_task = contained_task(self._measure_lag(), name="rowlock: lag of the event loop")
+        if self._census is not None:
+            self._census_task = contained_task(self._census.run(), name="rowlock: census")
         return self
 
     async def __aexit__(
@@ -132,17 +146,25 @@ class Observer:
         traceback: TracebackType | None,
     ) -> None:
         Observer._running = None
-        tasks = [task for task in (self._task, self._lag_task) if task is not None]
+        started = (self._task, self._lag_task, self._census_task)
+        tasks = [task for task in started if task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        self._task = self._lag_task = None
+        self._task = self._lag_task = self._census_task = None
+        if self.history is not None:
+            await self.history.stop()
         await self._contained(self._leave)
 
     @property
     def mark(self) -> str:
         """The mark of this process, with which the tokens of its leases end."""
         return replica_mark()
+
+    @property
+    def counted(self) -> Mapping[str, Counted]:
+        """The last census of each pipeline; empty where this replica does not count."""
+        return {} if self._census is None else self._census.counted
 
     def statistics(self) -> dict[str, PipelineStatistics]:
         """Return what each pipeline has done, by name."""
@@ -302,7 +324,9 @@ class Observer:
             "pid": os.getpid(),
             "version": own_version(),
             "draining": bool(states & {"stopping", "stopped"}),
-            "report": report_of(pipelines, items, lag_s=self.lag_s, skew_s=self.skew_s),
+            "report": report_of(
+                pipelines, items, lag_s=self.lag_s, skew_s=self.skew_s, counts=bool(self._census)
+            ),
         }
 
     async def _transact(

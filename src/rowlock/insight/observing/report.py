@@ -118,8 +118,11 @@ def report_of(
     *,
     lag_s: float,
     skew_s: float | None,
+    counts: bool = False,
 ) -> dict[str, Any]:
-    """Return the report of a replica, at most `REPORT_BYTES_MAX` of it."""
+    """Return the report of a replica, at most `REPORT_BYTES_MAX` of it; `counts` if it may be the
+    one that makes the census.
+    """
     longest = sorted(items, key=lambda view: (view.state != "running", -view.since_s))
     told = [_item_report(view) for view in longest[:ITEMS_MAX]]
     report: dict[str, Any] = {
@@ -128,6 +131,7 @@ def report_of(
         "lag_s": _short(lag_s),
         "skew_s": _short(skew_s),
         "left_out": len(longest) - len(told),
+        "census": counts,
     }
     while _bytes_of(report) > REPORT_BYTES_MAX:
         if told:
