@@ -33,7 +33,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "due": ("rowlock.cli.due", "make a row due now"),
     "errors": ("rowlock.cli.explain_error", "say what an error means and what to change"),
     "explain": ("rowlock.cli.explain", "say why a row waits, or who works on it"),
-    "park": ("rowlock.cli.park", "set a row aside until somebody puts it back"),
+    "park": ("rowlock.cli.park", "set a row aside until it is put back"),
     "pause": ("rowlock.cli.pause", "have a pipeline claim nothing, anywhere"),
     "release": ("rowlock.cli.release", "free a row whose holder is gone"),
     "resume": ("rowlock.cli.resume", "end the pause of a pipeline"),
