@@ -38,7 +38,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "rowlock.cli.shipped.export",
         "print the dashboard for Grafana, or the alerts for Prometheus",
     ),
-    "park": ("rowlock.cli.park", "set a row aside until somebody puts it back"),
+    "park": ("rowlock.cli.park", "set a row aside until it is put back"),
     "pause": ("rowlock.cli.pause", "have a pipeline claim nothing, anywhere"),
     "release": ("rowlock.cli.release", "free a row whose holder is gone"),
     "resume": ("rowlock.cli.resume", "end the pause of a pipeline"),
