@@ -43,6 +43,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "run a program in which await may stand at the top, such as a page's",
     ),
     "status": ("rowlock.cli.status", "say whether anything waits too long"),
+    "timeline": ("rowlock.cli.asking.timeline", "say what happened to a row"),
     "unpark": ("rowlock.cli.unpark", "put a parked row back"),
 }
 """The module of each command, and what it does in a line."""

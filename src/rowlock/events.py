@@ -92,12 +92,14 @@ class ItemApplied(RowEvent):
 
     `outcome` is the class name of what was applied; ``Park`` also where a retry ended at the last
     attempt or past the deadline. `process_s` is how long `process` took, in seconds; None if it was
-    not called. `columns` are the names of those that the outcome set.
+    not called. `columns` are the names of those that the outcome set. `error` is what went wrong,
+    or why the row is parked, as `last_error` has it; None if nothing did.
     """
 
     outcome: str
     process_s: float | None = None
     columns: tuple[str, ...] = ()
+    error: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

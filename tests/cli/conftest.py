@@ -36,6 +36,9 @@ manager = Loud(sessions, pipelines)
 insight = Insight(sessions, pipelines)
 tables = insight_tables(Base.metadata, replicas=False)
 pausable = PipelineManager(sessions, pipelines, gates=[tables.pause_gate])
+remembering = Insight(
+    sessions, pipelines, tables=insight_tables(Base.metadata, replicas=False, history=True)
+)
 number = 7
 
 def made(): return pair

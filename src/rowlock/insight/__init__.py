@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from rowlock.errors import AppError
 from rowlock.insight.explanation import Explanation, PipelineExplanation, SeenLease
+from rowlock.insight.history.timeline import Timeline, TimelineEntry
 from rowlock.insight.insight import Insight, InsightLimits
 from rowlock.insight.lines import ExplanationLine
 from rowlock.insight.observing.observer import Observer
@@ -38,6 +39,8 @@ __all__ = [
     "PipelineExplanation",
     "RowNotFound",
     "SeenLease",
+    "Timeline",
+    "TimelineEntry",
     "Verdict",
     "insight_tables",
     "mark_of",

@@ -20,6 +20,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionm
 
 from rowlock.database.binds import bind_of
 from rowlock.database.transaction import in_transaction
+from rowlock.errors import AppError
 from rowlock.insight.counting.counts import Counts, counts_of
 from rowlock.insight.counting.replicas import LiveReplicas, read_replicas
 from rowlock.insight.counting.running import status_of, with_replicas
@@ -32,6 +33,7 @@ from rowlock.insight.explanation import (
     explanation_without_pipeline,
 )
 from rowlock.insight.facts import RowAsked, facts_of, pause_of, rules_of
+from rowlock.insight.history.timeline import ENTRIES_MAX, Timeline, read_timeline
 from rowlock.insight.naming import mapped_model, read_key
 from rowlock.insight.observing.observer import Observer
 from rowlock.insight.questions import RowQuestion, ask_part, is_of_a_statement
@@ -159,6 +161,36 @@ class Insight(Actions):
             _lease_of(found[0]) if found[0].is_there else None,
             tuple(PipelineExplanation.of(self._redacted(facts)) for facts in found),
         )
+
+    async def timeline(self, model: type[Any] | str, id: object, *, limit: int = 100) -> Timeline:  # noqa: A002
+        """Say what happened to a row, as far as the host keeps a history; a row that was deleted
+        has one, too.
+
+        Args:
+            model: the mapped class, its name, or the name of its table.
+            id: the row's key; text is read by the type of the key.
+            limit: most entries, the newest.
+
+        Raises:
+            AppError: no pipeline of the app knows such a model, the text is no key of it, or the
+                limit is none.
+            TransactionTimeout: the database did not answer in time.
+        """
+        if not 1 <= limit <= ENTRIES_MAX:
+            raise AppError(f"the limit of a timeline is 1 to {ENTRIES_MAX:,}, not {limit!r:.20}")
+        leased, key = self._row(model, id)
+        history = None if self.tables is None else self.tables.history
+        names = [one.name for one in self.pipelines.values() if _is_of(one, leased.model)]
+
+        async def ask(connection: AsyncConnection) -> Timeline:
+            return await read_timeline(
+                connection, history, leased, key=key, pipelines=names, limit=limit
+            )
+
+        found = await self.read(leased, ask)
+        marks = {one.mark: one.name for one in (await self.replicas()).known or ()}
+        redact = self._redact or str
+        return found.presented(marks, redact)
 
     async def replicas(self) -> LiveReplicas:
         """Return the replicas, as they say themselves; none if the host has no table for them.

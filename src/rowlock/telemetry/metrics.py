@@ -162,6 +162,11 @@ def _skew(replica: MetricSources) -> Mapping[Labels, Value]:
     return {(): max(known, key=abs)} if known else {}
 
 
+def _history_dropped(replica: MetricSources) -> Mapping[Labels, Value]:
+    history = None if replica.observer is None else replica.observer.history
+    return {} if history is None else {(): history.dropped}
+
+
 def _info(_replica: MetricSources) -> Mapping[Labels, Value]:
     return {(replica_mark(), own_version()): 1.0}
 
@@ -262,6 +267,12 @@ METRICS: tuple[Metric, ...] = (
         "gauge",
         "By how much the event loop was late at most in the last seconds; with an Observer.",
         read_replica=_lag,
+    ),
+    Metric(
+        "history_dropped_total",
+        "counter",
+        "Entries of the history that were not written, for want of room; with an Observer.",
+        read_replica=_history_dropped,
     ),
     Metric(
         "clock_skew_seconds",

@@ -40,5 +40,11 @@ class InsightDialect(ABC):
     ) -> TouchingTransaction | None:
         """Return who has locked or written the row with this key, and has not committed."""
 
+    @abstractmethod
+    async def try_hold_name(self, connection: AsyncConnection, name: str) -> bool:
+        """Lock a name until the transaction, which writes, has ended; return whether nobody else
+        has it.
+        """
+
 
 INSIGHT: DialectPart[InsightDialect] = DialectPart("insight", InsightDialect)

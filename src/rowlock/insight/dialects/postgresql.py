@@ -28,6 +28,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rowlock.insight.dialects.insight_dialect import InsightDialect
 from rowlock.insight.verdicts import TouchingTransaction
+from rowlock.locks.lock_dialect import locks_of
 from rowlock.rows.leased_table import LeasedTable
 
 _BEGIN = text(
@@ -73,3 +74,7 @@ class PostgresqlInsight(InsightDialect):
             return None
         state = _IDLE if str(row[1]).startswith(_IDLE) else str(row[1])
         return TouchingTransaction(row[0], state, float(row[2] or 0.0))
+
+    async def try_hold_name(self, connection: AsyncConnection, name: str) -> bool:
+        """Ask for an advisory lock, without waiting."""
+        return await locks_of(connection).hold_name(connection, name, 0.0)

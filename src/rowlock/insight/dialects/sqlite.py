@@ -29,3 +29,7 @@ class SqliteInsight(InsightDialect):
     ) -> TouchingTransaction | None:
         """Return None: a writer has the whole file."""
         return None
+
+    async def try_hold_name(self, connection: AsyncConnection, name: str) -> bool:
+        """Return True: who writes is alone."""
+        return True

@@ -26,6 +26,7 @@ from rowlock.clock import monotonic, sleep, utc_now
 from rowlock.containment import contained_task, without_exits
 from rowlock.database.transaction import in_transaction
 from rowlock.errors import ConfigurationError, PipelineError, describe
+from rowlock.insight.history.recorder import HistoryRecorder
 from rowlock.insight.migrations import NAME_CHARS_MAX
 from rowlock.insight.observing import presence
 from rowlock.insight.observing.report import Rates, Sample, pipeline_report, rates_of, report_of
@@ -74,6 +75,7 @@ class Observer:
         skew_s: by how much the clock of the process is ahead of the database's, in seconds; None if
             the database was not asked yet.
         paused: the pipelines that were paused at the last beat.
+        history: writes what becomes of each row; None if the host lends no table for it.
 
     Raises:
         ConfigurationError: `managers` holds what is none.
@@ -94,6 +96,8 @@ class Observer:
         self.managers = managers
         known = (tables_of(manager.gates) for manager in managers)
         self.tables = tables or next(filter(None, known), None)
+        history = None if self.tables is None else self.tables.history
+        self.history = None if history is None else HistoryRecorder(managers, history)
         self.name = (name or f"{socket.gethostname()}:{os.getpid()}")[:NAME_CHARS_MAX]
         self.lag_s = 0.0
         self.skew_s: float | None = None
@@ -116,6 +120,8 @@ class Observer:
                 "this process has an Observer already; give it all managers: Observer(one, other)"
             )
         Observer._running = (os.getpid(), self)
+        if self.history is not None:
+            self.history.start()
         self._task = contained_task(self._run(), name="rowlock: observer")
         self._lag_task = contained_task(self._measure_lag(), name="rowlock: lag of the event loop")
         return self
@@ -132,6 +138,8 @@ class Observer:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         self._task = self._lag_task = None
+        if self.history is not None:
+            await self.history.stop()
         await self._contained(self._leave)
 
     @property

@@ -23,6 +23,7 @@ from rowlock.database.binds import check_session_factory
 from rowlock.database.transaction import in_transaction
 from rowlock.errors import ConfigurationError
 from rowlock.hints.hinter import hint_after_commit, pipeline_hinter
+from rowlock.insight.history.acts import tell_action
 from rowlock.insight.naming import mapped_model, pipeline_named, read_key
 from rowlock.insight.shown import iso, shown
 from rowlock.insight.steering.action_errors import LeaseAlive, LeaseChanged, RowNotFound
@@ -169,7 +170,7 @@ class Actions:
                 _hint(session, leased)
 
             await self._transact(leased, work, purpose="release a row")
-        return ActionDone(act, "released")
+        return await self._told(ActionDone(act, "released"), leased)
 
     async def park(
         self,
@@ -191,7 +192,7 @@ class Actions:
             leased, key = self._scheduled_row(model, id)
             values = parked_values(leased, f"parked by {by}: {reason}")
             await self._write(leased, key, values, purpose="park a row")
-        return ActionDone(act, "parked")
+        return await self._told(ActionDone(act, "parked"), leased)
 
     async def unpark(
         self,
@@ -224,7 +225,8 @@ class Actions:
                 return bool(row[0])
 
             was_parked = await self._transact(leased, work, purpose="put a row back")
-        return ActionDone(act, "put back, due now" if was_parked else "was not parked")
+        done = "put back, due now" if was_parked else "was not parked"
+        return await self._told(ActionDone(act, done), leased)
 
     async def make_due(
         self,
@@ -239,7 +241,7 @@ class Actions:
         with audited(act):
             leased, key = self._scheduled_row(model, id)
             await self._write(leased, key, due_now_values(leased), purpose="make a row due")
-        return ActionDone(act, "due now")
+        return await self._told(ActionDone(act, "due now"), leased)
 
     async def pause(
         self, pipeline: str, *, by: str, reason: str, until: datetime | timedelta | None = None
@@ -271,7 +273,7 @@ class Actions:
                 return await write_pause(connection, controls, act, until=until)
 
             ends = await self._on_controls(found, work, purpose="pause a pipeline")
-        return ActionDone(act, "paused", ends)
+        return await self._told(ActionDone(act, "paused", ends), found.leased)
 
     async def resume(self, pipeline: str, *, by: str, reason: str) -> ActionDone:
         """End the pause of a pipeline, which claims again at once; errors as of `pause`."""
@@ -285,7 +287,12 @@ class Actions:
                 return await delete_pause(connection, controls, found.name)
 
             was_paused = await self._on_controls(found, work, purpose="resume a pipeline")
-        return ActionDone(act, "resumed" if was_paused else "was not paused")
+        done = "resumed" if was_paused else "was not paused"
+        return await self._told(ActionDone(act, done), found.leased)
+
+    async def _told(self, done: ActionDone, leased: LeasedTable) -> ActionDone:
+        await tell_action(self.session_factory, leased, tables=self.tables, act=done.act)
+        return done
 
     def _row(self, model: type[Any] | str, given: object) -> tuple[LeasedTable, Any]:
         mapped = mapped_model(model, self.pipelines.values())
