@@ -14,6 +14,9 @@ RECORDER = "insight/history/recorder.py"
 STATEMENTS = "insight/history/statements.py"
 ASKED = "insight/history/timeline.py"
 
+TRACING = "telemetry/tracing.py"
+TRACED = "tests/telemetry/test_tracing.py"
+
 HISTORY_BUGS = (
     Bug(
         "the history keeps the values of columns",
@@ -166,5 +169,72 @@ HISTORY_BUGS = (
         'shown(f"{self.action} by {self.actor}: {self.reason}")',
         'f"{self.action} by {self.actor}: {self.reason}"',
         (f"{TIMELINE}::test_texts_of_rows_move_no_cursor",),
+    ),
+)
+
+TRACING_BUGS = (
+    Bug(
+        "a span has the text of an error",
+        TRACING,
+        "SurroundingSpan.__exit__",
+        "span.set_status(Status(StatusCode.ERROR))",
+        "span.set_status(Status(StatusCode.ERROR, str(error)))",
+        (f"{TRACED}::test_a_span_names_an_error_and_no_value",),
+    ),
+    Bug(
+        "an outcome that is raised is an error of its span",
+        TRACING,
+        "SurroundingSpan.__exit__",
+        "not isinstance(error, Outcome)",
+        "True",
+        (f"{TRACED}::test_an_outcome_that_is_raised_is_no_error",),
+    ),
+    Bug(
+        "an attempt links every fetch",
+        TRACING,
+        "Tracing._links_of",
+        "if fetch.claimed_at_s == item.claimed_at",
+        "if fetch.claimed_at_s != item.claimed_at",
+        (f"{TRACED}::test_a_request_is_followed_to_its_write",),
+    ),
+    Bug(
+        "a row's own span is not linked",
+        TRACING,
+        "_writer_of",
+        "if found is None:",
+        "if True:",
+        (f"{TRACED}::test_a_request_is_followed_to_its_write",),
+    ),
+    Bug(
+        "attempts that are not sampled are remembered",
+        TRACING,
+        "Tracing.begin_attempt",
+        "if context.trace_flags.sampled:",
+        "if True:",
+        (f"{TRACED}::test_what_no_sampler_wants_is_not_remembered",),
+    ),
+    Bug(
+        "a hint is linked for ever",
+        TRACING,
+        "Tracing._fetched",
+        "self._hints.pop(event.model, ())",
+        "self._hints.get(event.model, ())",
+        (f"{TRACED}::test_links_are_bounded",),
+    ),
+    Bug(
+        "a write links all that it has settled",
+        TRACING,
+        "Tracing._wrote",
+        "[:SETTLED_MAX]",
+        "",
+        (f"{TRACED}::test_links_are_bounded",),
+    ),
+    Bug(
+        "any text is a span",
+        "telemetry/trace_column.py",
+        "read_traceparent",
+        "return (trace_id, span_id, flags) if trace_id and span_id else None",
+        "return (trace_id, span_id, flags)",
+        (f"{TRACED}::test_hostile_traceparents_are_no_links",),
     ),
 )
