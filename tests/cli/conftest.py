@@ -18,7 +18,7 @@ SHOP: Final = Path(__file__).resolve().parents[1] / "insight"
 APP: Final = """\
 import sys
 from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
-from rowlock import PipelineManager
+from rowlock import Apply, PipelineManager
 from rowlock.insight import Insight, insight_tables
 from shop import FleetPipeline, VolumePipeline, Base
 
@@ -39,6 +39,15 @@ pausable = PipelineManager(sessions, pipelines, gates=[tables.pause_gate])
 remembering = Insight(
     sessions, pipelines, tables=insight_tables(Base.metadata, replicas=False, history=True)
 )
+
+class PlannedPipeline(VolumePipeline):
+    rehearsable = True
+    async def process(self, item):
+        if item.id == 18:
+            raise ValueError("no disk")
+        return Apply({{"status": "active"}})
+
+planned = Insight(sessions, [PlannedPipeline(), FleetPipeline()])
 number = 7
 
 def made(): return pair

@@ -34,9 +34,11 @@ from rowlock.insight.explanation import (
 )
 from rowlock.insight.facts import RowAsked, facts_of, pause_of, rules_of
 from rowlock.insight.history.timeline import ENTRIES_MAX, Timeline, read_timeline
-from rowlock.insight.naming import mapped_model, read_key
+from rowlock.insight.naming import mapped_model, pipeline_named, read_key
 from rowlock.insight.observing.observer import Observer
 from rowlock.insight.questions import RowQuestion, ask_part, is_of_a_statement
+from rowlock.insight.rehearsing.answer import Rehearsal
+from rowlock.insight.rehearsing.rehearsal import IDS_MAX, PipelineRehearsal
 from rowlock.insight.shown import shown
 from rowlock.insight.steering.actions import Actions
 from rowlock.insight.tables import InsightTables, tables_of
@@ -191,6 +193,32 @@ class Insight(Actions):
         marks = {one.mark: one.name for one in (await self.replicas()).known or ()}
         redact = self._redact or str
         return found.presented(marks, redact)
+
+    async def rehearse(self, pipeline: str, ids: Iterable[object]) -> Rehearsal:
+        """Run `process` for rows, and say what would come of each; nothing is written.
+
+        The rows are held meanwhile as ``plan:...``. `process` finds ``item.is_rehearsal`` true, and
+        its sessions only read; what it does to other systems is done.
+
+        Args:
+            pipeline: its name.
+            ids: keys of rows, at most 100; text is read by the type of the key.
+
+        Raises:
+            AppError: the app has no such pipeline, the text is no key, or there are too many.
+            ConfigurationError: the pipeline does not say ``rehearsable = True``.
+            LockWaitTimeout: somebody holds one of the rows.
+            LeaseLost: a row was not held until its rehearsal ended.
+            TransactionTimeout: the database did not answer in time.
+        """
+        found = pipeline_named(pipeline, self.pipelines.values())
+        keys = [read_key(found.leased, one) for one in ids]
+        if not 1 <= len(keys) <= IDS_MAX:
+            raise AppError(f"1 to {IDS_MAX} rows are rehearsed at once, not {len(keys)}")
+        hidden = self._columns(found.leased, self._hide)
+        rehearsal = PipelineRehearsal(self.session_factory, found, hidden=hidden)
+        rows = await rehearsal.rehearse(keys)
+        return Rehearsal(found.name, found.leased.name, rows)
 
     async def replicas(self) -> LiveReplicas:
         """Return the replicas, as they say themselves; none if the host has no table for them.

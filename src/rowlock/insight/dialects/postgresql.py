@@ -13,6 +13,7 @@ from datetime import timedelta
 from typing import Any
 
 from sqlalchemy import (
+    Connection,
     DateTime,
     Integer,
     String,
@@ -34,6 +35,10 @@ from rowlock.rows.leased_table import LeasedTable
 _BEGIN = text(
     "SELECT set_config('transaction_read_only', 'on', true),"
     " set_config('statement_timeout', :timeout, true)"
+)
+_BEGIN_READING = text(
+    "SELECT set_config('transaction_read_only', 'on', true),"
+    " set_config('default_transaction_read_only', 'on', false)"
 )
 _IDLE = "idle"
 
@@ -78,3 +83,9 @@ class PostgresqlInsight(InsightDialect):
     async def try_hold_name(self, connection: AsyncConnection, name: str) -> bool:
         """Ask for an advisory lock, without waiting."""
         return await locks_of(connection).hold_name(connection, name, 0.0)
+
+    def begin_without_writing(self, connection: Connection) -> None:
+        """Set it by a query: behind one, the server lets nobody take that back. And set it for what
+        comes without a BEGIN.
+        """
+        connection.execute(_BEGIN_READING)
