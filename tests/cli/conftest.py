@@ -17,6 +17,7 @@ RUN_S_MAX: Final = 60.0
 SHOP: Final = Path(__file__).resolve().parents[1] / "insight"
 APP: Final = """\
 import sys
+from sqlalchemy import NullPool
 from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
 from rowlock import Apply, PipelineManager
 from rowlock.insight import Insight, insight_tables
@@ -49,6 +50,7 @@ class PlannedPipeline(VolumePipeline):
 
 planned = Insight(sessions, [PlannedPipeline(), FleetPipeline()])
 number = 7
+unpooled = async_sessionmaker(create_async_engine({url!r}, poolclass=NullPool)), pipelines
 
 def made(): return pair
 async def awaited(): return manager
