@@ -40,6 +40,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "park": ("rowlock.cli.park", "set a row aside until it is put back"),
     "pause": ("rowlock.cli.pause", "have a pipeline claim nothing, anywhere"),
+    "plan": ("rowlock.cli.asking.plan", "say what would come of rows, without writing it"),
     "release": ("rowlock.cli.release", "free a row whose holder is gone"),
     "resume": ("rowlock.cli.resume", "end the pause of a pipeline"),
     "replicas": ("rowlock.cli.replicas", "list the replicas, as they say themselves"),

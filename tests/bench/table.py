@@ -25,6 +25,7 @@ from peer_drains import chancy, huey, pgqueuer, procrastinate
 from pickup import pickup
 from pickup_elsewhere import pickup_elsewhere
 from quiet import asleep, idle
+from remembered import with_history, with_listener, with_spans
 from replicas import replicas
 from streams.table import STREAMS
 
@@ -41,6 +42,21 @@ MEASURES = (
         "drain-scheduled",
         "drain, 100 workers, with a schedule",
         partial(drain, workers=100, scheduled=True),
+    ),
+    Measure(
+        "drain-history",
+        "drain, 100 workers, with a history",
+        partial(with_history, workers=100),
+    ),
+    Measure(
+        "drain-heard",
+        "drain, 100 workers, with a listener that does nothing",
+        partial(with_listener, workers=100),
+    ),
+    Measure(
+        "drain-traced",
+        "drain, 100 workers, with spans that no sampler wants",
+        partial(with_spans, workers=100),
     ),
     Measure("pickup", "pickup, idle", partial(pickup, backlog=0)),
     Measure("pickup-backlog", "pickup, backlog of 10,000", partial(pickup, backlog=10_000)),
