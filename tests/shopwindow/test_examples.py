@@ -160,6 +160,15 @@ EXPECTED = {
         "... words, ... times",
         "not counted: 0, counted too often: 0",
     ],
+    "17_dashboard.py": [
+        "nobody: GET /rowlock/ 403",
+        "bob: GET /rowlock/ 200",
+        "bob sees volume 7: PARKED ...: cloud-7 refused",
+        "bob: POST /rowlock/act/unpark 403",
+        "alice: POST /rowlock/act/unpark 303",
+        "alice sees volume 7: NOT READY: ...",
+        "GET /rowlock/api/status: rowlock.status/1",
+    ],
 }
 
 
