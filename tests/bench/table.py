@@ -9,6 +9,7 @@ from bloat import bloat
 from claims import idle_rows, in_flight, settled
 from crowds import hints, pipelines
 from crowds import in_flight as crowd_in_flight
+from dashboard_pages import dashboard_pages
 from dispatching import admission, flood
 from drain import drain
 from far_away import far_away
@@ -98,6 +99,7 @@ MEASURES = (
         rounds_max=3,
     ),
     Measure("claim-gated", "claim with the gate of pauses, and paused", gated),
+    Measure("dashboard-pages", "pages of the dashboard", dashboard_pages, rounds_max=1),
     Measure("replicas", "two replicas, 100 workers each", replicas),
     Measure("memory", "memory", memory, rounds_max=1),
     Measure(
