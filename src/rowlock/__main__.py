@@ -26,13 +26,17 @@ class Command(Protocol):
 
 
 COMMANDS: dict[str, tuple[str, str]] = {
+    "check": (
+        "rowlock.cli.asking.check",
+        "say what is to be mended in the database, and write the migration",
+    ),
     "demo": (
         "rowlock.demo.command",
         "catalogue a folder with several replicas, one of them killed half-way",
     ),
     "due": ("rowlock.cli.due", "make a row due now"),
     "errors": ("rowlock.cli.explain_error", "say what an error means and what to change"),
-    "explain": ("rowlock.cli.explain", "say why a row waits, or who works on it"),
+    "explain": ("rowlock.cli.explain", "say why a row or a pipeline waits, or who works on it"),
     "park": ("rowlock.cli.park", "set a row aside until somebody puts it back"),
     "pause": ("rowlock.cli.pause", "have a pipeline claim nothing, anywhere"),
     "release": ("rowlock.cli.release", "free a row whose holder is gone"),

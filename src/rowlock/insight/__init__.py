@@ -8,6 +8,9 @@ to be processed.
 from __future__ import annotations
 
 from rowlock.errors import AppError
+from rowlock.insight.checking.claim_plan import ClaimPlan
+from rowlock.insight.checking.finding import Finding, Level
+from rowlock.insight.checking.pipeline_view import PipelineView
 from rowlock.insight.explanation import Explanation, PipelineExplanation, SeenLease
 from rowlock.insight.insight import Insight, InsightLimits
 from rowlock.insight.lines import ExplanationLine
@@ -26,16 +29,20 @@ from rowlock.rows.lock_tokens import mark_of, replica_mark
 __all__ = [
     "ActionDone",
     "AppError",
+    "ClaimPlan",
     "Explanation",
     "ExplanationLine",
+    "Finding",
     "Insight",
     "InsightLimits",
     "InsightTables",
     "LeaseAlive",
     "LeaseChanged",
+    "Level",
     "NotPausable",
     "Observer",
     "PipelineExplanation",
+    "PipelineView",
     "RowNotFound",
     "SeenLease",
     "Verdict",

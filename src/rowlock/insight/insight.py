@@ -20,6 +20,10 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionm
 
 from rowlock.database.binds import bind_of
 from rowlock.database.transaction import in_transaction
+from rowlock.insight.checking.checkup import checkup
+from rowlock.insight.checking.claim_plan import ClaimPlan, claim_plan, unserved_remark
+from rowlock.insight.checking.finding import Finding
+from rowlock.insight.checking.pipeline_view import PipelineView
 from rowlock.insight.counting.counts import Counts, counts_of
 from rowlock.insight.counting.replicas import LiveReplicas, read_replicas
 from rowlock.insight.counting.running import status_of, with_replicas
@@ -32,7 +36,7 @@ from rowlock.insight.explanation import (
     explanation_without_pipeline,
 )
 from rowlock.insight.facts import RowAsked, facts_of, pause_of, rules_of
-from rowlock.insight.naming import mapped_model, read_key
+from rowlock.insight.naming import mapped_model, pipeline_named, read_key
 from rowlock.insight.observing.observer import Observer
 from rowlock.insight.questions import RowQuestion, ask_part, is_of_a_statement
 from rowlock.insight.shown import shown
@@ -147,17 +151,27 @@ class Insight(Actions):
         key = read_key(leased, id)
         asked = [self._asked(each, key) for each in concerned]
 
-        async def ask(connection: AsyncConnection, *, apart: bool) -> list[Facts]:
-            return [await facts_of(connection, each, apart=apart) for each in asked]
+        async def ask(
+            connection: AsyncConnection, *, apart: bool
+        ) -> list[tuple[Facts, str | None]]:
+            told = [await facts_of(connection, each, apart=apart) for each in asked]
+            # Last: a plan is made under settings that hold to the end of the transaction.
+            remarks = [await unserved_remark(connection, each, apart=apart) for each in asked]
+            return list(zip(told, remarks, strict=True))
 
         replicas = await self.replicas()
-        found = [with_replicas(facts, replicas) for facts in await self._answered(leased, ask)]
+        answered = await self._answered(leased, ask)
+        found = [with_replicas(facts, replicas) for facts, _ in answered]
+        remarks = [() if remark is None else (remark,) for _, remark in answered]
         return Explanation(
             leased.name,
             str(key),
             found[0].at,
             _lease_of(found[0]) if found[0].is_there else None,
-            tuple(PipelineExplanation.of(self._redacted(facts)) for facts in found),
+            tuple(
+                PipelineExplanation.of(self._redacted(facts), remarks=below)
+                for facts, below in zip(found, remarks, strict=True)
+            ),
         )
 
     async def replicas(self) -> LiveReplicas:
@@ -186,6 +200,48 @@ class Insight(Actions):
         told = [await self._status_of(each, replicas) for each in self.pipelines.values()]
         at = next((one.counts.at for one in told if one.counts.at is not None), replicas.at)
         return Status(self._database(), at, replicas, tuple(told))
+
+    async def check(self) -> tuple[Finding, ...]:
+        """Say what is to be mended: columns, indexes, what was left behind, what replicas report.
+
+        Looks at each table in a transaction of its own, which writes and locks nothing. What cannot
+        be looked at is a finding.
+
+        Raises:
+            TransactionTimeout: the database did not answer in time.
+        """
+        asked = [self._asked(each, None) for each in self.pipelines.values()]
+        replicas = await self.replicas()
+        return await checkup(self.read, asked, tables=self.tables, replicas=replicas)
+
+    async def explain_claim(self, pipeline: Pipeline[Any] | str) -> ClaimPlan:
+        """Say whether an index serves the claims of a pipeline, and how the database reads it.
+
+        Args:
+            pipeline: one of the app's, or its name.
+
+        Raises:
+            AppError: the app has none of this name.
+            TransactionTimeout: the database did not answer in time.
+        """
+        named = pipeline if isinstance(pipeline, str) else pipeline.name
+        found = pipeline_named(named, self.pipelines.values())
+        others = [each for each in self.pipelines.values() if each is not found]
+        is_alone = all(each.leased.table is not found.leased.table for each in others)
+        ask = partial(claim_plan, asked=self._asked(found, None), is_alone=is_alone)
+        return await self.read(found.leased, ask)
+
+    async def explain_pipeline(self, pipeline: Pipeline[Any] | str) -> PipelineView:
+        """Say what keeps a pipeline as a whole from working, and whether an index serves it.
+
+        Raises:
+            AppError: the app has none of this name.
+            TransactionTimeout: the database did not answer in time.
+        """
+        plan = await self.explain_claim(pipeline)
+        replicas = await self.replicas()
+        status = await self._status_of(self.pipelines[plan.pipeline], replicas)
+        return PipelineView(status, plan)
 
     async def _status_of(self, pipeline: Pipeline[Any], replicas: LiveReplicas) -> PipelineStatus:
         asked = self._asked(pipeline, None)
