@@ -32,7 +32,7 @@ CHECK_BUGS = (
         "_serving",
         "await serves(connection, leased, query=query, index=name)",
         "True",
-        (EACH,),
+        (f"{EACH}[sqlite-another condition]",),
     ),
     Bug(
         "an index with a lock column is not seen in its condition",
@@ -40,7 +40,7 @@ CHECK_BUGS = (
         "PostgresqlInsight.indexes",
         'str(row[1]).partition(" USING ")[2]',
         'str(row[1]).partition(" USING ")[2].partition(" WHERE ")[0]',
-        (EACH,),
+        (f"{EACH}[postgresql-lock column in a condition]",),
     ),
     Bug(
         "an index of all rows is taken for one of the rows that want work",
@@ -48,7 +48,7 @@ CHECK_BUGS = (
         "_weaker",
         "_PARTIAL.search(serving.body) is None",
         "False",
-        (EACH,),
+        (f"{EACH}[sqlite-all rows]",),
     ),
     Bug(
         "a column is set to take no null before it has a default",
@@ -56,7 +56,7 @@ CHECK_BUGS = (
         "_nullability",
         "up=(*defaulted.up, code.executed(filled), *mend.up)",
         "up=(code.executed(filled), *mend.up)",
-        (EACH, OLDER),
+        (f"{EACH}[postgresql-due at null]", OLDER),
     ),
     Bug(
         "steps that commit stand before those of the transaction",
@@ -64,7 +64,7 @@ CHECK_BUGS = (
         "migration_text",
         "key=lambda mend: mend.commits",
         "key=lambda mend: not mend.commits",
-        (EACH,),
+        (f"{EACH}[postgresql-schedule lacks]",),
     ),
     Bug(
         "a time without a zone is taken for one with a zone",
@@ -72,7 +72,7 @@ CHECK_BUGS = (
         "kind_of",
         "kind for kind, pattern in _KINDS if pattern.search(upper)",
         'kind.replace("without", "with") for kind, pattern in _KINDS if pattern.search(upper)',
-        (EACH,),
+        (f"{EACH}[postgresql-naive time]",),
     ),
     Bug(
         "an invalid index is taken for a good one",
