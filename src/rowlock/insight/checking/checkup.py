@@ -17,7 +17,7 @@ from sqlalchemy import Dialect, Table
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rowlock.insight.checking import code
-from rowlock.insight.checking.claim_plan import claim_seen
+from rowlock.insight.checking.claim_plan import OWN_PREFIX, claim_seen
 from rowlock.insight.checking.columns import TableWanted, column_findings
 from rowlock.insight.checking.finding import Finding, Level, Mend, in_order
 from rowlock.insight.checking.indexes import ClaimedTable, claim_findings, index_findings
@@ -27,7 +27,7 @@ from rowlock.insight.checking.seen import TableLock, TableSeen
 from rowlock.insight.checking.table_look import look_at_table
 from rowlock.insight.counting.replicas import LiveReplicas
 from rowlock.insight.dialects.insight_dialect import INSIGHT
-from rowlock.insight.facts import WORK_COLUMNS, RowAsked
+from rowlock.insight.facts import RowAsked
 from rowlock.insight.migrations import CONTROLS, REPLICAS
 from rowlock.insight.questions import ask_part
 from rowlock.insight.shown import lasting, shown
@@ -36,11 +36,16 @@ from rowlock.insight.verdicts import Refused
 from rowlock.rows.leased_table import LeasedTable
 from rowlock.rows.model_check import CLEARED_COLUMNS, LOCK_COLUMNS, SCHEDULE_COLUMNS
 
-OWN_PREFIX: Final = "rowlock_"
-"""With what the names of our own tables begin."""
 STREAM_PREFIX: Final = "rowlock_stream_"
 STREAM_KEY: Final = "rowlock_stream_key"
 """Where the table of a stream says which of its columns is the key."""
+WORK_NAMES: Final = frozenset(
+    {
+        *("dedup_key", "status", "submitted_at", "started_at", "finished_at", "worker"),
+        *("progress", "stages", "losses", "error", "superseded_by"),
+    }
+)
+"""The columns of rows that are dispatched."""
 EVENT_COLUMNS: Final = ("position", "bucket")
 TABLES_MAX: Final = 1_000
 """Most tables that are looked at."""
@@ -148,7 +153,8 @@ def _by_name(claim: Any, asked: RowAsked, seen: TableSeen) -> Any:
     if asked.failure is not None or not claim.refused:
         return claim
     there = {index.name for index in seen.indexes if index.is_valid}
-    served_by = claim.wanted.name if claim.wanted.name in there else None
+    named = None if claim.wanted is None else claim.wanted.name
+    served_by = named if named in there else None
     return type(claim)(claim.pipeline, served_by, claim.wanted)
 
 
@@ -173,7 +179,7 @@ def _wanted(asked: TableAsked, dialect: Dialect) -> TableWanted:
         leased = one.question.leased
         names = [*LOCK_COLUMNS, *(SCHEDULE_COLUMNS if leased.has_schedule else ())]
         own |= {leased.column(name).name for name in names}
-        own |= {leased.columns_by_name[name].name for name in WORK_COLUMNS if one.is_dispatched}
+        own |= WORK_NAMES if one.is_dispatched else set()
     return TableWanted(table, own & everything, everything, dialect)
 
 

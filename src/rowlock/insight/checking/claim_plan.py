@@ -33,6 +33,8 @@ INDEXES_MAX: Final = 20
 """Most indexes of which it is asked whether they serve."""
 LARGE_ROWS: Final = 10_000
 """Below so many rows an explanation does not mention that no index serves."""
+OWN_PREFIX: Final = "rowlock_"
+"""With what the names of our own tables begin; those that are claimed from have few rows."""
 WIDTH_MIN: Final = 40
 LINES_MAX: Final = 60
 """Most lines of a plan that are shown."""
@@ -46,7 +48,8 @@ class ClaimPlan:
         pipeline: its name.
         table: from which it claims.
         served_by: the index that its claims can read in their order; None if none can.
-        wanted: the index that would serve, as SQL behind ``CREATE INDEX``.
+        wanted: the index that would serve, as SQL behind ``CREATE INDEX``; empty if one does, or
+            none is needed.
         rows: about how many rows the table has; None if nobody has counted.
         lines: the plan of a claim, as the database tells it.
         refused: why the database refuses the claim; empty if it does not.
@@ -63,7 +66,7 @@ class ClaimPlan:
     @property
     def needs_person(self) -> bool:
         """Whether claims read the whole table, or are refused."""
-        return self.served_by is None
+        return bool(self.refused or (self.served_by is None and self.wanted))
 
     @property
     def headline(self) -> str:
@@ -72,6 +75,8 @@ class ClaimPlan:
             return f"CLAIMS OF {self.pipeline} ARE REFUSED by the database: {shown(self.refused)}"
         if self.served_by is not None:
             return f"claims of {self.pipeline} read {self.table} by {shown(self.served_by)}"
+        if not self.wanted:
+            return f"claims of {self.pipeline} read {self.table}, which is small"
         return f"NO INDEX SERVES {self.pipeline}: {whole_table(self.rows)}"
 
     def text(self, width: int = 100) -> str:
@@ -108,7 +113,7 @@ class ClaimSeen:
     Attributes:
         pipeline: its name.
         served_by: the index that serves them; None if none does.
-        wanted: the index that would; None if nobody can say.
+        wanted: the index that would; None if none is needed, or nobody can say.
         refused: why the database refuses them; empty if it does not.
     """
 
@@ -141,7 +146,9 @@ async def claim_seen(
     name = asked.pipeline.name
     if asked.failure is not None:
         return ClaimSeen(name, None, None, f"ready() fails: {shown(asked.failure)}")
-    wanted = wanted_index(asked, connection.dialect, is_alone=is_alone)
+    wanted = None
+    if not asked.question.leased.table.name.startswith(OWN_PREFIX):
+        wanted = wanted_index(asked, connection.dialect, is_alone=is_alone)
     ask = partial(_serving, connection, asked, indexes)
     found = await ask_part(connection, ask, apart=True)
     if isinstance(found, Refused):
@@ -187,7 +194,7 @@ async def unserved_remark(
     if isinstance(count, Refused) or count <= LARGE_ROWS:
         return None
     plan = await claim_plan(connection, asked, is_alone=True)
-    if plan.served_by is not None or plan.refused:
+    if plan.refused or not plan.wanted:
         return None
     rows = plan.rows if plan.rows and plan.rows > LARGE_ROWS else None
     size = f"about {_rounded(rows):,}" if rows else f"more than {LARGE_ROWS:,}"
