@@ -10,8 +10,7 @@ from sqlalchemy import Connection, MetaData
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from rowlock import LockColumns, ScheduleColumns
-from rowlock.dispatch import DispatchColumns, dispatch_indexes
-from rowlock.dispatch.migrations import dispatch_columns
+from rowlock.dispatch import DispatchColumns, dispatch_columns, dispatch_indexes
 from rowlock.insight import Insight, Level
 from rowlock.insight.checking.checkup import WORK_NAMES
 from rowlock.rows.migrations import set_fillfactor
