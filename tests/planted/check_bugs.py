@@ -101,10 +101,18 @@ CHECK_BUGS = (
     Bug(
         "an explanation tells of each small table that it has no index",
         "insight/checking/claim_plan.py",
-        "unserved_remark",
+        "unserved_remarks",
         "count <= LARGE_ROWS",
         "False",
         (f"{TROUBLE}::test_a_large_table_without_an_index_is_told_below_an_explanation",),
+    ),
+    Bug(
+        "a plan that SQLite made for an index that is gone is told again",
+        "dialects/sqlite/plans.py",
+        "explaining",
+        "/* {int(version)} */ ",
+        "",
+        (f"{TROUBLE}::test_a_large_table_without_an_index_is_told_below_an_explanation[sqlite]",),
     ),
     Bug(
         "a check that found something bad is a success",

@@ -21,7 +21,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionm
 from rowlock.database.binds import bind_of
 from rowlock.database.transaction import in_transaction
 from rowlock.insight.checking.checkup import checkup
-from rowlock.insight.checking.claim_plan import ClaimPlan, claim_plan, unserved_remark
+from rowlock.insight.checking.claim_plan import ClaimPlan, claim_plan, unserved_remarks
 from rowlock.insight.checking.finding import Finding
 from rowlock.insight.checking.pipeline_view import PipelineView
 from rowlock.insight.counting.counts import Counts, counts_of
@@ -156,7 +156,7 @@ class Insight(Actions):
         ) -> list[tuple[Facts, str | None]]:
             told = [await facts_of(connection, each, apart=apart) for each in asked]
             # Last: a plan is made under settings that hold to the end of the transaction.
-            remarks = [await unserved_remark(connection, each, apart=apart) for each in asked]
+            remarks = await unserved_remarks(connection, asked, apart=apart)
             return list(zip(told, remarks, strict=True))
 
         replicas = await self.replicas()

@@ -7,6 +7,7 @@ test says the same as that of years later.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -181,17 +182,29 @@ async def claim_plan(connection: AsyncConnection, asked: RowAsked, *, is_alone: 
     )
 
 
-async def unserved_remark(
-    connection: AsyncConnection, asked: RowAsked, *, apart: bool
-) -> str | None:
-    """Return what is to be said below an explanation: a large table, and no index that serves its
-    claims; None if all is well. Joins the caller's transaction, which may only read afterwards;
-    `apart` as for `ask_row`.
+async def unserved_remarks(
+    connection: AsyncConnection, asked: Sequence[RowAsked], *, apart: bool
+) -> list[str | None]:
+    """Return what is to be said below an explanation for each pipeline of a table: it is large, and
+    no index serves the claims; None if all is well. Joins the caller's transaction, which may only
+    read afterwards; `apart` as for `ask_row`.
     """
-    first = select(literal(1)).select_from(asked.question.leased.table).limit(LARGE_ROWS + 1)
+    first = select(literal(1)).select_from(asked[0].question.leased.table).limit(LARGE_ROWS + 1)
     counted = select(func.count()).select_from(first.subquery())
     count = await ask_value(connection, counted, apart=apart)
     if isinstance(count, Refused) or count <= LARGE_ROWS:
+        return [None for _ in asked]
+    return [await _unserved_remark(connection, one) for one in asked]
+
+
+async def _unserved_remark(connection: AsyncConnection, asked: RowAsked) -> str | None:
+    if asked.failure is not None:
+        return None
+    dialect = INSIGHT.of(connection)
+    query = claim_query(asked, connection.dialect)
+    lines = await ask_part(connection, partial(dialect.plan, connection, query), apart=True)
+    # Most explanations end here: the index is found in one statement.
+    if isinstance(lines, Refused) or not dialect.reads_whole_table(lines):
         return None
     plan = await claim_plan(connection, asked, is_alone=True)
     if plan.refused or not plan.wanted:

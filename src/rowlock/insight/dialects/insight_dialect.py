@@ -7,7 +7,7 @@ Every method joins the transaction of the connection that is its first parameter
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -59,6 +59,12 @@ class InsightDialect(ABC):
     async def plan(self, connection: AsyncConnection, query: str) -> tuple[str, ...]:
         """Return the plan of a SELECT without parameters, line by line, as it is if the table is
         large: an index is read where one can be.
+        """
+
+    @abstractmethod
+    def reads_whole_table(self, lines: Sequence[str]) -> bool:
+        """Return whether a `plan` may read a whole table, or sort it; a small one beside that of
+        the claim counts, too.
         """
 
     @abstractmethod

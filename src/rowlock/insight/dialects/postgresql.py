@@ -13,7 +13,7 @@ Source: PostgreSQL, "System Columns", "pg_locks", "pg_index" and "The Cumulative
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Final
 
@@ -143,14 +143,18 @@ class PostgresqlInsight(InsightDialect):
         rows = await connection.exec_driver_sql(f"EXPLAIN (COSTS OFF) {query}")
         return tuple(str(row[0]) for row in rows.all())
 
+    def reads_whole_table(self, lines: Sequence[str]) -> bool:
+        """Look for nodes that do so, though they were switched off."""
+        nodes = [line.strip().removeprefix("->").strip() for line in lines]
+        return any(node == "Sort" or node.startswith("Seq Scan") for node in nodes)
+
     def serves(self, connection: Connection, table: Table, *, query: str, index: str) -> bool:
         """Have the plan made without reading the whole table, and without sorting."""
         with connection.begin_nested() as savepoint:
             connection.execute(_AS_IF_LARGE)
             rows = connection.exec_driver_sql(f"EXPLAIN (COSTS OFF) {query}").all()
             savepoint.rollback()  # with the settings
-        nodes = [str(row[0]).strip().removeprefix("->").strip() for row in rows]
-        return not any(node == "Sort" or node.startswith("Seq Scan") for node in nodes)
+        return not self.reads_whole_table([str(row[0]) for row in rows])
 
     def alter_column(
         self, table: Table, column: str, options: Mapping[str, str], *, types: tuple[str, str]

@@ -5,7 +5,7 @@ leaves no trace in a row.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Final
 
@@ -13,11 +13,13 @@ from sqlalchemy import Connection, Table, text
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from rowlock.dialects.sqlite.plans import explaining
 from rowlock.insight.checking.seen import IndexSeen, StorageSeen, TableLock
 from rowlock.insight.dialects.insight_dialect import InsightDialect
 from rowlock.insight.verdicts import TouchingTransaction
 from rowlock.rows.leased_table import LeasedTable
 
+_SORTED: Final = "USE TEMP B-TREE FOR ORDER BY"
 _BODY: Final = re.compile(r"\bON\b[^(]*(\(.*)", re.IGNORECASE | re.DOTALL)
 
 
@@ -58,8 +60,15 @@ class SqliteInsight(InsightDialect):
 
     async def plan(self, connection: AsyncConnection, query: str) -> tuple[str, ...]:
         """Ask for the plan; the planner prefers an index anyway."""
-        rows = await connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {query}")
+        rows = await connection.exec_driver_sql(await explaining(connection, query))
         return tuple(str(row[-1]) for row in rows.all())
+
+    def reads_whole_table(self, lines: Sequence[str]) -> bool:
+        """Look for a scan that names no index, and for sorting."""
+        return any(
+            _SORTED in line or (line.startswith("SCAN ") and " USING " not in line)
+            for line in lines
+        )
 
     def serves(self, connection: Connection, table: Table, *, query: str, index: str) -> bool:
         """Demand the index; SQLite refuses where it does not fit."""
@@ -72,7 +81,7 @@ class SqliteInsight(InsightDialect):
             if "no query solution" not in str(error):
                 raise
             return False
-        return not any("USE TEMP B-TREE FOR ORDER BY" in str(row[-1]) for row in plan)
+        return not any(_SORTED in str(row[-1]) for row in plan)
 
     def alter_column(
         self, table: Table, column: str, options: Mapping[str, str], *, types: tuple[str, str]
