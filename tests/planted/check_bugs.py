@@ -36,8 +36,8 @@ CHECK_BUGS = (
     ),
     Bug(
         "an index with a lock column is not seen in its condition",
-        "insight/dialects/postgresql.py",
-        "PostgresqlInsight.indexes",
+        "insight/dialects/postgresql_checks.py",
+        "PostgresqlChecks.indexes",
         'str(row[1]).partition(" USING ")[2]',
         'str(row[1]).partition(" USING ")[2].partition(" WHERE ")[0]',
         (f"{EACH}[postgresql-lock column in a condition]",),

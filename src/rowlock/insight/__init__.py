@@ -8,12 +8,15 @@ to be processed.
 from __future__ import annotations
 
 from rowlock.errors import AppError
+from rowlock.insight.asking.questioner import InsightLimits
 from rowlock.insight.checking.claim_plan import ClaimPlan
 from rowlock.insight.checking.finding import Finding, Level
 from rowlock.insight.checking.pipeline_view import PipelineView
 from rowlock.insight.explanation import Explanation, PipelineExplanation, SeenLease
-from rowlock.insight.insight import Insight, InsightLimits
+from rowlock.insight.history.timeline import Timeline, TimelineEntry
+from rowlock.insight.insight import Insight
 from rowlock.insight.lines import ExplanationLine
+from rowlock.insight.listing.row_page import ListedRow, ListedState, RowPage
 from rowlock.insight.observing.observer import Observer
 from rowlock.insight.steering.action_errors import (
     LeaseAlive,
@@ -39,12 +42,17 @@ __all__ = [
     "LeaseAlive",
     "LeaseChanged",
     "Level",
+    "ListedRow",
+    "ListedState",
     "NotPausable",
     "Observer",
     "PipelineExplanation",
     "PipelineView",
     "RowNotFound",
+    "RowPage",
     "SeenLease",
+    "Timeline",
+    "TimelineEntry",
     "Verdict",
     "insight_tables",
     "mark_of",

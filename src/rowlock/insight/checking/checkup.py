@@ -19,11 +19,11 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from rowlock.insight.checking import code
 from rowlock.insight.checking.claim_plan import OWN_PREFIX, claim_seen
 from rowlock.insight.checking.columns import TableWanted, column_findings
-from rowlock.insight.checking.finding import Finding, Level, Mend, in_order
+from rowlock.insight.checking.finding import Finding, Level, Mend
 from rowlock.insight.checking.indexes import ClaimedTable, claim_findings, index_findings
 from rowlock.insight.checking.leftovers import leftover_findings, look_for_leftovers
 from rowlock.insight.checking.reported import replica_findings
-from rowlock.insight.checking.seen import TableLock, TableSeen
+from rowlock.insight.checking.seen import TableSeen
 from rowlock.insight.checking.table_look import look_at_table
 from rowlock.insight.counting.replicas import LiveReplicas
 from rowlock.insight.dialects.insight_dialect import INSIGHT
@@ -32,7 +32,7 @@ from rowlock.insight.migrations import CONTROLS, REPLICAS
 from rowlock.insight.questions import ask_part
 from rowlock.insight.shown import lasting, shown
 from rowlock.insight.tables import InsightTables
-from rowlock.insight.verdicts import Refused
+from rowlock.insight.verdicts import Refused, TableLock
 from rowlock.rows.leased_table import LeasedTable
 from rowlock.rows.model_check import CLEARED_COLUMNS, LOCK_COLUMNS, SCHEDULE_COLUMNS
 
@@ -73,20 +73,20 @@ class TableAsked:
 
 
 async def checkup(
-    read: Reads,
-    asked: Sequence[RowAsked],
-    *,
-    tables: InsightTables | None,
-    replicas: LiveReplicas,
-) -> tuple[Finding, ...]:
-    """Return what is to be mended; `asked` is one for each pipeline of the app."""
-    pipelines = [one.pipeline.name for one in asked]
+    read: Reads, asked: Sequence[RowAsked], pipelines: Sequence[str]
+) -> list[Finding]:
+    """Return what is to be mended in one database; `asked` is one for each pipeline that works on
+    it, `pipelines` are the names of all that the app has.
+    """
     found: list[Finding] = []
     for one, leased in _tables_of(asked)[:TABLES_MAX]:
         found += await read(leased, partial(_findings_of, asked=one, pipelines=pipelines))
-    found += _without(tables)
-    found += replica_findings(replicas)
-    return in_order(found)
+    return found
+
+
+def beside_tables(tables: InsightTables | None, replicas: LiveReplicas) -> list[Finding]:
+    """Return which optional tables the host does without, and what replicas report."""
+    return [*_without(tables), *replica_findings(replicas)]
 
 
 def _tables_of(asked: Sequence[RowAsked]) -> list[tuple[TableAsked, LeasedTable]]:
@@ -107,7 +107,7 @@ def _tables_of(asked: Sequence[RowAsked]) -> list[tuple[TableAsked, LeasedTable]
 
 
 def _is_looked_at(table: Table) -> bool:
-    return table.name.startswith(OWN_PREFIX) or STREAM_KEY in table.info
+    return table.name.startswith(OWN_PREFIX) or STREAM_KEY in vars(table)
 
 
 async def _findings_of(
@@ -115,7 +115,8 @@ async def _findings_of(
 ) -> list[Finding]:
     table, dialect = asked.table, INSIGHT.of(connection)
     name = table.fullname
-    lock = await ask_part(connection, partial(dialect.table_lock, connection, table), apart=True)
+    ask_lock = partial(dialect.table_lock, connection, (table,))
+    lock = await ask_part(connection, ask_lock, apart=True)
     if isinstance(lock, TableLock):
         return [_locked(name, lock)]
     seen = await ask_part(connection, partial(look_at_table, connection, table), apart=True)
@@ -174,7 +175,7 @@ def _wanted(asked: TableAsked, dialect: Dialect) -> TableWanted:
     everything = {column.name for column in table.columns}
     if table.name.startswith(OWN_PREFIX):
         return TableWanted(table, everything, everything, dialect)
-    own = set(EVENT_COLUMNS) if STREAM_KEY in table.info else set[str]()
+    own = set(EVENT_COLUMNS) if STREAM_KEY in vars(table) else set[str]()
     for one in asked.asked:
         leased = one.question.leased
         names = [*LOCK_COLUMNS, *(SCHEDULE_COLUMNS if leased.has_schedule else ())]
@@ -200,19 +201,18 @@ def _absent(wanted: TableWanted) -> Finding:
     if table.name.startswith(STREAM_PREFIX):
         remedy = "add_stream_tables(op), of rowlock.streams.migrations, makes it"
     else:
-        remedy = "run the migrations of the app"
+        is_own = table.name.startswith(OWN_PREFIX)
+        step = "add_insight_tables(op, ...), of rowlock.insight.migrations, makes it"
+        remedy = step if is_own else "run the migrations of the app"
     return Finding(wanted.name, Level.BAD, "the table is not in the database", remedy)
 
 
 def _locked(name: str, lock: TableLock) -> Finding:
-    state = f"{lock.state} {lasting(lock.seconds)}".strip()
-    what = (
-        f"not looked at: pid {lock.pid} ({state}) has locked the table for itself:"
-        f" {shown(lock.statement, 100)}"
-    )
-    return Finding(
-        name, Level.BAD, what, f"wait for it, or: SELECT pg_terminate_backend({lock.pid})"
-    )
+    state = "" if lock.by.state is None else f" ({lock.by.state} {lasting(lock.by.seconds)})"
+    does = "has locked" if lock.is_granted else "waits to lock"
+    what = f"not looked at: pid {lock.by.pid}{state} {does} the table for itself"
+    end = f"wait for it, or: SELECT pg_terminate_backend({lock.by.pid})"
+    return Finding(name, Level.BAD, what, end)
 
 
 def _refused(name: str, part: str, refused: Refused) -> Finding:

@@ -8,11 +8,12 @@ from typing import Any, Final
 
 from rowlock.insight.checking.claim_plan import ClaimPlan
 from rowlock.insight.counting.counts import COUNTED_MAX
-from rowlock.insight.counting.status import UNKNOWN, PipelineStatus
+from rowlock.insight.counting.pipeline_status import PipelineStatus
 from rowlock.insight.shown import duration, iso, lasting
 
 SCHEMA: Final = "rowlock.pipeline/1"
 LABEL_WIDTH: Final = 10
+UNKNOWN: Final = "?"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,37 +31,44 @@ class PipelineView:
     @property
     def needs_person(self) -> bool:
         """Whether rows wait until a person does something, or claims read the whole table."""
-        return self.status.needs_person or self.status.is_silent or self.plan.needs_person
+        return self.status.needs_person or self.plan.needs_person
 
     @property
     def headline(self) -> str:
         """What keeps it first, in one line."""
         status = self.status
-        if self.plan.refused:
+        if self.plan.refused and status.lock is None:
             return self.plan.headline
         if status.pause is not None:
             return status.state(status.counts.at).replace("paused", "PAUSED", 1)
-        if status.needs_person or status.is_silent:
+        if status.is_run_by_nobody or status.is_silent:
             oldest_s = status.counts.oldest_s
             due = "due" if oldest_s is None else f"due {lasting(oldest_s)}"
             seems = "SEEMS TO RUN" if status.is_silent else "RUNS"
             return f"NOBODY {seems} {status.pipeline}: {due}"
-        if self.plan.needs_person:
+        if self.plan.needs_person and status.lock is None:
             return self.plan.headline
+        if status.troubles:
+            return status.troubles[0]
         runs = f"RUNS on {status.runs_on}" if status.runs_on else "NOTHING KEEPS IT"
         return f"{runs}: {_number(status.counts.due)} due"
 
     @property
     def do(self) -> str:
-        """What to do; empty if nothing."""
+        """What to do; empty if nothing, or if the headline says it."""
         status = self.status
-        if self.plan.refused:
+        if self.plan.refused and status.lock is None:
             return "mend what the error says; rowlock check tells of columns that are missing"
         if status.pause is not None:
             return f'rowlock resume {status.pipeline} --reason "..."'
-        if status.needs_person or status.is_silent:
+        if status.is_run_by_nobody or status.is_silent:
             return f"register {status.pipeline}() with the manager of a replica"
         return f"add {self.plan.wanted}, or: rowlock check --migration" if self.plan.wanted else ""
+
+    @property
+    def also(self) -> tuple[str, ...]:
+        """What else a person has to do something about."""
+        return tuple(one for one in self.status.troubles if one != self.headline)
 
     def text(self, width: int = 100, *, with_plan: bool = False) -> str:
         """Return it for a terminal of `width` columns, without colours."""
@@ -82,7 +90,8 @@ class PipelineView:
         text += [f"  {label.ljust(LABEL_WIDTH)}{answer}" for label, answer in lines.items()]
         if with_plan:
             text += ["", *(f"  {line}" for line in self.plan.shown_lines(width - 2))]
-        return "\n".join([*text, *(["", f"do    {self.do}"] if self.do else [])])
+        text += ["", f"do    {self.do}"] if self.do else []
+        return "\n".join([*text, *(f"also  {one}" for one in self.also)])
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as JSON has it."""
@@ -94,6 +103,7 @@ class PipelineView:
             "needs_person": self.needs_person,
             "headline": self.headline,
             "do": self.do,
+            "also": list(self.also),
             "due": counts.due,
             "oldest_s": counts.oldest_s,
             "leased": counts.leased,

@@ -73,20 +73,3 @@ class TableSeen:
     columns: Mapping[str, ColumnSeen]
     indexes: tuple[IndexSeen, ...]
     storage: StorageSeen
-
-
-@dataclass(frozen=True, slots=True)
-class TableLock:
-    """A transaction that lets nobody read a table.
-
-    Attributes:
-        pid: of its backend.
-        state: what it does: ``idle``, ``active``.
-        seconds: for how long its statement, or its idleness, has lasted.
-        statement: the last one of it.
-    """
-
-    pid: int
-    state: str
-    seconds: float
-    statement: str
