@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
+from functools import partial
 from itertools import count
 from typing import Any
 
 import pytest
-from sqlalchemy.ext.asyncio import async_sessionmaker
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 
 from rowlock import PipelineManager
 from rowlock.errors import ConfigurationError
@@ -21,7 +23,7 @@ from rowlock.testing import Failpoints, TemporaryDatabase, run_until_settled
 from ...leases.transactions import checked_out
 from ..walk.flows import Bank, add_up, open_bank
 from ..walk.test_steps import held, write_of
-from ..walk.waiting import FAST
+from ..walk.waiting import FAST, until
 
 
 async def done_bank(database: TemporaryDatabase, payments: int = 200) -> Bank:
@@ -218,6 +220,83 @@ async def test_what_was_discarded_is_not_passed_over_in_silence(
     assert caught.value.first == steps[1].step
     rest = await read(bank, consumer="new", after=caught.value.first - 1)
     assert [one.step for one in rest] == [one.step for one in steps[1:]]
+
+
+async def test_what_is_not_acknowledged_yet_is_not_discarded(database: TemporaryDatabase) -> None:
+    """A consumer that dies before its first acknowledgement would never see its first results."""
+    bank = await done_bank(database)
+    end = (await bank.flow_row()).next_step
+    first = (await read(bank, consumer="billing"))[0]
+    async with bank.sessions.begin() as session:
+        with pytest.raises(StillNeeded, match="'billing'") as caught:
+            await output_of(bank).discard(session, end)
+    assert caught.value.step == 0
+    assert (await read(bank, consumer="billing"))[0] == first
+    # One that begins later needs what is behind that.
+    later = await read(bank, consumer="later", after=first.step)
+    async with bank.sessions.begin() as session:
+        await first.ack(session)
+    async with bank.sessions.begin() as session:
+        assert await output_of(bank).discard(session, later[0].step) == len(first.rows)
+    async with bank.sessions.begin() as session:
+        with pytest.raises(StillNeeded):
+            await output_of(bank).discard(session, later[1].step)
+
+
+async def test_of_a_discard_and_a_new_consumer_one_is_first(
+    postgresql_database: TemporaryDatabase,
+) -> None:
+    """A consumer would begin while what it is to read is deleted, and never hear of it."""
+    bank = await done_bank(postgresql_database)
+    end = (await bank.flow_row()).next_step
+    async with bank.sessions.begin() as session:
+        await output_of(bank).discard(session, end)
+        reading = asyncio.create_task(read(bank, consumer="billing"))
+        await until(partial(is_waiting, bank.sessions))
+    with pytest.raises(StepExpired):
+        await reading
+    assert await bank.count("cursors") == 1
+
+
+async def is_waiting(sessions: async_sessionmaker[AsyncSession]) -> bool:
+    """Whether a transaction waits for another one."""
+    waits = (
+        "SELECT count(*) FROM pg_stat_activity"
+        " WHERE datname = current_database() AND wait_event_type = 'Lock'"
+    )
+    async with sessions() as session:
+        return bool(await session.scalar(text(waits)))
+
+
+async def test_a_reader_is_told_what_was_discarded_on_its_way(
+    database: TemporaryDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reader without a name would go on behind results that it has never seen."""
+    monkeypatch.setattr(consumers, "ROWS_READ_MAX", 1)
+    bank = await done_bank(database)
+    first, second, third = (await read(bank))[:3]
+    reader = output_of(bank).consume(bank.sessions)
+    assert (await anext(reader)).step == first.step
+    async with bank.sessions.begin() as session:
+        await output_of(bank).discard(session, third.step)
+    with pytest.raises(StepExpired) as caught:
+        await anext(reader)
+    assert (caught.value.step, caught.value.first) == (first.step + 1, second.step + 1)
+
+
+async def test_steps_without_results_are_not_missed(database: TemporaryDatabase) -> None:
+    """A consumer that has acknowledged all there was would be refused for good."""
+    bank = await done_bank(database)
+    steps = await read(bank, consumer="billing")
+    async with bank.sessions.begin() as session:
+        for step in steps[:-1]:
+            await step.ack(session)
+        # As if the last steps had none.
+        rows = bank.streams.tables.outputs
+        await session.execute(rows.delete().where(rows.c.step == steps[-1].step))
+    async with bank.sessions.begin() as session:
+        assert await output_of(bank).discard(session, (await bank.flow_row()).next_step)
+    assert await read(bank, consumer="billing") == []
 
 
 async def test_a_consumer_without_a_name_begins_with_what_is_kept(

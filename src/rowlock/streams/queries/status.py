@@ -83,10 +83,10 @@ class ConsumerStatus:
     Attributes:
         output: what it reads.
         consumer: its name.
-        step: the last one that it has acknowledged.
+        step: the last one that it has acknowledged; -1 if it has only begun to read.
         lag: how many steps have been done since the first one whose results it has not
             acknowledged, that one included; 0 if there is none.
-        at: when it acknowledged, in seconds before now.
+        at: when it acknowledged, or began, in seconds before now.
     """
 
     output: str

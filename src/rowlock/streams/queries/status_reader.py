@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from rowlock.rows.database_time import database_instant
 from rowlock.streams.coordinating.flow_looks import FlowLooker
 from rowlock.streams.coordinating.stalls import FlowLook, ShardLook, SourceLook
-from rowlock.streams.outputs.consumers import DISCARDED
+from rowlock.streams.outputs.cursors import DISCARDED
 from rowlock.streams.program import FlowProgram
 from rowlock.streams.queries.status import (
     NEVER_STARTED,

@@ -1,0 +1,51 @@
+"""Guards that were put in where strangers found faults, and the tests that miss them."""
+
+from __future__ import annotations
+
+from bug import Bug
+
+CONSUMERS = "tests/streams/outputs/test_consumers.py"
+EXPIRY = "tests/streams/coordinator/test_expiry.py"
+
+CURSOR_BUGS = (
+    Bug(
+        "a consumer has no cursor before its first acknowledgement",
+        "streams/outputs/cursors.py",
+        "begin_cursor",
+        "await _add(connection, output, consumer, step=begins)",
+        "pass",
+        (f"{CONSUMERS}::test_what_is_not_acknowledged_yet_is_not_discarded",),
+    ),
+    Bug(
+        "a consumer begins while what it is to read is discarded",
+        "streams/outputs/cursors.py",
+        "begin_cursor",
+        "await lock_discarding(connection, output)",
+        "pass",
+        (f"{CONSUMERS}::test_of_a_discard_and_a_new_consumer_one_is_first",),
+    ),
+    Bug(
+        "what is discarded while it is read is passed over",
+        "streams/outputs/consumers.py",
+        "Consumer._read",
+        "await check_kept(connection, self._output, after)",
+        "pass",
+        (f"{CONSUMERS}::test_a_reader_is_told_what_was_discarded_on_its_way",),
+    ),
+    Bug(
+        "steps without results count as discarded",
+        "streams/outputs/discarding.py",
+        "discard",
+        "step=last",
+        "step=before - 1",
+        (f"{CONSUMERS}::test_steps_without_results_are_not_missed",),
+    ),
+    Bug(
+        "a consumer that has read all keeps old steps",
+        "streams/coordinating/needs.py",
+        "first_needed_step",
+        "outputs.step > cursors.step,",
+        "",
+        (f"{EXPIRY}::test_a_consumer_that_is_behind_counts",),
+    ),
+)
