@@ -6,6 +6,7 @@ from bug import Bug
 
 CONSUMERS = "tests/streams/outputs/test_consumers.py"
 EXPIRY = "tests/streams/coordinator/test_expiry.py"
+POISON = "tests/streams/walk/test_poison.py"
 
 CURSOR_BUGS = (
     Bug(
@@ -47,5 +48,32 @@ CURSOR_BUGS = (
         "outputs.step > cursors.step,",
         "",
         (f"{EXPIRY}::test_a_consumer_that_is_behind_counts",),
+    ),
+)
+
+STALL_BUGS = (
+    Bug(
+        "shards that a replay has parked lack a replica",
+        "streams/coordinating/stalls.py",
+        "_without_holder",
+        "parked_of(now.shards)",
+        "parked_of([one for one in now.shards if one.step < now.next_step])",
+        (f"{POISON}::test_what_parks_all_shards_is_told",),
+    ),
+    Bug(
+        "a parked shard is told when the next row comes",
+        "streams/queries/status.py",
+        "flow_text",
+        "NOTHING if parked is None else parked.text",
+        "NOTHING",
+        (f"{POISON}::test_what_parks_all_shards_is_told",),
+    ),
+    Bug(
+        "a shard that a replay has parked waits for nothing",
+        "streams/queries/status.py",
+        "shard_text",
+        "if parked := parked_of([shard]):",
+        "if (parked := parked_of([shard])) and shard.step < look.next_step:",
+        (f"{POISON}::test_what_parks_all_shards_is_told",),
     ),
 )

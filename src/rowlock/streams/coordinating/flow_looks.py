@@ -122,6 +122,7 @@ class FlowLooker:
             c.lo,
             c.hi,
             c.step,
+            c.version,
             c.replica,
             c.failures,
             c.failed_step,
@@ -139,6 +140,7 @@ class FlowLooker:
                 parked=None if row.parked_at is None else row.last_error or "no reason is stored",
                 failures=StepFailures(row.failures, row.failed_step).at(row.step),
                 error=row.last_error,
+                version=row.version,
             )
             for row in rows
         ]

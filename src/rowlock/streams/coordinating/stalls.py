@@ -28,6 +28,8 @@ class ShardLook:
         failures: failed attempts of its handlers and its write at `step`.
         error: of the last attempt; None if it did not fail.
         seconds: how long the computation of its last step took; None: it has not done one.
+        version: the step from which it repeats what it has done, before it does more; None: it has
+            nothing to repeat.
     """
 
     range: BucketRange
@@ -38,6 +40,12 @@ class ShardLook:
     failures: int = 0
     error: str | None = None
     seconds: float | None = None
+    version: int | None = None
+
+    @property
+    def is_to_replay(self) -> bool:
+        """Whether its next holder repeats steps that it has done."""
+        return self.version is not None and self.version < self.step
 
     def __str__(self) -> str:
         return f"the shard of buckets {self.range}"
@@ -153,10 +161,20 @@ def stall_of_steps(now: FlowLook) -> Stall:
 
 def _broken(shards: Sequence[ShardLook]) -> Stall | None:
     """Return which of `shards`, which have steps to do, is parked, or else fails; None: none."""
-    for shard in shards:
-        if shard.parked is not None:
-            text = f"{shard} is parked at step {shard.step}: {shard.parked}"
-            return Stall(StallKind.PARKED, text)
+    return parked_of(shards) or _failing(shards)
+
+
+def parked_of(shards: Sequence[ShardLook]) -> Stall | None:
+    """Return which of `shards` are parked, and by what; None: none is."""
+    parked = [shard for shard in shards if shard.parked is not None]
+    if not parked:
+        return None
+    first, more = parked[0], len(parked) - 1
+    text = f"{first} is parked at step {first.step}: {first.parked}"
+    return Stall(StallKind.PARKED, text + f"; and {more} more are parked" * (more > 0))
+
+
+def _failing(shards: Sequence[ShardLook]) -> Stall | None:
     for shard in shards:
         if not shard.is_held and shard.error is not None:
             times = f" {shard.failures} time{'s' * (shard.failures != 1)}" * (shard.failures > 0)
@@ -184,12 +202,7 @@ def stall_of_cuts(before: FlowLook, now: FlowLook) -> Stall | None:
         stream = f"the stream {source.name!r}"
         if earlier.mark > source.upto:
             if not any(shard.is_held for shard in now.shards):
-                # The last error of a shard that is not behind is over.
-                behind = [shard for shard in now.shards if shard.step < now.next_step]
-                if broken := _broken(behind):
-                    return broken
-                text = f"no replica holds a shard, so no step is cut for the new rows of {stream}"
-                return Stall(StallKind.NO_HOLDER, text)
+                return _without_holder(now, stream)
             text = f"{stream} has rows up to position {source.mark}, and no step is cut for them"
             return Stall(StallKind.NOT_CUT, text)
         who = _holder_of(source)
@@ -200,6 +213,17 @@ def stall_of_cuts(before: FlowLook, now: FlowLook) -> Stall | None:
             )
             return Stall(StallKind.HIGH_WATER, text)
     return None
+
+
+def _without_holder(now: FlowLook, stream: str) -> Stall:
+    """Return why no step is cut where no replica holds a shard."""
+    # What parks a shard holds, also where it has done all steps: it was to repeat some.
+    if parked := parked_of(now.shards):
+        return parked
+    # The last error of a shard that is not behind is over.
+    behind = [one for one in now.shards if one.step < now.next_step or one.is_to_replay]
+    text = f"no replica holds a shard, so no step is cut for the new rows of {stream}"
+    return _failing(behind) or Stall(StallKind.NO_HOLDER, text)
 
 
 def _holder_of(source: SourceLook) -> str | None:
