@@ -6,6 +6,10 @@ from bug import Bug
 
 CONSUMERS = "tests/streams/outputs/test_consumers.py"
 EXPIRY = "tests/streams/coordinator/test_expiry.py"
+COMMANDS = "tests/streams/walk/test_commands.py"
+CREATION = "tests/streams/walk/test_creation.py"
+MISTAKES = "tests/shopwindow/test_stream_mistakes_page.py"
+VERIFICATION = "tests/streams/queries/test_verification.py"
 POISON = "tests/streams/walk/test_poison.py"
 
 CURSOR_BUGS = (
@@ -75,5 +79,59 @@ STALL_BUGS = (
         "if parked := parked_of([shard]):",
         "if (parked := parked_of([shard])) and shard.step < look.next_step:",
         (f"{POISON}::test_what_parks_all_shards_is_told",),
+    ),
+)
+
+ROW_BUGS = (
+    Bug(
+        "a row is added with a position of its own",
+        "streams/columns.py",
+        "_bucket_in",
+        "_check_position_is_free(table, given)",
+        "pass",
+        (f"{VERIFICATION}::test_a_row_that_came_below_the_cut_is_refused_or_found",),
+    ),
+    Bug(
+        "the first of several rows is added with a position of its own",
+        "streams/columns.py",
+        "_check_position_is_free",
+        ', f"{name}_m0"',
+        "",
+        (f"{VERIFICATION}::test_a_row_that_came_below_the_cut_is_refused_or_found",),
+    ),
+)
+
+DECLARATION_BUGS = (
+    Bug(
+        "another number of shards is declared in vain",
+        "streams/shards/pipeline.py",
+        "FlowPipeline._compare_number",
+        "declared == wanted",
+        "True",
+        (f"{COMMANDS}::test_another_number_in_the_declaration_is_told",),
+    ),
+    Bug(
+        "a bool is a number of shards",
+        "streams/shards/layout.py",
+        "check_number",
+        " or isinstance(shards, bool)",
+        "",
+        (f"{CREATION}::test_what_is_declared_wrongly_is_told_at_once",),
+    ),
+    Bug(
+        "a name has two lines",
+        "streams/stage.py",
+        "_is_short_text",
+        'category(char) == "Cc"',
+        "False",
+        (f"{CREATION}::test_what_is_declared_wrongly_is_told_at_once",),
+    ),
+    Bug(
+        "a fold has no room for the keys of its source",
+        "streams/state/fold_model.py",
+        "FoldModel.check_room",
+        "room < chars_max",
+        "False",
+        (f"{MISTAKES}::test_it_is_said_at_declaration",),
     ),
 )
