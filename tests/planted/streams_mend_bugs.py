@@ -6,6 +6,9 @@ from bug import Bug
 
 CONSUMERS = "tests/streams/outputs/test_consumers.py"
 EXPIRY = "tests/streams/coordinator/test_expiry.py"
+BROKEN = "tests/streams/walk/test_broken_rows.py"
+COMPUTE = "tests/streams/computing/test_compute.py"
+COMPUTE_BATCHES = "tests/streams/computing/test_compute_batches.py"
 COMMANDS = "tests/streams/walk/test_commands.py"
 CREATION = "tests/streams/walk/test_creation.py"
 MISTAKES = "tests/shopwindow/test_stream_mistakes_page.py"
@@ -133,5 +136,51 @@ DECLARATION_BUGS = (
         "room < chars_max",
         "False",
         (f"{MISTAKES}::test_it_is_said_at_declaration",),
+    ),
+)
+
+BROKEN_ROW_BUGS = (
+    Bug(
+        "a row without a key stops all shards of a replica",
+        "streams/inputs/row_reader.py",
+        "RowReader._keyed",
+        "broken[text] = ValueError(msg)",
+        "raise ValueError(msg) from error",
+        (f"{BROKEN}::test_a_row_without_a_key_stops_its_own_shard",),
+    ),
+    Bug(
+        "a row without a key is handed to a handler",
+        "streams/computing/batch.py",
+        "grouped",
+        "groups.leave_out(batch.broken)",
+        "pass",
+        (
+            f"{BROKEN}::test_a_row_without_a_key_stops_its_own_shard",
+            f"{BROKEN}::test_a_row_without_a_key_is_set_aside",
+        ),
+    ),
+    Bug(
+        "a row without a digest is not set aside",
+        "streams/computing/compute.py",
+        "compute",
+        "batch.broken.update(without)",
+        "pass",
+        (f"{COMPUTE}::test_a_row_that_has_no_digest_fails_its_own_shard",),
+    ),
+    Bug(
+        "a row without a digest is none in the digest of others",
+        "streams/computing/rows.py",
+        "_digested_apart",
+        "raw.append(NO_DIGEST)",
+        'raw.append("3")',
+        (f"{COMPUTE}::test_a_row_that_has_no_digest_fails_its_own_shard",),
+    ),
+    Bug(
+        "a batch handler gets a row without a key",
+        "streams/computing/compute.py",
+        "_Run.batch",
+        "self.events.broken.items()",
+        "()",
+        (f"{COMPUTE_BATCHES}::test_a_row_that_no_handler_can_get_fails_the_batch",),
     ),
 )
