@@ -13,7 +13,8 @@ from rowlock.streams import Streams
 from rowlock.testing import TemporaryDatabase, run_until_settled
 
 from .pages import DOCS
-from .stream_mistakes import AT_CALL, AT_DECLARATION, IN_HANDLER, Base, Mistake, Payment
+from .stream_mistakes import AT_CALL, AT_DECLARATION, IN_HANDLER, Mistake
+from .stream_models import Base, Payment
 
 PAGE = DOCS / "reference" / "mistakes.md"
 
