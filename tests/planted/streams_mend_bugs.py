@@ -9,6 +9,7 @@ EXPIRY = "tests/streams/coordinator/test_expiry.py"
 BROKEN = "tests/streams/walk/test_broken_rows.py"
 COMPUTE = "tests/streams/computing/test_compute.py"
 COMPUTE_BATCHES = "tests/streams/computing/test_compute_batches.py"
+WRITTEN = "tests/migrations/test_written_streams.py"
 COMMANDS = "tests/streams/walk/test_commands.py"
 CREATION = "tests/streams/walk/test_creation.py"
 MISTAKES = "tests/shopwindow/test_stream_mistakes_page.py"
@@ -182,5 +183,32 @@ BROKEN_ROW_BUGS = (
         "self.events.broken.items()",
         "()",
         (f"{COMPUTE_BATCHES}::test_a_row_that_no_handler_can_get_fails_the_batch",),
+    ),
+)
+
+MIGRATION_BUGS = (
+    Bug(
+        "statements are kept where migrations are written from",
+        "database/bulk_dialect.py",
+        "kept_statement",
+        "vars(table)",
+        "table.info",
+        (f"{WRITTEN}::test_what_is_written_for_streams_runs",),
+    ),
+    Bug(
+        "the key of a stream is written into migrations",
+        "streams/columns.py",
+        "_note_key",
+        "vars(table)[_KEY]",
+        "table.info[_KEY] = vars(table)[_KEY]",
+        (f"{WRITTEN}::test_what_is_written_for_streams_runs",),
+    ),
+    Bug(
+        "an identity is found anew where there are none",
+        "migrations/autogenerate.py",
+        "_rewrite",
+        "up.ops if has_identities else list(_without_identities(up.ops))",
+        "up.ops",
+        (f"{WRITTEN}::test_what_is_written_for_streams_runs",),
     ),
 )

@@ -47,7 +47,7 @@ def _bucket_in(context: Any) -> int | None:
     table = context.compiled.statement.table
     given = context.get_current_parameters(isolate_multiinsert_groups=False)
     _check_position_is_free(table, given)
-    key = given.get(table.info.get(_KEY))
+    key = given.get(vars(table).get(_KEY))
     return None if key is None else bucket_of(key)
 
 
@@ -93,7 +93,8 @@ class EventColumns:
 def _note_key(mapper: Mapper[Any], model: type[EventColumns]) -> None:
     name, table = getattr(model, "__stream_key__", None), mapper.local_table
     if isinstance(name, str) and name in mapper.column_attrs and isinstance(table, Table):
-        table.info[_KEY] = mapper.column_attrs[name].columns[0].key
+        # Not in its `info`, which Alembic writes into migrations.
+        vars(table)[_KEY] = mapper.column_attrs[name].columns[0].key
 
 
 def stream_key_of(model: type[EventColumns]) -> InstrumentedAttribute[Any]:

@@ -4,26 +4,27 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from functools import partial
 from itertools import count
 from typing import Any
 
 import pytest
 from sqlalchemy import text
-from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import async_sessionmaker
 
 from rowlock import PipelineManager
 from rowlock.errors import ConfigurationError
 from rowlock.stream_errors import CursorMoved, StepExpired, StillNeeded
 from rowlock.streams.outputs import consumers, discarding
 from rowlock.streams.outputs.consumers import StepOutput
+from rowlock.streams.outputs.cursors import begin_cursor
 from rowlock.streams.outputs.output import Output
 from rowlock.testing import Failpoints, TemporaryDatabase, run_until_settled
 
 from ...leases.transactions import checked_out
 from ..walk.flows import Bank, add_up, open_bank
 from ..walk.test_steps import held, write_of
-from ..walk.waiting import FAST, until
+from ..walk.waiting import FAST
 
 
 async def done_bank(database: TemporaryDatabase, payments: int = 200) -> Bank:
@@ -248,24 +249,15 @@ async def test_of_a_discard_and_a_new_consumer_one_is_first(
 ) -> None:
     """A consumer would begin while what it is to read is deleted, and never hear of it."""
     bank = await done_bank(postgresql_database)
-    end = (await bank.flow_row()).next_step
-    async with bank.sessions.begin() as session:
-        await output_of(bank).discard(session, end)
-        reading = asyncio.create_task(read(bank, consumer="billing"))
-        await until(partial(is_waiting, bank.sessions))
+    output, end = output_of(bank), (await bank.flow_row()).next_step
+    async with bank.sessions.begin() as one, bank.sessions() as other:
+        await output.discard(one, end)
+        await other.execute(text("SET lock_timeout = '50ms'"))
+        with pytest.raises(DBAPIError, match="lock timeout"):
+            await begin_cursor(await other.connection(), output, "billing", after=None)
     with pytest.raises(StepExpired):
-        await reading
+        await read(bank, consumer="billing")
     assert await bank.count("cursors") == 1
-
-
-async def is_waiting(sessions: async_sessionmaker[AsyncSession]) -> bool:
-    """Whether a transaction waits for another one."""
-    waits = (
-        "SELECT count(*) FROM pg_stat_activity"
-        " WHERE datname = current_database() AND wait_event_type = 'Lock'"
-    )
-    async with sessions() as session:
-        return bool(await session.scalar(text(waits)))
 
 
 async def test_a_reader_is_told_what_was_discarded_on_its_way(
