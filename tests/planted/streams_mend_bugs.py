@@ -10,6 +10,8 @@ BROKEN = "tests/streams/walk/test_broken_rows.py"
 COMPUTE = "tests/streams/computing/test_compute.py"
 COMPUTE_BATCHES = "tests/streams/computing/test_compute_batches.py"
 WRITTEN = "tests/migrations/test_written_streams.py"
+STALLS = "tests/streams/coordinator/test_stalls.py"
+STATUS = "tests/streams/queries/test_status.py"
 COMMANDS = "tests/streams/walk/test_commands.py"
 CREATION = "tests/streams/walk/test_creation.py"
 MISTAKES = "tests/shopwindow/test_stream_mistakes_page.py"
@@ -210,5 +212,32 @@ MIGRATION_BUGS = (
         "up.ops if has_identities else list(_without_identities(up.ops))",
         "up.ops",
         (f"{WRITTEN}::test_what_is_written_for_streams_runs",),
+    ),
+)
+
+ABSENCE_BUGS = (
+    Bug(
+        "a flow whose row was deleted is new",
+        "streams/absence.py",
+        "absence_of",
+        "if not count:",
+        "if True:",
+        (f"{STATUS}::test_a_flow_whose_row_was_deleted",),
+    ),
+    Bug(
+        "a flow whose row was deleted is begun anew",
+        "streams/creation.py",
+        "ensure_flow",
+        "if absence.state == LOST:",
+        "if False:",
+        (f"{STATUS}::test_a_flow_whose_row_was_deleted",),
+    ),
+    Bug(
+        "what fails for all shards is told of one",
+        "streams/coordinating/stalls.py",
+        "_failing",
+        ' + f"; and {more} more have failed" * (more > 0)',
+        "",
+        (f"{STATUS}::test_a_column_that_was_dropped",),
     ),
 )

@@ -9,13 +9,18 @@ import pytest
 from sqlalchemy import delete, event, text, update
 
 from rowlock import PipelineManager
+from rowlock.errors import PipelineError
+from rowlock.stream_errors import NotProcessedYet
 from rowlock.streams import StepContext, StreamStatus
+from rowlock.streams.absence import LOST, NEVER_STARTED
+from rowlock.streams.creation import ensure_flow
 from rowlock.streams.queries import status_reader
-from rowlock.streams.queries.status import NEVER_STARTED, NOTHING
+from rowlock.streams.queries.status import NOTHING
 from rowlock.testing import TemporaryDatabase, run_until_settled
 
 from ..walk.flows import Bank, add_up, open_bank
 from ..walk.payments import Paid, pay
+from ..walk.test_creation import transact_of
 from ..walk.waiting import FAST, is_at_end, until
 from .test_step_inputs import done_bank
 
@@ -35,6 +40,46 @@ async def test_a_flow_that_was_never_started(database: TemporaryDatabase) -> Non
         NEVER_STARTED,
         "it was never started",
     )
+
+
+async def test_a_flow_whose_row_was_deleted(database: TemporaryDatabase) -> None:
+    """An operator would be told that a flow is new, which has stood still since a slip in SQL; and
+    a replica that starts would count everything once more.
+    """
+    bank = await done_bank(database)
+    async with bank.sessions.begin() as session:
+        await session.execute(delete(bank.streams.tables.flows))
+    found = await status(bank)
+    assert found.state == LOST
+    for words in ("rowlock_stream_flows was deleted", "4 shards of it are there"):
+        assert words in found.text
+    async with bank.sessions() as session:
+        with pytest.raises(PipelineError, match="was deleted"):
+            await bank.flow.pause(session)
+    payment = bank.payment(account="a", cents=1)
+    async with bank.sessions.begin() as session:
+        session.add(payment)
+    with pytest.raises(NotProcessedYet, match="was deleted"):
+        await bank.flow.wait_for(bank.sessions, payment, timeout=0)
+    with pytest.raises(PipelineError, match="was deleted"):
+        await ensure_flow(bank.flow.program, transact_of(bank))
+
+
+async def test_a_column_that_was_dropped(database: TemporaryDatabase) -> None:
+    """A flow would stand still, with the error of one shard, and nobody know which column."""
+    bank = await done_bank(database)
+    async with bank.sessions.begin() as session:
+        await session.execute(text("ALTER TABLE payments DROP COLUMN cents"))
+        await session.execute(text("INSERT INTO payments (account) VALUES ('x')"))
+    async with PipelineManager(bank.sessions, bank.streams.pipelines()):
+
+        async def are_failing() -> bool:
+            return "3 more have failed" in (await status(bank)).text
+
+        await until(are_failing)
+        found = await status(bank)
+        assert "cents" in found.text
+        assert not any(shard.is_parked for shard in found.shards)
 
 
 async def test_a_flow_that_has_done_all(database: TemporaryDatabase) -> None:

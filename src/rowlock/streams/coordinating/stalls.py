@@ -175,13 +175,14 @@ def parked_of(shards: Sequence[ShardLook]) -> Stall | None:
 
 
 def _failing(shards: Sequence[ShardLook]) -> Stall | None:
-    for shard in shards:
-        if not shard.is_held and shard.error is not None:
-            times = f" {shard.failures} time{'s' * (shard.failures != 1)}" * (shard.failures > 0)
-            where = f"at step {shard.step}"
-            text = f"{shard} has failed{times} {where}, and is tried again: {shard.error}"
-            return Stall(StallKind.FAILING, text)
-    return None
+    failing = [shard for shard in shards if not shard.is_held and shard.error is not None]
+    if not failing:
+        return None
+    first, more = failing[0], len(failing) - 1
+    times = f" {first.failures} time{'s' * (first.failures != 1)}" * (first.failures > 0)
+    text = f"{first} has failed{times} at step {first.step}, and is tried again: {first.error}"
+    # What all of them need, such as a column, is in the error of each.
+    return Stall(StallKind.FAILING, text + f"; and {more} more have failed" * (more > 0))
 
 
 def _all_of(shards: Sequence[ShardLook]) -> str:

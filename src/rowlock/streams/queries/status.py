@@ -18,8 +18,6 @@ from rowlock.streams.coordinating.stalls import (
 )
 from rowlock.streams.inputs.candidates import OpenWriter
 
-NEVER_STARTED = "new"
-"""The state of a flow that has no row."""
 NOTHING = "nothing"
 """What a flow waits for that has done all rows."""
 
@@ -121,7 +119,8 @@ class StreamStatus:
 
     Attributes:
         flow: its name.
-        state: ``running``, ``paused``, ``stopped``; ``new`` as long as it was never started.
+        state: ``running``, ``paused``, ``stopped``; ``new`` as long as it was never started;
+            ``lost`` if its row was deleted, and others of it are there.
         next_step: the first step that is not cut.
         frontier: the first step that is not done by all shards.
         lag_rows: how many rows of all sources are visible and not done.

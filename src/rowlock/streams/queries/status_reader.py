@@ -10,12 +10,12 @@ from sqlalchemy import and_, func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rowlock.rows.database_time import database_instant
+from rowlock.streams.absence import absence_of
 from rowlock.streams.coordinating.flow_looks import FlowLooker
 from rowlock.streams.coordinating.stalls import FlowLook, ShardLook, SourceLook
 from rowlock.streams.outputs.cursors import DISCARDED
 from rowlock.streams.program import FlowProgram
 from rowlock.streams.queries.status import (
-    NEVER_STARTED,
     ConsumerStatus,
     ReplicaStatus,
     ShardStatus,
@@ -51,8 +51,8 @@ async def status_of(connection: AsyncConnection, program: FlowProgram) -> Stream
     """Return how far a flow is, and what it waits for; joins the caller's transaction."""
     look = await look_at(connection, program)
     if look is None:
-        text = "it was never started"
-        return StreamStatus(program.name, NEVER_STARTED, 0, 0, 0, 0.0, text)
+        absence = await absence_of(connection, program)
+        return StreamStatus(program.name, absence.state, 0, 0, 0, 0.0, absence.text)
     now = await connection.scalar(select(database_instant()))
     assert isinstance(now, datetime)
     cuts = await _cuts(connection, program, look)
