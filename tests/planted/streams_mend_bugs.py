@@ -241,3 +241,38 @@ ABSENCE_BUGS = (
         (f"{STATUS}::test_a_column_that_was_dropped",),
     ),
 )
+
+BUSY_BUGS = (
+    Bug(
+        "a call that takes long is not seen",
+        "streams/shards/steps/slow_calls.py",
+        "SlowCalls._look",
+        "call == self._seen and",
+        "False and",
+        (f"{STATUS}::test_a_handler_that_takes_long_is_named",),
+    ),
+    Bug(
+        "a call that took long is shown for good",
+        "streams/shards/steps/slow_calls.py",
+        "SlowCalls.in_thread",
+        "self._show(None)",
+        "pass",
+        (f"{STATUS}::test_a_handler_that_takes_long_is_named",),
+    ),
+    Bug(
+        "another shard is shown with a call that takes long",
+        "streams/coordinating/flow_looks.py",
+        "FlowLooker._shards",
+        "busy.get((row.replica, row.lo))",
+        "next(iter(busy.values()), None)",
+        (f"{STATUS}::test_a_handler_that_takes_long_is_named",),
+    ),
+    Bug(
+        "all calls that take long are named",
+        "streams/coordinating/stalls.py",
+        "_busy",
+        "calls[:NAMES_MAX]",
+        "calls",
+        (f"{STALLS}::test_calls_that_take_long",),
+    ),
+)

@@ -10,9 +10,32 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Final
 
 from rowlock.streams.computing.buckets import BucketRange
 from rowlock.streams.inputs.candidates import OpenWriter
+
+NAMES_MAX: Final = 16
+"""Most calls that are named at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class BusyCall:
+    """A call of a handler that takes long.
+
+    Attributes:
+        stage: the name of the handler.
+        key: with which it was called; None in a batch.
+        seconds: for how long it is under way.
+    """
+
+    stage: str
+    key: str | None
+    seconds: float
+
+    def __str__(self) -> str:
+        key = "all keys" if self.key is None else f"the key {self.key!r}"
+        return f"{self.stage!r} is at {key} for {self.seconds:.1f} s"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +53,7 @@ class ShardLook:
         seconds: how long the computation of its last step took; None: it has not done one.
         version: the step from which it repeats what it has done, before it does more; None: it has
             nothing to repeat.
+        busy: the call of a handler that takes long; None: none does.
     """
 
     range: BucketRange
@@ -41,6 +65,7 @@ class ShardLook:
     error: str | None = None
     seconds: float | None = None
     version: int | None = None
+    busy: BusyCall | None = None
 
     @property
     def is_to_replay(self) -> bool:
@@ -154,9 +179,22 @@ def stall_of_steps(now: FlowLook) -> Stall:
             names = _all_of([shard for shard in last if shard.range in ranges])
             text = f"shards wait in step {step} at stage {stage!r} for {names}"
             return Stall(StallKind.EXCHANGE, text)
-    slow = max(last, key=lambda shard: shard.seconds or 0.0)
+    return Stall(StallKind.BUSY, _busy(last, step))
+
+
+def _busy(shards: Sequence[ShardLook], step: int) -> str:
+    """Return which of the shards that are at work takes longest, and at what."""
+    calls = [
+        f"{shard} is busy with step {step} at {shard.replica}: {shard.busy}"
+        for shard in sorted(shards, key=lambda one: one.busy.seconds if one.busy else 0.0)[::-1]
+        if shard.busy is not None
+    ]
+    if calls:
+        more = len(calls) - NAMES_MAX
+        return "; ".join(calls[:NAMES_MAX]) + f"; and {more} more" * (more > 0)
+    slow = max(shards, key=lambda shard: shard.seconds or 0.0)
     took = "" if slow.seconds is None else f"; its last step took {slow.seconds:.1f} s"
-    return Stall(StallKind.BUSY, f"{slow} is busy with step {step} at {slow.replica}{took}")
+    return f"{slow} is busy with step {step} at {slow.replica}{took}"
 
 
 def _broken(shards: Sequence[ShardLook]) -> Stall | None:
