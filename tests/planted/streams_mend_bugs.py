@@ -10,6 +10,7 @@ BROKEN = "tests/streams/walk/test_broken_rows.py"
 COMPUTE = "tests/streams/computing/test_compute.py"
 COMPUTE_BATCHES = "tests/streams/computing/test_compute_batches.py"
 WRITTEN = "tests/migrations/test_written_streams.py"
+BEGUN_ANEW = "tests/streams/walk/test_begun_anew.py"
 STALLS = "tests/streams/coordinator/test_stalls.py"
 STATUS = "tests/streams/queries/test_status.py"
 COMMANDS = "tests/streams/walk/test_commands.py"
@@ -274,5 +275,32 @@ BUSY_BUGS = (
         "calls[:NAMES_MAX]",
         "calls",
         (f"{STALLS}::test_calls_that_take_long",),
+    ),
+)
+
+REPLAY_BUGS = (
+    Bug(
+        "results are written in a replay",
+        "streams/shards/steps/stage_computing.py",
+        "StageComputing._hand_out",
+        "if not did.is_replay:",
+        "if True:",
+        (f"{BEGUN_ANEW}::test_a_replay_hands_out_nothing",),
+    ),
+    Bug(
+        "the record of a step is not written",
+        "streams/shards/steps/stage_computing.py",
+        "finish",
+        "did.parts.append(part)",
+        "pass",
+        (f"{VERIFICATION}::test_a_row_that_was_deleted_is_found",),
+    ),
+    Bug(
+        "a hint is cleared behind the read that it is for",
+        "streams/outputs/consumers.py",
+        "Consumer.steps",
+        "found = await self._read(after)",
+        "found = await self._read(after)\n                self._woken.clear()",
+        (f"{CONSUMERS}::test_a_hint_within_a_read_is_not_forgotten",),
     ),
 )

@@ -16,7 +16,7 @@ from rowlock import PipelineManager
 from rowlock.errors import ConfigurationError
 from rowlock.stream_errors import CursorMoved, StepExpired, StillNeeded
 from rowlock.streams.outputs import consumers, discarding
-from rowlock.streams.outputs.consumers import StepOutput
+from rowlock.streams.outputs.consumers import Consumer, StepOutput
 from rowlock.streams.outputs.cursors import begin_cursor
 from rowlock.streams.outputs.output import Output
 from rowlock.testing import Failpoints, TemporaryDatabase, run_until_settled
@@ -182,6 +182,29 @@ async def test_a_consumer_follows_the_flow(database: TemporaryDatabase) -> None:
     task.cancel()
     await asyncio.wait([task])
     assert task.cancelled()
+
+
+async def test_a_hint_within_a_read_is_not_forgotten(
+    database: TemporaryDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Results that come while a consumer reads would wait for its next poll."""
+    monkeypatch.setattr(consumers, "POLL_S", 3600.0)
+    bank = await open_bank(database)
+    add_up(bank)
+    await bank.pay(10)
+    reader = Consumer[int](output_of(bank), bank.sessions, name=None, after=None)
+    before, reads = reader._read, count()
+
+    async def read_and_be_late(after: int) -> list[StepOutput[int]]:
+        found = await before(after)
+        if next(reads) == 0:
+            assert found == []
+            await run_until_settled(bank.sessions, bank.streams.pipelines())
+        return found
+
+    monkeypatch.setattr(reader, "_read", read_and_be_late)
+    async with asyncio.timeout(30):
+        assert (await anext(reader.steps(follow=True))).step == 0
 
 
 async def test_what_is_needed_is_not_discarded(database: TemporaryDatabase) -> None:
