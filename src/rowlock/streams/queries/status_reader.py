@@ -10,7 +10,6 @@ from sqlalchemy import and_, func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rowlock.rows.database_time import database_instant
-from rowlock.streams.absence import absence_of
 from rowlock.streams.coordinating.flow_looks import FlowLooker
 from rowlock.streams.coordinating.stalls import FlowLook, ShardLook, SourceLook
 from rowlock.streams.outputs.cursors import DISCARDED
