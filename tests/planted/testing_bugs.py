@@ -59,11 +59,30 @@ TESTING_BUGS = (
     ),
     Bug(
         "two processes prepare a server at once",
-        "testing/databases/temporary.py",
+        "testing/databases/postgresql_server.py",
         "PostgresqlServer.start",
         "with fasteners.InterProcessLock(machine_lock()):",
         "if True:",
         ("tests/testing/test_server_starts.py::test_one_process_at_a_time_adds_the_system_user",),
+    ),
+    Bug(
+        "a server's files fill a small memory",
+        "testing/databases/postgresql_server.py",
+        "server_parent",
+        " and shutil.disk_usage(memory).free >= free_min",
+        "",
+        ("tests/testing/test_server_starts.py::test_files_are_kept_in_memory_where_there_is_room",),
+    ),
+    Bug(
+        "a durable server writes each test's files to the disk",
+        "testing/databases/temporary.py",
+        "creation_of",
+        'fsync == "off" and ',
+        "",
+        (
+            "tests/testing/test_server_starts.py"
+            "::test_files_are_copied_where_nobody_waits_for_the_disk",
+        ),
     ),
     Bug(
         "a cursor is closed before a statement that is queued",

@@ -14,7 +14,11 @@ from sqlalchemy import URL, Column, Integer, MetaData, Table, inspect, text
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from rowlock.testing import TemporaryDatabase
-from rowlock.testing.databases.temporary import ConnectionsLeftBehindError, postgresql_database
+from rowlock.testing.databases.temporary import (
+    Administration,
+    ConnectionsLeftBehindError,
+    postgresql_database,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -97,6 +101,22 @@ async def test_databases_are_apart_and_dropped(postgresql_url: URL) -> None:
         stray = await asyncpg.connect(first.dsn)
     with pytest.raises((asyncpg.PostgresError, asyncpg.InterfaceError)):
         await stray.fetch("SELECT 1")
+    engine = create_async_engine(postgresql_url)
+    async with engine.connect() as connection:
+        names = set(await connection.scalars(text("SELECT datname FROM pg_database")))
+    await engine.dispose()
+    assert not names & {first.url.database, second.url.database}
+
+
+async def test_many_databases_are_created_over_one_connection(postgresql_url: URL) -> None:
+    """To connect for each would take the time of the test itself, or a database be left behind."""
+    with Administration(postgresql_url) as administration:
+        first, second = administration.create(), administration.create()
+        await first.create_tables(metadata)
+        assert await _tables(second) == []
+        for database in (first, second):
+            await database.aclose()
+            administration.drop(database)
     engine = create_async_engine(postgresql_url)
     async with engine.connect() as connection:
         names = set(await connection.scalars(text("SELECT datname FROM pg_database")))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -9,7 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from rowlock.testing import PostgresqlServer
-from rowlock.testing.databases.temporary import machine_lock
+from rowlock.testing.databases.postgresql_server import machine_lock, server_parent
+from rowlock.testing.databases.temporary import creation_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -44,3 +46,24 @@ def test_one_process_at_a_time_adds_the_system_user(
         PostgresqlServer(tmp_path).start()
     assert answers == [False]
     assert _may_another_process_begin()
+
+
+def test_files_are_kept_in_memory_where_there_is_room(tmp_path: Path) -> None:
+    """A small memory would be filled by a server, and a disk takes most of a test's time."""
+    free = shutil.disk_usage(tmp_path).free
+    assert server_parent(tmp_path, free_min=free // 2) == tmp_path
+    for memory, least in ((tmp_path, 2 * free), (tmp_path / "none", 0)):
+        assert not server_parent(memory, free_min=least).is_relative_to(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("fsync", "version", "by_files"),
+    [("off", 150000, True), ("off", 140012, False), ("on", 180000, False)],
+)
+def test_files_are_copied_where_nobody_waits_for_the_disk(
+    fsync: str, version: int, by_files: bool
+) -> None:
+    """A durable server would write 300 files to the disk for each test, and an older one would
+    refuse the words.
+    """
+    assert ("FILE_COPY" in creation_of("it", fsync=fsync, version=version)) is by_files

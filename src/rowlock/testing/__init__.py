@@ -19,11 +19,8 @@ from rowlock.testing.crashes.crash_everywhere import CrashContract, CrashError, 
 from rowlock.testing.crashes.failpoints import Failpoints
 from rowlock.testing.databases.clock import DatabaseClock
 from rowlock.testing.databases.inline_sqlite import inline_sqlite_engine
-from rowlock.testing.databases.temporary import (
-    PostgresqlServer,
-    TemporaryDatabase,
-    inline_sqlite_database,
-)
+from rowlock.testing.databases.postgresql_server import PostgresqlServer
+from rowlock.testing.databases.temporary import TemporaryDatabase, inline_sqlite_database
 from rowlock.testing.judge.checker import Violation, check
 from rowlock.testing.judge.history import (
     Change,

