@@ -273,7 +273,7 @@ def creation_of(name: str, *, fsync: str, version: int) -> str:
     Args:
         name: of the database.
         fsync: the server's setting; a copy of files would have a durable server wait for the disk.
-        version: the server's, as the number that it tells of itself; older ones copy files, and know no other way.
+        version: the server's, as a number; older ones copy files, and know no other way.
     """
     by_files = fsync == "off" and version >= _STRATEGIES_SINCE
     # template0: nobody can be connected to it, so that parallel workers may copy it at once.
