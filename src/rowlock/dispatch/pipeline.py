@@ -57,6 +57,8 @@ attempt is told better by the wing.
 class DispatchFetcher(Fetcher[ModelT]):
     """Fetches; and where there is room, brings waiting rows forward first."""
 
+    transactions_per_claim: ClassVar[int] = 2
+
     async def fetch_once(self, limit: int) -> int:
         """Claim up to `limit` rows, but no more than `LEASES_PER_TICK_MAX`; after so many the
         next fetch comes at once.

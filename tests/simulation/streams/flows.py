@@ -273,7 +273,7 @@ class Flows(FlowScenario):
     @contextmanager
     def reading(self) -> Iterator[Connection]:
         """Give a connection that has all rows again that have expired, until it is closed."""
-        with super().reading() as connection:
+        with self.world.copying() as connection:
             for table in KEPT:
                 connection.exec_driver_sql(
                     f"INSERT OR IGNORE INTO {table} SELECT * FROM kept_{table}"

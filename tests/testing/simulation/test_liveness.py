@@ -49,6 +49,17 @@ class Quick(TaskPipeline):
     queue_upper_limit_factor = 2
 
 
+class LooksAround(Quick):
+    """Has another transaction before each claim."""
+
+    class Looking(Fetcher[Task]):
+        """Would look who else is there."""
+
+        transactions_per_claim = 2
+
+    fetcher_class = Looking
+
+
 def told(
     story: Story,
     session: Session,
@@ -57,9 +68,10 @@ def told(
     served: bool = False,
     seconds: float = 0.0,
     round_trip: timedelta = timedelta(0),
+    kind: type[Quick] = Quick,
 ) -> str:
     """Return what is said of the row, some time after the last change."""
-    pipeline = Quick(World(0, None, None), [])  # type: ignore[arg-type]
+    pipeline = kind(World(0, None, None), [])  # type: ignore[arg-type]
     changes = [*story.changes]
     patience = Liveness(
         [pipeline], changes, since=START, rounds_max=rounds_max, round_trip=round_trip
@@ -85,6 +97,16 @@ def test_only_round_trips_make_a_bound_longer(story: Story, session: Session) ->
     assert told(story, session, seconds=bound_s + 0.1)
     assert told(story, session, seconds=bound_s + 1, round_trip=round_trip) == ""
     assert told(story, session, seconds=bound_s + 1.1, round_trip=round_trip)
+
+
+def test_a_fetch_may_take_as_long_as_its_transactions(story: Story, session: Session) -> None:
+    """A pipeline that looks around before it claims would be blamed for what its settings allow,
+    and others be given that time for nothing.
+    """
+    bound_s = 1 + 2 * 1.2 * 10 + 1.2 + 3 + 1
+    assert told(story, session, seconds=bound_s + 0.1)
+    assert told(story, session, seconds=bound_s + 3, kind=LooksAround) == ""
+    assert told(story, session, seconds=bound_s + 3.1, kind=LooksAround)
 
 
 def test_a_row_may_rest_until_it_is_due(story: Story, session: Session) -> None:

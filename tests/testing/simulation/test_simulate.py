@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import re
+import sqlite3
 from collections.abc import Callable, Coroutine, Sequence
 from datetime import timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import update
+from sqlalchemy import insert, select, update
 
 from rowlock import Outcome, PipelineItem, Retry, pipeline_hinter
 from rowlock.testing import PromiseBrokenError, Scenario, Simulation, SimulationReport, simulate
@@ -254,6 +255,28 @@ def test_a_scenario_without_pipelines_says_what_is_missing() -> None:
     """A host would look for the mistake in our code."""
     with pytest.raises(TypeError, match=r"override pipelines\(\)"):
         Simulation(Scenario)
+
+
+class Held(Calm):
+    """Somebody keeps the file locked when all is over."""
+
+    def check(self) -> None:
+        """Count the rows of a copy, before and after one more is written there."""
+        holder = sqlite3.connect(self.world.file.execute("PRAGMA database_list").fetchone()[2])
+        holder.execute("BEGIN IMMEDIATE")
+        with self.world.copying() as connection:
+            before = len(connection.execute(select(Task.id)).all())
+            connection.execute(insert(Task).values(status="todo"))
+            assert len(connection.execute(select(Task.id)).all()) == before + 1 > 1
+        holder.close()
+        assert len(self.world.read(Task)) == before
+
+
+def test_a_check_writes_into_a_copy_though_the_file_is_locked() -> None:
+    """Where a process is left in the middle of a transaction, the check would fail, and hide what
+    is wrong.
+    """
+    simulate(Held, seed=1)
 
 
 def test_only_processes_have_a_line() -> None:

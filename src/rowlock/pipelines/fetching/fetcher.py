@@ -14,7 +14,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Generic
+from typing import ClassVar, Generic
 
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
@@ -81,7 +81,11 @@ class Fetcher(Generic[ModelT]):
 
     Attributes:
         context: what the actors of the pipeline share.
+        transactions_per_claim: how many transactions a fetch has until it has claimed, that of the
+            claim among them; each is bounded by `database_timeout`.
     """
+
+    transactions_per_claim: ClassVar[int] = 1
 
     def __init__(self, context: PipelineContext[ModelT], heartbeater: Heartbeater[ModelT]) -> None:
         self.context = context

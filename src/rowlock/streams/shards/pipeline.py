@@ -44,6 +44,8 @@ CLAIMED_AT_ONCE = 256
 class ShardFetcher(Fetcher[ModelT]):
     """Claims this replica's share of the shards."""
 
+    transactions_per_claim: ClassVar[int] = 2
+
     async def fetch_once(self, limit: int) -> int:
         """See who is there, then claim."""
         pipeline: Any = self.context.hooks

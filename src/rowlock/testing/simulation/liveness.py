@@ -87,7 +87,7 @@ class Liveness:
             self._pipelines.setdefault(pipeline.name, []).append(pipeline)
         kinds = [alike[0] for alike in self._pipelines.values()]
         self._extra = {one.name: _time_for_others(one, kinds) for one in kinds}
-        self._bounds = {one.name: _Bounds.of(one.settings, round_trip) for one in kinds}
+        self._bounds = {one.name: _Bounds.of(one, round_trip) for one in kinds}
         self._quiet_max = max(
             (bounds.quiet + self._extra[name] for name, bounds in self._bounds.items()),
             default=timedelta(0),
@@ -217,9 +217,11 @@ class _Bounds:
     held: timedelta
 
     @classmethod
-    def of(cls, settings: Any, round_trip: timedelta) -> _Bounds:
+    def of(cls, pipeline: Pipeline[Any], round_trip: timedelta) -> _Bounds:
+        settings = pipeline.settings
         slack = SLACK + ROUND_TRIPS_MAX * round_trip
-        fetch = settings.fetch_delays[-1] * (1 + JITTER) + settings.database_timeout + slack
+        transactions = pipeline.fetcher_class.transactions_per_claim * settings.database_timeout
+        fetch = settings.fetch_delays[-1] * (1 + JITTER) + transactions + slack
         queue = ceil(settings.queue_capacity / settings.workers_num)
         # Without a limit nothing can be said of how long a row is held.
         processing = settings.process_timeout or DURATION_MAX

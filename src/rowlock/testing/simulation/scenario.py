@@ -116,6 +116,14 @@ class World:
         with self._engines.eye.connect() as connection:
             yield connection
 
+    @contextmanager
+    def copying(self) -> Iterator[Connection]:
+        """Give a connection to a copy of what is committed, which may be written to: in the file
+        itself, a process that holds its lock would be in the way.
+        """
+        with self._engines.copies.connect() as connection:
+            yield connection
+
     def read(self, model: type[RowT]) -> list[RowT]:
         """Return all committed rows of `model` by key, detached, read outside of any process and
         in no time.

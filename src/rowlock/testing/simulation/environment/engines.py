@@ -15,7 +15,7 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from sqlalchemy import URL, create_engine, event
+from sqlalchemy import URL, NullPool, create_engine, event
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.ext.asyncio import (
     AsyncEngine,
@@ -103,6 +103,7 @@ class Engines:
         clock: the database's time, which runs with the loop's.
         eye: sees what was committed, outside the loop and in no time.
         file: the same as a plain connection of the driver.
+        copies: each connection is to a copy of what was committed, in memory.
     """
 
     def __init__(self, schema: Callable[[Engines], Schema]) -> None:
@@ -119,6 +120,7 @@ class Engines:
         event.listen(
             self.eye, "connect", lambda connection, _: follow_on_connection(connection, self.clock)
         )
+        self.copies: Engine = create_engine("sqlite://", creator=self._copy, poolclass=NullPool)
         self.file = sqlite3.connect(":memory:")
         self._pooled: list[PooledEngine] = []
         self._used = 0
@@ -164,6 +166,12 @@ class Engines:
         self._used += 1
         pooled.faulty_connection = faulty_connection
         return pooled
+
+    def _copy(self) -> sqlite3.Connection:
+        copy = sqlite3.connect(":memory:")
+        self.file.backup(copy)
+        follow_on_connection(copy, self.clock)
+        return copy
 
     def _lose_all(self) -> None:
         self.eye.dispose()
