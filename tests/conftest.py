@@ -24,6 +24,7 @@ import logging
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import settings
 
 from rowlock import logs
 
@@ -37,6 +38,10 @@ if TYPE_CHECKING:
     from rowlock.testing import PostgresqlServer, TemporaryDatabase
 
 pytest_plugins = ["rowlock.testing.plugin"]
+
+# On a starved machine an example takes a second, and no promise is about that.
+settings.register_profile("rowlock", settings(deadline=None))
+settings.load_profile("rowlock")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
