@@ -38,11 +38,14 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "release": ("rowlock.cli.release", "free a row whose holder is gone"),
     "resume": ("rowlock.cli.resume", "end the pause of a pipeline"),
     "replicas": ("rowlock.cli.replicas", "list the replicas, as they say themselves"),
+    "rows": ("rowlock.cli.windows.rows", "list the rows of one state, a page of them"),
     "run": (
         "rowlock.cli.run_file",
         "run a program in which await may stand at the top, such as a page's",
     ),
     "status": ("rowlock.cli.status", "say whether anything waits too long"),
+    "timeline": ("rowlock.cli.asking.timeline", "say what happened to a row"),
+    "top": ("rowlock.cli.top.command", "show the status as a picture that keeps itself new"),
     "unpark": ("rowlock.cli.unpark", "put a parked row back"),
 }
 """The module of each command, and what it does in a line."""

@@ -40,7 +40,9 @@ class FetchEnded(Event):
 
     `asked` is how many rows it wanted, `hinted` whether a hint began it, `seconds` how long its
     transaction took. `database_time` is when it was made by the database's clock, in seconds since
-    the epoch; None if no row came.
+    the epoch; None if no row came. `model` is the class of the rows, by which hints name it.
+    `claimed_at_s` is that of its items: when the claim was sent, on the monotonic clock, in
+    seconds; None if no row came.
     """
 
     count: int
@@ -48,14 +50,19 @@ class FetchEnded(Event):
     hinted: bool
     seconds: float
     database_time: float | None
+    model: str = ""
+    claimed_at_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class OutcomesWritten(Event):
-    """A transaction wrote `count` outcomes in `seconds`. Comes before their `ItemApplied`."""
+    """A transaction wrote `count` outcomes in `seconds`, those of the claims with these
+    `lock_tokens`. Comes before their `ItemApplied`.
+    """
 
     count: int
     seconds: float
+    lock_tokens: tuple[object, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,12 +99,14 @@ class ItemApplied(RowEvent):
 
     `outcome` is the class name of what was applied; ``Park`` also where a retry ended at the last
     attempt or past the deadline. `process_s` is how long `process` took, in seconds; None if it was
-    not called. `columns` are the names of those that the outcome set.
+    not called. `columns` are the names of those that the outcome set. `error` is what went wrong,
+    or why the row is parked, as `last_error` has it; None if nothing did.
     """
 
     outcome: str
     process_s: float | None = None
     columns: tuple[str, ...] = ()
+    error: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ RUN_S_MAX: Final = 60.0
 SHOP: Final = Path(__file__).resolve().parents[1] / "insight"
 APP: Final = """\
 import sys
+from sqlalchemy import NullPool
 from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
 from rowlock import PipelineManager
 from rowlock.insight import Insight, insight_tables
@@ -36,7 +37,11 @@ manager = Loud(sessions, pipelines)
 insight = Insight(sessions, pipelines)
 tables = insight_tables(Base.metadata, replicas=False)
 pausable = PipelineManager(sessions, pipelines, gates=[tables.pause_gate])
+remembering = Insight(
+    sessions, pipelines, tables=insight_tables(Base.metadata, replicas=False, history=True)
+)
 number = 7
+unpooled = async_sessionmaker(create_async_engine({url!r}, poolclass=NullPool)), pipelines
 
 def made(): return pair
 async def awaited(): return manager

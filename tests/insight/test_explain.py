@@ -84,7 +84,8 @@ async def test_a_model_without_a_pipeline(database: TemporaryDatabase) -> None:
     assert answer.text() == (
         "Invoice 4\nNO PIPELINE of this app works on Invoice\n\n"
         "why   Without a pipeline nothing claims its rows.\n"
-        "do    write one, or name the app that has it: rowlock explain --app MODULE:ATTRIBUTE\n"
+        "do    write one, or name the app that has it:"
+        " rowlock explain Invoice 4 --app MODULE:ATTRIBUTE\n"
         "more  docs/reference/verdicts.md#no-pipeline"
     )
     assert answer.needs_person

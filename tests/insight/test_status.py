@@ -71,7 +71,8 @@ async def test_what_waits_is_counted(database_with_clock: TemporaryDatabase) -> 
     status = await insight.status()
     [one] = status.pipelines
     assert (one.counts.due, one.counts.oldest_s) == (2, 120.0)
-    assert (one.counts.leased, one.counts.ended, one.counts.failing) == (1, 1, 2)
+    assert (one.counts.leased, one.counts.ended, one.counts.failing) == (1, 1, 1)
+    assert one.counts.resting == 1
     assert not status.needs_person
     first, *table = status.text().split("\n")
     assert first.endswith("   03:14:05 UTC   1 replica: web-7")

@@ -14,17 +14,17 @@ SHOWN = f"{REFUSED}::test_control_characters_of_a_row_are_shown"
 EXPLAIN_BUGS = (
     Bug(
         "an explanation does not know of the gates",
-        "insight/insight.py",
-        "Insight.of",
-        "Seams.of(gates, ())",
+        "insight/asking/questioner.py",
+        "Questioner._asked",
+        "Seams.of(self._gates_of(host), ())",
         "Seams()",
         (PARTS,),
     ),
     Bug(
         "an explanation does not know who awaits a row",
-        "insight/insight.py",
-        "Insight._asked",
-        "self._lock_graph.locking_pipelines_of(leased, but=pipeline.name)",
+        "insight/asking/questioner.py",
+        "Questioner._asked",
+        "beside.locking_pipelines_of(leased, but=pipeline.name)",
         "()",
         (PARTS, f"{EXPLAIN}::test_each_verdict_has_its_text"),
     ),
@@ -55,7 +55,7 @@ EXPLAIN_BUGS = (
     Bug(
         "control characters of a row reach the terminal",
         "insight/shown.py",
-        "_visible",
+        "visible",
         "unicodedata.category(character) not in _HIDDEN_KINDS",
         "True",
         (SHOWN,),

@@ -152,8 +152,8 @@ INSIGHT_STEERING_BUGS = (
         "a row that is not parked loses its count of attempts",
         ACTIONS,
         "Actions.unpark",
-        "if row[0]:",
-        "if True:",
+        "only=is_parked",
+        "only=None",
         (f"{ACT}::test_a_row_is_parked_put_back_and_made_due",),
     ),
     Bug(
@@ -199,7 +199,7 @@ INSIGHT_STEERING_BUGS = (
     Bug(
         "the rows of dead replicas stay",
         OBSERVING,
-        "Observer._tell",
+        "Observer._beat_in",
         "if sweeps and",
         "if False and",
         (f"{OBSERVER}::test_a_row_that_was_swept_comes_back",),

@@ -58,7 +58,7 @@ SILENCE_BUGS = (
         "pipelines/settling/recorder.py",
         "Recorder.written",
         "self._parked(item, outcome)\n            case Apply",
-        "pass\n            case Apply",
+        "None\n            case Apply",
         (f"{AWAY}::test_what_the_host_parks_is_told",),
     ),
     Bug(

@@ -33,10 +33,10 @@ TORN_BUGS = (
     ),
     Bug(
         "a cursor is moved in a transaction of its own",
-        "streams/outputs/consumers.py",
+        "streams/outputs/cursors.py",
         "move_cursor",
-        'return cast("CursorResult[Any]", done).rowcount > 0',
-        f'{TORN}return cast("CursorResult[Any]", done).rowcount > 0',
+        "if cast(",
+        f"{TORN}\n    if cast(",
         (story("ack"),),
     ),
     Bug(

@@ -54,9 +54,9 @@ STREAMS_INPUTS_BUGS = (
     Bug(
         "a row without a key is not named",
         READER,
-        "RowReader._texts",
-        "self._check(position, key)",
-        "pass",
+        "RowReader._keyed",
+        "broken[text] = ValueError(msg)",
+        "broken[text] = error",
         (f"{TABLES}::test_a_key_that_is_none",),
     ),
     Bug(

@@ -8,55 +8,16 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, NamedTuple
 
-from sqlalchemy import String
-from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+from rowlock.streams import (
+    Checkpoint,
+    DynamicShards,
+    StepContext,
+    StreamFlow,
+    Streams,
+    TableSource,
+)
 
-from rowlock.streams import Checkpoint, EventColumns, StepContext, StreamFlow, Streams, TableSource
-
-
-class Base(DeclarativeBase):
-    """Tables of the mistakes."""
-
-
-class Payment(EventColumns, Base):
-    """A sound stream."""
-
-    __tablename__ = "payments"
-    __stream_key__ = "account"
-    account: Mapped[str] = mapped_column(String(50))
-    cents: Mapped[int]
-
-
-class Bare(Base):
-    """Without the columns of a stream."""
-
-    __tablename__ = "bare"
-    id: Mapped[int] = mapped_column(primary_key=True)
-    account: Mapped[str]
-
-
-class Counted(Base):
-    """Whose positions are given by the client."""
-
-    __tablename__ = "counted"
-    id: Mapped[int] = mapped_column(primary_key=True, default=lambda: 1, autoincrement=False)
-    account: Mapped[str]
-
-
-class Keyless(EventColumns, Base):
-    """Whose key is a slip."""
-
-    __tablename__ = "keyless"
-    __stream_key__ = "acount"
-    account: Mapped[str]
-
-
-class Balance(Base):
-    """A row of the host."""
-
-    __tablename__ = "balances"
-    account: Mapped[str] = mapped_column(String(50), primary_key=True)
-    cents: Mapped[int] = mapped_column(default=0)
+from .stream_payments import Balance, Bare, Base, Counted, Keyless, Payment, Short
 
 
 class Mistake(NamedTuple):
@@ -143,6 +104,13 @@ AT_DECLARATION = (
         "a function of the event",
     ),
     Mistake("`shards=12`", lambda: flow(shards=12), "a power of two", "1, 2, 4, 8, 16, ..."),
+    Mistake("`shards=True`", lambda: flow(shards=True), "is an int, such as 8", "`shards=8`"),
+    Mistake(
+        "`shards=DynamicShards` without brackets",
+        lambda: flow(shards=DynamicShards),
+        "or DynamicShards(), not",
+        "`shards=DynamicShards()`",
+    ),
     Mistake(
         "`checkpoint=50`",
         lambda: flow(checkpoint=50),
@@ -178,6 +146,12 @@ AT_DECLARATION = (
         lambda: Streams(Base).flow("a\ud800", Payment),
         "lone surrogates",
         "a text that each database stores",
+    ),
+    Mistake(
+        "a line break in a name",
+        lambda: Streams(Base).flow("a\nb", Payment),
+        "control characters",
+        "a text of one line",
     ),
     Mistake(
         "a misspelt keyword (`step_row_max=100`)",
@@ -220,6 +194,12 @@ AT_DECLARATION = (
         lambda: flow(checkpoint=Checkpoint(steps=50)).fold(Balance),
         "leave out checkpoint=",
         "no `checkpoint=`, or a state",
+    ),
+    Mistake(
+        "a fold into rows whose key is shorter (`String(5)`)",
+        lambda: flow().fold(Short),
+        "takes 5 characters, and keys of the stream 'payments' have up to 50",
+        "a key as long as that of the source",
     ),
     Mistake(
         "`pipelines([flow])`",
@@ -299,6 +279,12 @@ IN_HANDLER = (
 )
 
 
+async def give_a_position(streams: Streams, session: Any) -> None:
+    """Give a row the position that it is to have."""
+    session.add(Payment(position=7, account="a", cents=1))
+    await session.flush()
+
+
 async def append_one(streams: Streams, session: Any) -> None:
     """Append an event."""
     await streams.logs["words"].append(session, "word")
@@ -331,6 +317,12 @@ async def pause_nothing(streams: Streams, session: Any) -> None:
 
 
 AT_CALL = (
+    Mistake(
+        "a row with a position of its own (`Payment(position=7)`)",
+        give_a_position,
+        "the database assigns positions",
+        "the row without it",
+    ),
     Mistake(
         "`append` of one event", append_one, "append takes a list", "`append(session, [event])`"
     ),

@@ -6,13 +6,15 @@ from __future__ import annotations
 
 import pytest
 from sqlalchemy import select
+from sqlalchemy.exc import StatementError
 
 from rowlock.errors import RowlockError
 from rowlock.streams import Streams
 from rowlock.testing import TemporaryDatabase, run_until_settled
 
 from .pages import DOCS
-from .stream_mistakes import AT_CALL, AT_DECLARATION, IN_HANDLER, Base, Mistake, Payment
+from .stream_mistakes import AT_CALL, AT_DECLARATION, IN_HANDLER, Mistake
+from .stream_payments import Base, Payment
 
 PAGE = DOCS / "reference" / "mistakes.md"
 
@@ -74,6 +76,6 @@ async def test_it_is_said_by_the_call(sqlite_database: TemporaryDatabase, mistak
     streams.log("words", str, key=str)
     streams.flow("balances", Payment)
     async with sqlite_database.session_factory() as session:
-        with pytest.raises((RowlockError, TypeError)) as caught:
+        with pytest.raises((RowlockError, TypeError, StatementError)) as caught:
             await mistake.make(streams, session)  # type: ignore[misc]
     assert mistake.text in str(caught.value)

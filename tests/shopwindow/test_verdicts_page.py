@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -15,10 +16,13 @@ from rowlock.insight.verdicts import (
     AwaitingRow,
     Conjunct,
     Facts,
+    InProgress,
+    LackingRow,
     PipelinePause,
     Refused,
     Rules,
     RunningReplicas,
+    TableLock,
     TouchingTransaction,
     Verdict,
 )
@@ -73,13 +77,19 @@ STORIES: dict[Verdict, tuple[Facts, ...]] = {
     Verdict.RUNNING: (
         row(free=False, columns=LEASED | {"lock_owner": "VolumePipeline"}),
         row(free=False, columns=LEASED | {"lock_owner": "VolumePipeline"}, presence=TWO),
+        row(
+            free=False,
+            columns=LEASED | {"lock_owner": "VolumePipeline"},
+            presence=TWO,
+            in_progress=InProgress("running", 12.0, 3),
+        ),
     ),
     Verdict.QUEUED: (
         row(
             free=False,
             columns=LEASED | {"lock_owner": "VolumePipeline"},
             presence=TWO,
-            queued=(4, 12),
+            in_progress=InProgress("queued", 3.0, 1, place=4, waiting=12, starts_in_s=2.0),
         ),
     ),
     Verdict.HELD: tuple(
@@ -102,6 +112,11 @@ STORIES: dict[Verdict, tuple[Facts, ...]] = {
     Verdict.RESTING: (
         row(due=False, columns=columns(due_at=at(41), attempts=3)),
         row(due=False, columns=columns(due_at=at(2755))),
+        row(
+            due=False,
+            columns=columns(due_at=at(2), lock_owner="VolumePipeline"),
+            lacking=LackingRow("Disk", "9", "billing:7c1f02aa"),
+        ),
         row(due=False, columns={"last_processed_at": at(-6)}),
         row(
             due=False,
@@ -127,9 +142,21 @@ STORIES: dict[Verdict, tuple[Facts, ...]] = {
         row(presence=replace(TWO, failing=2, error="TransactionTimeout: no answer")),
         row(due=Refused("column volumes.parked_at does not exist")),
     ),
-    Verdict.LEFT_BY_DEAD: (row(columns=columns(lock_token=DEAD_TOKEN, lock_expires_at=at(-14))),),
-    Verdict.TOUCHED: (row(touched=TouchingTransaction(4711, "idle", 840.0)),),
-    Verdict.IN_LINE: (row(place=117), row(), row(place=10_001)),
+    Verdict.LEFT_BY_DEAD: tuple(
+        row(columns=columns(lock_token=DEAD_TOKEN, lock_expires_at=at(-ago), due_at=at(-900)))
+        for ago in (14, 840)
+    ),
+    Verdict.TOUCHED: (
+        row(touched=TouchingTransaction(4711, "idle", 840.0)),
+        row(table_lock=TableLock("volumes", TouchingTransaction(4711, "idle", 41.0), True)),
+        row(table_lock=TableLock("volumes", TouchingTransaction(4712, "active", 41.0), False)),
+    ),
+    Verdict.IN_LINE: (
+        row(place=117, presence=replace(TWO, claims_s=2.95, busy=20, workers=20)),
+        row(place=117),
+        row(),
+        row(place=10_001),
+    ),
 }
 BEGIN = """\
 # Verdicts
@@ -203,8 +230,6 @@ def test_each_command_that_is_named_can_be_typed(verdict: Verdict) -> None:
         found = re.search(r"rowlock ([a-z]+ .*)$", told(facts).do)
         if found is None:
             continue
-        words = [
-            word.strip('"') for word in found[1].replace('"..."', '"why"').split() if word != "or:"
-        ]
+        words = shlex.split(found[1].replace("MODULE:ATTRIBUTE", "a:b"))
         options = command_parser().parse_args(words)
         assert callable(options.run)

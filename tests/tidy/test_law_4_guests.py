@@ -26,6 +26,7 @@ WINDOWS: dict[str, frozenset[str]] = {
     "pytest_asyncio": frozenset({"testing"}),
     "rich": frozenset({"cli"}),
     "shtab": frozenset({"cli"}),
+    "textual": frozenset({"cli"}),
     "opentelemetry": frozenset({"telemetry"}),
     "prometheus_client": frozenset({"telemetry"}),
     "fastapi": frozenset({"dashboard"}),

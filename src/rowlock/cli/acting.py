@@ -8,7 +8,7 @@ import re
 import socket
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
-from typing import Final
+from typing import Final, TypedDict
 
 from rowlock.cli.answering import add_app_arguments, answered
 from rowlock.insight.insight import Insight
@@ -20,7 +20,15 @@ LASTS_MAX: Final = timedelta(days=366)
 _LASTS: Final = re.compile(r"(\d{1,6})([smhd])")
 _UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
-Act = Callable[[Insight, dict[str, str]], Awaitable[ActionDone]]
+
+class Signed(TypedDict):
+    """By whom something is done, and why."""
+
+    by: str
+    reason: str
+
+
+Act = Callable[[Insight, Signed], Awaitable[ActionDone]]
 """Does it, by somebody and for a reason."""
 
 
@@ -47,7 +55,7 @@ def add_act_arguments(parser: argparse.ArgumentParser) -> None:
 
 def acted(options: argparse.Namespace, act: Act) -> int:
     """Act, print what was done, and return the exit code."""
-    signed = {"by": options.by or user_at_host(), "reason": options.reason}
+    signed: Signed = {"by": options.by or user_at_host(), "reason": options.reason}
 
     async def ask(insight: Insight) -> ActionDone:
         return await act(insight, signed)

@@ -95,7 +95,7 @@ def answered(
     except KeyboardInterrupt:
         return INTERRUPTED
     except Exception as error:  # noqa: BLE001 - of the host's modules and database, whatever it is
-        return _failed(options, error)
+        return failed(options, error)
     if options.json:
         print(json.dumps(answer.to_dict(), ensure_ascii=False, indent=2))
     else:
@@ -111,17 +111,27 @@ async def _asked(options: argparse.Namespace, ask: Ask) -> CommandAnswer:
             return await ask(insight)
 
 
-def _failed(options: argparse.Namespace, error: Exception) -> int:
-    code, text = _code_of(error), message_of(error)
+def failed(options: argparse.Namespace, error: Exception) -> int:
+    """Print an error, in one line or as JSON, and return the exit code."""
+    code = _code_of(error)
     if options.traceback:
         traceback.print_exception(error, file=sys.stderr)
     if options.json:
-        slug = error.slug if isinstance(error, RowlockError) else type(error).__name__
-        document = {"schema": ERROR_SCHEMA, "error": slug, "message": text, "exit_code": code}
-        print(json.dumps(document, ensure_ascii=False, indent=2))
+        print(json.dumps(failure_document(error), ensure_ascii=False, indent=2))
     else:
-        print(f"rowlock: {text}", file=sys.stderr)
+        print(f"rowlock: {message_of(error)}", file=sys.stderr)
     return code
+
+
+def failure_document(error: Exception) -> dict[str, Any]:
+    """Return an error as JSON has it."""
+    slug = error.slug if isinstance(error, RowlockError) else type(error).__name__
+    return {
+        "schema": ERROR_SCHEMA,
+        "error": slug,
+        "message": message_of(error),
+        "exit_code": _code_of(error),
+    }
 
 
 def message_of(error: Exception) -> str:

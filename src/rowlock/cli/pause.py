@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from rowlock.cli.acting import acted, add_act_arguments, lasts
+from rowlock.cli.acting import Signed, acted, add_act_arguments, lasts
 from rowlock.insight.insight import Insight
 from rowlock.insight.steering.actions import ActionDone
 
@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Do it, print what was done, and return the exit code."""
 
-    async def act(insight: Insight, signed: dict[str, str]) -> ActionDone:
+    async def act(insight: Insight, signed: Signed) -> ActionDone:
         return await insight.pause(options.pipeline, until=options.lasts, **signed)
 
     return acted(options, act)

@@ -109,7 +109,8 @@ def kept_statement(table: Table, key: Hashable, build: Callable[[], StatementT])
         key: of few.
         build: builds it.
     """
-    kept = table.info.setdefault(_KEPT, {})
+    # Not in its `info`, which Alembic writes into migrations.
+    kept = vars(table).setdefault(_KEPT, {})
     if key not in kept:
         kept[key] = build()
     statement: StatementT = kept[key]

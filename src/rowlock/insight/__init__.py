@@ -8,9 +8,12 @@ to be processed.
 from __future__ import annotations
 
 from rowlock.errors import AppError
+from rowlock.insight.asking.questioner import InsightLimits
 from rowlock.insight.explanation import Explanation, PipelineExplanation, SeenLease
-from rowlock.insight.insight import Insight, InsightLimits
+from rowlock.insight.history.timeline import Timeline, TimelineEntry
+from rowlock.insight.insight import Insight
 from rowlock.insight.lines import ExplanationLine
+from rowlock.insight.listing.row_page import ListedRow, ListedState, RowPage
 from rowlock.insight.observing.observer import Observer
 from rowlock.insight.steering.action_errors import (
     LeaseAlive,
@@ -33,11 +36,16 @@ __all__ = [
     "InsightTables",
     "LeaseAlive",
     "LeaseChanged",
+    "ListedRow",
+    "ListedState",
     "NotPausable",
     "Observer",
     "PipelineExplanation",
     "RowNotFound",
+    "RowPage",
     "SeenLease",
+    "Timeline",
+    "TimelineEntry",
     "Verdict",
     "insight_tables",
     "mark_of",

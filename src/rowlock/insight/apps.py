@@ -154,8 +154,8 @@ def _engine(url: str) -> AsyncEngine:
 
 async def _dispose(insight: Insight) -> None:
     engines = {
-        bind_of(insight.session_factory(), pipeline.leased).engine
-        for pipeline in insight.pipelines.values()
+        bind_of(sessions(), pipelines[0].leased).engine
+        for sessions, pipelines in insight.by_database()
     }
     for engine in engines:
         await AsyncEngine(engine).dispose()

@@ -8,6 +8,7 @@ Not here: what each verdict says (``headlines.py``).
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
@@ -21,6 +22,8 @@ from rowlock.insight.verdicts import Facts, Refused, Verdict, needs_person, verd
 
 SCHEMA: Final = "rowlock.explanation/1"
 REFERENCE: Final = "docs/reference/verdicts.md"
+_COMMAND: Final = re.compile(r"rowlock [a-z]+ .*$|SELECT .*$", re.DOTALL)
+"""What a person copies, at the end of what to do."""
 WIDTH: Final = 100
 WIDTH_MIN: Final = 40
 """Texts are never narrower, whatever the terminal is."""
@@ -98,7 +101,7 @@ class PipelineExplanation:
         text = [*_wrapped(self.headline, "", width), ""]
         if self.lines:
             text += [*(row for line in self.lines for row in line.text_lines(width)), ""]
-        text += _wrapped(self.why, "why   ", width) + _wrapped(self.do, "do    ", width)
+        text += _wrapped(self.why, "why   ", width) + _with_command(self.do, width)
         for headline in self.also:
             text += _wrapped(headline, "also  ", width)
         text += _wrapped(self.more, "more  ", width)
@@ -130,8 +133,8 @@ class Explanation:
 
     @property
     def is_there(self) -> bool:
-        """Whether there is such a row, as far as was asked."""
-        return all(one.verdict is not Verdict.NO_ROW for one in self.pipelines)
+        """Whether there is such a row, in one of the databases at least, as far as was asked."""
+        return any(one.verdict is not Verdict.NO_ROW for one in self.pipelines)
 
     def text(self, width: int = WIDTH) -> str:
         """Return it for a terminal of `width` columns, without colours."""
@@ -178,7 +181,7 @@ class Explanation:
 
 def explanation_without_pipeline(model: str, row_id: str) -> Explanation:
     """Return the answer about a row of a model on which no pipeline works."""
-    finding = no_pipeline(model)
+    finding = no_pipeline(model, row_id)
     one = PipelineExplanation(
         "", Verdict.NO_PIPELINE, finding.headline, needs_person=True, why=finding.why, do=finding.do
     )
@@ -241,6 +244,20 @@ def _title(title: str, at: datetime | None, width: int) -> list[str]:
     if len(title) + 2 + len(when) <= width:
         return [title + when.rjust(width - len(title))]
     return [*_wrapped(title, "", width), *_wrapped(when, "", width)]
+
+
+def _with_command(do: str, width: int) -> list[str]:
+    """Return what to do; a command stands in one line, so that it can be copied, and as it is: a
+    space more or less in the key of a row would name another one.
+    """
+    found = _COMMAND.search(do)
+    if found is None:
+        return _wrapped(do, "do    ", width)
+    whole = f"do    {do}"
+    if len(whole) <= width:
+        return [whole]
+    before = do[: found.start()].rstrip()
+    return [*(_wrapped(before, "do    ", width) if before else []), f"      {found[0]}"]
 
 
 def _wrapped(text: str, label: str, width: int) -> list[str]:

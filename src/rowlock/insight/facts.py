@@ -12,6 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rowlock.backoff import JITTER
 from rowlock.errors import describe
+from rowlock.insight.asking.lacking import lacking_row
 from rowlock.insight.dialects.insight_dialect import INSIGHT
 from rowlock.insight.questions import (
     RowQuestion,
@@ -31,6 +32,7 @@ from rowlock.insight.verdicts import (
     PipelinePause,
     Refused,
     Rules,
+    TableLock,
     is_overdue,
 )
 from rowlock.pipelines.pipeline import Pipeline
@@ -84,6 +86,10 @@ async def facts_of(connection: AsyncConnection, asked: RowAsked, *, apart: bool)
     """Ask for one row, within the transaction of the connection; `apart` as for `ask_row`."""
     question = asked.question
     facts = _nothing_known(asked)
+    if apart:
+        lock = await lock_of(connection, asked)
+        if lock is not None:
+            return replace(facts, table_lock=lock)
     columns = question.asked()
     if asked.is_dispatched:
         columns |= {f"work {name}": question.leased.columns_by_name[name] for name in WORK_COLUMNS}
@@ -97,6 +103,10 @@ async def facts_of(connection: AsyncConnection, asked: RowAsked, *, apart: bool)
     if False in facts.gates.values() and asked.tables is not None:
         pause = await pause_of(connection, asked.tables, asked.pipeline.name, apart=apart)
         facts = replace(facts, pause=pause)
+    has_stepped_back = facts.is_own_lease and facts.column("lock_token") is None
+    if has_stepped_back and asked.pipeline.declared_locks:
+        locks = asked.pipeline.declared_locks
+        facts = replace(facts, lacking=await lacking_row(connection, question, locks, apart=apart))
     if not facts.is_claimable:
         return facts
     facts = replace(facts, place=await ask_value(connection, place_of(question), apart=apart))
@@ -110,10 +120,33 @@ async def facts_of(connection: AsyncConnection, asked: RowAsked, *, apart: bool)
     return facts
 
 
+async def lock_of(connection: AsyncConnection, asked: RowAsked) -> TableLock | None:
+    """Return who keeps everybody out of a table that claims read; joins the caller's
+    transaction.
+    """
+    question, controls = asked.question, None if asked.tables is None else asked.tables.controls
+    tables = [question.leased.table, *(one.leased.table for one in question.locking)]
+    if controls is not None:
+        tables.append(controls)
+    ask = partial(INSIGHT.of(connection).table_lock, connection, tables)
+    found = await ask_part(connection, ask, apart=True)
+    return found if isinstance(found, TableLock) else None
+
+
 async def pause_of(
     connection: AsyncConnection, tables: InsightTables, pipeline: str, *, apart: bool
 ) -> PipelinePause | None:
-    """Return why a pipeline is paused; None if it is not; joins the caller's transaction."""
+    """Return why a pipeline is paused; None if it is not, or if that could not be asked; joins the
+    caller's transaction.
+    """
+    found = await ask_pause(connection, tables, pipeline, apart=apart)
+    return None if isinstance(found, Refused) else found
+
+
+async def ask_pause(
+    connection: AsyncConnection, tables: InsightTables, pipeline: str, *, apart: bool
+) -> PipelinePause | Refused | None:
+    """Return the same, or why it could not be asked."""
     if tables.controls is None:
         return None
     paused = tables.controls.c
@@ -122,7 +155,7 @@ async def pause_of(
     )
     found = await ask_first(connection, statement, apart=apart)
     if found is None or isinstance(found, Refused):
-        return None
+        return found
     return PipelinePause(str(found[0]), found[1], str(found[2]))
 
 

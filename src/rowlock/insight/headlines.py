@@ -7,16 +7,28 @@ none of their own.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
-from rowlock.insight.shown import ago, ahead, clock_time, duration, lasting, ordinal, shown
+from rowlock.insight.asking.open_transactions import touched
+from rowlock.insight.shown import (
+    REASON,
+    about,
+    ago,
+    ahead,
+    clock_time,
+    duration,
+    lasting,
+    ordinal,
+    row_command,
+    shown,
+)
 from rowlock.insight.verdicts import (
     Facts,
     Refused,
     Rules,
-    TouchingTransaction,
     Verdict,
+    VerdictText,
+    is_overdue,
 )
 from rowlock.rows.eligibility import OWNER_SEPARATOR
 from rowlock.rows.lock_tokens import mark_of
@@ -25,18 +37,8 @@ ERROR_CHARS_MAX: Final = 80
 """Most characters of an error in a headline."""
 PLACES_MAX: Final = 10_000
 """How many rows before one are counted."""
-REASON: Final = '--reason "..."'
 CAPACITY_PREFIX: Final = "capacity:"
 """With what the error of a dispatched row begins that found no worker."""
-
-
-@dataclass(frozen=True, slots=True)
-class VerdictText:
-    """What one verdict says of a row."""
-
-    headline: str
-    why: str
-    do: str
 
 
 def finding_of(verdict: Verdict, facts: Facts) -> VerdictText:
@@ -44,17 +46,18 @@ def finding_of(verdict: Verdict, facts: Facts) -> VerdictText:
     return _FINDINGS[verdict](facts)
 
 
-def no_pipeline(model: str) -> VerdictText:
+def no_pipeline(model: str, key: str) -> VerdictText:
     """Return what is said where no pipeline works on a model."""
     return VerdictText(
         f"NO PIPELINE of this app works on {model}",
         "Without a pipeline nothing claims its rows.",
-        "write one, or name the app that has it: rowlock explain --app MODULE:ATTRIBUTE",
+        "write one, or name the app that has it:"
+        f" {row_command('explain', model, key, '--app MODULE:ATTRIBUTE')}",
     )
 
 
-def _row(facts: Facts) -> str:
-    return f"{facts.model} {shown(facts.key)}"
+def _command(verb: str, facts: Facts, *options: str) -> str:
+    return row_command(verb, facts.model, facts.key, *options)
 
 
 def _no_row(facts: Facts) -> VerdictText:
@@ -87,23 +90,31 @@ def _ends(facts: Facts) -> str:
 
 
 def _running(facts: Facts) -> VerdictText:
-    limit = facts.rules.process_timeout
-    ends = (
-        "nothing; it has no time limit"
-        if limit is None
-        else f"nothing; process_timeout ends it after {duration(limit.total_seconds())}"
-    )
-    return VerdictText(
-        f"LEASED by {replica(facts)}, {_ends(facts)}",
-        "A replica has it in hand and renews its lease.",
-        ends,
-    )
+    in_progress = facts.in_progress
+    headline = f"LEASED by {replica(facts)}, {_ends(facts)}"
+    if in_progress is not None:
+        since = lasting(in_progress.since_s)
+        headline = f"RUNNING on {replica(facts)} {since}, attempt {in_progress.attempt}"
+    return VerdictText(headline, "A replica has it in hand and renews its lease.", _ended_by(facts))
+
+
+def _ended_by(facts: Facts) -> str:
+    limit, in_progress = facts.rules.process_timeout, facts.in_progress
+    if limit is None:
+        return "nothing; it has no time limit"
+    if in_progress is None or in_progress.state != "running":
+        return f"nothing; process_timeout ends it after {duration(limit.total_seconds())}"
+    left_s = limit.total_seconds() - in_progress.since_s
+    return f"nothing; process_timeout ends it {ahead(left_s)}"
 
 
 def _queued(facts: Facts) -> VerdictText:
-    place, waiting = facts.queued or (1, 1)
+    in_progress = facts.in_progress
+    assert in_progress is not None
+    place = ordinal(in_progress.place or 1)
+    starts = "" if in_progress.starts_in_s is None else f", {about(in_progress.starts_in_s)}"
     return VerdictText(
-        f"QUEUED on {replica(facts)}: {ordinal(place)} of {waiting:,}",
+        f"QUEUED on {replica(facts)}: {place} of {in_progress.waiting:,}{starts}",
         "It is claimed and waits for a worker of that replica.",
         "nothing; more workers_num if this is always so",
     )
@@ -123,7 +134,7 @@ def _held(facts: Facts) -> VerdictText:
     return VerdictText(
         f"HELD {holder}, {_ends(facts)}",
         "Who holds it keeps pipelines away until it lets go or its lease ends.",
-        f"wait; if it is gone: rowlock release {_row(facts)} --force {REASON}",
+        f"wait; if it is gone: {_command('release', facts, '--force', REASON)}",
     )
 
 
@@ -136,7 +147,7 @@ def _parked(facts: Facts) -> VerdictText:
     return VerdictText(
         f"PARKED {lasting(facts.since('parked_at') or 0.0)}: {error}",
         f"{failed} was set aside; nothing takes it until somebody puts it back.",
-        f"mend what the error says, then: rowlock unpark {_row(facts)} {REASON}",
+        f"mend what the error says, then: {_command('unpark', facts, REASON)}",
     )
 
 
@@ -161,7 +172,7 @@ def _kept(facts: Facts) -> VerdictText:
     owner = str(facts.column("lock_owner"))
     since_s = facts.since("last_processed_at") or 0.0
     left_s = facts.rules.reserved_for.total_seconds() - since_s
-    do = f"nothing, it is let go {ahead(left_s)}; or: rowlock release {_row(facts)} {REASON}"
+    do = f"nothing, it is let go {ahead(left_s)}; or: {_command('release', facts, REASON)}"
     if owner in facts.rivals:
         return VerdictText(
             f"KEPT for {owner}, which stepped back {ago(since_s)}",
@@ -176,14 +187,17 @@ def _kept(facts: Facts) -> VerdictText:
 
 
 def _resting(facts: Facts) -> VerdictText:
-    do = f"wait, or: rowlock due {_row(facts)} {REASON}"
+    # Only a row with a due time can be made due.
+    has_due = "due_at" in facts.columns
+    do = f"wait, or: {_command('due', facts, REASON)}" if has_due else "wait"
     if facts.at is None:
         return VerdictText("RESTING", "Its time has not come.", do)
     if "due_at" not in facts.columns:
         since_s = facts.since("last_processed_at") or 0.0
         rest_s = facts.rules.min_interval.total_seconds()
         return VerdictText(
-            f"RESTING {lasting(rest_s - since_s)} more: processed {ago(since_s)}",
+            f"RESTING {lasting(rest_s - since_s)} more:"
+            f" {_stepped_back(facts) or f'processed {ago(since_s)}'}",
             f"Its time has not come: it rests for {duration(rest_s)} after it was processed.",
             do,
         )
@@ -200,6 +214,8 @@ def _resting(facts: Facts) -> VerdictText:
 
 
 def _why_it_rests(facts: Facts, when: str) -> str:
+    if stepped_back := _stepped_back(facts):
+        return stepped_back
     attempts, error = facts.column("attempts") or 0, str(facts.column("last_error") or "")
     if facts.work and error.startswith(CAPACITY_PREFIX):
         return "no worker had room"
@@ -207,6 +223,14 @@ def _why_it_rests(facts: Facts, when: str) -> str:
         of = facts.rules.max_attempts
         return f"attempt {attempts}{f' of {of}' if of else ''} failed"
     return f"due at {when}"
+
+
+def _stepped_back(facts: Facts) -> str:
+    lacking = facts.lacking
+    if lacking is None:
+        return ""
+    by = shown(lacking.owner) or "somebody"
+    return f"stepped back for {lacking.model} {shown(lacking.key)}, which {by} has"
 
 
 def _awaited(facts: Facts) -> VerdictText:
@@ -225,7 +249,7 @@ def _awaited(facts: Facts) -> VerdictText:
         f"AWAITED by {main.model} {key} ({main.pipeline}), which stepped back {ago(since_s)}",
         "A main row comes back for it, so its own pipeline leaves it alone, for"
         f" {duration(main.for_s)} at most.",
-        f"rowlock explain {main.model} {key}",
+        row_command("explain", main.model, main.key),
     )
 
 
@@ -286,21 +310,14 @@ def _left_by_dead(facts: Facts) -> VerdictText:
     ended_s = facts.since("lock_expires_at")
     ended = "it has no lease" if ended_s is None else f"its lease ended {ago(ended_s)}"
     within = duration(facts.rules.takes_over_within.total_seconds())
+    do = f"nothing: the next claim takes it over, within {within}"
+    if is_overdue(facts):
+        release = _command("release", facts, REASON)
+        do = f"no claim has taken it over: look at rowlock status; or: {release}"
     return VerdictText(
         f"LEFT by a dead replica ({mark}), {ended}",
         "Its holder died or lost the database; the next claim takes it and counts an attempt.",
-        f"nothing: the next claim takes it over, within {within}",
-    )
-
-
-def _touched(facts: Facts) -> VerdictText:
-    touched = facts.touched
-    assert isinstance(touched, TouchingTransaction)
-    return VerdictText(
-        f"TOUCHED by an open transaction: pid {touched.pid}, {touched.state}"
-        f" {lasting(touched.seconds)}",
-        "An open transaction has locked or written it; claims pass such rows over.",
-        f"end it: SELECT pg_terminate_backend({touched.pid})",
+        do,
     )
 
 
@@ -308,20 +325,41 @@ def _in_line(facts: Facts) -> VerdictText:
     do = "nothing; more workers or replicas if that is too long"
     place = facts.place
     if place is None or isinstance(place, Refused):
-        return VerdictText("IN LINE", "Nothing keeps it.", do)
+        return VerdictText("IN LINE", f"Nothing keeps it{_busy(facts)}.{_unseen(facts)}", do)
     if place > PLACES_MAX:
         more = f"more than {PLACES_MAX:,}"
-        return VerdictText(
-            f"IN LINE: behind {more}", f"Nothing keeps it: {more} rows are before it.", do
-        )
+        why = f"Nothing keeps it: {more} rows are before it{_busy(facts)}.{_unseen(facts)}"
+        return VerdictText(f"IN LINE: behind {more}", why, do)
     before = {0: "no row is", 1: "1 row is"}.get(place, f"{place:,} rows are")
+    claims_s = None if facts.presence is None else facts.presence.claims_s
+    starts = f", {about((place + 1) / claims_s)}" if claims_s else ""
     return VerdictText(
-        f"IN LINE: {ordinal(place + 1)}", f"Nothing keeps it: {before} before it.", do
+        f"IN LINE: {ordinal(place + 1)}{starts}",
+        f"Nothing keeps it: {before} before it{_busy(facts)}.{_unseen(facts)}",
+        do,
     )
 
 
+def _busy(facts: Facts) -> str:
+    presence = facts.presence
+    if presence is None or not presence.busy:
+        return ""
+    plural = "" if presence.workers == 1 else "s"
+    return f", and {presence.busy:,} of {presence.workers:,} worker{plural} have a row"
+
+
+def _unseen(facts: Facts) -> str:
+    stepped_back = _stepped_back(facts)
+    lacking = f" It has {stepped_back}." if stepped_back else ""
+    # Asked of a row that should have been claimed long ago, and of no other.
+    if not isinstance(facts.touched, Refused):
+        return lacking
+    why = shown(facts.touched.why)
+    return f"{lacking} Whether an open transaction has locked it is not known: {why}."
+
+
 _FINDINGS: Final[dict[Verdict, Callable[[Facts], VerdictText]]] = {
-    Verdict.NO_PIPELINE: lambda facts: no_pipeline(facts.model),
+    Verdict.NO_PIPELINE: lambda facts: no_pipeline(facts.model, facts.key),
     Verdict.NO_ROW: _no_row,
     Verdict.READY_FAILS: _ready_fails,
     Verdict.RUNNING: _running,
@@ -336,7 +374,7 @@ _FINDINGS: Final[dict[Verdict, Callable[[Facts], VerdictText]]] = {
     Verdict.NOBODY_RUNS: _nobody_runs,
     Verdict.CLAIMS_FAIL: _claims_fail,
     Verdict.LEFT_BY_DEAD: _left_by_dead,
-    Verdict.TOUCHED: _touched,
+    Verdict.TOUCHED: touched,
     Verdict.IN_LINE: _in_line,
 }
 

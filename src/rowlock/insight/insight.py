@@ -8,66 +8,47 @@ Not here: what is asked (``facts.py``), and what the answers say (``explanation.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from datetime import timedelta
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import PurePath
 from typing import Any, Self, TypeVar
 
-from sqlalchemy import Column, ColumnElement, Table, true
+from sqlalchemy import Table
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionmaker
 
 from rowlock.database.binds import bind_of
-from rowlock.database.transaction import in_transaction
-from rowlock.insight.counting.counts import Counts, counts_of
-from rowlock.insight.counting.replicas import LiveReplicas, read_replicas
+from rowlock.errors import AppError
+from rowlock.insight.asking.hosted_pipelines import PipelineHost, Sessions
+from rowlock.insight.asking.questioner import InsightLimits, Questioner
+from rowlock.insight.counting.pipeline_status import PipelineStatus
+from rowlock.insight.counting.replicas import LiveReplicas, merged_replicas, read_replicas
 from rowlock.insight.counting.running import status_of, with_replicas
-from rowlock.insight.counting.status import PipelineStatus, Status
-from rowlock.insight.dialects.insight_dialect import INSIGHT
+from rowlock.insight.counting.status import Status
+from rowlock.insight.counting.waiting import waiting_of
 from rowlock.insight.explanation import (
     Explanation,
     PipelineExplanation,
     SeenLease,
     explanation_without_pipeline,
 )
-from rowlock.insight.facts import RowAsked, facts_of, pause_of, rules_of
-from rowlock.insight.naming import mapped_model, read_key
+from rowlock.insight.facts import RowAsked, facts_of
+from rowlock.insight.history.timeline import ENTRIES_MAX, Timeline, read_timeline
+from rowlock.insight.listing.asking import PAGE_ROWS, page_read, state_question
+from rowlock.insight.listing.row_page import RowPage
+from rowlock.insight.naming import mapped_model, pipeline_named, read_key
 from rowlock.insight.observing.observer import Observer
-from rowlock.insight.questions import RowQuestion, ask_part, is_of_a_statement
+from rowlock.insight.questions import ask_part, is_of_a_statement
 from rowlock.insight.shown import shown
-from rowlock.insight.steering.actions import Actions
 from rowlock.insight.tables import InsightTables, tables_of
-from rowlock.insight.verdicts import Facts, PipelinePause, Refused
-from rowlock.pipelines.fetching.claim_builder import claim_parts
-from rowlock.pipelines.host_code.hooks import ready_condition
-from rowlock.pipelines.host_code.seams import Seams
-from rowlock.pipelines.lock_graph import LockGraph
+from rowlock.insight.verdicts import Facts, Refused
 from rowlock.pipelines.manager import PipelineManager
 from rowlock.pipelines.pipeline import Pipeline
-from rowlock.rows.eligibility import LockingPipeline
-from rowlock.rows.leased_table import LeasedTable
-from rowlock.rows.updates import compared_column
 
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class InsightLimits:
-    """How long questions may take.
-
-    Attributes:
-        timeout: the whole of a question.
-        statement_timeout: one statement of it, where the database can end one.
-        count_timeout: one count, where the database can end one.
-    """
-
-    timeout: timedelta = timedelta(seconds=10)
-    statement_timeout: timedelta = timedelta(seconds=2)
-    count_timeout: timedelta = timedelta(milliseconds=150)
-
-
-class Insight(Actions):
+class Insight(Questioner):
     """Answers questions about the rows of a host's pipelines.
 
     Args:
@@ -97,9 +78,6 @@ class Insight(Actions):
         super().__init__(session_factory, pipelines, tables=tables)
         self.limits = limits or InsightLimits()
         self._hide, self._show, self._redact = tuple(hide), dict(show or {}), redact
-        has_pauses = tables is not None and tables.controls is not None
-        self._seams = Seams.of([tables.pause_gate] if tables and has_pauses else [], ())
-        self._lock_graph = LockGraph(self.pipelines.values())
 
     @classmethod
     def of(cls, host: PipelineManager | Observer) -> Self:
@@ -107,25 +85,26 @@ class Insight(Actions):
         their gates; none need be started.
         """
         managers = host.managers if isinstance(host, Observer) else (host,)
-        gates = tuple(dict.fromkeys(gate for manager in managers for gate in manager.gates))
-        pipelines = [pipeline for manager in managers for pipeline in manager.pipelines]
+        gates = (gate for manager in managers for gate in manager.gates)
         tables = host.tables if isinstance(host, Observer) else tables_of(gates)
-        insight = cls(managers[0].session_factory, pipelines, tables=tables)
-        insight._seams, insight._gates = Seams.of(gates, ()), gates
+        insight = cls(managers[0].session_factory, (), tables=tables)
+        for manager in managers:
+            insight.add(PipelineHost(manager.session_factory, manager.gates), manager.pipelines)
         return insight
 
     def on(self, session_factory: async_sessionmaker[AsyncSession]) -> Insight:
         """Return the same questions to another database, such as a copy that only reads."""
         other = Insight(
             session_factory,
-            self.pipelines.values(),
+            (),
             tables=self.tables,
             hide=self._hide,
             show=self._show,
             redact=self._redact,
             limits=self.limits,
         )
-        other._seams, other._gates = self._seams, self._gates
+        for pipeline in self.pipelines.values():
+            other.add(PipelineHost(session_factory, self.host_of(pipeline).gates), [pipeline])
         return other
 
     async def explain(self, model: type[Any] | str, id: object) -> Explanation:  # noqa: A002
@@ -145,20 +124,52 @@ class Insight(Actions):
             return explanation_without_pipeline(mapped.__name__, str(id))
         leased = concerned[0].leased
         key = read_key(leased, id)
-        asked = [self._asked(each, key) for each in concerned]
-
-        async def ask(connection: AsyncConnection, *, apart: bool) -> list[Facts]:
-            return [await facts_of(connection, each, apart=apart) for each in asked]
-
         replicas = await self.replicas()
-        found = [with_replicas(facts, replicas) for facts in await self._answered(leased, ask)]
+        found = [
+            with_replicas(facts, replicas)
+            for sessions, pipelines in self.by_database(concerned)
+            for facts in await self._answered(
+                sessions, [self._asked(one, key) for one in pipelines]
+            )
+        ]
+        there = next((facts for facts in found if facts.is_there), None)
         return Explanation(
             leased.name,
             str(key),
             found[0].at,
-            _lease_of(found[0]) if found[0].is_there else None,
+            None if there is None else _lease_of(there),
             tuple(PipelineExplanation.of(self._redacted(facts)) for facts in found),
         )
+
+    async def timeline(self, model: type[Any] | str, id: object, *, limit: int = 100) -> Timeline:  # noqa: A002
+        """Say what happened to a row, as far as the host keeps a history; a row that was deleted
+        has one, too.
+
+        Args:
+            model: the mapped class, its name, or the name of its table.
+            id: the row's key; text is read by the type of the key.
+            limit: most entries, the newest.
+
+        Raises:
+            AppError: no pipeline of the app knows such a model, the text is no key of it, or the
+                limit is none.
+            TransactionTimeout: the database did not answer in time.
+        """
+        if not 1 <= limit <= ENTRIES_MAX:
+            raise AppError(f"the limit of a timeline is 1 to {ENTRIES_MAX:,}, not {limit!r:.20}")
+        leased, key = self._row(model, id)
+        history = None if self.tables is None else self.tables.history
+        names = [one.name for one in self.pipelines.values() if _is_of(one, leased.model)]
+
+        async def ask(connection: AsyncConnection) -> Timeline:
+            return await read_timeline(
+                connection, history, leased, key=key, pipelines=names, limit=limit
+            )
+
+        found = await self.read(leased, ask)
+        marks = {one.mark: one.name for one in (await self.replicas()).known or ()}
+        redact = self._redact or str
+        return found.presented(marks, redact)
 
     async def replicas(self) -> LiveReplicas:
         """Return the replicas, as they say themselves; none if the host has no table for them.
@@ -166,12 +177,14 @@ class Insight(Actions):
         Raises:
             TransactionTimeout: the database did not answer in time.
         """
-        pipeline = next(iter(self.pipelines.values()), None)
         table = None if self.tables is None else self.tables.replicas
-        if pipeline is None or table is None:
+        if table is None:
             return LiveReplicas(None, None)
-        known = await self.read(pipeline.leased, partial(_replicas, table=table))
-        return known or LiveReplicas(None, None)
+        answers = [
+            await self.read(pipelines[0].leased, partial(_replicas, table=table), sessions=sessions)
+            for sessions, pipelines in self.by_database()
+        ]
+        return merged_replicas(answers)
 
     async def status(self) -> Status:
         """Count what waits for each pipeline, and say who runs it.
@@ -185,110 +198,82 @@ class Insight(Actions):
         replicas = await self.replicas()
         told = [await self._status_of(each, replicas) for each in self.pipelines.values()]
         at = next((one.counts.at for one in told if one.counts.at is not None), replicas.at)
-        return Status(self._database(), at, replicas, tuple(told))
+        return Status(self._databases(), at, replicas, tuple(told))
+
+    async def rows(
+        self, pipeline: str, state: str, *, after: str | None = None, limit: int = PAGE_ROWS
+    ) -> RowPage:
+        """Return rows of one state, a page of them.
+
+        Args:
+            pipeline: its name.
+            state: ``due``, ``resting``, ``leased``, ``ended``, ``failing`` or ``parked``.
+            after: `RowPage.next` of the page before; None for the first page.
+            limit: how many rows at most, 1 to `PAGE_ROWS_MAX`.
+
+        Raises:
+            AppError: the app has no such pipeline, there is no such state, or no page ends in
+                `after`.
+            TransactionTimeout: the database did not answer in time.
+        """
+        found = pipeline_named(pipeline, self.pipelines.values())
+        asked = self._asked(found, None)
+        question = state_question(asked, state, after=after, limit=limit)
+        replicas = await self.replicas()
+
+        def redacted(text: str) -> str:
+            return text if self._redact is None else self._redact(text)
+
+        ask = partial(page_read, asked=asked, question=question, redacted=redacted)
+        page = await self.read(found.leased, ask)
+        return replace(page, names={one.mark: one.name for one in replicas.known or ()})
 
     async def _status_of(self, pipeline: Pipeline[Any], replicas: LiveReplicas) -> PipelineStatus:
         asked = self._asked(pipeline, None)
 
-        async def ask(connection: AsyncConnection) -> tuple[Counts, PipelinePause | None]:
-            counted = await counts_of(
-                connection, pipeline.leased, asked.question.parts, owner=pipeline.name
-            )
-            if self.tables is None:
-                return counted, None
-            return counted, await pause_of(connection, self.tables, pipeline.name, apart=True)
-
-        counted, pause = await self.read(
-            pipeline.leased, ask, statement_timeout=self.limits.count_timeout
+        counted = await self.read(
+            pipeline.leased,
+            partial(waiting_of, asked=asked),
+            sessions=self.host_of(pipeline).session_factory,
+            statement_timeout=self.limits.count_timeout,
         )
-        return status_of(pipeline.name, counted, replicas, rules=rules_of(pipeline), pause=pause)
+        return status_of(pipeline.name, counted, replicas)
 
-    def _database(self) -> str:
-        pipeline = next(iter(self.pipelines.values()), None)
-        if pipeline is None:
-            return "no pipelines"
-        engine = bind_of(self.session_factory(), pipeline.leased).engine
-        name = PurePath(engine.url.database or "").name
-        host = f"{engine.url.host}/" if engine.url.host else ""
-        return shown(f"{engine.dialect.name} {host}{name}")
+    def _databases(self) -> str:
+        engines = (
+            bind_of(sessions(), pipelines[0].leased).engine
+            for sessions, pipelines in self.by_database()
+        )
+        return ", ".join(map(_named, engines)) or "no pipelines"
 
-    async def _answered(self, leased: LeasedTable, ask: Callable[..., Awaitable[T]]) -> T:
-        """Return what `ask` gives; asked again, part by part, if the database refuses the whole."""
+    async def _answered(self, sessions: Sessions, asked: Sequence[RowAsked]) -> list[Facts]:
+        """Return the facts; asked again, part by part, if the database refuses the whole."""
+
+        async def ask(connection: AsyncConnection, *, apart: bool) -> list[Facts]:
+            return [await facts_of(connection, each, apart=apart) for each in asked]
+
+        leased = asked[0].question.leased
         try:
-            return await self.read(leased, ask, apart=False)
+            return await self.read(leased, ask, sessions=sessions, apart=False)
         except Exception as error:
             if not is_of_a_statement(error):
                 raise
-        return await self.read(leased, ask, apart=True)
-
-    async def read(
-        self,
-        leased: LeasedTable,
-        ask: Callable[..., Awaitable[T]],
-        *,
-        statement_timeout: timedelta | None = None,
-        **how: Any,
-    ) -> T:
-        """Return what `ask` gives, called with a connection in a transaction that reads."""
-
-        async def work(session: AsyncSession, connection: AsyncConnection) -> T:
-            await INSIGHT.of(connection).begin_reading(
-                connection, statement_timeout=statement_timeout or self.limits.statement_timeout
-            )
-            return await ask(connection, **how)
-
-        return await in_transaction(
-            self.session_factory,
-            leased,
-            work,
-            purpose="answer a question",
-            timeout=self.limits.timeout,
-            writes=False,
-        )
-
-    def _asked(self, pipeline: Pipeline[Any], key: Any) -> RowAsked:
-        leased, failure = pipeline.leased, None
-        ready: ColumnElement[bool] = true()
-        locking: tuple[LockingPipeline, ...] = ()
-        try:
-            ready = ready_condition(pipeline.name, leased, pipeline)
-            locking = self._lock_graph.locking_pipelines_of(leased, but=pipeline.name)
-        # A host's code may raise anything; that is the answer.
-        except Exception as error:  # noqa: BLE001
-            failure = error
-        gates = self._seams.conditions(leased, pipeline.name)
-        question = RowQuestion(
-            leased,
-            key,
-            pipeline.name,
-            claim_parts(pipeline, ready=ready, locking_pipelines=locking, gates=gates),
-            locking,
-            self._columns(leased, self._hide),
-            tuple(self._columns(leased, self._show.get(pipeline.model, ()))),
-            bind_of(self.session_factory(), leased).dialect,
-        )
-        names = tuple(getattr(gate, "__qualname__", repr(gate)) for gate in self._seams.gates)
-        rivals = {name: rules_of(each) for name, each in self.pipelines.items()}
-        return RowAsked(pipeline, question, names, rivals, self.tables, failure)
-
-    def _columns(self, leased: LeasedTable, given: Iterable[Any]) -> frozenset[Column[Any]]:
-        return frozenset(
-            compared_column(leased, each)
-            for each in given
-            if isinstance(each, str) or getattr(each, "class_", leased.model) is leased.model
-        )
-
-    def _redacted(self, facts: Facts) -> Facts:
-        error = facts.column("last_error")
-        if self._redact is None or error is None:
-            return facts
-        return replace(facts, columns={**facts.columns, "last_error": self._redact(str(error))})
+        return await self.read(leased, ask, sessions=sessions, apart=True)
 
 
-async def _replicas(connection: AsyncConnection, table: Table) -> LiveReplicas | None:
+async def _replicas(connection: AsyncConnection, table: Table) -> LiveReplicas:
     # A migration that was not run costs the names of replicas, and nothing else.
     found = await ask_part(connection, partial(read_replicas, connection, table), apart=True)
-    return None if isinstance(found, Refused) else found
+    if isinstance(found, Refused):
+        return LiveReplicas(None, None, why=found.why)
+    answer: LiveReplicas = found
+    return answer
+
+
+def _named(engine: Any) -> str:
+    name = PurePath(engine.url.database or "").name
+    host = f"{engine.url.host}/" if engine.url.host else ""
+    return shown(f"{engine.dialect.name} {host}{name}")
 
 
 def _is_of(pipeline: Pipeline[Any], model: type[Any]) -> bool:

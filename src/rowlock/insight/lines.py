@@ -53,6 +53,9 @@ class ExplanationLine:
 
 def lines_of(facts: Facts) -> tuple[ExplanationLine, ...]:
     """Return the lines of a row, in their order."""
+    if facts.table_lock is not None:
+        names = ("ready", "due", "lease", "owner", "awaited", "paused", "attempts")
+        return (*(ExplanationLine(name, UNKNOWN) for name in names), _replicas(facts))
     return (
         _ready(facts),
         _due(facts),
@@ -161,7 +164,7 @@ def _attempts(facts: Facts) -> ExplanationLine:
 def _replicas(facts: Facts) -> ExplanationLine:
     presence = facts.presence
     if presence is None:
-        return ExplanationLine("replicas", UNKNOWN, TABLE_REPLICAS)
+        return ExplanationLine("replicas", UNKNOWN, shown(facts.no_replicas) or TABLE_REPLICAS)
     names = [shown(name) for name in presence.running[:NAMES_MAX]]
     more = len(presence.running) - len(names)
     run = ", ".join(names) + (f" and {more} more" if more else "")

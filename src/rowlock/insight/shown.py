@@ -8,6 +8,7 @@ turn a text around; so each of them is shown as what it is.
 
 from __future__ import annotations
 
+import shlex
 import unicodedata
 from datetime import UTC, datetime
 from typing import Final
@@ -23,17 +24,20 @@ _FORMS: Final = ((2, "x"), (4, "u"), (8, "U"))
 TEENS: Final = range(11, 14)
 """They end in ``th``, whatever their last digit."""
 _MINUTE_S, _HOUR_S, _DAY_S = 60, 3600, 86400
+REASON: Final = '--reason "..."'
+"""Of a command, what the person fills in."""
 
 
 def shown(value: object, chars_max: int = CHARS_MAX) -> str:
     """Return `value` as one line of visible characters, `chars_max` of them at most."""
     # Cut first: what is to be escaped may be a megabyte.
     text = str(value)[: chars_max + 1]
-    text = "".join(_visible(character) for character in text)
+    text = "".join(visible(character) for character in text)
     return text if len(text) <= chars_max else text[: chars_max - 1] + "…"
 
 
-def _visible(character: str) -> str:
+def visible(character: str) -> str:
+    """Return a character as itself, or as its escape if it moves, hides or turns others around."""
     if character.isascii() and character.isprintable():
         return character
     if unicodedata.category(character) not in _HIDDEN_KINDS:
@@ -68,6 +72,11 @@ def ahead(seconds: float) -> str:
     return "now" if seconds < 1 else f"in {duration(seconds)}"
 
 
+def about(seconds: float) -> str:
+    """Return an estimate of when something will be, such as ``about 14 s``."""
+    return "in a moment" if seconds < 1 else f"about {duration(seconds)}"
+
+
 def lasting(seconds: float) -> str:
     """Return for how long something has been, such as ``for 14 s``."""
     return "now" if seconds < 1 else f"for {duration(seconds)}"
@@ -90,3 +99,33 @@ def ordinal(number: int) -> str:
 def iso(time: datetime | None) -> str | None:
     """Return a time as JSON has it: ISO 8601 in UTC, ending in ``Z``."""
     return None if time is None else time.astimezone(UTC).isoformat().replace("+00:00", "Z")
+
+
+def typed_word(text: str) -> str:
+    """Return a text as one word of a shell.
+
+    Where it holds a character that moves, hides or turns others around, the form ``$'...'`` of bash
+    and zsh is used, in which that character is an escape.
+    """
+    escaped = "".join(visible(character) for character in text)
+    if escaped == text:
+        return shlex.quote(text)
+    quoted = "".join(
+        visible(character) if visible(character) != character else _escaped(character)
+        for character in text
+    )
+    return f"$'{quoted}'"
+
+
+def _escaped(character: str) -> str:
+    return f"\\{character}" if character in "\\'" else character
+
+
+def row_command(verb: str, model: str, key: str, *options: str) -> str:
+    """Return a command about a row; behind `options` stands what names the row if its key looks
+    like an option.
+    """
+    words = [typed_word(model), typed_word(key)]
+    if key.startswith("-"):
+        return " ".join(["rowlock", verb, *options, "--", *words])
+    return " ".join(["rowlock", verb, *words, *options])

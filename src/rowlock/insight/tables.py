@@ -10,13 +10,14 @@ Not here: the columns, and the steps of migrations (``migrations.py``); who writ
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import Column, ColumnElement, MetaData, String, Table, exists, literal, not_, or_
 
 from rowlock.errors import ConfigurationError
+from rowlock.insight.history.columns import HISTORY, history_table
 from rowlock.insight.migrations import (
     CONTROLS,
     REPLICAS,
@@ -34,10 +35,12 @@ class InsightTables:
     Attributes:
         replicas: in which replicas say that they live; None if the host lends none.
         controls: the pauses; None if the host lends none.
+        history: what became of each row; None if the host lends none.
     """
 
     replicas: Table | None
     controls: Table | None
+    history: Table | None = None
 
     def pause_gate(self, leased: LeasedTable, pipeline: str) -> ColumnElement[bool]:
         """Return the condition that `pipeline` is not paused, for the `gates` of a manager.
@@ -69,20 +72,23 @@ class InsightTables:
 
 
 def insight_tables(
-    metadata: MetaData, *, replicas: bool = True, controls: bool = True
+    metadata: MetaData, *, replicas: bool = True, controls: bool = True, history: bool = False
 ) -> InsightTables:
     """Put the optional tables into the host's metadata, and return them.
 
         tables = insight_tables(Base.metadata)
         manager = PipelineManager(sessions, pipelines, gates=[tables.pause_gate])
 
-    `rowlock.insight.migrations.add_insight_tables` is the step of a migration that makes them;
-    autogenerate writes one, too. Called again, it returns the same tables.
+    `rowlock.insight.migrations.add_insight_tables` is the step of a migration that makes them, and
+    `rowlock.insight.history.columns.add_history_table` that for the history; autogenerate writes
+    them, too. Called again, it returns the same tables.
 
     Args:
         metadata: the host's, such as ``Base.metadata``.
         replicas: whether replicas say in a table that they live, and what they have in hand.
         controls: whether pipelines can be paused.
+        history: whether what becomes of each row is kept for some days; it costs an entry with
+            each outcome.
 
     Raises:
         ConfigurationError: `metadata` is none.
@@ -93,8 +99,9 @@ def insight_tables(
             f" {metadata!r:.100}"
         )
     return InsightTables(
-        _table(metadata, REPLICAS, replicas_columns()) if replicas else None,
-        _table(metadata, CONTROLS, controls_columns()) if controls else None,
+        _table(metadata, REPLICAS, replicas_columns) if replicas else None,
+        _table(metadata, CONTROLS, controls_columns) if controls else None,
+        _history(metadata) if history else None,
     )
 
 
@@ -107,7 +114,16 @@ def tables_of(gates: Iterable[Any]) -> InsightTables | None:
     return None
 
 
-def _table(metadata: MetaData, name: str, columns: list[Column[Any]]) -> Table:
+def _table(metadata: MetaData, name: str, columns: Callable[[], list[Column[Any]]]) -> Table:
+    known = _known(metadata, name)
+    return Table(name, metadata, *columns()) if known is None else known
+
+
+def _known(metadata: MetaData, name: str) -> Table | None:
     key = name if metadata.schema is None else f"{metadata.schema}.{name}"
-    known = metadata.tables.get(key)
-    return Table(name, metadata, *columns) if known is None else known
+    return metadata.tables.get(key)
+
+
+def _history(metadata: MetaData) -> Table:
+    known = _known(metadata, HISTORY)
+    return history_table(metadata) if known is None else known

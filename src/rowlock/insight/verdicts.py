@@ -49,6 +49,15 @@ Answer = bool | Refused | None
 
 
 @dataclass(frozen=True, slots=True)
+class VerdictText:
+    """What one verdict says of a row."""
+
+    headline: str
+    why: str
+    do: str
+
+
+@dataclass(frozen=True, slots=True)
 class Conjunct:
     """One part of what `ready` says.
 
@@ -75,12 +84,42 @@ class AwaitingRow:
 
 
 @dataclass(frozen=True, slots=True)
+class LackingRow:
+    """A related row that a main row could not lock; its key is empty if only the model is known."""
+
+    model: str
+    key: str = ""
+    owner: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class TouchingTransaction:
-    """A transaction that has locked or written a row, and has not ended."""
+    """A transaction that has locked or written a row, and has not ended.
+
+    Attributes:
+        pid: the process of the server that it is of.
+        state: what it does; None if this user may not see that.
+        seconds: for how long.
+    """
 
     pid: int
-    state: str
+    state: str | None
     seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class TableLock:
+    """A transaction that keeps everybody out of a whole table.
+
+    Attributes:
+        table: its name.
+        by: the transaction.
+        is_granted: whether it has the lock; otherwise it waits for it, and all others behind it.
+    """
+
+    table: str
+    by: TouchingTransaction
+    is_granted: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +140,9 @@ class RunningReplicas:
         running: the names of those that run it.
         failing: how many of these have not claimed for a while, and what the last said.
         names_by_mark: the names of all live ones by their marks.
+        claims_s: how many rows they claim a second, all together; None if they have not said.
+        busy: how many of their workers have a row.
+        workers: how many they have.
     """
 
     live: int
@@ -108,6 +150,35 @@ class RunningReplicas:
     failing: int = 0
     error: str = ""
     names_by_mark: Mapping[str, str] = field(default_factory=dict)
+    claims_s: float | None = None
+    busy: int = 0
+    workers: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class InProgress:
+    """What the replica that has a row says of it.
+
+    Attributes:
+        state: ``queued``, ``running`` or ``settling``.
+        since_s: for how long it has been in this state, in seconds.
+        attempt: which attempt this is, from 1.
+        place: in the queue of that replica, from 1; None for rows that are not queued.
+        waiting: how many rows are in that queue.
+        starts_in_s: when a worker will have it, in seconds; None if that cannot be told.
+    """
+
+    state: str
+    since_s: float
+    attempt: int
+    place: int | None = None
+    waiting: int = 0
+    starts_in_s: float | None = None
+
+    @property
+    def is_queued(self) -> bool:
+        """Whether it waits for a worker."""
+        return self.state == "queued" and self.place is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,8 +211,15 @@ class Facts:
         gates: for each gate, by its name.
         lockers: pipelines that lock such rows, and the models of their main rows.
         rivals: all pipelines of the app by name.
+        presence: who runs the pipeline; None if nobody can tell.
+        no_replicas: why nobody can; empty if the host lends no table.
         is_run: whether a lease of the pipeline lives; None if that was not asked.
         place: how many rows come before it; None if unknown.
+        touched: the transaction that has locked or written it and is still open.
+        in_progress: what the replica says that has it; None if none says so.
+        table_lock: who keeps everybody out of the table, so that nothing of the row could be read;
+            None if nobody does.
+        lacking: the related row for which it stepped back, where that can be told.
     """
 
     model: str
@@ -165,10 +243,13 @@ class Facts:
     awaiting: AwaitingRow | None = None
     pause: PipelinePause | None = None
     presence: RunningReplicas | None = None
+    no_replicas: str = ""
     is_run: Answer = None
     place: int | Refused | None = None
     touched: TouchingTransaction | Refused | None = None
-    queued: tuple[int, int] | None = None
+    in_progress: InProgress | None = None
+    table_lock: TableLock | None = None
+    lacking: LackingRow | None = None
     work: Mapping[str, Any] = field(default_factory=dict)
 
     def column(self, name: str) -> Any:
@@ -220,21 +301,28 @@ OVERDUE_WINDOWS = 3
 
 
 def is_overdue(facts: Facts) -> bool:
-    """Whether a claim should have had the row long ago."""
+    """Whether a claim should have had the row long ago.
+
+    A row that was never processed and has no due time does not say since when it waits. It stands
+    before all others, so a claim has it at once or nothing claims: it counts as overdue.
+    """
     overdue_s = facts.overdue_s
     allowed_s = OVERDUE_WINDOWS * facts.rules.takes_over_within.total_seconds()
-    return overdue_s is not None and overdue_s > allowed_s
+    return overdue_s is None or overdue_s > allowed_s
 
 
 def verdicts_of(facts: Facts) -> tuple[Verdict, ...]:
     """Return all that keeps the row, first what comes first; `IN_LINE` if nothing does."""
     if not facts.is_there:
         return (Verdict.NO_ROW,)
+    if facts.table_lock is not None:
+        return (Verdict.TOUCHED,)
     is_live = facts.free is False
+    is_queued = facts.in_progress is not None and facts.in_progress.is_queued
     holds = {
         Verdict.READY_FAILS: isinstance(facts.ready, Refused),
-        Verdict.RUNNING: is_live and facts.is_own_lease and facts.queued is None,
-        Verdict.QUEUED: is_live and facts.is_own_lease and facts.queued is not None,
+        Verdict.RUNNING: is_live and facts.is_own_lease and not is_queued,
+        Verdict.QUEUED: is_live and facts.is_own_lease and is_queued,
         Verdict.HELD: is_live and not facts.is_own_lease,
         Verdict.PARKED: facts.column("parked_at") is not None,
         Verdict.NOT_READY: facts.ready is False,

@@ -201,7 +201,7 @@ async def break_lease(
         token, or its lease lives.
     """
     is_it = and_(
-        leased.key == key, _is_as(leased, seen), _has_ended(leased) if only_ended else true()
+        leased.key == key, is_as_shown(leased, seen), _has_ended(leased) if only_ended else true()
     )
     if not await _clear(session, leased, is_it):
         return False
@@ -214,7 +214,10 @@ async def break_lease(
     return True
 
 
-def _is_as(leased: LeasedTable, seen: ShownLease) -> ColumnElement[bool]:
+def is_as_shown(leased: LeasedTable, seen: ShownLease) -> ColumnElement[bool]:
+    """The lease of a row, or its reservation, is the one that a person was shown: the one place in
+    which these are compared.
+    """
     token = None if seen.token is None else leased.as_token(seen.token)
     owner_is = leased.column("lock_owner").is_not_distinct_from(seen.owner)
     return and_(owner_is, leased.column("lock_token").is_not_distinct_from(token))

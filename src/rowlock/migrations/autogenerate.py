@@ -17,6 +17,7 @@ from alembic.migration import MigrationContext
 from alembic.operations import MigrateOperation
 from alembic.operations.ops import (
     AddColumnOp,
+    AlterColumnOp,
     CreateIndexOp,
     CreateTableOp,
     DowngradeOps,
@@ -26,7 +27,7 @@ from alembic.operations.ops import (
     UpgradeOps,
 )
 from alembic.util import rev_id
-from sqlalchemy import Column, DefaultClause, Index, MetaData, Table
+from sqlalchemy import Column, DefaultClause, Identity, Index, MetaData, Table
 
 from rowlock.migrations.operations import (
     STEPS_MODULE,
@@ -72,7 +73,8 @@ def directives_hook(own: DirectivesHook | None) -> DirectivesHook:
         context: MigrationContext, revision: Any, directives: list[MigrationScript]
     ) -> None:
         for script in tuple(directives):
-            indexes = _rewrite(script, _metadata_of(context))
+            has_identities = context.dialect.supports_identity_columns
+            indexes = _rewrite(script, _metadata_of(context), has_identities=has_identities)
             if indexes:
                 directives.append(_script_of(indexes, after=script))
         if own is not None:
@@ -86,7 +88,9 @@ def _metadata_of(context: MigrationContext) -> list[MetaData]:
     return [given] if isinstance(given, MetaData) else list(given or ())
 
 
-def _rewrite(script: MigrationScript, metadata: Iterable[MetaData]) -> list[MigrateOperation]:
+def _rewrite(
+    script: MigrationScript, metadata: Iterable[MetaData], *, has_identities: bool
+) -> list[MigrateOperation]:
     """Rewrite the steps of `script`, and return those that want a migration of their own."""
     tables: dict[TableKey, Table] = {
         (table.schema, table.name): table for one in metadata for table in one.tables.values()
@@ -94,7 +98,8 @@ def _rewrite(script: MigrationScript, metadata: Iterable[MetaData]) -> list[Migr
     several_databases = len(script.upgrade_ops_list) > 1
     apart: list[MigrateOperation] = []
     for up, down in zip(script.upgrade_ops_list, script.downgrade_ops_list, strict=True):
-        steps = list(_steps_of(up.ops, tables))
+        possible = up.ops if has_identities else list(_without_identities(up.ops))
+        steps = list(_steps_of(possible, tables))
         if steps == up.ops:
             continue
         # Stable: what is concurrent comes last, since it commits all that came before.
@@ -106,6 +111,25 @@ def _rewrite(script: MigrationScript, metadata: Iterable[MetaData]) -> list[Migr
         up.ops[:] = steps
         up.reverse_into(down)
     return apart
+
+
+def _without_identities(steps: Iterable[MigrateOperation]) -> Iterator[MigrateOperation]:
+    """Leave out changes of columns into identities where the database has none: they would be
+    found each time, and cannot be made.
+    """
+    for step in steps:
+        if not isinstance(step, ModifyTableOps):
+            yield step
+            continue
+        kept = [one for one in step.ops if not _is_identity(one)]
+        if len(kept) == len(step.ops):
+            yield step
+        elif kept:
+            yield ModifyTableOps(step.table_name, kept, schema=step.schema)
+
+
+def _is_identity(step: MigrateOperation) -> bool:
+    return isinstance(step, AlterColumnOp) and isinstance(step.modify_server_default, Identity)
 
 
 def _is_concurrent(step: MigrateOperation) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import Column, case, null, select, update
+from sqlalchemy import Column, ColumnElement, and_, case, null, select, true, update
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm.attributes import set_committed_value
 
@@ -58,17 +58,22 @@ async def write_request(
 
 
 async def write_past_lease(
-    session: AsyncSession, leased: LeasedTable, key: object, *, values: ColumnValues
+    session: AsyncSession,
+    leased: LeasedTable,
+    key: object,
+    *,
+    values: ColumnValues,
+    where: ColumnElement[bool] | None = None,
 ) -> bool:
     """Write to a row whoever holds its lease, in the caller's transaction; False if there is no
-    such row.
+    such row, or none that meets `where`.
 
     An instance that the session has shows what was written, and no longer does if that is rolled
     back.
     """
-    is_it = leased.attribute(leased.key_name) == key
+    is_it = and_(leased.attribute(leased.key_name) == key, true() if where is None else where)
     if not values:
-        found = select(leased.key).where(leased.key == key)
+        found = select(leased.key).where(is_it)
         return (
             await execute(session, found, bind_arguments={"bind": bind_of(session, leased)})
         ).first() is not None

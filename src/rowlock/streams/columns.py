@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import Identity, Integer, Table, event
+from sqlalchemy import Column, Identity, Integer, String, Table, Uuid, event
 from sqlalchemy.orm import InstrumentedAttribute, Mapped, Mapper, mapped_column
 
 from rowlock.errors import ModelError
 from rowlock.rows.columns import for_type_checkers
-from rowlock.rows.model_check import mapper_of
+from rowlock.rows.model_check import innermost, mapper_of
 from rowlock.streams.computing.hashing import bucket_of
 from rowlock.streams.dialects.position_type import POSITION, keep_counting
 
+UUID_CHARS = 36
 _KEY = "rowlock_stream_key"
 """Where a table says which of its columns is the key."""
 
@@ -38,12 +40,29 @@ def _bucket_in(context: Any) -> int | None:
     one VALUES has several rows, which a default cannot tell apart.
 
     Raises:
+        ModelError: its position is given.
         ValueError: its key is none.
         TypeError: likewise.
     """
-    name = context.compiled.statement.table.info.get(_KEY)
-    key = context.get_current_parameters(isolate_multiinsert_groups=False).get(name)
+    table = context.compiled.statement.table
+    given = context.get_current_parameters(isolate_multiinsert_groups=False)
+    _check_position_is_free(table, given)
+    key = given.get(vars(table).get(_KEY))
     return None if key is None else bucket_of(key)
+
+
+def _check_position_is_free(table: Table, given: Mapping[str, Any]) -> None:
+    name = table.c.position.key
+    # The second name is that of the first row of several in one VALUES.
+    position = next((given[one] for one in (name, f"{name}_m0") if one in given), None)
+    if position is None:
+        return
+    raise ModelError(
+        f"{table.name}.{name} is given as {position!r:.40}: the database assigns positions, and no"
+        " flow would ever read a row that comes below what is cut; leave it out",
+        model=table.name,
+        column=name,
+    )
 
 
 @for_type_checkers
@@ -74,7 +93,8 @@ class EventColumns:
 def _note_key(mapper: Mapper[Any], model: type[EventColumns]) -> None:
     name, table = getattr(model, "__stream_key__", None), mapper.local_table
     if isinstance(name, str) and name in mapper.column_attrs and isinstance(table, Table):
-        table.info[_KEY] = mapper.column_attrs[name].columns[0].key
+        # Not in its `info`, which Alembic writes into migrations.
+        vars(table)[_KEY] = mapper.column_attrs[name].columns[0].key
 
 
 def stream_key_of(model: type[EventColumns]) -> InstrumentedAttribute[Any]:
@@ -93,3 +113,11 @@ def stream_key_of(model: type[EventColumns]) -> InstrumentedAttribute[Any]:
         )
     attribute: InstrumentedAttribute[Any] = getattr(model, name)
     return attribute
+
+
+def key_chars_max(column: Column[Any]) -> int | None:
+    """Return the longest text of a key that a column takes, None if it does not say."""
+    kept = innermost(column.type)
+    if isinstance(kept, Uuid):
+        return UUID_CHARS
+    return kept.length if isinstance(kept, String) else None

@@ -15,11 +15,12 @@ from sqlalchemy import CursorResult, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from rowlock.database.binds import bind_of
-from rowlock.errors import ConfigurationError, PipelineError
+from rowlock.errors import ConfigurationError
 from rowlock.execution import execute
 from rowlock.hints.hinter import hint_after_commit
 from rowlock.rows.database_time import database_now
 from rowlock.rows.leased_table import LeasedTable
+from rowlock.streams.absence import no_row
 from rowlock.streams.program import FlowProgram
 from rowlock.streams.shards.layout import DynamicShards, check_number
 from rowlock.streams.tables import BEING_DELETED, check_lasts
@@ -98,19 +99,11 @@ async def _change(session: AsyncSession, program: FlowProgram, values: Mapping[s
     columns = select(flows.c.next_step, flows.c.fingerprint).where(own)
     row = (await execute(session, columns, bind_arguments=bind)).first()
     if row is None:
-        raise never_started(program)
+        raise await no_row(await session.connection(bind), program)
     if cast("CursorResult[Any]", done).rowcount == 0:
         check_lasts(program.name, row.fingerprint)
     hint_after_commit(session, program.shards_topic, program.topic)
     return int(row.next_step)
-
-
-def never_started(program: FlowProgram) -> PipelineError:
-    """Return the error of a command to a flow that has no row."""
-    return PipelineError(
-        f"the flow {program.name!r} has no row yet: it is made when a manager with"
-        " streams.pipelines() starts"
-    )
 
 
 def _bind_arguments(session: AsyncSession, program: FlowProgram) -> dict[str, Any]:

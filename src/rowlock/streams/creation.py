@@ -8,9 +8,10 @@ from sqlalchemy import delete, insert, select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
-from rowlock.errors import shorten
+from rowlock.errors import PipelineError, shorten
 from rowlock.rows.database_time import database_instant
 from rowlock.stream_errors import FlowChangedError
+from rowlock.streams.absence import LOST, absence_of
 from rowlock.streams.cutting.flow_view import BEFORE_FIRST, Transact
 from rowlock.streams.program import FlowProgram
 from rowlock.streams.shards.layout import even_layout
@@ -25,7 +26,7 @@ async def ensure_flow(program: FlowProgram, transact: Transact) -> None:
 
     Raises:
         FlowChangedError: it is there, with other sources, stages, states or outputs.
-        PipelineError: it is being deleted.
+        PipelineError: it is being deleted, or its row was.
     """
 
     async def there(session: AsyncSession, connection: AsyncConnection) -> bool:
@@ -36,7 +37,12 @@ async def ensure_flow(program: FlowProgram, transact: Transact) -> None:
     upto = await _positions(program, transact)
 
     async def create(session: AsyncSession, connection: AsyncConnection) -> None:
+        # First: another replica may be making it, with its row and its shards in one transaction.
+        absence = await absence_of(connection, program)
         if not await _is_there(connection, program):
+            if absence.state == LOST:
+                # Its states and results are there: begun anew, each event would count once more.
+                raise PipelineError(f"the flow {program.name!r}: {absence.text}")
             # What it is to read may have been deleted since it was looked at, and is kept from now.
             begins = {
                 name: max(upto[name], await source.lock_begin(connection))

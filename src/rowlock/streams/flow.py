@@ -29,6 +29,7 @@ from rowlock.streams.queries.status_reader import status_of
 from rowlock.streams.queries.verification import StepPart, Verification, parts_of, verify
 from rowlock.streams.queries.waits import FlowWaits
 from rowlock.streams.stage import Stages, StreamStage, check_name
+from rowlock.streams.state.fold_model import FoldModel
 
 E = TypeVar("E")
 O = TypeVar("O")  # noqa: E741 - of an output
@@ -131,6 +132,15 @@ class StreamFlow(StreamStage[E]):
         )
         self.outputs[name] = output
         return output
+
+    def _check_room(self, rows: FoldModel) -> None:
+        """Refuse rows whose key is shorter than keys of the sources.
+
+        Raises:
+            ModelError: it is; the text says which.
+        """
+        for source in self.sources.values():
+            rows.check_room(source.key_chars_max, of=f"the stream {source.name!r}")
 
     @property
     def program(self) -> FlowProgram:

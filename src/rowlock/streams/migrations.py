@@ -185,6 +185,10 @@ def _replicas_columns() -> list[Column[Any]]:
         Column("shards", Integer, nullable=False),
         Column("started_at", UtcDateTime, nullable=False),
         Column("seen_at", UtcDateTime, nullable=False),
+        Column("busy_lo", Integer),
+        Column("busy_stage", String(NAME_CHARS_MAX)),
+        Column("busy_key", String(NAME_CHARS_MAX)),
+        Column("busy_since", UtcDateTime),
     ]
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from inspect import isroutine
 from typing import Any, Generic, Literal, TypeGuard, TypeVar, get_args, overload
+from unicodedata import category
 
 from rowlock.errors import ConfigurationError
 from rowlock.streams.computing.context import ResultTarget
@@ -28,6 +29,7 @@ from rowlock.streams.computing.handlers import (
 from rowlock.streams.computing.hashing import is_storable
 from rowlock.streams.cutting.plan import Checkpoint
 from rowlock.streams.migrations import NAME_CHARS_MAX
+from rowlock.streams.state.fold_model import FoldModel
 from rowlock.streams.state.fold_stage import FoldStage
 from rowlock.streams.state.fold_table import FoldTable
 
@@ -128,6 +130,7 @@ class StreamStage(Generic[E]):
         if isroutine(model):
             raise ConfigurationError("fold needs the model of its rows: write @flow.fold(Model)")
         stage = FoldStage(model, by=by, cache=cache)
+        self._check_room(stage.table.model)
 
         def register(call: FoldHandler[M, E]) -> FoldHandler[M, E]:
             self._register(stage.handler(call))
@@ -167,6 +170,9 @@ class StreamStage(Generic[E]):
             return call
 
         return register
+
+    def _check_room(self, rows: FoldModel) -> None:
+        """Refuse rows whose key is shorter than keys of the events, as far as that is declared."""
 
     def _register(self, handler: StageHandler) -> None:
         if self._handler is not None:
@@ -319,12 +325,13 @@ def check_name(name: object, of: str) -> None:
     """Refuse what is no name.
 
     Raises:
-        ConfigurationError: it is no text, empty, too long, has a slash, or no database stores it.
+        ConfigurationError: it is no text, empty, too long, has a slash or a control character, or
+            no database stores it.
     """
     if not _is_short_text(name) or not name or "/" in name:
         msg = (
-            f"the name of {of} is a text of 1 to {NAME_CHARS_MAX} characters without '/', NUL and"
-            f" lone surrogates, not {name!r:.100}"
+            f"the name of {of} is a text of 1 to {NAME_CHARS_MAX} characters without '/', control"
+            f" characters and lone surrogates, not {name!r:.100}"
         )
         raise ConfigurationError(msg)
 
@@ -333,14 +340,18 @@ def check_version(flow_name: str, version: object) -> None:
     """Refuse what cannot be shown as the version of a host's code.
 
     Raises:
-        ConfigurationError: it is no text, too long, or no database stores it.
+        ConfigurationError: it is no text, too long, has a control character, or no database stores
+            it.
     """
     if not _is_short_text(version):
         raise ConfigurationError(
-            f"the version of the flow {flow_name!r} is a text of up to {NAME_CHARS_MAX} characters,"
-            f" not {version!r:.100}"
+            f"the version of the flow {flow_name!r} is a text of up to {NAME_CHARS_MAX} characters"
+            f" without control characters, not {version!r:.100}"
         )
 
 
 def _is_short_text(given: object) -> TypeGuard[str]:
-    return isinstance(given, str) and len(given) <= NAME_CHARS_MAX and is_storable(given)
+    if not isinstance(given, str) or len(given) > NAME_CHARS_MAX or not is_storable(given):
+        return False
+    # They break lines of logs, and topics of hints.
+    return not any(category(char) == "Cc" for char in given)

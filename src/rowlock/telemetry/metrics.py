@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from rowlock.insight.observing.census import Counted
 from rowlock.insight.observing.observer import Observer, own_version
 from rowlock.pipelines.manager import PipelineManager
 from rowlock.pipelines.statistics import Buckets, PipelineHealth, PipelineStatistics
@@ -21,6 +22,7 @@ from rowlock.rows.lock_tokens import replica_mark
 PIPELINES_MAX = 200
 """Most pipelines with series of their own; those beyond share the name `OTHER`."""
 OTHER = "_other"
+BY_CENSUS = "By the census, in the one replica that counts."
 
 Value: TypeAlias = "float | Buckets"
 Labels: TypeAlias = tuple[str, ...]
@@ -33,11 +35,14 @@ Source: TypeAlias = "PipelineManager | Observer"
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What is read of one pipeline at once. `paused` is None if there is no observer."""
+    """What is read of one pipeline at once. `paused` is None if there is no observer, `counted` if
+    this replica has not counted.
+    """
 
     statistics: PipelineStatistics
     health: PipelineHealth
     paused: bool | None = None
+    counted: Counted | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +154,19 @@ def _paused(now: Snapshot) -> Mapping[Labels, Value]:
     return {} if now.paused is None else {(): float(now.paused)}
 
 
+def _census(
+    name: str,
+    of: Callable[[Counted], float | None],
+    text: str,
+    merge: Callable[[float, float], float] = lambda one, other: one + other,
+) -> Metric:
+    def read(now: Snapshot) -> Mapping[Labels, Value]:
+        value = None if now.counted is None else of(now.counted)
+        return {} if value is None else {(): value}
+
+    return Metric(name, "gauge", f"{text} {BY_CENSUS}", read=read, merge=merge)
+
+
 def _lag(replica: MetricSources) -> Mapping[Labels, Value]:
     return {} if replica.observer is None else {(): replica.observer.lag_s}
 
@@ -160,6 +178,11 @@ def _skew(replica: MetricSources) -> Mapping[Labels, Value]:
     every = [one.clock_skew_s for of_manager in claims for one in of_manager]
     known = [skew_s for skew_s in every if skew_s is not None]
     return {(): max(known, key=abs)} if known else {}
+
+
+def _history_dropped(replica: MetricSources) -> Mapping[Labels, Value]:
+    history = None if replica.observer is None else replica.observer.history
+    return {} if history is None else {(): history.dropped}
 
 
 def _info(_replica: MetricSources) -> Mapping[Labels, Value]:
@@ -257,11 +280,29 @@ METRICS: tuple[Metric, ...] = (
         _late,
         merge=max,
     ),
+    _census("due_rows", lambda now: now.counts.due, "Rows that are ready, free and due."),
+    _census(
+        "oldest_due_seconds",
+        lambda now: now.counts.oldest_s,
+        "For how long the first of them has been due.",
+        max,
+    ),
+    _census("resting_rows", lambda now: now.counts.resting, "Rows whose time has not come."),
+    _census("ended_leases", lambda now: now.counts.ended, "Rows whose lease has ended."),
+    _census("parked_rows", lambda now: now.counts.parked, "Rows that were set aside."),
+    _census("replicas_running", lambda now: now.replicas, "Live replicas that run it.", max),
+    _census("census_age_seconds", lambda now: now.age_s, "How old these counts are.", max),
     Metric(
         "event_loop_lag_seconds",
         "gauge",
         "By how much the event loop was late at most in the last seconds; with an Observer.",
         read_replica=_lag,
+    ),
+    Metric(
+        "history_dropped_total",
+        "counter",
+        "Entries of the history that were not written, for want of room; with an Observer.",
+        read_replica=_history_dropped,
     ),
     Metric(
         "clock_skew_seconds",
@@ -333,10 +374,19 @@ def _snapshots(replica: MetricSources) -> list[tuple[str, Snapshot]]:
     return [
         (
             name if (name := one.pipeline) in named else OTHER,
-            Snapshot(one, of_it, None if observer is None else name in observer.paused),
+            _snapshot(one, of_it, observer),
         )
         for one, of_it in zip(statistics, health, strict=False)
     ]
+
+
+def _snapshot(
+    statistics: PipelineStatistics, health: PipelineHealth, observer: Observer | None
+) -> Snapshot:
+    if observer is None:
+        return Snapshot(statistics, health)
+    name = statistics.pipeline
+    return Snapshot(statistics, health, name in observer.paused, observer.counted.get(name))
 
 
 def _merged(metric: Metric, one: Value, other: Value) -> Value:

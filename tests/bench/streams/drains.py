@@ -5,6 +5,7 @@ Processor time counts first: it hardly moves with what else the machine does.
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -143,6 +144,29 @@ async def drain_modes(place: Place, scale: Scale) -> Figures:
     return figures
 
 
+async def drain_versions(place: Place, scale: Scale) -> Figures:
+    """Return what an event costs where a snapshot is read meanwhile, so that states have two
+    versions, in steps of 1,000 rows; beside one version.
+    """
+    load = Load(scale.pick(100_000, 5_000), scale.pick(1_000, 200))
+    kept: dict[bool, Drained] = {}
+
+    async def one() -> Figures:
+        kept[False] = await drained(place, load)
+        return named("one version", kept[False].figures)
+
+    async def two() -> Figures:
+        kept[True] = await drained(place, load, has_snapshot=True)
+        return named("two versions", kept[True].figures)
+
+    first, second = await beside(one, two, limit_first=scale.limit_first)
+    ratios = {
+        "two / one version, by CPU": kept[True].cpu_s / kept[False].cpu_s,
+        "two / one version, by the clock": kept[True].seconds / kept[False].seconds,
+    }
+    return first | second | ratios
+
+
 async def state_updates(place: Place, scale: Scale) -> Figures:
     """Return what the table of states is like after a million updates of 10,000 keys."""
     updates, keys = scale.pick(1_000_000, 10_000), scale.pick(10_000, 1_000)
@@ -193,16 +217,20 @@ async def drained_beside(
     return kept["ours"], kept["limit"]
 
 
-async def drained(place: Place, load: Load, *, has_states: bool = False) -> Drained:
-    """Work off a backlog in one replica."""
+async def drained(
+    place: Place, load: Load, *, has_states: bool = False, has_snapshot: bool = False
+) -> Drained:
+    """Work off a backlog in one replica, while a snapshot is kept if that is asked for."""
     async with EventHost.opened(place, step_rows_max=load.rows, **load.options) as host:
         meter = await Meter.on(host.engine)
         payments = payments_of(load.events, keys=load.keys, zipf=load.zipf)
         async with host.running():
             if has_states:
                 await add_states(host, load.keys)
-            for part in (payments[: load.warm], payments[load.warm :]):
-                await host.append_behind_pause(part)
+            await host.append_behind_pause(payments[: load.warm])
+            await host.work_off(meter)
+            async with host.flow.snapshot(host.sessions) if has_snapshot else nullcontext():
+                await host.append_behind_pause(payments[load.warm :])
                 await host.work_off(meter)
     return Drained.of(meter, load.events - load.warm)
 

@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from measure import POSTGRESQL, Place, until
 from streams.event_host import EventHost
 
-from rowlock import PipelineManager
+from rowlock import PipelineManager, pipeline_hinter
 
 ANSWER_S_MAX = 60.0
 
@@ -78,7 +78,8 @@ async def work(url: str, options: dict[str, Any]) -> None:
             await until(lambda: (at := manager.health().notifications) is not None and at.listening)
             await host.wait_until_done()
             if host.balances is not None:
-                manager.hinter.attach(host.balances.topic, _tell)
+                # Those who wait for results know no manager.
+                pipeline_hinter.attach(host.balances.topic, _tell)
             print("ready", flush=True)
             await asyncio.to_thread(sys.stdin.read)
 

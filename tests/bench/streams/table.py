@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from measure import POSTGRESQL, Measure
 from streams.appends import append
-from streams.drains import drain_keys, drain_modes, drain_shards, drain_steps, state_updates
+from streams.drains import (
+    drain_keys,
+    drain_modes,
+    drain_shards,
+    drain_steps,
+    drain_versions,
+    state_updates,
+)
 from streams.exchanges import exchange
 from streams.extremes import large, many_shards, one_transaction, skewed
 from streams.moves import handover, recovery
@@ -16,6 +23,7 @@ STREAMS = (
     Measure("streams-states", "a million updates of states", state_updates, rounds_max=1),
     Measure("streams-shards", "steps of 5,000 rows, by shards", drain_shards, rounds_max=3),
     Measure("streams-modes", "steps of 1,000 rows, by checkpoints", drain_modes, rounds_max=3),
+    Measure("streams-versions", "the same, while a snapshot is kept", drain_versions, rounds_max=3),
     Measure("streams-append", "events added to a log, by transaction", append),
     Measure("streams-latency", "an event's COMMIT to its step's", latency),
     Measure(

@@ -53,6 +53,16 @@ def test_batch() -> None:
     assert sent.buckets == [bucket_of(key) for key in sent.keys]
 
 
+def test_a_row_that_no_handler_can_get_fails_the_batch() -> None:
+    """A batch would be counted without a row that has no key, or with one that it has not."""
+    (part,) = EVENTS.parts
+    called: list[object] = []
+    batch: EventBatch[int] = EventBatch([replace(part, broken={"b": ValueError("it has no key")})])
+    found = poisoned(in_batch(lambda *_: called.append(1)), batch, {})
+    assert (found.key, called) == ("b", [])
+    assert "it has no key" in found.text
+
+
 def test_timers_of_a_batch() -> None:
     """A timer that was due would be due in each step after it, or take the state with it."""
 

@@ -17,6 +17,7 @@ from sqlalchemy.orm import DeclarativeBase
 from rowlock.rows.database_time import database_time_after
 from rowlock.streams import EventLog, StepContext, Streams
 from rowlock.streams.coordinating import expiry
+from rowlock.streams.coordinating.needs import first_needed_step
 from rowlock.streams.state.store import drop_empty
 from rowlock.testing import TemporaryDatabase, run_until_settled
 
@@ -88,11 +89,20 @@ async def test_a_consumer_that_is_behind_counts(database: TemporaryDatabase) -> 
     """A consumer could not ask for the inputs of a step that it has not acknowledged."""
     bank = await old_bank(database)
     end = (await bank.flow_row()).next_step
-    cursor = {"flow_id": bank.flow.program.id, "output": "seen", "at": LONG_AGO}
+    of = {"flow_id": bank.flow.program.id, "output": "seen"}
+    tables = bank.streams.tables
+    result = {**of, "step": 2, "lo": 0, "seq": 0, "bucket": 0, "payload": "1"}
     async with bank.sessions.begin() as session:
-        for consumer, step in (("slow", 1), ("", 0)):
-            values = {**cursor, "consumer": consumer, "step": step}
-            await session.execute(insert(bank.streams.tables.cursors).values(values))
+        for consumer, step in (("slow", 1), ("done", end), ("", 0)):
+            values = {**of, "at": LONG_AGO, "consumer": consumer, "step": step}
+            await session.execute(insert(tables.cursors).values(values))
+        await session.execute(insert(tables.outputs).values(result))
+    async with bank.sessions() as session:
+        connection = await session.connection()
+        assert await first_needed_step(connection, tables, bank.flow.program.id) == 2
+        await session.execute(tables.cursors.delete().where(tables.cursors.c.consumer == "slow"))
+        # Whoever has read all results needs no step, nor the rows of one.
+        assert await first_needed_step(connection, tables, bank.flow.program.id) == end
     await expire(bank)
     assert await kept(bank) == list(range(1, end))
 

@@ -10,6 +10,7 @@ import pytest
 
 from rowlock.streams.computing.hashing import BUCKETS
 from rowlock.streams.coordinating.stalls import (
+    BusyCall,
     FlowLook,
     ShardLook,
     SourceLook,
@@ -124,6 +125,25 @@ def test_rows_that_a_broken_shard_keeps_from_being_cut(
     cutting = stall_of_cuts(held, held)
     assert cutting is not None
     assert cutting.kind is StallKind.NOT_CUT
+
+
+def test_calls_that_take_long() -> None:
+    """The slowest key would be hidden behind another one, or a text have a thousand names."""
+    ranges = even_layout(32)
+    slow = [
+        ShardLook(each, 5, is_held=True, replica="host:7", busy=BusyCall("add", f"k{n}", 2.0 + n))
+        for n, each in enumerate(ranges)
+    ]
+    stall = stall_of(look(), look([*HELD, *slow]))
+    assert stall is not None
+    assert stall.kind is StallKind.BUSY
+    first, *_, last = stall.text.split("; ")
+    assert (
+        first == f"{slow[-1]} is busy with step 5 at host:7: 'add' is at the key 'k31' for 33.0 s"
+    )
+    assert last == "and 16 more"
+    assert stall.text.count("is at the key") == 16
+    assert str(BusyCall("split", None, 1.5)) == "'split' is at all keys for 1.5 s"
 
 
 def test_a_shard_that_is_further_is_no_cause() -> None:

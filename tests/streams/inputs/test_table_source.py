@@ -36,7 +36,7 @@ from rowlock import ModelError, UtcDateTime
 from rowlock.streams.columns import EventColumns
 from rowlock.streams.computing.buckets import BucketRange
 from rowlock.streams.computing.hashing import bucket_of
-from rowlock.streams.computing.rows import input_digest
+from rowlock.streams.computing.rows import divide, input_digest
 from rowlock.streams.inputs.table_source import TableSource, event_table
 from rowlock.testing import TemporaryDatabase
 
@@ -214,8 +214,13 @@ async def test_a_key_that_is_none(database: TemporaryDatabase) -> None:
     async with database.engine.begin() as connection:
         raw = text("INSERT INTO payments (acct, cents) VALUES (:key, 1)")
         await connection.execute(raw, {"key": "k" * 256})
-    with pytest.raises(ValueError, match=r"position 4 of payments has no key.*256 characters"):
-        await rows_of(database.engine, event_table(Payment))
+    rows = await rows_of(database.engine, event_table(Payment))
+    ((key, error),) = rows.broken.items()
+    assert rows.keys[3] == key == "position 4 of payments"
+    assert "position 4 of payments has no key" in str(error)
+    assert "256 characters" in str(error)
+    halves = await rows_of(database.engine, event_table(Payment), HALVES)
+    assert [list(half.broken) for half in divide(halves, HALVES) if half.broken] == [[key]]
 
 
 async def test_bad_keys_are_refused_where_they_are_added(database: TemporaryDatabase) -> None:

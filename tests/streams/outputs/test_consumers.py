@@ -8,13 +8,16 @@ from itertools import count
 from typing import Any
 
 import pytest
+from sqlalchemy import text
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import async_sessionmaker
 
 from rowlock import PipelineManager
 from rowlock.errors import ConfigurationError
 from rowlock.stream_errors import CursorMoved, StepExpired, StillNeeded
 from rowlock.streams.outputs import consumers, discarding
-from rowlock.streams.outputs.consumers import StepOutput
+from rowlock.streams.outputs.consumers import Consumer, StepOutput
+from rowlock.streams.outputs.cursors import begin_cursor
 from rowlock.streams.outputs.output import Output
 from rowlock.testing import Failpoints, TemporaryDatabase, run_until_settled
 
@@ -181,6 +184,29 @@ async def test_a_consumer_follows_the_flow(database: TemporaryDatabase) -> None:
     assert task.cancelled()
 
 
+async def test_a_hint_within_a_read_is_not_forgotten(
+    database: TemporaryDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Results that come while a consumer reads would wait for its next poll."""
+    monkeypatch.setattr(consumers, "POLL_S", 3600.0)
+    bank = await open_bank(database)
+    add_up(bank)
+    await bank.pay(10)
+    reader = Consumer[int](output_of(bank), bank.sessions, name=None, after=None)
+    before, reads = reader._read, count()
+
+    async def read_and_be_late(after: int) -> list[StepOutput[int]]:
+        found = await before(after)
+        if next(reads) == 0:
+            assert found == []
+            await run_until_settled(bank.sessions, bank.streams.pipelines())
+        return found
+
+    monkeypatch.setattr(reader, "_read", read_and_be_late)
+    async with asyncio.timeout(30):
+        assert (await anext(reader.steps(follow=True))).step == 0
+
+
 async def test_what_is_needed_is_not_discarded(database: TemporaryDatabase) -> None:
     """A consumer that is behind would never see results that were deleted."""
     bank = await done_bank(database)
@@ -218,6 +244,74 @@ async def test_what_was_discarded_is_not_passed_over_in_silence(
     assert caught.value.first == steps[1].step
     rest = await read(bank, consumer="new", after=caught.value.first - 1)
     assert [one.step for one in rest] == [one.step for one in steps[1:]]
+
+
+async def test_what_is_not_acknowledged_yet_is_not_discarded(database: TemporaryDatabase) -> None:
+    """A consumer that dies before its first acknowledgement would never see its first results."""
+    bank = await done_bank(database)
+    end = (await bank.flow_row()).next_step
+    first = (await read(bank, consumer="billing"))[0]
+    async with bank.sessions.begin() as session:
+        with pytest.raises(StillNeeded, match="'billing'") as caught:
+            await output_of(bank).discard(session, end)
+    assert caught.value.step == 0
+    assert (await read(bank, consumer="billing"))[0] == first
+    # One that begins later needs what is behind that.
+    later = await read(bank, consumer="later", after=first.step)
+    async with bank.sessions.begin() as session:
+        await first.ack(session)
+    async with bank.sessions.begin() as session:
+        assert await output_of(bank).discard(session, later[0].step) == len(first.rows)
+    async with bank.sessions.begin() as session:
+        with pytest.raises(StillNeeded):
+            await output_of(bank).discard(session, later[1].step)
+
+
+async def test_of_a_discard_and_a_new_consumer_one_is_first(
+    postgresql_database: TemporaryDatabase,
+) -> None:
+    """A consumer would begin while what it is to read is deleted, and never hear of it."""
+    bank = await done_bank(postgresql_database)
+    output, end = output_of(bank), (await bank.flow_row()).next_step
+    async with bank.sessions.begin() as one, bank.sessions() as other:
+        await output.discard(one, end)
+        await other.execute(text("SET lock_timeout = '50ms'"))
+        with pytest.raises(DBAPIError, match="lock timeout"):
+            await begin_cursor(await other.connection(), output, "billing", after=None)
+    with pytest.raises(StepExpired):
+        await read(bank, consumer="billing")
+    assert await bank.count("cursors") == 1
+
+
+async def test_a_reader_is_told_what_was_discarded_on_its_way(
+    database: TemporaryDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reader without a name would go on behind results that it has never seen."""
+    monkeypatch.setattr(consumers, "ROWS_READ_MAX", 1)
+    bank = await done_bank(database)
+    first, second, third = (await read(bank))[:3]
+    reader = output_of(bank).consume(bank.sessions)
+    assert (await anext(reader)).step == first.step
+    async with bank.sessions.begin() as session:
+        await output_of(bank).discard(session, third.step)
+    with pytest.raises(StepExpired) as caught:
+        await anext(reader)
+    assert (caught.value.step, caught.value.first) == (first.step + 1, second.step + 1)
+
+
+async def test_steps_without_results_are_not_missed(database: TemporaryDatabase) -> None:
+    """A consumer that has acknowledged all there was would be refused for good."""
+    bank = await done_bank(database)
+    steps = await read(bank, consumer="billing")
+    async with bank.sessions.begin() as session:
+        for step in steps[:-1]:
+            await step.ack(session)
+        # As if the last steps had none.
+        rows = bank.streams.tables.outputs
+        await session.execute(rows.delete().where(rows.c.step == steps[-1].step))
+    async with bank.sessions.begin() as session:
+        assert await output_of(bank).discard(session, (await bank.flow_row()).next_step)
+    assert await read(bank, consumer="billing") == []
 
 
 async def test_a_consumer_without_a_name_begins_with_what_is_kept(

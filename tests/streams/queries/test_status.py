@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import threading
 from functools import partial
 from typing import Any
 
 import pytest
-from sqlalchemy import delete, event, text, update
+from sqlalchemy import delete, event, select, text, update
 
 from rowlock import PipelineManager
+from rowlock.errors import PipelineError
+from rowlock.stream_errors import NotProcessedYet
 from rowlock.streams import StepContext, StreamStatus
+from rowlock.streams.absence import LOST, NEVER_STARTED
+from rowlock.streams.computing.hashing import bucket_of
+from rowlock.streams.creation import ensure_flow
 from rowlock.streams.queries import status_reader
-from rowlock.streams.queries.status import NEVER_STARTED, NOTHING
+from rowlock.streams.queries.status import NOTHING
+from rowlock.streams.shards.steps import slow_calls
 from rowlock.testing import TemporaryDatabase, run_until_settled
 
 from ..walk.flows import Bank, add_up, open_bank
 from ..walk.payments import Paid, pay
+from ..walk.test_creation import transact_of
 from ..walk.waiting import FAST, is_at_end, until
 from .test_step_inputs import done_bank
 
@@ -35,6 +43,46 @@ async def test_a_flow_that_was_never_started(database: TemporaryDatabase) -> Non
         NEVER_STARTED,
         "it was never started",
     )
+
+
+async def test_a_flow_whose_row_was_deleted(database: TemporaryDatabase) -> None:
+    """An operator would be told that a flow is new, which has stood still since a slip in SQL; and
+    a replica that starts would count everything once more.
+    """
+    bank = await done_bank(database)
+    async with bank.sessions.begin() as session:
+        await session.execute(delete(bank.streams.tables.flows))
+    found = await status(bank)
+    assert found.state == LOST
+    for words in ("rowlock_stream_flows was deleted", "4 shards of it are there"):
+        assert words in found.text
+    async with bank.sessions() as session:
+        with pytest.raises(PipelineError, match="was deleted"):
+            await bank.flow.pause(session)
+    payment = bank.payment(account="a", cents=1)
+    async with bank.sessions.begin() as session:
+        session.add(payment)
+    with pytest.raises(NotProcessedYet, match="was deleted"):
+        await bank.flow.wait_for(bank.sessions, payment, timeout=0)
+    with pytest.raises(PipelineError, match="was deleted"):
+        await ensure_flow(bank.flow.program, transact_of(bank))
+
+
+async def test_a_column_that_was_dropped(database: TemporaryDatabase) -> None:
+    """A flow would stand still, with the error of one shard, and nobody know which column."""
+    bank = await done_bank(database)
+    async with bank.sessions.begin() as session:
+        await session.execute(text("ALTER TABLE payments DROP COLUMN cents"))
+        await session.execute(text("INSERT INTO payments (account) VALUES ('x')"))
+    async with PipelineManager(bank.sessions, bank.streams.pipelines()):
+
+        async def are_failing() -> bool:
+            return "3 more have failed" in (await status(bank)).text
+
+        await until(are_failing)
+        found = await status(bank)
+        assert "cents" in found.text
+        assert not any(shard.is_parked for shard in found.shards)
 
 
 async def test_a_flow_that_has_done_all(database: TemporaryDatabase) -> None:
@@ -126,6 +174,41 @@ async def test_a_shard_that_is_parked(database: TemporaryDatabase) -> None:
         assert words in (parked.text or "")
     assert "no such account" in (parked.error or "")
     assert found.frontier == 0
+
+
+async def test_a_handler_that_takes_long_is_named(
+    database: TemporaryDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An operator would know that a shard is busy, and not which key keeps it so."""
+    monkeypatch.setattr(slow_calls, "SLOW_S", 0.05)
+    bank = await open_bank(database, **FAST)
+    may_go_on = threading.Event()
+
+    @bank.flow.by_key(state=int)
+    def add(step: StepContext, key: str, balance: int | None, events: list[Paid]) -> int:
+        if key == "slow":
+            may_go_on.wait(60)
+        return 1
+
+    await pay(bank.sessions, bank.payment, [("quick", 1), ("slow", 2)])
+    async with PipelineManager(bank.sessions, bank.streams.pipelines()):
+
+        async def is_named() -> bool:
+            return "'add' is at the key 'slow' for" in (await status(bank)).text
+
+        await until(is_named)
+        found = await status(bank)
+        (busy,) = [one for one in found.shards if "'slow'" in (one.text or "")]
+        assert busy.lo <= bucket_of("slow") < busy.hi
+        may_go_on.set()
+        await until(partial(is_at_end, bank))
+
+        async def is_over() -> bool:
+            table = bank.streams.tables.replicas
+            async with bank.sessions() as session:
+                return await session.scalar(select(table.c.busy_since)) is None
+
+        await until(is_over)
 
 
 async def test_a_transaction_that_holds_back(postgresql_database: TemporaryDatabase) -> None:

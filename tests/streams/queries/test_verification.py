@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-import pytest
-from sqlalchemy import delete, update
+from collections.abc import Awaitable, Callable
 
+import pytest
+from sqlalchemy import delete, insert, text, update
+from sqlalchemy.exc import StatementError
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from rowlock import ModelError
 from rowlock.stream_errors import NotProcessedYet, StepExpired
 from rowlock.streams.computing.hashing import BUCKETS, bucket_of
 from rowlock.streams.queries import verification
@@ -56,6 +61,46 @@ async def test_a_row_that_was_deleted_is_found(database: TemporaryDatabase) -> N
     assert difference.lo <= bucket_of(row.key) < difference.hi
     assert "rows, and had" in difference.text
     assert found.rows == 119
+
+
+async def flushed(session: AsyncSession, row: object) -> None:
+    """Add a row as a unit of work does."""
+    session.add(row)
+    await session.flush()
+
+
+async def test_a_row_that_came_below_the_cut_is_refused_or_found(
+    database: TemporaryDatabase,
+) -> None:
+    """A fact would be there that no flow ever counts, and nobody would know."""
+    bank = await open_bank(database)
+    add_up(bank)
+    await bank.pay(120)
+    free = 60
+    async with bank.sessions.begin() as session:
+        await session.execute(delete(bank.payment).where(bank.payment.position == free))
+    await run_until_settled(bank.sessions, bank.streams.pipelines())
+    row = {"position": free, "account": "late", "cents": 1}
+    given: list[Callable[[AsyncSession], Awaitable[object]]] = [
+        lambda session: flushed(session, bank.payment(**row)),
+        lambda session: session.execute(insert(bank.payment), [row, {**row, "position": 61}]),
+        lambda session: session.execute(insert(bank.payment).values([row, row])),
+    ]
+    for add in given:
+        async with bank.sessions() as session:
+            with pytest.raises(StatementError) as caught:
+                await add(session)
+        assert isinstance(caught.value.orig, ModelError)
+        assert "payments.position is given as 60" in str(caught.value.orig)
+    assert (await bank.flow.verify(bank.sessions, 0, await last_step(bank))).differences == []
+    async with bank.sessions.begin() as session:
+        overriding = "OVERRIDING SYSTEM VALUE" * (database.dialect_name == "postgresql")
+        columns = "payments (position, account, cents)"
+        statement = f"INSERT INTO {columns} {overriding} VALUES ({free}, 'late', 1)"
+        await session.execute(text(statement))
+    found = await bank.flow.verify(bank.sessions, 0, await last_step(bank))
+    assert {one.step for one in found.differences} == {1}
+    assert "late" not in await bank.balances()
 
 
 async def test_a_row_that_belongs_to_another_shard_now(database: TemporaryDatabase) -> None:

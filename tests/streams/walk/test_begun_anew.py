@@ -17,6 +17,9 @@ from rowlock.streams.committing.step_write import StepWrite
 from rowlock.streams.computing.context import StepContext
 from rowlock.streams.computing.hashing import BUCKETS, bucket_of
 from rowlock.streams.cutting.cutter import Cutter
+from rowlock.streams.cutting.plan import Checkpoint
+from rowlock.streams.shards.steps.steps_of import ShardDid
+from rowlock.streams.shards.writing import StepWriter
 from rowlock.testing import TemporaryDatabase, stepping
 
 from ..exchange.by_hand import by_hand
@@ -147,3 +150,35 @@ def by_hand_of(bank: Bank) -> Any:
     """Give a replica of a bank that holds no shard."""
     ledger: Any = bank
     return by_hand(ledger)
+
+
+async def test_a_replay_hands_out_nothing(
+    database: TemporaryDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Results would be there twice, or the record of a step be that of its replay."""
+    bank = await open_bank(database, checkpoint=Checkpoint(steps=1000), **FAST)
+    add_up(bank)
+    replayed: list[ShardDid] = []
+    before = StepWriter.write
+
+    async def write(self: StepWriter, done: Sequence[ShardDid]) -> None:
+        replayed.extend(one for one in done if one.is_replay)
+        await before(self, done)
+
+    monkeypatch.setattr(StepWriter, "write", write)
+    async with PipelineManager(bank.sessions, bank.streams.pipelines()):
+        await bank.pay(200)
+        await until(partial(is_at_end, bank))
+        results, parts = await bank.results(), await bank.count("parts")
+        async with bank.sessions.begin() as session:
+            shards = bank.streams.tables.shards
+            free = {"lock_token": None, "lock_owner": None, "lock_expires_at": None}
+            await session.execute(update(shards).values(free))
+        await bank.pay(50)
+        await until(partial(is_at_end, bank))
+    assert sum(one.step - one.steps.cuts[0].step for one in replayed) >= 4
+    assert [(one.results, one.parts) for one in replayed] == [({}, [])] * len(replayed)
+    after = await bank.results()
+    assert after[: len(results)] == results
+    assert len({(step, key) for step, key, _ in after}) == len(after)
+    assert parts < await bank.count("parts")

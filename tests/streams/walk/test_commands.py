@@ -137,6 +137,32 @@ async def test_numbers_of_shards_that_cannot_be(database: TemporaryDatabase) -> 
             await other.flow.reshard(session, 4)
 
 
+async def test_another_number_in_the_declaration_is_told(
+    database: TemporaryDatabase, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A host would declare more shards, and nothing would come of it, without a word."""
+    bank = await open_bank(database, shards=2)
+    add_up(bank)
+
+    async def told() -> list[str]:
+        caplog.clear()
+        await run_until_settled(bank.sessions, bank.streams.pipelines())
+        return [one.message for one in caplog.records if "is declared with" in one.message]
+
+    assert await told() == []
+    program = bank.flow.program
+    object.__setattr__(program, "shards", 8)
+    (text,) = await told()
+    assert "the flow balances is declared with 8 shards, and has 2" in text
+    assert "reshard(session, 8)" in text
+    assert len(await bank.shards()) == 2
+    async with bank.sessions.begin() as session:
+        await bank.flow.reshard(session, 8)
+    assert await told() == []
+    object.__setattr__(program, "shards", DynamicShards())
+    assert await told() == []
+
+
 async def test_shards_of_a_stopped_flow_stay_free(database: TemporaryDatabase) -> None:
     """Replicas would claim and release the shards of a stopped flow again and again; or what is cut
     would be left undone since its holder died.

@@ -13,6 +13,7 @@ from rowlock import PipelineManager
 from rowlock.errors import ConfigurationError, ModelError, SettingsError
 from rowlock.stream_errors import FlowChangedError, ShardsMissingError
 from rowlock.streams.creation import ensure_flow
+from rowlock.streams.shards.layout import DynamicShards
 from rowlock.streams.shards.pipeline import FlowPipeline
 from rowlock.streams.streams import Streams
 from rowlock.testing import TemporaryDatabase, run_until_settled, stepping
@@ -143,8 +144,14 @@ def test_what_is_declared_wrongly_is_told_at_once() -> None:
         streams.flow("one", payment, shards=12)
     with pytest.raises(SettingsError, match="step_rows_max"):
         streams.flow("one", payment, step_rows_max=0)
-    with pytest.raises(ConfigurationError, match="without '/'"):
-        streams.flow("one/two", payment)
+    for name in ("one/two", "one\ntwo", "one\x7f"):
+        with pytest.raises(ConfigurationError, match="without '/'"):
+            streams.flow(name, payment)
+    with pytest.raises(ConfigurationError, match="control characters"):
+        streams.flow("one", payment, version="1\n2")
+    for number in (True, DynamicShards):
+        with pytest.raises(TypeError, match="number of shards"):
+            streams.flow("one", payment, shards=number)
     flow = streams.flow("one", payment)
     with pytest.raises(ConfigurationError, match="already"):
         streams.flow("one", payment)
@@ -173,7 +180,7 @@ def test_what_has_another_form_is_told_at_once() -> None:
     """A typo would be accepted and do something else, or fail where the host cannot see why."""
     base, payment = new_base()
     streams = Streams(base)
-    with pytest.raises(TypeError, match="is an int, such as 8, not '8'"):
+    with pytest.raises(TypeError, match=r"is an int, such as 8, or DynamicShards\(\), not '8'"):
         streams.flow("one", payment, shards="8")  # type: ignore[arg-type]
     with pytest.raises(ConfigurationError, match=r"write Checkpoint\(steps=50\)"):
         streams.flow("one", payment, checkpoint=50)  # type: ignore[arg-type]

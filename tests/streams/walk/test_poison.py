@@ -7,6 +7,7 @@ from functools import partial
 from sqlalchemy import update
 
 from rowlock import PipelineManager
+from rowlock.streams import StreamStatus
 from rowlock.streams.computing.context import StepContext
 from rowlock.streams.computing.hashing import bucket_of
 from rowlock.streams.cutting.plan import Checkpoint
@@ -95,3 +96,46 @@ async def test_a_replay_that_comes_out_otherwise_parks_its_shard(
         assert "its replay came out otherwise" in text
         (row,) = [row for row in await bank.shards() if row.parked_at is not None]
         assert row.lo <= bucket_of("one") < row.hi
+
+
+async def test_what_parks_all_shards_is_told(database: TemporaryDatabase) -> None:
+    """An operator would start replicas, and none of them would hold a shard that is parked."""
+    bank = await open_bank(database, checkpoint=Checkpoint(steps=1000), **FAST)
+    add_up(bank)
+    async with PipelineManager(bank.sessions, bank.streams.pipelines()):
+        await bank.pay(40)
+        await until(partial(is_at_end, bank))
+        async with bank.sessions.begin() as session:
+            await session.execute(update(bank.payment).values(cents=bank.payment.cents + 1))
+            shards = bank.streams.tables.shards
+            free = {"lock_token": None, "lock_owner": None, "lock_expires_at": None}
+            await session.execute(update(shards).values(free))
+
+        async def are_parked() -> bool:
+            return len(await parked(bank)) == 4
+
+        await until(are_parked)
+    before = await status(bank)
+    await bank.pay(1)
+    for found in (before, await status(bank)):
+        for text in (found.text, *(one.text or "" for one in found.shards)):
+            assert "is parked at step" in text
+            assert "its replay came out otherwise" in text
+        assert "and 3 more are parked" in found.text
+        assert all(one.is_parked and one.error for one in found.shards)
+    async with bank.sessions.begin() as session:
+        await session.execute(
+            update(bank.payment)
+            .values(cents=bank.payment.cents - 1)
+            .where(bank.payment.position <= 40)
+        )
+        assert await bank.flow.unpark(session) == 4
+    async with PipelineManager(bank.sessions, bank.streams.pipelines()):
+        await until(partial(is_at_end, bank))
+    assert await bank.balances() == bank.paid
+
+
+async def status(bank: Bank) -> StreamStatus:
+    """Return the status of the flow."""
+    async with bank.sessions() as session:
+        return await bank.flow.status(session)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, and_, case, func, literal, select
+from sqlalchemy import ColumnElement, and_, case, func, literal, not_, select, true
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rowlock.insight.questions import ask_first
@@ -36,6 +36,8 @@ class Counts:
         ended: ended leases among these.
         failing: rows among these that failed the last time.
         parked: rows that were set aside; `COUNTED_MAX` and one at most.
+        parked_key: of one of them.
+        resting: rows whose time has not come; `COUNTED_MAX` and one at most.
     """
 
     at: Any = None
@@ -45,6 +47,8 @@ class Counts:
     ended: int | None = None
     failing: int | None = None
     parked: int | None = None
+    parked_key: str | None = None
+    resting: int | None = None
 
 
 async def counts_of(
@@ -53,6 +57,7 @@ async def counts_of(
     """Count what waits for one pipeline; joins the caller's transaction."""
     due = await ask_first(connection, _due(leased, parts), apart=True)
     head = await ask_first(connection, _head(leased, parts, owner), apart=True)
+    resting = await ask_first(connection, _resting(leased, parts), apart=True)
     parked: Any = None
     if leased.has_schedule and has_parked_index(leased):
         parked = await ask_first(connection, _parked(leased), apart=True)
@@ -67,7 +72,30 @@ async def counts_of(
         ended=_whole(first[1]),
         failing=_whole(first[2]),
         parked=None if parked is None or isinstance(parked, Refused) else parked[0],
+        parked_key=await _parked_key(connection, leased, parked),
+        resting=None if isinstance(resting, Refused) else resting[0],
     )
+
+
+async def first_key(
+    connection: AsyncConnection, leased: LeasedTable, parts: EligibleParts
+) -> str | None:
+    """Return the key of the row that the next claim would take, were it not for a pause; joins the
+    caller's transaction.
+    """
+    conditions = (parts.ready, parts.free, parts.mine, parts.due, *parts.unawaited)
+    key = select(leased.attribute(leased.key_name)).where(*conditions)
+    found = await ask_first(connection, key.order_by(*oldest_first(leased)).limit(1), apart=True)
+    return None if found is None or isinstance(found, Refused) else str(found[0])
+
+
+async def _parked_key(connection: AsyncConnection, leased: LeasedTable, parked: Any) -> str | None:
+    if parked is None or isinstance(parked, Refused) or not parked[0]:
+        return None
+    key = select(leased.attribute(leased.key_name))
+    key = key.where(leased.attribute(PARKED).is_not(None)).limit(1)
+    found = await ask_first(connection, key, apart=True)
+    return None if found is None or isinstance(found, Refused) else str(found[0])
 
 
 def _whole(number: Any) -> int | None:
@@ -80,11 +108,23 @@ def has_parked_index(leased: LeasedTable) -> bool:
     return any(index.columns and index.columns[0] is column for index in leased.table.indexes)
 
 
+def is_resting(leased: LeasedTable, parts: EligibleParts) -> ColumnElement[bool]:
+    """The pipeline wants the row, and its time has not come."""
+    if not leased.has_schedule:
+        return and_(parts.ready, not_(parts.due))
+    is_placed = leased.attribute(PARKED).is_(None)
+    return and_(parts.ready, is_placed, order_column(leased) > database_now())
+
+
 def _due(leased: LeasedTable, parts: EligibleParts) -> Any:
     place = order_column(leased)
     waits = and_(parts.ready, parts.free, parts.due)
     oldest = select(place).where(waits).order_by(*oldest_first(leased)).limit(1).scalar_subquery()
     return select(database_now(), _count(leased, waits), oldest)
+
+
+def _resting(leased: LeasedTable, parts: EligibleParts) -> Any:
+    return select(_count(leased, and_(is_resting(leased, parts), parts.free)))
 
 
 def _parked(leased: LeasedTable) -> Any:
@@ -100,13 +140,15 @@ def _count(leased: LeasedTable, where: ColumnElement[bool]) -> Any:
 
 def _head(leased: LeasedTable, parts: EligibleParts, owner: str) -> Any:
     attempts = leased.attribute("attempts") if leased.has_schedule else literal(0)
+    # The index of claims has no parked rows; without this it would not serve.
+    is_placed = leased.attribute(PARKED).is_(None) if leased.has_schedule else true()
     first = (
         select(
             leased.attribute("lock_owner").label("owner"),
             leased.attribute("lock_expires_at").label("expires_at"),
             attempts.label("attempts"),
         )
-        .where(parts.ready)
+        .where(parts.ready, is_placed)
         .order_by(*oldest_first(leased))
         .limit(COUNTED_MAX)
         .subquery()

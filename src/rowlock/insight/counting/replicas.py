@@ -52,6 +52,12 @@ class ReplicaState:
         return found if isinstance(found, dict) else {}
 
     @property
+    def items(self) -> Sequence[Mapping[str, Any]]:
+        """The report of what is longest at work."""
+        found = self.report.get("items")
+        return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
+
+    @property
     def state(self) -> str:
         """``live``, ``draining``, or for how long it has been silent."""
         if not self.is_live:
@@ -65,11 +71,13 @@ class LiveReplicas:
 
     Attributes:
         at: when it was asked, by the database's clock.
-        known: the replicas; None if the host has no table for them.
+        known: the replicas; None if nobody can tell.
+        why: why nobody can; empty if the host lends no table.
     """
 
     at: datetime | None
     known: tuple[ReplicaState, ...] | None
+    why: str = ""
 
     needs_person = False
 
@@ -81,7 +89,7 @@ class LiveReplicas:
     def text(self, width: int = 100) -> str:
         """Return a line for each, without colours."""
         if self.known is None:
-            return f"? {NO_TABLE}"
+            return f"? {shown(self.why) or NO_TABLE}"
         rows = [("MARK", "NAME", "HOST", "UP", "SEEN", "RUNS", "STATE")] + [
             (
                 one.mark,
@@ -101,6 +109,7 @@ class LiveReplicas:
         return {
             "schema": SCHEMA,
             "at": iso(self.at),
+            "why": self.why or None,
             "replicas": None
             if self.known is None
             else [
@@ -138,6 +147,20 @@ async def read_replicas(connection: AsyncConnection, table: Table) -> LiveReplic
         for row in rows
     )
     return LiveReplicas(rows[0][0] if rows else None, known)
+
+
+def merged_replicas(answers: Sequence[LiveReplicas]) -> LiveReplicas:
+    """Return what several databases say of the replicas of one app: each one by its last word."""
+    known: dict[str, ReplicaState] = {}
+    for answer in answers:
+        for one in answer.known or ():
+            before = known.get(one.mark)
+            if before is None or one.seen_s < before.seen_s:
+                known[one.mark] = one
+    at = next((answer.at for answer in answers if answer.at is not None), None)
+    if not known and all(answer.known is None for answer in answers):
+        return LiveReplicas(at, None, next((answer.why for answer in answers if answer.why), ""))
+    return LiveReplicas(at, tuple(sorted(known.values(), key=lambda one: one.seen_s)))
 
 
 def table_text(rows: Sequence[tuple[str, ...]], *, right: frozenset[int] = frozenset()) -> str:

@@ -1,62 +1,72 @@
-"""Who runs a pipeline, told from what the replicas say. Pure."""
+"""Who runs a pipeline and who has a row, told from what the replicas say. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from rowlock.insight.counting.counts import Counts
+from rowlock.insight.counting.pipeline_status import PipelineStatus
 from rowlock.insight.counting.replicas import LiveReplicas, ReplicaState
-from rowlock.insight.counting.status import PipelineStatus
+from rowlock.insight.counting.waiting import Waiting
+from rowlock.insight.counting.wings import graph_line
+from rowlock.insight.observing.report import ROW_ID_CHARS_MAX, token_head
+from rowlock.insight.shown import shown
 from rowlock.insight.verdicts import (
-    OVERDUE_WINDOWS,
     Facts,
-    PipelinePause,
-    Rules,
+    InProgress,
     RunningReplicas,
 )
+from rowlock.rows.lock_tokens import mark_of
 
 
 def with_replicas(facts: Facts, replicas: LiveReplicas) -> Facts:
-    """Return the facts of a row with who runs its pipeline."""
+    """Return the facts of a row with who runs its pipeline, and what the one says that has it."""
     if replicas.known is None:
-        return facts
+        return replace(facts, no_replicas=replicas.why)
     running = _running(facts.pipeline, replicas)
-    failing = [one for one in running if one.pipelines[facts.pipeline].get("fetch_failures")]
-    errors = [one.pipelines[facts.pipeline].get("last_error") for one in failing]
+    reports = _reports(facts.pipeline, running)
+    failing, error = _failing(reports)
     presence = RunningReplicas(
         len(replicas.live),
         tuple(one.name for one in running),
-        len(failing),
-        str(next((error for error in errors if error), "")),
+        failing,
+        error,
         {one.mark: one.name for one in replicas.known},
+        _sum(reports, "claimed_s"),
+        int(_sum(reports, "running") or 0),
+        int(_sum(reports, "workers") or 0),
     )
-    return replace(facts, presence=presence)
+    return replace(facts, presence=presence, in_progress=_in_progress(facts, replicas))
 
 
-def status_of(
-    pipeline: str,
-    counts: Counts,
-    replicas: LiveReplicas,
-    *,
-    rules: Rules,
-    pause: PipelinePause | None,
-) -> PipelineStatus:
+def status_of(pipeline: str, waiting: Waiting, replicas: LiveReplicas) -> PipelineStatus:
     """Return the line of a pipeline."""
-    overdue_after_s = OVERDUE_WINDOWS * rules.takes_over_within.total_seconds()
-    if replicas.known is None:
-        return PipelineStatus(pipeline, counts, overdue_after_s, pause)
-    reports = [one.pipelines[pipeline] for one in _running(pipeline, replicas)]
-    rates, slowest = _numbers(reports, "settled_s"), _numbers(reports, "p95_s")
-    return PipelineStatus(
+    told = PipelineStatus(
         pipeline,
-        counts,
-        overdue_after_s,
-        pause,
-        rows_s=sum(rates) if rates else None,
-        p95_s=max(slowest, default=None),
+        waiting.counts,
+        waiting.overdue_after_s,
+        waiting.pause,
+        model=waiting.model,
+        lock=waiting.lock,
+        first_key=waiting.first_key,
+        unknown=waiting.unknown,
+        wing=waiting.flow,
+    )
+    if replicas.known is None:
+        return told
+    reports = _reports(pipeline, _running(pipeline, replicas))
+    failing, error = _failing(reports)
+    return replace(
+        told,
+        wing=waiting.flow or graph_line(reports),
+        rows_s=_sum(reports, "settled_s"),
+        p95_s=max(_numbers(reports, "p95_s"), default=None),
         runs_on=len(reports),
+        failing=failing,
+        error=error,
+        busy=int(_sum(reports, "running") or 0),
+        workers=int(_sum(reports, "workers") or 0),
     )
 
 
@@ -64,6 +74,63 @@ def _running(pipeline: str, replicas: LiveReplicas) -> list[ReplicaState]:
     return [one for one in replicas.live if pipeline in one.pipelines and not one.draining]
 
 
-def _numbers(reports: list[Mapping[str, Any]], name: str) -> list[float]:
+def _reports(pipeline: str, running: Iterable[ReplicaState]) -> list[Mapping[str, Any]]:
+    return [one.pipelines[pipeline] for one in running]
+
+
+def _failing(reports: Sequence[Mapping[str, Any]]) -> tuple[int, str]:
+    """Return on how many replicas claims fail, and the first error of these."""
+    failing = [report for report in reports if report.get("fetch_failures")]
+    errors = (report.get("last_error") for report in failing)
+    return len(failing), str(next((error for error in errors if error), ""))
+
+
+def _in_progress(facts: Facts, replicas: LiveReplicas) -> InProgress | None:
+    mark, head = mark_of(facts.column("lock_token")), token_head(facts.column("lock_token"))
+    key = shown(facts.key, ROW_ID_CHARS_MAX)
+    for one in replicas.live:
+        if one.mark != mark:
+            continue
+        for item in one.items:
+            told = (item.get("pipeline"), item.get("row_id"), item.get("token", head))
+            if told == (facts.pipeline, key, head):
+                return _said(item, one, one.pipelines.get(facts.pipeline, {}))
+    return None
+
+
+def _said(
+    item: Mapping[str, Any], one: ReplicaState, report: Mapping[str, Any]
+) -> InProgress | None:
+    since_s, attempt = _numbers([item], "since_s"), _numbers([item], "attempt")
+    if not (since_s and attempt):
+        return None
+    place = next((int(number) + 1 for number in _numbers([item], "place")), None)
+    # Since it was written down the row has been there for as long again.
+    return InProgress(
+        str(item.get("state")),
+        since_s[0] + one.seen_s,
+        int(attempt[0]),
+        place=place,
+        waiting=max(place or 0, int(_sum([report], "queued") or 0)),
+        starts_in_s=None if place is None else _starts_in_s(place, report),
+    )
+
+
+def _starts_in_s(place: int, report: Mapping[str, Any]) -> float | None:
+    """Return when a worker will have the row at `place` of a queue, by what was settled lately,
+    or else by how long half of the attempts took.
+    """
+    if rate := _sum([report], "settled_s"):
+        return place / rate
+    workers, took_s = _sum([report], "workers"), _sum([report], "p50_s")
+    return place * took_s / workers if workers and took_s else None
+
+
+def _sum(reports: Sequence[Mapping[str, Any]], name: str) -> float | None:
+    values = _numbers(reports, name)
+    return sum(values) if values else None
+
+
+def _numbers(reports: Sequence[Mapping[str, Any]], name: str) -> list[float]:
     values = (report.get(name) for report in reports)
     return [float(value) for value in values if isinstance(value, int | float)]

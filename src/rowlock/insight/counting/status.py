@@ -2,71 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from rowlock.insight.counting.counts import COUNTED_MAX, Counts
+from rowlock.insight.counting.counts import COUNTED_MAX
+from rowlock.insight.counting.pipeline_status import PipelineStatus
 from rowlock.insight.counting.replicas import LiveReplicas, table_text
-from rowlock.insight.shown import duration, iso, lasting, shown
-from rowlock.insight.verdicts import PipelinePause
+from rowlock.insight.shown import duration, iso, shown
 
 SCHEMA: Final = "rowlock.status/1"
-UNKNOWN, NOTHING = "?", "\N{EN DASH}"
+UNKNOWN, NOTHING, WING = "?", "\N{EN DASH}", "\N{MIDDLE DOT}"
 WIDE, NARROW = 90, 60
 """Below so many columns the rates, and then all but the first numbers, are left out."""
 NAMES_MAX: Final = 5
-
-
-@dataclass(frozen=True, slots=True)
-class PipelineStatus:
-    """What waits for one pipeline, and who runs it.
-
-    Attributes:
-        pipeline: its name.
-        counts: what waits.
-        overdue_after_s: rows that have been due for longer wait too long if nobody runs it.
-        pause: why it is paused; None if it is not.
-        rows_s: outcomes a second, of all replicas; None if that is unknown.
-        p95_s: the time that 95 of a hundred attempts did not exceed, on the slowest replica.
-        runs_on: how many replicas run it; None if that is unknown.
-    """
-
-    pipeline: str
-    counts: Counts
-    overdue_after_s: float
-    pause: PipelinePause | None = None
-    rows_s: float | None = None
-    p95_s: float | None = None
-    runs_on: int | None = None
-
-    @property
-    def needs_person(self) -> bool:
-        """Whether rows wait too long, and no replica runs it."""
-        return self.runs_on == 0 and self.pause is None and bool(self.counts.due)
-
-    @property
-    def is_silent(self) -> bool:
-        """Whether rows wait too long and no lease of it lives, where nobody knows who runs it."""
-        oldest_s = self.counts.oldest_s
-        return (
-            self.runs_on is None
-            and self.pause is None
-            and oldest_s is not None
-            and oldest_s > self.overdue_after_s
-            and self.counts.leased == 0
-        )
-
-    def state(self, at: datetime | None) -> str:
-        """Return who runs it, in words."""
-        if self.pause is not None:
-            since = self.pause.at
-            since_s = 0.0 if since is None or at is None else (at - since).total_seconds()
-            by, reason = shown(self.pause.by), shown(self.pause.reason)
-            return f"paused by {by} {lasting(since_s)}: {reason}"
-        if self.runs_on is None:
-            return "NOBODY SEEMS TO RUN IT" if self.is_silent else UNKNOWN
-        return f"runs on {self.runs_on}" if self.runs_on else "NOBODY RUNS IT"
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +38,7 @@ class Status:
     @property
     def needs_person(self) -> bool:
         """Whether something waits until a person does something."""
-        return any(one.needs_person or one.is_silent for one in self.pipelines)
+        return any(one.needs_person for one in self.pipelines)
 
     def text(self, width: int = 100) -> str:
         """Return it for a terminal of `width` columns, without colours."""
@@ -102,9 +52,21 @@ class Status:
             self._title(),
             *(line[:width] for line in table_text(rows, right=right).split("\n")),
         ]
-        return "\n".join(
-            [*lines, *(f"! {_trouble(one)}" for one in self.pipelines if _is_bad(one))]
-        )
+        return "\n".join([*lines, *(f"{mark} {line}" for mark, line in self._below())])
+
+    def _below(self) -> Iterator[tuple[str, str]]:
+        """Yield what stands below the table: wings, what is not known, and each trouble."""
+        for one in self.pipelines:
+            if one.wing is not None:
+                yield WING, f"{one.pipeline}: {one.wing}"
+        if self.replicas.why:
+            yield UNKNOWN, f"replicas: {shown(self.replicas.why)}"
+        unknown = (line for one in self.pipelines for line in one.unknown)
+        for line in dict.fromkeys(unknown):
+            yield UNKNOWN, shown(line)
+        for one in self.pipelines:
+            for trouble in one.troubles:
+                yield "!", f"{one.pipeline}: {trouble}"
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as JSON has it."""
@@ -163,18 +125,6 @@ def _number(count: int | None) -> str:
     return f"{COUNTED_MAX:,}+" if count > COUNTED_MAX else f"{count:,}"
 
 
-def _is_bad(one: PipelineStatus) -> bool:
-    return one.needs_person or one.is_silent
-
-
-def _trouble(one: PipelineStatus) -> str:
-    oldest_s = one.counts.oldest_s
-    due = "due" if oldest_s is None else f"due {lasting(oldest_s)}"
-    seems = "no lease of it lives" if one.is_silent else "no replica runs it"
-    do = f"register {one.pipeline}() with the manager of a replica"
-    return f"{one.pipeline}: {due}, and {seems}: {do}"
-
-
 def _status_dict(one: PipelineStatus, at: datetime | None) -> dict[str, Any]:
     counts = asdict(one.counts)
     counts.pop("at")
@@ -187,5 +137,10 @@ def _status_dict(one: PipelineStatus, at: datetime | None) -> dict[str, Any]:
         "runs_on": one.runs_on,
         "paused": one.pause is not None,
         "state": one.state(at),
-        "needs_person": _is_bad(one),
+        "needs_person": one.needs_person,
+        "troubles": list(one.troubles),
+        "unknown": list(one.unknown),
+        "busy": one.busy,
+        "workers": one.workers,
+        "wing": one.wing,
     }

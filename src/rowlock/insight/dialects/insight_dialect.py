@@ -7,13 +7,15 @@ Every method joins the transaction of the connection that is its first parameter
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
+from sqlalchemy import Table
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rowlock.dialects import DialectPart
-from rowlock.insight.verdicts import TouchingTransaction
+from rowlock.insight.verdicts import TableLock, TouchingTransaction
 from rowlock.rows.leased_table import LeasedTable
 
 
@@ -39,6 +41,18 @@ class InsightDialect(ABC):
         self, connection: AsyncConnection, leased: LeasedTable, key: Any
     ) -> TouchingTransaction | None:
         """Return who has locked or written the row with this key, and has not committed."""
+
+    @abstractmethod
+    async def table_lock(
+        self, connection: AsyncConnection, tables: Sequence[Table]
+    ) -> TableLock | None:
+        """Return who keeps everybody out of one of `tables`, as far as the database tells."""
+
+    @abstractmethod
+    async def try_hold_name(self, connection: AsyncConnection, name: str) -> bool:
+        """Lock a name until the transaction, which writes, has ended; return whether nobody else
+        has it.
+        """
 
 
 INSIGHT: DialectPart[InsightDialect] = DialectPart("insight", InsightDialect)

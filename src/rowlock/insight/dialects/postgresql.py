@@ -1,40 +1,66 @@
 """Questions on PostgreSQL.
 
 A row that a transaction has locked or written, and not committed, carries the number of that
-transaction as its ``xmax``. Where several share a lock it is the number of a group, which belongs
-to no backend: then nothing is found.
+transaction as its ``xmax``. Where several share a lock it is the number of a group, whose members
+the server tells. Both numbers stay in the row behind the end of the transaction and may be given
+again, so who is named must have a lock on the table, too.
 
-Source: PostgreSQL, "System Columns" and "The Cumulative Statistics System" (`pg_stat_activity`).
+Source: PostgreSQL, "System Columns", "The Cumulative Statistics System" (`pg_stat_activity`),
+`pg_locks`, and "Transaction ID and Snapshot Information Functions" (`pg_get_multixact_members`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any
+from functools import partial
+from typing import Any, Final
 
-from sqlalchemy import (
-    DateTime,
-    Integer,
-    String,
-    column,
-    extract,
-    func,
-    literal_column,
-    select,
-    table,
-    text,
-)
+from sqlalchemy import String, Table, bindparam, cast, literal_column, select, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rowlock.insight.dialects.insight_dialect import InsightDialect
-from rowlock.insight.verdicts import TouchingTransaction
+from rowlock.insight.questions import ask_part
+from rowlock.insight.verdicts import Refused, TableLock, TouchingTransaction
+from rowlock.locks.lock_dialect import locks_of
 from rowlock.rows.leased_table import LeasedTable
 
+LOCK_TIMEOUT: Final = timedelta(milliseconds=250)
+"""How long a question waits for a table that somebody keeps everybody out of."""
 _BEGIN = text(
     "SELECT set_config('transaction_read_only', 'on', true),"
-    " set_config('statement_timeout', :timeout, true)"
+    " set_config('statement_timeout', :timeout, true),"
+    " set_config('lock_timeout', :lock_timeout, true),"
+    " set_config('plan_cache_mode', 'force_custom_plan', true)"
 )
+"""The last: a statement that the driver keeps is planned for any values after five uses, and a page
+that begins behind a place would then be read from the beginning.
+"""
 _IDLE = "idle"
+_SECONDS = "extract(epoch FROM clock_timestamp() - coalesce(a.state_change, a.xact_start))::float"
+_IN_TABLE = (
+    "EXISTS (SELECT 1 FROM pg_catalog.pg_locks l WHERE l.pid = a.pid AND l.locktype = 'relation'"
+    " AND l.granted AND l.relation = to_regclass(:table))"
+)
+_BY_NUMBER = text(
+    f"SELECT a.pid, a.state, {_SECONDS} FROM pg_catalog.pg_stat_activity a"  # noqa: S608 - constants of ours
+    f" WHERE a.backend_xid::text = :xmax AND {_IN_TABLE} LIMIT 1"
+)
+_IN_GROUP = text(
+    f"SELECT a.pid, a.state, {_SECONDS} FROM pg_catalog.pg_stat_activity a"  # noqa: S608 - constants of ours
+    f" WHERE a.backend_xid::text IN (SELECT m.xid::text"
+    f" FROM pg_catalog.pg_get_multixact_members(CAST(CAST(:xmax AS text) AS xid)) m)"
+    f" AND {_IN_TABLE} ORDER BY 3 DESC LIMIT 1"
+)
+_TABLE_LOCK = text(
+    f"SELECT c.relname, l.granted, l.pid, a.state, {_SECONDS} FROM pg_catalog.pg_locks l"  # noqa: S608 - constants of ours
+    " JOIN pg_catalog.pg_class c ON c.oid = l.relation"
+    " LEFT JOIN pg_catalog.pg_stat_activity a ON a.pid = l.pid"
+    " WHERE l.locktype = 'relation' AND l.mode = 'AccessExclusiveLock' AND l.pid IS NOT NULL"
+    " AND l.database = (SELECT oid FROM pg_catalog.pg_database WHERE datname = current_database())"
+    " AND l.relation IN (SELECT to_regclass(name) FROM unnest(CAST(:tables AS text[])) name)"
+    " ORDER BY l.granted DESC, 5 DESC LIMIT 1"
+)
 
 
 class PostgresqlInsight(InsightDialect):
@@ -45,31 +71,58 @@ class PostgresqlInsight(InsightDialect):
     async def begin_reading(
         self, connection: AsyncConnection, *, statement_timeout: timedelta
     ) -> None:
-        """Set both for this transaction."""
-        milliseconds = max(1, round(statement_timeout.total_seconds() * 1000))
-        await connection.execute(_BEGIN, {"timeout": str(milliseconds)})
+        """Set all three for this transaction."""
+        timeouts = {"timeout": statement_timeout, "lock_timeout": LOCK_TIMEOUT}
+        await connection.execute(
+            _BEGIN,
+            {
+                name: str(max(1, round(value.total_seconds() * 1000)))
+                for name, value in timeouts.items()
+            },
+        )
 
     async def open_transaction(
         self, connection: AsyncConnection, leased: LeasedTable, key: Any
     ) -> TouchingTransaction | None:
-        """Look for the backend whose transaction the row names."""
-        activity = table(
-            "pg_stat_activity",
-            column("pid", Integer),
-            column("state", String),
-            column("backend_xid"),
-            column("state_change", DateTime(timezone=True)),
-            schema="pg_catalog",
-        )
-        seconds = extract("epoch", func.clock_timestamp() - activity.c.state_change)
-        statement = (
-            select(activity.c.pid, activity.c.state, seconds)
+        """Look for the backend whose transaction the row names, alone or in a group."""
+        xmax = await connection.scalar(
+            select(cast(literal_column("xmax"), String))
             .select_from(leased.table)
-            .join(activity, activity.c.backend_xid == literal_column("xmax"))
-            .where(leased.key == key)
+            .where(leased.key == bindparam("key", key, type_=leased.key.type))
         )
-        row = (await connection.execute(statement)).first()
-        if row is None:
+        if xmax in (None, "0"):
             return None
-        state = _IDLE if str(row[1]).startswith(_IDLE) else str(row[1])
-        return TouchingTransaction(row[0], state, float(row[2] or 0.0))
+        named = {"xmax": xmax, "table": _name_of(connection, leased.table)}
+        row = (await connection.execute(_BY_NUMBER, named)).first()
+        if row is None:
+            # The number of a transaction that has ended is that of no group, or of an old one.
+            in_group = partial(_first, connection, named)
+            found = await ask_part(connection, in_group, apart=True)
+            row = None if isinstance(found, Refused) else found
+        return None if row is None else _transaction(*row)
+
+    async def table_lock(
+        self, connection: AsyncConnection, tables: Sequence[Table]
+    ) -> TableLock | None:
+        """Look for the backend that has such a lock, or waits for it before all others."""
+        names = [_name_of(connection, table) for table in tables]
+        row = (await connection.execute(_TABLE_LOCK, {"tables": names})).first()
+        return None if row is None else TableLock(row[0], _transaction(*row[2:]), row[1])
+
+    async def try_hold_name(self, connection: AsyncConnection, name: str) -> bool:
+        """Ask for an advisory lock, without waiting."""
+        return await locks_of(connection).hold_name(connection, name, 0.0)
+
+
+async def _first(connection: AsyncConnection, named: dict[str, Any]) -> Any:
+    return (await connection.execute(_IN_GROUP, named)).first()
+
+
+def _name_of(connection: AsyncConnection, table: Table) -> str:
+    return connection.dialect.identifier_preparer.format_table(table)
+
+
+def _transaction(pid: int, state: str | None, seconds: float | None) -> TouchingTransaction:
+    # The state of another user's transaction is shown to members of pg_read_all_stats alone.
+    told = _IDLE if state is not None and state.startswith(_IDLE) else state
+    return TouchingTransaction(pid, told, max(0.0, seconds or 0.0))

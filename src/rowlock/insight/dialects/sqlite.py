@@ -4,13 +4,15 @@ leaves no trace in a row.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
+from sqlalchemy import Table
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rowlock.insight.dialects.insight_dialect import InsightDialect
-from rowlock.insight.verdicts import TouchingTransaction
+from rowlock.insight.verdicts import TableLock, TouchingTransaction
 from rowlock.rows.leased_table import LeasedTable
 
 
@@ -29,3 +31,13 @@ class SqliteInsight(InsightDialect):
     ) -> TouchingTransaction | None:
         """Return None: a writer has the whole file."""
         return None
+
+    async def table_lock(
+        self, connection: AsyncConnection, tables: Sequence[Table]
+    ) -> TableLock | None:
+        """Return None: a writer has the whole file, and readers see what was there before."""
+        return None
+
+    async def try_hold_name(self, connection: AsyncConnection, name: str) -> bool:
+        """Return True: who writes is alone."""
+        return True

@@ -13,8 +13,9 @@ import asyncio
 import os
 import socket
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from datetime import timedelta
 from importlib.metadata import PackageNotFoundError, version
 from types import TracebackType
@@ -25,15 +26,21 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 from rowlock.clock import monotonic, sleep, utc_now
 from rowlock.containment import contained_task, without_exits
 from rowlock.database.transaction import in_transaction
-from rowlock.errors import ConfigurationError, PipelineError, describe
+from rowlock.errors import ConfigurationError, PipelineError, TransactionTimeout, describe
+from rowlock.insight.asking.hosted_pipelines import Sessions, by_database, engine_of
+from rowlock.insight.counting.wings import graph_report
+from rowlock.insight.history.recorder import HistoryRecorder
 from rowlock.insight.migrations import NAME_CHARS_MAX
 from rowlock.insight.observing import presence
+from rowlock.insight.observing.census import Census, Counted
 from rowlock.insight.observing.report import Rates, Sample, pipeline_report, rates_of, report_of
+from rowlock.insight.questions import is_of_a_statement
 from rowlock.insight.tables import InsightTables, tables_of
 from rowlock.logs import get_logger
 from rowlock.pipelines.manager import PipelineManager
 from rowlock.pipelines.pipeline import Pipeline
 from rowlock.pipelines.statistics import PipelineHealth, PipelineStatistics
+from rowlock.rows.leased_table import LeasedTable
 from rowlock.rows.lock_tokens import replica_mark
 
 logger = get_logger(__name__)
@@ -65,6 +72,7 @@ class Observer:
         tables: the optional tables; by default those whose gate a manager has. Without them only
             this process can be asked.
         name: of the replica, for people; its host and process id by default.
+        census: whether this replica may be the one that counts exactly what waits, for metrics.
 
     Attributes:
         managers: those of the process.
@@ -74,6 +82,7 @@ class Observer:
         skew_s: by how much the clock of the process is ahead of the database's, in seconds; None if
             the database was not asked yet.
         paused: the pipelines that were paused at the last beat.
+        history: writes what becomes of each row; None if the host lends no table for it.
 
     Raises:
         ConfigurationError: `managers` holds what is none.
@@ -86,6 +95,7 @@ class Observer:
         *managers: PipelineManager,
         tables: InsightTables | None = None,
         name: str | None = None,
+        census: bool = False,
     ) -> None:
         if not managers or not all(isinstance(one, PipelineManager) for one in managers):
             raise ConfigurationError(
@@ -94,10 +104,15 @@ class Observer:
         self.managers = managers
         known = (tables_of(manager.gates) for manager in managers)
         self.tables = tables or next(filter(None, known), None)
+        history = None if self.tables is None else self.tables.history
+        self.history = None if history is None else HistoryRecorder(managers, history)
         self.name = (name or f"{socket.gethostname()}:{os.getpid()}")[:NAME_CHARS_MAX]
         self.lag_s = 0.0
         self.skew_s: float | None = None
         self.paused: frozenset[str] = frozenset()
+        replicas = None if self.tables is None else self.tables.replicas
+        self._census = Census(managers, replicas) if census else None
+        self._census_task: asyncio.Task[None] | None = None
         self._samples: dict[str, deque[Sample]] = {}
         self._task: asyncio.Task[None] | None = None
         self._lag_task: asyncio.Task[None] | None = None
@@ -116,8 +131,12 @@ class Observer:
                 "this process has an Observer already; give it all managers: Observer(one, other)"
             )
         Observer._running = (os.getpid(), self)
+        if self.history is not None:
+            self.history.start()
         self._task = contained_task(self._run(), name="rowlock: observer")
         self._lag_task = contained_task(self._measure_lag(), name="rowlock: lag of the event loop")
+        if self._census is not None:
+            self._census_task = contained_task(self._census.run(), name="rowlock: census")
         return self
 
     async def __aexit__(
@@ -127,17 +146,25 @@ class Observer:
         traceback: TracebackType | None,
     ) -> None:
         Observer._running = None
-        tasks = [task for task in (self._task, self._lag_task) if task is not None]
+        started = (self._task, self._lag_task, self._census_task)
+        tasks = [task for task in started if task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        self._task = self._lag_task = None
+        self._task = self._lag_task = self._census_task = None
+        if self.history is not None:
+            await self.history.stop()
         await self._contained(self._leave)
 
     @property
     def mark(self) -> str:
         """The mark of this process, with which the tokens of its leases end."""
         return replica_mark()
+
+    @property
+    def counted(self) -> Mapping[str, Counted]:
+        """The last census of each pipeline; empty where this replica does not count."""
+        return {} if self._census is None else self._census.counted
 
     def statistics(self) -> dict[str, PipelineStatistics]:
         """Return what each pipeline has done, by name."""
@@ -183,24 +210,59 @@ class Observer:
             samples.append(Sample(now, statistics))
 
     async def _tell(self) -> None:
-        tables, names = self.tables, self._names()
-        if tables is None or not names:
+        if self.tables is None or not self._names():
             return
         self._beats += 1
-        row, sweeps = self._row(), tables.replicas is not None and self._beats % SWEEP_EVERY == 1
+        row, failures = self._row(), list[Exception]()
+        for sessions, pipelines in self._databases():
+            names = [one.name for one in pipelines][:PIPELINES_MAX]
+            beats = self._beat_without_what_fails(sessions, pipelines[0].leased, names, row=row)
+            failures += await beats
+        if failures:
+            raise failures[0]
+        self._succeeded()
+
+    async def _beat_without_what_fails(
+        self, sessions: Sessions, leased: LeasedTable, names: list[str], *, row: dict[str, Any]
+    ) -> list[Exception]:
+        """Beat in one database; where one of the tables cannot be used, with the other one alone:
+        a replica that cannot hear of pauses lives, and one that cannot say that it lives keeps
+        them. Return what went wrong.
+        """
+        failures: list[Exception] = []
+        for tables in _parts_of(self.tables):
+            try:
+                await self._beat_in(sessions, leased, tables, row=row, names=names)
+                break
+            except Exception as error:
+                if not (is_of_a_statement(error) or isinstance(error, TransactionTimeout)):
+                    raise
+                failures.append(error)
+        return failures
+
+    async def _beat_in(
+        self,
+        sessions: Sessions,
+        leased: LeasedTable,
+        tables: InsightTables,
+        *,
+        row: dict[str, Any],
+        names: list[str],
+    ) -> None:
+        replicas, sweeps = tables.replicas, self._beats % SWEEP_EVERY == 1
 
         async def work(session: AsyncSession, connection: AsyncConnection) -> presence.Beat:
             answer = await presence.beat(connection, tables, row=row, pipelines=names)
-            if sweeps and tables.replicas is not None:
-                await presence.sweep(connection, tables.replicas)
+            if sweeps and replicas is not None:
+                await presence.sweep(connection, replicas)
             return answer
 
         sent = utc_now()
-        answer = await self._transact(work, purpose="say that the replica lives")
+        answer = await self._transact(sessions, leased, work, purpose="say that the replica lives")
         # Half-way between sending and hearing, as near as can be told.
         self.skew_s = (sent + (utc_now() - sent) / 2 - answer.at).total_seconds()
-        self.paused = answer.paused
-        self._succeeded()
+        if tables.controls is not None:
+            self.paused = (self.paused - set(names)) | answer.paused
 
     async def _return_queued(self) -> None:
         for manager, pipeline in self._pipelines():
@@ -221,10 +283,21 @@ class Observer:
         async def work(session: AsyncSession, connection: AsyncConnection) -> None:
             await presence.disappear(connection, replicas, mark)
 
-        await self._transact(work, purpose="say that the replica stops")
+        for sessions, pipelines in self._databases():
+            leased = pipelines[0].leased
+            await self._transact(sessions, leased, work, purpose="say that the replica stops")
+
+    def _graph_of(self, name: str) -> dict[str, Any]:
+        found = next((one for _, one in self._pipelines() if one.name == name), None)
+        graph = None if found is None else graph_report(found)
+        return {} if graph is None else {"graph": graph}
 
     def _pipelines(self) -> list[tuple[PipelineManager, Pipeline[Any]]]:
         return [(manager, one) for manager in self.managers for one in manager.pipelines]
+
+    def _databases(self) -> Iterator[tuple[Sessions, list[Pipeline[Any]]]]:
+        hosted = ((manager.session_factory, one) for manager, one in self._pipelines())
+        return by_database((sessions, one, engine_of(sessions, one)) for sessions, one in hosted)
 
     def _names(self) -> list[str]:
         return [pipeline.name for _, pipeline in self._pipelines()][:PIPELINES_MAX]
@@ -238,6 +311,7 @@ class Observer:
                 self.rates(health.pipeline),
                 is_paused=health.pipeline in self.paused,
             )
+            | self._graph_of(health.pipeline)
             for health in self.health()
             if health.pipeline in statistics
         }
@@ -250,16 +324,21 @@ class Observer:
             "pid": os.getpid(),
             "version": own_version(),
             "draining": bool(states & {"stopping", "stopped"}),
-            "report": report_of(pipelines, items, lag_s=self.lag_s, skew_s=self.skew_s),
+            "report": report_of(
+                pipelines, items, lag_s=self.lag_s, skew_s=self.skew_s, counts=bool(self._census)
+            ),
         }
 
     async def _transact(
-        self, work: Callable[[AsyncSession, AsyncConnection], Awaitable[T]], *, purpose: str
+        self,
+        sessions: Sessions,
+        leased: LeasedTable,
+        work: Callable[[AsyncSession, AsyncConnection], Awaitable[T]],
+        *,
+        purpose: str,
     ) -> T:
-        manager, pipeline = self._pipelines()[0]
-        leased = pipeline.leased
         return await in_transaction(
-            manager.session_factory, leased, work, purpose=purpose, timeout=STATEMENT_TIMEOUT
+            sessions, leased, work, purpose=purpose, timeout=STATEMENT_TIMEOUT
         )
 
     async def _contained(self, act: Callable[[], Awaitable[None]]) -> None:
@@ -282,6 +361,16 @@ class Observer:
             logger.info(
                 "The observer of this replica does its part again", extra={"replica": self.mark}
             )
+
+
+def _parts_of(tables: InsightTables | None) -> Iterator[InsightTables]:
+    """Yield the tables together, and then each that there is beside another one by itself."""
+    if tables is None:
+        return
+    yield tables
+    if tables.replicas is not None and tables.controls is not None:
+        yield replace(tables, controls=None)
+        yield replace(tables, replicas=None)
 
 
 def own_version() -> str:

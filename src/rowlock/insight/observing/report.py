@@ -19,10 +19,14 @@ REPORT_BYTES_MAX: Final = 16_000
 """Longest report, in bytes of its JSON."""
 ITEMS_MAX: Final = 100
 """Most items of a report."""
+ROW_ID_CHARS_MAX: Final = 100
+"""Longest key of a row in a report, in characters."""
 ERROR_CHARS_MAX: Final = 200
 """Longest error of a report, in characters."""
 RATE_S: Final = 60.0
 """Over how long rates and quantiles are taken, in seconds."""
+TOKEN_CHARS: Final = 8
+"""How many characters of a token a report has."""
 LATE_S_MIN: Final = 1.0
 """A loop is told of that is later than this, in seconds."""
 
@@ -114,8 +118,11 @@ def report_of(
     *,
     lag_s: float,
     skew_s: float | None,
+    counts: bool = False,
 ) -> dict[str, Any]:
-    """Return the report of a replica, at most `REPORT_BYTES_MAX` of it."""
+    """Return the report of a replica, at most `REPORT_BYTES_MAX` of it; `counts` if it may be the
+    one that makes the census.
+    """
     longest = sorted(items, key=lambda view: (view.state != "running", -view.since_s))
     told = [_item_report(view) for view in longest[:ITEMS_MAX]]
     report: dict[str, Any] = {
@@ -124,6 +131,7 @@ def report_of(
         "lag_s": _short(lag_s),
         "skew_s": _short(skew_s),
         "left_out": len(longest) - len(told),
+        "census": counts,
     }
     while _bytes_of(report) > REPORT_BYTES_MAX:
         if told:
@@ -144,12 +152,18 @@ def report_of(
 def _item_report(view: ItemView) -> dict[str, Any]:
     return {
         "pipeline": view.pipeline,
-        "row_id": shown(view.row_id, 100),
+        "row_id": shown(view.row_id, ROW_ID_CHARS_MAX),
         "state": view.state,
         "place": view.place,
         "since_s": _short(view.since_s),
         "attempt": view.attempt,
+        "token": token_head(view.lock_token),
     }
+
+
+def token_head(token: object) -> str:
+    """Return the beginning of a lease's token, by which a report is told from an older one."""
+    return str(token).replace("-", "")[:TOKEN_CHARS]
 
 
 def _bytes_of(report: dict[str, Any]) -> int:

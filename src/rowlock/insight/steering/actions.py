@@ -10,19 +10,19 @@ Not here: how a lease is broken (``leases/release.py``), and what a service writ
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final, TypeVar
 
-from sqlalchemy import Table, select
+from sqlalchemy import ColumnElement, Table, and_, case, select, true
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionmaker
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
-from rowlock.database.binds import check_session_factory
 from rowlock.database.transaction import in_transaction
-from rowlock.errors import ConfigurationError
 from rowlock.hints.hinter import hint_after_commit, pipeline_hinter
+from rowlock.insight.asking.hosted_pipelines import HostedPipelines, Sessions
+from rowlock.insight.history.acts import tell_action
 from rowlock.insight.naming import mapped_model, pipeline_named, read_key
 from rowlock.insight.shown import iso, shown
 from rowlock.insight.steering.action_errors import LeaseAlive, LeaseChanged, RowNotFound
@@ -34,9 +34,7 @@ from rowlock.insight.steering.pauses import (
     no_table,
     write_pause,
 )
-from rowlock.insight.tables import InsightTables
-from rowlock.leases.release import ShownLease, break_lease
-from rowlock.pipelines.host_code.seams import Gate
+from rowlock.leases.release import ShownLease, break_lease, is_as_shown
 from rowlock.pipelines.pipeline import Pipeline
 from rowlock.rows.assignments import ColumnValues, without_onupdate
 from rowlock.rows.database_time import database_instant
@@ -91,36 +89,10 @@ class ActionDone:
         }
 
 
-class Actions:
-    """Acts on the rows and pipelines of a host; the part of `Insight` that writes.
-
-    Args:
-        session_factory: the host's.
-        pipelines: those of the app; none needs to run.
-        tables: the optional tables, where the host has them.
-        gates: of the manager; None if that is not known here.
-
-    Raises:
-        ConfigurationError: the session factory cannot serve a pipeline, or two have one name.
+class Actions(HostedPipelines):
+    """Acts on the rows and pipelines of a host; the part of `Insight` that writes. Made as
+    `HostedPipelines`.
     """
-
-    def __init__(
-        self,
-        session_factory: async_sessionmaker[AsyncSession],
-        pipelines: Iterable[Pipeline[Any]],
-        *,
-        tables: InsightTables | None = None,
-        gates: Iterable[Gate] | None = None,
-    ) -> None:
-        self.session_factory = session_factory
-        self.pipelines: dict[str, Pipeline[Any]] = {}
-        for pipeline in pipelines:
-            if pipeline.name in self.pipelines:
-                raise ConfigurationError(f"two pipelines are named {pipeline.name}; rename one")
-            check_session_factory(session_factory, pipeline.leased)
-            self.pipelines[pipeline.name] = pipeline
-        self.tables = tables
-        self._gates = None if gates is None else tuple(gates)
 
     async def release(
         self,
@@ -169,7 +141,7 @@ class Actions:
                 _hint(session, leased)
 
             await self._transact(leased, work, purpose="release a row")
-        return ActionDone(act, "released")
+        return await self._told(ActionDone(act, "released"), leased)
 
     async def park(
         self,
@@ -178,10 +150,12 @@ class Actions:
         *,
         by: str,
         reason: str,
+        seen: ShownLease | None = None,
     ) -> ActionDone:
         """Set a row aside, also one that is at work: its outcome is written, and it stays parked.
 
-        Args and errors are those of `release`, save those of leases.
+        Args and errors are those of `release`, but `seen` may be left out; then the row is parked
+        whatever its lease is by now.
 
         Raises:
             ModelError: the model has no `ScheduleColumns`.
@@ -190,8 +164,9 @@ class Actions:
         with audited(act):
             leased, key = self._scheduled_row(model, id)
             values = parked_values(leased, f"parked by {by}: {reason}")
-            await self._write(leased, key, values, purpose="park a row")
-        return ActionDone(act, "parked")
+            work = self._writing(leased, key, values, seen=seen)
+            await self._transact(leased, work, purpose="park a row")
+        return await self._told(ActionDone(act, "parked"), leased)
 
     async def unpark(
         self,
@@ -200,6 +175,7 @@ class Actions:
         *,
         by: str,
         reason: str,
+        seen: ShownLease | None = None,
     ) -> ActionDone:
         """Put a parked row back into play, due now and with a clean count of attempts; as `park`.
 
@@ -209,22 +185,12 @@ class Actions:
         with audited(act):
             leased, key = self._scheduled_row(model, id)
 
-            async def work(session: AsyncSession, connection: AsyncConnection) -> bool:
-                found = select(leased.column("parked_at").is_not(None)).where(leased.key == key)
-                if not (row := (await connection.execute(found)).first()):
-                    raise RowNotFound(model=leased.name, row_id=key)
-                if row[0]:
-                    await write_past_lease(
-                        session,
-                        leased,
-                        key,
-                        values=without_onupdate(leased, unparked_values(leased)),
-                    )
-                    _hint(session, leased)
-                return bool(row[0])
-
+            is_parked = leased.attribute("parked_at").is_not(None)
+            values = unparked_values(leased)
+            work = self._writing(leased, key, values, seen=seen, only=is_parked)
             was_parked = await self._transact(leased, work, purpose="put a row back")
-        return ActionDone(act, "put back, due now" if was_parked else "was not parked")
+        done = "put back, due now" if was_parked else "was not parked"
+        return await self._told(ActionDone(act, done), leased)
 
     async def make_due(
         self,
@@ -233,13 +199,15 @@ class Actions:
         *,
         by: str,
         reason: str,
+        seen: ShownLease | None = None,
     ) -> ActionDone:
         """Make a row due now; a parked one stays parked. Otherwise as `park`."""
         act = Act("make_due", by, reason, _name_of(model), str(id))
         with audited(act):
             leased, key = self._scheduled_row(model, id)
-            await self._write(leased, key, due_now_values(leased), purpose="make a row due")
-        return ActionDone(act, "due now")
+            work = self._writing(leased, key, due_now_values(leased), seen=seen)
+            await self._transact(leased, work, purpose="make a row due")
+        return await self._told(ActionDone(act, "due now"), leased)
 
     async def pause(
         self, pipeline: str, *, by: str, reason: str, until: datetime | timedelta | None = None
@@ -265,27 +233,32 @@ class Actions:
         act = Act("pause", by, reason, pipeline=str(pipeline))
         with audited(act):
             found = pipeline_named(pipeline, self.pipelines.values())
-            controls = self._controls(found.name)
+            controls = self._controls(found)
 
             async def work(session: AsyncSession, connection: AsyncConnection) -> datetime | None:
                 return await write_pause(connection, controls, act, until=until)
 
             ends = await self._on_controls(found, work, purpose="pause a pipeline")
-        return ActionDone(act, "paused", ends)
+        return await self._told(ActionDone(act, "paused", ends), found.leased)
 
     async def resume(self, pipeline: str, *, by: str, reason: str) -> ActionDone:
         """End the pause of a pipeline, which claims again at once; errors as of `pause`."""
         act = Act("resume", by, reason, pipeline=str(pipeline))
         with audited(act):
             found = pipeline_named(pipeline, self.pipelines.values())
-            controls = self._controls(found.name)
+            controls = self._controls(found)
 
             async def work(session: AsyncSession, connection: AsyncConnection) -> bool:
                 _hint(session, found.leased)
                 return await delete_pause(connection, controls, found.name)
 
             was_paused = await self._on_controls(found, work, purpose="resume a pipeline")
-        return ActionDone(act, "resumed" if was_paused else "was not paused")
+        done = "resumed" if was_paused else "was not paused"
+        return await self._told(ActionDone(act, done), found.leased)
+
+    async def _told(self, done: ActionDone, leased: LeasedTable) -> ActionDone:
+        await tell_action(self.session_factory, leased, tables=self.tables, act=done.act)
+        return done
 
     def _row(self, model: type[Any] | str, given: object) -> tuple[LeasedTable, Any]:
         mapped = mapped_model(model, self.pipelines.values())
@@ -299,17 +272,33 @@ class Actions:
         check_schedule(leased)
         return leased, key
 
-    async def _write(
-        self, leased: LeasedTable, key: object, values: ColumnValues, *, purpose: str
-    ) -> None:
-        async def work(session: AsyncSession, connection: AsyncConnection) -> None:
-            if not await write_past_lease(
-                session, leased, key, values=without_onupdate(leased, values)
-            ):
-                raise RowNotFound(model=leased.name, row_id=key)
-            _hint(session, leased)
+    def _writing(
+        self,
+        leased: LeasedTable,
+        key: object,
+        values: ColumnValues,
+        *,
+        seen: ShownLease | None,
+        only: ColumnElement[bool] | None = None,
+    ) -> Callable[[AsyncSession, AsyncConnection], Awaitable[bool]]:
+        """Return what writes `values`, if the lease is as `seen` and the row meets `only`, and says
+        whether it has.
+        """
+        is_it = [] if seen is None else [is_as_shown(leased, seen)]
+        is_it += [] if only is None else [only]
 
-        await self._transact(leased, work, purpose=purpose)
+        async def work(session: AsyncSession, connection: AsyncConnection) -> bool:
+            changes = without_onupdate(leased, values)
+            where = and_(true(), *is_it)
+            if await write_past_lease(session, leased, key, values=changes, where=where):
+                _hint(session, leased)
+                return True
+            refusal = await _why_not(connection, leased, key, seen=seen)
+            if refusal is not None or only is None:
+                raise refusal or LeaseChanged(model=leased.name, row_id=key)
+            return False
+
+        return work
 
     async def _transact(
         self,
@@ -317,13 +306,18 @@ class Actions:
         work: Callable[[AsyncSession, AsyncConnection], Awaitable[T]],
         *,
         purpose: str,
+        sessions: Sessions | None = None,
     ) -> T:
         return await in_transaction(
-            self.session_factory, leased, work, purpose=purpose, timeout=ACTION_TIMEOUT
+            sessions or self.sessions_of(leased),
+            leased,
+            work,
+            purpose=purpose,
+            timeout=ACTION_TIMEOUT,
         )
 
-    def _controls(self, pipeline: str) -> Table:
-        return controls_of(pipeline, self.tables, self._gates)
+    def _controls(self, pipeline: Pipeline[Any]) -> Table:
+        return controls_of(pipeline.name, self.tables, self.host_of(pipeline).gates)
 
     async def _on_controls(
         self,
@@ -333,33 +327,49 @@ class Actions:
         purpose: str,
     ) -> T:
         try:
-            return await self._transact(pipeline.leased, work, purpose=purpose)
+            sessions = self.host_of(pipeline).session_factory
+            return await self._transact(pipeline.leased, work, purpose=purpose, sessions=sessions)
         except DBAPIError as error:
             if await self._has_controls(pipeline):
                 raise
             raise no_table(pipeline.name) from error
 
     async def _has_controls(self, pipeline: Pipeline[Any]) -> bool:
-        controls = self._controls(pipeline.name)
+        controls = self._controls(pipeline)
 
         async def work(session: AsyncSession, connection: AsyncConnection) -> bool:
             return await is_there(connection, controls)
 
-        return await self._transact(pipeline.leased, work, purpose=f"look for {controls.name}")
+        return await self._transact(
+            pipeline.leased,
+            work,
+            purpose=f"look for {controls.name}",
+            sessions=self.host_of(pipeline).session_factory,
+        )
+
+
+async def _why_not(
+    connection: AsyncConnection, leased: LeasedTable, key: object, *, seen: ShownLease | None
+) -> RowNotFound | LeaseChanged | None:
+    """Return why nothing was written; None if the row is there and its lease is as it was shown."""
+    is_as = true() if seen is None else is_as_shown(leased, seen)
+    found = select(leased.column("lock_owner"), case((is_as, 1), else_=0)).where(leased.key == key)
+    row = (await connection.execute(found)).first()
+    if row is None:
+        return RowNotFound(model=leased.name, row_id=key)
+    return None if row[1] else LeaseChanged(model=leased.name, row_id=key, owner=row[0])
 
 
 async def _refusal(
     connection: AsyncConnection, leased: LeasedTable, key: object, *, seen: ShownLease
 ) -> RowNotFound | LeaseChanged | LeaseAlive:
     """Return why a lease was not broken; joins the caller's transaction."""
-    owner, token, expires_at = map(leased.column, ("lock_owner", "lock_token", "lock_expires_at"))
-    statement = select(owner, token, expires_at, database_instant()).where(leased.key == key)
-    row = (await connection.execute(statement)).first()
-    if row is None:
-        return RowNotFound(model=leased.name, row_id=key)
-    owner, token, expires_at, now = row
-    shown_token = None if seen.token is None else leased.as_token(seen.token)
-    if (owner, token) != (seen.owner, shown_token) or expires_at is None:
+    if (refusal := await _why_not(connection, leased, key, seen=seen)) is not None:
+        return refusal
+    owner, expires_at = map(leased.column, ("lock_owner", "lock_expires_at"))
+    statement = select(owner, expires_at, database_instant()).where(leased.key == key)
+    owner, expires_at, now = (await connection.execute(statement)).one()
+    if expires_at is None:
         return LeaseChanged(model=leased.name, row_id=key, owner=owner)
     left_s = max(0.0, (expires_at - now).total_seconds())
     return LeaseAlive(model=leased.name, row_id=key, owner=str(owner), seconds_left=left_s)

@@ -323,6 +323,8 @@ class Fetcher(Generic[ModelT]):
                     hinted=self._is_hinted,
                     seconds=seconds,
                     database_time=database_time,
+                    model=context.leased.name,
+                    claimed_at_s=items[0].claimed_at if items else None,
                 )
             )
 

@@ -22,6 +22,7 @@ from rowlock.pipelines.outcomes import (
     Park,
     Reset,
     Retry,
+    error_text,
     hint_targets,
 )
 from rowlock.pipelines.settling.planner import reason_parked
@@ -61,10 +62,11 @@ class Recorder(Generic[ModelT]):
     def written(self, item: PipelineItem[ModelT], outcome: Outcome, written: Written) -> None:
         """Count and tell an outcome that was written, and raise its hints."""
         counters, name = self.context.counters, type(outcome).__name__
+        error: str | None = None
         match outcome:
             case _ if written is Written.PARKED:
                 name = Park.__name__
-                self._parked(item, outcome)
+                error = self._parked(item, outcome)
             case Apply():
                 counters.applied += 1
                 if self.rounds.are_watched:
@@ -76,11 +78,12 @@ class Recorder(Generic[ModelT]):
                 self._hint(outcome)
             case Retry():
                 counters.retried += 1
+                error = error_text(outcome.error) if events.has_listeners() else None
             case Reset():
                 counters.reset += 1
                 self.wake_after(self.context.settings.retry_delay)
             case Park():
-                self._parked(item, outcome)
+                error = self._parked(item, outcome)
         if events.has_listeners():
             events.emit(
                 events.ItemApplied(
@@ -90,6 +93,7 @@ class Recorder(Generic[ModelT]):
                     name,
                     process_s=item.process_s,
                     columns=_columns_of(outcome),
+                    error=error,
                 )
             )
 
@@ -111,7 +115,7 @@ class Recorder(Generic[ModelT]):
         rest_s = rest.total_seconds()
         events.emit(events.RowUnchanged(context.name, item.id, item.lock_token, rounds, rest_s))
 
-    def _parked(self, item: PipelineItem[ModelT], outcome: Outcome) -> None:
+    def _parked(self, item: PipelineItem[ModelT], outcome: Outcome) -> str:
         context = self.context
         context.counters.parked += 1
         reason = reason_parked(item, outcome, context.settings)
@@ -123,6 +127,7 @@ class Recorder(Generic[ModelT]):
             extra={"pipeline": context.name, "row_id": item.id, "reason": reason},
         )
         events.emit(events.ItemParked(context.name, item.id, item.lock_token, reason))
+        return reason
 
     def dropped(
         self,

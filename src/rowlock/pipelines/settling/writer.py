@@ -201,16 +201,17 @@ class Writer(Generic[ModelT]):
             return written
         began_at = monotonic()
         written = await self._transactions.write_alone(pending)
-        self._record_write(began_at, int(written.is_made))
+        self._record_write(began_at, [pending] if written.is_made else [])
         return written
 
-    def _record_write(self, began_at: float, count: int) -> None:
-        context, self._wrote_at = self.context, monotonic()
+    def _record_write(self, began_at: float, made: Sequence[PendingOutcome[ModelT]]) -> None:
+        context, self._wrote_at, count = self.context, monotonic(), len(made)
         seconds = self._wrote_at - began_at
         context.histograms.write.add(seconds)
         context.histograms.write_rows.add(count)
         if events.has_listeners():
-            events.emit(events.OutcomesWritten(context.name, count, seconds))
+            tokens = tuple(pending.item.lock_token for pending in made)
+            events.emit(events.OutcomesWritten(context.name, count, seconds, tokens))
 
     async def _write_together(
         self, batch: Sequence[PendingOutcome[ModelT]]
@@ -222,7 +223,12 @@ class Writer(Generic[ModelT]):
             if len(batch) == 1:
                 batch[0].kept_from_batches = may_be_of_the_size(error)
             raise
-        self._record_write(began_at, sum(one is not None and one.is_made for one in written))
+        made = [
+            pending
+            for pending, one in zip(batch, written, strict=True)
+            if one is not None and one.is_made
+        ]
+        self._record_write(began_at, made)
         return written
 
     def _statements_of(self, pending: PendingOutcome[ModelT]) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from itertools import chain
 from typing import Any, Generic, TypeVar
@@ -27,6 +27,7 @@ class EventBatch(Generic[E]):
         keys: the key of each event.
         timers: keys whose timer is due in this step; the earliest first.
         parts: the rows, source by source.
+        broken: keys with a row that no handler can get, and why.
     """
 
     def __init__(self, parts: Sequence[SourceRows] = (), timers: Sequence[str] = ()) -> None:
@@ -39,6 +40,9 @@ class EventBatch(Generic[E]):
         self.parts = tuple(part for part in parts if len(part))
         self.timers = list(timers)
         self.keys: list[str] = list(chain.from_iterable(part.keys for part in self.parts))
+        self.broken: dict[str, Exception] = {}
+        for part in self.parts:
+            self.broken.update(part.broken)
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -86,6 +90,7 @@ class EventBatch(Generic[E]):
         if timers == self.timers:
             return self
         batch: EventBatch[E] = EventBatch(self.parts, timers)
+        batch.broken = self.broken
         batch.__dict__.update({k: v for k, v in vars(self).items() if k in {"_parsed", "rows"}})
         return batch
 
@@ -106,6 +111,13 @@ class Groups(Generic[E]):
         self.values = values
         self.broken: dict[str, Exception] = {}
 
+    def leave_out(self, broken: Mapping[str, Exception]) -> None:
+        """Have keys be broken."""
+        self.broken.update(broken)
+        for key in broken:
+            self.events.pop(key, None)
+            self.values.pop(key, None)
+
 
 def grouped(batch: EventBatch[E]) -> Groups[E]:
     """Return the events of each key. Where rows cannot be read, the keys of these are broken, and
@@ -116,7 +128,9 @@ def grouped(batch: EventBatch[E]) -> Groups[E]:
     # A host's class may raise anything when it is made.
     except BaseException:  # noqa: BLE001
         return _grouped_apart(batch)
-    return Groups(events, {key: key for key in events})
+    groups = Groups(events, {key: key for key in events})
+    groups.leave_out(batch.broken)
+    return groups
 
 
 def _grouped_apart(batch: EventBatch[E]) -> Groups[E]:
@@ -129,7 +143,7 @@ def _grouped_apart(batch: EventBatch[E]) -> Groups[E]:
             broken.setdefault(key, as_ordinary(error))
     sound = {key: of_key for key, of_key in events.items() if key not in broken}
     groups = Groups(sound, {key: key for key in sound})
-    groups.broken = broken
+    groups.leave_out({**broken, **batch.broken})
     return groups
 
 

@@ -30,11 +30,11 @@ from rowlock.streams.computing.context import (
     end_context,
 )
 from rowlock.streams.computing.dead_letters import DeadLetter, dead_results
-from rowlock.streams.computing.digests import Digest, digest_of
+from rowlock.streams.computing.digests import Digest
 from rowlock.streams.computing.handlers import FORGET, StageHandler
 from rowlock.streams.computing.hashing import bucket_of, key_text
 from rowlock.streams.computing.messages import SentMessages
-from rowlock.streams.computing.rows import SourceRows, input_digest
+from rowlock.streams.computing.rows import SourceRows, digested
 
 
 class KeyState(NamedTuple):
@@ -147,10 +147,8 @@ def compute(
     )
     moves = stage.dead_letters and is_last_attempt
     run = _Run(stage, batch, states, context=context, step=step, moves=moves)
-    try:
-        digest = input_digest(batch.parts)
-    except (TypeError, ValueError) as error:
-        return run.poison(_key_of_what_has_no_digest(batch.parts), error)
+    digest, without = digested(batch.parts)
+    batch.broken.update(without)
     failed = run.batch(shard) if stage.kind == "batch" else run.by_key()
     if failed is not None:
         return failed
@@ -279,6 +277,8 @@ class _Run:
 
     def batch(self, shard: BucketRange) -> PoisonedKey | None:
         """Call the handler once, with all keys."""
+        for broken, error in self.events.broken.items():
+            return self.poison(broken, error)
         begin_key(self.context, None)
         keys = dict.fromkeys(chain(self.events.keys, self.events.timers))
         key: str | None = None
@@ -324,16 +324,6 @@ class _Run:
 
 def _first_text(value: Any) -> str:
     return key_text(value[0] if isinstance(value, tuple) else value)
-
-
-def _key_of_what_has_no_digest(parts: Sequence[SourceRows]) -> str | None:
-    for part in parts:
-        for key, raw in zip(part.keys, part.raw, strict=True):
-            try:
-                digest_of([key], [raw])
-            except (TypeError, ValueError):
-                return key
-    return None
 
 
 def _of_key(part: SourceRows, key: str) -> SourceRows:

@@ -355,6 +355,11 @@ def begin_key(context: StepContext, key: str | None, *, group: str | None = None
     context._group = key if group is None else group
 
 
+def key_under_way(context: StepContext) -> str | None:
+    """Return the key with which the handler is called; None in a batch."""
+    return context._key
+
+
 def effects_of(context: StepContext) -> Effects:
     """Return what was handed out."""
     return context._open_effects()

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from rowlock.streams.computing.buckets import NOT_HERE, BucketRange, owner_table
-from rowlock.streams.computing.digests import Digest
+from rowlock.streams.computing.digests import Digest, digest_of
 from rowlock.streams.computing.hashing import bucket_of
 
 E = TypeVar("E")
+
+NOTHING_BROKEN: Final[Mapping[str, Exception]] = MappingProxyType({})
+NO_DIGEST: Final = "\0no digest"
+"""What stands in a digest for a row that has none."""
 
 
 class Decoder(Protocol[E]):
@@ -57,6 +62,7 @@ class SourceRows:
         raw: the rest of each row, as the driver returns it: a text, or a tuple of columns.
         decoder: makes events of `raw`.
         is_sent: they are messages, whose numbers depend on what else the shard was sent.
+        broken: why a row cannot be handed to a handler, by its key.
     """
 
     source: str
@@ -66,20 +72,26 @@ class SourceRows:
     raw: Sequence[Any]
     decoder: Decoder[Any]
     is_sent: bool = False
+    broken: Mapping[str, Exception] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.keys)
 
     def at(self, indices: Sequence[int]) -> SourceRows:
         """Return some of the rows."""
+        keys = [self.keys[index] for index in indices]
+        broken = self.broken
+        if broken:
+            broken = {key: broken[key] for key in keys if key in broken}
         return SourceRows(
             self.source,
             [self.positions[index] for index in indices],
             [self.buckets[index] for index in indices],
-            [self.keys[index] for index in indices],
+            keys,
             [self.raw[index] for index in indices],
             self.decoder,
             self.is_sent,
+            broken,
         )
 
 
@@ -103,16 +115,53 @@ def divide(rows: SourceRows, ranges: Sequence[BucketRange]) -> list[SourceRows]:
     return [rows.at(own) for own in indices]
 
 
-def input_digest(parts: Iterable[SourceRows]) -> str:
-    """Return the digest of the rows of a shard in a step: of their keys and all else that was read
-    of them, source by source.
+class Digested(NamedTuple):
+    """The digest of the rows of a shard in a step.
 
-    Raises:
-        TypeError: a row has a value without a text of its own.
+    Attributes:
+        digest: of their keys and all else that was read of them, source by source.
+        broken: why a row has no part in it, by its key.
     """
+
+    digest: str
+    broken: Mapping[str, Exception]
+
+
+def digested(parts: Sequence[SourceRows]) -> Digested:
+    """Return the digest of rows; one with a value that has no text of its own is left out."""
+    try:
+        return Digested(_digest(parts), NOTHING_BROKEN)
+    # Whatever a driver has made of a column that was written by other means.
+    except Exception:  # noqa: BLE001
+        return _digested_apart(parts)
+
+
+def input_digest(parts: Sequence[SourceRows]) -> str:
+    """Return the digest of the rows of a shard in a step."""
+    return digested(parts).digest
+
+
+def _digest(parts: Iterable[SourceRows]) -> str:
     digest = Digest()
     for part in parts:
         digest.add([part.source])
         digest.add(part.keys)
         digest.add(part.raw)
     return str(digest)
+
+
+def _digested_apart(parts: Sequence[SourceRows]) -> Digested:
+    broken: dict[str, Exception] = {}
+    sound = []
+    for part in parts:
+        raw: list[Any] = []
+        for key, own in zip(part.keys, part.raw, strict=True):
+            try:
+                digest_of([own])
+            except Exception as error:  # noqa: BLE001 - as above
+                broken.setdefault(key, error)
+                raw.append(NO_DIGEST)
+            else:
+                raw.append(own)
+        sound.append(replace(part, raw=raw))
+    return Digested(_digest(sound), broken)

@@ -22,7 +22,7 @@ from rowlock.rows.leased_table import LeasedTable
 from rowlock.stream_errors import StillInUse
 from rowlock.streams.cutting.flow_view import lease_holds
 from rowlock.streams.inputs.event_log import EventLog
-from rowlock.streams.outputs.consumers import DISCARDED
+from rowlock.streams.outputs.cursors import DISCARDED
 from rowlock.streams.tables import BEING_DELETED, StreamTables, key_of
 
 DELETED_ROWS_MAX = 5_000

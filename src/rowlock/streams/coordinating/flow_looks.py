@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import select
@@ -16,7 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from rowlock.errors import RowlockError
 from rowlock.rows.database_time import database_instant
 from rowlock.streams.computing.buckets import BucketRange, merged
-from rowlock.streams.coordinating.stalls import FlowLook, ShardLook, SourceLook
+from rowlock.streams.coordinating.stalls import BusyCall, FlowLook, ShardLook, SourceLook
 from rowlock.streams.cutting.flow_view import lease_holds
 from rowlock.streams.program import FlowProgram
 from rowlock.streams.shards.failures import StepFailures
@@ -64,7 +64,7 @@ class FlowLooker:
             return None
         state, next_step, upto, now = row
         replicas = await self._replicas(connection)
-        shards, holding = await self._shards(connection, replicas)
+        shards, holding = await self._shards(connection, replicas, now)
         since = now - self._present_for
         present = sum(one.seen_at > since or one.id in holding for one in replicas)
         sources = [await self._source(connection, name, upto[name]) for name in self._watches]
@@ -107,21 +107,24 @@ class FlowLooker:
     async def _replicas(self, connection: AsyncConnection) -> Sequence[Any]:
         """Return the rows of the replicas."""
         table = self._program.tables.replicas
-        found = select(table.c.id, table.c.name, table.c.seen_at).where(
+        busy = [column for column in table.c if column.name.startswith("busy_")]
+        found = select(table.c.id, table.c.name, table.c.seen_at, *busy).where(
             table.c.flow_id == self._program.id
         )
         return (await connection.execute(found)).all()
 
     async def _shards(
-        self, connection: AsyncConnection, replicas: Sequence[Any]
+        self, connection: AsyncConnection, replicas: Sequence[Any], now: datetime
     ) -> tuple[Sequence[ShardLook], set[Any]]:
         """Return the shards, and which replicas hold one."""
         names = {row.id: row.name for row in replicas}
+        busy = {(row.id, row.busy_lo): _call_of(row, now) for row in replicas if row.busy_since}
         c = self._program.tables.shards.c
         found = select(
             c.lo,
             c.hi,
             c.step,
+            c.version,
             c.replica,
             c.failures,
             c.failed_step,
@@ -139,6 +142,8 @@ class FlowLooker:
                 parked=None if row.parked_at is None else row.last_error or "no reason is stored",
                 failures=StepFailures(row.failures, row.failed_step).at(row.step),
                 error=row.last_error,
+                version=row.version,
+                busy=busy.get((row.replica, row.lo)),
             )
             for row in rows
         ]
@@ -152,6 +157,10 @@ class FlowLooker:
         return SourceLook(
             name, upto, seen.newest, seen.mark, seen.held_back_by, upstream=seen.upstream
         )
+
+
+def _call_of(row: Any, now: datetime) -> BusyCall:
+    return BusyCall(row.busy_stage, row.busy_key, (now - row.busy_since).total_seconds())
 
 
 def _are_within(buckets: BucketRange, ranges: Sequence[BucketRange]) -> bool:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from rowlock.streams.outputs.consumers import DISCARDED
+from rowlock.streams.outputs.cursors import DISCARDED
 from rowlock.streams.tables import StreamTables
 
 
@@ -28,13 +28,19 @@ async def first_needed_step(connection: AsyncConnection, tables: StreamTables, f
     """Return the first step of a flow whose rows may be read again: by a shard, or by a consumer
     that asks for the inputs of what it has not acknowledged.
     """
-    cursors = tables.cursors.c
-    behind = select(func.min(cursors.step)).where(
+    cursors, outputs = tables.cursors.c, tables.outputs.c
+    # Of an output without new results a consumer needs nothing, however long ago it read.
+    unread = select(func.min(outputs.step)).where(
+        outputs.flow_id == cursors.flow_id,
+        outputs.output == cursors.output,
+        outputs.step > cursors.step,
+    )
+    behind = select(unread.scalar_subquery().label("step")).where(
         cursors.flow_id == flow_id, cursors.consumer != DISCARDED
     )
     version = await lowest_version(connection, tables, flow_id)
-    acknowledged = await connection.scalar(behind)
-    return version if acknowledged is None else min(version, acknowledged + 1)
+    first = await connection.scalar(select(func.min(behind.subquery().c.step)))
+    return version if first is None else min(version, first)
 
 
 async def first_kept_result(

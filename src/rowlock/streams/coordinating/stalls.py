@@ -10,9 +10,32 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Final
 
 from rowlock.streams.computing.buckets import BucketRange
 from rowlock.streams.inputs.candidates import OpenWriter
+
+NAMES_MAX: Final = 16
+"""Most calls that are named at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class BusyCall:
+    """A call of a handler that takes long.
+
+    Attributes:
+        stage: the name of the handler.
+        key: with which it was called; None in a batch.
+        seconds: for how long it is under way.
+    """
+
+    stage: str
+    key: str | None
+    seconds: float
+
+    def __str__(self) -> str:
+        key = "all keys" if self.key is None else f"the key {self.key!r}"
+        return f"{self.stage!r} is at {key} for {self.seconds:.1f} s"
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +51,9 @@ class ShardLook:
         failures: failed attempts of its handlers and its write at `step`.
         error: of the last attempt; None if it did not fail.
         seconds: how long the computation of its last step took; None: it has not done one.
+        version: the step from which it repeats what it has done, before it does more; None: it has
+            nothing to repeat.
+        busy: the call of a handler that takes long; None: none does.
     """
 
     range: BucketRange
@@ -38,6 +64,13 @@ class ShardLook:
     failures: int = 0
     error: str | None = None
     seconds: float | None = None
+    version: int | None = None
+    busy: BusyCall | None = None
+
+    @property
+    def is_to_replay(self) -> bool:
+        """Whether its next holder repeats steps that it has done."""
+        return self.version is not None and self.version < self.step
 
     def __str__(self) -> str:
         return f"the shard of buckets {self.range}"
@@ -146,24 +179,48 @@ def stall_of_steps(now: FlowLook) -> Stall:
             names = _all_of([shard for shard in last if shard.range in ranges])
             text = f"shards wait in step {step} at stage {stage!r} for {names}"
             return Stall(StallKind.EXCHANGE, text)
-    slow = max(last, key=lambda shard: shard.seconds or 0.0)
+    return Stall(StallKind.BUSY, _busy(last, step))
+
+
+def _busy(shards: Sequence[ShardLook], step: int) -> str:
+    """Return which of the shards that are at work takes longest, and at what."""
+    calls = [
+        f"{shard} is busy with step {step} at {shard.replica}: {shard.busy}"
+        for shard in sorted(shards, key=lambda one: one.busy.seconds if one.busy else 0.0)[::-1]
+        if shard.busy is not None
+    ]
+    if calls:
+        more = len(calls) - NAMES_MAX
+        return "; ".join(calls[:NAMES_MAX]) + f"; and {more} more" * (more > 0)
+    slow = max(shards, key=lambda shard: shard.seconds or 0.0)
     took = "" if slow.seconds is None else f"; its last step took {slow.seconds:.1f} s"
-    return Stall(StallKind.BUSY, f"{slow} is busy with step {step} at {slow.replica}{took}")
+    return f"{slow} is busy with step {step} at {slow.replica}{took}"
 
 
 def _broken(shards: Sequence[ShardLook]) -> Stall | None:
     """Return which of `shards`, which have steps to do, is parked, or else fails; None: none."""
-    for shard in shards:
-        if shard.parked is not None:
-            text = f"{shard} is parked at step {shard.step}: {shard.parked}"
-            return Stall(StallKind.PARKED, text)
-    for shard in shards:
-        if not shard.is_held and shard.error is not None:
-            times = f" {shard.failures} time{'s' * (shard.failures != 1)}" * (shard.failures > 0)
-            where = f"at step {shard.step}"
-            text = f"{shard} has failed{times} {where}, and is tried again: {shard.error}"
-            return Stall(StallKind.FAILING, text)
-    return None
+    return parked_of(shards) or _failing(shards)
+
+
+def parked_of(shards: Sequence[ShardLook]) -> Stall | None:
+    """Return which of `shards` are parked, and by what; None: none is."""
+    parked = [shard for shard in shards if shard.parked is not None]
+    if not parked:
+        return None
+    first, more = parked[0], len(parked) - 1
+    text = f"{first} is parked at step {first.step}: {first.parked}"
+    return Stall(StallKind.PARKED, text + f"; and {more} more are parked" * (more > 0))
+
+
+def _failing(shards: Sequence[ShardLook]) -> Stall | None:
+    failing = [shard for shard in shards if not shard.is_held and shard.error is not None]
+    if not failing:
+        return None
+    first, more = failing[0], len(failing) - 1
+    times = f" {first.failures} time{'s' * (first.failures != 1)}" * (first.failures > 0)
+    text = f"{first} has failed{times} at step {first.step}, and is tried again: {first.error}"
+    # What all of them need, such as a column, is in the error of each.
+    return Stall(StallKind.FAILING, text + f"; and {more} more have failed" * (more > 0))
 
 
 def _all_of(shards: Sequence[ShardLook]) -> str:
@@ -184,12 +241,7 @@ def stall_of_cuts(before: FlowLook, now: FlowLook) -> Stall | None:
         stream = f"the stream {source.name!r}"
         if earlier.mark > source.upto:
             if not any(shard.is_held for shard in now.shards):
-                # The last error of a shard that is not behind is over.
-                behind = [shard for shard in now.shards if shard.step < now.next_step]
-                if broken := _broken(behind):
-                    return broken
-                text = f"no replica holds a shard, so no step is cut for the new rows of {stream}"
-                return Stall(StallKind.NO_HOLDER, text)
+                return _without_holder(now, stream)
             text = f"{stream} has rows up to position {source.mark}, and no step is cut for them"
             return Stall(StallKind.NOT_CUT, text)
         who = _holder_of(source)
@@ -200,6 +252,17 @@ def stall_of_cuts(before: FlowLook, now: FlowLook) -> Stall | None:
             )
             return Stall(StallKind.HIGH_WATER, text)
     return None
+
+
+def _without_holder(now: FlowLook, stream: str) -> Stall:
+    """Return why no step is cut where no replica holds a shard."""
+    # What parks a shard holds, also where it has done all steps: it was to repeat some.
+    if parked := parked_of(now.shards):
+        return parked
+    # The last error of a shard that is not behind is over.
+    behind = [one for one in now.shards if one.step < now.next_step or one.is_to_replay]
+    text = f"no replica holds a shard, so no step is cut for the new rows of {stream}"
+    return _failing(behind) or Stall(StallKind.NO_HOLDER, text)
 
 
 def _holder_of(source: SourceLook) -> str | None:

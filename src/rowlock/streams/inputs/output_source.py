@@ -24,8 +24,8 @@ from rowlock.streams.gathered_query import GatheredQuery
 from rowlock.streams.inputs.high_water import HighWater
 from rowlock.streams.inputs.row_reader import QUERIES_MAX
 from rowlock.streams.inputs.source import NextRows, Source
-from rowlock.streams.outputs.consumers import FlowWait, ResultsOf, StepOutput
-from rowlock.streams.outputs.discarding import last_discarded, lock_discarding
+from rowlock.streams.outputs.consumers import FlowWait, StepOutput
+from rowlock.streams.outputs.cursors import ResultsOf, last_discarded, lock_discarding
 from rowlock.streams.range_condition import has_all, in_ranges
 from rowlock.streams.tables import check_lasts
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -27,8 +27,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from rowlock.database.bulk_dialect import BULK, BulkDialect
 from rowlock.rows.model_check import innermost
 from rowlock.streams.computing.buckets import BucketRange, merged
-from rowlock.streams.computing.hashing import Key, key_text, key_texts
-from rowlock.streams.computing.rows import Decoder, SourceRows
+from rowlock.streams.computing.hashing import KEY_CHARS_MAX, key_text, key_texts
+from rowlock.streams.computing.rows import NOTHING_BROKEN, Decoder, SourceRows
 from rowlock.streams.gathered_query import GatheredQuery
 from rowlock.streams.inputs.high_water import HighWaterLook, newest_of
 from rowlock.streams.inputs.source import NextRows, Source
@@ -93,10 +93,7 @@ class RowReader:
         upto: int,
     ) -> SourceRows:
         """Return the rows of these buckets, and those without a bucket, by position; joins the
-        caller's transaction.
-
-        Raises:
-            ValueError: a row has a key that is none; the text names the row.
+        caller's transaction. A row whose key is none has one that names the row.
         """
         given = (self.position, self.key, *(() if self.bucket is None else (self.bucket,)))
         wanted = list(dict.fromkeys((*given, *self.values)))
@@ -108,13 +105,15 @@ class RowReader:
         found = in_order(await query.columns(connection, {"after": after, "upto": upto}))
         columns = dict(zip(wanted, found, strict=True))
         positions = columns[self.position]
+        keys, broken = self._keyed(positions, columns[self.key])
         return SourceRows(
             self.source,
             positions,
             [None] * len(positions) if self.bucket is None else columns[self.bucket],
-            self._texts(positions, columns[self.key]),
+            keys,
             self.pack(*(columns[column] for column in self.values)),
             self.decoder,
+            broken=broken,
         )
 
     def _query(self, key: object, build: Callable[[], Select[Any]]) -> GatheredQuery:
@@ -139,20 +138,26 @@ class RowReader:
             return found
         return found.where(in_ranges(bucket, ranges) | bucket.is_(None))
 
-    def _texts(self, positions: Sequence[int], keys: Sequence[Key]) -> Sequence[str]:
+    def _keyed(
+        self, positions: Sequence[int], keys: Sequence[Any]
+    ) -> tuple[Sequence[str], Mapping[str, Exception]]:
+        """Return the texts of keys, and why rows have none: instead of it, each of these has a text
+        that names it, so that one shard has it, and no other waits for it.
+        """
         try:
-            return key_texts(keys)
+            return key_texts(keys), NOTHING_BROKEN
         except (TypeError, ValueError):
+            texts: list[str] = []
+            broken: dict[str, Exception] = {}
             for position, key in zip(positions, keys, strict=True):
-                self._check(position, key)
-            raise
-
-    def _check(self, position: int, key: Key) -> None:
-        try:
-            key_text(key)
-        except (TypeError, ValueError) as error:
-            msg = f"the row at position {position} of {self.source} has no key: {error}"
-            raise ValueError(msg) from error
+                try:
+                    text = key_text(key)
+                except (TypeError, ValueError) as error:
+                    text = f"position {position} of {self.source}"[:KEY_CHARS_MAX]
+                    msg = f"the row at position {position} of {self.source} has no key: {error}"
+                    broken[text] = ValueError(msg)
+                texts.append(text)
+            return texts, broken
 
 
 def size_of(columns: Sequence[Column[Any]], dialect: BulkDialect) -> ColumnElement[int]:
@@ -211,9 +216,5 @@ class RowSource(Source[E]):
         after: int,
         upto: int,
     ) -> SourceRows:
-        """Return the rows of these buckets by position; joins the caller's transaction.
-
-        Raises:
-            ValueError: a row has a key that is none.
-        """
+        """Return the rows of these buckets by position; joins the caller's transaction."""
         return await self._reader.read(connection, ranges, after=after, upto=upto)

@@ -56,12 +56,15 @@ class Source(ABC, Generic[E_co]):
         topic: of hints for new rows.
         decoder: makes events of its rows.
         rows_per_position: how many rows a position counts for, where steps are put together.
+        key_chars_max: the longest text that keys can have, as far as that is declared; None: it is
+            not.
     """
 
     name: str
     topic: str
     decoder: Decoder[E_co]
     rows_per_position: int = 1
+    key_chars_max: int | None = None
 
     @abstractmethod
     def fingerprint(self) -> str:

@@ -15,7 +15,7 @@ from rowlock.errors import ConfigurationError, ModelError
 from rowlock.rows.database_time import UtcDateTime
 from rowlock.rows.instances import instance_of
 from rowlock.rows.model_check import keeps_time, mapper_of, single_table
-from rowlock.streams.columns import EventColumns, stream_key_of
+from rowlock.streams.columns import EventColumns, key_chars_max, stream_key_of
 from rowlock.streams.inputs.positions import position_column
 from rowlock.streams.inputs.row_reader import RowReader, RowSource
 
@@ -72,6 +72,7 @@ class TableSource(RowSource[E]):
             decoder,
         )
         super().__init__(reader, topic=model.__name__)
+        self.key_chars_max = key_chars_max(reader.key)
         self._mapper = mapper
 
     def position_of(self, added: object) -> int | None:

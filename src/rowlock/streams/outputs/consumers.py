@@ -9,30 +9,32 @@ Source: offsets that are committed with the results, as in Kafka's transactions.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from itertools import groupby
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar, cast
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
-from sqlalchemy import CursorResult, func, select, update
+from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionmaker
 
 from rowlock.clock import rest
 from rowlock.database.binds import bind_of
-from rowlock.database.bulk_dialect import BULK
 from rowlock.database.transaction import in_transaction
 from rowlock.errors import ConfigurationError
-from rowlock.execution import execute
-from rowlock.rows.database_time import database_now
 from rowlock.rows.leased_table import LeasedTable
-from rowlock.stream_errors import CursorMoved, StepExpired
-from rowlock.streams.computing.encoding import Codec
-from rowlock.streams.inputs.source import Source
+from rowlock.stream_errors import CursorMoved
 from rowlock.streams.inputs.step_inputs import FlowSources, StepInputs, inputs_of
 from rowlock.streams.migrations import NAME_CHARS_MAX
+from rowlock.streams.outputs.cursors import (
+    ResultsOf,
+    begin_cursor,
+    check_kept,
+    cursor_of,
+    last_discarded,
+    move_cursor,
+)
 from rowlock.streams.outputs.listening import woken_by
-from rowlock.streams.tables import StreamTables
 
 O = TypeVar("O")  # noqa: E741 - of an output
 T = TypeVar("T")
@@ -43,11 +45,6 @@ READ_TIMEOUT = timedelta(seconds=30)
 """How long that may take."""
 POLL_S = 1.0
 """How long a consumer that has read all waits for a hint before it looks, in seconds."""
-DISCARDED = ""
-"""The consumer under whose name it is noted up to which step results were discarded."""
-
-CURSOR = ("flow_id", "output", "consumer", "step", "at")
-"""The columns of a cursor."""
 
 
 class FlowWait(Protocol):
@@ -66,18 +63,6 @@ class FlowWait(Protocol):
     ) -> int:
         """Return the first step that is not done, once what was added is."""
         ...
-
-
-class ResultsOf(Protocol):
-    """An output, as far as it is read."""
-
-    name: str
-    flow: str
-    flow_id: int
-    topic: str
-    codec: Codec[Any]
-    tables: StreamTables
-    sources: Mapping[str, Source[Any]]
 
 
 class StreamRow(NamedTuple, Generic[O]):
@@ -157,32 +142,6 @@ class StepOutput(Generic[O]):
             )
 
 
-async def move_cursor(
-    session: AsyncSession, output: ResultsOf, consumer: str, *, step: int
-) -> bool:
-    """Move a cursor forward to `step`, in the caller's transaction; return whether it was before
-    it.
-    """
-    cursors = output.tables.cursors
-    bind = {"bind": bind_of(session, LeasedTable.of(output.tables.flow_model))}
-    own = (
-        cursors.c.flow_id == output.flow_id,
-        cursors.c.output == output.name,
-        cursors.c.consumer == consumer,
-    )
-    moved = update(cursors).where(*own, cursors.c.step < step).values(step=step, at=database_now())
-    done = await execute(session, moved, bind_arguments=bind)
-    if cast("CursorResult[Any]", done).rowcount:
-        return True
-    connection = await session.connection(bind)
-    dialect = BULK.of(connection)
-    now = await connection.scalar(select(database_now()))
-    inserted = dialect.insert(cursors, CURSOR).on_conflict_do_nothing()
-    row = (output.flow_id, output.name, consumer, step, now)
-    done = await connection.execute(inserted, dialect.insert_parameters(CURSOR, [row]))
-    return cast("CursorResult[Any]", done).rowcount > 0
-
-
 class Consumer(Generic[O]):
     """Reads the results of one output, step by step.
 
@@ -236,60 +195,69 @@ class Consumer(Generic[O]):
                     await rest(self._woken, POLL_S)
 
     async def _first(self) -> int:
-        """Return the step behind which this begins."""
-        cursors = self._output.tables.cursors
-        names = [DISCARDED] if self._name is None else [DISCARDED, self._name]
-        found = select(cursors.c.consumer, cursors.c.step).where(
-            cursors.c.flow_id == self._output.flow_id,
-            cursors.c.output == self._output.name,
-            cursors.c.consumer.in_(names),
-        )
+        """Return the step behind which this begins; a consumer with a name has a cursor then."""
+        output, name, after = self._output, self._name, self._after
 
-        async def work(session: AsyncSession, connection: AsyncConnection) -> dict[str, int]:
-            rows = await connection.execute(found)
-            return {row.consumer: row.step for row in rows}
+        async def known(session: AsyncSession, connection: AsyncConnection) -> int | None:
+            if name is None:
+                return await last_discarded(connection, output) if after is None else after
+            return await cursor_of(connection, output, name)
 
-        known = await self._look(work)
-        discarded = known.get(DISCARDED, -1)
-        after = self._after
-        if after is None:
-            after = discarded if self._name is None else known.get(self._name, -1)
-        if after < discarded:
-            name = f"{self._output.flow}/{self._output.name}"
-            raise StepExpired(source=name, step=after + 1, first=discarded + 1)
-        return after
+        async def begin(session: AsyncSession, connection: AsyncConnection) -> int:
+            assert name is not None
+            return await begin_cursor(connection, output, name, after=after)
 
-    async def _look(self, work: Callable[[AsyncSession, AsyncConnection], Awaitable[T]]) -> T:
+        cursor = await self._look(known)
+        if cursor is None:
+            cursor = await self._look(begin, writes=True)
+        return cursor if after is None else after
+
+    async def _look(
+        self,
+        work: Callable[[AsyncSession, AsyncConnection], Awaitable[T]],
+        *,
+        writes: bool = False,
+    ) -> T:
         return await in_transaction(
             self._sessions,
             self._leased,
             work,
             purpose="read results",
             timeout=READ_TIMEOUT,
-            writes=False,
+            writes=writes,
         )
 
     async def _read(self, after: int) -> list[StepOutput[O]]:
-        """Return the next steps with results, as far as all shards have done them."""
-        shards, rows = self._output.tables.shards, self._output.tables.outputs
-        frontier = select(func.min(shards.c.step)).where(shards.c.flow_id == self._output.flow_id)
+        """Return the next steps with results, as far as all shards have done them.
+
+        Raises:
+            StepExpired: results behind `after` were discarded.
+        """
 
         async def work(session: AsyncSession, connection: AsyncConnection) -> Sequence[Any]:
-            # First, and then the results: those below it are there and do not change.
-            end = await connection.scalar(frontier)
-            if end is None:
-                return []
-            of_steps = self._results().where(rows.c.step > after, rows.c.step < end)
-            found = (await connection.execute(of_steps.limit(ROWS_READ_MAX + 1))).all()
-            if len(found) <= ROWS_READ_MAX:
-                return found
-            last = found[-1].step
-            whole = [row for row in found if row.step < last]
-            if whole:
-                return whole
-            return (await connection.execute(self._results().where(rows.c.step == last))).all()
+            found = await self._found(connection, after)
+            # Behind it: what was discarded before was missing, and what is discarded now was read.
+            await check_kept(connection, self._output, after)
+            return found
 
         return self._steps_of(await self._look(work))
+
+    async def _found(self, connection: AsyncConnection, after: int) -> Sequence[Any]:
+        shards, rows = self._output.tables.shards, self._output.tables.outputs
+        frontier = select(func.min(shards.c.step)).where(shards.c.flow_id == self._output.flow_id)
+        # First, and then the results: those below it are there and do not change.
+        end = await connection.scalar(frontier)
+        if end is None:
+            return []
+        of_steps = self._results().where(rows.c.step > after, rows.c.step < end)
+        found = (await connection.execute(of_steps.limit(ROWS_READ_MAX + 1))).all()
+        if len(found) <= ROWS_READ_MAX:
+            return found
+        last = found[-1].step
+        whole = [row for row in found if row.step < last]
+        if whole:
+            return whole
+        return (await connection.execute(self._results().where(rows.c.step == last))).all()
 
     def _results(self) -> Any:
         rows, steps = self._output.tables.outputs, self._output.tables.steps

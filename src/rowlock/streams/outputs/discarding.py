@@ -4,22 +4,23 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from sqlalchemy import ColumnElement, CursorResult, delete, func, select, update
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
+from sqlalchemy import CursorResult, delete, func, select
+from sqlalchemy.ext.asyncio import AsyncSession
 
 from rowlock.database.binds import bind_of
-from rowlock.database.bulk_dialect import BULK
 from rowlock.execution import execute
-from rowlock.rows.database_time import database_now
 from rowlock.rows.leased_table import LeasedTable
 from rowlock.stream_errors import StillNeeded
 from rowlock.streams.coordinating.needs import needed_positions
-from rowlock.streams.outputs.consumers import CURSOR, DISCARDED, ResultsOf, move_cursor
+from rowlock.streams.outputs.cursors import (
+    DISCARDED,
+    ResultsOf,
+    lock_discarding,
+    move_cursor,
+)
 
 DISCARD_ROWS_MAX = 50_000
 """Most results that are deleted in one transaction, unless one step has more."""
-NONE_DISCARDED = -1
-"""The step before the first one."""
 
 
 async def discard(session: AsyncSession, output: ResultsOf, before: int) -> int:
@@ -43,42 +44,16 @@ async def discard(session: AsyncSession, output: ResultsOf, before: int) -> int:
         first = (await execute(session, lowest, bind_arguments=bind)).scalar_one()
         # Whole steps, and one at least.
         before = max(first_left, first + 1)
-    done = await execute(
-        session, delete(rows).where(*own, rows.c.step < before), bind_arguments=bind
-    )
-    await move_cursor(session, output, DISCARDED, step=before - 1)
+    gone = [*own, rows.c.step < before]
+    newest = select(func.max(rows.c.step)).where(*gone)
+    last = (await execute(session, newest, bind_arguments=bind)).scalar()
+    if last is None:
+        return 0
+    done = await execute(session, delete(rows).where(*gone), bind_arguments=bind)
+    # Not the step before `before`: a consumer that has no results to read behind its cursor lacks
+    # nothing.
+    await move_cursor(session, output, DISCARDED, step=last)
     return cast("CursorResult[Any]", done).rowcount
-
-
-async def lock_discarding(connection: AsyncConnection, output: ResultsOf) -> None:
-    """Make other discards of the output's results, and the creation of a flow over it, wait until
-    the caller's transaction ends.
-    """
-    cursors, dialect = output.tables.cursors, BULK.of(connection)
-    own = _cursor_of(output)
-    # Written, not just locked: a snapshot that is older than the lock is refused then.
-    taken = update(cursors).where(*own).values(step=cursors.c.step)
-    if (await connection.execute(taken)).rowcount:
-        return
-    now = await connection.scalar(select(database_now()))
-    row = (output.flow_id, output.name, DISCARDED, NONE_DISCARDED, now)
-    added = dialect.insert(cursors, CURSOR).on_conflict_do_nothing()
-    await connection.execute(added, dialect.insert_parameters(CURSOR, [row]))
-    await connection.execute(taken)
-
-
-async def last_discarded(connection: AsyncConnection, output: ResultsOf) -> int:
-    """Return the last step whose results were discarded, `NONE_DISCARDED` if there is none; joins
-    the caller's transaction.
-    """
-    found = select(output.tables.cursors.c.step).where(*_cursor_of(output))
-    step: int | None = await connection.scalar(found)
-    return NONE_DISCARDED if step is None else step
-
-
-def _cursor_of(output: ResultsOf) -> tuple[ColumnElement[bool], ...]:
-    c = output.tables.cursors.c
-    return c.flow_id == output.flow_id, c.output == output.name, c.consumer == DISCARDED
 
 
 async def _check(

@@ -122,14 +122,15 @@ class Output(Generic[O]):
 
         Args:
             sessions: of the flow's database.
-            consumer: the name under which it is remembered how far this is; None: it is not.
+            consumer: the name under which it is remembered how far this is, from the first read
+                on: what it has not acknowledged is not discarded. None: it is not remembered.
             after: begin behind this step. By default behind the last that was acknowledged, or with
                 the first; without a name, with the first that is kept.
             follow: wait for further steps at the end; otherwise the iteration ends there.
 
         Raises:
-            StepExpired: results behind `after` were discarded; or `consumer` has acknowledged
-                none, and all before the first that is kept were.
+            StepExpired: results behind `after`, or that were not read yet, were discarded; or
+                `consumer` is new, and all before the first that is kept were.
             ConfigurationError: the name of the consumer is none.
         """
         return Consumer(self, sessions, name=consumer, after=after).steps(follow=follow)

@@ -12,6 +12,7 @@ from rowlock.database.faults import is_transient
 from rowlock.database.transaction import in_transaction
 from rowlock.errors import describe
 from rowlock.rows.leased_table import LeasedTable
+from rowlock.streams.absence import absence_of
 from rowlock.streams.program import FlowProgram
 from rowlock.streams.queries.frontier_watch import DoneUpto, done_upto
 from rowlock.streams.queries.status import why_not_done
@@ -33,11 +34,13 @@ async def done_or_reason(
     async def look(session: AsyncSession, connection: AsyncConnection) -> DoneUpto | str:
         done = await done_upto(connection, program)
         if done is None:
-            return "it was never started"
+            return (await absence_of(connection, program)).text
         if all(done.upto.get(name, 0) >= at for name, at in positions.items()):
             return done
         seen = await look_at(connection, program)
-        return "it was never started" if seen is None else why_not_done(seen, positions)
+        if seen is None:
+            return (await absence_of(connection, program)).text
+        return why_not_done(seen, positions)
 
     leased = LeasedTable.of(program.tables.flow_model)
     purpose = "ask why a flow is not further"

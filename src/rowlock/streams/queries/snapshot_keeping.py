@@ -28,7 +28,7 @@ from rowlock.logs import get_logger
 from rowlock.rows.database_time import database_instant
 from rowlock.rows.leased_table import LeasedTable
 from rowlock.stream_errors import NotProcessedYet, VersionNotFoundError
-from rowlock.streams.commands import never_started
+from rowlock.streams.absence import absence_of, no_row
 from rowlock.streams.outputs.listening import woken_by
 from rowlock.streams.program import FlowProgram
 from rowlock.streams.queries.frontier_watch import LOOK_EVERY_S, LOOK_TIMEOUT, POLL_S
@@ -130,7 +130,7 @@ class SnapshotKeeping:
         """Be counted among those that wait; return the first step that is not cut."""
         flows = self._program.tables.flows
 
-        async def work(session: AsyncSession, connection: AsyncConnection) -> int | None:
+        async def work(session: AsyncSession, connection: AsyncConnection) -> int:
             counted = (
                 update(flows)
                 .where(flows.c.id == self._program.id)
@@ -138,13 +138,12 @@ class SnapshotKeeping:
                 .returning(flows.c.next_step)
             )
             hint_after_commit(session, self._program.topic)
-            found: int | None = await connection.scalar(counted)
-            return found
+            next_step: int | None = await connection.scalar(counted)
+            if next_step is None:
+                raise await no_row(connection, self._program)
+            return next_step
 
-        asked_at = await self.transact(work, purpose="request a snapshot")
-        if asked_at is None:
-            raise never_started(self._program)
-        return asked_at
+        return await self.transact(work, purpose="request a snapshot")
 
     async def _wait(self, asked_at: int) -> int:
         woken = asyncio.Event()
@@ -248,7 +247,7 @@ class SnapshotKeeping:
         async def work(session: AsyncSession, connection: AsyncConnection) -> str:
             seen = await look_at(connection, self._program)
             if seen is None:
-                return "it was never started"
+                return (await absence_of(connection, self._program)).text
             if seen.state != "running":
                 return f"the flow is {seen.state}"
             text = flow_text(seen)

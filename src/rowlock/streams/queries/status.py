@@ -12,13 +12,12 @@ from rowlock.streams.coordinating.stalls import (
     FlowLook,
     ShardLook,
     SourceLook,
+    parked_of,
     stall_of_cuts,
     stall_of_steps,
 )
 from rowlock.streams.inputs.candidates import OpenWriter
 
-NEVER_STARTED = "new"
-"""The state of a flow that has no row."""
 NOTHING = "nothing"
 """What a flow waits for that has done all rows."""
 
@@ -33,8 +32,9 @@ class ShardStatus:
         replica: the name of the replica that holds it; None if none does.
         step: what it does next.
         lag: how many steps are cut that it has not done.
-        is_parked: it has failed too often at `step`, and waits for `StreamFlow.unpark`.
-        error: of its last failure at `step`; None if there was none.
+        is_parked: it has failed too often at a step, or repeated one with another result, and
+            waits for `StreamFlow.unpark`.
+        error: of its last failure at `step`, or at a step that it repeats; None if there was none.
         text: what it waits for; None if it has done all that is cut.
     """
 
@@ -83,10 +83,10 @@ class ConsumerStatus:
     Attributes:
         output: what it reads.
         consumer: its name.
-        step: the last one that it has acknowledged.
+        step: the last one that it has acknowledged; -1 if it has only begun to read.
         lag: how many steps have been done since the first one whose results it has not
             acknowledged, that one included; 0 if there is none.
-        at: when it acknowledged, in seconds before now.
+        at: when it acknowledged, or began, in seconds before now.
     """
 
     output: str
@@ -119,14 +119,15 @@ class StreamStatus:
 
     Attributes:
         flow: its name.
-        state: ``running``, ``paused``, ``stopped``; ``new`` as long as it was never started.
+        state: ``running``, ``paused``, ``stopped``; ``new`` as long as it was never started;
+            ``lost`` if its row was deleted, and others of it are there.
         next_step: the first step that is not cut.
         frontier: the first step that is not done by all shards.
         lag_rows: how many rows of all sources are visible and not done.
         lag_s: for how long the oldest of them has waited, in seconds: since its step was cut. For
             rows that are not cut, which have no time of their own: since the oldest transaction
             began that holds them back, or else since the last cut, which may be too much.
-        text: what it waits for; `NOTHING` if all rows are done.
+        text: what it waits for; `NOTHING` if all rows are done, and no shard is parked.
         shards: in the order of their buckets.
         sources: in the order of their declaration.
         consumers: that have a name, by output and name.
@@ -150,7 +151,12 @@ def flow_text(look: FlowLook) -> str:
     """Return what a flow waits for."""
     if look.frontier < look.next_step:
         return stall_of_steps(look).text
-    return cut_text(look) or NOTHING
+    waits = cut_text(look)
+    if waits is not None:
+        return waits
+    # Nothing is lost by it yet: but nobody would know before the next row comes.
+    parked = parked_of(look.shards)
+    return NOTHING if parked is None else parked.text
 
 
 def cut_text(look: FlowLook) -> str | None:
@@ -170,6 +176,8 @@ def source_text(look: FlowLook, source: SourceLook) -> str | None:
 
 def shard_text(look: FlowLook, shard: ShardLook) -> str | None:
     """Return what a shard waits for; None: it has done all that is cut."""
+    if parked := parked_of([shard]):
+        return parked.text
     if shard.step >= look.next_step:
         return None
     awaited = {each for ranges in look.unsent.values() for each in ranges}

@@ -10,18 +10,18 @@ from sqlalchemy import and_, func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rowlock.rows.database_time import database_instant
+from rowlock.streams.absence import absence_of
 from rowlock.streams.coordinating.flow_looks import FlowLooker
 from rowlock.streams.coordinating.stalls import FlowLook, ShardLook, SourceLook
-from rowlock.streams.outputs.consumers import DISCARDED
+from rowlock.streams.outputs.cursors import DISCARDED
 from rowlock.streams.program import FlowProgram
 from rowlock.streams.queries.status import (
-    NEVER_STARTED,
-    NOTHING,
     ConsumerStatus,
     ReplicaStatus,
     ShardStatus,
     SourceStatus,
     StreamStatus,
+    cut_text,
     flow_text,
     shard_text,
     source_text,
@@ -51,8 +51,8 @@ async def status_of(connection: AsyncConnection, program: FlowProgram) -> Stream
     """Return how far a flow is, and what it waits for; joins the caller's transaction."""
     look = await look_at(connection, program)
     if look is None:
-        text = "it was never started"
-        return StreamStatus(program.name, NEVER_STARTED, 0, 0, 0, 0.0, text)
+        absence = await absence_of(connection, program)
+        return StreamStatus(program.name, absence.state, 0, 0, 0, 0.0, absence.text)
     now = await connection.scalar(select(database_instant()))
     assert isinstance(now, datetime)
     cuts = await _cuts(connection, program, look)
@@ -61,15 +61,15 @@ async def status_of(connection: AsyncConnection, program: FlowProgram) -> Stream
         await _source(connection, program, look, source=one, upto=upto) for one in look.sources
     ]
     lag_rows = sum(source.lag_rows for source in sources)
-    text = flow_text(look)
+    is_done = look.frontier >= look.next_step and cut_text(look) is None
     return StreamStatus(
         program.name,
         look.state,
         look.next_step,
         look.frontier,
         lag_rows,
-        0.0 if text == NOTHING and not lag_rows else _lag_s(look, cuts, now),
-        text,
+        0.0 if is_done and not lag_rows else _lag_s(look, cuts, now),
+        flow_text(look),
         [_shard(look, one) for one in look.shards],
         sources,
         await _consumers(connection, program, frontier=look.frontier, now=now),
@@ -108,7 +108,7 @@ def _shard(look: FlowLook, shard: ShardLook) -> ShardStatus:
         shard.step,
         lag,
         shard.parked is not None,
-        shard.error if lag else None,
+        shard.error if lag or shard.is_to_replay else None,
         shard_text(look, shard),
     )
 

@@ -78,8 +78,9 @@ def check_number(shards: int) -> int:
         TypeError: it is no number.
         ValueError: it is no power of two up to `SHARDS_MAX`.
     """
-    if not isinstance(shards, int):
-        raise TypeError(f"the number of shards is an int, such as 8, not {shards!r:.100}")
+    if not isinstance(shards, int) or isinstance(shards, bool):
+        msg = f"the number of shards is an int, such as 8, or DynamicShards(), not {shards!r:.100}"
+        raise TypeError(msg)
     if not 1 <= shards <= SHARDS_MAX or shards & (shards - 1):
         near = 1 << max(1, min(shards, SHARDS_MAX)).bit_length()
         msg = (

@@ -17,6 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionm
 from rowlock.clock import monotonic
 from rowlock.hints.hinter import PipelineHinter, pipeline_hinter
 from rowlock.leases.item import PipelineItem
+from rowlock.logs import get_logger
 from rowlock.pipelines.fetching.fetcher import Fetcher
 from rowlock.pipelines.host_code.seams import NO_SEAMS, Seams
 from rowlock.pipelines.lock_graph import LockGraph
@@ -29,9 +30,11 @@ from rowlock.rows.database_time import database_now
 from rowlock.rows.leased_table import ModelT
 from rowlock.streams.creation import ensure_flow
 from rowlock.streams.program import FlowProgram, lease_owner
-from rowlock.streams.shards.layout import SHARDS_MAX
+from rowlock.streams.shards.layout import SHARDS_MAX, DynamicShards
 from rowlock.streams.shards.replicas import Replicas, presence
 from rowlock.streams.shards.runner import FlowRunner
+
+logger = get_logger(__name__)
 
 CALM_EVERY = 10
 """A replica that has its share looks around so many times less often, unless it is told to."""
@@ -228,5 +231,23 @@ class FlowPipeline(Pipeline[Any], reserved=False):
             hinter, flows = self.runner.context.hinter, self.program.tables.flow_model
             if hinter.reaches(flows):
                 hinter.hint_fetch(flows)
+        if is_new:
+            self._compare_number()
         if before - set(self.replicas.mine):
             self.runner.wake()
+
+    def _compare_number(self) -> None:
+        """Say that a declared number of shards changes nothing, where it is another one."""
+        declared, wanted = self.program.shards, self.replicas.wanted
+        if isinstance(declared, DynamicShards) or declared == wanted:
+            return
+        logger.warning(
+            "the flow %s is declared with %s shards, and has %s: a declaration counts when the flow"
+            " is created; call reshard(session, %s), or declare it with %s",
+            self.program.name,
+            declared,
+            wanted,
+            declared,
+            wanted,
+            extra={"flow": self.program.name, "declared": declared, "shards": wanted},
+        )

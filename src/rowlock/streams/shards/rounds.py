@@ -29,6 +29,7 @@ from rowlock.streams.shards.next_action import FlowView, NextAction, next_action
 from rowlock.streams.shards.own_shard import OwnShard
 from rowlock.streams.shards.replicas import Replicas
 from rowlock.streams.shards.steering import lowest, new_steps, steered, to_reopen
+from rowlock.streams.shards.steps.slow_calls import SlowCalls
 from rowlock.streams.shards.steps.step_work import StepWork
 from rowlock.streams.shards.steps.steps_of import ShardDid
 from rowlock.streams.shards.steps.timers import open_timers
@@ -93,7 +94,8 @@ class FlowRounds:
             },
         )
         self._cutter = Cutter(program, transact)
-        self._work = StepWork(program, context.leased, transact)
+        calls = SlowCalls(program, transact, replica=replicas.id, background=context.background)
+        self._work = StepWork(program, context.leased, transact, calls=calls)
         self._telling = Telling(context.name, program.name)
         committer = Committer(program, context.leased, transact)
         self._writer = StepWriter(program, committer, replica=replicas.id, telling=self._telling)

@@ -111,6 +111,26 @@ class FoldModel:
             for name, read, part in zip(self.keys, self._readers, parts, strict=True)
         )
 
+    def check_room(self, chars_max: int | None, *, of: str) -> None:
+        """Refuse a primary key that is shorter than keys of events.
+
+        Args:
+            chars_max: the longest of these; None: it is not known.
+            of: whose they are.
+
+        Raises:
+            ModelError: it is shorter.
+        """
+        name = self.keys[0]
+        kept = innermost(self.columns[name].type)
+        room = kept.length if isinstance(kept, String) else None
+        if room is not None and chars_max is not None and room < chars_max:
+            raise self._refused(
+                f"its primary key {name} takes {room} characters, and keys of {of} have up to"
+                f" {chars_max}: make it as long",
+                column=name,
+            )
+
     def checked(self, by: GroupKey[Any]) -> GroupKey[Any]:
         """Return `by`, refusing for an event what is no primary key."""
 

@@ -23,6 +23,7 @@ from rowlock.streams.outputs.output import ResultRow
 from rowlock.streams.program import FlowProgram
 from rowlock.streams.shards.failures import is_last_attempt
 from rowlock.streams.shards.own_shard import OwnShard
+from rowlock.streams.shards.steps.slow_calls import SlowCalls
 from rowlock.streams.shards.steps.steps_of import ShardDid, StagesDone
 from rowlock.streams.state.cache import StageCache
 
@@ -33,12 +34,14 @@ class StageComputing:
     Args:
         program: the flow.
         number: of the stage.
+        calls: sees which handler is called.
     """
 
-    def __init__(self, program: FlowProgram, number: int) -> None:
+    def __init__(self, program: FlowProgram, number: int, calls: SlowCalls) -> None:
         self._program = program
         self._number = number
-        self._stage: StageHandler = program.stages[number]
+        self._calls = calls
+        self._stage: StageHandler = calls.watched(program.stages[number])
 
     def __repr__(self) -> str:
         return f"<StageComputing of {self._program.name}, {self._stage.name}>"
@@ -51,6 +54,7 @@ class StageComputing:
                 those behind these steps then.
             events: of the shard, of each step, part by part.
         """
+        self._calls.lo = did.shard.range.lo
         for cut, own in zip(did.steps.cuts, events, strict=True):
             clock = stopwatch()
             began = clock()

@@ -29,6 +29,7 @@ from rowlock.streams.exchanging.parcels import ReceivingStage
 from rowlock.streams.exchanging.table_exchange import TableExchange
 from rowlock.streams.program import FlowProgram
 from rowlock.streams.shards.own_shard import OwnShard
+from rowlock.streams.shards.steps.slow_calls import SlowCalls
 from rowlock.streams.shards.steps.stage_computing import StageComputing, due_keys, finish
 from rowlock.streams.shards.steps.steps_of import ShardDid, StepsOf
 from rowlock.streams.shards.steps.timers import open_timers
@@ -42,16 +43,21 @@ class StepWork:
         program: the flow.
         leased: the table of the shards.
         transact: runs a transaction.
+        calls: sees which handler is called.
 
     Attributes:
         under_way: steps that were begun and are not through.
     """
 
-    def __init__(self, program: FlowProgram, leased: LeasedTable, transact: Transact) -> None:
+    def __init__(
+        self, program: FlowProgram, leased: LeasedTable, transact: Transact, *, calls: SlowCalls
+    ) -> None:
         self.under_way: list[StepsOf] = []
         self._program = program
         self._transact = transact
-        self._stages = [StageComputing(program, number) for number in range(len(program.stages))]
+        self._calls = calls
+        numbers = range(len(program.stages))
+        self._stages = [StageComputing(program, number, calls) for number in numbers]
         self._receiving = receiving_stages(program)
         self._table = TableExchange(program, leased, transact)
 
@@ -251,7 +257,7 @@ class StepWork:
                 if is_last:
                     finish(steps.did[shard])
 
-        await in_thread(work)
+        await self._calls.in_thread(work)
 
     async def _send(self, steps: StepsOf) -> None:
         """Send what there is for the next stage."""

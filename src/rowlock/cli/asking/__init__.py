@@ -1,0 +1,1 @@
+"""asking/: commands that look back or ahead at a row, and those with which others ask."""

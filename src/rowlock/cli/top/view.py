@@ -1,0 +1,224 @@
+"""What `top` shows of one look: its title, its table, what is longest at work, and trouble. Pure.
+
+The one idea: whatever comes out of a row or a report has passed `shown`, so no control character
+reaches the terminal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC
+from typing import Any, Final
+
+from rowlock.cli.top.rates import RateHistory
+from rowlock.insight.counting.counts import COUNTED_MAX
+from rowlock.insight.counting.pipeline_status import PipelineStatus
+from rowlock.insight.counting.replicas import ReplicaState
+from rowlock.insight.counting.status import Status
+from rowlock.insight.shown import duration, shown
+
+WIDTH_MIN, HEIGHT_MIN = 40, 10
+"""A smaller terminal shows nothing but that it is too small."""
+NARROW: Final = 60
+"""Below so many columns the table has four of its columns."""
+WIDE: Final = 100
+"""From so many columns on the table is whole."""
+PANES_FROM: Final = 16
+"""From so many lines on there is room below the table."""
+LONGEST_MAX: Final = 20
+"""Most rows that are shown as longest at work."""
+NAME_CHARS_MAX: Final = 28
+"""Longest name of a pipeline in the table, in characters."""
+NAMED_MAX: Final = 3
+"""How many parked rows a line of trouble names."""
+NOTHING: Final = "\N{EN DASH}"
+TOO_SMALL: Final = f"make me larger: {WIDTH_MIN} × {HEIGHT_MIN} at least"
+
+COLUMNS: Final = (
+    "PIPELINE",
+    "DUE",
+    "OLDEST",
+    "RUN",
+    "QUEUE",
+    "ROWS/S",
+    "10 MIN",
+    "P95",
+    "PARKED",
+    "STATE",
+)
+_NARROW_TITLES: Final = {"PIPELINE": "NAME"}
+_NARROW_COLUMNS: Final = ("PIPELINE", "DUE", "OLDEST", "STATE")
+_LEFT_OUT: Final = frozenset({"10 MIN", "P95"})
+RIGHT: Final = frozenset({"RUN", "QUEUE", "ROWS/S", "P95", "PARKED"})
+"""Columns of numbers, which end at their right."""
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A row that can be explained."""
+
+    model: str
+    row_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class PaneLine:
+    """A line below the table, and the row that it is about."""
+
+    text: str
+    subject: Subject | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What was seen at once.
+
+    Attributes:
+        status: of all pipelines.
+        models: the name of each pipeline's model.
+        parked: keys of the rows that were parked first, by pipeline, where they were asked for.
+    """
+
+    status: Status
+    models: Mapping[str, str]
+    parked: Mapping[str, tuple[str, ...]]
+
+
+def title(look: Look) -> str:
+    """Return which database this is, how many replicas live, and when it was asked."""
+    status = look.status
+    live = len(status.replicas.live)
+    replicas = "? replicas" if status.replicas.known is None else _counted(live, "replica")
+    at = "" if status.at is None else f" · {status.at.astimezone(UTC):%H:%M:%S}"
+    return f"{shown(status.database)} · {replicas}{at}"
+
+
+def columns(width: int) -> tuple[str, ...]:
+    """Return the columns for which a terminal has room."""
+    if width < NARROW:
+        return _NARROW_COLUMNS
+    return tuple(name for name in COLUMNS if width >= WIDE or name not in _LEFT_OUT)
+
+
+def heading(column: str, width: int) -> str:
+    """Return what stands above a column."""
+    return _NARROW_TITLES.get(column, column) if width < NARROW else column
+
+
+def cells(look: Look, one: PipelineStatus, *, rates: RateHistory, now: float) -> dict[str, str]:
+    """Return the line of a pipeline, by column; `now` is a time of the monotonic clock."""
+    counts, reports = one.counts, list(_reports(look.status, one.pipeline))
+    oldest = NOTHING if counts.oldest_s is None or not counts.due else duration(counts.oldest_s)
+    return {
+        "PIPELINE": shown(one.pipeline, NAME_CHARS_MAX),
+        "DUE": _number(counts.due),
+        "OLDEST": oldest,
+        "RUN": _number(_sum(reports, "running")),
+        "QUEUE": _queue(reports),
+        "ROWS/S": NOTHING if one.rows_s is None else f"{one.rows_s:.1f}",
+        "10 MIN": rates.picture(one.pipeline, now),
+        "P95": NOTHING if one.p95_s is None else f"{one.p95_s:.1f} s",
+        "PARKED": _number(counts.parked),
+        "STATE": one.state(look.status.at),
+    }
+
+
+def longest_at_work(look: Look) -> tuple[PaneLine, ...]:
+    """Return the attempts that have run for longest, of all live replicas."""
+    found = [
+        (_seconds(item) + max(0.0, replica.seen_s), replica, item)
+        for replica in look.status.replicas.live
+        for item in _items(replica)
+        if item.get("state") == "running"
+    ]
+    found.sort(key=lambda one: -one[0])
+    return tuple(
+        _line_of(look, seconds=seconds, replica=replica, item=item)
+        for seconds, replica, item in found[:LONGEST_MAX]
+    )
+
+
+def trouble(look: Look) -> tuple[PaneLine, ...]:
+    """Return what a person should look at."""
+    return (*_told(look.status), *_parked(look))
+
+
+def first_subject(look: Look, pipeline: str) -> Subject | None:
+    """Return the row of a pipeline that wants an explanation most: one that is parked, or else the
+    one that is longest at work.
+    """
+    keys = look.parked.get(pipeline, ())
+    model = look.models.get(pipeline, "")
+    if keys:
+        return Subject(model, keys[0])
+    of_it = (line.subject for line in longest_at_work(look))
+    return next((one for one in of_it if one is not None and one.model == model), None)
+
+
+def _told(status: Status) -> Iterator[PaneLine]:
+    # The status says itself what is wrong, in lines of its own.
+    for line in status.text(width=1_000).splitlines():
+        if line.startswith("! "):
+            yield PaneLine(shown(line[2:], 500))
+
+
+def _parked(look: Look) -> Iterator[PaneLine]:
+    # Pipelines of one model have the same parked rows.
+    of_models = {look.models.get(one.pipeline): one for one in look.status.pipelines}
+    for one in of_models.values():
+        keys, model = look.parked.get(one.pipeline, ()), look.models.get(one.pipeline, "")
+        if not one.counts.parked or not keys:
+            continue
+        named = ", ".join(shown(key, 40) for key in keys[:NAMED_MAX])
+        more = " …" if one.counts.parked > NAMED_MAX else ""
+        text = f"{_number(one.counts.parked)} parked: {shown(model)} {named}{more}"
+        yield PaneLine(text, Subject(model, keys[0]))
+
+
+def _reports(status: Status, pipeline: str) -> Iterator[Mapping[str, Any]]:
+    for replica in status.replicas.live:
+        if pipeline in replica.pipelines:
+            yield replica.pipelines[pipeline]
+
+
+def _items(replica: ReplicaState) -> list[Mapping[str, Any]]:
+    items = replica.report.get("items")
+    return [one for one in items if isinstance(one, dict)] if isinstance(items, list) else []
+
+
+def _line_of(
+    look: Look, *, seconds: float, replica: ReplicaState, item: Mapping[str, Any]
+) -> PaneLine:
+    pipeline, row_id = str(item.get("pipeline")), str(item.get("row_id"))
+    model = look.models.get(pipeline)
+    name = f"{shown(model or pipeline, 40)} {shown(row_id, 40)}"
+    attempt = item.get("attempt")
+    told = "" if attempt is None else f"  attempt {shown(attempt, 10)}"
+    text = f"{name}  {shown(replica.name, 24)}  {duration(seconds)}{told}"
+    return PaneLine(text, None if model is None else Subject(model, row_id))
+
+
+def _seconds(item: Mapping[str, Any]) -> float:
+    since_s = item.get("since_s")
+    return float(since_s) if isinstance(since_s, int | float) else 0.0
+
+
+def _sum(reports: Sequence[Mapping[str, Any]], name: str) -> int | None:
+    numbers = [one[name] for one in reports if isinstance(one.get(name), int)]
+    return sum(numbers) if numbers else None
+
+
+def _queue(reports: Sequence[Mapping[str, Any]]) -> str:
+    queued, capacity = _sum(reports, "queued"), _sum(reports, "capacity")
+    return NOTHING if queued is None else f"{queued}/{'?' if capacity is None else capacity}"
+
+
+def _number(count: int | None) -> str:
+    if count is None:
+        return NOTHING
+    return f"{COUNTED_MAX:,}+" if count > COUNTED_MAX else f"{count:,}"
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"

@@ -1,0 +1,1 @@
+"""watching/: answers that are asked for again and again."""

@@ -1,0 +1,1 @@
+"""windows/: commands that list rows, and that open the dashboard."""

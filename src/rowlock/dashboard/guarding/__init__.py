@@ -1,0 +1,1 @@
+"""guarding/: who may look and act, and which requests are refused."""

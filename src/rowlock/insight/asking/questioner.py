@@ -1,0 +1,147 @@
+"""How a question reaches the rows of a pipeline: in one short transaction that reads, with what the
+host lends and hides.
+
+Not here: the questions (``insight.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any, TypeVar
+
+from sqlalchemy import Column, ColumnElement, true
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
+
+from rowlock.database.binds import bind_of
+from rowlock.database.transaction import in_transaction
+from rowlock.insight.asking.hosted_pipelines import PipelineHost, Sessions
+from rowlock.insight.dialects.insight_dialect import INSIGHT
+from rowlock.insight.facts import RowAsked, rules_of
+from rowlock.insight.questions import RowQuestion
+from rowlock.insight.steering.actions import Actions
+from rowlock.insight.verdicts import Facts
+from rowlock.pipelines.fetching.claim_builder import claim_parts
+from rowlock.pipelines.host_code.hooks import ready_condition
+from rowlock.pipelines.host_code.seams import Gate, Seams
+from rowlock.pipelines.lock_graph import LockGraph
+from rowlock.pipelines.pipeline import Pipeline
+from rowlock.rows.eligibility import LockingPipeline
+from rowlock.rows.leased_table import LeasedTable
+from rowlock.rows.updates import compared_column
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class InsightLimits:
+    """How long questions may take.
+
+    Attributes:
+        timeout: the whole of a question.
+        statement_timeout: one statement of it, where the database can end one.
+        count_timeout: one count, where the database can end one.
+    """
+
+    timeout: timedelta = timedelta(seconds=10)
+    statement_timeout: timedelta = timedelta(seconds=2)
+    count_timeout: timedelta = timedelta(milliseconds=150)
+
+
+class Questioner(Actions):
+    """Has what questions are made of.
+
+    Attributes:
+        limits: how long questions may take.
+    """
+
+    limits: InsightLimits
+    _hide: tuple[Any, ...]
+    _show: dict[type[Any], Sequence[Any]]
+    _redact: Callable[[str], str] | None
+
+    async def read(
+        self,
+        leased: LeasedTable,
+        ask: Callable[..., Awaitable[T]],
+        *,
+        sessions: Sessions | None = None,
+        statement_timeout: timedelta | None = None,
+        **how: Any,
+    ) -> T:
+        """Return what `ask` gives, called with a connection in a transaction that reads.
+
+        Args:
+            leased: the table that it is about.
+            ask: gets the connection, and what else is given.
+            sessions: lead to the database; by default where `leased` is worked on.
+            statement_timeout: longest time for one statement, where the database can end one.
+            **how: handed to `ask`.
+        """
+
+        async def work(session: AsyncSession, connection: AsyncConnection) -> T:
+            await INSIGHT.of(connection).begin_reading(
+                connection, statement_timeout=statement_timeout or self.limits.statement_timeout
+            )
+            return await ask(connection, **how)
+
+        return await in_transaction(
+            sessions or self.sessions_of(leased),
+            leased,
+            work,
+            purpose="answer a question",
+            timeout=self.limits.timeout,
+            writes=False,
+        )
+
+    def _asked(self, pipeline: Pipeline[Any], key: Any) -> RowAsked:
+        leased, failure = pipeline.leased, None
+        ready: ColumnElement[bool] = true()
+        locking: tuple[LockingPipeline, ...] = ()
+        try:
+            ready = ready_condition(pipeline.name, leased, pipeline)
+            beside = LockGraph(self._beside(pipeline))
+            locking = beside.locking_pipelines_of(leased, but=pipeline.name)
+        # A host's code may raise anything; that is the answer.
+        except Exception as error:  # noqa: BLE001
+            failure = error
+        host = self.host_of(pipeline)
+        seams = Seams.of(self._gates_of(host), ())
+        gates = seams.conditions(leased, pipeline.name)
+        question = RowQuestion(
+            leased,
+            key,
+            pipeline.name,
+            claim_parts(pipeline, ready=ready, locking_pipelines=locking, gates=gates),
+            locking,
+            self._columns(leased, self._hide),
+            tuple(self._columns(leased, self._show.get(pipeline.model, ()))),
+            bind_of(host.session_factory(), leased).dialect,
+        )
+        names = tuple(getattr(gate, "__qualname__", repr(gate)) for gate in seams.gates)
+        rivals = {name: rules_of(each) for name, each in self.pipelines.items()}
+        return RowAsked(pipeline, question, names, rivals, self.tables, failure)
+
+    def _beside(self, pipeline: Pipeline[Any]) -> Iterable[Pipeline[Any]]:
+        """Return the pipelines of the same database."""
+        return next(group for _, group in self.by_database() if pipeline in group)
+
+    def _gates_of(self, host: PipelineHost) -> tuple[Gate, ...]:
+        if host.gates is not None:
+            return host.gates
+        tables = self.tables
+        return () if tables is None or tables.controls is None else (tables.pause_gate,)
+
+    def _columns(self, leased: LeasedTable, given: Iterable[Any]) -> frozenset[Column[Any]]:
+        return frozenset(
+            compared_column(leased, each)
+            for each in given
+            if isinstance(each, str) or getattr(each, "class_", leased.model) is leased.model
+        )
+
+    def _redacted(self, facts: Facts) -> Facts:
+        error = facts.column("last_error")
+        if self._redact is None or error is None:
+            return facts
+        return replace(facts, columns={**facts.columns, "last_error": self._redact(str(error))})

@@ -1,0 +1,1 @@
+"""history/: what became of each row, written behind the commits of its outcomes."""

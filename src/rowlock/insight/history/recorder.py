@@ -1,0 +1,151 @@
+"""Hears what becomes of the rows of a process, and has it written to the history of each database.
+
+The one idea: a listener stands in the way of an outcome, so it only notes. What is noted waits in a
+queue, one for each database, whose writer has a task of its own.
+
+Not here: what an entry says (``entries.py``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from sqlalchemy import Table
+
+from rowlock import events
+from rowlock.clock import monotonic
+from rowlock.containment import contained_task
+from rowlock.database.binds import bind_of
+from rowlock.insight.history.entries import ENDING_EVENTS, WRITTEN_EVENTS, NotedEvent
+from rowlock.insight.history.trace_ids import TRACE_IDS
+from rowlock.insight.history.writer import TIMEOUT, HistoryWriter
+from rowlock.logs import get_logger
+from rowlock.pipelines.manager import PipelineManager
+from rowlock.pipelines.pipeline import Pipeline
+
+logger = get_logger(__name__)
+
+BEGUN_MAX: Final = 20_000
+"""Most attempts whose begin is remembered; the one that began first is forgotten."""
+
+
+class HistoryRecorder:
+    """The history of the managers of a process.
+
+    Args:
+        managers: whose rows are told of.
+        history: the table, which is in the database of each of them.
+    """
+
+    def __init__(self, managers: Sequence[PipelineManager], history: Table) -> None:
+        self._managers, self._history = managers, history
+        self._writers: dict[object, HistoryWriter] = {}
+        self._by_pipeline: dict[str, HistoryWriter | None] = {}
+        self._models: dict[str, str] = {}
+        self._begun: OrderedDict[object, events.ItemStarted] = OrderedDict()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._unsubscribe: Callable[[], None] | None = None
+
+    def __repr__(self) -> str:
+        return f"<HistoryRecorder {len(self._writers)} databases>"
+
+    @property
+    def dropped(self) -> int:
+        """How many entries were dropped, since there was no room for them."""
+        return sum(writer.queue.dropped for writer in self._writers.values())
+
+    def start(self) -> None:
+        """Hear events from now on."""
+        TRACE_IDS.is_wanted = True
+        for manager in self._managers:
+            for pipeline in manager.pipelines:
+                self._writer_for(manager, pipeline)
+        self._unsubscribe = events.subscribe(self._hear)
+
+    async def stop(self) -> None:
+        """Hear nothing more, and write what waits, in a few seconds at most."""
+        TRACE_IDS.is_wanted = False
+        if self._unsubscribe is not None:
+            self._unsubscribe()
+            self._unsubscribe = None
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks = []
+        try:
+            async with asyncio.timeout(TIMEOUT.total_seconds()):
+                await self.write()
+        except TimeoutError:
+            pass
+        finally:
+            for writer in self._writers.values():
+                writer.tell_lost()
+
+    async def write(self) -> None:
+        """Write what waits, without waiting for the time of it."""
+        await asyncio.gather(*(writer.write() for writer in self._writers.values()))
+
+    def _hear(self, event: events.Event) -> None:
+        kind = type(event)
+        if kind not in WRITTEN_EVENTS or not isinstance(event, events.RowEvent):
+            return
+        if event.pipeline not in self._by_pipeline:
+            self._by_pipeline[event.pipeline] = self._writer_of(event.pipeline)
+        writer = self._by_pipeline[event.pipeline]
+        if writer is None:
+            return
+        token = event.lock_token
+        if isinstance(event, events.ItemStarted):
+            self._remember(event)
+            if event.recovered:
+                writer.queue.put(NotedEvent(monotonic(), event, event, None))
+            return
+        if kind in ENDING_EVENTS:
+            begun, trace_id = self._begun.pop(token, None), TRACE_IDS.forget(token)
+        else:
+            begun, trace_id = self._begun.get(token), TRACE_IDS.get(token)
+        writer.queue.put(NotedEvent(monotonic(), event, begun, trace_id))
+
+    def _remember(self, event: events.ItemStarted) -> None:
+        self._begun[event.lock_token] = event
+        if len(self._begun) > BEGUN_MAX:
+            self._begun.popitem(last=False)
+
+    def _writer_of(self, name: str) -> HistoryWriter | None:
+        """Return who writes of a pipeline; None if it is none of ours, or not to be told apart."""
+        found = [
+            (manager, pipeline)
+            for manager in self._managers
+            for pipeline in manager.pipelines
+            if pipeline.name == name
+        ]
+        writers = {
+            (writer := self._writer_for(manager, pipeline), pipeline.leased.name): writer
+            for manager, pipeline in found
+        }
+        if len(writers) > 1:
+            logger.warning(
+                "There is no history of %s: two managers have a pipeline of this name, for"
+                " different rows; rename one",
+                name,
+                extra={"pipeline": name},
+            )
+            return None
+        for (_, model), writer in writers.items():
+            self._models[name] = model
+            return writer
+        return None
+
+    def _writer_for(self, manager: PipelineManager, pipeline: Pipeline[Any]) -> HistoryWriter:
+        sessions, leased = manager.session_factory, pipeline.leased
+        engine = bind_of(sessions(), leased).engine
+        writer = self._writers.get(engine)
+        if writer is None:
+            writer = HistoryWriter(sessions, leased, history=self._history, models=self._models)
+            self._writers[engine] = writer
+            task = contained_task(writer.run(), name="rowlock: history")
+            self._tasks.append(task)
+        return writer

@@ -1,0 +1,302 @@
+"""The answer of `Insight.timeline`: what happened to a row, the newest first.
+
+The one idea: what is missing is told in its place. A gap belongs to no row, so every timeline that
+spans it shows it; and without the table the row itself says the last thing that happened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any, Final
+
+from sqlalchemy import Row, Table, and_, or_, select
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from rowlock.insight.counting.replicas import table_text
+from rowlock.insight.history.entries import EntryKind, stored_key
+from rowlock.insight.questions import ask_part
+from rowlock.insight.shown import clock_time, iso, shown
+from rowlock.insight.verdicts import Refused
+from rowlock.rows.database_time import database_now
+from rowlock.rows.leased_table import LeasedTable
+
+SCHEMA: Final = "rowlock.timeline/1"
+ENTRIES_MAX: Final = 1_000
+"""Most entries of one answer."""
+GAPS_MAX: Final = 100
+"""Most gaps, and actions on pipelines, that are told beside them."""
+NO_TABLE: Final = (
+    "no table of the history: insight_tables(metadata, history=True), its migration, and an"
+    " Observer in each replica"
+)
+NONE: Final = "\N{EN DASH}"
+ERROR_CHARS: Final = 120
+"""Most characters of an error in a line of text; JSON has all of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class TimelineEntry:
+    """One thing that happened.
+
+    Attributes:
+        at: when, by the database's clock.
+        kind: what.
+        pipeline: whose it is; empty for a gap, and for an action on a row.
+        replica: the mark of the process; None for an action.
+        attempt: which one it was.
+        columns: names of those that were set.
+        error: what went wrong.
+        waited_s: how long the row had been due when the attempt began, in seconds.
+        took_s: how long the attempt took, in seconds.
+        trace_id: of the attempt's span.
+        actor: who did it, for an action.
+        action: what was done.
+        reason: why.
+        dropped: how many entries are missing, for a gap.
+    """
+
+    at: datetime
+    kind: str
+    pipeline: str
+    replica: str | None = None
+    attempt: int | None = None
+    columns: tuple[str, ...] = ()
+    error: str | None = None
+    waited_s: float | None = None
+    took_s: float | None = None
+    trace_id: str | None = None
+    actor: str | None = None
+    action: str | None = None
+    reason: str | None = None
+    dropped: int | None = None
+
+    @classmethod
+    def of(cls, row: Row[Any]) -> TimelineEntry:
+        """Return the entry of a row of the table."""
+        values = row._asdict()
+        names = [name for name in cls.__dataclass_fields__ if name != "columns"]
+        columns = tuple(filter(None, (values["columns"] or "").split(", ")))
+        return cls(**{name: values[name] for name in names}, columns=columns)
+
+    def what(self) -> str:
+        """Return the rest of its line."""
+        if self.kind == EntryKind.GAP:
+            return f"{self.dropped or 0:,} entries are missing here, of any row"
+        if self.kind == EntryKind.ACTION:
+            return shown(f"{self.action} by {self.actor}: {self.reason}")
+        words = [shown(self.error, ERROR_CHARS)] if self.error else []
+        if self.columns and not self.error:
+            words.append(f"set {shown(', '.join(self.columns), ERROR_CHARS)}")
+        return " ".join(words)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as JSON has it."""
+        return {
+            "at": iso(self.at),
+            "kind": self.kind,
+            "pipeline": self.pipeline or None,
+            "replica": self.replica,
+            "attempt": self.attempt,
+            "columns": list(self.columns),
+            "error": self.error,
+            "waited_s": self.waited_s,
+            "took_s": self.took_s,
+            "trace_id": self.trace_id,
+            "actor": self.actor,
+            "action": self.action,
+            "reason": self.reason,
+            "dropped": self.dropped,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class RowNow:
+    """What the row itself says.
+
+    Attributes:
+        last_processed_at: when it was processed last; None: never.
+        last_error: of the last attempt, where the model keeps one.
+    """
+
+    last_processed_at: datetime | None
+    last_error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """What happened to a row.
+
+    Attributes:
+        model: the class of the row.
+        row_id: its key, as text.
+        at: when it was asked, by the database's clock.
+        row: what the row says now; None if it is not there.
+        entries: the newest first; None if the host keeps no history.
+        is_cut: whether there are older entries.
+        replicas: names of the replicas that are known, by their marks.
+    """
+
+    model: str
+    row_id: str
+    at: datetime
+    row: RowNow | None
+    entries: tuple[TimelineEntry, ...] | None
+    is_cut: bool
+    replicas: Mapping[str, str]
+
+    needs_person = False
+
+    def presented(self, replicas: Mapping[str, str], redact: Callable[[str], str]) -> Timeline:
+        """Return it with the names of replicas, and each error as `redact` returns it."""
+        row = self.row
+        if row is not None and row.last_error:
+            row = replace(row, last_error=redact(row.last_error))
+        entries = self.entries
+        if entries is not None:
+            entries = tuple(
+                replace(one, error=redact(one.error)) if one.error else one for one in entries
+            )
+        return replace(self, row=row, entries=entries, replicas=replicas)
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the row is there, or was."""
+        entries = self.entries or ()
+        return self.row is not None or any(entry.kind != EntryKind.GAP for entry in entries)
+
+    def text(self, width: int = 100) -> str:
+        """Return it for a terminal, without colours."""
+        name = f"{shown(self.model)} {shown(self.row_id)} · what happened"
+        asked = f"{self.at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC, by the database"
+        title = f"{name}{asked.rjust(max(len(asked) + 2, width - len(name)))}"
+        return "\n".join([title, *self._body()])
+
+    def _body(self) -> list[str]:
+        lines = []
+        if self.row is None:
+            lines.append("the row is not there")
+        if self.entries is None:
+            return [*lines, f"? {NO_TABLE}", *self._of_the_row()]
+        if not self.entries:
+            return [*lines, "no entries: nothing happened for some days", *self._of_the_row()]
+        lines.append(table_text([HEAD, *map(self._cells, self.entries)], right=frozenset({4, 5})))
+        return [*lines, "older entries are not shown"] if self.is_cut else lines
+
+    def _of_the_row(self) -> list[str]:
+        if self.row is None:
+            return []
+        processed = self.row.last_processed_at
+        when = "never" if processed is None else clock_time(processed, now=self.at)
+        error = self.row.last_error
+        return [f"last processed: {when}"] + ([f"last error: {shown(error)}"] if error else [])
+
+    def _cells(self, entry: TimelineEntry) -> tuple[str, ...]:
+        mark = entry.replica
+        return (
+            clock_time(entry.at, now=self.at),
+            shown(entry.kind, 16),
+            shown(entry.pipeline, 40) or NONE,
+            NONE if mark is None else shown(self.replicas.get(mark, mark), 40),
+            NONE if entry.attempt is None else str(entry.attempt),
+            NONE if entry.took_s is None else f"{entry.took_s:,.1f} s",
+            entry.what(),
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as JSON has it."""
+        return {
+            "schema": SCHEMA,
+            "model": self.model,
+            "row_id": self.row_id,
+            "at": iso(self.at),
+            "row": None
+            if self.row is None
+            else {
+                "last_processed_at": iso(self.row.last_processed_at),
+                "last_error": self.row.last_error,
+            },
+            "entries": None
+            if self.entries is None
+            else [
+                entry.to_dict() | {"replica_name": self.replicas.get(entry.replica or "")}
+                for entry in self.entries
+            ],
+            "is_cut": self.is_cut,
+        }
+
+
+HEAD: Final = ("TIME", "KIND", "PIPELINE", "REPLICA", "ATT", "TOOK", "")
+
+
+async def read_timeline(
+    connection: AsyncConnection,
+    history: Table | None,
+    leased: LeasedTable,
+    *,
+    key: object,
+    pipelines: Iterable[str],
+    limit: int,
+) -> Timeline:
+    """Return what happened to a row; joins the caller's transaction.
+
+    Args:
+        connection: of a transaction that reads.
+        history: the table; None if the host lends none.
+        leased: the table of the row.
+        key: of the row.
+        pipelines: what was done to these is told, too.
+        limit: most entries of the row.
+    """
+    now: datetime = (await connection.execute(select(database_now()))).scalar_one()
+    row = await _row_now(connection, leased, key)
+    timeline = Timeline(leased.name, str(key), now, row, None, is_cut=False, replicas={})
+    if history is None:
+        return timeline
+    ask = partial(
+        _entries,
+        connection,
+        history,
+        (leased.name, stored_key(key)),
+        pipelines=pipelines,
+        limit=limit,
+    )
+    # A migration that was not run costs the history, and nothing else.
+    found = await ask_part(connection, ask, apart=True)
+    if isinstance(found, Refused):
+        return timeline
+    entries, is_cut = found
+    return replace(timeline, entries=entries, is_cut=is_cut)
+
+
+async def _row_now(connection: AsyncConnection, leased: LeasedTable, key: object) -> RowNow | None:
+    columns = [leased.column("last_processed_at")]
+    if leased.has_schedule:
+        columns.append(leased.column("last_error"))
+    found = (await connection.execute(select(*columns).where(leased.key == key))).first()
+    return None if found is None else RowNow(*found)
+
+
+async def _entries(
+    connection: AsyncConnection,
+    history: Table,
+    row: tuple[str, str],
+    *,
+    pipelines: Iterable[str],
+    limit: int,
+) -> tuple[tuple[TimelineEntry, ...], bool]:
+    columns = history.c
+    of_row = and_(columns.model == row[0], columns.row_id == row[1])
+    newest = select(history).where(of_row).order_by(columns.id.desc()).limit(limit + 1)
+    rows = (await connection.execute(newest)).all()
+    shown_rows, is_cut = rows[:limit], len(rows) > limit
+    told = or_(columns.kind == EntryKind.GAP.value, columns.pipeline.in_(sorted(pipelines)))
+    beside = and_(columns.model == "", columns.row_id == "", told)
+    if is_cut:
+        beside = and_(beside, columns.id > shown_rows[-1].id)
+    others = select(history).where(beside).order_by(columns.id.desc()).limit(GAPS_MAX)
+    rows_beside = (await connection.execute(others)).all()
+    ordered = sorted([*shown_rows, *rows_beside], key=lambda row: (row.at, row.id), reverse=True)
+    return tuple(TimelineEntry.of(row) for row in ordered), is_cut

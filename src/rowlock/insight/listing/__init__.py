@@ -1,0 +1,1 @@
+"""listing/: rows by state, a page at a time."""

@@ -1,0 +1,127 @@
+"""Commands on real terminals, wide and narrow, plain and coloured, and one that is watched while
+its database goes away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from rowlock.cli import paper
+from rowlock.testing import TemporaryDatabase
+
+from ..insight.shop import SCENES, Scene, furnish
+from .command_screen import terminal
+from .conftest import RUN_S_MAX, SHOP, Command
+
+APP = "--app=app:pair"
+HOSTILE = Scene(SCENES["parked"].volume | {"last_error": "\x1b[2J\x9b1m\nforged \u202e"})  # type: ignore[operator]
+
+
+@pytest.mark.parametrize(("columns", "rows"), [(80, 24), (40, 10)])
+@pytest.mark.usefixtures("rowlock")
+async def test_an_explanation_fits_its_terminal(
+    sqlite_database: TemporaryDatabase, tmp_path: Path, columns: int, rows: int
+) -> None:
+    """Lines would be broken within a word, or an error in a row would clear the screen."""
+    await furnish(sqlite_database, HOSTILE)
+    with terminal(tmp_path, "explain", "Volume", "17", APP, columns=columns, rows=rows) as screen:
+        assert screen.wait_for_end() == 1
+    text = "\n".join(screen.lines)
+    assert "verdicts.md#parked" in text
+    assert "rowlock unpark Volume 17" in text.replace("\n", "")
+    assert b"\x1b[2J" not in screen.written
+    assert b"\x1b[1m" in screen.written
+    if rows == 24:
+        assert screen.lines[1 if columns == 80 else 2].startswith(r"PARKED for ")
+        assert r"\x1b[2J\x9b1m\x0aforged \u202e" in text.replace("\n", " ")
+
+
+@pytest.mark.parametrize("environment", [{"NO_COLOR": "1"}, {"TERM": "dumb"}])
+@pytest.mark.usefixtures("rowlock")
+async def test_a_plain_terminal_gets_no_escape(
+    sqlite_database: TemporaryDatabase, tmp_path: Path, environment: dict[str, str]
+) -> None:
+    """A log of a terminal, or a reader that speaks, would be full of control characters."""
+    await furnish(sqlite_database, SCENES["parked"])
+    with terminal(tmp_path, "status", APP, **environment) as screen:
+        assert screen.wait_for_end() in {0, 1}
+    assert b"\x1b" not in screen.written
+    assert screen.lines[1].split()[:3] == ["PIPELINE", "DUE", "OLDEST"]
+
+
+def replaced(file: Path, away: Path) -> None:
+    """Take the file of a database away, and put into its place what is none."""
+    file.rename(away)
+    file.mkdir()
+
+
+def put_back(file: Path, away: Path) -> None:
+    """Take that back."""
+    file.rmdir()
+    away.rename(file)
+
+
+@pytest.mark.parametrize(("columns", "rows"), [(80, 24), (40, 10)])
+@pytest.mark.usefixtures("rowlock")
+async def test_a_status_that_is_watched_survives_its_database(
+    sqlite_database: TemporaryDatabase, tmp_path: Path, columns: int, rows: int
+) -> None:
+    """A person who watches through an outage would have to begin again after each look, or look at
+    numbers of long ago.
+    """
+    await furnish(sqlite_database, SCENES["in_line"])
+    file = Path(str(sqlite_database.url.database))
+    away = file.with_suffix(".away")
+    await sqlite_database.engine.dispose()
+    watch = ("status", "--watch", "1", "--app=app:unpooled")
+    with terminal(tmp_path, *watch, columns=columns, rows=rows) as screen:
+        seen = screen.wait_for(lambda text: "VolumePipeline" in text and "FleetPipeline" in text)
+        assert len(seen) < rows
+        assert not any(len(line) > columns for line in seen)
+        replaced(file, away)
+        screen.wait_for(lambda text: text.startswith("? no database"))
+        assert "VolumePipeline" not in "\n".join(screen.lines)
+        put_back(file, away)
+        screen.wait_for(lambda text: "VolumePipeline" in text)
+        screen.process.send_signal(signal.SIGINT)
+        assert screen.wait_for_end() == 130
+        assert "Traceback" not in "\n".join(screen.lines)
+
+
+async def test_a_status_that_is_piped_is_one_document_after_the_other(
+    sqlite_database: TemporaryDatabase, rowlock: Command, tmp_path: Path
+) -> None:
+    """A script that follows a status would have to cut it out of a drawing."""
+    await furnish(sqlite_database, SCENES["in_line"])
+    refused = rowlock("status", "--watch", "0.1", APP)
+    assert (refused.returncode, "from 1 to 3600" in refused.stderr) == (2, True)
+    command = f"{sys.executable} -m rowlock status --watch 1 {APP} --json | head -n 2"
+    path = os.pathsep.join([str(SHOP), os.environ.get("PYTHONPATH", "")])
+    process = await asyncio.create_subprocess_exec(
+        *("bash", "-c", command),
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": path},
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    async with asyncio.timeout(RUN_S_MAX):
+        printed, errors = await process.communicate()
+    documents = [json.loads(line) for line in printed.decode().splitlines()]
+    assert [one["schema"] for one in documents] == ["rowlock.status/1"] * 2
+    assert b"Traceback" not in errors
+
+
+def test_a_watch_that_is_piped_draws_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file would be full of what clears a screen."""
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setattr(sys, "stdout", io.StringIO())
+    assert not paper.may_embellish()

@@ -1,0 +1,240 @@
+"""Guards of the history, of timelines and of spans, with the tests that must notice."""
+
+from __future__ import annotations
+
+from bug import Bug
+
+HISTORY = "tests/insight/test_history.py"
+FAULTS = "tests/insight/test_history_faults.py"
+TIMELINE = "tests/insight/test_timeline.py"
+ENTRIES = "insight/history/entries.py"
+QUEUE = "insight/history/queue.py"
+WRITER = "insight/history/writer.py"
+RECORDER = "insight/history/recorder.py"
+STATEMENTS = "insight/history/statements.py"
+ASKED = "insight/history/timeline.py"
+
+TRACING = "telemetry/tracing.py"
+TRACED = "tests/telemetry/test_tracing.py"
+
+HISTORY_BUGS = (
+    Bug(
+        "the history keeps the values of columns",
+        "pipelines/settling/recorder.py",
+        "_columns_of",
+        'key if isinstance(key, str) else str(getattr(key, "key", key)) for key in values',
+        'f"{key}={value}" for key, value in dict(values).items()',
+        (f"{HISTORY}::test_each_outcome_has_an_entry",),
+    ),
+    Bug(
+        "an error stands in the history as it is",
+        ENTRIES,
+        "_error_of",
+        "shown(text, ERROR_CHARS_MAX)",
+        "text",
+        (f"{HISTORY}::test_each_outcome_has_an_entry",),
+    ),
+    Bug(
+        "keys that were cut are not told apart",
+        ENTRIES,
+        "stored_key",
+        ' + "#" + digest',
+        "",
+        (f"{HISTORY}::test_keys_of_any_text_are_told_apart",),
+    ),
+    Bug(
+        "what waits for the history is not bounded",
+        QUEUE,
+        "HistoryQueue.put",
+        "len(self._noted) >= QUEUED_MAX",
+        "False",
+        (f"{HISTORY}::test_what_finds_no_room_is_counted",),
+    ),
+    Bug(
+        "a gap of the history is not told",
+        QUEUE,
+        "HistoryQueue.drop",
+        "self._untold += count",
+        "pass",
+        (f"{HISTORY}::test_what_finds_no_room_is_counted",),
+    ),
+    Bug(
+        "a batch of the history is written again behind a lost answer",
+        STATEMENTS,
+        "write_batch",
+        "if was_tried and",
+        "if False and",
+        (f"{HISTORY}::test_a_commit_whose_answer_is_lost_is_not_written_twice",),
+    ),
+    Bug(
+        "a batch of the history has new times at each try",
+        QUEUE,
+        "HistoryBatch.stamp",
+        "self.entries is None",
+        "True",
+        (f"{HISTORY}::test_a_commit_whose_answer_is_lost_is_not_written_twice",),
+    ),
+    Bug(
+        "a batch that failed is forgotten",
+        WRITER,
+        "HistoryWriter._write_all",
+        "await self._write_one(batch)\n            self.queue.confirm()",
+        "self.queue.confirm()\n            await self._write_one(batch)",
+        (f"{FAULTS}::test_what_is_wrong_harms_no_outcome",),
+    ),
+    Bug(
+        "each failure of the history is logged",
+        WRITER,
+        "HistoryWriter._failed",
+        "self._failures > 1",
+        "False",
+        (f"{FAULTS}::test_what_is_wrong_harms_no_outcome",),
+    ),
+    Bug(
+        "the history grows with time",
+        STATEMENTS,
+        "delete_old",
+        ", (at, at < database_time_after(-KEPT_FOR))",
+        ",",
+        (f"{HISTORY}::test_entries_are_kept_for_a_week",),
+    ),
+    Bug(
+        "the history grows with the rows",
+        STATEMENTS,
+        "delete_old",
+        "(number, surplus), ",
+        "",
+        (f"{HISTORY}::test_so_many_entries_are_kept",),
+    ),
+    Bug(
+        "all replicas delete the history at once",
+        STATEMENTS,
+        "delete_old",
+        "not await INSIGHT.of(connection).try_hold_name(connection, history.name)",
+        "False",
+        (f"{HISTORY}::test_one_replica_deletes_at_a_time",),
+    ),
+    Bug(
+        "pipelines of one name share a history",
+        RECORDER,
+        "HistoryRecorder._writer_of",
+        "len(writers) > 1",
+        "False",
+        (f"{HISTORY}::test_pipelines_of_one_name_are_not_mixed_up",),
+    ),
+    Bug(
+        "all databases share one history",
+        RECORDER,
+        "HistoryRecorder._writer_for",
+        "bind_of(sessions(), leased).engine",
+        "None",
+        (f"{HISTORY}::test_each_database_has_its_own_history",),
+    ),
+    Bug(
+        "an action fails with its entry",
+        "insight/history/acts.py",
+        "tell_action",
+        "except Exception as error:  # noqa: BLE001",
+        "except ZeroDivisionError as error:",
+        (f"{FAULTS}::test_an_action_without_its_table_is_done",),
+    ),
+    Bug(
+        "a timeline shows no gap",
+        ASKED,
+        "_entries",
+        "columns.kind == EntryKind.GAP.value, ",
+        "",
+        (f"{TIMELINE}::test_a_timeline",),
+    ),
+    Bug(
+        "a timeline without its table fails",
+        ASKED,
+        "read_timeline",
+        "apart=True",
+        "apart=False",
+        (f"{TIMELINE}::test_without_the_table",),
+    ),
+    Bug(
+        "a timeline shows what an error hides",
+        ASKED,
+        "Timeline.presented",
+        "error=redact(one.error)",
+        "error=one.error",
+        (f"{TIMELINE}::test_errors_are_redacted",),
+    ),
+    Bug(
+        "a timeline moves the cursor",
+        ASKED,
+        "TimelineEntry.what",
+        'shown(f"{self.action} by {self.actor}: {self.reason}")',
+        'f"{self.action} by {self.actor}: {self.reason}"',
+        (f"{TIMELINE}::test_texts_of_rows_move_no_cursor",),
+    ),
+)
+
+TRACING_BUGS = (
+    Bug(
+        "a span has the text of an error",
+        TRACING,
+        "SurroundingSpan.__exit__",
+        "span.set_status(Status(StatusCode.ERROR))",
+        "span.set_status(Status(StatusCode.ERROR, str(error)))",
+        (f"{TRACED}::test_a_span_names_an_error_and_no_value",),
+    ),
+    Bug(
+        "an outcome that is raised is an error of its span",
+        TRACING,
+        "SurroundingSpan.__exit__",
+        "not isinstance(error, Outcome)",
+        "True",
+        (f"{TRACED}::test_an_outcome_that_is_raised_is_no_error",),
+    ),
+    Bug(
+        "an attempt links every fetch",
+        TRACING,
+        "Tracing._links_of",
+        "if fetch.claimed_at_s == item.claimed_at",
+        "if fetch.claimed_at_s != item.claimed_at",
+        (f"{TRACED}::test_a_request_is_followed_to_its_write",),
+    ),
+    Bug(
+        "a row's own span is not linked",
+        TRACING,
+        "_writer_of",
+        "if found is None:",
+        "if True:",
+        (f"{TRACED}::test_a_request_is_followed_to_its_write",),
+    ),
+    Bug(
+        "attempts that are not sampled are remembered",
+        TRACING,
+        "Tracing.begin_attempt",
+        "if context.trace_flags.sampled:",
+        "if True:",
+        (f"{TRACED}::test_what_no_sampler_wants_is_not_remembered",),
+    ),
+    Bug(
+        "a hint is linked for ever",
+        TRACING,
+        "Tracing._fetched",
+        "self._hints.pop(event.model, ())",
+        "self._hints.get(event.model, ())",
+        (f"{TRACED}::test_links_are_bounded",),
+    ),
+    Bug(
+        "a write links all that it has settled",
+        TRACING,
+        "Tracing._wrote",
+        "[:SETTLED_MAX]",
+        "",
+        (f"{TRACED}::test_links_are_bounded",),
+    ),
+    Bug(
+        "any text is a span",
+        "telemetry/trace_column.py",
+        "read_traceparent",
+        "return (trace_id, span_id, flags) if trace_id and span_id else None",
+        "return (trace_id, span_id, flags)",
+        (f"{TRACED}::test_hostile_traceparents_are_no_links",),
+    ),
+)

@@ -1,0 +1,106 @@
+"""Rows that no handler can get, however they came into the table: each is its own shard's."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Literal
+
+from sqlalchemy import delete, text
+
+from rowlock import PipelineManager
+from rowlock.streams.computing.buckets import BucketRange
+from rowlock.streams.computing.context import StepContext
+from rowlock.streams.computing.hashing import bucket_of
+from rowlock.testing import TemporaryDatabase
+
+from .flows import Bank, open_bank
+from .payments import Paid, pay
+from .test_poison import RETRIES, parked
+from .waiting import FAST, is_at_end, until
+
+LOOSE = {
+    "sqlite": (
+        "DROP TABLE payments",
+        "CREATE TABLE payments (position INTEGER PRIMARY KEY AUTOINCREMENT, bucket INTEGER,"
+        " account, cents INTEGER NOT NULL)",
+    ),
+    "postgresql": (
+        "ALTER TABLE payments ALTER COLUMN account DROP NOT NULL, ALTER COLUMN account TYPE text",
+    ),
+}
+"""What makes the database take any key."""
+
+
+async def loose_bank(
+    database: TemporaryDatabase, poison: Literal["park", "dead_letter"]
+) -> tuple[Bank, int]:
+    """Return a bank with some payments, of which the first ones have no usable key, and how many
+    these are.
+    """
+    bank = await open_bank(database, shards=16, failures_max=2, **FAST, **RETRIES)
+
+    @bank.flow.by_key(state=int, poison=poison)
+    def add(step: StepContext, key: str, balance: int | None, events: list[Paid]) -> int:
+        return (balance or 0) + sum(event.cents for event in events)
+
+    keys: list[object] = [None, "k" * 300]
+    if database.dialect_name == "sqlite":
+        keys += [b"\x00\xff", 2.5]
+    insert = text("INSERT INTO payments (account, cents) VALUES (:key, 1)")
+    async with bank.sessions.begin() as session:
+        for statement in LOOSE[database.dialect_name]:
+            await session.execute(text(statement))
+        for key in keys:
+            await session.execute(insert, {"key": key})
+    await bank.pay(60)
+    return bank, len(keys)
+
+
+async def test_a_row_without_a_key_stops_its_own_shard(database: TemporaryDatabase) -> None:
+    """One row that a script has written would stop all shards of each replica, for ever."""
+    bank, bad = await loose_bank(database, "park")
+    buckets = {bucket_of(f"position {at} of payments") for at in range(1, bad + 1)}
+    async with PipelineManager(bank.sessions, bank.streams.pipelines()):
+
+        async def is_all_but_these() -> bool:
+            flow = await bank.flow_row()
+            return (
+                flow is not None
+                and flow.upto["payments"] == 60 + bad
+                and all(
+                    row.parked_at is not None or row.step == flow.next_step
+                    for row in await bank.shards()
+                )
+            )
+
+        await until(is_all_but_these)
+        stopped = [row for row in await bank.shards() if row.parked_at is not None]
+        ranges = [BucketRange(row.lo, row.hi) for row in stopped]
+        assert all(any(bucket in each for bucket in buckets) for each in ranges)
+        assert all(any(bucket in each for each in ranges) for bucket in buckets)
+        assert all("of payments has no key" in why for why in await parked(bank))
+        # Added anew: another key in the same row would be of a shard that has done the step.
+        await pay(bank.sessions, bank.payment, [("mended", 1)] * bad)
+        async with bank.sessions.begin() as session:
+            await session.execute(delete(bank.payment).where(bank.payment.position <= bad))
+            assert await bank.flow.unpark(session) == len(stopped)
+        await until(partial(is_at_end, bank))
+    assert await bank.balances() == {**bank.paid, "mended": bad}
+
+
+async def test_a_row_without_a_key_is_set_aside(database: TemporaryDatabase) -> None:
+    """A flow that sets aside what it cannot use would stand still for a row without a key."""
+    bank, bad = await loose_bank(database, "dead_letter")
+    async with PipelineManager(bank.sessions, bank.streams.pipelines()):
+        await until(partial(is_at_end, bank))
+    assert await parked(bank) == []
+    assert await bank.balances() == bank.paid
+    steps = bank.flow.dead_letters.consume(bank.sessions, follow=False)
+    letters = [letter async for step in steps for letter in step.values]
+    assert sorted(one.position or 0 for one in letters) == list(range(1, bad + 1))
+    assert {one.key for one in letters} == {
+        f"position {one.position} of payments" for one in letters
+    }
+    assert all("has no key" in one.error for one in letters)
+    last = (await bank.flow_row()).next_step - 1
+    assert (await bank.flow.verify(bank.sessions, 0, last)).differences == []

@@ -1,0 +1,150 @@
+"""The host of the stories: volumes that are provisioned, fleets that lock theirs. A replica is
+``python host.py URL NAME PIPELINE...``, and the command line finds the app in ``host:manager``.
+
+A replica tells when it is ready and what happens, one word and a key a line, until its input ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from typing import Any
+
+from sqlalchemy import ColumnElement, ForeignKey
+from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+from rowlock import (
+    Apply,
+    Event,
+    LockColumns,
+    Outcome,
+    Pipeline,
+    PipelineItem,
+    PipelineManager,
+    RelatedLockUnavailable,
+    Reset,
+    ScheduleColumns,
+    events,
+    subscribe,
+)
+from rowlock.insight import Observer, insight_tables
+
+
+class Base(DeclarativeBase):
+    """The host's tables."""
+
+
+class Fleet(LockColumns, Base):
+    """Has volumes."""
+
+    __tablename__ = "fleets"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    status: Mapped[str] = mapped_column(default="growing")
+
+
+class Volume(LockColumns, ScheduleColumns, Base):
+    """Is provisioned when somebody has submitted it."""
+
+    __tablename__ = "volumes"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    status: Mapped[str] = mapped_column(default="submitted")
+    cloud: Mapped[str] = mapped_column(default="cloud-1")
+    fleet_id: Mapped[int | None] = mapped_column(ForeignKey("fleets.id"))
+
+
+TABLES = insight_tables(Base.metadata)
+
+
+class VolumePipeline(Pipeline[Volume]):
+    """Provisions submitted volumes."""
+
+    model = Volume
+    max_attempts = 3
+    retry_delay = 0.01
+
+    def ready(self) -> ColumnElement[bool]:
+        """Submitted volumes want work."""
+        return Volume.status == "submitted"
+
+    async def process(self, item: PipelineItem[Volume]) -> Outcome:
+        """Ask the cloud; one refuses, and another one never answers."""
+        tell("working", item.id)
+        if item.row.cloud == "cloud-7":
+            raise ConnectionError("cloud-7 refused")
+        if item.row.cloud == "cloud-9":
+            await asyncio.Event().wait()
+        return Apply({"status": "active"})
+
+
+class FleetPipeline(Pipeline[Fleet]):
+    """Counts the volumes of growing fleets, all of them at once."""
+
+    model = Fleet
+    locks = (Volume,)
+    retry_delay = 0.1
+
+    def ready(self) -> ColumnElement[bool]:
+        """Growing fleets want work."""
+        return Fleet.status == "growing"
+
+    async def process(self, item: PipelineItem[Fleet]) -> Outcome:
+        """Lock the volumes, or step back."""
+        try:
+            await item.lock_related(Volume, Volume.fleet_id == item.id)
+        except RelatedLockUnavailable:
+            return Reset()
+        return Apply({"status": "grown"})
+
+
+PIPELINES: dict[str, type[Pipeline[Any]]] = {
+    one.__name__: one for one in (VolumePipeline, FleetPipeline)
+}
+
+
+def tell(what: str, key: object = "") -> None:
+    """Say what happened, at once."""
+    print(what, key, flush=True)
+
+
+def tell_event(event: Event) -> None:
+    """Say what the library told."""
+    match event:
+        case events.ItemParked(row_id=key):
+            tell("parked", key)
+        case events.ItemApplied(row_id=key, outcome="Reset"):
+            tell("reset", key)
+        case events.ItemApplied(row_id=key, outcome="Apply"):
+            tell("applied", key)
+        case events.FetchEnded():
+            tell("fetched")
+        case _:
+            pass
+
+
+def manager_of(url: str, *names: str, **settings: Any) -> PipelineManager:
+    """Return a manager of the pipelines that are named."""
+    sessions = async_sessionmaker(create_async_engine(url))
+    pipelines = [PIPELINES[name](**settings) for name in names]
+    return PipelineManager(sessions, pipelines, gates=[TABLES.pause_gate])
+
+
+def manager() -> PipelineManager:
+    """Return the app, for the command line."""
+    return manager_of(os.environ["SHOP_DATABASE"], *PIPELINES)
+
+
+async def main(url: str, name: str, *pipelines: str) -> None:
+    """Run one replica until its input ends; one whose name ends in ``!`` fetches once."""
+    settings = {"fetch_delays": (600,), "retry_delay": 60} if name.endswith("!") else {}
+    running = manager_of(url, *pipelines, **settings)
+    subscribe(tell_event)
+    async with running, Observer(running, tables=TABLES, name=name.rstrip("!")) as observer:
+        await observer.beat()
+        tell("ready")
+        await asyncio.to_thread(sys.stdin.read)
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:]))
