@@ -19,7 +19,7 @@ import nox
 nox.needs_version = ">=2025.2.9"
 nox.options.default_venv_backend = "uv|virtualenv"
 nox.options.reuse_existing_virtualenvs = True
-nox.options.sessions = ["tidy", "typing", "docs", "tests", "examples"]
+nox.options.sessions = ["tidy", "typing", "docs", "tests", "examples", "browser"]
 
 PYPROJECT = nox.project.load_toml("pyproject.toml")
 WORKERS_MAX = 4
@@ -111,8 +111,8 @@ def examples(session: nox.Session) -> None:
 
 @nox.session
 def browser(session: nox.Session) -> None:
-    """The dashboard in a real browser: Debian's chromium. Without one it says so, and fails in
-    CI.
+    """The dashboard in a real browser: Debian's chromium. Without one it says so; where
+    ROWLOCK_BROWSER is `required`, as in CI, it fails.
     """
     install(session, "browser")
     session.run("pytest", "tests/browser", "-rs", *session.posargs, env=COMPILED)
