@@ -26,6 +26,7 @@ class Command(Protocol):
 
 
 COMMANDS: dict[str, tuple[str, str]] = {
+    "dashboard": ("rowlock.cli.windows.dashboard", "serve the dashboard to a browser here"),
     "demo": (
         "rowlock.demo.command",
         "catalogue a folder with several replicas, one of them killed half-way",
@@ -37,8 +38,9 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "rowlock.cli.shipped.export",
         "print the dashboard for Grafana, or the alerts for Prometheus",
     ),
-    "park": ("rowlock.cli.park", "set a row aside until somebody puts it back"),
+    "park": ("rowlock.cli.park", "set a row aside until it is put back"),
     "pause": ("rowlock.cli.pause", "have a pipeline claim nothing, anywhere"),
+    "plan": ("rowlock.cli.asking.plan", "say what would come of rows, without writing it"),
     "release": ("rowlock.cli.release", "free a row whose holder is gone"),
     "resume": ("rowlock.cli.resume", "end the pause of a pipeline"),
     "replicas": ("rowlock.cli.replicas", "list the replicas, as they say themselves"),

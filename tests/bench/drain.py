@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
+from typing import Any
 
 from host import Counting, Host, Job, ScheduledCounting, ScheduledJob
 from limits import raw_pairs
@@ -48,10 +49,16 @@ def unwatched(_manager: PipelineManager) -> AbstractAsyncContextManager[object]:
 
 
 async def drain_once(
-    place: Place, *, rows: int, workers: int, scheduled: bool = False, watch: Watch = unwatched
+    place: Place,
+    *,
+    rows: int,
+    workers: int,
+    scheduled: bool = False,
+    surround: Sequence[Any] = (),
+    watch: Watch = unwatched,
 ) -> Figures:
-    """Drain a table made anew. Nobody listens to events unless `watch` does: the pipeline counts,
-    as the handlers of others do.
+    """Drain a table made anew. Nobody listens to events: the pipeline counts, as the handlers of
+    others do; unless `surround` and `watch` do.
     """
     model = ScheduledJob if scheduled else Job
     async with Host.opened(place.url) as host:
@@ -59,7 +66,7 @@ async def drain_once(
         pipeline = (ScheduledCounting if scheduled else Counting)(rows, workers_num=workers)
         meter = await Meter.on(host.engine)
         meter.start()
-        manager = PipelineManager(host.session_factory, [pipeline])
+        manager = PipelineManager(host.session_factory, [pipeline], surround=surround)
         async with manager, watch(manager):
             await pipeline.begun.wait()
             while pipeline.statistics().counters["applied"] < rows:  # noqa: ASYNC110 - to be told of each row would be measured, too

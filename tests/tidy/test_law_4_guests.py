@@ -29,7 +29,9 @@ WINDOWS: dict[str, frozenset[str]] = {
     "textual": frozenset({"cli"}),
     "opentelemetry": frozenset({"telemetry"}),
     "prometheus_client": frozenset({"telemetry"}),
-    "fastapi": frozenset({"dashboard"}),
+    "jinja2": frozenset({"dashboard"}),
+    "markupsafe": frozenset({"dashboard"}),  # comes with jinja2
+    "sse_starlette": frozenset({"dashboard"}),
     "starlette": frozenset({"dashboard"}),
     "uvicorn": frozenset({"dashboard"}),
     "wool": frozenset({"dispatch"}),
