@@ -25,7 +25,9 @@ class Command(Protocol):
         ...
 
 
+COMPLETION = "completion"
 COMMANDS: dict[str, tuple[str, str]] = {
+    COMPLETION: ("rowlock.cli.asking.completion", "print what a shell needs to complete this"),
     "demo": (
         "rowlock.demo.command",
         "catalogue a folder with several replicas, one of them killed half-way",
@@ -33,6 +35,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "due": ("rowlock.cli.due", "make a row due now"),
     "errors": ("rowlock.cli.explain_error", "say what an error means and what to change"),
     "explain": ("rowlock.cli.explain", "say why a row waits, or who works on it"),
+    "mcp": ("rowlock.cli.asking.mcp", "let an assistant ask, over stdin and stdout"),
     "park": ("rowlock.cli.park", "set a row aside until somebody puts it back"),
     "pause": ("rowlock.cli.pause", "have a pipeline claim nothing, anywhere"),
     "plan": ("rowlock.cli.asking.plan", "say what would come of rows, without writing it"),
@@ -59,7 +62,10 @@ def command_parser(named: Collection[str] = tuple(COMMANDS)) -> argparse.Argumen
     parser = argparse.ArgumentParser(
         prog="rowlock", description="Background pipelines over your own SQLAlchemy rows."
     )
+    parser.set_defaults(whole_parser=parser)
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    if COMPLETION in named:
+        named = tuple(COMMANDS)
     for name, (module, summary) in COMMANDS.items():
         subparser = commands.add_parser(name, help=summary)
         if name in named:
