@@ -17,7 +17,7 @@ _OUTSIDE = re.compile(r"^[a-z]+:")
 _HEADING = re.compile(r"^#{1,6} +(?P<text>.+?)(?: *\{ *#(?P<anchor>[\w-]+) *\})? *$", re.MULTILINE)
 _NAMED_FILE = re.compile(r"`(?P<path>(?:src|tests|docs|examples|alembic|\.ci)/[\w./*-]*)`")
 _PYTHON = re.compile(r"^\s*(?:import|from|def|class|async|await|return) ", re.MULTILINE)
-_MENU_ENTRY = re.compile(r"^ *- [^:]+: (?P<path>[\w/*.-]+) *$", re.MULTILINE)
+_MENU_ENTRY = re.compile(r"^ *- (?:[^:\n]+: )?(?P<path>[\w/.-]+(?:\.md|/\*)) *$", re.MULTILINE)
 
 
 def anchors_of(text: str) -> set[str]:
@@ -96,6 +96,13 @@ def test_menu_and_pages_match() -> None:
     listed = {path for entry in entries for path in DOCS.glob(entry)}
     assert [entry for entry in entries if not list(DOCS.glob(entry))] == []
     assert sorted(map(name_of, set(pages()) - listed - {ROOT / "README.md"})) == []
+    assert len(entries) == len(set(entries))
+
+
+def test_the_first_page_names_each_guide() -> None:
+    """A guide would be found by those alone who read the whole menu."""
+    named = set(re.findall(r"\]\(how-to/([\w-]+\.md)\)", (DOCS / "index.md").read_text("utf-8")))
+    assert named == {path.name for path in (DOCS / "how-to").glob("*.md")}
 
 
 @pytest.mark.parametrize("page", pages(), ids=name_of)
