@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from jsonschema import validate
 
 from rowlock.__main__ import command_parser
 from rowlock.cli.explain import check_words
@@ -25,6 +26,7 @@ from checking import PIPELINES, TABLES
 sessions = async_sessionmaker(create_async_engine({url!r}))
 insight = Insight(sessions, [pipeline() for pipeline in PIPELINES], tables=TABLES)
 """
+SCHEMA = Path(__file__).parents[2] / "docs" / "reference" / "json" / "check.schema.json"
 APP = "--app=host:insight"
 TOLD = """\
 volumes   BAD    no index serves the claim of VolumePipeline: add ix_volumes_due_at ON volumes
@@ -74,7 +76,7 @@ async def test_a_check_in_the_terminal(
     ended = rowlock_on_both("check", APP)
     assert (ended.returncode, ended.stdout, ended.stderr) == (1, TOLD, "")
     document = json.loads(rowlock_on_both("check", "--json", APP).stdout)
-    assert document["schema"] == "rowlock.check/1"
+    validate(document, json.loads(SCHEMA.read_text(encoding="utf-8")))
     assert document["counts"] == {"BAD": 2, "warn": 0, "note": 0}
     assert document["findings"][1] == {
         "about": "fleets",
