@@ -13,6 +13,7 @@ from jsonschema import validate
 from rowlock.__main__ import command_parser
 from rowlock.cli.explain import check_words
 from rowlock.errors import AppError
+from rowlock.insight.schemas import schema_of
 from rowlock.testing import TemporaryDatabase
 
 from ..insight.checking import DEFECTS, be_well, spoil
@@ -26,7 +27,6 @@ from checking import PIPELINES, TABLES
 sessions = async_sessionmaker(create_async_engine({url!r}))
 insight = Insight(sessions, [pipeline() for pipeline in PIPELINES], tables=TABLES)
 """
-SCHEMA = Path(__file__).parents[2] / "docs" / "reference" / "json" / "check.schema.json"
 APP = "--app=host:insight"
 TOLD = """\
 volumes   BAD    no index serves the claim of VolumePipeline: add ix_volumes_due_at ON volumes
@@ -76,7 +76,7 @@ async def test_a_check_in_the_terminal(
     ended = rowlock_on_both("check", APP)
     assert (ended.returncode, ended.stdout, ended.stderr) == (1, TOLD, "")
     document = json.loads(rowlock_on_both("check", "--json", APP).stdout)
-    validate(document, json.loads(SCHEMA.read_text(encoding="utf-8")))
+    validate(document, schema_of("rowlock.check/1"))
     assert document["counts"] == {"BAD": 2, "warn": 0, "note": 0}
     assert document["findings"][1] == {
         "about": "fleets",
