@@ -8,10 +8,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from jsonschema import validate
 
 from rowlock.__main__ import command_parser
 from rowlock.cli.explain import check_words
 from rowlock.errors import AppError
+from rowlock.insight.schemas import schema_of
 from rowlock.testing import TemporaryDatabase
 
 from ..insight.checking import DEFECTS, be_well, spoil
@@ -74,7 +76,7 @@ async def test_a_check_in_the_terminal(
     ended = rowlock_on_both("check", APP)
     assert (ended.returncode, ended.stdout, ended.stderr) == (1, TOLD, "")
     document = json.loads(rowlock_on_both("check", "--json", APP).stdout)
-    assert document["schema"] == "rowlock.check/1"
+    validate(document, schema_of("rowlock.check/1"))
     assert document["counts"] == {"BAD": 2, "warn": 0, "note": 0}
     assert document["findings"][1] == {
         "about": "fleets",

@@ -24,6 +24,7 @@ from rowlock.rows.row_dialect import ROWS
 FULL_MIN: Final = 90
 """A fillfactor above leaves heartbeats no room, in percent."""
 _NAMED_PARKED: Final = re.compile(r"\bparked_at\b.*\bIS NULL\b", re.IGNORECASE | re.DOTALL)
+_STRING: Final = re.compile(r"'(?:[^']|'')*'")
 _PARTIAL: Final = re.compile(r"\bWHERE\b", re.IGNORECASE)
 
 
@@ -84,7 +85,8 @@ def _in(seen: TableSeen, names: Collection[str]) -> list[IndexSeen]:
 
 
 def _mentions(body: str, column: str) -> bool:
-    return re.search(rf"\b{re.escape(column)}\b", body) is not None
+    # A value of the condition may say anything.
+    return re.search(rf"\b{re.escape(column)}\b", _STRING.sub("''", body)) is not None
 
 
 def _harmful(wanted: TableWanted, index: IndexSeen, column: str) -> Finding:

@@ -15,6 +15,9 @@ DOCUMENTS: Final = (
     "rows",
     "timeline",
     "replicas",
+    "check",
+    "pipeline",
+    "claim_plan",
     "action",
     "error",
 )
