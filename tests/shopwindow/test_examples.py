@@ -160,7 +160,15 @@ EXPECTED = {
         "... words, ... times",
         "not counted: 0, counted too often: 0",
     ],
-    "17_dashboard.py": [
+    **{
+        f"{number}_metrics_in_{host}.py": [
+            "metrics: ... of rowlock, 1 volume applied",
+            'healthz: 200, {"live": true, "why": []}',
+            'readyz: 200, {"ready": true, "why": []}',
+        ]
+        for number, host in ((17, "fastapi"), (18, "litestar"), (19, "asyncio"))
+    },
+    "20_dashboard.py": [
         "nobody: GET /rowlock/ 403",
         "bob: GET /rowlock/ 200",
         "bob sees volume 7: PARKED ...: cloud-7 refused",

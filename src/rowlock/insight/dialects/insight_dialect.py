@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import Table
+from sqlalchemy import Connection, Table
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rowlock.dialects import DialectPart
@@ -52,6 +52,12 @@ class InsightDialect(ABC):
     async def try_hold_name(self, connection: AsyncConnection, name: str) -> bool:
         """Lock a name until the transaction, which writes, has ended; return whether nobody else
         has it.
+        """
+
+    @abstractmethod
+    def begin_without_writing(self, connection: Connection) -> None:
+        """Let a transaction that was begun write nothing, whatever is said in it; nor what comes
+        after it on this connection, which is for nobody else.
         """
 
 

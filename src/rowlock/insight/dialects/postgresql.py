@@ -16,7 +16,7 @@ from datetime import timedelta
 from functools import partial
 from typing import Any, Final
 
-from sqlalchemy import String, Table, bindparam, cast, literal_column, select, text
+from sqlalchemy import Connection, String, Table, bindparam, cast, literal_column, select, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rowlock.insight.dialects.insight_dialect import InsightDialect
@@ -36,6 +36,10 @@ _BEGIN = text(
 """The last: a statement that the driver keeps is planned for any values after five uses, and a page
 that begins behind a place would then be read from the beginning.
 """
+_BEGIN_READING = text(
+    "SELECT set_config('transaction_read_only', 'on', true),"
+    " set_config('default_transaction_read_only', 'on', false)"
+)
 _IDLE = "idle"
 _SECONDS = "extract(epoch FROM clock_timestamp() - coalesce(a.state_change, a.xact_start))::float"
 _IN_TABLE = (
@@ -112,6 +116,12 @@ class PostgresqlInsight(InsightDialect):
     async def try_hold_name(self, connection: AsyncConnection, name: str) -> bool:
         """Ask for an advisory lock, without waiting."""
         return await locks_of(connection).hold_name(connection, name, 0.0)
+
+    def begin_without_writing(self, connection: Connection) -> None:
+        """Set it by a query: behind one, the server lets nobody take that back. And set it for what
+        comes without a BEGIN.
+        """
+        connection.execute(_BEGIN_READING)
 
 
 async def _first(connection: AsyncConnection, named: dict[str, Any]) -> Any:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import Table
+from sqlalchemy import Connection, Table
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rowlock.insight.dialects.insight_dialect import InsightDialect
@@ -41,3 +41,7 @@ class SqliteInsight(InsightDialect):
     async def try_hold_name(self, connection: AsyncConnection, name: str) -> bool:
         """Return True: who writes is alone."""
         return True
+
+    def begin_without_writing(self, connection: Connection) -> None:
+        """Set it on the connection, each time: it may have been taken back."""
+        connection.exec_driver_sql("PRAGMA query_only = ON")

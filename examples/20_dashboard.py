@@ -3,9 +3,9 @@
 The one idea: the dashboard knows no passwords. The host's function is asked for every request, with
 what somebody wants to do; it answers with a name, or with nothing.
 
-Run it: ``python examples/17_dashboard.py`` (needs ``pip install fastapi httpx`` and the extra
+Run it: ``python examples/20_dashboard.py`` (needs ``pip install fastapi httpx`` and the extra
 ``dashboard``). It serves itself on loopback, is its own browser, ends by itself and leaves nothing
-behind. Look at the pages: ``python examples/17_dashboard.py --stay``.
+behind. Look at the pages: ``python examples/20_dashboard.py --stay``.
 """
 
 from __future__ import annotations
