@@ -187,6 +187,22 @@ def planted(session: nox.Session) -> None:
 
 
 @nox.session
+def explained(session: nox.Session) -> None:
+    """The parts of an explanation against the condition of a claim, over 10,000 states of rows on
+    each database; ``ROWLOCK_EXPLAINED_STATES`` says how many.
+    """
+    install(session, "test")
+    states = os.environ.get("ROWLOCK_EXPLAINED_STATES", "10000")
+    session.run(
+        "pytest",
+        "tests/insight/test_parts.py",
+        "--timeout=7200",
+        *session.posargs,
+        env={"ROWLOCK_EXPLAINED_STATES": states},
+    )
+
+
+@nox.session
 def chaos(session: nox.Session) -> None:
     """Kills, freezes, crashes and cut connections on a real server, ``-- --minutes 10 --seed
     7``; a minute of it is in `tests`.
