@@ -17,6 +17,7 @@ from .conftest import WAIT_MS, opened, playwright_api
 PAGES = {
     "/": "Pipelines",
     "/replicas": "Replicas",
+    "/checks": "Checks",
     "/pipelines/VolumePipeline": "VolumePipeline",
     "/pipelines/VolumePipeline/rows?state=due": "VolumePipeline",
     "/rows/Volume/18": "Volume 18",

@@ -32,7 +32,7 @@ from .shop_window import (
     shown_form,
 )
 
-PAGES = ("/", "/replicas", "/pipelines/VolumePipeline", "/pipelines/VolumePipeline/rows")
+PAGES = ("/", "/replicas", "/checks", "/pipelines/VolumePipeline", "/pipelines/VolumePipeline/rows")
 
 
 CONTROLS = {chr(code) for code in (*range(32), *range(127, 160))} - {"\n"}
@@ -66,12 +66,16 @@ async def test_every_page_and_document(database: TemporaryDatabase) -> None:
             answer = await client.get(f"/pipelines/VolumePipeline/rows?state={state}")
             assert answer.status_code == 200
             assert ("Volume/17" in answer.text) == (state in {"due", "ended"})
+        assert (
+            "NO INDEX SERVES VolumePipeline" in (await client.get("/pipelines/VolumePipeline")).text
+        )
         page = await client.get("/rows/Volume/17")
         assert "LEFT by a dead replica (3fa2c1d0)" in page.text
         document = (await client.get("/api/rows/Volume/17")).json()
         assert document["pipelines"][0]["headline"] in html.unescape(page.text)
         for path, schema in {
             "/api/status": "rowlock.status/1",
+            "/api/checks": "rowlock.check/1",
             "/api/replicas": "rowlock.replicas/1",
             "/api/pipelines/VolumePipeline/rows?state=ended": "rowlock.rows/1",
         }.items():

@@ -68,7 +68,7 @@ async def test_flows_are_shown_with_what_they_wait_for(database: TemporaryDataba
         async with database.session_factory() as session:
             status = await BALANCES.status(session)
         assert status.text in text
-        assert "<dd>1 rows" in text
+        assert "<dd>1 row," in text
         assert (await client.get("/")).text.count('href="/streams"') == 1
 
 

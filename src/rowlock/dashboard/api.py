@@ -8,7 +8,7 @@ from typing import Any
 from starlette.responses import Response
 
 from rowlock.dashboard.guarding.refusals import PageRefusal
-from rowlock.dashboard.pages import row_asked
+from rowlock.dashboard.pages import findings_of, row_asked
 from rowlock.dashboard.visits import PageVisit
 from rowlock.insight.listing.row_page import ListedState
 
@@ -37,6 +37,12 @@ async def replicas_document(visit: PageVisit) -> Response:
     """Return which replicas live."""
     replicas = await visit.recent.get("live replicas", visit.insight.replicas)
     return json_response(replicas.to_dict())
+
+
+async def checks_document(visit: PageVisit) -> Response:
+    """Return what is to be mended."""
+    findings = await visit.recent.get("checks", lambda: findings_of(visit.insight))
+    return json_response(findings.to_dict())
 
 
 async def rows_document(visit: PageVisit) -> Response:

@@ -15,7 +15,9 @@ from rowlock.dashboard.live import LiveResponse
 from rowlock.dashboard.sparkline import points_of, rates_between
 from rowlock.dashboard.visits import PageVisit
 from rowlock.dashboard.wings import graphs_part, streams_part
+from rowlock.insight.checking.finding import Findings
 from rowlock.insight.explanation import Explanation
+from rowlock.insight.insight import Insight
 from rowlock.insight.listing.row_page import ListedState
 from rowlock.insight.naming import mapped_model, pipeline_named
 from rowlock.pipelines.settings import PipelineSettings
@@ -65,6 +67,17 @@ async def replicas_part(visit: PageVisit) -> str:
         return visit.part("parts/replicas.html", replicas=await visit.insight.replicas())
 
     return await visit.recent.get(("replicas", visit.addresses.base), make)
+
+
+async def checks_page(visit: PageVisit) -> Response:
+    """Show what is to be mended in the database; asked when the page is opened, and not again."""
+    findings = await visit.recent.get("checks", lambda: findings_of(visit.insight))
+    return visit.page("checks.html", findings=findings)
+
+
+async def findings_of(insight: Insight) -> Findings:
+    """Return all that a check finds."""
+    return Findings(await insight.check(), len(insight.pipelines))
 
 
 async def rows_page(visit: PageVisit) -> Response:
@@ -160,6 +173,7 @@ async def pipeline_shown(
     """Return the page of a pipeline; `trouble` is why an action was refused."""
     pipeline = pipeline_named(name, visit.insight.pipelines.values())
     line = await visit.recent.get(("counts", name), lambda: visit.insight.status_of(name))
+    plan = await visit.recent.get(("plan", name), lambda: visit.insight.explain_claim(name))
     may = await visit.may(*(ViewerAction(each, pipeline=name) for each in PIPELINE_ACTIONS))
     wanted = "pause" if line.pause is None else "resume"
     return visit.page(
@@ -167,6 +181,7 @@ async def pipeline_shown(
         status=status,
         has_form=True,
         line=line,
+        plan=plan,
         settings=settings_of(pipeline.settings),
         model=pipeline.leased.name,
         trouble=trouble,

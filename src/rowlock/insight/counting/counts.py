@@ -120,21 +120,22 @@ def _due(leased: LeasedTable, parts: EligibleParts) -> Any:
     place = order_column(leased)
     waits = and_(parts.ready, parts.free, parts.due)
     oldest = select(place).where(waits).order_by(*oldest_first(leased)).limit(1).scalar_subquery()
-    return select(database_now(), _count(leased, waits), oldest)
+    return select(database_now(), _count(leased, waits, in_order=True), oldest)
 
 
 def _resting(leased: LeasedTable, parts: EligibleParts) -> Any:
-    return select(_count(leased, and_(is_resting(leased, parts), parts.free)))
+    return select(_count(leased, and_(is_resting(leased, parts), parts.free), in_order=True))
 
 
 def _parked(leased: LeasedTable) -> Any:
     return select(_count(leased, leased.attribute(PARKED).is_not(None)))
 
 
-def _count(leased: LeasedTable, where: ColumnElement[bool]) -> Any:
-    found = (
-        select(literal(1)).select_from(leased.model).where(where).limit(COUNTED_MAX + 1).subquery()
-    )
+def _count(leased: LeasedTable, where: ColumnElement[bool], *, in_order: bool = False) -> Any:
+    # In the order of claims their index serves; else the whole table may be read up to the limit.
+    order = oldest_first(leased) if in_order else ()
+    first = select(literal(1)).select_from(leased.model).where(where).order_by(*order)
+    found = first.limit(COUNTED_MAX + 1).subquery()
     return select(func.count()).select_from(found).scalar_subquery()
 
 

@@ -1,0 +1,67 @@
+"""``rowlock dashboard``: who gets in, and how it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+from httpx import AsyncClient
+
+from rowlock.__main__ import main
+from rowlock.cli.windows import dashboard
+from rowlock.testing import TemporaryDatabase
+
+from ..insight.shop import Base
+from .conftest import SHOP, Command
+
+WAIT_S = 60
+
+
+async def test_who_has_the_key_gets_in(
+    rowlock: Command, sqlite_database: TemporaryDatabase, tmp_path: Path
+) -> None:
+    """Another program of the machine, or a page in the browser, would look and act."""
+    assert rowlock("dashboard", "--help").returncode == 0
+    await sqlite_database.create_tables(Base.metadata)
+    path = os.pathsep.join([str(SHOP), os.environ.get("PYTHONPATH", "")])
+    words = ("-m", "rowlock", "dashboard", "--app=app:pair", "--port=0")
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        *words,
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": path},
+        stdout=asyncio.subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    try:
+        async with asyncio.timeout(WAIT_S):
+            address = (await process.stdout.readline()).decode().strip()
+        front, _, key = address.partition("?key=")
+        async with AsyncClient(follow_redirects=True, timeout=WAIT_S) as client:
+            for wrong in (front, f"{front}?key=", f"{front}?key={key[::-1]}"):
+                assert (await client.get(wrong)).status_code == 403
+            page = await client.get(address)
+            assert (page.status_code, str(page.url)) == (200, front)
+            assert "VolumePipeline" in page.text
+        process.send_signal(signal.SIGINT)
+        async with asyncio.timeout(WAIT_S):
+            assert await process.wait() in {0, 130}
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.communicate()
+
+
+def test_a_missing_extra_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A traceback would be all that says what to install."""
+    monkeypatch.setattr(dashboard, "find_spec", lambda _name: None)
+    assert main(["dashboard"]) == 2
+    assert 'pip install "rowlock[dashboard]"' in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["dashboard", "--port", "99999"])
