@@ -41,6 +41,7 @@ remembering = Insight(
     sessions, pipelines, tables=insight_tables(Base.metadata, replicas=False, history=True)
 )
 number = 7
+hasty = async_sessionmaker(create_async_engine({url!r}, connect_args={{"timeout": 0.2}})), pipelines
 unpooled = async_sessionmaker(create_async_engine({url!r}, poolclass=NullPool)), pipelines
 
 def made(): return pair

@@ -57,7 +57,7 @@ async def test_poison(sqlite_database: TemporaryDatabase, pytestconfig: pytest.C
         await scene.add(Volume(id=17, cloud="cloud-7"))
         replica = await scene.start("web-7", "VolumePipeline")
         await scene.hears(replica, "parked 17")
-        await scene.write(17, parked_at=-1373, last_processed_at=-1373)
+        await scene.write(17, parked_at=-10_900, last_processed_at=-10_900)
         to_do = await explains(scene, "poison", pytestconfig)
         await scene.write(17, cloud="cloud-1")
         await does(scene, to_do)
@@ -89,8 +89,12 @@ async def test_nobody_registered(
     """Rows would wait for a pipeline that a deployment has lost."""
     async with shop(sqlite_database) as scene:
         await scene.add(Volume(id=17))
-        await scene.write(17, due_at=-843)
+        await scene.write(17, due_at=-14_500)
         await scene.start("web-7", "FleetPipeline")
+        code, printed = await scene.rowlock("status")
+        assert code == 1
+        renew = bool(pytestconfig.getoption("--renew-pages"))
+        compare("status", normalised(printed), renew=renew)
         to_do = await explains(scene, "not-registered", pytestconfig)
         assert "register VolumePipeline()" in to_do
         replica = await scene.start("web-8", "FleetPipeline", "VolumePipeline")
@@ -125,9 +129,9 @@ async def test_paused(sqlite_database: TemporaryDatabase, pytestconfig: pytest.C
         why = ("--reason", "provider down", "--by", "alice")
         assert (await scene.rowlock("pause", "VolumePipeline", *why))[0] == 0
         await scene.add(Volume(id=17))
-        await scene.write(17, due_at=-843)
+        await scene.write(17, due_at=-14_500)
         async with scene.database.engine.begin() as connection:
-            past = "strftime('%Y-%m-%d %H:%M:%f', 'now', '-743 seconds')"
+            past = "strftime('%Y-%m-%d %H:%M:%f', 'now', '-7300 seconds')"
             await connection.execute(text(f"UPDATE rowlock_controls SET paused_at = {past}"))
         to_do = await explains(scene, "paused", pytestconfig)
         await does(scene, to_do)
@@ -148,7 +152,7 @@ async def _held_until_it_is_released(scene: Shop, config: pytest.Config) -> None
     sessions, lasting = scene.database.session_factory, timedelta(seconds=30)
     held = hold_rows(sessions, Volume, [17], timeout=5, lock_timeout=lasting, owner="billing")
     async with held:
-        await scene.write(17, due_at=-843)
+        await scene.write(17, due_at=-14_500)
         replica = await scene.start("web-7", "VolumePipeline")
         await does(scene, await explains(scene, "held-by-a-service", config, code=0))
         await scene.hears(replica, "applied 17")
@@ -160,7 +164,7 @@ async def test_a_hung_transaction(
     """A row that every claim passes over would look as if nothing kept it."""
     async with shop(postgresql_database) as scene:
         await scene.add(Volume(id=17))
-        await scene.write(17, due_at=-843)
+        await scene.write(17, due_at=-14_500)
         engine = postgresql_database.create_engine()
         async with engine.connect() as hung:
             await hung.execute(text("SELECT * FROM volumes WHERE id = 17 FOR UPDATE"))

@@ -113,6 +113,10 @@ class PostgresqlInsight(InsightDialect):
         """Ask for an advisory lock, without waiting."""
         return await locks_of(connection).hold_name(connection, name, 0.0)
 
+    def is_locked_out(self, raised: BaseException | None) -> bool:
+        """Return False: a transaction has rows and tables, and never the whole."""
+        return False
+
 
 async def _first(connection: AsyncConnection, named: dict[str, Any]) -> Any:
     return (await connection.execute(_IN_GROUP, named)).first()
