@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
+from typing import Any
 
 from host import Counting, Host, Job, ScheduledCounting, ScheduledJob
 from limits import raw_pairs
@@ -36,9 +39,26 @@ async def drain(place: Place, scale: Scale, *, workers: int, scheduled: bool = F
     }
 
 
-async def drain_once(place: Place, *, rows: int, workers: int, scheduled: bool = False) -> Figures:
+Watch = Callable[[PipelineManager], AbstractAsyncContextManager[object]]
+"""What is open beside a manager while it drains."""
+
+
+def unwatched(_manager: PipelineManager) -> AbstractAsyncContextManager[object]:
+    """Open nothing."""
+    return nullcontext()
+
+
+async def drain_once(
+    place: Place,
+    *,
+    rows: int,
+    workers: int,
+    scheduled: bool = False,
+    surround: Sequence[Any] = (),
+    watch: Watch = unwatched,
+) -> Figures:
     """Drain a table made anew. Nobody listens to events: the pipeline counts, as the handlers of
-    others do.
+    others do; unless `surround` and `watch` do.
     """
     model = ScheduledJob if scheduled else Job
     async with Host.opened(place.url) as host:
@@ -46,7 +66,8 @@ async def drain_once(place: Place, *, rows: int, workers: int, scheduled: bool =
         pipeline = (ScheduledCounting if scheduled else Counting)(rows, workers_num=workers)
         meter = await Meter.on(host.engine)
         meter.start()
-        async with PipelineManager(host.session_factory, [pipeline]):
+        manager = PipelineManager(host.session_factory, [pipeline], surround=surround)
+        async with manager, watch(manager):
             await pipeline.begun.wait()
             while pipeline.statistics().counters["applied"] < rows:  # noqa: ASYNC110 - to be told of each row would be measured, too
                 await asyncio.sleep(LOOKS_EVERY_S)

@@ -9,6 +9,7 @@ from bloat import bloat
 from claims import idle_rows, in_flight, settled
 from crowds import hints, pipelines
 from crowds import in_flight as crowd_in_flight
+from dashboard_pages import dashboard_pages
 from dispatching import admission, flood
 from drain import drain
 from far_away import far_away
@@ -19,11 +20,13 @@ from heartbeats import heartbeats
 from many import many_pipelines
 from measure import POSTGRESQL, SQLITE, Measure
 from memory import memory
+from observed import PIPELINES, observed, observer, otel, scrape
 from old_snapshot import old_snapshot
 from peer_drains import chancy, huey, pgqueuer, procrastinate
 from pickup import pickup
 from pickup_elsewhere import pickup_elsewhere
 from quiet import asleep, idle
+from remembered import with_history, with_listener, with_spans
 from replicas import replicas
 from streams.table import STREAMS
 
@@ -40,6 +43,21 @@ MEASURES = (
         "drain-scheduled",
         "drain, 100 workers, with a schedule",
         partial(drain, workers=100, scheduled=True),
+    ),
+    Measure(
+        "drain-history",
+        "drain, 100 workers, with a history",
+        partial(with_history, workers=100),
+    ),
+    Measure(
+        "drain-heard",
+        "drain, 100 workers, with a listener that does nothing",
+        partial(with_listener, workers=100),
+    ),
+    Measure(
+        "drain-traced",
+        "drain, 100 workers, with spans that no sampler wants",
+        partial(with_spans, workers=100),
     ),
     Measure("pickup", "pickup, idle", partial(pickup, backlog=0)),
     Measure("pickup-backlog", "pickup, backlog of 10,000", partial(pickup, backlog=10_000)),
@@ -98,6 +116,10 @@ MEASURES = (
         rounds_max=3,
     ),
     Measure("claim-gated", "claim with the gate of pauses, and paused", gated),
+    Measure("drain-observed", "drain, observed and scraped", partial(observed, watch=observer)),
+    Measure("drain-otel", "drain, metrics by OpenTelemetry", partial(observed, watch=otel)),
+    Measure("scrape", f"scrape of {PIPELINES} pipelines", scrape, (SQLITE,)),
+    Measure("dashboard-pages", "pages of the dashboard", dashboard_pages, rounds_max=1),
     Measure("replicas", "two replicas, 100 workers each", replicas),
     Measure("memory", "memory", memory, rounds_max=1),
     Measure(

@@ -19,7 +19,7 @@ APP: Final = """\
 import sys
 from sqlalchemy import NullPool
 from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
-from rowlock import PipelineManager
+from rowlock import Apply, PipelineManager
 from rowlock.insight import Insight, insight_tables
 from shop import FleetPipeline, VolumePipeline, Base
 
@@ -40,6 +40,15 @@ pausable = PipelineManager(sessions, pipelines, gates=[tables.pause_gate])
 remembering = Insight(
     sessions, pipelines, tables=insight_tables(Base.metadata, replicas=False, history=True)
 )
+
+class PlannedPipeline(VolumePipeline):
+    rehearsable = True
+    async def process(self, item):
+        if item.id == 18:
+            raise ValueError("no disk")
+        return Apply({{"status": "active"}})
+
+planned = Insight(sessions, [PlannedPipeline(), FleetPipeline()])
 number = 7
 hasty = async_sessionmaker(create_async_engine({url!r}, connect_args={{"timeout": 0.2}})), pipelines
 unpooled = async_sessionmaker(create_async_engine({url!r}, poolclass=NullPool)), pipelines

@@ -15,6 +15,7 @@ from rowlock import Apply, Park, PipelineManager, Reset, Retry, events
 from rowlock.insight import Observer, insight_tables, replica_mark
 from rowlock.insight.history import queue as queue_module
 from rowlock.insight.history import statements
+from rowlock.insight.history import writer as writer_module
 from rowlock.insight.history.entries import EntryKind, NotedEvent, entry_of, stored_key
 from rowlock.insight.history.recorder import HistoryRecorder
 from rowlock.insight.history.statements import delete_old
@@ -189,8 +190,11 @@ def _lose_answer(_queue: object) -> None:
     raise ConnectionResetError("the answer was lost")
 
 
-async def test_entries_are_kept_for_a_week(database_with_clock: TemporaryDatabase) -> None:
+async def test_entries_are_kept_for_a_week(
+    database_with_clock: TemporaryDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The table would grow for ever, or yesterday would be gone."""
+    monkeypatch.setattr(writer_module, "CLOCK_KEPT_S", 0)
     database = database_with_clock
     assert database.clock is not None
     await make_tables(database)

@@ -17,6 +17,13 @@ ASKED = "insight/history/timeline.py"
 TRACING = "telemetry/tracing.py"
 TRACED = "tests/telemetry/test_tracing.py"
 
+READ_ONLY = "insight/rehearsing/read_only.py"
+REHEARSED = "tests/insight/test_rehearsal.py"
+NOTHING_WRITTEN = f"{REHEARSED}::test_whatever_it_tries_nothing_is_written"
+
+ASSISTANT = "assistants/server.py"
+ASSISTED = "tests/assistants/test_server.py"
+
 HISTORY_BUGS = (
     Bug(
         "the history keeps the values of columns",
@@ -236,5 +243,92 @@ TRACING_BUGS = (
         "return (trace_id, span_id, flags) if trace_id and span_id else None",
         "return (trace_id, span_id, flags)",
         (f"{TRACED}::test_hostile_traceparents_are_no_links",),
+    ),
+)
+
+REHEARSAL_BUGS = (
+    Bug(
+        "a rehearsal may take back that it only reads",
+        READ_ONLY,
+        "ReadOnlySessions.__call__",
+        'event.listen(session.sync_session, "after_begin", _begin)',
+        "pass",
+        (f"{NOTHING_WRITTEN}[postgresql-said_otherwise]",),
+    ),
+    Bug(
+        "a rehearsal writes without a transaction",
+        "insight/dialects/postgresql.py",
+        "",
+        "\"SELECT set_config('transaction_read_only', 'on', true),\"\n"
+        "    \" set_config('default_transaction_read_only', 'on', false)\"",
+        "\"SELECT set_config('transaction_read_only', 'on', true)\"",
+        (f"{NOTHING_WRITTEN}[postgresql-autocommitted]",),
+    ),
+    Bug(
+        "a rehearsal has the host's own sessions",
+        READ_ONLY,
+        "refused_to_rehearsals",
+        "_IS_REHEARSAL.get() and",
+        "False and",
+        (f"{REHEARSED}::test_the_hosts_own_sessions_are_refused_to_it_alone",),
+    ),
+    Bug(
+        "a rehearsal refuses the requests beside it",
+        READ_ONLY,
+        "refused_to_rehearsals",
+        "_IS_REHEARSAL.get() and",
+        "True and",
+        (f"{REHEARSED}::test_the_hosts_own_sessions_are_refused_to_it_alone",),
+    ),
+    Bug(
+        "a pipeline is rehearsed that does not say so",
+        "insight/rehearsing/rehearsal.py",
+        "PipelineRehearsal.__init__",
+        "not pipeline.rehearsable",
+        "False",
+        (f"{REHEARSED}::test_what_may_not_be_rehearsed_is_refused",),
+    ),
+    Bug(
+        "a plan shows what is hidden",
+        "insight/rehearsing/answer.py",
+        "_changes",
+        "column in hidden",
+        "False",
+        (f"{REHEARSED}::test_a_plan_says_what_would_be_written",),
+    ),
+)
+
+ASSISTANT_BUGS = (
+    Bug(
+        "an assistant knows the mark of the next answer",
+        ASSISTANT,
+        "marked",
+        "secrets.token_hex(8)",
+        '"end of data"',
+        (f"{ASSISTED}::test_texts_of_rows_are_marked_as_data",),
+    ),
+    Bug(
+        "an answer to an assistant has no end",
+        ASSISTANT,
+        "marked",
+        "len(text) > ANSWER_CHARS_MAX",
+        "False",
+        (f"{ASSISTED}::test_an_answer_is_bounded",),
+    ),
+    Bug(
+        "an assistant asks all at once",
+        ASSISTANT,
+        "Assistant.answer",
+        "async with self._places:",
+        "if True:",
+        (f"{ASSISTED}::test_so_many_questions_are_asked_at_once",),
+    ),
+    Bug(
+        "an output that takes nothing is written to for ever",
+        "cli/asking/mcp.py",
+        "_end",
+        "os._exit(WELL if is_gone else MISUSED)",
+        "pass",
+        ("tests/cli/test_asking_programs.py::test_an_output_that_takes_nothing_ends_it",),
     ),
 )

@@ -21,13 +21,13 @@ from rowlock import (
     LockColumns,
     Outcome,
     Pipeline,
+    PipelineHinter,
     PipelineItem,
     PipelineManager,
     Retry,
     events,
     pipeline_hinter,
 )
-from rowlock.hints.hinter import PipelineHinter
 from rowlock.insight import Observer
 from rowlock.telemetry.logs import attempt_fields, surround_logs
 from rowlock.telemetry.trace_column import TraceColumn, current_traceparent, read_traceparent

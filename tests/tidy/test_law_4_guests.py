@@ -27,9 +27,12 @@ WINDOWS: dict[str, frozenset[str]] = {
     "rich": frozenset({"cli"}),
     "shtab": frozenset({"cli"}),
     "textual": frozenset({"cli"}),
+    "mcp": frozenset({"assistants"}),
     "opentelemetry": frozenset({"telemetry"}),
     "prometheus_client": frozenset({"telemetry"}),
-    "fastapi": frozenset({"dashboard"}),
+    "jinja2": frozenset({"dashboard"}),
+    "markupsafe": frozenset({"dashboard"}),  # comes with jinja2
+    "sse_starlette": frozenset({"dashboard"}),
     "starlette": frozenset({"dashboard"}),
     "uvicorn": frozenset({"dashboard"}),
     "wool": frozenset({"dispatch"}),

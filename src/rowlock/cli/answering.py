@@ -83,6 +83,7 @@ def answered(
     ask: Ask,
     *,
     code_of: Callable[[Any], int] | None = None,
+    within_s: float = ANSWER_WITHIN_S,
 ) -> int:
     """Ask, print the answer, and return the exit code.
 
@@ -90,9 +91,10 @@ def answered(
         options: what `add_app_arguments` has added, and what is asked.
         ask: called with the questions of the app.
         code_of: gives the exit code of an answer; by default whether a person is needed.
+        within_s: how long that may take, in seconds.
     """
     try:
-        answer = asyncio.run(_asked(options, ask))
+        answer = asyncio.run(_asked(options, ask, within_s))
     except KeyboardInterrupt:
         return INTERRUPTED
     except Exception as error:  # noqa: BLE001 - of the host's modules and database, whatever it is
@@ -106,9 +108,9 @@ def answered(
     return NEEDS_PERSON if answer.needs_person else WELL
 
 
-async def _asked(options: argparse.Namespace, ask: Ask) -> CommandAnswer:
+async def _asked(options: argparse.Namespace, ask: Ask, within_s: float) -> CommandAnswer:
     async with insight_of_app(options.app, database=options.database) as insight:
-        async with asyncio.timeout(ANSWER_WITHIN_S):
+        async with asyncio.timeout(within_s):
             return await ask(insight)
 
 

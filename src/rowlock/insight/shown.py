@@ -32,6 +32,8 @@ def shown(value: object, chars_max: int = CHARS_MAX) -> str:
     """Return `value` as one line of visible characters, `chars_max` of them at most."""
     # Cut first: what is to be escaped may be a megabyte.
     text = str(value)[: chars_max + 1]
+    if len(text) <= chars_max and text.isascii() and text.isprintable():
+        return text
     text = "".join(visible(character) for character in text)
     return text if len(text) <= chars_max else text[: chars_max - 1] + "…"
 

@@ -10,7 +10,7 @@ attempt that succeeded.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar, overload
@@ -117,6 +117,8 @@ class PipelineItem(_Keyed, Generic[ModelT_co]):
         held: related rows that were locked for this item; None as long as there were none.
         stop: given when work on it is to end soon; None as long as work has not begun.
         is_settling: its outcome is on its way; nothing more is locked for it.
+        is_rehearsal: `process` is only rehearsed: its outcome is shown and not written, and its
+            sessions only read. What it does to other systems is done.
         is_deleted: a transaction of its own work has deleted the row, fenced by its token; its
             outcome has nothing left to write.
         after_settling: run once, in the background, when its outcome is no longer on its way,
@@ -143,6 +145,7 @@ class PipelineItem(_Keyed, Generic[ModelT_co]):
     held: HeldRows | None = None
     stop: StopSignal | None = field(default=None, repr=False)
     is_settling: bool = False
+    is_rehearsal: bool = False
     is_deleted: bool = False
     after_settling: Callable[[], Coroutine[Any, Any, None]] | None = field(default=None, repr=False)
     leased: LeasedTable | None = field(default=None, repr=False)
@@ -271,7 +274,11 @@ class PipelineItem(_Keyed, Generic[ModelT_co]):
         """
         if self.leased is None:
             raise PipelineError("this item was not claimed by a pipeline; only such an item guards")
-        held, _ = await lock_held(session, self.leased, (self.id,), token=self.lock_token)
+        if self.is_rehearsal:
+            # Nothing can be locked where nothing can be written.
+            held: Collection[Any] = (self.id,)
+        else:
+            held, _ = await lock_held(session, self.leased, (self.id,), token=self.lock_token)
         # Trust is asked as late as it can be: the row may have been waited for.
         if not held or not self.is_trusted():
             raise self.lease_lost()

@@ -80,6 +80,7 @@ class Pipeline(SettingsAttributes, Generic[ModelT_co]):
         schedule: when a row is due again after an `Apply` that does not say so, such as
             ``Cron("0 3 * * *", "Europe/Berlin")`` (`ScheduleColumns`).
         periodic: rows that are inserted where they are not there, each with its schedule.
+        rehearsable: whether ``rowlock plan`` may run `process`, whose outcome is not written then.
         settings: the validated settings of this instance.
         leased: what was found on the model.
 
@@ -96,6 +97,7 @@ class Pipeline(SettingsAttributes, Generic[ModelT_co]):
     park_on: ParkOn = ()
     schedule: Schedule | None = None
     periodic: Sequence[Periodic] = ()
+    rehearsable: bool = False
 
     fetcher_class: ClassVar[type[Fetcher[Any]]] = Fetcher
     worker_class: ClassVar[type[Worker[Any]]] = Worker

@@ -11,16 +11,17 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import Table
+from sqlalchemy import Connection, Table
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rowlock.dialects import DialectPart, known_dialects
+from rowlock.insight.dialects.check_dialect import CheckDialect
 from rowlock.insight.verdicts import TableLock, TouchingTransaction
 from rowlock.rows.leased_table import LeasedTable
 
 
-class InsightDialect(ABC):
+class InsightDialect(CheckDialect, ABC):
     """One database's side of questions.
 
     Attributes:
@@ -60,6 +61,12 @@ class InsightDialect(ABC):
         """Whether an exception of a driver says that another transaction has the whole database.
 
         Every database is asked about each error, so it must know its own.
+        """
+
+    @abstractmethod
+    def begin_without_writing(self, connection: Connection) -> None:
+        """Let a transaction that was begun write nothing, whatever is said in it; nor what comes
+        after it on this connection, which is for nobody else.
         """
 
 

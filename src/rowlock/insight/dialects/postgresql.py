@@ -16,10 +16,11 @@ from datetime import timedelta
 from functools import partial
 from typing import Any, Final
 
-from sqlalchemy import String, Table, bindparam, cast, literal_column, select, text
+from sqlalchemy import Connection, String, Table, bindparam, cast, literal_column, select, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rowlock.insight.dialects.insight_dialect import InsightDialect
+from rowlock.insight.dialects.postgresql_checks import PostgresqlChecks
 from rowlock.insight.questions import ask_part
 from rowlock.insight.verdicts import Refused, TableLock, TouchingTransaction
 from rowlock.locks.lock_dialect import locks_of
@@ -36,6 +37,10 @@ _BEGIN = text(
 """The last: a statement that the driver keeps is planned for any values after five uses, and a page
 that begins behind a place would then be read from the beginning.
 """
+_BEGIN_READING = text(
+    "SELECT set_config('transaction_read_only', 'on', true),"
+    " set_config('default_transaction_read_only', 'on', false)"
+)
 _IDLE = "idle"
 _SECONDS = "extract(epoch FROM clock_timestamp() - coalesce(a.state_change, a.xact_start))::float"
 _IN_TABLE = (
@@ -63,7 +68,7 @@ _TABLE_LOCK = text(
 )
 
 
-class PostgresqlInsight(InsightDialect):
+class PostgresqlInsight(PostgresqlChecks, InsightDialect):
     """The server refuses writes, and ends what takes too long."""
 
     knows_transactions = True
@@ -116,6 +121,12 @@ class PostgresqlInsight(InsightDialect):
     def is_locked_out(self, raised: BaseException | None) -> bool:
         """Return False: a transaction has rows and tables, and never the whole."""
         return False
+
+    def begin_without_writing(self, connection: Connection) -> None:
+        """Set it by a query: behind one, the server lets nobody take that back. And set it for what
+        comes without a BEGIN.
+        """
+        connection.execute(_BEGIN_READING)
 
 
 async def _first(connection: AsyncConnection, named: dict[str, Any]) -> Any:

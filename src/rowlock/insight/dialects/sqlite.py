@@ -9,10 +9,11 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any, Final
 
-from sqlalchemy import Table
+from sqlalchemy import Connection, Table
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rowlock.insight.dialects.insight_dialect import InsightDialect
+from rowlock.insight.dialects.sqlite_checks import SqliteChecks
 from rowlock.insight.verdicts import TableLock, TouchingTransaction
 from rowlock.rows.leased_table import LeasedTable
 
@@ -20,7 +21,7 @@ _PRIMARY: Final = 0xFF
 """The part of a code that is left without what extends it."""
 
 
-class SqliteInsight(InsightDialect):
+class SqliteInsight(SqliteChecks, InsightDialect):
     """Nothing is set: a setting of a connection would outlive its transaction."""
 
     knows_transactions = False
@@ -50,3 +51,7 @@ class SqliteInsight(InsightDialect):
         """Return whether another process has the file."""
         code: int = getattr(raised, "sqlite_errorcode", None) or 0
         return code & _PRIMARY in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
+
+    def begin_without_writing(self, connection: Connection) -> None:
+        """Set it on the connection, each time: it may have been taken back."""
+        connection.exec_driver_sql("PRAGMA query_only = ON")

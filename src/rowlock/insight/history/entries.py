@@ -140,7 +140,7 @@ def entry_of(
     event, begun = noted.event, noted.begun
     columns = getattr(event, "columns", ())
     return EntryValues(
-        now - timedelta(seconds=max(0.0, now_s - noted.at_s)),
+        now + timedelta(seconds=noted.at_s - now_s),
         shown(model, NAME_CHARS_MAX),
         stored_key(event.row_id),
         shown(event.pipeline, NAME_CHARS_MAX),

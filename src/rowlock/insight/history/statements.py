@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Final, NamedTuple
 
 from sqlalchemy import Table, delete, func, insert, literal, select
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -31,13 +31,37 @@ DELETED_AT_ONCE_MAX: Final = 1_000
 """Most entries that are deleted in one transaction."""
 
 
-async def write_batch(
-    connection: AsyncConnection, history: Table, batch: HistoryBatch, *, models: Mapping[str, str]
-) -> None:
-    """Write a batch, unless it was written by a transaction whose end was not heard of."""
-    was_tried = batch.entries is not None
+class ClockReading(NamedTuple):
+    """What the database's clock said at a moment of the monotonic one.
+
+    Attributes:
+        now: the database's time.
+        now_s: the monotonic one, in seconds.
+    """
+
+    now: datetime
+    now_s: float
+
+
+async def read_clock(connection: AsyncConnection) -> ClockReading:
+    """Ask the database for its time."""
     now: datetime = (await connection.execute(select(database_instant()))).scalar_one()
-    entries = batch.stamp(models, replica=replica_mark(), now=now, now_s=monotonic())
+    return ClockReading(now, monotonic())
+
+
+async def write_batch(
+    connection: AsyncConnection,
+    history: Table,
+    batch: HistoryBatch,
+    *,
+    models: Mapping[str, str],
+    clock: ClockReading,
+) -> None:
+    """Write a batch, in one statement; unless it was written by a transaction whose end was not
+    heard of.
+    """
+    was_tried = batch.entries is not None
+    entries = batch.stamp(models, replica=replica_mark(), now=clock.now, now_s=clock.now_s)
     if was_tried and await _is_there(connection, history, entries[0]):
         return
     bulk = BULK.of(connection)

@@ -23,7 +23,13 @@ from rowlock.containment import without_exits
 from rowlock.database.transaction import in_transaction
 from rowlock.errors import describe
 from rowlock.insight.history.queue import HistoryBatch, HistoryQueue
-from rowlock.insight.history.statements import DELETED_AT_ONCE_MAX, delete_old, write_batch
+from rowlock.insight.history.statements import (
+    DELETED_AT_ONCE_MAX,
+    ClockReading,
+    delete_old,
+    read_clock,
+    write_batch,
+)
 from rowlock.logs import get_logger
 from rowlock.rows.leased_table import LeasedTable
 from rowlock.rows.lock_tokens import replica_mark
@@ -38,6 +44,8 @@ REST_S_MAX: Final = 5.0
 """The longest rest behind failures, in seconds."""
 TIMEOUT: Final = timedelta(seconds=3)
 """Longest time for one transaction."""
+CLOCK_KEPT_S: Final = 5.0
+"""For how long the times of entries are counted from one answer of the database, in seconds."""
 DELETE_EVERY_S: Final = 300.0
 """How often old entries are looked for, in seconds; at once again where there were many."""
 DELETE_AFTER: Final = 10_000
@@ -71,6 +79,7 @@ class HistoryWriter:
         self._session_factory, self._leased = session_factory, leased
         self._history, self._models = history, models
         self._lock = asyncio.Lock()
+        self._known_clock: ClockReading | None = None
         self._failures = 0
         self._written = 0
         self._deletes_at_s = monotonic() + DELETE_EVERY_S
@@ -109,10 +118,27 @@ class HistoryWriter:
             await self._delete()
 
     async def _write_one(self, batch: HistoryBatch) -> None:
-        async def work(session: AsyncSession, connection: AsyncConnection) -> None:
-            await write_batch(connection, self._history, batch, models=self._models)
+        clock = await self._clock()
 
-        await self._transact(work, purpose="write the history")
+        async def work(session: AsyncSession, connection: AsyncConnection) -> None:
+            await write_batch(connection, self._history, batch, models=self._models, clock=clock)
+
+        # Where others wait for the one who writes, nothing is asked in between.
+        is_first = batch.entries is None
+        await self._transact(work, purpose="write the history", autocommit=is_first)
+
+    async def _clock(self) -> ClockReading:
+        """Return what the database's clock said a moment ago."""
+        known = self._known_clock
+        if known is None or monotonic() - known.now_s >= CLOCK_KEPT_S:
+
+            async def work(session: AsyncSession, connection: AsyncConnection) -> ClockReading:
+                return await read_clock(connection)
+
+            purpose = "ask for the time of the history"
+            known = await self._transact(work, purpose=purpose, writes=False)
+            self._known_clock = known
+        return known
 
     async def _delete(self) -> None:
         async def work(session: AsyncSession, connection: AsyncConnection) -> int:
@@ -127,14 +153,19 @@ class HistoryWriter:
         self._deletes_at_s = monotonic()
 
     async def _transact(
-        self, work: Callable[[AsyncSession, AsyncConnection], Awaitable[T]], *, purpose: str
+        self,
+        work: Callable[[AsyncSession, AsyncConnection], Awaitable[T]],
+        *,
+        purpose: str,
+        **how: bool,
     ) -> T:
         return await in_transaction(
-            self._session_factory, self._leased, work, purpose=purpose, timeout=TIMEOUT
+            self._session_factory, self._leased, work, purpose=purpose, timeout=TIMEOUT, **how
         )
 
     def _failed(self, error: Exception) -> None:
         self._failures += 1
+        self._known_clock = None
         if self._failures > 1:
             return
         logger.warning(

@@ -257,7 +257,7 @@ class Actions(HostedPipelines):
         return await self._told(ActionDone(act, done), found.leased)
 
     async def _told(self, done: ActionDone, leased: LeasedTable) -> ActionDone:
-        await tell_action(self.session_factory, leased, tables=self.tables, act=done.act)
+        await tell_action(self.sessions_of(leased), leased, tables=self.tables, act=done.act)
         return done
 
     def _row(self, model: type[Any] | str, given: object) -> tuple[LeasedTable, Any]:

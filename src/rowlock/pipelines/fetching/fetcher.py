@@ -42,9 +42,7 @@ from rowlock.shielding import finish
 logger = get_logger(__name__)
 
 TRANSACTIONS_PER_FETCH_MAX = 5
-"""Most transactions between two turns of the fetcher, each of which is bounded: rows of its own, a
-claim, one more without rows, a release, a sweep.
-"""
+"""Most of a turn, each bounded: rows of its own, claim, one more without rows, release, sweep."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,1 @@
+"""rehearsing/: `process` is run for a row, and nothing of it is written."""
