@@ -15,6 +15,10 @@ DOCUMENTS: Final = (
     "rows",
     "timeline",
     "replicas",
+    "check",
+    "pipeline",
+    "claim_plan",
+    "rehearsal",
     "action",
     "error",
 )
