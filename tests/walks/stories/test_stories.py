@@ -4,6 +4,7 @@ stands in ``docs/at-3-am.md``. Where the command says what to do, that is done, 
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from contextlib import suppress
@@ -15,12 +16,20 @@ import pytest
 from sqlalchemy import text
 
 from rowlock import LeaseLost, hold_rows
+from rowlock.insight.checking.claim_plan import LARGE_ROWS
 from rowlock.testing import TemporaryDatabase
 
 from .host import Fleet, Volume
 from .scene import Shop, normalised, shop
 
 PAGE: Final = Path(__file__).resolve().parents[3] / "docs" / "at-3-am.md"
+
+
+MANY: Final = """
+WITH RECURSIVE n(i) AS (SELECT 1000 UNION ALL SELECT i + 1 FROM n WHERE i < {})
+INSERT INTO volumes (id, status, cloud, due_at, attempts)
+SELECT i, 'active', 'cloud-1', '2020-01-01 00:00:00.000', 0 FROM n
+"""
 
 
 async def explains(scene: Shop, story: str, config: pytest.Config, *, code: int = 1) -> str:
@@ -100,6 +109,26 @@ async def test_nobody_registered(
         assert "register VolumePipeline()" in to_do
         replica = await scene.start("web-8", "FleetPipeline", "VolumePipeline")
         await scene.hears(replica, "applied 17")
+
+
+async def test_no_index(sqlite_database: TemporaryDatabase, pytestconfig: pytest.Config) -> None:
+    """Claims would become slow with the table, and each row look like one that is in line."""
+    async with shop(sqlite_database) as scene:
+        replica = await scene.start("web-7!", "VolumePipeline")
+        await scene.hears(replica, "fetched")
+        await scene.add(Volume(id=17))
+        await scene.write(17, due_at=-4)
+        async with scene.database.engine.begin() as connection:
+            await connection.execute(text(MANY.format(LARGE_ROWS + 1000)))
+        await explains(scene, "no-index", pytestconfig, code=0)
+        code, printed = await scene.rowlock("check", "--json")
+        assert code == 1
+        remedies = (one["remedy"] for one in json.loads(printed)["findings"])
+        [wanted] = (found[0] for one in remedies if (found := re.search(r"ON volumes .*", one)))
+        statement = f"CREATE INDEX ix_due {wanted}"
+        async with scene.database.engine.begin() as connection:
+            await connection.execute(text(statement))
+        assert "no index" not in (await scene.rowlock("explain", "Volume", "17"))[1]
 
 
 async def test_an_awaited_child(
