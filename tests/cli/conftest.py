@@ -50,6 +50,7 @@ class PlannedPipeline(VolumePipeline):
 
 planned = Insight(sessions, [PlannedPipeline(), FleetPipeline()])
 number = 7
+hasty = async_sessionmaker(create_async_engine({url!r}, connect_args={{"timeout": 0.2}})), pipelines
 unpooled = async_sessionmaker(create_async_engine({url!r}, poolclass=NullPool)), pipelines
 
 def made(): return pair

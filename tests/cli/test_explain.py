@@ -110,3 +110,18 @@ def test_a_database_that_is_away(rowlock: Command, tmp_path: Path) -> None:
     assert ended.stderr.startswith("rowlock: no database: OperationalError")
     traced = rowlock("explain", "Volume", "17", "--app=app:pair", "--traceback", "--database", url)
     assert "Traceback" in traced.stderr
+
+
+async def test_a_file_that_another_process_has(
+    sqlite_database: TemporaryDatabase, rowlock: Command
+) -> None:
+    """A person would look for a database that is there, and only locked."""
+    await furnish(sqlite_database, Scene({"status": "active"}))
+    async with sqlite_database.engine.connect() as other:
+        await other.exec_driver_sql("PRAGMA locking_mode = EXCLUSIVE")
+        await other.exec_driver_sql("BEGIN EXCLUSIVE")
+        ended = rowlock("explain", "Volume", "17", "--app", "app:hasty")
+        await other.rollback()
+        await other.invalidate()
+    assert ended.returncode == 3
+    assert ended.stderr.startswith("rowlock: another transaction keeps the database locked: ")

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import shlex
 import subprocess
+import uuid
 from typing import Any
 
 import pytest
-from sqlalchemy import insert
+from sqlalchemy import ColumnElement, insert
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
+from rowlock import LockColumns, ModelError
 from rowlock.__main__ import command_parser
+from rowlock.errors import AppError
 from rowlock.insight import Insight, Verdict, insight_tables
 from rowlock.insight.explanation import PipelineExplanation
 from rowlock.insight.shown import row_command
@@ -17,7 +21,18 @@ from rowlock.insight.verdicts import Refused
 from rowlock.testing import TemporaryDatabase
 
 from ..shopwindow.test_verdicts_page import ROW, columns, row
-from .shop import TOKEN, Base, Fleet, FleetPipeline, Scene, Volume, VolumePipeline, at, furnish
+from .shop import (
+    TOKEN,
+    Base,
+    Fleet,
+    FleetPipeline,
+    Quiet,
+    Scene,
+    Volume,
+    VolumePipeline,
+    at,
+    furnish,
+)
 from .test_status import HEALTHY, filled, replica
 
 TABLES = insight_tables(Base.metadata)
@@ -181,3 +196,71 @@ def test_a_key_that_looks_like_an_option_is_read() -> None:
     for verb, options in (("explain", ()), ("unpark", ('--reason "why"',))):
         words = shlex.split(row_command(verb, "Volume", "-x", *options))[1:]
         assert command_parser(words).parse_args(words).id == "-x"
+
+
+class KeyBase(DeclarativeBase):
+    """Models with keys of other types."""
+
+
+class Named(LockColumns, KeyBase):
+    """A row that has a text for its key."""
+
+    __tablename__ = "named"
+    id: Mapped[str] = mapped_column(primary_key=True)
+
+
+class Numbered(LockColumns, KeyBase):
+    """A row that has a UUID for its key."""
+
+    __tablename__ = "numbered"
+    id: Mapped[uuid.UUID] = mapped_column(primary_key=True)
+
+
+class NamedPipeline(Quiet):
+    """Works on what has a name."""
+
+    model = Named
+
+    def ready(self) -> ColumnElement[bool]:
+        """Want all."""
+        return Named.id.is_not(None)
+
+
+class NumberedPipeline(Quiet):
+    """Works on what has a number."""
+
+    model = Numbered
+
+    def ready(self) -> ColumnElement[bool]:
+        """Want all."""
+        return Numbered.id.is_not(None)
+
+
+async def test_keys_of_other_types_are_read_from_text(database: TemporaryDatabase) -> None:
+    """A person could explain rows with whole numbers for keys alone."""
+    await database.create_tables(KeyBase.metadata)
+    key = uuid.UUID("00000000-0000-4000-8000-00003fa2c1d0")
+    async with database.session_factory.begin() as session:
+        session.add_all([Named(id="it's\na key"), Numbered(id=key)])
+    insight = Insight(database.session_factory, [NamedPipeline(), NumberedPipeline()])
+    for model, text in ((Named, "it's\na key"), (Numbered, str(key)), (Numbered, key.hex)):
+        answer = await insight.explain(model, text)
+        assert answer.is_there
+        assert answer.pipelines[0].verdict is Verdict.NOBODY_RUNS
+    with pytest.raises(AppError, match="x is no key of Numbered: its id is a UUID"):
+        await insight.explain(Numbered, "x")
+
+
+def test_a_key_of_several_columns_is_refused() -> None:
+    """A person would get an answer about another row."""
+
+    class Both(LockColumns, KeyBase):
+        __tablename__ = "both"
+        one: Mapped[int] = mapped_column(primary_key=True)
+        two: Mapped[int] = mapped_column(primary_key=True)
+
+    class BothPipeline(Quiet):
+        model = Both
+
+    with pytest.raises(ModelError, match="primary key"):
+        BothPipeline()

@@ -180,4 +180,12 @@ STORIES_BUGS = (
         "if False:",
         (f"{PROGRESS}::test_what_a_main_row_lacks_is_named",),
     ),
+    Bug(
+        "a locked file is asked part by part",
+        "insight/questions.py",
+        "is_of_a_statement",
+        " or is_locked_out(error)",
+        "",
+        ("tests/cli/test_explain.py::test_a_file_that_another_process_has",),
+    ),
 )

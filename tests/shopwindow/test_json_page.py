@@ -15,6 +15,7 @@ import pytest
 from rowlock.cli.answering import failure_document
 from rowlock.errors import AppError
 from rowlock.insight.checking.finding import Findings
+from rowlock.insight.rehearsing.answer import ColumnChange, Rehearsal, RowRehearsal
 from rowlock.insight.schemas import DOCUMENTS, schema_of
 from rowlock.insight.steering.actions import ActionDone
 from rowlock.insight.steering.audit import Act
@@ -26,6 +27,7 @@ from .pages import DOCS
 
 PAGE: Final = DOCS / "reference" / "json.md"
 GOLDEN: Final = Path(__file__).parents[1] / "insight" / "golden"
+CHANGE: Final = ColumnChange("status", "'a'", "'b'")
 BEGIN: Final = """\
 # JSON
 
@@ -124,6 +126,11 @@ async def test_each_command_prints_what_its_schema_says(
             Findings(await insight.check(), len(pipelines)),
             await insight.explain_claim("VolumePipeline"),
             await insight.explain_pipeline("VolumePipeline"),
+            Rehearsal(
+                "VolumePipeline",
+                "Volume",
+                (RowRehearsal("17", "Apply", None, (CHANGE,), ("a hint",), 0.1),),
+            ),
             ActionDone(Act("park", "alice", "no cloud", "Volume", "17"), "parked"),
         ]
         for answer in answers:

@@ -21,6 +21,7 @@ from rowlock.cli import paper
 from rowlock.database.faults import is_outage
 from rowlock.errors import ConfigurationError, RowlockError, TransactionTimeout, describe
 from rowlock.insight.apps import insight_of_app
+from rowlock.insight.dialects.insight_dialect import is_locked_out
 from rowlock.insight.insight import Insight
 from rowlock.insight.shown import shown
 from rowlock.insight.steering.action_errors import NotPausable
@@ -139,9 +140,14 @@ def failure_document(error: Exception) -> dict[str, Any]:
 def message_of(error: Exception) -> str:
     """Return an error in one line."""
     if isinstance(error, TransactionTimeout | TimeoutError):
-        return f"no answer from the database within {ANSWER_WITHIN_S:g} s"
+        return (
+            f"no answer from the database within {ANSWER_WITHIN_S:g} s: it is away, or a"
+            " transaction keeps what was asked for; look at rowlock status"
+        )
     text = str(error) if isinstance(error, RowlockError) else describe(error)
     prefix = "no database: " if _code_of(error) == NO_DATABASE else ""
+    if is_locked_out(error):
+        prefix = "another transaction keeps the database locked: "
     return prefix + shown(text, 1000)
 
 

@@ -39,6 +39,7 @@ from sqlalchemy.sql.operators import and_ as and_operator
 
 from rowlock.database.faults import is_outage
 from rowlock.errors import describe
+from rowlock.insight.dialects.insight_dialect import is_locked_out
 from rowlock.insight.headlines import PLACES_MAX
 from rowlock.insight.shown import shown
 from rowlock.insight.verdicts import Conjunct, Refused
@@ -249,7 +250,7 @@ def is_of_a_statement(error: BaseException) -> bool:
     connection may well answer the next one.
     """
     if isinstance(error, DBAPIError):
-        return not error.connection_invalidated
+        return not (error.connection_invalidated or is_locked_out(error))
     return isinstance(error, SQLAlchemyError | ValueError | TypeError | ArithmeticError) and not (
         is_outage(error)
     )

@@ -55,6 +55,7 @@ class Shop:
 
     database: TemporaryDatabase
     replicas: list[asyncio.subprocess.Process] = field(default_factory=list)
+    told: dict[int, list[str]] = field(default_factory=dict)
 
     @property
     def url(self) -> str:
@@ -100,11 +101,14 @@ class Shop:
         return process
 
     async def hears(self, process: asyncio.subprocess.Process, line: str) -> None:
-        """Wait until a replica has told `line`."""
+        """Wait until a replica has told `line`, which it may have done already."""
         assert process.stdout is not None
+        told = self.told.setdefault(process.pid, [])
         async with asyncio.timeout(HANG_S_MAX):
-            while (told := await process.stdout.readline()).decode().strip() != line:
-                assert told, f"the replica ended before it told {line!r}"
+            while line not in told:
+                heard = await process.stdout.readline()
+                assert heard, f"the replica ended before it told {line!r}; it told {told}"
+                told.append(heard.decode().strip())
 
     async def kill(self, process: asyncio.subprocess.Process) -> None:
         """Kill a replica, and wait until it is gone."""

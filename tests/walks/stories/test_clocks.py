@@ -35,8 +35,8 @@ async def test_clocks_that_are_an_hour_off_change_no_text(
     """A row would be due in an hour, or a replica dead, on whichever machine a person sits."""
     async with shop(sqlite_database) as scene:
         await scene.add(Volume(id=17, cloud="cloud-9"), Volume(id=18), Volume(id=19))
-        await scene.write(18, parked_at=-1373, last_processed_at=-1373)
-        await scene.write(19, due_at=1373)
+        await scene.write(18, parked_at=-10_900, last_processed_at=-10_900)
+        await scene.write(19, due_at=14_000)
         replica = await scene.start("web-7", "VolumePipeline", skew_s=HOUR_S)
         await scene.hears(replica, "working 17")
         told = [
@@ -45,8 +45,8 @@ async def test_clocks_that_are_an_hour_off_change_no_text(
             for rest in [("rowlock", *COMMANDS)]
         ]
     first, ahead, behind = map(same_words, told)
-    assert "RESTING for 22 min more" in first
-    assert "PARKED for 22 min" in first
+    assert "RESTING for 3 h more" in first
+    assert "PARKED for 3 h" in first
     assert f"{HOST} 21 s 21 s 1 live" in first
     assert "1 replica: web-7" in first
     assert ahead == first

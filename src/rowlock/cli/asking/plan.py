@@ -19,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "Run process for rows and print what would come of each; nothing is written, and no"
         " pipeline works on them meanwhile. Only for pipelines that say rehearsable = True: what"
         " process does to other systems is done. Exit code 1: a row would be retried or parked; 4:"
-        " a row is not there, or another holder has it."
+        " a row is not there, or it is held."
     )
     parser.add_argument("pipeline", metavar="PIPELINE", help="its name")
     parser.add_argument("ids", metavar="ID", nargs="+", help="keys of rows")

@@ -12,9 +12,10 @@ from datetime import timedelta
 from typing import Any
 
 from sqlalchemy import Connection, Table
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from rowlock.dialects import DialectPart
+from rowlock.dialects import DialectPart, known_dialects
 from rowlock.insight.dialects.check_dialect import CheckDialect
 from rowlock.insight.verdicts import TableLock, TouchingTransaction
 from rowlock.rows.leased_table import LeasedTable
@@ -56,6 +57,13 @@ class InsightDialect(CheckDialect, ABC):
         """
 
     @abstractmethod
+    def is_locked_out(self, raised: BaseException | None) -> bool:
+        """Whether an exception of a driver says that another transaction has the whole database.
+
+        Every database is asked about each error, so it must know its own.
+        """
+
+    @abstractmethod
     def begin_without_writing(self, connection: Connection) -> None:
         """Let a transaction that was begun write nothing, whatever is said in it; nor what comes
         after it on this connection, which is for nobody else.
@@ -63,3 +71,9 @@ class InsightDialect(CheckDialect, ABC):
 
 
 INSIGHT: DialectPart[InsightDialect] = DialectPart("insight", InsightDialect)
+
+
+def is_locked_out(error: BaseException) -> bool:
+    """Whether another transaction has the whole database, so that no statement is answered."""
+    raised = error.orig if isinstance(error, DBAPIError) else None
+    return any(INSIGHT.on(dialect.name).is_locked_out(raised) for dialect in known_dialects())

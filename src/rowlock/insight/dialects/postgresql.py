@@ -118,6 +118,10 @@ class PostgresqlInsight(PostgresqlChecks, InsightDialect):
         """Ask for an advisory lock, without waiting."""
         return await locks_of(connection).hold_name(connection, name, 0.0)
 
+    def is_locked_out(self, raised: BaseException | None) -> bool:
+        """Return False: a transaction has rows and tables, and never the whole."""
+        return False
+
     def begin_without_writing(self, connection: Connection) -> None:
         """Set it by a query: behind one, the server lets nobody take that back. And set it for what
         comes without a BEGIN.

@@ -4,9 +4,10 @@ leaves no trace in a row.
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, Final
 
 from sqlalchemy import Connection, Table
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -15,6 +16,9 @@ from rowlock.insight.dialects.insight_dialect import InsightDialect
 from rowlock.insight.dialects.sqlite_checks import SqliteChecks
 from rowlock.insight.verdicts import TableLock, TouchingTransaction
 from rowlock.rows.leased_table import LeasedTable
+
+_PRIMARY: Final = 0xFF
+"""The part of a code that is left without what extends it."""
 
 
 class SqliteInsight(SqliteChecks, InsightDialect):
@@ -42,6 +46,11 @@ class SqliteInsight(SqliteChecks, InsightDialect):
     async def try_hold_name(self, connection: AsyncConnection, name: str) -> bool:
         """Return True: who writes is alone."""
         return True
+
+    def is_locked_out(self, raised: BaseException | None) -> bool:
+        """Return whether another process has the file."""
+        code: int = getattr(raised, "sqlite_errorcode", None) or 0
+        return code & _PRIMARY in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
 
     def begin_without_writing(self, connection: Connection) -> None:
         """Set it on the connection, each time: it may have been taken back."""

@@ -18,6 +18,7 @@ DOCUMENTS: Final = (
     "check",
     "pipeline",
     "claim_plan",
+    "rehearsal",
     "action",
     "error",
 )
