@@ -25,7 +25,13 @@ class Command(Protocol):
         ...
 
 
+COMPLETION = "completion"
 COMMANDS: dict[str, tuple[str, str]] = {
+    "check": (
+        "rowlock.cli.asking.check",
+        "say what is to be mended in the database, and write the migration",
+    ),
+    COMPLETION: ("rowlock.cli.asking.completion", "print what a shell needs to complete this"),
     "dashboard": ("rowlock.cli.windows.dashboard", "serve the dashboard to a browser here"),
     "demo": (
         "rowlock.demo.command",
@@ -33,11 +39,12 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "due": ("rowlock.cli.due", "make a row due now"),
     "errors": ("rowlock.cli.explain_error", "say what an error means and what to change"),
-    "explain": ("rowlock.cli.explain", "say why a row waits, or who works on it"),
+    "explain": ("rowlock.cli.explain", "say why a row or a pipeline waits, or who works on it"),
     "export": (
         "rowlock.cli.shipped.export",
         "print the dashboard for Grafana, or the alerts for Prometheus",
     ),
+    "mcp": ("rowlock.cli.asking.mcp", "let an assistant ask, over stdin and stdout"),
     "park": ("rowlock.cli.park", "set a row aside until it is put back"),
     "pause": ("rowlock.cli.pause", "have a pipeline claim nothing, anywhere"),
     "plan": ("rowlock.cli.asking.plan", "say what would come of rows, without writing it"),
@@ -64,7 +71,10 @@ def command_parser(named: Collection[str] = tuple(COMMANDS)) -> argparse.Argumen
     parser = argparse.ArgumentParser(
         prog="rowlock", description="Background pipelines over your own SQLAlchemy rows."
     )
+    parser.set_defaults(whole_parser=parser)
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    if COMPLETION in named:
+        named = tuple(COMMANDS)
     for name, (module, summary) in COMMANDS.items():
         subparser = commands.add_parser(name, help=summary)
         if name in named:

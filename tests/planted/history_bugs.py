@@ -21,6 +21,9 @@ READ_ONLY = "insight/rehearsing/read_only.py"
 REHEARSED = "tests/insight/test_rehearsal.py"
 NOTHING_WRITTEN = f"{REHEARSED}::test_whatever_it_tries_nothing_is_written"
 
+ASSISTANT = "assistants/server.py"
+ASSISTED = "tests/assistants/test_server.py"
+
 HISTORY_BUGS = (
     Bug(
         "the history keeps the values of columns",
@@ -292,5 +295,40 @@ REHEARSAL_BUGS = (
         "column in hidden",
         "False",
         (f"{REHEARSED}::test_a_plan_says_what_would_be_written",),
+    ),
+)
+
+ASSISTANT_BUGS = (
+    Bug(
+        "an assistant knows the mark of the next answer",
+        ASSISTANT,
+        "marked",
+        "secrets.token_hex(8)",
+        '"end of data"',
+        (f"{ASSISTED}::test_texts_of_rows_are_marked_as_data",),
+    ),
+    Bug(
+        "an answer to an assistant has no end",
+        ASSISTANT,
+        "marked",
+        "len(text) > ANSWER_CHARS_MAX",
+        "False",
+        (f"{ASSISTED}::test_an_answer_is_bounded",),
+    ),
+    Bug(
+        "an assistant asks all at once",
+        ASSISTANT,
+        "Assistant.answer",
+        "async with self._places:",
+        "if True:",
+        (f"{ASSISTED}::test_so_many_questions_are_asked_at_once",),
+    ),
+    Bug(
+        "an output that takes nothing is written to for ever",
+        "cli/asking/mcp.py",
+        "_end",
+        "os._exit(WELL if is_gone else MISUSED)",
+        "pass",
+        ("tests/cli/test_asking_programs.py::test_an_output_that_takes_nothing_ends_it",),
     ),
 )

@@ -24,7 +24,7 @@ FLOORS: dict[str, float] = {
     **dict.fromkeys(("pipelines", "services"), 5),
     **dict.fromkeys(("dispatch", "graph", "streams"), 7),
     "insight": 7.5,
-    **dict.fromkeys(("telemetry", "dashboard", "migrations", "testing"), 8),
+    **dict.fromkeys(("assistants", "dashboard", "migrations", "telemetry", "testing"), 8),
     "cli": 8.5,
     "demo": 9,
     "__main__": 10,

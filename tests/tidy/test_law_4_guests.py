@@ -27,6 +27,7 @@ WINDOWS: dict[str, frozenset[str]] = {
     "rich": frozenset({"cli"}),
     "shtab": frozenset({"cli"}),
     "textual": frozenset({"cli"}),
+    "mcp": frozenset({"assistants"}),
     "opentelemetry": frozenset({"telemetry"}),
     "prometheus_client": frozenset({"telemetry"}),
     "jinja2": frozenset({"dashboard"}),
