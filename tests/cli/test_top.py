@@ -36,6 +36,9 @@ def top_of(url: URL, folder: Path) -> Top:
         environment = os.environ | {
             "PYTHONPATH": os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")]),
             URL_VARIABLE: url.render_as_string(hide_password=False),
+            # As of a shell that has exported them, and of workers of pytest.
+            "COLUMNS": "80",
+            "LINES": "24",
         }
         words = [sys.executable, "-m", "rowlock", "top", "--app", f"watched_app:{app}"]
         return terminal(words, folder, environment, size=size)

@@ -82,6 +82,14 @@ TOP_BUGS = (
         (WALK,),
     ),
     Bug(
+        "top has the size that a shell has exported",
+        "cli/top/command.py",
+        "run",
+        "os.environ.pop(name, None)",
+        "pass",
+        (WALK,),
+    ),
+    Bug(
         "top draws into a pipe",
         "cli/top/command.py",
         "why_not",

@@ -42,6 +42,9 @@ def run(options: argparse.Namespace) -> int:
         return MISUSED
     if options.no_colour:
         os.environ["NO_COLOR"] = "1"
+    # A size that was exported stays the same when the window changes, and textual would heed it.
+    for name in ("COLUMNS", "LINES"):
+        os.environ.pop(name, None)
     try:
         with terminal_restored(), logs_silenced():
             return asyncio.run(_shown(options))
