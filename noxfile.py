@@ -24,7 +24,7 @@ nox.options.sessions = ["tidy", "typing", "docs", "tests", "examples"]
 PYPROJECT = nox.project.load_toml("pyproject.toml")
 WORKERS_MAX = 4
 """Most test processes at once: each of them opens databases of its own."""
-APART = ("tidy", "shopwindow", "bench", "planted", "mutants")
+APART = ("tidy", "shopwindow", "bench", "planted", "mutants", "browser")
 """Folders of `tests/` that have a session of their own."""
 ROOMS = [f"--ignore=tests/{folder}" for folder in APART]
 DRAWING = (
@@ -95,7 +95,9 @@ def pictures(session: nox.Session) -> None:
 
 @nox.session
 def tests(session: nox.Session) -> None:
-    """Every room on SQLite and on PostgreSQL."""
+    """Every room on SQLite and on PostgreSQL. Debian's package `prometheus` has the promtool that
+    judges the alerts; without it these tests are skipped, and in CI they fail.
+    """
     install(session, "test")
     session.run("pytest", *ROOMS, *SPREAD, *session.posargs, env=COMPILED)
 
@@ -105,6 +107,15 @@ def examples(session: nox.Session) -> None:
     """Every example and every code block of the README and the docs runs."""
     install(session, "examples")
     session.run("pytest", "tests/shopwindow", *SPREAD, *session.posargs, env=COMPILED)
+
+
+@nox.session
+def browser(session: nox.Session) -> None:
+    """The dashboard in a real browser: Debian's chromium. Without one it says so, and fails in
+    CI.
+    """
+    install(session, "browser")
+    session.run("pytest", "tests/browser", "-rs", *session.posargs, env=COMPILED)
 
 
 # On request ---------------------------------------------------------------------------------------

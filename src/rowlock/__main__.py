@@ -28,6 +28,7 @@ class Command(Protocol):
 COMPLETION = "completion"
 COMMANDS: dict[str, tuple[str, str]] = {
     COMPLETION: ("rowlock.cli.asking.completion", "print what a shell needs to complete this"),
+    "dashboard": ("rowlock.cli.windows.dashboard", "serve the dashboard to a browser here"),
     "demo": (
         "rowlock.demo.command",
         "catalogue a folder with several replicas, one of them killed half-way",
@@ -35,8 +36,12 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "due": ("rowlock.cli.due", "make a row due now"),
     "errors": ("rowlock.cli.explain_error", "say what an error means and what to change"),
     "explain": ("rowlock.cli.explain", "say why a row waits, or who works on it"),
+    "export": (
+        "rowlock.cli.shipped.export",
+        "print the dashboard for Grafana, or the alerts for Prometheus",
+    ),
     "mcp": ("rowlock.cli.asking.mcp", "let an assistant ask, over stdin and stdout"),
-    "park": ("rowlock.cli.park", "set a row aside until somebody puts it back"),
+    "park": ("rowlock.cli.park", "set a row aside until it is put back"),
     "pause": ("rowlock.cli.pause", "have a pipeline claim nothing, anywhere"),
     "plan": ("rowlock.cli.asking.plan", "say what would come of rows, without writing it"),
     "release": ("rowlock.cli.release", "free a row whose holder is gone"),

@@ -39,6 +39,15 @@ async def drain(place: Place, scale: Scale, *, workers: int, scheduled: bool = F
     }
 
 
+Watch = Callable[[PipelineManager], AbstractAsyncContextManager[object]]
+"""What is open beside a manager while it drains."""
+
+
+def unwatched(_manager: PipelineManager) -> AbstractAsyncContextManager[object]:
+    """Open nothing."""
+    return nullcontext()
+
+
 async def drain_once(
     place: Place,
     *,
@@ -46,10 +55,10 @@ async def drain_once(
     workers: int,
     scheduled: bool = False,
     surround: Sequence[Any] = (),
-    beside: Callable[[PipelineManager], AbstractAsyncContextManager[object]] | None = None,
+    watch: Watch = unwatched,
 ) -> Figures:
     """Drain a table made anew. Nobody listens to events: the pipeline counts, as the handlers of
-    others do; unless `surround` and what is `beside` the manager do.
+    others do; unless `surround` and `watch` do.
     """
     model = ScheduledJob if scheduled else Job
     async with Host.opened(place.url) as host:
@@ -58,7 +67,7 @@ async def drain_once(
         meter = await Meter.on(host.engine)
         meter.start()
         manager = PipelineManager(host.session_factory, [pipeline], surround=surround)
-        async with nullcontext() if beside is None else beside(manager), manager:
+        async with manager, watch(manager):
             await pipeline.begun.wait()
             while pipeline.statistics().counters["applied"] < rows:  # noqa: ASYNC110 - to be told of each row would be measured, too
                 await asyncio.sleep(LOOKS_EVERY_S)

@@ -25,7 +25,7 @@ TABLES = insight_tables(Job.metadata, replicas=False, controls=False, history=Tr
 async def with_history(place: Place, scale: Scale, *, workers: int) -> Figures:
     """Return how fast a backlog is worked off while each outcome has an entry."""
     observed = partial(Observer, tables=TABLES)
-    with_it = partial(drain_once, place, rows=scale.rows, workers=workers, beside=observed)
+    with_it = partial(drain_once, place, rows=scale.rows, workers=workers, watch=observed)
     return await _ratio(place, scale, with_it, workers=workers)
 
 

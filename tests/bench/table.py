@@ -9,6 +9,7 @@ from bloat import bloat
 from claims import idle_rows, in_flight, settled
 from crowds import hints, pipelines
 from crowds import in_flight as crowd_in_flight
+from dashboard_pages import dashboard_pages
 from dispatching import admission, flood
 from drain import drain
 from far_away import far_away
@@ -19,6 +20,7 @@ from heartbeats import heartbeats
 from many import many_pipelines
 from measure import POSTGRESQL, SQLITE, Measure
 from memory import memory
+from observed import PIPELINES, observed, observer, otel, scrape
 from old_snapshot import old_snapshot
 from peer_drains import chancy, huey, pgqueuer, procrastinate
 from pickup import pickup
@@ -114,6 +116,10 @@ MEASURES = (
         rounds_max=3,
     ),
     Measure("claim-gated", "claim with the gate of pauses, and paused", gated),
+    Measure("drain-observed", "drain, observed and scraped", partial(observed, watch=observer)),
+    Measure("drain-otel", "drain, metrics by OpenTelemetry", partial(observed, watch=otel)),
+    Measure("scrape", f"scrape of {PIPELINES} pipelines", scrape, (SQLITE,)),
+    Measure("dashboard-pages", "pages of the dashboard", dashboard_pages, rounds_max=1),
     Measure("replicas", "two replicas, 100 workers each", replicas),
     Measure("memory", "memory", memory, rounds_max=1),
     Measure(

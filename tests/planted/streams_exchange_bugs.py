@@ -85,7 +85,7 @@ EXCHANGE_BUGS = (
         (f"{MEMORY}::test_states_behind_different_steps_are_not_written_together",),
     ),
     Bug(
-        "nobody begins anew with a lost shard that shared its memory",
+        "no shard begins anew with a lost one that shared its memory",
         "streams/shards/rounds.py",
         "FlowRounds._drop_lost",
         "anew = to_reopen(shard for shard in opened if shard.is_open)",

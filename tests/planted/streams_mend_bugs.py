@@ -219,7 +219,7 @@ MIGRATION_BUGS = (
 ABSENCE_BUGS = (
     Bug(
         "a flow whose row was deleted is new",
-        "streams/absence.py",
+        "streams/queries/absence.py",
         "absence_of",
         "if not count:",
         "if True:",

@@ -17,7 +17,7 @@ from rowlock.streams import (
     TableSource,
 )
 
-from .stream_payments import Balance, Bare, Base, Counted, Keyless, Payment, Short
+from .mistaken_hosts import Balance, Bare, Base, Counted, Keyless, Payment, Short
 
 
 class Mistake(NamedTuple):

@@ -160,6 +160,23 @@ EXPECTED = {
         "... words, ... times",
         "not counted: 0, counted too often: 0",
     ],
+    **{
+        f"{number}_metrics_in_{host}.py": [
+            "metrics: ... of rowlock, 1 volume applied",
+            'healthz: 200, {"live": true, "why": []}',
+            'readyz: 200, {"ready": true, "why": []}',
+        ]
+        for number, host in ((17, "fastapi"), (18, "litestar"), (19, "asyncio"))
+    },
+    "20_dashboard.py": [
+        "nobody: GET /rowlock/ 403",
+        "bob: GET /rowlock/ 200",
+        "bob sees volume 7: PARKED ...: cloud-7 refused",
+        "bob: POST /rowlock/act/unpark 403",
+        "alice: POST /rowlock/act/unpark 303",
+        "alice sees volume 7: NOT READY: ...",
+        "GET /rowlock/api/status: rowlock.status/1",
+    ],
 }
 
 

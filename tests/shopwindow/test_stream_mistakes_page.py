@@ -12,9 +12,9 @@ from rowlock.errors import RowlockError
 from rowlock.streams import Streams
 from rowlock.testing import TemporaryDatabase, run_until_settled
 
+from .mistaken_hosts import Base, Payment
 from .pages import DOCS
 from .stream_mistakes import AT_CALL, AT_DECLARATION, IN_HANDLER, Mistake
-from .stream_payments import Base, Payment
 
 PAGE = DOCS / "reference" / "mistakes.md"
 

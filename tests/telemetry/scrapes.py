@@ -22,7 +22,12 @@ def registered(*sources: Source) -> CollectorRegistry:
 
 def scraped(registry: CollectorRegistry) -> Series:
     """Return each series with its value."""
-    families = text_string_to_metric_families(generate_latest(registry).decode())
+    return parsed(generate_latest(registry))
+
+
+def parsed(text: bytes) -> Series:
+    """Return each series of a text with its value."""
+    families = text_string_to_metric_families(text.decode())
     samples = [sample for family in families for sample in family.samples]
     series = {(one.name, frozenset(one.labels.items())): one.value for one in samples}
     assert len(series) == len(samples), "a series stands there twice"

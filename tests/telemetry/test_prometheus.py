@@ -6,18 +6,19 @@ import asyncio
 import uuid
 
 import pytest
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, generate_latest
 from sqlalchemy import event
 
 from rowlock import ConfigurationError, PipelineManager, Retry
 from rowlock.insight import Observer
 from rowlock.telemetry import metrics
-from rowlock.telemetry.prometheus import register
+from rowlock.telemetry.metrics import METRICS, Reading
+from rowlock.telemetry.prometheus import _lines, exposition, register
 from rowlock.testing import TemporaryDatabase, virtual_time
 
 from ..host import Run, RunPipeline, Volume, VolumePipeline
 from ..pipelines.scenes import add, faults_of, hang, until
-from .scrapes import registered, scraped, value
+from .scrapes import parsed, registered, scraped, value
 
 PIPELINE = "VolumePipeline"
 
@@ -132,6 +133,36 @@ async def test_a_scrape_runs_no_statement_and_answers_in_an_outage(
             assert value(series, "fetches_total", pipeline=PIPELINE, result="failed") >= 2
             faults.heal()
         await manager.drain(0)
+
+
+@virtual_time
+async def test_the_fast_text_is_what_a_registry_shows(virtual_database: TemporaryDatabase) -> None:
+    """Whoever changes from the one to the other would read other figures."""
+    await add(virtual_database, *(Volume() for _ in range(7)))
+    pipeline = VolumePipeline()
+    manager = PipelineManager(virtual_database.session_factory, [pipeline])
+    async with manager:
+        await until(lambda: pipeline.statistics().counters["applied"] >= 7)
+        await until(lambda: pipeline.statistics().settling == 0)
+    observer = Observer(manager)
+    observer.lag_s, observer.skew_s = 1e9, -0.1
+    text, registry = exposition(observer), registered(observer)
+    assert parsed(text) == scraped(registry)
+    assert sorted(comments_of(text)) == sorted(comments_of(generate_latest(registry)))
+    assert exposition(observer) == text
+
+
+def comments_of(text: bytes) -> list[str]:
+    """Return what is said of metrics, and not by them."""
+    return [line for line in text.decode().splitlines() if line.startswith("#")]
+
+
+@pytest.mark.parametrize("value", ["plain", 'quo"ted', "back\\slash", "two\nlines", "\\n"])
+def test_label_values_are_escaped(value: str) -> None:
+    """A name of a replica would tear the whole scrape."""
+    reading = Reading(METRICS[0], {("P", value): 1.0})
+    [(_, labels)] = parsed("".join(_lines(reading)).encode())
+    assert dict(labels) == {"pipeline": "P", "result": value}
 
 
 def named_pipelines(count: int) -> list[VolumePipeline]:

@@ -30,7 +30,9 @@ WINDOWS: dict[str, frozenset[str]] = {
     "mcp": frozenset({"assistants"}),
     "opentelemetry": frozenset({"telemetry"}),
     "prometheus_client": frozenset({"telemetry"}),
-    "fastapi": frozenset({"dashboard"}),
+    "jinja2": frozenset({"dashboard"}),
+    "markupsafe": frozenset({"dashboard"}),  # comes with jinja2
+    "sse_starlette": frozenset({"dashboard"}),
     "starlette": frozenset({"dashboard"}),
     "uvicorn": frozenset({"dashboard"}),
     "wool": frozenset({"dispatch"}),

@@ -45,7 +45,7 @@ def add_act_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="TEXT",
         required=True,
         type=_reason,
-        help="why, for the audit log and for whoever looks at the row",
+        help="why, for the audit log, and for those who look at the row",
     )
     parser.add_argument(
         "--by", metavar="NAME", type=_person, help="who does it; else user@host of this terminal"

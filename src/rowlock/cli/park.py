@@ -12,7 +12,7 @@ from rowlock.insight.steering.actions import ActionDone
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments that `run` reads."""
     parser.description = (
-        "Set a row aside until somebody puts it back. An attempt that is under way goes on, and the"
+        "Set a row aside until it is put back. An attempt that is under way goes on, and the"
         " row stays parked behind it. Exit code 4: there is no such row."
     )
     add_row_arguments(parser)

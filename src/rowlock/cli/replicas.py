@@ -12,7 +12,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments that `run` reads."""
     parser.description = (
         "List the replicas, as they say themselves in the table rowlock_replicas. Without that"
-        " table nobody knows."
+        " table there is no answer."
     )
     add_app_arguments(parser)
 

@@ -40,6 +40,10 @@ class RecentAnswers:
             answer = self._begin(place, ask)
         return cast("T", await asyncio.shield(answer.task))
 
+    def forget(self) -> None:
+        """Have everything asked anew: somebody has changed what there is."""
+        self._answers.clear()
+
     def _is_good(self, answer: _Answer) -> bool:
         if answer.task.get_loop() is not asyncio.get_running_loop():
             return False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Final
 
 from rowlock.insight.observing.report import Sample
@@ -15,10 +16,9 @@ POINTS_MAX: Final = 120
 
 def rates_between(samples: Sequence[Sample]) -> list[float]:
     """Return the outcomes a second between each two samples."""
-    pairs = zip(samples, samples[1:], strict=False)
     return [
         max(0.0, (later.settled() - earlier.settled()) / (later.at - earlier.at))
-        for earlier, later in pairs
+        for earlier, later in pairwise(samples)
         if later.at > earlier.at
     ]
 

@@ -253,8 +253,19 @@ class Insight(Questioner):
             return text if self._redact is None else self._redact(text)
 
         ask = partial(page_read, asked=asked, question=question, redacted=redacted)
-        page = await self.read(found.leased, ask)
+        sessions = self.host_of(found).session_factory
+        page = await self.read(found.leased, ask, sessions=sessions)
         return replace(page, names={one.mark: one.name for one in replicas.known or ()})
+
+    async def status_of(self, pipeline: str) -> PipelineStatus:
+        """Count what waits for one pipeline, as `status` does for all.
+
+        Raises:
+            AppError: the app has no such pipeline.
+            TransactionTimeout: the database did not answer in time.
+        """
+        found = pipeline_named(pipeline, self.pipelines.values())
+        return await self._status_of(found, await self.replicas())
 
     async def _status_of(self, pipeline: Pipeline[Any], replicas: LiveReplicas) -> PipelineStatus:
         asked = self._asked(pipeline, None)

@@ -20,8 +20,8 @@ from rowlock.execution import execute
 from rowlock.hints.hinter import hint_after_commit
 from rowlock.rows.database_time import database_now
 from rowlock.rows.leased_table import LeasedTable
-from rowlock.streams.absence import no_row
 from rowlock.streams.program import FlowProgram
+from rowlock.streams.queries.absence import no_row
 from rowlock.streams.shards.layout import DynamicShards, check_number
 from rowlock.streams.tables import BEING_DELETED, check_lasts
 

@@ -11,9 +11,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 from rowlock.errors import PipelineError, shorten
 from rowlock.rows.database_time import database_instant
 from rowlock.stream_errors import FlowChangedError
-from rowlock.streams.absence import LOST, absence_of
 from rowlock.streams.cutting.flow_view import BEFORE_FIRST, Transact
 from rowlock.streams.program import FlowProgram
+from rowlock.streams.queries.absence import LOST, absence_of
 from rowlock.streams.shards.layout import even_layout
 from rowlock.streams.tables import check_lasts
 

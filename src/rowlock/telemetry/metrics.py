@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from rowlock.insight.observing.census import Counted
+from rowlock.insight.observing.census import CensusCounts
 from rowlock.insight.observing.observer import Observer, own_version
 from rowlock.pipelines.manager import PipelineManager
 from rowlock.pipelines.statistics import Buckets, PipelineHealth, PipelineStatistics
@@ -42,7 +42,7 @@ class Snapshot:
     statistics: PipelineStatistics
     health: PipelineHealth
     paused: bool | None = None
-    counted: Counted | None = None
+    counted: CensusCounts | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,8 +156,9 @@ def _paused(now: Snapshot) -> Mapping[Labels, Value]:
 
 def _census(
     name: str,
-    of: Callable[[Counted], float | None],
+    of: Callable[[CensusCounts], float | None],
     text: str,
+    *,
     merge: Callable[[float, float], float] = lambda one, other: one + other,
 ) -> Metric:
     def read(now: Snapshot) -> Mapping[Labels, Value]:
@@ -285,13 +286,13 @@ METRICS: tuple[Metric, ...] = (
         "oldest_due_seconds",
         lambda now: now.counts.oldest_s,
         "For how long the first of them has been due.",
-        max,
+        merge=max,
     ),
     _census("resting_rows", lambda now: now.counts.resting, "Rows whose time has not come."),
     _census("ended_leases", lambda now: now.counts.ended, "Rows whose lease has ended."),
     _census("parked_rows", lambda now: now.counts.parked, "Rows that were set aside."),
-    _census("replicas_running", lambda now: now.replicas, "Live replicas that run it.", max),
-    _census("census_age_seconds", lambda now: now.age_s, "How old these counts are.", max),
+    _census("replicas_running", lambda now: now.replicas, "Live replicas that run it.", merge=max),
+    _census("census_age_seconds", lambda now: now.age_s, "How old these counts are.", merge=max),
     Metric(
         "event_loop_lag_seconds",
         "gauge",

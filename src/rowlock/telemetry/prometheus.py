@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from functools import lru_cache
 from itertools import accumulate
 
 from prometheus_client.core import (
@@ -26,6 +27,10 @@ from rowlock.pipelines.statistics import Buckets
 from rowlock.telemetry.metrics import METRICS, Metric, Reading, Source, read_metrics
 
 PREFIX = "rowlock_"
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+"""Of what `exposition` returns."""
+PREFIXES_MAX = 10_000
+"""How many beginnings of lines are kept; each is of one distribution of one pipeline."""
 MULTIPROCESS = ("PROMETHEUS_MULTIPROC_DIR", "prometheus_multiproc_dir")
 
 
@@ -73,6 +78,50 @@ def register(*sources: Source, registry: CollectorRegistry = REGISTRY) -> Manage
             " one call, register(one, another), or unregister the earlier collector"
         ) from error
     return collector
+
+
+def exposition(*sources: Source) -> bytes:
+    """Return what Prometheus reads, of the metrics of rowlock alone: the same as from a registry in
+    which `sources` are registered, for a fifth of the time, since the beginnings of lines are
+    kept. Text of other metrics may stand before or behind it.
+    """
+    return "".join(line for one in read_metrics(sources) for line in _lines(one)).encode()
+
+
+def _lines(reading: Reading) -> Iterator[str]:
+    metric = reading.metric
+    name = PREFIX + metric.name
+    yield f"# HELP {name} {metric.help}\n# TYPE {name} {metric.kind}\n"
+    for values, value in reading.values.items():
+        labels = _labelled(metric.all_labels, values)
+        if isinstance(value, Buckets):
+            cumulative = list(accumulate(value.counts))
+            prefixes = _bucket_prefixes(name, labels, value.bounds)
+            yield "".join(
+                [f"{prefix}{count}\n" for prefix, count in zip(prefixes, cumulative, strict=True)]
+            )
+            yield f"{name}_count{{{labels}}} {cumulative[-1]}\n"
+            yield f"{name}_sum{{{labels}}} {float(value.sum)!r}\n"
+        else:
+            braced = f"{{{labels}}}" if labels else ""
+            yield f"{name}{braced} {float(value)!r}\n"
+
+
+@lru_cache(PREFIXES_MAX)
+def _labelled(names: tuple[str, ...], values: tuple[str, ...]) -> str:
+    return ",".join(
+        f'{name}="{_escaped(value)}"' for name, value in zip(names, values, strict=True)
+    )
+
+
+@lru_cache(PREFIXES_MAX)
+def _bucket_prefixes(name: str, labels: str, bounds: tuple[float, ...]) -> tuple[str, ...]:
+    ends = (*map(floatToGoString, bounds), "+Inf")
+    return tuple(f'{name}_bucket{{{labels},le="{end}"}} ' for end in ends)
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
 
 
 def _family(

@@ -85,10 +85,13 @@ class Shop:
                 update(replicas).where(replicas.c.name == name).values(seen_at=then)
             )
 
-    async def start(self, name: str, *pipelines: str) -> asyncio.subprocess.Process:
+    async def start(
+        self, name: str, *pipelines: str, skew_s: int = 0
+    ) -> asyncio.subprocess.Process:
         """Start a replica, and wait until it has said that it lives."""
+        program = ("host.py",) if not skew_s else ("skewed.py", str(skew_s), "host.py")
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, str(HERE / "host.py"), self.url, name, *pipelines),
+            *(sys.executable, str(HERE / program[0]), *program[1:], self.url, name, *pipelines),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
         )
@@ -113,8 +116,16 @@ class Shop:
 
     async def rowlock(self, *words: str) -> tuple[int, str]:
         """Run the command line, and return its exit code and what it printed."""
+        command = (sys.executable, "-m", "rowlock", *words, "--app", "host:manager")
+        return await self._run(*command)
+
+    async def printed_by(self, *command: str) -> str:
+        """Run a command beside the app, and return what it printed."""
+        return (await self._run(*command))[1]
+
+    async def _run(self, *command: str) -> tuple[int, str]:
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "rowlock", *words, "--app", "host:manager"),
+            *command,
             cwd=HERE,
             env=os.environ | {"SHOP_DATABASE": self.url},
             stdout=asyncio.subprocess.PIPE,

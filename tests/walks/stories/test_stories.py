@@ -91,7 +91,7 @@ async def test_nobody_registered(
         await scene.add(Volume(id=17))
         await scene.write(17, due_at=-843)
         await scene.start("web-7", "FleetPipeline")
-        to_do = await explains(scene, "nobody-registered", pytestconfig)
+        to_do = await explains(scene, "not-registered", pytestconfig)
         assert "register VolumePipeline()" in to_do
         replica = await scene.start("web-8", "FleetPipeline", "VolumePipeline")
         await scene.hears(replica, "applied 17")

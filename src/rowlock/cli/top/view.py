@@ -6,6 +6,7 @@ reaches the terminal.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC
@@ -33,6 +34,7 @@ NAME_CHARS_MAX: Final = 28
 NAMED_MAX: Final = 3
 """How many parked rows a line of trouble names."""
 NOTHING: Final = "\N{EN DASH}"
+_TELLS_PARKED: Final = re.compile(r"(?:more than )?[\d,]+ rows? (?:is|are) parked\b")
 TOO_SMALL: Final = f"make me larger: {WIDTH_MIN} × {HEIGHT_MIN} at least"
 
 COLUMNS: Final = (
@@ -141,7 +143,7 @@ def longest_at_work(look: Look) -> tuple[PaneLine, ...]:
 
 def trouble(look: Look) -> tuple[PaneLine, ...]:
     """Return what a person should look at."""
-    return (*_told(look.status), *_parked(look))
+    return (*_told(look), *_parked(look))
 
 
 def first_subject(look: Look, pipeline: str) -> Subject | None:
@@ -156,11 +158,18 @@ def first_subject(look: Look, pipeline: str) -> Subject | None:
     return next((one for one in of_it if one is not None and one.model == model), None)
 
 
-def _told(status: Status) -> Iterator[PaneLine]:
-    # The status says itself what is wrong, in lines of its own.
-    for line in status.text(width=1_000).splitlines():
-        if line.startswith("! "):
-            yield PaneLine(shown(line[2:], 500))
+def _told(look: Look) -> Iterator[PaneLine]:
+    for one in look.status.pipelines:
+        # Parked rows that are named have a line of their own.
+        is_named = bool(look.parked.get(one.pipeline))
+        for trouble in one.troubles:
+            if not (is_named and _TELLS_PARKED.match(trouble)):
+                yield PaneLine(shown(f"{one.pipeline}: {trouble}", 500), _first_due(look, one))
+
+
+def _first_due(look: Look, one: PipelineStatus) -> Subject | None:
+    model = look.models.get(one.pipeline)
+    return None if model is None or one.first_key is None else Subject(model, one.first_key)
 
 
 def _parked(look: Look) -> Iterator[PaneLine]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 from urllib.parse import parse_qsl
 
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from rowlock.insight.explanation import SeenLease
@@ -18,31 +19,19 @@ FIELDS_MAX: Final = 32
 KIND: Final = "application/x-www-form-urlencoded"
 
 
-class RequestRefused(Exception):
-    """A request that is answered with a page, and nothing else.
-
-    Attributes:
-        status: of the answer.
-    """
-
-    def __init__(self, status: int, sentence: str) -> None:
-        super().__init__(sentence)
-        self.status = status
-
-
 async def read_form(request: Request) -> Mapping[str, str]:
     """Return the fields of a form.
 
     Raises:
-        RequestRefused: it is none, or too long.
+        HTTPException: it is none, or too long.
     """
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != KIND:
-        raise RequestRefused(415, f"A form is {KIND}.")
+        raise HTTPException(415, f"A form is {KIND}.")
     body = bytearray()
     async for chunk in request.stream():
         body += chunk
         if len(body) > FORM_BYTES_MAX:
-            raise RequestRefused(413, f"A form has at most {FORM_BYTES_MAX:,} bytes.")
+            raise HTTPException(413, f"A form has at most {FORM_BYTES_MAX:,} bytes.")
     try:
         pairs = parse_qsl(
             body.decode("ascii"),
@@ -51,10 +40,10 @@ async def read_form(request: Request) -> Mapping[str, str]:
             max_num_fields=FIELDS_MAX,
         )
     except ValueError as error:
-        raise RequestRefused(400, "The form cannot be read.") from error
+        raise HTTPException(400, "The form cannot be read.") from error
     fields = dict(pairs)
     if any("\x00" in value for value in fields.values()):
-        raise RequestRefused(400, "The form cannot be read.")
+        raise HTTPException(400, "The form cannot be read.")
     return fields
 
 
@@ -62,14 +51,14 @@ def seen_lease(fields: Mapping[str, str], leased: LeasedTable) -> SeenLease:
     """Return the lease that the page had shown.
 
     Raises:
-        RequestRefused: the form does not say, or names what is no lease.
+        HTTPException: the form does not say, or names what is no lease.
     """
     if not {"seen_owner", "seen_token"} <= fields.keys():
-        raise RequestRefused(400, "The form does not say which lease it was made for.")
+        raise HTTPException(400, "The form does not say which lease it was made for.")
     owner, token = fields["seen_owner"] or None, fields["seen_token"] or None
     try:
         if token is not None:
             leased.as_token(token)
     except ValueError as error:
-        raise RequestRefused(400, "The form names a lease that is none.") from error
+        raise HTTPException(400, "The form names a lease that is none.") from error
     return SeenLease(owner, token)

@@ -29,7 +29,6 @@ HEADERS: Final = {
     # plain http.
     "referrer-policy": "same-origin",
     "cache-control": "no-store",
-    "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
     "x-frame-options": "DENY",
 }

@@ -11,7 +11,6 @@ from typing import Final
 from sqlalchemy.exc import SQLAlchemyError
 from starlette.exceptions import HTTPException
 
-from rowlock.dashboard.guarding.forms import RequestRefused
 from rowlock.database.faults import is_outage
 from rowlock.errors import ConfigurationError, PipelineError, RowlockError, TransactionTimeout
 from rowlock.insight.shown import shown
@@ -23,10 +22,10 @@ from rowlock.insight.steering.action_errors import (
 )
 
 NOT_ALLOWED: Final = "You may not do this."
-AWAY: Final = "The database does not answer. Nothing was changed, as far as this page knows."
+AWAY: Final = "The database does not answer. If you have acted, look later whether it was done."
 REFUSED: Final = "The database refused the question; the log says why."
 UNEXPECTED: Final = "The page could not be made; the log says why."
-_STATUSES: Final[tuple[tuple[type[Exception], int], ...]] = (
+_STATUSES: Final[tuple[tuple[type[RowlockError], int], ...]] = (
     (RowNotFound, 404),
     (LeaseChanged, 409),
     (LeaseAlive, 409),
@@ -51,10 +50,8 @@ class PageRefusal:
 
 def refusal_of(error: Exception) -> PageRefusal:
     """Return what is shown in place of `error`."""
-    if isinstance(error, RequestRefused):
-        return PageRefusal(error.status, str(error))
     if isinstance(error, HTTPException):
-        return PageRefusal(error.status_code, "There is no such page.")
+        return PageRefusal(error.status_code, error.detail)
     for kind, status in _STATUSES:
         if isinstance(error, kind):
             return PageRefusal(status, _sentence(error))
@@ -75,6 +72,7 @@ def _of_ours(error: Exception) -> PageRefusal:
     return PageRefusal(500, UNEXPECTED, is_expected=False)
 
 
-def _sentence(error: Exception) -> str:
-    text = shown(error, 500)
-    return f"{text[:1].upper()}{text[1:]}."
+def _sentence(error: RowlockError) -> str:
+    # Without the hint at the docs, which is for terminals; and as it is, since it may begin with
+    # what somebody has typed.
+    return f"{shown(error.message, 500)}."

@@ -47,7 +47,7 @@ COUNTED_MAX: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Counted:
+class CensusCounts:
     """The census of one pipeline.
 
     Attributes:
@@ -76,11 +76,11 @@ class Census:
 
     def __init__(self, managers: tuple[PipelineManager, ...], replicas: Table | None) -> None:
         self._managers, self._replicas = managers, replicas
-        self._counted: dict[str, Counted] = {}
+        self._counted: dict[str, CensusCounts] = {}
         self._failing: set[str] = set()
 
     @property
-    def counted(self) -> Mapping[str, Counted]:
+    def counted(self) -> Mapping[str, CensusCounts]:
         """The last census of each pipeline; empty in a replica that does not count."""
         return self._counted
 
@@ -126,12 +126,12 @@ class Census:
 
     async def _counted_now(
         self, manager: PipelineManager, pipeline: Pipeline[Any]
-    ) -> Counted | None:
+    ) -> CensusCounts | None:
         leased, replicas, mark = pipeline.leased, self._replicas, replica_mark()
         ready = ready_condition(pipeline.name, leased, pipeline)
         parts = claim_parts(pipeline, ready=ready, locking_pipelines=(), gates=())
 
-        async def work(session: AsyncSession, connection: AsyncConnection) -> Counted | None:
+        async def work(session: AsyncSession, connection: AsyncConnection) -> CensusCounts | None:
             await INSIGHT.of(connection).begin_reading(connection, statement_timeout=SCAN_MAX)
             running: Counter[str] | None = None
             if replicas is not None:
@@ -140,7 +140,7 @@ class Census:
                 running = await running_replicas(connection, replicas)
             counts = await exact_counts(connection, leased, parts)
             live = None if running is None else running[pipeline.name]
-            return Counted(monotonic(), counts, live)
+            return CensusCounts(monotonic(), counts, live)
 
         return await in_transaction(
             manager.session_factory,

@@ -32,7 +32,7 @@ from rowlock.insight.counting.wings import graph_report
 from rowlock.insight.history.recorder import HistoryRecorder
 from rowlock.insight.migrations import NAME_CHARS_MAX
 from rowlock.insight.observing import presence
-from rowlock.insight.observing.census import Census, Counted
+from rowlock.insight.observing.census import Census, CensusCounts
 from rowlock.insight.observing.report import Rates, Sample, pipeline_report, rates_of, report_of
 from rowlock.insight.questions import is_of_a_statement
 from rowlock.insight.tables import InsightTables, tables_of
@@ -162,7 +162,7 @@ class Observer:
         return replica_mark()
 
     @property
-    def counted(self) -> Mapping[str, Counted]:
+    def counted(self) -> Mapping[str, CensusCounts]:
         """The last census of each pipeline; empty where this replica does not count."""
         return {} if self._census is None else self._census.counted
 

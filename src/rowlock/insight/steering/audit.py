@@ -71,6 +71,11 @@ def audited(act: Act) -> Iterator[None]:
     _tell(act, "done")
 
 
+def audit_refusal(act: Act, why: str) -> None:
+    """Log that a person was refused before anything was tried."""
+    _tell(act, f"refused: {why}")
+
+
 def _kind_of(error: BaseException) -> str:
     if isinstance(error, TransactionTimeout):
         return "unknown"

@@ -12,8 +12,8 @@ from rowlock.database.faults import is_transient
 from rowlock.database.transaction import in_transaction
 from rowlock.errors import describe
 from rowlock.rows.leased_table import LeasedTable
-from rowlock.streams.absence import absence_of
 from rowlock.streams.program import FlowProgram
+from rowlock.streams.queries.absence import absence_of
 from rowlock.streams.queries.frontier_watch import DoneUpto, done_upto
 from rowlock.streams.queries.status import why_not_done
 from rowlock.streams.queries.status_reader import look_at

@@ -28,9 +28,9 @@ from rowlock.logs import get_logger
 from rowlock.rows.database_time import database_instant
 from rowlock.rows.leased_table import LeasedTable
 from rowlock.stream_errors import NotProcessedYet, VersionNotFoundError
-from rowlock.streams.absence import absence_of, no_row
 from rowlock.streams.outputs.listening import woken_by
 from rowlock.streams.program import FlowProgram
+from rowlock.streams.queries.absence import absence_of, no_row
 from rowlock.streams.queries.frontier_watch import LOOK_EVERY_S, LOOK_TIMEOUT, POLL_S
 from rowlock.streams.queries.status import NOTHING, flow_text
 from rowlock.streams.queries.status_reader import look_at

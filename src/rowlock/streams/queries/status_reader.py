@@ -10,11 +10,11 @@ from sqlalchemy import and_, func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rowlock.rows.database_time import database_instant
-from rowlock.streams.absence import absence_of
 from rowlock.streams.coordinating.flow_looks import FlowLooker
 from rowlock.streams.coordinating.stalls import FlowLook, ShardLook, SourceLook
 from rowlock.streams.outputs.cursors import DISCARDED
 from rowlock.streams.program import FlowProgram
+from rowlock.streams.queries.absence import absence_of
 from rowlock.streams.queries.status import (
     ConsumerStatus,
     ReplicaStatus,

@@ -34,7 +34,7 @@ SLOW_S: Final = 1.0
 NOT_BUSY: Final = {"busy_lo": None, "busy_stage": None, "busy_key": None, "busy_since": None}
 
 
-class Call(NamedTuple):
+class SlowCall(NamedTuple):
     """A call of a handler.
 
     Attributes:
@@ -76,8 +76,8 @@ class SlowCalls:
         self._background = background
         self._context: StepContext | None = None
         self._stage = ""
-        self._seen: Call | None = None
-        self._shown: Call | None = None
+        self._seen: SlowCall | None = None
+        self._shown: SlowCall | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._writing: asyncio.Task[None] | None = None
 
@@ -110,19 +110,19 @@ class SlowCalls:
 
     def _look(self) -> None:
         context = self._context
-        call = None if context is None else Call(context, self._stage, key_under_way(context))
+        call = None if context is None else SlowCall(context, self._stage, key_under_way(context))
         if call is not None and call == self._seen and call != self._shown:
             self._show(call)
         self._seen = call
         self._timer = asyncio.get_running_loop().call_later(SLOW_S, self._look)
 
-    def _show(self, call: Call | None) -> None:
+    def _show(self, call: SlowCall | None) -> None:
         self._shown = call
         work = self._write(call, self.lo, behind=self._writing)
         self._writing = self._background.begin(work, purpose="show a slow call")
 
     async def _write(
-        self, call: Call | None, lo: int, *, behind: asyncio.Task[None] | None
+        self, call: SlowCall | None, lo: int, *, behind: asyncio.Task[None] | None
     ) -> None:
         if behind is not None:
             await asyncio.wait([behind])

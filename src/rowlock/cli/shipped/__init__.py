@@ -1,0 +1,1 @@
+"""shipped/: commands about files of the package."""

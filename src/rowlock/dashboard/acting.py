@@ -1,0 +1,167 @@
+"""What a form does: release, park, put back, make due, pause, resume.
+
+The one idea: an action needs the right to look, the right to act, a form of this origin, its token,
+a reason, and the lease that was shown. Whatever lacks one of them is refused before anything is
+written, and the audit log has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final
+
+from starlette.exceptions import HTTPException
+from starlette.responses import RedirectResponse, Response
+
+from rowlock.dashboard.guarding.authorizing import Viewer, ViewerAction
+from rowlock.dashboard.guarding.forms import read_form, seen_lease
+from rowlock.dashboard.guarding.origins import is_same_origin, is_token_of
+from rowlock.dashboard.guarding.refusals import NOT_ALLOWED, refusal_of
+from rowlock.dashboard.pages import PIPELINE_ACTIONS, ROW_ACTIONS, explained, pipeline_shown
+from rowlock.dashboard.visits import PageVisit
+from rowlock.errors import AppError
+from rowlock.insight.naming import mapped_model
+from rowlock.insight.steering.audit import Act, audit_refusal
+from rowlock.rows.leased_table import LeasedTable
+
+LASTS: Final = {
+    "": None,
+    "30m": timedelta(minutes=30),
+    "2h": timedelta(hours=2),
+    "1d": timedelta(days=1),
+}
+"""How long a pause lasts, by the choice of the form."""
+NO_ORIGIN: Final = "This form was not sent by a page of this dashboard."
+NOT_SHOWN: Final = "This form is not the one that was shown to you; open the page again."
+NO_REASON: Final = "Say why, in 1 to 200 characters."
+
+
+@dataclass(frozen=True, slots=True)
+class SignedForm:
+    """A form that may be acted upon.
+
+    Attributes:
+        by: who acts.
+        reason: why.
+        fields: all of the form.
+    """
+
+    by: str
+    reason: str
+    fields: Mapping[str, str]
+
+
+async def act(visit: PageVisit) -> Response:
+    """Do what a form says, and show the page again."""
+    action = action_asked(visit)
+    try:
+        form = await _signed(visit, action)
+        if action.pipeline is None:
+            await _act_on_row(visit, action, form)
+        else:
+            await _act_on_pipeline(visit, action, form)
+    except HTTPException as refused:
+        _audit(visit.viewer, action, refused.detail)
+        raise
+    # Whatever it is, of the host's database or its code: it is told as a page.
+    except Exception as error:  # noqa: BLE001
+        return await _refused(visit, action, error)
+    finally:
+        visit.recent.forget()
+    return RedirectResponse(_page_of(visit, action, done=True), 303)
+
+
+def action_asked(visit: PageVisit) -> ViewerAction:
+    """Return what the address names.
+
+    Raises:
+        HTTPException: it names nothing that can be done.
+    """
+    name, asked = visit.request.path_params["action"], visit.request.query_params
+    if name in ROW_ACTIONS and {"model", "id"} <= asked.keys():
+        return ViewerAction(name, asked["model"], asked["id"])
+    if name in PIPELINE_ACTIONS and "pipeline" in asked:
+        return ViewerAction(name, pipeline=asked["pipeline"])
+    raise HTTPException(404, "There is no such action.")
+
+
+async def _signed(visit: PageVisit, action: ViewerAction) -> SignedForm:
+    viewer = await visit.gatekeeper.viewer(visit.request, action)
+    if viewer is None:
+        raise HTTPException(403, NOT_ALLOWED)
+    if not is_same_origin(visit.request):
+        raise HTTPException(403, NO_ORIGIN)
+    fields = await read_form(visit.request)
+    if not is_token_of(visit.request, fields.get("token")):
+        raise HTTPException(403, NOT_SHOWN)
+    reason = fields.get("reason", "").strip()
+    if not reason:
+        raise HTTPException(400, NO_REASON)
+    return SignedForm(viewer.name, reason, fields)
+
+
+async def _act_on_row(visit: PageVisit, action: ViewerAction, form: SignedForm) -> None:
+    model, row_id, insight = action.model or "", action.row_id or "", visit.insight
+    leased = LeasedTable.of(mapped_model(model, insight.pipelines.values()))
+    seen = seen_lease(form.fields, leased)
+    signed = {"by": form.by, "reason": form.reason}
+    match action.name:
+        case "release":
+            is_forced = form.fields.get("force") == "yes"
+            await insight.release(model, row_id, seen=seen, force=is_forced, **signed)
+        case "park":
+            await insight.park(model, row_id, seen=seen, by=form.by, reason=form.reason)
+        case "unpark":
+            await insight.unpark(model, row_id, seen=seen, by=form.by, reason=form.reason)
+        case _:
+            await insight.make_due(model, row_id, seen=seen, by=form.by, reason=form.reason)
+
+
+async def _act_on_pipeline(visit: PageVisit, action: ViewerAction, form: SignedForm) -> None:
+    name, signed = action.pipeline or "", {"by": form.by, "reason": form.reason}
+    if action.name == "resume":
+        await visit.insight.resume(name, **signed)
+        return
+    lasts = form.fields.get("for", "")
+    if lasts not in LASTS:
+        raise HTTPException(400, "The form names a time that it does not offer.")
+    await visit.insight.pause(name, by=form.by, reason=form.reason, until=LASTS[lasts])
+
+
+async def _refused(visit: PageVisit, action: ViewerAction, error: Exception) -> Response:
+    """Return the page of what was to be acted on, as it is by now, with the reason above it."""
+    refusal = refusal_of(error)
+    # Without the database there is no such page, and for a name that is none neither.
+    if refusal.status != 409 or isinstance(error, AppError):  # noqa: PLR2004
+        raise error
+    if action.pipeline is None:
+        model, row_id = action.model or "", action.row_id or ""
+        return await explained(
+            visit, model, row_id, trouble=refusal.sentence, status=refusal.status
+        )
+    return await pipeline_shown(
+        visit, action.pipeline, trouble=refusal.sentence, status=refusal.status
+    )
+
+
+def _page_of(visit: PageVisit, action: ViewerAction, *, done: bool) -> str:
+    to = visit.addresses
+    if action.pipeline is not None:
+        page = to.pipeline(action.pipeline)
+    else:
+        page = to.row(action.model or "", action.row_id or "")
+    return f"{page}{'&' if '?' in page else '?'}done={action.name}" if done else page
+
+
+def _audit(viewer: Viewer, action: ViewerAction, why: str) -> None:
+    act = Act(
+        action.name,
+        viewer.name,
+        "",
+        action.model or "",
+        action.row_id or "",
+        action.pipeline or "",
+    )
+    audit_refusal(act, why)

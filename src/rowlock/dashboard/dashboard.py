@@ -1,0 +1,211 @@
+"""`Dashboard`: the ASGI app, and the way of a request through it.
+
+The one idea: everything is decided in one place and in one order. A request is authorized before
+anything is asked, each answer has the same headers, and whatever fails is a page with a sentence.
+
+Not here: a lifespan. A mounted app gets none, and this one needs none: nothing is made before the
+first request, so a process may fork behind the import.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Final, TypeAlias
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+from starlette.routing import Match, Route
+from starlette.types import Receive, Scope, Send
+
+from rowlock.dashboard import api, pages
+from rowlock.dashboard.acting import act
+from rowlock.dashboard.addresses import PageAddresses
+from rowlock.dashboard.guarding.authorizing import LOOK, Authorize, Gatekeeper, ViewerAction
+from rowlock.dashboard.guarding.origins import secured
+from rowlock.dashboard.guarding.refusals import NOT_ALLOWED, refusal_of
+from rowlock.dashboard.live import LiveStreams
+from rowlock.dashboard.pages import Answer, Handler
+from rowlock.dashboard.recent import RecentAnswers
+from rowlock.dashboard.rendering import render
+from rowlock.dashboard.static_files import static_file
+from rowlock.dashboard.visits import PageVisit
+from rowlock.errors import ConfigurationError, describe
+from rowlock.insight.insight import Insight
+from rowlock.insight.observing.observer import Observer
+from rowlock.insight.steering.audit import Act, audit_refusal
+from rowlock.logs import get_logger
+from rowlock.pipelines.manager import PipelineManager
+
+logger = get_logger(__name__)
+
+Source: TypeAlias = PipelineManager | Observer | Insight
+PAGE_S_MAX: Final = 9.0
+"""Longest time for a page, in seconds."""
+
+
+def _route(path: str, handler: Handler, *, method: str = "GET") -> Route:
+    return Route(path, handler, methods=[method])
+
+
+ROUTES: Final = (
+    _route("/", pages.pipelines_page),
+    _route("/replicas", pages.replicas_page),
+    _route("/pipelines/{name}", pages.pipeline_page),
+    _route("/pipelines/{name}/rows", pages.rows_page),
+    _route("/rows/{model}", pages.row_page),
+    _route("/rows/{model}/{row_id}", pages.row_page),
+    _route("/live/{topic}", pages.live_stream),
+    _route("/act/{action}", act, method="POST"),
+    _route("/api/status", api.status_document),
+    _route("/api/replicas", api.replicas_document),
+    _route("/api/pipelines/{name}/rows", api.rows_document),
+    _route("/api/rows/{model}", api.row_document),
+    _route("/api/timelines/{model}", api.timeline_document),
+    _route("/api/rows/{model}/{row_id}", api.row_document),
+)
+
+
+class Dashboard:
+    """Shows the pipelines of a host, and lets those act on them who may.
+
+        app.mount("/rowlock", Dashboard(manager, authorize=staff))
+
+    Args:
+        source: a `PipelineManager`, an `Observer`, whose rates are shown then, an `Insight`, or a
+            function that gives one of them at each request.
+        authorize: the host's function of the request and a `ViewerAction`, async or plain: it
+            returns a `Viewer` with that person's name, or None. It is asked for every request.
+        prefix: the path at which the app is mounted, where the framework takes it out of the path
+            and sets no root path.
+
+    Raises:
+        ConfigurationError: `source` is nothing of these, or `authorize` is no function.
+    """
+
+    def __init__(
+        self,
+        source: Source | Callable[[], Source],
+        *,
+        authorize: Authorize,
+        prefix: str | None = None,
+    ) -> None:
+        if not isinstance(source, Source) and not callable(source):
+            raise ConfigurationError(
+                "a Dashboard takes a PipelineManager, an Observer, an Insight or a function that"
+                f" gives one, not {source!r:.100}"
+            )
+        self._source, self._prefix = source, prefix
+        self._gatekeeper = Gatekeeper(authorize)
+        self._recent, self._streams = RecentAnswers(), LiveStreams()
+        self._insight: tuple[object, Insight] | None = None
+
+    def __repr__(self) -> str:
+        return f"<Dashboard of {type(self._source).__name__}>"
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one connection, as ASGI has it."""
+        match scope["type"]:
+            case "http":
+                request = Request(scope, receive)
+                answer = await self._answer(request)
+                await answer(scope, receive, secured(send))
+            case "lifespan":
+                await _live(receive, send)
+            case "websocket":
+                await receive()
+                await send({"type": "websocket.close", "code": 1000})
+            case _:
+                pass
+
+    async def _answer(self, request: Request) -> Answer:
+        path = self._path_of(request.scope)
+        to = PageAddresses(self._mount(request.scope))
+        if path.startswith("/static/") and request.method in {"GET", "HEAD"}:
+            return static_file(path.removeprefix("/static/"))
+        try:
+            async with asyncio.timeout(PAGE_S_MAX):
+                return await self._page(request, path, to)
+        # Whatever it is, of the host's database or its code: it is told as a page.
+        except Exception as error:  # noqa: BLE001
+            return _refused(error, to, path=path)
+
+    async def _page(self, request: Request, path: str, to: PageAddresses) -> Answer:
+        viewer = await self._gatekeeper.viewer(request, ViewerAction(LOOK))
+        if viewer is None:
+            if request.method not in {"GET", "HEAD"}:
+                audit_refusal(Act("act", "somebody", "", path), NOT_ALLOWED)
+            raise HTTPException(403, NOT_ALLOWED)
+        handler = _handler_of(request, path)
+        insight, observer = self._asked()
+        visit = PageVisit(
+            request,
+            viewer,
+            insight,
+            observer,
+            self._recent,
+            self._streams,
+            self._gatekeeper,
+            to,
+        )
+        return await handler(visit)
+
+    def _asked(self) -> tuple[Insight, Observer | None]:
+        source: Any = self._source
+        if not isinstance(source, Source):
+            source = source()
+        if self._insight is None or self._insight[0] is not source:
+            if not isinstance(source, Source):
+                raise ConfigurationError(f"a Dashboard was given a {type(source).__name__}")
+            made = source if isinstance(source, Insight) else Insight.of(source)
+            self._insight = (source, made)
+        return self._insight[1], source if isinstance(source, Observer) else None
+
+    def _mount(self, scope: Scope) -> str:
+        return (self._prefix or scope.get("root_path") or "").rstrip("/")
+
+    def _path_of(self, scope: Scope) -> str:
+        # Frameworks differ in whether the path has that of the mount in front.
+        path: str = scope["path"]
+        for front in (scope.get("root_path", "").rstrip("/"), (self._prefix or "").rstrip("/")):
+            if front and (path == front or path.startswith(f"{front}/")):
+                return path[len(front) :] or "/"
+        return path or "/"
+
+
+def _handler_of(request: Request, path: str) -> Handler:
+    scope = dict(request.scope) | {"path": path, "root_path": ""}
+    is_there = False
+    for route in ROUTES:
+        match, found = route.matches(scope)
+        if match is Match.FULL:
+            request.scope["path_params"] = found["path_params"]
+            handler: Handler = route.endpoint
+            return handler
+        is_there = is_there or match is Match.PARTIAL
+    if is_there:
+        raise HTTPException(405, "This address takes no such request.")
+    raise HTTPException(404, "There is no such page.")
+
+
+def _refused(error: Exception, to: PageAddresses, *, path: str) -> Response:
+    refusal = refusal_of(error)
+    if not refusal.is_expected:
+        logger.error(
+            "the dashboard cannot make a page: %s",
+            describe(error),
+            extra={"error": describe(error)},
+            exc_info=error,
+        )
+    if path.startswith("/api/"):
+        return api.refused_as_json(refusal)
+    return HTMLResponse(render("refused.html", to=to, refusal=refusal), refusal.status)
+
+
+async def _live(receive: Receive, send: Send) -> None:
+    while True:
+        message = await receive()
+        await send({"type": f"{message['type']}.complete"})
+        if message["type"] == "lifespan.shutdown":
+            return

@@ -1,0 +1,97 @@
+"""The dashboard alone, on a port of its own, for one person: ``rowlock dashboard``.
+
+The one idea: its address has a key that is new each time. Who has it may look and act, since that
+person can run the commands, too; another page of the same browser does not have it.
+"""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+from collections.abc import Callable
+from typing import Final
+from urllib.parse import quote
+
+import uvicorn
+from starlette.requests import Request
+from starlette.responses import RedirectResponse
+from starlette.types import Receive, Scope, Send
+
+from rowlock.dashboard.dashboard import Dashboard
+from rowlock.dashboard.guarding.authorizing import Viewer, ViewerAction
+from rowlock.insight.insight import Insight
+
+KEY_BYTES: Final = 24
+COOKIE: Final = "rowlock-key"
+DRAIN_S_MAX: Final = 5
+"""How long the server waits for open streams when it ends, in seconds."""
+
+
+class KeyedDashboard:
+    """A dashboard for those who have its key.
+
+    Args:
+        insight: answers.
+        name: under which they act.
+        may_act: whether they may do more than look.
+
+    Attributes:
+        key: of the address.
+    """
+
+    def __init__(self, insight: Insight, *, name: str, may_act: bool = True) -> None:
+        self.key = secrets.token_urlsafe(KEY_BYTES)
+        self._name, self._may_act = name, may_act
+        self._dashboard = Dashboard(insight, authorize=self._authorize)
+
+    async def _authorize(self, request: Request, action: ViewerAction) -> Viewer | None:
+        is_allowed = self._may_act or action.is_look
+        return Viewer(self._name) if is_allowed and self._has(request.cookies.get(COOKIE)) else None
+
+    def _has(self, given: str | None) -> bool:
+        return hmac.compare_digest((given or "").encode(), self.key.encode())
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Take the key out of the address, and keep it in the browser."""
+        if scope["type"] == "http":
+            request = Request(scope, receive)
+            if self._has(request.query_params.get("key")):
+                answer = RedirectResponse(quote(scope["path"]), 303)
+                answer.set_cookie(COOKIE, self.key, httponly=True, samesite="strict")
+                await answer(scope, receive, send)
+                return
+        await self._dashboard(scope, receive, send)
+
+
+async def serve(app: KeyedDashboard, *, host: str, port: int, told: Callable[[str], None]) -> None:
+    """Serve `app` until it is interrupted.
+
+    Args:
+        app: the dashboard.
+        host: the address to listen on.
+        port: the port; 0: any that is free.
+        told: called with the address, key and all, when it can be opened.
+    """
+    config = uvicorn.Config(
+        app,
+        host=host,
+        port=port,
+        log_level="warning",
+        timeout_graceful_shutdown=DRAIN_S_MAX,
+        server_header=False,
+        lifespan="off",
+    )
+    server = _AnnouncedServer(config)
+    server.told = lambda at: told(f"http://{host}:{at}/?key={app.key}")
+    await server.serve()
+
+
+class _AnnouncedServer(uvicorn.Server):
+    told: Callable[[int], None]
+
+    async def startup(self, sockets: list[object] | None = None) -> None:  # type: ignore[override]
+        await super().startup(sockets)  # type: ignore[arg-type]
+        for server in getattr(self, "servers", ()):
+            for one in server.sockets:
+                self.told(one.getsockname()[1])
+                return

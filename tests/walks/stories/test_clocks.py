@@ -1,0 +1,53 @@
+"""Only the database's clock counts: a replica and a command line that are an hour off say what
+others say.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+import sys
+
+from rowlock.testing import TemporaryDatabase
+
+from .host import Volume
+from .scene import HERE, normalised, shop
+
+HOUR_S = 3600
+HOST = socket.gethostname()
+COMMANDS = (
+    *("explain", "Volume", "18", ","),
+    *("explain", "Volume", "19", ","),
+    *("replicas", ","),
+    "status",
+)
+
+
+def same_words(printed: str) -> str:
+    """Return what was printed, whenever it was within a minute or two."""
+    seconds = re.sub(r"\b\d+ s\b(?: ago)?|\bnow\b", "21 s", normalised(printed))
+    return " ".join(seconds.split())
+
+
+async def test_clocks_that_are_an_hour_off_change_no_text(
+    sqlite_database: TemporaryDatabase,
+) -> None:
+    """A row would be due in an hour, or a replica dead, on whichever machine a person sits."""
+    async with shop(sqlite_database) as scene:
+        await scene.add(Volume(id=17, cloud="cloud-9"), Volume(id=18), Volume(id=19))
+        await scene.write(18, parked_at=-1373, last_processed_at=-1373)
+        await scene.write(19, due_at=1373)
+        replica = await scene.start("web-7", "VolumePipeline", skew_s=HOUR_S)
+        await scene.hears(replica, "working 17")
+        told = [
+            await scene.printed_by(sys.executable, str(HERE / "skewed.py"), str(skew), *rest)
+            for skew in (0, HOUR_S, -HOUR_S)
+            for rest in [("rowlock", *COMMANDS)]
+        ]
+    first, ahead, behind = map(same_words, told)
+    assert "RESTING for 22 min more" in first
+    assert "PARKED for 22 min" in first
+    assert f"{HOST} 21 s 21 s 1 live" in first
+    assert "1 replica: web-7" in first
+    assert ahead == first
+    assert behind == first
