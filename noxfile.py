@@ -19,7 +19,7 @@ import nox
 nox.needs_version = ">=2025.2.9"
 nox.options.default_venv_backend = "uv|virtualenv"
 nox.options.reuse_existing_virtualenvs = True
-nox.options.sessions = ["tidy", "typing", "docs", "tests", "examples"]
+nox.options.sessions = ["tidy", "typing", "docs", "tests", "examples", "browser"]
 
 PYPROJECT = nox.project.load_toml("pyproject.toml")
 WORKERS_MAX = 4
@@ -111,8 +111,8 @@ def examples(session: nox.Session) -> None:
 
 @nox.session
 def browser(session: nox.Session) -> None:
-    """The dashboard in a real browser: Debian's chromium. Without one it says so, and fails in
-    CI.
+    """The dashboard in a real browser: Debian's chromium. Without one it says so; where
+    ROWLOCK_BROWSER is `required`, as in CI, it fails.
     """
     install(session, "browser")
     session.run("pytest", "tests/browser", "-rs", *session.posargs, env=COMPILED)
@@ -184,6 +184,22 @@ def planted(session: nox.Session) -> None:
     """
     install(session, "test")
     session.run("python", "tests/planted", *session.posargs)
+
+
+@nox.session
+def explained(session: nox.Session) -> None:
+    """The parts of an explanation against the condition of a claim, over 10,000 states of rows on
+    each database; ``ROWLOCK_EXPLAINED_STATES`` says how many.
+    """
+    install(session, "test")
+    states = os.environ.get("ROWLOCK_EXPLAINED_STATES", "10000")
+    session.run(
+        "pytest",
+        "tests/insight/test_parts.py",
+        "--timeout=7200",
+        *session.posargs,
+        env={"ROWLOCK_EXPLAINED_STATES": states},
+    )
 
 
 @nox.session

@@ -27,6 +27,10 @@ class Command(Protocol):
 
 COMPLETION = "completion"
 COMMANDS: dict[str, tuple[str, str]] = {
+    "check": (
+        "rowlock.cli.asking.check",
+        "say what is to be mended in the database, and write the migration",
+    ),
     COMPLETION: ("rowlock.cli.asking.completion", "print what a shell needs to complete this"),
     "dashboard": ("rowlock.cli.windows.dashboard", "serve the dashboard to a browser here"),
     "demo": (
@@ -35,7 +39,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "due": ("rowlock.cli.due", "make a row due now"),
     "errors": ("rowlock.cli.explain_error", "say what an error means and what to change"),
-    "explain": ("rowlock.cli.explain", "say why a row waits, or who works on it"),
+    "explain": ("rowlock.cli.explain", "say why a row or a pipeline waits, or who works on it"),
     "export": (
         "rowlock.cli.shipped.export",
         "print the dashboard for Grafana, or the alerts for Prometheus",

@@ -43,12 +43,12 @@ class OpenPage(NamedTuple):
 
 
 def browser_path() -> str:
-    """Return where the browser is; a machine without one skips, and CI fails."""
+    """Return where the browser is; without one a test is skipped, or fails where it is required."""
     for name in NAMES:
         if (path := shutil.which(name)) is not None:
             return path
     why = "no browser is here: apt-get install chromium"
-    if os.environ.get("CI"):
+    if os.environ.get("ROWLOCK_BROWSER") == "required":
         pytest.fail(why)
     pytest.skip(why)
 

@@ -15,7 +15,7 @@ from sqlalchemy.sql.expression import Executable
 from rowlock import database_now
 from rowlock.demo.database import address_in, tables_at
 from rowlock.demo.host import CatalogueFiles, Document
-from rowlock.demo.verdict import Finding, gather, judge
+from rowlock.demo.verdict import DemoFinding, gather, judge
 from rowlock.testing import TemporaryDatabase, run_until_settled
 
 CONTENTS = {"a.txt": b"two\nlines\n", "b.txt": b"no\x00last\rnewline\nhere", "empty": b""}
@@ -26,7 +26,7 @@ SECOND = Document.path == "b.txt"
 
 async def judged(
     database: TemporaryDatabase, folder: Path, *lies: Executable, exit_codes: Sequence[int] = (0,)
-) -> list[Finding]:
+) -> list[DemoFinding]:
     """Have the pipeline catalogue the files, plant lies in the tables, and return what the judge
     says.
     """
@@ -51,7 +51,7 @@ async def judged(
             return judge(await gather(connection, folder, files), exit_codes)
 
 
-def broken(findings: Sequence[Finding]) -> list[str]:
+def broken(findings: Sequence[DemoFinding]) -> list[str]:
     """Return what does not hold."""
     return [finding.text for finding in findings if finding.holds is False]
 

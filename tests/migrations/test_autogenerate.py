@@ -254,3 +254,23 @@ async def test_a_revision_by_hand_is_left_alone(
     await tree.write_by_hand("mine")
     (path,) = (tmp_path / "tree" / "versions").glob("*.py")
     assert "due_index" not in path.read_text("utf-8")
+
+
+async def test_an_index_of_another_condition_is_made_anew(
+    database: TemporaryDatabase, written: WrittenTree, models: Models
+) -> None:
+    """A host that changes `ready` would keep an index that serves no claim, and not hear of it."""
+    await be_before(written, database, models)
+    await written.write(models.after, "adopt")
+    await written.upgrade()
+    async with database.engine.begin() as connection:
+        await connection.execute(text("DROP INDEX ix_tasks_due_at"))
+        another = "CREATE INDEX ix_tasks_due_at ON tasks (due_at, id) WHERE status = 'another'"
+        await connection.execute(text(another))
+    [again] = await written.write(models.after, "again")
+    assert again.count(" add_due_index(") == again.count(" drop_due_index(") == 2
+    await written.upgrade()
+    await written.check()
+    await written.downgrade("-1")
+    indexes = (await picture(database))["tasks"]["indexes"]
+    assert any("another" in str(one["dialect_options"]) for one in indexes), indexes

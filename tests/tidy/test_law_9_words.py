@@ -159,7 +159,7 @@ code are not among them.
 """
 OF_GRAPHS = frozenset({"Port", "standing"})
 """Names and words that are the field's own for graphs: a node has ports, and a standing graph stays
-open. They are replaced everywhere else.
+open; the dashboard shows it. They are replaced everywhere else.
 """
 HISTORY = ("docs/changelog",)
 """Where the words of earlier versions are told."""
@@ -183,7 +183,7 @@ def replaced_names(tree: list[Source]) -> list[str]:
     """
     found = []
     for source in tree:
-        free = OF_GRAPHS if source.room == "graph" else frozenset()
+        free = OF_GRAPHS if source.room in {"graph", "dashboard"} else frozenset()
         for name, line in names_in(source):
             better = better_than(name, free)
             if better is not None:

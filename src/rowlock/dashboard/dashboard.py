@@ -10,7 +10,7 @@ first request, so a process may fork behind the import.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final, TypeAlias
 
 from starlette.exceptions import HTTPException
@@ -19,7 +19,7 @@ from starlette.responses import HTMLResponse, Response
 from starlette.routing import Match, Route
 from starlette.types import Receive, Scope, Send
 
-from rowlock.dashboard import api, pages
+from rowlock.dashboard import api, pages, wings
 from rowlock.dashboard.acting import act
 from rowlock.dashboard.addresses import PageAddresses
 from rowlock.dashboard.guarding.authorizing import LOOK, Authorize, Gatekeeper, ViewerAction
@@ -29,14 +29,17 @@ from rowlock.dashboard.live import LiveStreams
 from rowlock.dashboard.pages import Answer, Handler
 from rowlock.dashboard.recent import RecentAnswers
 from rowlock.dashboard.rendering import render
+from rowlock.dashboard.shown_wings import ShownWings
 from rowlock.dashboard.static_files import static_file
 from rowlock.dashboard.visits import PageVisit
 from rowlock.errors import ConfigurationError, describe
+from rowlock.graph import StandingGraph
 from rowlock.insight.insight import Insight
 from rowlock.insight.observing.observer import Observer
 from rowlock.insight.steering.audit import Act, audit_refusal
 from rowlock.logs import get_logger
 from rowlock.pipelines.manager import PipelineManager
+from rowlock.streams import Streams
 
 logger = get_logger(__name__)
 
@@ -56,6 +59,8 @@ ROUTES: Final = (
     _route("/pipelines/{name}/rows", pages.rows_page),
     _route("/rows/{model}", pages.row_page),
     _route("/rows/{model}/{row_id}", pages.row_page),
+    _route("/streams", wings.streams_page),
+    _route("/graphs", wings.graphs_page),
     _route("/live/{topic}", pages.live_stream),
     _route("/act/{action}", act, method="POST"),
     _route("/api/status", api.status_document),
@@ -79,6 +84,8 @@ class Dashboard:
             returns a `Viewer` with that person's name, or None. It is asked for every request.
         prefix: the path at which the app is mounted, where the framework takes it out of the path
             and sets no root path.
+        streams: of whose flows the status is shown, on the database of the first pipeline.
+        graphs: standing graphs of this process, whose statistics are shown.
 
     Raises:
         ConfigurationError: `source` is nothing of these, or `authorize` is no function.
@@ -90,6 +97,8 @@ class Dashboard:
         *,
         authorize: Authorize,
         prefix: str | None = None,
+        streams: Iterable[Streams] = (),
+        graphs: Iterable[StandingGraph[Any, Any]] = (),
     ) -> None:
         if not isinstance(source, Source) and not callable(source):
             raise ConfigurationError(
@@ -97,6 +106,7 @@ class Dashboard:
                 f" gives one, not {source!r:.100}"
             )
         self._source, self._prefix = source, prefix
+        self._wings = ShownWings.of(streams, graphs)
         self._gatekeeper = Gatekeeper(authorize)
         self._recent, self._streams = RecentAnswers(), LiveStreams()
         self._insight: tuple[object, Insight] | None = None
@@ -148,6 +158,7 @@ class Dashboard:
             self._streams,
             self._gatekeeper,
             to,
+            self._wings,
         )
         return await handler(visit)
 

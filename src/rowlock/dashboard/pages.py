@@ -14,6 +14,7 @@ from rowlock.dashboard.guarding.authorizing import ViewerAction
 from rowlock.dashboard.live import LiveResponse
 from rowlock.dashboard.sparkline import points_of, rates_between
 from rowlock.dashboard.visits import PageVisit
+from rowlock.dashboard.wings import graphs_part, streams_part
 from rowlock.insight.explanation import Explanation
 from rowlock.insight.listing.row_page import ListedState
 from rowlock.insight.naming import mapped_model, pipeline_named
@@ -26,7 +27,7 @@ Handler: TypeAlias = Callable[[PageVisit], Awaitable[Answer]]
 ENTRIES_SHOWN = 30
 """How many things that happened to a row are shown, the newest."""
 ROW_ACTIONS = ("unpark", "park", "make_due", "release")
-LIVE_TOPICS = frozenset({"pipelines", "replicas", "rows", "row"})
+LIVE_TOPICS = frozenset({"pipelines", "replicas", "rows", "row", "streams", "graphs"})
 PIPELINE_ACTIONS = ("pause", "resume")
 
 
@@ -200,6 +201,10 @@ async def live_stream(visit: PageVisit) -> Answer:
                 return await pipelines_part(visit)
             case "replicas":
                 return await replicas_part(visit)
+            case "streams":
+                return await streams_part(visit)
+            case "graphs":
+                return await graphs_part(visit)
             case "rows":
                 return await rows_part(visit, asked.get("pipeline", ""), asked.get("state", ""))
             case _:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from markupsafe import Markup
@@ -16,6 +16,7 @@ from rowlock.dashboard.guarding.origins import fresh_token, keep_token, token_of
 from rowlock.dashboard.live import LiveStreams
 from rowlock.dashboard.recent import RecentAnswers
 from rowlock.dashboard.rendering import render
+from rowlock.dashboard.shown_wings import ShownWings
 from rowlock.insight.insight import Insight
 from rowlock.insight.observing.observer import Observer
 
@@ -33,6 +34,7 @@ class PageVisit:
         streams: the open ones.
         gatekeeper: asked which actions are shown.
         addresses: of other pages.
+        wings: what else the host has handed in.
     """
 
     request: Request
@@ -43,7 +45,7 @@ class PageVisit:
     streams: LiveStreams
     gatekeeper: Gatekeeper
     addresses: PageAddresses
-    values: dict[str, Any] = field(default_factory=dict)
+    wings: ShownWings
 
     def part(self, template: str, **values: Any) -> str:
         """Return a part of a page, the same for everybody who may look."""
@@ -75,6 +77,7 @@ class PageVisit:
                 template,
                 to=self.addresses,
                 viewer=self.viewer,
+                wings=self.wings,
                 token=token,
                 live=None if is_full else live,
                 reloads=live is not None and not has_form,

@@ -19,7 +19,7 @@ from pathlib import Path
 from rowlock import ConfigurationError
 from rowlock.demo.database import address_in, tables_at
 from rowlock.demo.run import Replica, replicas_on, work_off
-from rowlock.demo.verdict import Finding, gather, judge, story_of, taken_over
+from rowlock.demo.verdict import DemoFinding, gather, judge, story_of, taken_over
 
 ROWS, ROWS_MAX = 3_000, 20_000
 """The verdict reads the whole history of the rows into memory."""
@@ -124,7 +124,7 @@ def _print_story(story: str) -> None:
         print(textwrap.fill(line, columns, subsequent_indent=" " * 26))
 
 
-def _conclude(findings: Sequence[Finding], replicas: Sequence[Replica]) -> int:
+def _conclude(findings: Sequence[DemoFinding], replicas: Sequence[Replica]) -> int:
     print()
     for finding in findings:
         print(f"{MARKS[finding.holds]:4} {finding.text}")

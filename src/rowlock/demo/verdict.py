@@ -30,7 +30,7 @@ Result: TypeAlias = tuple[str, str | None, int | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class DemoFinding:
     """One line of the verdict.
 
     Attributes:
@@ -91,7 +91,7 @@ def count_again(path: Path) -> Result:
     return DONE, digest.hexdigest(), lines
 
 
-def judge(evidence: Evidence, exit_codes: Sequence[int | None]) -> list[Finding]:
+def judge(evidence: Evidence, exit_codes: Sequence[int | None]) -> list[DemoFinding]:
     """Return what the evidence says, and what the exit codes of the replicas do: a negative one
     is the number of a signal.
     """
@@ -108,11 +108,11 @@ def judge(evidence: Evidence, exit_codes: Sequence[int | None]) -> list[Finding]
         f"promises broken, in {len(changes):,} changes that the database noted: {len(violations)}"
     )
     return [
-        Finding(f"files in the catalogue: {len(finished):,}{note}", holds=bool(finished)),
+        DemoFinding(f"files in the catalogue: {len(finished):,}{note}", holds=bool(finished)),
         _none(expected.keys() - finished, "files lost"),
         _none(wrong, "results wrong, by a second count"),
         _none(twice, "results written twice"),
-        Finding(promises, holds=not violations, details=violations),
+        DemoFinding(promises, holds=not violations, details=violations),
         *_of_replicas(exit_codes, len(taken_over(changes))),
     ]
 
@@ -143,21 +143,23 @@ def _is_takeover(change: Change) -> bool:
     return before.lock_token != after.lock_token
 
 
-def _of_replicas(exit_codes: Sequence[int | None], taken_over: int) -> Iterator[Finding]:
+def _of_replicas(exit_codes: Sequence[int | None], taken_over: int) -> Iterator[DemoFinding]:
     killed = sum(code is not None and code < 0 for code in exit_codes)
     if failed := sum(code is not None and code > 0 for code in exit_codes):
-        yield Finding(f"replicas that failed: {failed} of {len(exit_codes)}", holds=False)
+        yield DemoFinding(f"replicas that failed: {failed} of {len(exit_codes)}", holds=False)
     if killed:
-        yield Finding(f"replicas killed with -9: {killed} of {len(exit_codes)}", holds=True)
-        yield Finding(
+        yield DemoFinding(f"replicas killed with -9: {killed} of {len(exit_codes)}", holds=True)
+        yield DemoFinding(
             f"rows taken over when their leases had run out: {taken_over:,}",
             holds=bool(taken_over) or None,
         )
     else:
-        yield Finding("no replica was killed: all was over too soon; try more files")
+        yield DemoFinding("no replica was killed: all was over too soon; try more files")
 
 
-def _none(found: Iterable[str], text: str) -> Finding:
+def _none(found: Iterable[str], text: str) -> DemoFinding:
     paths = sorted(found)
     examples = ", ".join(paths[:EXAMPLES_MAX]) + (", …" if len(paths) > EXAMPLES_MAX else "")
-    return Finding(f"{text}: {len(paths):,}" + (f" ({examples})" if paths else ""), holds=not paths)
+    return DemoFinding(
+        f"{text}: {len(paths):,}" + (f" ({examples})" if paths else ""), holds=not paths
+    )

@@ -9,6 +9,9 @@ from __future__ import annotations
 
 from rowlock.errors import AppError
 from rowlock.insight.asking.questioner import InsightLimits
+from rowlock.insight.checking.claim_plan import ClaimPlan
+from rowlock.insight.checking.finding import Finding, Level
+from rowlock.insight.checking.pipeline_view import PipelineView
 from rowlock.insight.explanation import Explanation, PipelineExplanation, SeenLease
 from rowlock.insight.history.timeline import Timeline, TimelineEntry
 from rowlock.insight.insight import Insight
@@ -29,18 +32,22 @@ from rowlock.rows.lock_tokens import mark_of, replica_mark
 __all__ = [
     "ActionDone",
     "AppError",
+    "ClaimPlan",
     "Explanation",
     "ExplanationLine",
+    "Finding",
     "Insight",
     "InsightLimits",
     "InsightTables",
     "LeaseAlive",
     "LeaseChanged",
+    "Level",
     "ListedRow",
     "ListedState",
     "NotPausable",
     "Observer",
     "PipelineExplanation",
+    "PipelineView",
     "RowNotFound",
     "RowPage",
     "SeenLease",

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from pathlib import PurePath
 from typing import Any, Self, TypeVar
 
@@ -21,6 +22,10 @@ from rowlock.database.binds import bind_of
 from rowlock.errors import AppError
 from rowlock.insight.asking.hosted_pipelines import PipelineHost, Sessions
 from rowlock.insight.asking.questioner import InsightLimits, Questioner
+from rowlock.insight.checking.checkup import beside_tables, checkup
+from rowlock.insight.checking.claim_plan import ClaimPlan, claim_plan, unserved_remarks
+from rowlock.insight.checking.finding import Finding, in_order
+from rowlock.insight.checking.pipeline_view import PipelineView
 from rowlock.insight.counting.pipeline_status import PipelineStatus
 from rowlock.insight.counting.replicas import LiveReplicas, merged_replicas, read_replicas
 from rowlock.insight.counting.running import status_of, with_replicas
@@ -127,20 +132,25 @@ class Insight(Questioner):
         leased = concerned[0].leased
         key = read_key(leased, id)
         replicas = await self.replicas()
-        found = [
-            with_replicas(facts, replicas)
+        answered = [
+            answer
             for sessions, pipelines in self.by_database(concerned)
-            for facts in await self._answered(
+            for answer in await self._answered(
                 sessions, [self._asked(one, key) for one in pipelines]
             )
         ]
+        found = [with_replicas(facts, replicas) for facts, _ in answered]
+        remarks = [() if remark is None else (remark,) for _, remark in answered]
         there = next((facts for facts in found if facts.is_there), None)
         return Explanation(
             leased.name,
             str(key),
             found[0].at,
             None if there is None else _lease_of(there),
-            tuple(PipelineExplanation.of(self._redacted(facts)) for facts in found),
+            tuple(
+                PipelineExplanation.of(self._redacted(facts), remarks=below)
+                for facts, below in zip(found, remarks, strict=True)
+            ),
         )
 
     async def timeline(self, model: type[Any] | str, id: object, *, limit: int = 100) -> Timeline:  # noqa: A002
@@ -267,6 +277,54 @@ class Insight(Questioner):
         found = pipeline_named(pipeline, self.pipelines.values())
         return await self._status_of(found, await self.replicas())
 
+    async def check(self) -> tuple[Finding, ...]:
+        """Say what is to be mended: columns, indexes, what was left behind, what replicas report.
+
+        Looks at each table in a transaction of its own, which writes and locks nothing. What cannot
+        be looked at is a finding.
+
+        Raises:
+            TransactionTimeout: the database did not answer in time.
+        """
+        replicas = await self.replicas()
+        found = [
+            await checkup(
+                partial(self.read, sessions=sessions),
+                [self._asked(each, None) for each in pipelines],
+                tuple(self.pipelines),
+            )
+            for sessions, pipelines in self.by_database()
+        ]
+        return in_order([*chain(*found), *beside_tables(self.tables, replicas)])
+
+    async def explain_claim(self, pipeline: Pipeline[Any] | str) -> ClaimPlan:
+        """Say whether an index serves the claims of a pipeline, and how the database reads it.
+
+        Args:
+            pipeline: one of the app's, or its name.
+
+        Raises:
+            AppError: the app has none of this name.
+            TransactionTimeout: the database did not answer in time.
+        """
+        named = pipeline if isinstance(pipeline, str) else pipeline.name
+        found = pipeline_named(named, self.pipelines.values())
+        others = [each for each in self.pipelines.values() if each is not found]
+        is_alone = all(each.leased.table is not found.leased.table for each in others)
+        ask = partial(claim_plan, asked=self._asked(found, None), is_alone=is_alone)
+        return await self.read(found.leased, ask, sessions=self.host_of(found).session_factory)
+
+    async def explain_pipeline(self, pipeline: Pipeline[Any] | str) -> PipelineView:
+        """Say what keeps a pipeline as a whole from working, and whether an index serves it.
+
+        Raises:
+            AppError: the app has none of this name.
+            TransactionTimeout: the database did not answer in time.
+        """
+        plan = await self.explain_claim(pipeline)
+        replicas = await self.replicas()
+        return PipelineView(await self._status_of(self.pipelines[plan.pipeline], replicas), plan)
+
     async def _status_of(self, pipeline: Pipeline[Any], replicas: LiveReplicas) -> PipelineStatus:
         asked = self._asked(pipeline, None)
 
@@ -285,11 +343,20 @@ class Insight(Questioner):
         )
         return ", ".join(map(_named, engines)) or "no pipelines"
 
-    async def _answered(self, sessions: Sessions, asked: Sequence[RowAsked]) -> list[Facts]:
-        """Return the facts; asked again, part by part, if the database refuses the whole."""
+    async def _answered(
+        self, sessions: Sessions, asked: Sequence[RowAsked]
+    ) -> list[tuple[Facts, str | None]]:
+        """Return the facts, and what is to be said below them; asked again, part by part, if the
+        database refuses the whole.
+        """
 
-        async def ask(connection: AsyncConnection, *, apart: bool) -> list[Facts]:
-            return [await facts_of(connection, each, apart=apart) for each in asked]
+        async def ask(
+            connection: AsyncConnection, *, apart: bool
+        ) -> list[tuple[Facts, str | None]]:
+            told = [await facts_of(connection, each, apart=apart) for each in asked]
+            # Last: a plan is made under settings that hold to the end of the transaction.
+            remarks = await unserved_remarks(connection, asked, apart=apart)
+            return list(zip(told, remarks, strict=True))
 
         leased = asked[0].question.leased
         try:

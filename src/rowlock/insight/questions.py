@@ -29,6 +29,7 @@ from sqlalchemy import (
     literal,
     or_,
     select,
+    true,
     type_coerce,
 )
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
@@ -303,9 +304,11 @@ def lives_a_lease(question: RowQuestion) -> Any:
     wants.
     """
     leased = question.leased
+    # The index of claims has no parked rows; without this it would not serve.
+    is_placed = leased.attribute("parked_at").is_(None) if leased.has_schedule else true()
     first = (
         select(leased.attribute("lock_owner"), leased.attribute("lock_expires_at"))
-        .where(question.parts.ready)
+        .where(question.parts.ready, is_placed)
         .order_by(*oldest_first(leased))
         .limit(HELD_MAX)
         .subquery()

@@ -1,8 +1,8 @@
 """What Alembic's autogenerate found, made into migrations that run as they are.
 
 The one idea: Alembic compares, and what it found is rewritten. An index of the claim becomes a step
-of ours, which is the same on all databases and knows how to be built ``CONCURRENTLY``; so nothing
-is compared here, and no table is looked at twice.
+of ours, which is the same on all databases and knows how to be built ``CONCURRENTLY``. What Alembic
+does not compare is the condition of an index; that is asked of the planner (``comparing.py``).
 
 Source: Alembic, "Auto Generating Migrations" and "Operation Plugins".
 """
@@ -29,6 +29,7 @@ from alembic.operations.ops import (
 from alembic.util import rev_id
 from sqlalchemy import Column, DefaultClause, Identity, Index, MetaData, Table
 
+from rowlock.migrations.comparing import compare_claim_indexes
 from rowlock.migrations.operations import (
     STEPS_MODULE,
     AddDueIndex,
@@ -64,6 +65,10 @@ def item_renderer(own: ItemRenderer | None) -> ItemRenderer:
         return False
 
     return render
+
+
+_COMPARING = compare_claim_indexes
+"""It is registered with Alembic where it is imported."""
 
 
 def directives_hook(own: DirectivesHook | None) -> DirectivesHook:

@@ -13,7 +13,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from typing import Final
 
@@ -78,7 +78,8 @@ def terminal_restored() -> Iterator[None]:
     try:
         yield
     finally:
-        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
+        with suppress(termios.error):  # the terminal is closed
+            termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
 
 
 @contextmanager

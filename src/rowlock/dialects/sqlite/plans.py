@@ -23,7 +23,15 @@ async def is_plan_with(
     table = f"FROM {preparer.format_table(leased.table)}"
     demanded = query.replace(table, f"{table} INDEXED BY {preparer.quote(index)}", 1)
     try:
-        plan = await connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {demanded}")
+        plan = await connection.exec_driver_sql(await explaining(connection, demanded))
     except OperationalError:  # no query solution
         return False
     return not any(_SORTED in str(row[-1]) for row in plan.all())
+
+
+async def explaining(connection: AsyncConnection, query: str) -> str:
+    """Return the statement that asks for the plan of a query; joins the caller's transaction."""
+    # The driver keeps statements that were prepared, and SQLite makes no plan anew of one that only
+    # explains: on a connection that lives long it would be that of an index that is gone.
+    version = (await connection.exec_driver_sql("PRAGMA schema_version")).scalar_one()
+    return f"EXPLAIN QUERY PLAN /* {int(version)} */ {query}"

@@ -15,11 +15,12 @@ from sqlalchemy import Connection, Table
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rowlock.dialects import DialectPart
+from rowlock.insight.dialects.check_dialect import CheckDialect
 from rowlock.insight.verdicts import TableLock, TouchingTransaction
 from rowlock.rows.leased_table import LeasedTable
 
 
-class InsightDialect(ABC):
+class InsightDialect(CheckDialect, ABC):
     """One database's side of questions.
 
     Attributes:

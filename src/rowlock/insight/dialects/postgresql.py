@@ -20,6 +20,7 @@ from sqlalchemy import Connection, String, Table, bindparam, cast, literal_colum
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rowlock.insight.dialects.insight_dialect import InsightDialect
+from rowlock.insight.dialects.postgresql_checks import PostgresqlChecks
 from rowlock.insight.questions import ask_part
 from rowlock.insight.verdicts import Refused, TableLock, TouchingTransaction
 from rowlock.locks.lock_dialect import locks_of
@@ -67,7 +68,7 @@ _TABLE_LOCK = text(
 )
 
 
-class PostgresqlInsight(InsightDialect):
+class PostgresqlInsight(PostgresqlChecks, InsightDialect):
     """The server refuses writes, and ends what takes too long."""
 
     knows_transactions = True

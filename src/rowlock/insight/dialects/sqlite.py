@@ -12,11 +12,12 @@ from sqlalchemy import Connection, Table
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rowlock.insight.dialects.insight_dialect import InsightDialect
+from rowlock.insight.dialects.sqlite_checks import SqliteChecks
 from rowlock.insight.verdicts import TableLock, TouchingTransaction
 from rowlock.rows.leased_table import LeasedTable
 
 
-class SqliteInsight(InsightDialect):
+class SqliteInsight(SqliteChecks, InsightDialect):
     """Nothing is set: a setting of a connection would outlive its transaction."""
 
     knows_transactions = False

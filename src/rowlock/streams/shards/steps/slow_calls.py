@@ -111,8 +111,9 @@ class SlowCalls:
     def _look(self) -> None:
         context = self._context
         call = None if context is None else SlowCall(context, self._stage, key_under_way(context))
-        if call is not None and call == self._seen and call != self._shown:
-            self._show(call)
+        slow = call if call == self._seen else None
+        if slow != self._shown:
+            self._show(slow)
         self._seen = call
         self._timer = asyncio.get_running_loop().call_later(SLOW_S, self._look)
 

@@ -1,0 +1,1 @@
+"""checking/: what `rowlock check` finds, and the migration that mends it."""

@@ -1,0 +1,235 @@
+"""Looks at all that an app needs in its database: a check, from its tables to what its replicas
+say.
+
+The one idea: each table is one short transaction that reads, and a part that the database refuses
+costs that part alone. So a table that a migration has to itself, a right that is lacking and a
+table that is not there are findings, and no errors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final, Protocol
+
+from sqlalchemy import Dialect, Table
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from rowlock.insight.checking import code
+from rowlock.insight.checking.claim_plan import OWN_PREFIX, claim_seen
+from rowlock.insight.checking.columns import TableWanted, column_findings
+from rowlock.insight.checking.finding import Finding, Level, Mend
+from rowlock.insight.checking.indexes import ClaimedTable, claim_findings, index_findings
+from rowlock.insight.checking.leftovers import leftover_findings, look_for_leftovers
+from rowlock.insight.checking.reported import replica_findings
+from rowlock.insight.checking.seen import TableSeen
+from rowlock.insight.checking.table_look import look_at_table
+from rowlock.insight.counting.replicas import LiveReplicas
+from rowlock.insight.dialects.insight_dialect import INSIGHT
+from rowlock.insight.facts import RowAsked
+from rowlock.insight.migrations import CONTROLS, REPLICAS
+from rowlock.insight.questions import ask_part
+from rowlock.insight.shown import lasting, shown
+from rowlock.insight.tables import InsightTables
+from rowlock.insight.verdicts import Refused, TableLock
+from rowlock.rows.leased_table import LeasedTable
+from rowlock.rows.model_check import CLEARED_COLUMNS, LOCK_COLUMNS, SCHEDULE_COLUMNS
+
+STREAM_PREFIX: Final = "rowlock_stream_"
+STREAM_KEY: Final = "rowlock_stream_key"
+"""Where the table of a stream says which of its columns is the key."""
+WORK_NAMES: Final = frozenset(
+    {
+        *("dedup_key", "status", "submitted_at", "started_at", "finished_at", "worker"),
+        *("progress", "stages", "losses", "error", "superseded_by"),
+    }
+)
+"""The columns of rows that are dispatched."""
+EVENT_COLUMNS: Final = ("position", "bucket")
+TABLES_MAX: Final = 1_000
+"""Most tables that are looked at."""
+
+
+class Reads(Protocol):
+    """Runs a question in a transaction that reads, on the database of a table."""
+
+    async def __call__(self, leased: LeasedTable, ask: Any) -> Any:
+        """Return what `ask` gives, called with the connection."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class TableAsked:
+    """A table, and the pipelines that claim from it.
+
+    Attributes:
+        table: of the host's metadata.
+        asked: what is asked for each pipeline; none for a table from which nobody claims.
+    """
+
+    table: Table
+    asked: tuple[RowAsked, ...] = ()
+
+
+async def checkup(
+    read: Reads, asked: Sequence[RowAsked], pipelines: Sequence[str]
+) -> list[Finding]:
+    """Return what is to be mended in one database; `asked` is one for each pipeline that works on
+    it, `pipelines` are the names of all that the app has.
+    """
+    found: list[Finding] = []
+    for one, leased in _tables_of(asked)[:TABLES_MAX]:
+        found += await read(leased, partial(_findings_of, asked=one, pipelines=pipelines))
+    return found
+
+
+def beside_tables(tables: InsightTables | None, replicas: LiveReplicas) -> list[Finding]:
+    """Return which optional tables the host does without, and what replicas report."""
+    return [*_without(tables), *replica_findings(replicas)]
+
+
+def _tables_of(asked: Sequence[RowAsked]) -> list[tuple[TableAsked, LeasedTable]]:
+    claimed: dict[Table, list[RowAsked]] = {}
+    for one in asked:
+        claimed.setdefault(one.question.leased.table, []).append(one)
+    found = [
+        (TableAsked(table, tuple(group)), group[0].question.leased)
+        for table, group in claimed.items()
+    ]
+    beside = {
+        table: group[0].question.leased
+        for claimed_table, group in claimed.items()
+        for table in claimed_table.metadata.sorted_tables
+        if table not in claimed and _is_looked_at(table)
+    }
+    return [*found, *((TableAsked(table), leased) for table, leased in beside.items())]
+
+
+def _is_looked_at(table: Table) -> bool:
+    return table.name.startswith(OWN_PREFIX) or STREAM_KEY in vars(table)
+
+
+async def _findings_of(
+    connection: AsyncConnection, *, asked: TableAsked, pipelines: Sequence[str]
+) -> list[Finding]:
+    table, dialect = asked.table, INSIGHT.of(connection)
+    name = table.fullname
+    ask_lock = partial(dialect.table_lock, connection, (table,))
+    lock = await ask_part(connection, ask_lock, apart=True)
+    if isinstance(lock, TableLock):
+        return [_locked(name, lock)]
+    seen = await ask_part(connection, partial(look_at_table, connection, table), apart=True)
+    if isinstance(seen, Refused):
+        return [_refused(name, "the table", seen)]
+    wanted = _wanted(asked, connection.dialect)
+    if seen is None:
+        return [_absent(wanted)]
+    found = [*column_findings(wanted, seen), *index_findings(wanted, seen)]
+    if asked.asked:
+        found += await _claim_findings(connection, asked, wanted, seen=seen)
+        found += await _leftovers(connection, asked, pipelines)
+    return found
+
+
+async def _claim_findings(
+    connection: AsyncConnection, asked: TableAsked, wanted: TableWanted, *, seen: TableSeen
+) -> Iterable[Finding]:
+    is_alone = len(asked.asked) == 1
+    claims = [
+        await claim_seen(connection, one, seen.indexes, is_alone=is_alone) for one in asked.asked
+    ]
+    lacks = [name for name in wanted.used if name not in seen.columns]
+    if lacks:
+        # The claim is refused for the column that it lacks, which was told.
+        claims = [
+            _by_name(claim, one, seen) for claim, one in zip(claims, asked.asked, strict=True)
+        ]
+    leased = asked.asked[0].question.leased
+    cleared = [leased.column(name).name for name in CLEARED_COLUMNS]
+    return claim_findings(ClaimedTable(wanted, cleared, claims), seen)
+
+
+def _by_name(claim: Any, asked: RowAsked, seen: TableSeen) -> Any:
+    if asked.failure is not None or not claim.refused:
+        return claim
+    there = {index.name for index in seen.indexes if index.is_valid}
+    named = None if claim.wanted is None else claim.wanted.name
+    served_by = named if named in there else None
+    return type(claim)(claim.pipeline, served_by, claim.wanted)
+
+
+async def _leftovers(
+    connection: AsyncConnection, asked: TableAsked, pipelines: Sequence[str]
+) -> Iterable[Finding]:
+    leased, name = asked.asked[0].question.leased, asked.table.fullname
+    owners = await ask_part(connection, partial(look_for_leftovers, connection, leased), apart=True)
+    if isinstance(owners, Refused):
+        is_told = "column" in owners.why
+        return [] if is_told else [_refused(name, "what was left behind", owners)]
+    return leftover_findings(name, owners, pipelines)
+
+
+def _wanted(asked: TableAsked, dialect: Dialect) -> TableWanted:
+    table = asked.table
+    everything = {column.name for column in table.columns}
+    if table.name.startswith(OWN_PREFIX):
+        return TableWanted(table, everything, everything, dialect)
+    own = set(EVENT_COLUMNS) if STREAM_KEY in vars(table) else set[str]()
+    for one in asked.asked:
+        leased = one.question.leased
+        names = [*LOCK_COLUMNS, *(SCHEDULE_COLUMNS if leased.has_schedule else ())]
+        own |= {leased.column(name).name for name in names}
+        own |= WORK_NAMES if one.is_dispatched else set()
+    return TableWanted(table, own & everything, everything, dialect)
+
+
+def _absent(wanted: TableWanted) -> Finding:
+    table = wanted.table
+    if table.name in {REPLICAS, CONTROLS}:
+        columns = [
+            code.column_code(column, wanted.dialect, with_key=True) for column in table.columns
+        ]
+        schema = code.schema_code(table)
+        mend = Mend(
+            (f"op.create_table({table.name!r}, {', '.join(columns)}{schema})",),
+            (f"op.drop_table({table.name!r}{schema})",),
+        )
+        return Finding(
+            wanted.name, Level.BAD, "the table is not in the database", "create it", (mend,)
+        )
+    if table.name.startswith(STREAM_PREFIX):
+        remedy = "add_stream_tables(op), of rowlock.streams.migrations, makes it"
+    else:
+        is_own = table.name.startswith(OWN_PREFIX)
+        step = "add_insight_tables(op, ...), of rowlock.insight.migrations, makes it"
+        remedy = step if is_own else "run the migrations of the app"
+    return Finding(wanted.name, Level.BAD, "the table is not in the database", remedy)
+
+
+def _locked(name: str, lock: TableLock) -> Finding:
+    state = "" if lock.by.state is None else f" ({lock.by.state} {lasting(lock.by.seconds)})"
+    does = "has locked" if lock.is_granted else "waits to lock"
+    what = f"not looked at: pid {lock.by.pid}{state} {does} the table for itself"
+    end = f"wait for it, or: SELECT pg_terminate_backend({lock.by.pid})"
+    return Finding(name, Level.BAD, what, end)
+
+
+def _refused(name: str, part: str, refused: Refused) -> Finding:
+    return Finding(name, Level.BAD, f"{part} could not be looked at: {shown(refused.why)}")
+
+
+def _without(tables: InsightTables | None) -> Iterable[Finding]:
+    given: Mapping[str, Any] = {
+        REPLICAS: None if tables is None else tables.replicas,
+        CONTROLS: None if tables is None else tables.controls,
+    }
+    costs = {
+        REPLICAS: "nobody knows which replicas run what",
+        CONTROLS: "no pipeline can be paused",
+    }
+    return [
+        Finding(name, Level.NOTE, f"without this table {costs[name]}", "insight_tables(metadata)")
+        for name, table in given.items()
+        if table is None
+    ]

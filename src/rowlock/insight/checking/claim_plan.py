@@ -1,0 +1,300 @@
+"""Whether an index serves the claims of a pipeline, and which.
+
+The one idea: the planner is asked for a statement like the claim. Nobody else knows which
+conditions imply which; and since the plan is made as if the table were large, an empty table of a
+test says the same as that of years later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+from sqlalchemy import Dialect, Select, and_, func, inspect, literal, literal_column, select
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from rowlock.errors import ModelError
+from rowlock.insight.checking import code
+from rowlock.insight.checking.seen import IndexSeen, StorageSeen
+from rowlock.insight.dialects.insight_dialect import INSIGHT
+from rowlock.insight.facts import RowAsked
+from rowlock.insight.questions import ask_part, ask_value
+from rowlock.insight.shown import shown
+from rowlock.insight.verdicts import Refused
+from rowlock.leases.lease_dialect import LEASES
+from rowlock.rows.due_index import INDEX_INFO, due_index_name
+from rowlock.rows.eligibility import oldest_first, order_column
+from rowlock.rows.expressions.index_condition import index_condition
+from rowlock.rows.row_dialect import ROWS
+
+SCHEMA: Final = "rowlock.claim_plan/1"
+INDEXES_MAX: Final = 20
+"""Most indexes of which it is asked whether they serve."""
+LARGE_ROWS: Final = 10_000
+"""Below so many rows an explanation does not mention that no index serves."""
+OWN_PREFIX: Final = "rowlock_"
+"""With what the names of our own tables begin; those that are claimed from have few rows."""
+WIDTH_MIN: Final = 40
+LINES_MAX: Final = 60
+"""Most lines of a plan that are shown."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimPlan:
+    """The answer of `Insight.explain_claim`.
+
+    Attributes:
+        pipeline: its name.
+        table: from which it claims.
+        served_by: the index that its claims can read in their order; None if none can.
+        wanted: the index that would serve, as SQL behind ``CREATE INDEX``; empty if one does, or
+            none is needed.
+        rows: about how many rows the table has; None if nobody has counted.
+        lines: the plan of a claim, as the database tells it.
+        refused: why the database refuses the claim; empty if it does not.
+    """
+
+    pipeline: str
+    table: str
+    served_by: str | None
+    wanted: str = ""
+    rows: int | None = None
+    lines: tuple[str, ...] = ()
+    refused: str = ""
+
+    @property
+    def needs_person(self) -> bool:
+        """Whether claims read the whole table, or are refused."""
+        return bool(self.refused or (self.served_by is None and self.wanted))
+
+    @property
+    def headline(self) -> str:
+        """The plan in one line."""
+        if self.refused:
+            return f"CLAIMS OF {self.pipeline} ARE REFUSED by the database: {shown(self.refused)}"
+        if self.served_by is not None:
+            return f"claims of {self.pipeline} read {self.table} by {shown(self.served_by)}"
+        if not self.wanted:
+            return f"claims of {self.pipeline} read {self.table}, which is small"
+        return f"NO INDEX SERVES {self.pipeline}: {whole_table(self.rows)}"
+
+    def text(self, width: int = 100) -> str:
+        """Return it with the plan, without colours."""
+        lines = [f"  {line}" for line in self.shown_lines(width - 2)]
+        do = [f"do    {shown(f'add {self.wanted}', 600)}"] if self.wanted else []
+        return "\n".join(
+            [self.headline, *([""] if lines else []), *lines, *([""] if do else []), *do]
+        )
+
+    def shown_lines(self, width: int) -> list[str]:
+        """Return the lines of the plan, as long as the terminal is wide."""
+        return [shown(line, max(WIDTH_MIN, width)) for line in self.lines[:LINES_MAX]]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as JSON has it."""
+        return {
+            "schema": SCHEMA,
+            "pipeline": self.pipeline,
+            "table": self.table,
+            "needs_person": self.needs_person,
+            "served_by": self.served_by,
+            "wanted": self.wanted or None,
+            "rows": self.rows,
+            "plan": list(self.lines),
+            "refused": self.refused or None,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimSeen:
+    """What was seen of the claims of one pipeline.
+
+    Attributes:
+        pipeline: its name.
+        served_by: the index that serves them; None if none does.
+        wanted: the index that would; None if none is needed, or nobody can say.
+        refused: why the database refuses them; empty if it does not.
+    """
+
+    pipeline: str
+    served_by: str | None
+    wanted: code.IndexWanted | None
+    refused: str = ""
+
+
+def whole_table(rows: int | None) -> str:
+    """Return what a claim does that no index serves."""
+    size = "" if rows is None else f" (about {_rounded(rows):,} rows)"
+    return f"every claim reads the whole table{size}"
+
+
+def _rounded(rows: int) -> int:
+    return round(rows, 2 - len(str(rows)))
+
+
+async def claim_seen(
+    connection: AsyncConnection,
+    asked: RowAsked,
+    indexes: tuple[IndexSeen, ...],
+    *,
+    is_alone: bool,
+) -> ClaimSeen:
+    """Return what was seen of a pipeline's claims; joins the caller's transaction, which may only
+    read afterwards. `is_alone` where no other pipeline claims from the table.
+    """
+    name = asked.pipeline.name
+    if asked.failure is not None:
+        return ClaimSeen(name, None, None, f"ready() fails: {shown(asked.failure)}")
+    wanted = None
+    if not asked.question.leased.table.name.startswith(OWN_PREFIX):
+        wanted = wanted_index(asked, connection.dialect, is_alone=is_alone)
+    ask = partial(_serving, connection, asked, indexes)
+    found = await ask_part(connection, ask, apart=True)
+    if isinstance(found, Refused):
+        return ClaimSeen(name, None, wanted, found.why)
+    return ClaimSeen(name, found, wanted)
+
+
+async def claim_plan(connection: AsyncConnection, asked: RowAsked, *, is_alone: bool) -> ClaimPlan:
+    """Return the plan of a pipeline's claims; joins the caller's transaction, which may only read
+    afterwards. `is_alone` as for `claim_seen`.
+    """
+    dialect, table = INSIGHT.of(connection), asked.question.leased.table
+    indexes = await ask_part(connection, partial(dialect.indexes, connection, table), apart=True)
+    known = () if isinstance(indexes, Refused) else indexes
+    seen = await claim_seen(connection, asked, known, is_alone=is_alone)
+    ask = partial(dialect.storage, connection, table)
+    storage = await ask_part(connection, ask, apart=True)
+    lines: Any = ()
+    if not seen.refused:
+        query = claim_query(asked, connection.dialect)
+        lines = await ask_part(connection, partial(dialect.plan, connection, query), apart=True)
+    return ClaimPlan(
+        seen.pipeline,
+        table.fullname,
+        seen.served_by,
+        _told(table.fullname, seen),
+        storage.rows if isinstance(storage, StorageSeen) else None,
+        () if isinstance(lines, Refused) else tuple(lines),
+        seen.refused,
+    )
+
+
+async def unserved_remarks(
+    connection: AsyncConnection, asked: Sequence[RowAsked], *, apart: bool
+) -> list[str | None]:
+    """Return what is to be said below an explanation for each pipeline of a table: it is large, and
+    no index serves the claims; None if all is well. Joins the caller's transaction, which may only
+    read afterwards; `apart` as for `ask_row`.
+    """
+    first = select(literal(1)).select_from(asked[0].question.leased.table).limit(LARGE_ROWS + 1)
+    counted = select(func.count()).select_from(first.subquery())
+    count = await ask_value(connection, counted, apart=apart)
+    if isinstance(count, Refused) or count <= LARGE_ROWS:
+        return [None for _ in asked]
+    return [await _unserved_remark(connection, one) for one in asked]
+
+
+async def _unserved_remark(connection: AsyncConnection, asked: RowAsked) -> str | None:
+    if asked.failure is not None:
+        return None
+    dialect = INSIGHT.of(connection)
+    query = claim_query(asked, connection.dialect)
+    lines = await ask_part(connection, partial(dialect.plan, connection, query), apart=True)
+    # Most explanations end here: the index is found in one statement.
+    if isinstance(lines, Refused) or not dialect.reads_whole_table(lines):
+        return None
+    plan = await claim_plan(connection, asked, is_alone=True)
+    if plan.refused or not plan.wanted:
+        return None
+    rows = plan.rows if plan.rows and plan.rows > LARGE_ROWS else None
+    size = f"about {_rounded(rows):,}" if rows else f"more than {LARGE_ROWS:,}"
+    return f"every claim reads the whole table ({size} rows): no index serves it; see rowlock check"
+
+
+def claim_query(asked: RowAsked, dialect: Dialect) -> str:
+    """Return a SELECT like the claim, with its values: an index of some rows is compared with
+    them.
+    """
+    leased = asked.question.leased
+    query: Select[Any] = (
+        select(literal_column("1"))
+        .select_from(leased.table)
+        .where(asked.question.parts.whole)
+        .order_by(*oldest_first(leased))
+        .limit(1)
+    )
+    return str(query.compile(dialect=dialect, compile_kwargs={"literal_binds": True}))
+
+
+async def _serving(
+    connection: AsyncConnection, asked: RowAsked, indexes: tuple[IndexSeen, ...]
+) -> str | None:
+    leased, query = asked.question.leased, claim_query(asked, connection.dialect)
+    # Refused, if the claim is, also where there is no index to ask about.
+    await INSIGHT.of(connection).plan(connection, query)
+    place = leased.column(order_column(leased).key).name
+    candidates = [index.name for index in indexes if index.is_valid and place in index.body]
+    for name in candidates[:INDEXES_MAX]:
+        serves = LEASES.of(connection).is_served_by
+        if await serves(connection, leased, query=query, index=name):
+            return name
+    return None
+
+
+def wanted_index(asked: RowAsked, dialect: Dialect, *, is_alone: bool) -> code.IndexWanted:
+    """Return the index that serves the claims of a pipeline; that of the model, if it has one."""
+    leased = asked.question.leased
+    place, key = leased.column(order_column(leased).key), leased.key
+    try:
+        ready = index_condition(
+            asked.pipeline.name, asked.question.parts.ready, inspect(leased.model)
+        )
+    except ModelError:
+        ready = None
+    parked = leased.column("parked_at").is_(None) if leased.has_schedule else None
+    kept = [part for part in (ready, parked) if part is not None]
+    where = _where_of(kept, dialect)
+    ordered = place.name
+    if not leased.has_schedule:
+        ordered = ROWS.on(dialect.name).nulls_first(dialect.identifier_preparer.quote(place.name))
+    is_expression = ordered not in {place.name, dialect.identifier_preparer.quote(place.name)}
+    parts = (ordered if is_expression else place.name, key.name)
+    expressions = frozenset({ordered} if is_expression else ())
+    name = due_index_name(
+        leased.table.name, "due_at" if leased.has_schedule else "last_processed_at"
+    )
+    of_model = _of_model(asked, where, dialect, is_alone=is_alone)
+    return of_model or code.IndexWanted(name, parts, expressions, where)
+
+
+def _where_of(kept: list[Any], dialect: Dialect) -> str | None:
+    try:
+        where = code.sql_of(and_(*kept), dialect) if kept else None
+    # Values of some types have no text in SQL, and types of the host's raise what they like.
+    except Exception:  # noqa: BLE001
+        return None
+    return None if where in {None, "", "true", "1", "1 = 1"} else where
+
+
+def _of_model(
+    asked: RowAsked, where: str | None, dialect: Dialect, *, is_alone: bool
+) -> code.IndexWanted | None:
+    leased = asked.question.leased
+    place = leased.column(order_column(leased).key).name
+    of_claims = [
+        code.index_of(index, dialect)
+        for index in leased.table.indexes
+        if INDEX_INFO in index.info and index.columns and index.columns[0].name == place
+    ]
+    same = [index for index in of_claims if index.where == where]
+    # A condition that the host has spelt in its own way is meant for its one pipeline.
+    return next(iter(same or (of_claims if is_alone and len(of_claims) == 1 else [])), None)
+
+
+def _told(table: str, seen: ClaimSeen) -> str:
+    if seen.served_by is not None or seen.wanted is None or seen.refused:
+        return ""
+    return f"{seen.wanted.name} ON {table} {seen.wanted.text}"

@@ -1,0 +1,84 @@
+"""Checks on SQLite: the schema as text, and plans; columns are altered by copying the table.
+
+Source: SQLite, "The Schema Table", "EXPLAIN QUERY PLAN" and "The INDEXED BY Clause".
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from sqlalchemy import Connection, Table, text
+from sqlalchemy.exc import OperationalError
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from rowlock.dialects.sqlite.plans import explaining
+from rowlock.insight.checking.seen import IndexSeen, StorageSeen
+from rowlock.insight.dialects.check_dialect import CheckDialect
+
+_SORTED: Final = "USE TEMP B-TREE FOR ORDER BY"
+_BODY: Final = re.compile(r"\bON\b[^(]*(\(.*)", re.IGNORECASE | re.DOTALL)
+
+
+class SqliteChecks(CheckDialect):
+    """The schema keeps each statement that made something."""
+
+    async def indexes(self, connection: AsyncConnection, table: Table) -> tuple[IndexSeen, ...]:
+        """Look into the schema; indexes of constraints have no statement there."""
+        quote = connection.dialect.identifier_preparer.quote
+        schema = "" if table.schema is None else f"{quote(table.schema)}."
+        statement = text(
+            f"SELECT name, sql FROM {schema}sqlite_master"  # noqa: S608 - a name, quoted
+            " WHERE type = 'index' AND tbl_name = :name AND sql IS NOT NULL ORDER BY name LIMIT 200"
+        )
+        rows = (await connection.execute(statement, {"name": table.name})).all()
+        return tuple(IndexSeen(str(row[0]), str(row[1]), _body_of(str(row[1]))) for row in rows)
+
+    async def storage(self, connection: AsyncConnection, table: Table) -> StorageSeen:
+        """Return that nothing is known."""
+        return StorageSeen(None, None)
+
+    async def plan(self, connection: AsyncConnection, query: str) -> tuple[str, ...]:
+        """Ask for the plan; the planner prefers an index anyway."""
+        rows = await connection.exec_driver_sql(await explaining(connection, query))
+        return tuple(str(row[-1]) for row in rows.all())
+
+    def reads_whole_table(self, lines: Sequence[str]) -> bool:
+        """Look for a scan that names no index, and for sorting."""
+        return any(
+            _SORTED in line or (line.startswith("SCAN ") and " USING " not in line)
+            for line in lines
+        )
+
+    def serves(self, connection: Connection, table: Table, *, query: str, index: str) -> bool:
+        """Demand the index; SQLite refuses where it does not fit."""
+        preparer = connection.dialect.identifier_preparer
+        source = f"FROM {preparer.format_table(table)}"
+        demanded = query.replace(source, f"{source} INDEXED BY {preparer.quote(index)}", 1)
+        try:
+            plan = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {demanded}").all()
+        except OperationalError as error:
+            if "no query solution" not in str(error):
+                raise
+            return False
+        return not any(_SORTED in str(row[-1]) for row in plan)
+
+    def alter_column(
+        self, table: Table, column: str, options: Mapping[str, str], *, types: tuple[str, str]
+    ) -> tuple[str, ...]:
+        """Have Alembic copy the table: columns cannot be altered in place."""
+        schema = "" if table.schema is None else f", schema={table.schema!r}"
+        told = "".join(f", {name}={value}" for name, value in options.items())
+        return (
+            f"with op.batch_alter_table({table.name!r}{schema}) as batch:",
+            f"    batch.alter_column({column!r}{told})",
+        )
+
+    def repaired(self, table: Table, index: str) -> None:
+        """Return None: a build that fails leaves nothing."""
+
+
+def _body_of(definition: str) -> str:
+    found = _BODY.search(definition)
+    return found[1] if found else definition
