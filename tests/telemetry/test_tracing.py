@@ -65,9 +65,10 @@ class OrderPipeline(Pipeline[Order]):
     async def process(self, item: PipelineItem[Order]) -> Outcome:
         """Answer, and remember the fields of log lines."""
         self.fields = attempt_fields()
-        if isinstance(self.answer, Exception):
-            raise self.answer
-        return self.answer  # type: ignore[no-any-return]
+        answer = self.answer() if callable(self.answer) else self.answer
+        if isinstance(answer, Exception):
+            raise answer
+        return answer  # type: ignore[no-any-return]
 
 
 class Traced:
@@ -203,11 +204,18 @@ async def test_what_no_sampler_wants_is_not_remembered(database: TemporaryDataba
     try:
         await add_order(database, host, id=1)
         pipeline = OrderPipeline()
+        remembered: list[str] = []
+
+        def answer() -> Apply:
+            remembered.append(repr(host.tracing))
+            return Apply({"status": "done"})
+
+        pipeline.answer = answer
         with heard_events() as heard:
             async with host.manager(database, pipeline):
                 await applied(heard)
         assert host.exporter.get_finished_spans() == ()
-        assert repr(host.tracing) == "<Tracing 0 attempts>"
+        assert remembered == ["<Tracing 0 attempts>"]
         # What the host calls in the attempt belongs to it, and is not sampled either.
         assert pipeline.fields["rowlock_trace_id"] is not None
     finally:

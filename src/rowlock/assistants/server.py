@@ -18,6 +18,7 @@ import sys
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, Protocol, cast
 
 import anyio
@@ -26,6 +27,7 @@ from mcp.server.stdio import stdio_server
 from mcp.types import CallToolResult, ListToolsResult, TextContent, Tool, ToolAnnotations
 
 from rowlock.errors import RowlockError, TransactionTimeout, describe
+from rowlock.insight.checking.finding import Findings
 from rowlock.insight.insight import Insight
 from rowlock.insight.shown import shown
 
@@ -113,6 +115,9 @@ class Assistant:
                 "List the replicas that live, and what they run.", {}, insight.replicas
             ),
         }
+        self.tools["check"] = AssistantTool(
+            "Say what is to be mended in the database.", {}, partial(_check, insight)
+        )
         self._places = asyncio.Semaphore(ASKED_AT_ONCE_MAX)
 
     async def answer(self, name: str, given: Mapping[str, Any]) -> CallToolResult:
@@ -192,6 +197,10 @@ def _output(on_broken: Callable[[OSError], None]) -> Iterator[AnswerOutput]:
     finally:
         os.dup2(own, 1)
         os.close(own)
+
+
+async def _check(insight: Insight) -> Findings:
+    return Findings(await insight.check(), len(insight.pipelines))
 
 
 async def _asked(ask: Callable[[], Awaitable[TextAnswer]]) -> tuple[str, bool]:
