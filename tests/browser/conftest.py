@@ -16,14 +16,14 @@ from rowlock.containment import contained_task
 from rowlock.dashboard import Dashboard
 from rowlock.testing import TemporaryDatabase
 
-from ..dashboard.shop_window import Label, ago, everything, furnished, manager_of
+from ..dashboard.shop_window import Label, ago, be_generous, everything, furnished, manager_of
 from ..insight.shop import Volume
 from ..payloads import payloads
 
 NAMES: Final = ("chromium", "chromium-browser", "google-chrome")
 NAME: Final = "shop.test"
 """Of no machine: the browser is told where it is."""
-WAIT_MS: Final = 30_000
+WAIT_MS: Final = 60_000
 
 playwright_api = pytest.importorskip("playwright.async_api", reason="playwright is not installed")
 
@@ -69,8 +69,11 @@ async def browser(address: str) -> AsyncIterator[Any]:
 
 
 @pytest.fixture
-async def address(sqlite_database: TemporaryDatabase) -> AsyncIterator[str]:
+async def address(
+    sqlite_database: TemporaryDatabase, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[str]:
     """Serve a dashboard over rows in every state, and give its address."""
+    be_generous(monkeypatch)
     await furnished(sqlite_database)
     await fill(sqlite_database)
     app = Dashboard(manager_of(sqlite_database), authorize=everything)

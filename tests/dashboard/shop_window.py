@@ -10,13 +10,15 @@ from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
 from typing import Any, Final
 
+import pytest
 from httpx import ASGITransport, AsyncClient, Response
 from sqlalchemy import ColumnElement, insert
 from sqlalchemy.orm import Mapped, mapped_column
 
 from rowlock import LockColumns, PipelineManager, ScheduleColumns
 from rowlock.clock import utc_now
-from rowlock.dashboard import Dashboard, Viewer, ViewerAction
+from rowlock.dashboard import Dashboard, Viewer, ViewerAction, dashboard, live
+from rowlock.dashboard.guarding import authorizing
 from rowlock.insight import insight_tables
 from rowlock.testing import TemporaryDatabase
 
@@ -48,6 +50,13 @@ class LabelPipeline(Quiet):
 def ago(seconds: float) -> datetime:
     """Return a time that is so long past by the machine's clock, which the databases have."""
     return utc_now() - timedelta(seconds=seconds)
+
+
+def be_generous(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give a page, a part of it and an answer of the host a minute each."""
+    monkeypatch.setattr(dashboard, "PAGE_S_MAX", 60.0)
+    monkeypatch.setattr(live, "PART_S_MAX", 60.0)
+    monkeypatch.setattr(authorizing, "AUTHORIZE_S_MAX", 60.0)
 
 
 def everything(_request: object, _action: ViewerAction) -> Viewer:
