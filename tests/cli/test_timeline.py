@@ -6,7 +6,7 @@ import json
 
 from rowlock.testing import TemporaryDatabase
 
-from ..insight.shop import Base
+from ..insight.test_timeline import drop_history
 from .conftest import Command
 from .test_steering import WHY, furnished
 
@@ -18,10 +18,10 @@ async def test_a_timeline_is_printed(database: TemporaryDatabase, rowlock_on_bot
     known.
     """
     await furnished(database)
+    await drop_history(database)
     ended = rowlock_on_both("timeline", "Volume", "17", APP)
     assert (ended.returncode, ended.stderr) == (0, "")
     assert "? no table of the history" in ended.stdout
-    assert "rowlock_history" not in Base.metadata.tables
     assert rowlock_on_both("park", "Volume", "17", *WHY, "--app=app:pausable").returncode == 0
     ended = rowlock_on_both("timeline", "Volume", "18", APP, "--json")
     document = json.loads(ended.stdout)

@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import MetaData, insert
+from sqlalchemy import DDL, MetaData, insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rowlock.errors import AppError
@@ -131,10 +131,17 @@ async def test_errors_are_redacted(database_with_clock: TemporaryDatabase) -> No
     assert "cloud-7" not in text
 
 
+async def drop_history(database: TemporaryDatabase) -> None:
+    """Be a database whose migration was not run, whatever other tests of the shop declare."""
+    async with database.engine.begin() as connection:
+        await connection.execute(DDL("DROP TABLE IF EXISTS rowlock_history"))
+
+
 @pytest.mark.parametrize("lacking", ["of the host", "of the database"])
 async def test_without_the_table(database_with_clock: TemporaryDatabase, lacking: str) -> None:
     """The window would fail where it could say what to add, and what the row itself knows."""
     await furnish(database_with_clock, SCENES["parked"])
+    await drop_history(database_with_clock)
     tables = TABLES if lacking == "of the database" else insight_tables(MetaData(), history=False)
     timeline = await insight_of(database_with_clock, tables=tables).timeline(Volume, 17)
     assert timeline.entries is None

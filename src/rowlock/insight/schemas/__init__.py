@@ -37,6 +37,6 @@ def schema_of(document: str) -> dict[str, Any]:
     name = document.removeprefix("rowlock.").removesuffix("/1")
     if name not in DOCUMENTS:
         raise ValueError(f"no document is named {document!r:.100}; there are {DOCUMENTS}")
-    text = files(__package__).joinpath(f"{name}.schema.json").read_text(encoding="utf-8")
+    text = files(__name__).joinpath(f"{name}.schema.json").read_text(encoding="utf-8")
     found: dict[str, Any] = json.loads(text)
     return found
