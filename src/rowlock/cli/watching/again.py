@@ -43,7 +43,7 @@ def watched(options: argparse.Namespace, ask: Ask, *, every_s: float) -> int:
         every_s: the rest between two looks.
     """
     try:
-        asyncio.run(_watch(options, ask, every_s))
+        return asyncio.run(_watch(options, ask, every_s))
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:

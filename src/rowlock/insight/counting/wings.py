@@ -28,7 +28,7 @@ async def flow_line(connection: AsyncConnection, pipeline: Pipeline[Any]) -> str
     coordinators = sys.modules.get("rowlock.streams.coordinating.coordinator")
     if coordinators is None or not isinstance(pipeline, coordinators.CoordinatorPipeline):
         return None
-    program = pipeline.program
+    program: Any = getattr(pipeline, "program")  # noqa: B009 - its class is not imported
     from rowlock.streams.queries.status_reader import status_of  # noqa: PLC0415 - a wing
 
     found = await ask_part(connection, partial(status_of, connection, program), apart=True)
