@@ -161,7 +161,7 @@ async def read_page(
     return at, rows, None if last is None else RowCursor(last.as_written, last.key), is_whole
 
 
-def _placed_first(question: StateQuestion, place: Place) -> ColumnElement[Any]:
+def _placed_first(question: StateQuestion, place: ColumnElement[Any] | Place) -> ColumnElement[Any]:
     return place.asc() if question.leased.has_schedule else place.asc().nulls_first()
 
 
