@@ -50,75 +50,79 @@ class BackupPipeline(Quiet):
 
 async def tell(engine: AsyncEngine) -> None:
     """Write the story."""
-    assert TABLES.replicas is not None
-    assert TABLES.controls is not None
-    assert TABLES.history is not None
     async with engine.begin() as connection:
         await connection.run_sync(Base.metadata.create_all)
+        for table, rows in (*rows_told(), *replicas_told(), *history_told()):
+            await connection.execute(insert(table), rows)
 
-        async def put(table: Any, **values: Any) -> None:
-            await connection.execute(insert(table).values(values))
 
-        for number in range(118):
-            await put(Volume, id=100 + number, status="submitted", due_at=ago(120 - number))
-        for number in range(20):
-            lease = {
-                "lock_owner": "VolumePipeline",
-                "lock_token": TOKEN,
-                "lock_expires_at": ago(-24),
-            }
-            await put(Volume, id=300 + number, status="submitted", due_at=ago(130), **lease)
-        for number, key in enumerate((17, 18, 40)):
-            parked = {"parked_at": ago(1320 - 200 * number), "attempts": 20}
-            error = f"gave up after 20 attempts: {REFUSED}"
-            await put(
-                Volume,
-                id=key,
-                status="submitted",
-                last_error=error,
-                last_processed_at=ago(1320 - 200 * number),
-                **parked,
-            )
-        for number in range(40):
-            await put(Label, id=f"backup-{number}", due_at=ago(900))
-        pipelines = {"VolumePipeline": HEALTHY, "FleetPipeline": HEALTHY | {"settled_s": 0.4}}
-        for mark, name in (("3fa2c1d0", "web-7"), ("91be04aa", "web-8")):
-            await put(
-                TABLES.replicas,
-                mark=mark,
-                name=name,
-                host="host-1",
-                pid=1,
-                version="1.0",
-                started_at=ago(7200),
-                seen_at=ago(1),
-                draining=False,
-                report={"pipelines": pipelines | {"BackupPipeline": HEALTHY | {"settled_s": 0.0}}},
-            )
-        await put(
-            TABLES.controls,
-            pipeline="BackupPipeline",
-            paused_at=ago(720),
-            paused_by="alice",
-            reason="provider down",
-        )
-        entry = {"model": "Volume", "row_id": "17", "pipeline": "VolumePipeline"}
-        for attempt, kind, ended in (
-            (18, "retried", 1920),
-            (19, "retried", 1620),
-            (20, "parked", 1320),
-        ):
-            await put(
-                TABLES.history,
-                at=ago(ended),
-                kind=kind,
-                replica="3fa2c1d0" if attempt % 2 else "91be04aa",
-                attempt=attempt,
-                error=REFUSED,
-                took_s=1.2,
-                waited_s=0.1,
-                **entry,
-            )
+def rows_told() -> list[tuple[Any, list[dict[str, Any]]]]:
+    """Return volumes that are due, at work and parked, and backups."""
+    lease = {"lock_owner": "VolumePipeline", "lock_token": TOKEN, "lock_expires_at": ago(-24)}
+    due = [{"id": 100 + n, "due_at": ago(120 - n)} for n in range(118)]
+    leased = [{"id": 300 + n, "due_at": ago(130), **lease} for n in range(20)]
+    parked = [
+        {
+            "id": key,
+            "last_error": f"gave up after 20 attempts: {REFUSED}",
+            "last_processed_at": ago(1320 - 200 * n),
+            "parked_at": ago(1320 - 200 * n),
+            "attempts": 20,
+        }
+        for n, key in enumerate((17, 18, 40))
+    ]
+    volumes = [(Volume, [{"status": "submitted"} | row for row in rows]) for rows in (due, leased)]
+    volumes.append((Volume, [{"status": "submitted"} | row for row in parked]))
+    return [*volumes, (Label, [{"id": f"backup-{n}", "due_at": ago(900)} for n in range(40)])]
+
+
+def replicas_told() -> list[tuple[Any, list[dict[str, Any]]]]:
+    """Return two replicas with what they report, and a pause."""
+    pipelines = {
+        "VolumePipeline": HEALTHY,
+        "FleetPipeline": HEALTHY | {"settled_s": 0.4},
+        "BackupPipeline": HEALTHY | {"settled_s": 0.0},
+    }
+    replicas = [
+        {
+            "mark": mark,
+            "name": name,
+            "host": "host-1",
+            "pid": 1,
+            "version": "1.0",
+            "started_at": ago(7200),
+            "seen_at": ago(1),
+            "draining": False,
+            "report": {"pipelines": pipelines},
+        }
+        for mark, name in (("3fa2c1d0", "web-7"), ("91be04aa", "web-8"))
+    ]
+    pause = {"pipeline": "BackupPipeline", "paused_at": ago(720), "paused_by": "alice"}
+    return [
+        (TABLES.replicas, replicas),
+        (TABLES.controls, [pause | {"reason": "provider down"}]),
+    ]
+
+
+def history_told() -> list[tuple[Any, list[dict[str, Any]]]]:
+    """Return how volume 17 came to be parked."""
+    ends = ((18, "retried", 1920), (19, "retried", 1620), (20, "parked", 1320))
+    entries = [
+        {
+            "at": ago(ended),
+            "model": "Volume",
+            "row_id": "17",
+            "pipeline": "VolumePipeline",
+            "kind": kind,
+            "replica": "3fa2c1d0" if attempt % 2 else "91be04aa",
+            "attempt": attempt,
+            "error": REFUSED,
+            "took_s": 1.2,
+            "waited_s": 0.1,
+        }
+        for attempt, kind, ended in ends
+    ]
+    return [(TABLES.history, entries)]
 
 
 async def take(address: str) -> None:
