@@ -52,6 +52,11 @@ class Terminal:
         """What stands on the screen."""
         return "\n".join(line.rstrip() for line in self._screen.display)
 
+    @property
+    def lines(self) -> list[str]:
+        """The same by lines, without what is empty at the end."""
+        return self.text.rstrip().split("\n")
+
     def settings(self) -> list[Any]:
         """Return those of the terminal, such as whether it echoes."""
         return termios.tcgetattr(self._slave)
@@ -120,9 +125,10 @@ def terminal(
     environment: Mapping[str, str],
     *,
     size: tuple[int, int] = (80, 24),
+    kind: str = "xterm-256color",
 ) -> Iterator[Terminal]:
-    """Run a program in a terminal of `size`, columns and lines."""
-    one = Terminal(words, size, cwd=folder, env={**environment, "TERM": "xterm-256color"})
+    """Run a program in a terminal of `size`, columns and lines, and of a `kind`."""
+    one = Terminal(words, size, cwd=folder, env={**environment, "TERM": kind})
     try:
         yield one
     finally:

@@ -10,6 +10,8 @@ import json
 import os
 import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -18,11 +20,25 @@ from rowlock.cli import paper
 from rowlock.testing import TemporaryDatabase
 
 from ..insight.shop import SCENES, Scene, furnish
-from .command_screen import terminal
 from .conftest import RUN_S_MAX, SHOP, Command
+from .terminal import Terminal, terminal
 
 APP = "--app=app:pair"
 HOSTILE = Scene(SCENES["parked"].volume | {"last_error": "\x1b[2J\x9b1m\nforged \u202e"})  # type: ignore[operator]
+
+
+@contextmanager
+def on_terminal(
+    folder: Path, *words: str, columns: int = 80, rows: int = 24, **environment: str
+) -> Iterator[Terminal]:
+    """Run the command line on a terminal of that size."""
+    kept = {name: one for name, one in os.environ.items() if name not in {"COLUMNS", "LINES"}}
+    path = os.pathsep.join([str(SHOP), os.environ.get("PYTHONPATH", "")])
+    kind = environment.pop("TERM", "xterm")
+    everything = kept | {"PYTHONPATH": path, "NO_COLOR": ""} | environment
+    command = [sys.executable, "-m", "rowlock", *words]
+    with terminal(command, folder, everything, size=(columns, rows), kind=kind) as screen:
+        yield screen
 
 
 @pytest.mark.parametrize(("columns", "rows"), [(80, 24), (40, 10)])
@@ -32,8 +48,10 @@ async def test_an_explanation_fits_its_terminal(
 ) -> None:
     """Lines would be broken within a word, or an error in a row would clear the screen."""
     await furnish(sqlite_database, HOSTILE)
-    with terminal(tmp_path, "explain", "Volume", "17", APP, columns=columns, rows=rows) as screen:
-        assert screen.wait_for_end() == 1
+    with on_terminal(
+        tmp_path, "explain", "Volume", "17", APP, columns=columns, rows=rows
+    ) as screen:
+        assert screen.exit_code() == 1
     text = "\n".join(screen.lines)
     assert "verdicts.md#parked" in text
     assert "rowlock unpark Volume 17" in text.replace("\n", "")
@@ -61,8 +79,8 @@ async def test_a_plain_terminal_gets_no_escape(
 ) -> None:
     """A log of a terminal, or a reader that speaks, would be full of control characters."""
     await furnish(sqlite_database, SCENES["parked"])
-    with terminal(tmp_path, *words, APP, **environment) as screen:
-        assert screen.wait_for_end() in {0, 1}
+    with on_terminal(tmp_path, *words, APP, **environment) as screen:
+        assert screen.exit_code() in {0, 1}
     assert b"\x1b" not in screen.written
     assert any(line.split()[: len(titles)] == titles for line in screen.lines)
 
@@ -92,17 +110,18 @@ async def test_a_status_that_is_watched_survives_its_database(
     away = file.with_suffix(".away")
     await sqlite_database.engine.dispose()
     watch = ("status", "--watch", "1", "--app=app:unpooled")
-    with terminal(tmp_path, *watch, columns=columns, rows=rows) as screen:
-        seen = screen.wait_for(lambda text: "VolumePipeline" in text and "FleetPipeline" in text)
+    with on_terminal(tmp_path, *watch, columns=columns, rows=rows) as screen:
+        screen.until(lambda text: "VolumePipeline" in text and "FleetPipeline" in text)
+        seen = screen.lines
         assert len(seen) < rows
         assert not any(len(line) > columns for line in seen)
         replaced(file, away)
-        screen.wait_for(lambda text: text.startswith("? no database"))
+        screen.until(lambda text: text.startswith("? no database"))
         assert "VolumePipeline" not in "\n".join(screen.lines)
         put_back(file, away)
-        screen.wait_for(lambda text: "VolumePipeline" in text)
-        screen.process.send_signal(signal.SIGINT)
-        assert screen.wait_for_end() == 130
+        screen.until(lambda text: "VolumePipeline" in text)
+        screen.signal(signal.SIGINT)
+        assert screen.exit_code() == 130
         assert "Traceback" not in "\n".join(screen.lines)
 
 
