@@ -21,6 +21,7 @@ from __future__ import annotations
 import gc
 import inspect
 import logging
+import signal
 from typing import TYPE_CHECKING
 
 import pytest
@@ -42,6 +43,11 @@ pytest_plugins = ["rowlock.testing.plugin"]
 # On a starved machine an example takes a second, and no promise is about that.
 settings.register_profile("rowlock", settings(deadline=None))
 settings.load_profile("rowlock")
+
+# A shell has what it runs in the background ignore interrupts, and children inherit that: programs
+# that tests start and interrupt would go on.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

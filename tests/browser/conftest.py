@@ -79,6 +79,7 @@ async def address(
     app = Dashboard(manager_of(sqlite_database), authorize=everything)
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
+        listening.listen()
         config = uvicorn.Config(app, log_level="error", lifespan="off", timeout_graceful_shutdown=1)
         server = uvicorn.Server(config)
         task = contained_task(server._serve([listening]), name="server")

@@ -152,6 +152,7 @@ async def main() -> None:
         manager = PipelineManager(sessions, pipelines, gates=[TABLES.pause_gate])
         app = Dashboard(manager, authorize=everything)
         listening.bind(("127.0.0.1", 0))
+        listening.listen()
         config = uvicorn.Config(app, log_level="error", lifespan="off", timeout_graceful_shutdown=1)
         server = uvicorn.Server(config)
         task = asyncio.create_task(server._serve([listening]))

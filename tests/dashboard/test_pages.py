@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import html
 import logging
+import threading
 from typing import Any
 
 import pytest
@@ -33,6 +35,9 @@ from .shop_window import (
 )
 
 PAGES = ("/", "/replicas", "/checks", "/pipelines/VolumePipeline", "/pipelines/VolumePipeline/rows")
+
+JOINED_S_MAX = 60.0
+"""A backstop: such a thread ends at once."""
 
 
 CONTROLS = {chr(code) for code in (*range(32), *range(127, 160))} - {"\n"}
@@ -236,6 +241,7 @@ async def test_a_model_without_a_schedule_has_its_page(database: TemporaryDataba
 
 async def test_without_the_database_there_is_a_sentence(database: TemporaryDatabase) -> None:
     """An outage would look like a bug, or show what the driver says of the server."""
+    before = set(threading.enumerate())
     is_file = database.url.host is None and not database.url.query
     gone = {"database": "/nowhere/secret.db"} if is_file else {"host": "127.0.0.1", "port": 1}
     engine = create_async_engine(database.url.set(**gone, query={}))
@@ -248,6 +254,15 @@ async def test_without_the_database_there_is_a_sentence(database: TemporaryDatab
             assert "The database does not answer." in answer.text
             assert "secret" not in answer.text
     await engine.dispose()
+    # A connection that fails to open is told so by its thread, which asks for the loop after that.
+    await asyncio.to_thread(join_new_connections, before)
+
+
+def join_new_connections(before: set[threading.Thread]) -> None:
+    """Wait for the threads of connections that were not there before."""
+    for thread in set(threading.enumerate()) - before:
+        if "_connection_worker_thread" in thread.name:
+            thread.join(JOINED_S_MAX)
 
 
 async def test_any_framework_mounts_it(sqlite_database: TemporaryDatabase) -> None:

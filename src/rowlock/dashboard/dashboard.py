@@ -183,8 +183,11 @@ class Dashboard:
         path: str = scope["path"]
         for front in (scope.get("root_path", "").rstrip("/"), (self._prefix or "").rstrip("/")):
             if front and (path == front or path.startswith(f"{front}/")):
-                return path[len(front) :] or "/"
-        return path or "/"
+                path = path[len(front) :]
+                break
+        # Litestar ends each path of a mount in a slash. No address of ours does: a key that has one
+        # is asked for behind the question mark.
+        return path.rstrip("/") or "/"
 
 
 def _handler_of(request: Request, path: str) -> Handler:
