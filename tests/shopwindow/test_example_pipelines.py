@@ -25,6 +25,8 @@ TESTED_BY_ITSELF = 5
 NO_PIPELINE = 10
 STREAMS = {13, 14, 15, 16}
 """Their pipelines are made by the library; ``test_example_recounts.py`` tests the examples."""
+WATCHED = {18, 19}
+"""Hosts of the pipeline of 17."""
 FLEET = 1
 LONG_LEASES = {"lock_timeout": timedelta(minutes=10), "heartbeat_trigger": timedelta(minutes=5)}
 """For leases that are short in an example: no heart beats here, and a busy machine is slow."""
@@ -276,6 +278,34 @@ class TestIngest(ExampleContract):
         return built
 
 
+class TestWatched(ExampleContract):
+    """Example 17, whose pipeline its neighbours have, too."""
+
+    number, model = 17, "Volume"
+    ready, unready = {"status": "submitted"}, {"status": "active"}
+
+    def find(self, name: str) -> Any:
+        """Return a table of the hosts."""
+        return getattr(part("watching.volumes"), name)
+
+    def build(self) -> Pipeline[Any]:
+        """Return a new pipeline."""
+        built: Pipeline[Any] = self.find("VolumePipeline")()
+        return built
+
+
+class TestShown(ExampleContract):
+    """Example 20, whose rows are looked at."""
+
+    number, model = 20, "Volume"
+    ready, unready = {"cloud": "cloud-6"}, {"status": "active"}
+
+    def build(self) -> Pipeline[Any]:
+        """Return a new pipeline."""
+        built: Pipeline[Any] = self.find("VolumePipeline")()
+        return built
+
+
 def _client(answer: Callable[[Request], Response]) -> AsyncClient:
     return AsyncClient(base_url="http://server.test", transport=MockTransport(answer))
 
@@ -289,5 +319,5 @@ def test_every_example_is_tested() -> None:
     """A new example would be copied before its pipeline was tested."""
     numbers = {int(name.split("_")[0]) for name in EXPECTED}
     tested = {kind.number for kind in ExampleContract.__subclasses__()}
-    assert numbers == tested | STREAMS | {TESTED_BY_ITSELF, NO_PIPELINE}
+    assert numbers == tested | STREAMS | WATCHED | {TESTED_BY_ITSELF, NO_PIPELINE}
     assert len(list(EXAMPLES.glob("*.py"))) == len(numbers)
