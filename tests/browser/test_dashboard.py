@@ -56,7 +56,7 @@ async def test_hostile_texts_do_nothing(browser: Any, address: str) -> None:
     """What stands in a row would run, load something, or look like what it is not."""
     page, _, trouble = await opened(browser, address)
     await page.goto(address + LABELS)
-    await expect(page.locator("#live-state")).to_contain_text("live")
+    await expect(page.locator("#live-state")).to_contain_text("● live")
     cells = await page.locator("td.error").all_text_contents()
     assert {shown(one, 80) for one in payloads()} == set(cells)
     links = await page.locator("a.row-link").evaluate_all("all => all.map(one => one.href)")
@@ -64,7 +64,7 @@ async def test_hostile_texts_do_nothing(browser: Any, address: str) -> None:
     for link in links:
         assert link.startswith(f"{address}/rows/Label")
         await page.goto(link)
-        await expect(page.locator("#live-state")).to_contain_text("live")
+        await expect(page.locator("#live-state")).to_contain_text("● live")
     assert trouble == []
 
 
@@ -75,7 +75,7 @@ async def test_pages_stay_live(
     page, _, trouble = await opened(browser, address)
     await page.goto(address + "/rows/Volume/18")
     await expect(page.locator("h2").first).to_contain_text("PARKED")
-    await expect(page.locator("#live-state")).to_contain_text("live")
+    await expect(page.locator("#live-state")).to_contain_text("● live")
     await page.fill("#reason", "half a sentence")
     async with sqlite_database.session_factory.begin() as session:
         (await session.get_one(Volume, 18)).status = "active"
@@ -89,6 +89,22 @@ async def test_pages_stay_live(
     await expect(page.locator("#live-state")).to_contain_text("not live since")
     await page.context.set_offline(False)
     await expect(page.locator("#live-state")).to_contain_text("● live")
+
+
+async def test_a_script_that_comes_late_is_waited_for(browser: Any, address: str) -> None:
+    """A page would never be live, as often as its scripts come in another order."""
+    page, _, trouble = await opened(browser, address)
+
+    async def late(route: Any) -> None:
+        await page.wait_for_function("window.htmx !== undefined")
+        # What a timer of htmx would do meanwhile is done by now.
+        await page.evaluate("new Promise(done => setTimeout(done, 50))")
+        await route.continue_()
+
+    await page.route("**/hx-sse.min.js", late)
+    await page.goto(address + "/rows/Volume/18")
+    await expect(page.locator("#live-state")).to_contain_text("● live")
+    assert trouble == []
 
 
 async def is_parked(database: TemporaryDatabase) -> bool:
@@ -113,7 +129,7 @@ async def test_an_action_by_keyboard_alone(
     assert not await is_parked(sqlite_database)
     if scripts:
         await page.goto(address + "/pipelines/VolumePipeline/rows")
-        await expect(page.locator("#live-state")).to_contain_text("live")
+        await expect(page.locator("#live-state")).to_contain_text("● live")
         await page.keyboard.press("j")
         await page.keyboard.press("j")
         await page.keyboard.press("k")
