@@ -10,9 +10,9 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
+from rowlock.dashboard.drawing.sparkline import points_of, rates_between
 from rowlock.dashboard.guarding.authorizing import ViewerAction
 from rowlock.dashboard.live import LiveResponse
-from rowlock.dashboard.sparkline import points_of, rates_between
 from rowlock.dashboard.visits import PageVisit
 from rowlock.dashboard.wings import graphs_part, streams_part
 from rowlock.insight.checking.finding import Findings

@@ -8,10 +8,12 @@ from typing import Any, Final
 from sqlalchemy.exc import SQLAlchemyError
 from starlette.responses import Response
 
+from rowlock.dashboard.drawing.graph_drawing import GraphDrawing, drawing_of
 from rowlock.dashboard.guarding.refusals import refusal_of
 from rowlock.dashboard.visits import PageVisit
 from rowlock.errors import RowlockError
-from rowlock.graph import GraphStatistics
+from rowlock.graph import GraphStatistics, StandingGraph
+from rowlock.graph.building.pictures import picture_of
 from rowlock.streams import StreamStatus
 
 FLOWS_MAX: Final = 50
@@ -39,6 +41,14 @@ class ShownFlow:
         """Its shards, those that lag most first."""
         shards = () if self.status is None else self.status.shards
         return sorted(shards, key=lambda one: (not one.is_parked, -one.lag))[:SHARDS_SHOWN]
+
+
+@dataclass(frozen=True, slots=True)
+class ShownGraph:
+    """A graph on its page: what its operators did, and its picture."""
+
+    statistics: GraphStatistics
+    drawing: GraphDrawing
 
 
 async def streams_page(visit: PageVisit) -> Response:
@@ -75,5 +85,9 @@ async def graphs_page(visit: PageVisit) -> Response:
 
 async def graphs_part(visit: PageVisit) -> str:
     """Return the graphs, of this process alone."""
-    graphs: list[GraphStatistics] = [one.statistics() for one in visit.wings.graphs]
-    return visit.part("parts/graphs.html", graphs=graphs)
+    return visit.part("parts/graphs.html", graphs=[_drawn(one) for one in visit.wings.graphs])
+
+
+def _drawn(graph: StandingGraph[Any, Any]) -> ShownGraph:
+    statistics = graph.statistics()
+    return ShownGraph(statistics, drawing_of(picture_of(graph.graph), statistics.operators))
