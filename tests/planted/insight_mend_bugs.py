@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from bug import Bug
 
+STATUS = "tests/insight/test_status.py"
+OBSERVER = "tests/insight/test_observer.py"
 LITERALS = "tests/insight/test_values_without_literals.py"
 
 INSIGHT_MEND_BUGS = (
@@ -22,5 +24,37 @@ INSIGHT_MEND_BUGS = (
         "suppress(Exception)",
         "suppress()",
         (f"{LITERALS}::test_a_value_without_a_literal_is_bound",),
+    ),
+    Bug(
+        "a manager that was not started seems to run",
+        "insight/counting/replicas.py",
+        "ReplicaState.runs",
+        ' and report.get("state", RUNS) == RUNS',
+        "",
+        (f"{STATUS}::test_what_is_registered_and_not_started_is_run_by_nobody",),
+    ),
+    Bug(
+        "what a report has no room for seems to run nowhere",
+        "insight/counting/running.py",
+        "_may_run_unseen",
+        "any(one.leaves_out for one in replicas.live)",
+        "False",
+        (f"{STATUS}::test_what_a_report_has_no_room_for_is_not_said_to_run_nowhere",),
+    ),
+    Bug(
+        "a report leaves out pipelines before what is said of them",
+        "insight/observing/report.py",
+        "report_of",
+        "any(set(one) - STATE_ALONE for one in told_of)",
+        "False",
+        (f"{OBSERVER}::test_each_of_many_pipelines_is_said_to_run",),
+    ),
+    Bug(
+        "a replica drains as soon as one of its managers stops",
+        "insight/observing/observer.py",
+        "Observer._row",
+        'bool(states) and states <= {"stopping", "stopped"}',
+        'bool(states & {"stopping", "stopped"})',
+        (f"{OBSERVER}::test_one_of_several_managers_may_stop",),
     ),
 )
