@@ -6,6 +6,7 @@ from bug import Bug
 
 STATUS = "tests/insight/test_status.py"
 OBSERVER = "tests/insight/test_observer.py"
+LOG_LINES = "tests/telemetry/test_logs.py"
 LITERALS = "tests/insight/test_values_without_literals.py"
 
 INSIGHT_MEND_BUGS = (
@@ -56,5 +57,21 @@ INSIGHT_MEND_BUGS = (
         'bool(states) and states <= {"stopping", "stopped"}',
         'bool(states & {"stopping", "stopped"})',
         (f"{OBSERVER}::test_one_of_several_managers_may_stop",),
+    ),
+    Bug(
+        "a line that cannot be written raises where it is logged",
+        "telemetry/logs.py",
+        "_told",
+        "suppress(Exception)",
+        "suppress()",
+        (f"{LOG_LINES}::test_a_line_that_cannot_be_written_is_the_handlers[arguments]",),
+    ),
+    Bug(
+        "a message that has no text raises where it is logged",
+        "telemetry/logs.py",
+        "_text_of",
+        "except Exception",
+        "except ArithmeticError",
+        (f"{LOG_LINES}::test_a_line_that_cannot_be_written_is_the_handlers[message]",),
     ),
 )
