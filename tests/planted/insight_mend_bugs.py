@@ -7,6 +7,7 @@ from bug import Bug
 STATUS = "tests/insight/test_status.py"
 OBSERVER = "tests/insight/test_observer.py"
 LOG_LINES = "tests/telemetry/test_logs.py"
+KEYS = "tests/insight/test_keys.py::test_what_is_shown_of_a_key_names_its_row"
 LITERALS = "tests/insight/test_values_without_literals.py"
 
 INSIGHT_MEND_BUGS = (
@@ -73,5 +74,29 @@ INSIGHT_MEND_BUGS = (
         "except Exception",
         "except ArithmeticError",
         (f"{LOG_LINES}::test_a_line_that_cannot_be_written_is_the_handlers[message]",),
+    ),
+    Bug(
+        "a key is handed to the database as it was typed",
+        "insight/naming.py",
+        "read_key",
+        "key_of_text(kind, given)",
+        "given",
+        (KEYS,),
+    ),
+    Bug(
+        "a time is compared with a zone that its column does not have",
+        "insight/asking/key_text.py",
+        "_zoned",
+        "else utc.replace(tzinfo=None)",
+        "else utc",
+        (KEYS,),
+    ),
+    Bug(
+        "what a type of the host's takes is not tried",
+        "insight/asking/key_text.py",
+        "_bindable",
+        "_binds_itself(kind)",
+        "False",
+        (KEYS,),
     ),
 )
