@@ -102,6 +102,39 @@ async def test_rows_that_nobody_works_on_need_a_person(
     assert one.why == "1 replica lives, and none has it registered."
 
 
+@pytest.mark.parametrize("state", ["new", "stopping", "stopped"])
+async def test_what_is_registered_and_not_started_is_run_by_nobody(
+    sqlite_database_with_clock: TemporaryDatabase, state: str
+) -> None:
+    """A manager that nobody has started would seem to work, for days."""
+    report = {"pipelines": {"VolumePipeline": HEALTHY | {"state": state}}}
+    insight = await filled(sqlite_database_with_clock, replica("3fa2c1d0", "web-7", report=report))
+    [one] = (await insight.explain(Volume, 17)).pipelines
+    assert one.headline == "NOBODY RUNS VolumePipeline: due for 2 min"
+    assert one.why == (
+        "1 replica lives, and 1 has it registered: that manager is not started, or stops."
+    )
+    assert one.do == "start the manager of VolumePipeline() in a replica"
+    assert (
+        (await insight.status())
+        .text()
+        .endswith("no replica runs it: start the manager of VolumePipeline() in a replica")
+    )
+
+
+async def test_what_a_report_has_no_room_for_is_not_said_to_run_nowhere(
+    sqlite_database_with_clock: TemporaryDatabase,
+) -> None:
+    """A person would be woken for a pipeline that runs, in a replica that has very many."""
+    report = {"pipelines": {"AnotherPipeline": HEALTHY}, "pipelines_left_out": 1}
+    insight = await filled(sqlite_database_with_clock, replica("3fa2c1d0", "web-7", report=report))
+    [one] = (await insight.explain(Volume, 17)).pipelines
+    assert one.verdict is not Verdict.NOBODY_RUNS
+    status = await insight.status()
+    assert not status.needs_person
+    assert "? replicas: a replica has more pipelines than its report has room for" in status.text()
+
+
 async def test_replicas_whose_claims_all_fail(database_with_clock: TemporaryDatabase) -> None:
     """A row would seem to be in line behind claims that never come."""
     failing = HEALTHY | {"fetch_failures": 3, "last_error": "TransactionTimeout: no answer"}

@@ -143,6 +143,7 @@ class RunningReplicas:
         claims_s: how many rows they claim a second, all together; None if they have not said.
         busy: how many of their workers have a row.
         workers: how many they have.
+        idle: how many replicas have the pipeline registered, and have not started it, or stop it.
     """
 
     live: int
@@ -153,6 +154,7 @@ class RunningReplicas:
     claims_s: float | None = None
     busy: int = 0
     workers: int = 0
+    idle: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,6 +38,7 @@ class PipelineStatus:
         busy: how many workers have a row.
         workers: how many there are.
         wing: how far its flow is, or what is inside its graph, in a line.
+        idle: how many replicas have it registered, and do not run it.
     """
 
     pipeline: str
@@ -56,6 +57,7 @@ class PipelineStatus:
     busy: int = 0
     workers: int = 0
     wing: str | None = None
+    idle: int = 0
 
     @property
     def needs_person(self) -> bool:
@@ -111,6 +113,8 @@ def _troubles(one: PipelineStatus) -> Iterator[str]:
     oldest_s = one.counts.oldest_s
     due = "rows are due" if oldest_s is None else f"due {lasting(oldest_s)}"
     register = f"register {one.pipeline}() with the manager of a replica"
+    if one.idle:
+        register = f"start the manager of {one.pipeline}() in a replica"
     if one.is_run_by_nobody:
         yield f"{due}, and no replica runs it: {register}"
     elif one.is_silent:

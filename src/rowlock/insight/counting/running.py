@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from rowlock.insight.counting.pipeline_status import PipelineStatus
 from rowlock.insight.counting.replicas import LiveReplicas, ReplicaState
@@ -19,12 +19,16 @@ from rowlock.insight.verdicts import (
 )
 from rowlock.rows.lock_tokens import mark_of
 
+NO_ROOM: Final = "a replica has more pipelines than its report has room for"
+
 
 def with_replicas(facts: Facts, replicas: LiveReplicas) -> Facts:
     """Return the facts of a row with who runs its pipeline, and what the one says that has it."""
     if replicas.known is None:
         return replace(facts, no_replicas=replicas.why)
     running = _running(facts.pipeline, replicas)
+    if not running and _may_run_unseen(replicas):
+        return replace(facts, no_replicas=NO_ROOM)
     reports = _reports(facts.pipeline, running)
     failing, error = _failing(reports)
     presence = RunningReplicas(
@@ -36,6 +40,7 @@ def with_replicas(facts: Facts, replicas: LiveReplicas) -> Facts:
         _sum(reports, "claimed_s"),
         int(_sum(reports, "running") or 0),
         int(_sum(reports, "workers") or 0),
+        idle=_idle(facts.pipeline, replicas),
     )
     return replace(facts, presence=presence, in_progress=_in_progress(facts, replicas))
 
@@ -55,7 +60,10 @@ def status_of(pipeline: str, waiting: Waiting, replicas: LiveReplicas) -> Pipeli
     )
     if replicas.known is None:
         return told
-    reports = _reports(pipeline, _running(pipeline, replicas))
+    running = _running(pipeline, replicas)
+    if not running and _may_run_unseen(replicas):
+        return replace(told, unknown=(*told.unknown, f"replicas: {NO_ROOM}"))
+    reports = _reports(pipeline, running)
     failing, error = _failing(reports)
     return replace(
         told,
@@ -63,6 +71,7 @@ def status_of(pipeline: str, waiting: Waiting, replicas: LiveReplicas) -> Pipeli
         rows_s=_sum(reports, "settled_s"),
         p95_s=max(_numbers(reports, "p95_s"), default=None),
         runs_on=len(reports),
+        idle=_idle(pipeline, replicas),
         failing=failing,
         error=error,
         busy=int(_sum(reports, "running") or 0),
@@ -71,7 +80,16 @@ def status_of(pipeline: str, waiting: Waiting, replicas: LiveReplicas) -> Pipeli
 
 
 def _running(pipeline: str, replicas: LiveReplicas) -> list[ReplicaState]:
-    return [one for one in replicas.live if pipeline in one.pipelines and not one.draining]
+    return [one for one in replicas.live if one.runs(pipeline)]
+
+
+def _idle(pipeline: str, replicas: LiveReplicas) -> int:
+    """Return how many replicas have a pipeline registered, and do not run it."""
+    return sum(pipeline in one.pipelines and not one.runs(pipeline) for one in replicas.live)
+
+
+def _may_run_unseen(replicas: LiveReplicas) -> bool:
+    return any(one.leaves_out for one in replicas.live)
 
 
 def _reports(pipeline: str, running: Iterable[ReplicaState]) -> list[Mapping[str, Any]]:
