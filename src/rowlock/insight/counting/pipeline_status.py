@@ -146,8 +146,8 @@ def _parked(one: PipelineStatus) -> str:
     count = one.counts.parked or 0
     many = f"more than {COUNTED_MAX:,}" if count > COUNTED_MAX else f"{count:,}"
     told = "1 row is parked" if count == 1 else f"{many} rows are parked"
-    key = one.counts.parked_key
-    if key is None:
+    if not one.counts.parked_keys:
         return told
+    key = one.counts.parked_keys[0]
     such = f", {one.model} {shown(key)}" if count == 1 else f", such as {one.model} {shown(key)}"
     return f"{told}{such}: {row_command('explain', one.model, key)}"

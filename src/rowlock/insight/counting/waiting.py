@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from rowlock.insight.counting.counts import Counts, counts_of, first_key
+from rowlock.insight.counting.counts import KEYS_MAX, Counts, counts_of, first_key
 from rowlock.insight.counting.wings import flow_line
 from rowlock.insight.facts import RowAsked, ask_pause, lock_of
+from rowlock.insight.listing.row_page import ListedState
+from rowlock.insight.listing.states import StateQuestion, read_keys
+from rowlock.insight.questions import ask_part
 from rowlock.insight.verdicts import OVERDUE_WINDOWS, PipelinePause, Refused, Rules, TableLock
 
 
@@ -49,6 +53,8 @@ async def waiting_of(connection: AsyncConnection, asked: RowAsked) -> Waiting:
     counts = await counts_of(connection, pipeline.leased, parts, owner=pipeline.name)
     if counts.due is None and (lock := await lock_of(connection, asked)) is not None:
         return Waiting(model, rules, counts, lock=lock)
+    if counts.parked:
+        counts = replace(counts, parked_keys=await _parked_keys(connection, asked))
     pause: PipelinePause | None = None
     unknown: tuple[str, ...] = ()
     if asked.tables is not None:
@@ -63,3 +69,10 @@ async def waiting_of(connection: AsyncConnection, asked: RowAsked) -> Waiting:
         key = await first_key(connection, pipeline.leased, parts)
     flow = await flow_line(connection, pipeline)
     return Waiting(model, rules, counts, pause, first_key=key, unknown=unknown, flow=flow)
+
+
+async def _parked_keys(connection: AsyncConnection, asked: RowAsked) -> tuple[str, ...]:
+    leased, parts, owner = asked.pipeline.leased, asked.question.parts, asked.pipeline.name
+    question = StateQuestion(leased, parts, owner, ListedState.PARKED, KEYS_MAX)
+    found = await ask_part(connection, partial(read_keys, connection, question), apart=True)
+    return () if isinstance(found, Refused) else found
