@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from rowlock.insight.asking.open_transactions import transaction_text
+from rowlock.insight.asking.open_transactions import ended, holds_rows, transaction_text
 from rowlock.insight.counting.counts import COUNTED_MAX, Counts
 from rowlock.insight.headlines import ERROR_CHARS_MAX
 from rowlock.insight.shown import lasting, row_command, shown
-from rowlock.insight.verdicts import PipelinePause, TableLock
+from rowlock.insight.verdicts import PipelinePause, TableLock, TouchingTransaction
 
 SAID_MAX: Final = 2 * ERROR_CHARS_MAX
 """Most characters of what a replica has said."""
@@ -38,6 +38,7 @@ class PipelineStatus:
         busy: how many workers have a row.
         workers: how many there are.
         wing: how far its flow is, or what is inside its graph, in a line.
+        left: transactions that were prepared, left behind, and have rows of its table.
     """
 
     pipeline: str
@@ -56,6 +57,7 @@ class PipelineStatus:
     busy: int = 0
     workers: int = 0
     wing: str | None = None
+    left: tuple[TouchingTransaction, ...] = ()
 
     @property
     def needs_person(self) -> bool:
@@ -108,6 +110,7 @@ def _troubles(one: PipelineStatus) -> Iterator[str]:
     if one.lock is not None:
         yield _locked(one.lock)
         return
+    yield from (holds_rows(by, one.model) for by in one.left)
     oldest_s = one.counts.oldest_s
     due = "rows are due" if oldest_s is None else f"due {lasting(oldest_s)}"
     register = f"register {one.pipeline}() with the manager of a replica"
@@ -133,7 +136,7 @@ def _locked(lock: TableLock) -> str:
     by, does = lock.by, "has locked" if lock.is_granted else "waits to lock"
     return (
         f"{transaction_text(by)}, {does} {shown(lock.table)}, so nothing of"
-        f" it can be read or claimed; if it hangs: SELECT pg_terminate_backend({by.pid})"
+        f" it can be read or claimed; {ended(by, 'if it hangs')}"
     )
 
 
