@@ -6,6 +6,8 @@ from bug import Bug
 
 STATUS = "tests/insight/test_status.py"
 PREPARED = "tests/insight/test_prepared.py"
+READERS = "tests/insight/test_readers.py"
+AWAY = "tests/cli/test_no_database.py"
 NAMED = f"{PREPARED}::test_a_prepared_transaction_is_named"
 
 ASKED_BUGS = (
@@ -80,5 +82,29 @@ ASKED_BUGS = (
         "all(visible(character) == character for character in text)",
         "True",
         (f"{PREPARED}::test_a_name_that_moves_the_cursor_is_escaped",),
+    ),
+    Bug(
+        "a question needs the right to lock",
+        "insight/questions.py",
+        "_labelled",
+        "return select(*labelled).where(where)",
+        "return select(*labelled).where(where).with_for_update(read=True)",
+        (f"{READERS}::test_all_questions_are_answered",),
+    ),
+    Bug(
+        "a driver's thread ends behind the loop to which it says so",
+        "insight/apps.py",
+        "_threads_ended_behind_errors",
+        "await asyncio.to_thread(_join, begun, monotonic() + THREADS_END_WITHIN_S)",
+        "",
+        (f"{AWAY}::test_threads_of_drivers_end_before_the_loop_does",),
+    ),
+    Bug(
+        "a server that never answers is told in words of the library",
+        "cli/answering.py",
+        "message_of",
+        "isinstance(error, TransactionTimeout | TimeoutError)",
+        "isinstance(error, TimeoutError)",
+        (f"{AWAY}::test_a_server_that_never_answers",),
     ),
 )
