@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import Table, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rowlock.backoff import JITTER
@@ -33,6 +33,7 @@ from rowlock.insight.verdicts import (
     Refused,
     Rules,
     TableLock,
+    TouchingTransaction,
     is_overdue,
 )
 from rowlock.pipelines.pipeline import Pipeline
@@ -131,6 +132,15 @@ async def lock_of(connection: AsyncConnection, asked: RowAsked) -> TableLock | N
     ask = partial(INSIGHT.of(connection).table_lock, connection, tables)
     found = await ask_part(connection, ask, apart=True)
     return found if isinstance(found, TableLock) else None
+
+
+async def left_in(connection: AsyncConnection, table: Table) -> tuple[TouchingTransaction, ...]:
+    """Return the transactions that were prepared, left behind, and have rows of a table, as far as
+    the database tells; joins the caller's transaction.
+    """
+    ask = partial(INSIGHT.of(connection).left_prepared, connection, table)
+    found = await ask_part(connection, ask, apart=True)
+    return () if isinstance(found, Refused) else found
 
 
 async def pause_of(

@@ -97,14 +97,18 @@ class TouchingTransaction:
     """A transaction that has locked or written a row, and has not ended.
 
     Attributes:
-        pid: the process of the server that it is of.
+        pid: the process of the server that it is of; None if it was prepared, and so is of none.
         state: what it does; None if this user may not see that.
         seconds: for how long.
+        gid: the name under which it was prepared.
+        owner: who has prepared it.
     """
 
-    pid: int
+    pid: int | None
     state: str | None
     seconds: float
+    gid: str = ""
+    owner: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,6 +57,7 @@ def status_of(pipeline: str, waiting: Waiting, replicas: LiveReplicas) -> Pipeli
         first_key=waiting.first_key,
         unknown=waiting.unknown,
         wing=waiting.flow,
+        left=waiting.left,
     )
     if replicas.known is None:
         return told
