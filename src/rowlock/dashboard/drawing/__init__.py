@@ -1,0 +1,1 @@
+"""drawing/: small pictures, as SVG that no policy forbids."""
