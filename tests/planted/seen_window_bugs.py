@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bug import Bug
 
+GUARDS = "tests/dashboard/test_guards.py"
 TROUBLES = "tests/dashboard/test_troubles.py"
 
 SEEN_WINDOW_BUGS = (
@@ -14,6 +15,22 @@ SEEN_WINDOW_BUGS = (
         "isinstance(one.get(name), int)",
         "name in one",
         (f"{TROUBLES}::test_a_report_that_nobody_understands",),
+    ),
+    Bug(
+        "a function that hangs gives its thread back",
+        "dashboard/guarding/threads.py",
+        "AuthorizeThreads.call",
+        "if not called.cancel():",
+        "self._pool = None\n            if not called.cancel() and len(args) > 2:",
+        (f"{GUARDS}::test_a_function_that_hangs_has_so_many_threads_and_no_more",),
+    ),
+    Bug(
+        "rights are asked for one after the other",
+        "dashboard/visits.py",
+        "PageVisit.may",
+        "await asyncio.gather(*asked)",
+        "[await one for one in asked]",
+        (f"{GUARDS}::test_rights_are_asked_for_at_once",),
     ),
     Bug(
         "a page does not say what is wrong",
