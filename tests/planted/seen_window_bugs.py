@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bug import Bug
 
+COMMAND = "tests/cli/test_dashboard_command.py"
 GUARDS = "tests/dashboard/test_guards.py"
 TROUBLES = "tests/dashboard/test_troubles.py"
 
@@ -31,6 +32,14 @@ SEEN_WINDOW_BUGS = (
         "await asyncio.gather(*asked)",
         "[await one for one in asked]",
         (f"{GUARDS}::test_rights_are_asked_for_at_once",),
+    ),
+    Bug(
+        "a port that is taken is told as an outage",
+        "dashboard/serving.py",
+        "listening",
+        "except OSError as error:",
+        "except EOFError as error:",
+        (f"{COMMAND}::test_a_port_that_is_taken_is_one_line",),
     ),
     Bug(
         "a page does not say what is wrong",
