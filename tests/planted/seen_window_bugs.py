@@ -6,6 +6,7 @@ from bug import Bug
 
 COMMAND = "tests/cli/test_dashboard_command.py"
 GUARDS = "tests/dashboard/test_guards.py"
+WINGS = "tests/dashboard/test_wings.py"
 TROUBLES = "tests/dashboard/test_troubles.py"
 
 SEEN_WINDOW_BUGS = (
@@ -40,6 +41,22 @@ SEEN_WINDOW_BUGS = (
         "except OSError as error:",
         "except EOFError as error:",
         (f"{COMMAND}::test_a_port_that_is_taken_is_one_line",),
+    ),
+    Bug(
+        "boxes of a picture stand beside those that they have values from",
+        "dashboard/drawing/graph_drawing.py",
+        "layers_of",
+        "for _ in range(count):",
+        "for _ in range(1):",
+        (f"{WINGS}::test_values_flow_downwards_and_no_box_hides_another",),
+    ),
+    Bug(
+        "a picture has any number of operators",
+        "dashboard/drawing/graph_drawing.py",
+        "drawing_of",
+        "picture.boxes[:BOXES_MAX]",
+        "picture.boxes",
+        (f"{WINGS}::test_a_picture_has_an_end",),
     ),
     Bug(
         "a page does not say what is wrong",

@@ -8,10 +8,11 @@ from typing import Any, Final
 from sqlalchemy.exc import SQLAlchemyError
 from starlette.responses import Response
 
+from rowlock.dashboard.drawing.graph_drawing import HEIGHT, WIDTH, drawing_of
 from rowlock.dashboard.guarding.refusals import refusal_of
 from rowlock.dashboard.visits import PageVisit
 from rowlock.errors import RowlockError
-from rowlock.graph import GraphStatistics
+from rowlock.graph.building.pictures import picture_of
 from rowlock.streams import StreamStatus
 
 FLOWS_MAX: Final = 50
@@ -75,5 +76,5 @@ async def graphs_page(visit: PageVisit) -> Response:
 
 async def graphs_part(visit: PageVisit) -> str:
     """Return the graphs, of this process alone."""
-    graphs: list[GraphStatistics] = [one.statistics() for one in visit.wings.graphs]
-    return visit.part("parts/graphs.html", graphs=graphs)
+    graphs = [(one.statistics(), drawing_of(picture_of(one.graph))) for one in visit.wings.graphs]
+    return visit.part("parts/graphs.html", graphs=graphs, height=HEIGHT, width=WIDTH)
