@@ -66,3 +66,9 @@ def test_what_stands_in_a_box() -> None:
     assert box.figures == "busy 40% · holds 0"
     assert (joint.title, joint.figures) == ("", "")
     assert drawn(0, [], frozenset()).boxes == ()
+
+
+def test_a_drawing_has_an_end() -> None:
+    """A graph of hundreds of operators would cost each viewer a page of boxes every two seconds."""
+    drawing = drawn(500, [(0, number) for number in range(1, 500)], frozenset())
+    assert (len(drawing.boxes), len(drawing.arrows), drawing.left_out) == (60, 59, 440)

@@ -194,4 +194,12 @@ DASHBOARD_BUGS = (
         "TITLE_CHARS_MAX",
         ("tests/dashboard/test_graph_drawing.py::test_what_stands_in_a_box",),
     ),
+    Bug(
+        "a graph is drawn however large it is",
+        DRAWING,
+        "drawing_of",
+        "picture = _bounded(picture)",
+        "",
+        ("tests/dashboard/test_graph_drawing.py::test_a_drawing_has_an_end",),
+    ),
 )

@@ -17,6 +17,8 @@ from rowlock.errors import shorten
 from rowlock.graph.building.pictures import Arrow, Box, Picture
 from rowlock.graph.scheduling.statistics import OperatorStatistics
 
+BOXES_MAX: Final = 60
+"""Most operators that are drawn; the table has all of them."""
 BOX_WIDTH: Final = 180
 BOX_HEIGHT: Final = 64
 JOINT_WIDTH: Final = 24
@@ -89,6 +91,7 @@ Place = tuple[int, int]
 
 def drawing_of(picture: Picture, operators: Sequence[OperatorStatistics]) -> GraphDrawing:
     """Return where the boxes and lines of `picture` are; `operators` are those of its boxes."""
+    picture = _bounded(picture)
     depths = depths_of(len(picture.boxes), picture.arrows)
     ways = [_way(number, arrow, depths) for number, arrow in enumerate(picture.arrows)]
     columns = _columns(depths, ways)
@@ -118,6 +121,12 @@ def drawing_of(picture: Picture, operators: Sequence[OperatorStatistics]) -> Gra
         for arrow, way in zip(picture.arrows, ways, strict=True)
     )
     return GraphDrawing(x - ACROSS + MARGIN, height + 2 * MARGIN, boxes, arrows, picture.left_out)
+
+
+def _bounded(picture: Picture) -> Picture:
+    boxes = picture.boxes[:BOXES_MAX]
+    arrows = [one for one in picture.arrows if max(one.source, one.target) < len(boxes)]
+    return Picture(boxes, arrows, picture.left_out + len(picture.boxes) - len(boxes))
 
 
 def depths_of(boxes: int, arrows: Sequence[Arrow]) -> list[int]:
