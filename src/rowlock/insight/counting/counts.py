@@ -38,6 +38,7 @@ class Counts:
         parked: rows that were set aside; `COUNTED_MAX` and one at most.
         parked_key: of one of them.
         resting: rows whose time has not come; `COUNTED_MAX` and one at most.
+        refused: what the database says of the condition of claims, if it refuses that.
     """
 
     at: Any = None
@@ -49,6 +50,7 @@ class Counts:
     parked: int | None = None
     parked_key: str | None = None
     resting: int | None = None
+    refused: str = ""
 
 
 async def counts_of(
@@ -74,6 +76,7 @@ async def counts_of(
         parked=None if parked is None or isinstance(parked, Refused) else parked[0],
         parked_key=await _parked_key(connection, leased, parked),
         resting=None if isinstance(resting, Refused) else resting[0],
+        refused=due.why if isinstance(due, Refused) and not due.may_pass else "",
     )
 
 

@@ -128,6 +128,7 @@ def _number(count: int | None) -> str:
 def _status_dict(one: PipelineStatus, at: datetime | None) -> dict[str, Any]:
     counts = asdict(one.counts)
     counts.pop("at")
+    counts.pop("refused")
     return {
         "pipeline": one.pipeline,
         **counts,
