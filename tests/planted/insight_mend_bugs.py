@@ -8,6 +8,7 @@ STATUS = "tests/insight/test_status.py"
 OBSERVER = "tests/insight/test_observer.py"
 LOG_LINES = "tests/telemetry/test_logs.py"
 KEYS = "tests/insight/test_keys.py::test_what_is_shown_of_a_key_names_its_row"
+APPS = "tests/cli/test_strange_apps.py"
 LITERALS = "tests/insight/test_values_without_literals.py"
 
 INSIGHT_MEND_BUGS = (
@@ -130,5 +131,53 @@ INSIGHT_MEND_BUGS = (
         "may_pass=is_transient(error)",
         "may_pass=False",
         (f"{STATUS}::test_a_count_that_takes_too_long_is_an_answer",),
+    ),
+    Bug(
+        "the opening of an app is waited for without a bound",
+        "cli/answering.py",
+        "_asked",
+        "asyncio.timeout(within_s)",
+        "asyncio.timeout(None)",
+        (f"{APPS}::test_an_app_that_hangs_is_given_up",),
+    ),
+    Bug(
+        "an app that fails at its end keeps the answer back",
+        "cli/answering.py",
+        "_asked",
+        "if answer is None",
+        "if True",
+        (f"{APPS}::test_an_app_that_fails_at_its_end_keeps_no_answer_back",),
+    ),
+    Bug(
+        "the exit of an app's function is that of the command",
+        "insight/apps.py",
+        "_resolved",
+        "except SystemExit",
+        "except MemoryError",
+        (f"{APPS}::test_an_app_that_exits_is_no_answer[strange:exits]",),
+    ),
+    Bug(
+        "the exit of an app's module is that of the command",
+        "insight/apps.py",
+        "imported",
+        "(Exception, SystemExit)",
+        "Exception",
+        (f"{APPS}::test_an_app_that_exits_is_no_answer[leaving:app]",),
+    ),
+    Bug(
+        "an answer is printed in UTF-8 alone",
+        "cli/paper.py",
+        "write",
+        '"backslashreplace"',
+        '"strict"',
+        (f"{APPS}::test_an_output_of_another_encoding_gets_the_answer",),
+    ),
+    Bug(
+        "an output that takes nothing is an error with a traceback",
+        "cli/answering.py",
+        "_printed",
+        "except OSError",
+        "except MemoryError",
+        (f"{APPS}::test_an_output_that_takes_nothing_is_told_in_a_line",),
     ),
 )
