@@ -9,6 +9,7 @@ OBSERVER = "tests/insight/test_observer.py"
 LOG_LINES = "tests/telemetry/test_logs.py"
 KEYS = "tests/insight/test_keys.py::test_what_is_shown_of_a_key_names_its_row"
 APPS = "tests/cli/test_strange_apps.py"
+REDACTED = "tests/insight/test_refused.py::test_a_redaction_that_fails_costs_that_error_alone"
 LITERALS = "tests/insight/test_values_without_literals.py"
 
 INSIGHT_MEND_BUGS = (
@@ -179,5 +180,29 @@ INSIGHT_MEND_BUGS = (
         "except OSError",
         "except MemoryError",
         (f"{APPS}::test_an_output_that_takes_nothing_is_told_in_a_line",),
+    ),
+    Bug(
+        "a redaction that fails keeps the answer back",
+        "insight/asking/redacting.py",
+        "contained_redaction",
+        "(Exception, SystemExit)",
+        "MemoryError",
+        (f"{REDACTED}[raises]",),
+    ),
+    Bug(
+        "what a redaction returns is shown, whatever it is",
+        "insight/asking/redacting.py",
+        "contained_redaction",
+        "isinstance(found, str)",
+        "True",
+        (f"{REDACTED}[no text]",),
+    ),
+    Bug(
+        "the end of a pause may be anything",
+        "insight/steering/actions.py",
+        "Actions.pause",
+        "check_until(until)",
+        "pass",
+        ("tests/insight/test_pauses.py::test_an_end_that_is_no_time_is_refused[sqlite-2h]",),
     ),
 )
