@@ -22,6 +22,7 @@ from rowlock.database.binds import bind_of
 from rowlock.errors import AppError
 from rowlock.insight.asking.hosted_pipelines import PipelineHost, Sessions
 from rowlock.insight.asking.questioner import InsightLimits, Questioner
+from rowlock.insight.asking.redacting import contained_redaction
 from rowlock.insight.checking.checkup import beside_tables, checkup
 from rowlock.insight.checking.claim_plan import ClaimPlan, claim_plan, unserved_remarks
 from rowlock.insight.checking.finding import Finding, in_order
@@ -84,7 +85,8 @@ class Insight(Questioner):
     ) -> None:
         super().__init__(session_factory, pipelines, tables=tables)
         self.limits = limits or InsightLimits()
-        self._hide, self._show, self._redact = tuple(hide), dict(show or {}), redact
+        self._hide, self._show = tuple(hide), dict(show or {})
+        self._redact = contained_redaction(redact)
 
     @classmethod
     def of(cls, host: PipelineManager | Observer) -> Self:

@@ -39,9 +39,12 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """What the database did not answer, and why."""
+    """What the database did not answer, and why; `may_pass` if it may answer another time, as
+    where it took too long.
+    """
 
     why: str
+    may_pass: bool = False
 
 
 Answer = bool | Refused | None

@@ -118,7 +118,10 @@ def _troubles(one: PipelineStatus) -> Iterator[str]:
     register = f"register {one.pipeline}() with the manager of a replica"
     if one.idle:
         register = f"start the manager of {one.pipeline}() in a replica"
-    if one.is_run_by_nobody:
+    if one.counts.refused:
+        why = shown(one.counts.refused, SAID_MAX)
+        yield f"the condition of its claims is refused: {why}: mend what the error says"
+    elif one.is_run_by_nobody:
         yield f"{due}, and no replica runs it: {register}"
     elif one.is_silent:
         yield f"{due}, and no lease of it lives: {register}"

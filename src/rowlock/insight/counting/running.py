@@ -66,6 +66,13 @@ def status_of(pipeline: str, waiting: Waiting, replicas: LiveReplicas) -> Pipeli
         return replace(told, unknown=(*told.unknown, f"replicas: {NO_ROOM}"))
     reports = _reports(pipeline, running)
     failing, error = _failing(reports)
+    if len(reports) > failing and told.counts.refused:
+        # Claims are answered, so it is this user, or this process, that is refused.
+        told = replace(
+            told,
+            counts=replace(told.counts, refused=""),
+            unknown=(*told.unknown, f"{pipeline}: {told.counts.refused}"),
+        )
     return replace(
         told,
         wing=waiting.flow or graph_line(reports),

@@ -131,6 +131,7 @@ def _status_dict(one: PipelineStatus, at: datetime | None) -> dict[str, Any]:
     counts = asdict(one.counts)
     counts.pop("at")
     parked_keys = list(counts.pop("parked_keys"))
+    counts.pop("refused")
     return {
         "pipeline": one.pipeline,
         **counts,
