@@ -8,6 +8,7 @@ STATUS = "tests/insight/test_status.py"
 PREPARED = "tests/insight/test_prepared.py"
 READERS = "tests/insight/test_readers.py"
 AWAY = "tests/cli/test_no_database.py"
+WINGS = "tests/insight/test_explain_wings.py"
 NAMED = f"{PREPARED}::test_a_prepared_transaction_is_named"
 
 ASKED_BUGS = (
@@ -106,5 +107,29 @@ ASKED_BUGS = (
         "isinstance(error, TransactionTimeout | TimeoutError)",
         "isinstance(error, TimeoutError)",
         (f"{AWAY}::test_a_server_that_never_answers",),
+    ),
+    Bug(
+        "a row of another flow says how far this one is",
+        "insight/counting/wings.py",
+        "flow_of_row",
+        "if await ask_value(connection, mine, apart=True) != 1:",
+        "if False:",
+        (f"{WINGS}::test_a_row_of_a_flow_says_how_far_it_is",),
+    ),
+    Bug(
+        "a shard that no replica holds is wanted by none",
+        "insight/asking/questioner.py",
+        "Questioner._asked",
+        'getattr(pipeline, "ready_anywhere", pipeline.ready)',
+        "pipeline.ready",
+        (f"{WINGS}::test_a_row_of_a_flow_says_how_far_it_is",),
+    ),
+    Bug(
+        "an explanation says nothing of a graph",
+        "insight/counting/running.py",
+        "with_replicas",
+        "facts.wing or graph_line(reports)",
+        "facts.wing",
+        (f"{WINGS}::test_a_row_of_a_graph_says_what_is_inside",),
     ),
 )

@@ -13,6 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from rowlock.backoff import JITTER
 from rowlock.errors import describe
 from rowlock.insight.asking.lacking import lacking_row
+from rowlock.insight.counting.wings import flow_of_row
 from rowlock.insight.dialects.insight_dialect import INSIGHT
 from rowlock.insight.questions import (
     RowQuestion,
@@ -99,6 +100,7 @@ async def facts_of(connection: AsyncConnection, asked: RowAsked, *, apart: bool)
         at = await ask_value(connection, select(database_now()), apart=apart)
         return replace(facts, is_there=False, at=None if isinstance(at, Refused) else at)
     facts = _with_row(facts, asked, answers)
+    facts = replace(facts, wing=await flow_of_row(connection, asked.pipeline, question))
     if False in facts.unawaited.values():
         facts = replace(facts, awaiting=await _awaiting(connection, asked, facts, apart=apart))
     if False in facts.gates.values() and asked.tables is not None:

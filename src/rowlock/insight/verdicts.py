@@ -14,6 +14,8 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
+from rowlock.insight.wing_line import WingLine
+
 
 class Verdict(StrEnum):
     """What keeps a row, or that nothing does; first what comes first."""
@@ -229,6 +231,7 @@ class Facts:
         table_lock: who keeps everybody out of the table, so that nothing of the row could be read;
             None if nobody does.
         lacking: the related row for which it stepped back, where that can be told.
+        wing: what the flow or the graph says that works on it; None if there is none.
     """
 
     model: str
@@ -260,6 +263,7 @@ class Facts:
     table_lock: TableLock | None = None
     lacking: LackingRow | None = None
     work: Mapping[str, Any] = field(default_factory=dict)
+    wing: WingLine | None = None
 
     def column(self, name: str) -> Any:
         """Return what rowlock keeps under `name`; None if that is null, unknown or not there."""

@@ -17,6 +17,7 @@ from rowlock.insight.verdicts import (
     InProgress,
     RunningReplicas,
 )
+from rowlock.insight.wing_line import WingLine
 from rowlock.rows.lock_tokens import mark_of
 
 NO_ROOM: Final = "a replica has more pipelines than its report has room for"
@@ -42,7 +43,9 @@ def with_replicas(facts: Facts, replicas: LiveReplicas) -> Facts:
         int(_sum(reports, "workers") or 0),
         idle=_idle(facts.pipeline, replicas),
     )
-    return replace(facts, presence=presence, in_progress=_in_progress(facts, replicas))
+    wing = facts.wing or graph_line(reports)
+    in_progress = _in_progress(facts, replicas)
+    return replace(facts, presence=presence, in_progress=in_progress, wing=wing)
 
 
 def status_of(pipeline: str, waiting: Waiting, replicas: LiveReplicas) -> PipelineStatus:
@@ -56,7 +59,7 @@ def status_of(pipeline: str, waiting: Waiting, replicas: LiveReplicas) -> Pipeli
         lock=waiting.lock,
         first_key=waiting.first_key,
         unknown=waiting.unknown,
-        wing=waiting.flow,
+        wing=_text(waiting.flow),
         left=waiting.left,
     )
     if replicas.known is None:
@@ -75,7 +78,7 @@ def status_of(pipeline: str, waiting: Waiting, replicas: LiveReplicas) -> Pipeli
         )
     return replace(
         told,
-        wing=waiting.flow or graph_line(reports),
+        wing=_text(waiting.flow or graph_line(reports)),
         rows_s=_sum(reports, "settled_s"),
         p95_s=max(_numbers(reports, "p95_s"), default=None),
         runs_on=len(reports),
@@ -85,6 +88,10 @@ def status_of(pipeline: str, waiting: Waiting, replicas: LiveReplicas) -> Pipeli
         busy=int(_sum(reports, "running") or 0),
         workers=int(_sum(reports, "workers") or 0),
     )
+
+
+def _text(wing: WingLine | None) -> str | None:
+    return None if wing is None else wing.text
 
 
 def _running(pipeline: str, replicas: LiveReplicas) -> list[ReplicaState]:

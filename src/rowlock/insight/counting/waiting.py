@@ -9,7 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rowlock.errors import describe
 from rowlock.insight.counting.counts import KEYS_MAX, Counts, counts_of, first_key
-from rowlock.insight.counting.wings import flow_line
+from rowlock.insight.counting.wings import coordinates, flow_line
 from rowlock.insight.facts import RowAsked, ask_pause, left_in, lock_of
 from rowlock.insight.listing.row_page import ListedState
 from rowlock.insight.listing.states import StateQuestion, read_keys
@@ -22,6 +22,7 @@ from rowlock.insight.verdicts import (
     TableLock,
     TouchingTransaction,
 )
+from rowlock.insight.wing_line import WingLine
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +48,7 @@ class Waiting:
     lock: TableLock | None = None
     first_key: str | None = None
     unknown: tuple[str, ...] = field(default=())
-    flow: str | None = None
+    flow: WingLine | None = None
     left: tuple[TouchingTransaction, ...] = ()
 
     @property
@@ -81,7 +82,7 @@ async def waiting_of(connection: AsyncConnection, asked: RowAsked) -> Waiting:
     key = None
     if counts.oldest_s is not None and counts.oldest_s > told.overdue_after_s:
         key = await first_key(connection, pipeline.leased, parts)
-    flow = await flow_line(connection, pipeline)
+    flow = await flow_line(connection, pipeline) if coordinates(pipeline) else None
     left = await left_in(connection, pipeline.leased.table)
     return replace(told, first_key=key, flow=flow, left=left)
 
