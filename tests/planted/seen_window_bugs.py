@@ -7,6 +7,7 @@ from bug import Bug
 COMMAND = "tests/cli/test_dashboard_command.py"
 GUARDS = "tests/dashboard/test_guards.py"
 WINGS = "tests/dashboard/test_wings.py"
+REHEARSAL = "tests/insight/test_rehearsal.py"
 TROUBLES = "tests/dashboard/test_troubles.py"
 
 SEEN_WINDOW_BUGS = (
@@ -41,6 +42,14 @@ SEEN_WINDOW_BUGS = (
         "except OSError as error:",
         "except EOFError as error:",
         (f"{COMMAND}::test_a_port_that_is_taken_is_one_line",),
+    ),
+    Bug(
+        "a rehearsal leaves connections of a pooler that only read",
+        "insight/dialects/postgresql.py",
+        "PostgresqlInsight.begin_without_writing",
+        "raw.autocommit else",
+        "raw else",
+        (f"{REHEARSAL}::test_nothing_is_left_on_a_connection",),
     ),
     Bug(
         "a page does not say what is wrong",
