@@ -7,7 +7,11 @@ from __future__ import annotations
 import uuid
 from collections.abc import Collection, Iterable
 from difflib import get_close_matches
+from pathlib import PurePath
 from typing import Any, Final
+
+from sqlalchemy import Engine
+from sqlalchemy.ext.asyncio import AsyncEngine
 
 from rowlock.errors import AppError
 from rowlock.insight.shown import shown
@@ -78,6 +82,13 @@ def read_key(leased: LeasedTable, given: object) -> Any:
             f"{shown(given)} is no key of {leased.name}: its {leased.key.name} is {what}"
         )
     return given
+
+
+def database_name(engine: AsyncEngine | Engine) -> str:
+    """Return the kind, the host and the name of a database, and nothing secret."""
+    name = PurePath(engine.url.database or "").name
+    host = f"{engine.url.host}/" if engine.url.host else ""
+    return shown(f"{engine.dialect.name} {host}{name}")
 
 
 def _kind_of(leased: LeasedTable) -> Any:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
+from rowlock.insight.counting.counts import Counts
 from rowlock.insight.counting.pipeline_status import PipelineStatus
 from rowlock.insight.counting.replicas import LiveReplicas, ReplicaState
 from rowlock.insight.counting.waiting import Waiting
@@ -18,6 +19,8 @@ from rowlock.insight.verdicts import (
     RunningReplicas,
 )
 from rowlock.rows.lock_tokens import mark_of
+
+NOT_ASKED: Final = "pipelines without counts: those before them took all the time that there was"
 
 
 def with_replicas(facts: Facts, replicas: LiveReplicas) -> Facts:
@@ -53,13 +56,22 @@ def status_of(pipeline: str, waiting: Waiting, replicas: LiveReplicas) -> Pipeli
         unknown=waiting.unknown,
         wing=waiting.flow,
     )
+    return _with_reports(told, replicas)
+
+
+def not_asked(pipeline: str, replicas: LiveReplicas) -> PipelineStatus:
+    """Return the line of a pipeline for which there was no time left: what the replicas say."""
+    return _with_reports(PipelineStatus(pipeline, Counts(), 0.0, unknown=(NOT_ASKED,)), replicas)
+
+
+def _with_reports(told: PipelineStatus, replicas: LiveReplicas) -> PipelineStatus:
     if replicas.known is None:
         return told
-    reports = _reports(pipeline, _running(pipeline, replicas))
+    reports = _reports(told.pipeline, _running(told.pipeline, replicas))
     failing, error = _failing(reports)
     return replace(
         told,
-        wing=waiting.flow or graph_line(reports),
+        wing=told.wing or graph_line(reports),
         rows_s=_sum(reports, "settled_s"),
         p95_s=max(_numbers(reports, "p95_s"), default=None),
         runs_on=len(reports),
