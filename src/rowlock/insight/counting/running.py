@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
+from rowlock.insight.counting.counts import Counts
 from rowlock.insight.counting.pipeline_status import PipelineStatus
 from rowlock.insight.counting.replicas import LiveReplicas, ReplicaState
 from rowlock.insight.counting.waiting import Waiting
@@ -21,6 +22,7 @@ from rowlock.insight.wing_line import WingLine
 from rowlock.rows.lock_tokens import mark_of
 
 NO_ROOM: Final = "a replica has more pipelines than its report has room for"
+NOT_ASKED: Final = "pipelines without counts: those before them took all the time that there was"
 
 
 def with_replicas(facts: Facts, replicas: LiveReplicas) -> Facts:
@@ -62,8 +64,18 @@ def status_of(pipeline: str, waiting: Waiting, replicas: LiveReplicas) -> Pipeli
         wing=_text(waiting.flow),
         left=waiting.left,
     )
+    return _with_reports(told, replicas)
+
+
+def not_asked(pipeline: str, replicas: LiveReplicas) -> PipelineStatus:
+    """Return the line of a pipeline for which there was no time left: what the replicas say."""
+    return _with_reports(PipelineStatus(pipeline, Counts(), 0.0, unknown=(NOT_ASKED,)), replicas)
+
+
+def _with_reports(told: PipelineStatus, replicas: LiveReplicas) -> PipelineStatus:
     if replicas.known is None:
         return told
+    pipeline = told.pipeline
     running = _running(pipeline, replicas)
     if not running and _may_run_unseen(replicas):
         return replace(told, unknown=(*told.unknown, f"replicas: {NO_ROOM}"))
@@ -78,7 +90,7 @@ def status_of(pipeline: str, waiting: Waiting, replicas: LiveReplicas) -> Pipeli
         )
     return replace(
         told,
-        wing=_text(waiting.flow or graph_line(reports)),
+        wing=told.wing or _text(graph_line(reports)),
         rows_s=_sum(reports, "settled_s"),
         p95_s=max(_numbers(reports, "p95_s"), default=None),
         runs_on=len(reports),
