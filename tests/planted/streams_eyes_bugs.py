@@ -1,0 +1,43 @@
+"""Guards of streams that were missing for a stranger; and the tests that miss them."""
+
+from __future__ import annotations
+
+from bug import Bug
+
+CONTEXT = "tests/streams/computing/test_context.py"
+ENCODING = "tests/streams/computing/test_encoding.py"
+
+STREAMS_EYES_BUGS = (
+    Bug(
+        "all results of a batch have one idempotency key",
+        "streams/computing/context.py",
+        "StepContext.idempotency_key",
+        "self._group is None and not parts",
+        "False",
+        (f"{CONTEXT}::test_an_idempotency_key_of_a_batch_names_its_result",),
+    ),
+    Bug(
+        "a key of a dict is stored as the name of a member",
+        "streams/computing/value_plans.py",
+        "_dict_key",
+        "str.__str__(key) if",
+        "str(key) if",
+        (f"{ENCODING}::test_keys_of_a_dict_come_back",),
+    ),
+    Bug(
+        "a time is stored as a key that is a date",
+        "streams/computing/value_plans.py",
+        "_dict_key",
+        "or (cls is date and isinstance(key, datetime))",
+        "",
+        (f"{ENCODING}::test_wrong_types",),
+    ),
+    Bug(
+        "a value that equals a declared one is stored for it",
+        "streams/computing/value_plans.py",
+        "_literal_text",
+        "(type(value), value) not in kinds",
+        "value not in values",
+        (f"{ENCODING}::test_wrong_types",),
+    ),
+)
