@@ -7,7 +7,41 @@ from bug import Bug
 CONTEXT = "tests/streams/computing/test_context.py"
 ENCODING = "tests/streams/computing/test_encoding.py"
 
+ARGUMENTS = "tests/streams/queries/test_arguments.py"
+
 STREAMS_EYES_BUGS = (
+    Bug(
+        "a name that one database cannot store is taken",
+        "streams/arguments.py",
+        "check_party",
+        "not is_storable(name)",
+        "False",
+        (f"{ARGUMENTS}::test_names",),
+    ),
+    Bug(
+        "half a number is the number of a step",
+        "streams/arguments.py",
+        "check_whole_number",
+        "isinstance(number, int) and not isinstance(number, bool)",
+        "isinstance(number, int | float)",
+        (f"{ARGUMENTS}::test_numbers",),
+    ),
+    Bug(
+        "a verification of nothing finds nothing",
+        "streams/queries/verification.py",
+        "verify",
+        ", low=first)",
+        ")",
+        (f"{ARGUMENTS}::test_wrong_arguments",),
+    ),
+    Bug(
+        "a producer may have half a number",
+        "streams/inputs/event_log.py",
+        "_check",
+        'check_whole_number(seq, "the number of a producer")',
+        "pass",
+        (f"{ARGUMENTS}::test_wrong_arguments",),
+    ),
     Bug(
         "all results of a batch have one idempotency key",
         "streams/computing/context.py",

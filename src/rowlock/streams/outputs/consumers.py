@@ -25,9 +25,10 @@ from rowlock.database.transaction import in_transaction
 from rowlock.errors import ConfigurationError
 from rowlock.rows.leased_table import LeasedTable
 from rowlock.stream_errors import CursorMoved
+from rowlock.streams.arguments import check_party, check_whole_number
 from rowlock.streams.inputs.step_inputs import FlowSources, StepInputs, inputs_of
-from rowlock.streams.migrations import NAME_CHARS_MAX
 from rowlock.streams.outputs.cursors import (
+    NONE_YET,
     ResultsOf,
     begin_cursor,
     check_kept,
@@ -156,7 +157,7 @@ class Consumer(Generic[O]):
             with the first one that is kept.
 
     Raises:
-        ConfigurationError: the name is none.
+        ConfigurationError: the name is none, or `after` is no step.
     """
 
     def __init__(
@@ -167,9 +168,10 @@ class Consumer(Generic[O]):
         name: str | None,
         after: int | None,
     ) -> None:
-        if name is not None and not 1 <= len(name) <= NAME_CHARS_MAX:
-            msg = f"the name of a consumer has 1 to {NAME_CHARS_MAX} characters, not {len(name)}"
-            raise ConfigurationError(msg)
+        if name is not None:
+            check_party(name, "a consumer")
+        if after is not None:
+            check_whole_number(after, "the step behind which a consumer begins", low=NONE_YET)
         self._output = output
         self._sessions = sessions
         self._name = name
