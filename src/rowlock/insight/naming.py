@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from typing import Any, Final
 
 from rowlock.errors import AppError
-from rowlock.insight.asking.key_text import NoKeyError, key_of_text, what_it_is
+from rowlock.insight.asking.key_text import key_of_text, what_it_is
 from rowlock.insight.shown import shown
 from rowlock.pipelines.pipeline import Pipeline
 from rowlock.rows.leased_table import LeasedTable
@@ -69,8 +69,8 @@ def read_key(leased: LeasedTable, given: object) -> Any:
         if isinstance(given, str):
             given = key_of_text(kind, given)
         if isinstance(given, int) and abs(given) > INTEGER_MAX:
-            raise NoKeyError(what_it_is(kind))
-    except NoKeyError as error:
+            raise ValueError(what_it_is(kind))
+    except ValueError as error:
         raise AppError(
             f"{shown(given)} is no key of {leased.name}: its {leased.key.name} is {error}"
         ) from None

@@ -26,23 +26,19 @@ NAMES_MAX: Final = 10
 """How many values of an enumeration are named."""
 
 
-class NoKeyError(Exception):
-    """A text is no key; the message says what a key is."""
-
-
 def key_of_text(kind: TypeEngine[Any], text: str) -> Any:
     """Return the key that `text` names, in a column of type `kind`.
 
     Raises:
-        NoKeyError: it names none.
+        ValueError: it names none; the message says what a key is.
     """
     if not _is_storable(text):
-        raise NoKeyError(what_it_is(kind))
+        raise ValueError(what_it_is(kind))
     for reader in _readers_of(kind):
         # Of the host's own types whatever they raise.
         with suppress(Exception):
             return _bindable(kind, reader(text))
-    raise NoKeyError(what_it_is(kind))
+    raise ValueError(what_it_is(kind))
 
 
 def _is_storable(text: str) -> bool:
