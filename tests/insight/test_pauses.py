@@ -68,7 +68,7 @@ async def test_a_pause_holds_until_it_is_ended(
     assert [(action, result) for _, action, result in told(caplog)] == [
         ("pause", "done"),
         ("resume", "done"),
-        ("resume", "done"),
+        ("resume", "was not paused"),
     ]
 
 

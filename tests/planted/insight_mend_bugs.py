@@ -120,7 +120,7 @@ INSIGHT_MEND_BUGS = (
     Bug(
         "what one user may not read is a trouble of the claims",
         "insight/counting/running.py",
-        "status_of",
+        "_with_reports",
         "len(reports) > failing and told.counts.refused",
         "False",
         (f"{STATUS}::test_what_one_user_may_not_count_is_no_trouble_of_the_claims",),

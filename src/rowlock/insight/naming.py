@@ -6,7 +6,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from difflib import get_close_matches
+from pathlib import PurePath
 from typing import Any, Final
+
+from sqlalchemy import Engine
+from sqlalchemy.ext.asyncio import AsyncEngine
 
 from rowlock.errors import AppError
 from rowlock.insight.asking.key_text import key_of_text, what_it_is
@@ -75,6 +79,18 @@ def read_key(leased: LeasedTable, given: object) -> Any:
             f"{shown(given)} is no key of {leased.name}: its {leased.key.name} is {error}"
         ) from None
     return given
+
+
+def is_of(pipeline: Pipeline[Any], model: type[Any]) -> bool:
+    """Return whether rows of `model` may be those of a pipeline, or the other way round."""
+    return issubclass(pipeline.model, model) or issubclass(model, pipeline.model)
+
+
+def database_name(engine: AsyncEngine | Engine) -> str:
+    """Return the kind, the host and the name of a database, and nothing secret."""
+    name = PurePath(engine.url.database or "").name
+    host = f"{engine.url.host}/" if engine.url.host else ""
+    return shown(f"{engine.dialect.name} {host}{name}")
 
 
 def _instead(given: str, names: list[str]) -> str:
