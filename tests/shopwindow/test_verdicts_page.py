@@ -136,6 +136,7 @@ STORIES: dict[Verdict, tuple[Facts, ...]] = {
     ),
     Verdict.NOBODY_RUNS: (
         row(columns=columns(due_at=at(-840)), presence=RunningReplicas(2)),
+        row(columns=columns(due_at=at(-840)), presence=RunningReplicas(2, idle=1)),
         row(columns=columns(due_at=at(-840)), is_run=False),
     ),
     Verdict.CLAIMS_FAIL: (
