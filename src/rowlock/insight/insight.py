@@ -21,6 +21,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionm
 from rowlock.database.binds import bind_of
 from rowlock.errors import AppError
 from rowlock.insight.asking.hosted_pipelines import PipelineHost, Sessions
+from rowlock.insight.asking.places import QuestionPlaces
 from rowlock.insight.asking.questioner import InsightLimits, Questioner
 from rowlock.insight.checking.checkup import beside_tables, checkup
 from rowlock.insight.checking.claim_plan import ClaimPlan, claim_plan, unserved_remarks
@@ -83,7 +84,7 @@ class Insight(Questioner):
         limits: InsightLimits | None = None,
     ) -> None:
         super().__init__(session_factory, pipelines, tables=tables)
-        self.limits = limits or InsightLimits()
+        self.limits, self._places = limits or InsightLimits(), QuestionPlaces()
         self._hide, self._show, self._redact = tuple(hide), dict(show or {}), redact
 
     @classmethod
