@@ -11,6 +11,7 @@ import asyncio
 import math
 import socket
 import tempfile
+import threading
 from pathlib import Path
 from typing import Any, Final, NamedTuple, cast
 
@@ -21,6 +22,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, async_sessionmaker, create_async
 
 from rowlock import PipelineManager
 from rowlock.dashboard import Dashboard
+from rowlock.graph import Flow, StandingGraph
 from rowlock.insight import Observer
 from rowlock.insight.observing.report import Sample
 
@@ -36,6 +38,7 @@ PICTURES: Final = (
     ("dashboard-row", "/rows/Volume/17", {"width": 1120, "height": 772}, "light"),
     ("dashboard-parked", "/pipelines/VolumePipeline/rows?state=parked", WIDE, "dark"),
     ("dashboard-phone", "/", PHONE, "dark"),
+    ("dashboard-graphs", "/graphs", {"width": 1280, "height": 520}, "light"),
 )
 """The name of each picture, the page, the size of the window, the scheme."""
 REFUSED: Final = "ConnectionError: cloud-7 refused"
@@ -178,6 +181,23 @@ async def take(address: str) -> None:
         await browser.close()
 
 
+def read_pages(pages: Flow[str]) -> Flow[str]:
+    """Return the graph of a service that indexes pages."""
+    return pages.map(str.strip).map(recognised, lanes=2, name="recognise")
+
+
+def recognised(page: str) -> str:
+    """Take longer than all others."""
+    threading.Event().wait(0.02)
+    return page
+
+
+async def keep_reading(pages: StandingGraph[str, str]) -> None:
+    """Have some pages in the graph."""
+    while True:
+        await asyncio.gather(*(pages.submit(f" {number} ") for number in range(12)))
+
+
 async def main() -> None:
     """Tell the story, serve it, and look at it."""
     with tempfile.TemporaryDirectory() as folder, socket.socket() as listening:
@@ -187,7 +207,9 @@ async def main() -> None:
         pipelines = [VolumePipeline(), FleetPipeline(), BackupPipeline()]
         sessions = async_sessionmaker(engine, expire_on_commit=False)
         manager = PipelineManager(sessions, pipelines, gates=[TABLES.pause_gate])
-        app = Dashboard(ToldObserver(manager, tables=TABLES), authorize=everything)
+        pages = StandingGraph[str, str](read_pages, name="pages")
+        reading = asyncio.create_task(keep_reading(pages))
+        app = Dashboard(ToldObserver(manager, tables=TABLES), authorize=everything, graphs=[pages])
         listening.bind(("127.0.0.1", 0))
         listening.listen()
         config = uvicorn.Config(app, log_level="error", lifespan="off", timeout_graceful_shutdown=1)
@@ -197,6 +219,9 @@ async def main() -> None:
         server.should_exit = True
         await task
         await end_watchers()
+        reading.cancel()
+        await asyncio.gather(reading, return_exceptions=True)
+        await pages.aclose()
         await engine.dispose()
 
 

@@ -18,6 +18,7 @@ PAGES = {
     "/": "Pipelines",
     "/replicas": "Replicas",
     "/checks": "Checks",
+    "/graphs": "Graphs",
     "/pipelines/VolumePipeline": "VolumePipeline",
     "/pipelines/VolumePipeline/rows?state=due": "VolumePipeline",
     "/rows/Volume/18": "Volume 18",

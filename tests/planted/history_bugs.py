@@ -157,8 +157,8 @@ HISTORY_BUGS = (
         "a timeline without its table fails",
         ASKED,
         "read_timeline",
-        "apart=True",
-        "apart=False",
+        "await ask_part(connection, ask, apart=True)",
+        "await ask_part(connection, ask, apart=False)",
         (f"{TIMELINE}::test_without_the_table",),
     ),
     Bug(

@@ -45,22 +45,6 @@ SEEN_WINDOW_BUGS = (
         (f"{COMMAND}::test_a_port_that_is_taken_is_one_line",),
     ),
     Bug(
-        "boxes of a picture stand beside those that they have values from",
-        "dashboard/drawing/graph_drawing.py",
-        "layers_of",
-        "for _ in range(count):",
-        "for _ in range(1):",
-        (f"{WINGS}::test_values_flow_downwards_and_no_box_hides_another",),
-    ),
-    Bug(
-        "a picture has any number of operators",
-        "dashboard/drawing/graph_drawing.py",
-        "drawing_of",
-        "picture.boxes[:BOXES_MAX]",
-        "picture.boxes",
-        (f"{WINGS}::test_a_picture_has_an_end",),
-    ),
-    Bug(
         "a rehearsal leaves connections of a pooler that only read",
         "insight/dialects/postgresql.py",
         "PostgresqlInsight.begin_without_writing",

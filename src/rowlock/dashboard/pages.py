@@ -30,6 +30,8 @@ Handler: TypeAlias = Callable[[PageVisit], Awaitable[Answer]]
 ENTRIES_SHOWN = 30
 """How many things that happened to a row are shown, the newest."""
 ROW_ACTIONS = ("unpark", "park", "make_due", "release")
+STATUS_WITHIN = timedelta(seconds=2)
+"""For how long pipelines are asked; then the page shows what there is by then."""
 LIVE_TOPICS = frozenset({"pipelines", "replicas", "rows", "row", "streams", "graphs"})
 PIPELINE_ACTIONS = ("pause", "resume")
 
@@ -44,7 +46,7 @@ async def pipelines_part(visit: PageVisit) -> str:
     """Return the pipelines, each with its numbers."""
 
     async def make() -> str:
-        status = await visit.insight.status()
+        status = await visit.insight.status(within=STATUS_WITHIN)
         lines = {
             one.pipeline: points_of(rates_between(visit.observer.samples(one.pipeline)))
             for one in status.pipelines

@@ -1,1 +1,1 @@
-"""drawing/: small pictures, as SVG that no policy forbids."""
+"""Small pictures: SVG without styles of its own, so that no policy forbids it."""

@@ -130,9 +130,13 @@ def _number(count: int | None) -> str:
 def _status_dict(one: PipelineStatus, at: datetime | None) -> dict[str, Any]:
     counts = asdict(one.counts)
     counts.pop("at")
+    parked_keys = list(counts.pop("parked_keys"))
+    counts.pop("refused")
     return {
         "pipeline": one.pipeline,
         **counts,
+        "parked_key": next(iter(parked_keys), None),
+        "parked_keys": parked_keys,
         "counted_max": COUNTED_MAX,
         "rows_s": one.rows_s,
         "p95_s": one.p95_s,

@@ -51,6 +51,14 @@ class InsightDialect(CheckDialect, ABC):
         """Return who keeps everybody out of one of `tables`, as far as the database tells."""
 
     @abstractmethod
+    async def left_prepared(
+        self, connection: AsyncConnection, table: Table
+    ) -> tuple[TouchingTransaction, ...]:
+        """Return the transactions that were prepared long ago, were never committed, and may have
+        rows of `table`; the oldest first, a few.
+        """
+
+    @abstractmethod
     async def try_hold_name(self, connection: AsyncConnection, name: str) -> bool:
         """Lock a name until the transaction, which writes, has ended; return whether nobody else
         has it.
