@@ -8,6 +8,7 @@ COMMAND = "tests/cli/test_dashboard_command.py"
 GUARDS = "tests/dashboard/test_guards.py"
 WINGS = "tests/dashboard/test_wings.py"
 REHEARSAL = "tests/insight/test_rehearsal.py"
+PLACES = "tests/insight/test_places.py"
 TROUBLES = "tests/dashboard/test_troubles.py"
 
 SEEN_WINDOW_BUGS = (
@@ -50,6 +51,22 @@ SEEN_WINDOW_BUGS = (
         "raw.autocommit else",
         "raw else",
         (f"{REHEARSAL}::test_nothing_is_left_on_a_connection",),
+    ),
+    Bug(
+        "questions have the whole pool of the host",
+        "insight/asking/places.py",
+        "QuestionPlaces.taken",
+        "asyncio.Semaphore(QUESTIONS_AT_ONCE_MAX)",
+        "asyncio.Semaphore(10 * QUESTIONS_AT_ONCE_MAX)",
+        (f"{PLACES}::test_questions_leave_connections_to_the_work",),
+    ),
+    Bug(
+        "a question that was cancelled keeps its place",
+        "insight/asking/places.py",
+        "QuestionPlaces.taken",
+        "try:\n            yield\n        finally:\n            places.release()",
+        "yield\n        places.release()",
+        (f"{PLACES}::test_questions_leave_connections_to_the_work",),
     ),
     Bug(
         "a page does not say what is wrong",

@@ -22,6 +22,7 @@ from rowlock.clock import monotonic
 from rowlock.database.binds import bind_of
 from rowlock.errors import AppError
 from rowlock.insight.asking.hosted_pipelines import PipelineHost, Sessions
+from rowlock.insight.asking.places import QuestionPlaces
 from rowlock.insight.asking.questioner import InsightLimits, Questioner
 from rowlock.insight.asking.redacting import contained_redaction
 from rowlock.insight.checking.checkup import beside_tables, checkup
@@ -84,7 +85,7 @@ class Insight(Questioner):
         limits: InsightLimits | None = None,
     ) -> None:
         super().__init__(session_factory, pipelines, tables=tables)
-        self.limits = limits or InsightLimits()
+        self.limits, self._places = limits or InsightLimits(), QuestionPlaces()
         self._hide, self._show = tuple(hide), dict(show or {})
         self._redact = contained_redaction(redact)
 

@@ -18,6 +18,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 from rowlock.database.binds import bind_of
 from rowlock.database.transaction import in_transaction
 from rowlock.insight.asking.hosted_pipelines import PipelineHost, Sessions
+from rowlock.insight.asking.places import QuestionPlaces
 from rowlock.insight.dialects.insight_dialect import INSIGHT
 from rowlock.insight.facts import RowAsked, rules_of
 from rowlock.insight.questions import RowQuestion
@@ -40,7 +41,7 @@ class InsightLimits:
     """How long questions may take.
 
     Attributes:
-        timeout: the whole of a question.
+        timeout: the whole of a question, and before it the wait until fewer are asked.
         statement_timeout: one statement of it, where the database can end one.
         count_timeout: one count, where the database can end one.
     """
@@ -58,6 +59,7 @@ class Questioner(Actions):
     """
 
     limits: InsightLimits
+    _places: QuestionPlaces
     _hide: tuple[Any, ...]
     _show: dict[type[Any], Sequence[Any]]
     _redact: Callable[[str], str] | None
@@ -87,14 +89,15 @@ class Questioner(Actions):
             )
             return await ask(connection, **how)
 
-        return await in_transaction(
-            sessions or self.sessions_of(leased),
-            leased,
-            work,
-            purpose="answer a question",
-            timeout=self.limits.timeout,
-            writes=False,
-        )
+        async with self._places.taken(within=self.limits.timeout):
+            return await in_transaction(
+                sessions or self.sessions_of(leased),
+                leased,
+                work,
+                purpose="answer a question",
+                timeout=self.limits.timeout,
+                writes=False,
+            )
 
     def _asked(self, pipeline: Pipeline[Any], key: Any) -> RowAsked:
         leased, failure = pipeline.leased, None
