@@ -10,10 +10,12 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 from starlette.responses import Response
 
 from rowlock.clock import monotonic
+from rowlock.dashboard.drawing.graph_drawing import GraphDrawing, drawing_of
 from rowlock.dashboard.guarding.refusals import refusal_of
 from rowlock.dashboard.visits import PageVisit
 from rowlock.errors import RowlockError
-from rowlock.graph import GraphStatistics
+from rowlock.graph import GraphStatistics, StandingGraph
+from rowlock.graph.building.pictures import picture_of
 from rowlock.rows.leased_table import LeasedTable
 from rowlock.streams import Streams, StreamStatus
 
@@ -45,6 +47,14 @@ class ShownFlow:
         """Its shards, those that lag most first."""
         shards = () if self.status is None else self.status.shards
         return sorted(shards, key=lambda one: (not one.is_parked, -one.lag))[:SHARDS_SHOWN]
+
+
+@dataclass(frozen=True, slots=True)
+class ShownGraph:
+    """A graph on its page: what its operators did, and its picture."""
+
+    statistics: GraphStatistics
+    drawing: GraphDrawing
 
 
 async def streams_page(visit: PageVisit) -> Response:
@@ -95,5 +105,9 @@ async def graphs_page(visit: PageVisit) -> Response:
 
 async def graphs_part(visit: PageVisit) -> str:
     """Return the graphs, of this process alone."""
-    graphs: list[GraphStatistics] = [one.statistics() for one in visit.wings.graphs]
-    return visit.part("parts/graphs.html", graphs=graphs)
+    return visit.part("parts/graphs.html", graphs=[_drawn(one) for one in visit.wings.graphs])
+
+
+def _drawn(graph: StandingGraph[Any, Any]) -> ShownGraph:
+    statistics = graph.statistics()
+    return ShownGraph(statistics, drawing_of(picture_of(graph.graph), statistics.operators))

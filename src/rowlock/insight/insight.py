@@ -23,6 +23,7 @@ from rowlock.database.binds import bind_of
 from rowlock.errors import AppError
 from rowlock.insight.asking.hosted_pipelines import PipelineHost, Sessions
 from rowlock.insight.asking.questioner import InsightLimits, Questioner
+from rowlock.insight.asking.redacting import contained_redaction
 from rowlock.insight.checking.checkup import beside_tables, checkup
 from rowlock.insight.checking.claim_plan import ClaimPlan, claim_plan, unserved_remarks
 from rowlock.insight.checking.finding import Finding, in_order
@@ -42,7 +43,7 @@ from rowlock.insight.facts import RowAsked, facts_of
 from rowlock.insight.history.timeline import ENTRIES_MAX, Timeline, read_timeline
 from rowlock.insight.listing.asking import PAGE_ROWS, page_read, state_question
 from rowlock.insight.listing.row_page import RowPage
-from rowlock.insight.naming import database_name, mapped_model, pipeline_named, read_key
+from rowlock.insight.naming import database_name, is_of, mapped_model, pipeline_named, read_key
 from rowlock.insight.observing.observer import Observer
 from rowlock.insight.questions import ask_part, is_of_a_statement
 from rowlock.insight.rehearsing.answer import Rehearsal
@@ -84,7 +85,8 @@ class Insight(Questioner):
     ) -> None:
         super().__init__(session_factory, pipelines, tables=tables)
         self.limits = limits or InsightLimits()
-        self._hide, self._show, self._redact = tuple(hide), dict(show or {}), redact
+        self._hide, self._show = tuple(hide), dict(show or {})
+        self._redact = contained_redaction(redact)
 
     @classmethod
     def of(cls, host: PipelineManager | Observer) -> Self:
@@ -126,7 +128,7 @@ class Insight(Questioner):
             TransactionTimeout: the database did not answer in time.
         """
         mapped = mapped_model(model, self.pipelines.values())
-        concerned = [each for each in self.pipelines.values() if _is_of(each, mapped)]
+        concerned = [each for each in self.pipelines.values() if is_of(each, mapped)]
         if not concerned:
             return explanation_without_pipeline(mapped.__name__, str(id))
         leased = concerned[0].leased
@@ -171,7 +173,7 @@ class Insight(Questioner):
             raise AppError(f"the limit of a timeline is 1 to {ENTRIES_MAX:,}, not {limit!r:.20}")
         leased, key = self._row(model, id)
         history = None if self.tables is None else self.tables.history
-        names = [one.name for one in self.pipelines.values() if _is_of(one, leased.model)]
+        names = [one.name for one in self.pipelines.values() if is_of(one, leased.model)]
 
         async def ask(connection: AsyncConnection) -> Timeline:
             return await read_timeline(
@@ -384,10 +386,6 @@ async def _replicas(connection: AsyncConnection, table: Table) -> LiveReplicas:
         return LiveReplicas(None, None, why=found.why)
     answer: LiveReplicas = found
     return answer
-
-
-def _is_of(pipeline: Pipeline[Any], model: type[Any]) -> bool:
-    return issubclass(pipeline.model, model) or issubclass(model, pipeline.model)
 
 
 def _lease_of(facts: Facts) -> SeenLease:

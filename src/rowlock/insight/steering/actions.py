@@ -28,6 +28,7 @@ from rowlock.insight.shown import iso, shown
 from rowlock.insight.steering.action_errors import LeaseAlive, LeaseChanged, RowNotFound
 from rowlock.insight.steering.audit import Act, audited
 from rowlock.insight.steering.pauses import (
+    check_until,
     controls_of,
     delete_pause,
     is_there,
@@ -234,13 +235,14 @@ class Actions(HostedPipelines):
         Raises:
             NotPausable: the host has no table of pauses, or its manager no gate.
             AppError: the app has no such pipeline.
-            PipelineError: `until` is not ahead; or as `release`.
+            PipelineError: `until` is not ahead, or no time with a zone; or as `release`.
             TransactionTimeout: the database did not answer in time.
         """
         act = Act("pause", by, reason, pipeline=str(pipeline))
         with audited(act):
             found = pipeline_named(pipeline, self.pipelines.values())
             controls = self._controls(found)
+            check_until(until)
 
             async def work(session: AsyncSession, connection: AsyncConnection) -> datetime | None:
                 return await write_pause(connection, controls, act, until=until)
