@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import event, select, text
+from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
 
-from rowlock import PipelineManager, events
+from rowlock import PipelineManager, Retry, events
 from rowlock.insight import Insight, Observer
 from rowlock.insight.history import acts as acts_module
+from rowlock.insight.history import queue as queue_module
 from rowlock.insight.history import writer as writer_module
-from rowlock.testing import TemporaryDatabase
+from rowlock.insight.history.recorder import HistoryRecorder
+from rowlock.testing import PostgresqlServer, TemporaryDatabase
 
-from ..host import Run, RunPipeline, heard_events
+from ..host import Base, Run, RunPipeline, heard_events
 from ..pipelines.scenes import add
 from .test_actions import BY
-from .test_history import TABLES, history_of, make_tables
+from .test_history import HISTORY, TABLES, applied, history_of, make_tables
 
 LOG = "rowlock.insight.history"
 FULL = {
@@ -140,3 +145,120 @@ async def test_an_action_without_its_table_is_done(
     assert (await insight.park("Run", 1, **BY)).outcome == "parked"
     [line] = [one for one in caplog.records if "not in the history" in one.getMessage()]
     assert "alice" in line.getMessage()
+
+
+async def worked_on(sessions: Any, fault: Any, *, count: int, answer: Any = None) -> Observer:
+    """Have runs worked on while the history cannot be written, and a beat told; then end the fault,
+    write again, and return the observer.
+    """
+    manager = PipelineManager(sessions, [RunPipeline(answer=answer)])
+    with heard_events() as heard:
+        async with Observer(manager, tables=TABLES, name="web-7") as observer, manager:
+            assert observer.history is not None
+            async with sessions.begin() as session:
+                session.add_all([Run(id=number) for number in range(count)])
+            await heard.wait_for(events.ItemApplied, count=count)
+            for _ in range(3):
+                await observer.history.write()
+            assert (observer.history.is_failing, observer.history.waiting) == (True, count)
+            await observer.beat()
+            told = await Insight(sessions, [RunPipeline()], tables=TABLES).check()
+            texts = [one.text for one in told if one.about == "web-7"]
+            assert any(f"{count} entries wait, 0 are lost" in text for text in texts), texts
+            await fault()
+            await observer.history.write()
+            assert (observer.history.is_failing, observer.history.waiting) == (False, 0)
+            await observer.beat()
+            told = await Insight(sessions, [RunPipeline()], tables=TABLES).check()
+            assert not [one for one in told if "history cannot be written" in one.text]
+    return observer
+
+
+async def test_a_role_without_rights_to_the_history(postgresql_database: TemporaryDatabase) -> None:
+    """A service whose role may not write the history would do no work, or lose entries without a
+    word.
+    """
+    database = postgresql_database
+    await make_tables(database)
+    await database.create_tables(Base.metadata)
+    role = f"worker_{id(database)}"
+    for statement in (
+        f"CREATE ROLE {role}",
+        f"GRANT ALL ON ALL TABLES IN SCHEMA public TO {role}",
+        f"GRANT ALL ON ALL SEQUENCES IN SCHEMA public TO {role}",
+        f"REVOKE INSERT ON rowlock_history FROM {role}",
+    ):
+        await run_sql(database, statement)
+    engine = database.create_engine(connect_args=database.connect_args(role=role))
+
+    async def granted() -> None:
+        await run_sql(database, f"GRANT INSERT ON rowlock_history TO {role}")
+
+    try:
+        await worked_on(async_sessionmaker(engine, expire_on_commit=False), granted, count=3)
+        assert len(await history_of(database)) == 3
+    finally:
+        await engine.dispose()
+        await run_sql(database, f"DROP OWNED BY {role}")
+        await run_sql(database, f"DROP ROLE {role}")
+
+
+async def test_a_file_that_may_not_grow(sqlite_database: TemporaryDatabase) -> None:
+    """A full disk would end work that needs no more room, or lose entries without a word."""
+    database = sqlite_database
+    await make_tables(database)
+    await database.create_tables(Base.metadata)
+    is_full = True
+
+    def limit(_connection: Any, cursor: Any, statement: str, *_: Any) -> None:
+        pages = 1 if is_full and "INTO rowlock_history" in statement else 2**30
+        cursor.execute(f"PRAGMA max_page_count = {pages}")
+
+    async def emptied() -> None:
+        nonlocal is_full
+        is_full = False
+
+    def fails(_item: object) -> Retry:
+        return Retry(error="x" * 1000, after=3600)
+
+    event.listen(database.engine.sync_engine, "before_cursor_execute", limit)
+    await worked_on(database.session_factory, emptied, count=20, answer=fails)
+    event.remove(database.engine.sync_engine, "before_cursor_execute", limit)
+    assert len(await history_of(database)) == 20
+
+
+async def test_a_server_that_is_stopped(
+    postgresql_server: Callable[[], PostgresqlServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """During an outage the history would fill the memory, and stay away behind it."""
+    monkeypatch.setattr(queue_module, "QUEUED_MAX", 50)
+    server = postgresql_server()
+    engine = create_async_engine(await asyncio.to_thread(server.start))
+    async with engine.begin() as connection:
+        await connection.run_sync(HISTORY.metadata.create_all)
+    sessions = async_sessionmaker(engine)
+    recorder = HistoryRecorder([PipelineManager(sessions, [RunPipeline()])], HISTORY)
+    recorder.start()
+    try:
+        await asyncio.to_thread(server.stop)
+        for number in range(200):
+            events.emit(applied(number))
+        await recorder.write()
+        assert recorder.is_failing
+        # A batch of 50 is in hand, and as many wait behind it.
+        for number in range(200, 300):
+            events.emit(applied(number))
+        assert (recorder.waiting, recorder.dropped) == (100, 200)
+        await asyncio.to_thread(server.start)
+        await recorder.write()
+        assert not recorder.is_failing
+    finally:
+        await recorder.stop()
+    async with engine.connect() as connection:
+        entries = (await connection.execute(select(HISTORY).order_by(HISTORY.c.id))).all()
+    await engine.dispose()
+    assert [one.dropped for one in entries if one.kind == "gap"] == [150, 50]
+    assert [int(one.row_id) for one in entries if one.kind != "gap"] == [
+        *range(150, 200),
+        *range(250, 300),
+    ]

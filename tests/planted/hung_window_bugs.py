@@ -13,6 +13,11 @@ WINGS = "dashboard/wings.py"
 AT_ONCE = "tests/dashboard/test_people_at_once.py"
 TWO = f"{AT_ONCE}::test_two_people_at_once"
 ACTIONS = "insight/steering/actions.py"
+FAULTS = "tests/insight/test_history_faults.py"
+RIGHTS = f"{FAULTS}::test_a_role_without_rights_to_the_history"
+FORKED = "tests/insight/test_forked.py"
+CHILD = f"{FORKED}::test_a_child_without_an_observer_is_told"
+RECORDER = "insight/history/recorder.py"
 
 HUNG_WINDOW_BUGS = (
     Bug(
@@ -86,5 +91,53 @@ HUNG_WINDOW_BUGS = (
         "is_as_shown(leased, seen)",
         "true()",
         (f"{AT_ONCE}::test_two_release_a_row_that_is_at_work",),
+    ),
+    Bug(
+        "all children of one server have the name of their parent",
+        "insight/observing/observer.py",
+        "Observer.__init__",
+        "self._name = name",
+        'self._name = name or f"{socket.gethostname()}:{os.getpid()}"',
+        (f"{FORKED}::test_what_was_made_before_the_fork_is_each_child_s_own",),
+    ),
+    Bug(
+        "a child has the history of its parent",
+        RECORDER,
+        "_fork_all",
+        "recorder.fork()",
+        "pass",
+        (CHILD,),
+    ),
+    Bug(
+        "a child keeps what its parent is about to write",
+        RECORDER,
+        "HistoryRecorder.fork",
+        "self._writers.clear()",
+        "pass",
+        (CHILD,),
+    ),
+    Bug(
+        "a child without an observer is not told",
+        RECORDER,
+        "HistoryRecorder.fork",
+        "events.subscribe(self._tell_fork)",
+        "None",
+        (CHILD,),
+    ),
+    Bug(
+        "a check does not say that the history cannot be written",
+        "insight/checking/reported.py",
+        "_of_history",
+        'told.get("failing")',
+        "False",
+        (RIGHTS, f"{FAULTS}::test_a_file_that_may_not_grow"),
+    ),
+    Bug(
+        "a history that is written again is called failing for ever",
+        "insight/history/writer.py",
+        "HistoryWriter._succeeded",
+        "self._failures = 0",
+        "pass",
+        (RIGHTS, f"{FAULTS}::test_a_server_that_is_stopped"),
     ),
 )

@@ -44,6 +44,18 @@ def _of_replica(replica: ReplicaState) -> Iterable[Finding]:
         what = f"the clock is {duration(abs(skew_s))} {which} the database's"
         remedy = "no lease goes by it, but times in logs do: synchronise it"
         yield Finding(name, Level.WARN, what, remedy)
+    yield from _of_history(name, dict(_mapping(replica.report.get("history"))))
+
+
+def _of_history(name: str, told: dict[str, Any]) -> Iterable[Finding]:
+    waiting, dropped = int(_number(told.get("waiting"))), int(_number(told.get("dropped")))
+    if told.get("failing"):
+        what = f"the history cannot be written: {waiting:,} entries wait, {dropped:,} are lost"
+        remedy = "its log says why; no row is harmed, and timelines show the gap"
+        yield Finding(name, Level.WARN, what, remedy)
+    elif dropped:
+        what = f"{dropped:,} entries of the history were lost since it started"
+        yield Finding(name, Level.WARN, what, "its log says why; timelines show the gap")
 
 
 def _late_loops(replica: ReplicaState) -> list[tuple[str, str, float]]:

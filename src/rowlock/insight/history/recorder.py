@@ -9,9 +9,11 @@ Not here: what an entry says (``entries.py``).
 from __future__ import annotations
 
 import asyncio
+import os
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any, Final
+from weakref import WeakSet
 
 from sqlalchemy import Table
 
@@ -48,6 +50,8 @@ class HistoryRecorder:
         self._begun: OrderedDict[object, events.ItemStarted] = OrderedDict()
         self._tasks: list[asyncio.Task[None]] = []
         self._unsubscribe: Callable[[], None] | None = None
+        self._end_of_telling: Callable[[], None] | None = None
+        _RECORDERS.add(self)
 
     def __repr__(self) -> str:
         return f"<HistoryRecorder {len(self._writers)} databases>"
@@ -57,13 +61,59 @@ class HistoryRecorder:
         """How many entries were dropped, since there was no room for them."""
         return sum(writer.queue.dropped for writer in self._writers.values())
 
+    @property
+    def waiting(self) -> int:
+        """How many entries wait to be written."""
+        return sum(len(writer.queue) for writer in self._writers.values())
+
+    @property
+    def is_failing(self) -> bool:
+        """Whether a database did not take the last ones."""
+        return any(writer.is_failing for writer in self._writers.values())
+
     def start(self) -> None:
         """Hear events from now on."""
         TRACE_IDS.is_wanted = True
+        for other in tuple(_RECORDERS):
+            other.forget_parent()
         for manager in self._managers:
             for pipeline in manager.pipelines:
                 self._writer_for(manager, pipeline)
         self._unsubscribe = events.subscribe(self._hear)
+
+    def fork(self) -> None:
+        """Be the copy in a child that was forked: the tasks that write are in the parent alone, so
+        what is heard here would wait for ever.
+        """
+        if self._unsubscribe is None:
+            return
+        self._unsubscribe()
+        self._tasks = []
+        self._writers.clear()
+        self._by_pipeline.clear()
+        self._begun.clear()
+        TRACE_IDS.is_wanted = False
+        self._end_of_telling = events.subscribe(self._tell_fork)
+        self._unsubscribe = None
+
+    def forget_parent(self) -> None:
+        """Say nothing of the fork: the child has an Observer of its own, or was told."""
+        if self._end_of_telling is not None:
+            self._end_of_telling()
+            self._end_of_telling = None
+
+    def _tell_fork(self, event: events.Event) -> None:
+        names = {one.name for manager in self._managers for one in manager.pipelines}
+        if type(event) not in WRITTEN_EVENTS or event.pipeline not in names:
+            return
+        self.forget_parent()
+        logger.warning(
+            "This process was forked from one that has an Observer, which does not run here: what"
+            " becomes of rows of %s here is not in the history, and no window sees this replica;"
+            " enter an Observer in this process (told once)",
+            event.pipeline,
+            extra={"pipeline": event.pipeline},
+        )
 
     async def stop(self) -> None:
         """Hear nothing more, and write what waits, in a few seconds at most."""
@@ -149,3 +199,15 @@ class HistoryRecorder:
             task = contained_task(writer.run(), name="rowlock: history")
             self._tasks.append(task)
         return writer
+
+
+_RECORDERS: Final[WeakSet[HistoryRecorder]] = WeakSet()
+
+
+def _fork_all() -> None:
+    for recorder in tuple(_RECORDERS):
+        recorder.fork()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_fork_all)

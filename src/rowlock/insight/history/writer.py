@@ -87,6 +87,11 @@ class HistoryWriter:
     def __repr__(self) -> str:
         return f"<HistoryWriter {len(self.queue)} wait>"
 
+    @property
+    def is_failing(self) -> bool:
+        """Whether the database did not take the last entries."""
+        return self._failures > 0
+
     async def run(self) -> None:
         """Write for as long as there is somebody to write for."""
         while True:

@@ -77,7 +77,6 @@ class Observer:
     Attributes:
         managers: those of the process.
         tables: the optional tables, if there are any.
-        name: of the replica.
         lag_s: by how much the event loop was late at most in the last beat, in seconds.
         skew_s: by how much the clock of the process is ahead of the database's, in seconds; None if
             the database was not asked yet.
@@ -106,7 +105,7 @@ class Observer:
         self.tables = tables or next(filter(None, known), None)
         history = None if self.tables is None else self.tables.history
         self.history = None if history is None else HistoryRecorder(managers, history)
-        self.name = (name or f"{socket.gethostname()}:{os.getpid()}")[:NAME_CHARS_MAX]
+        self._name = name
         self.lag_s = 0.0
         self.skew_s: float | None = None
         self.paused: frozenset[str] = frozenset()
@@ -155,6 +154,12 @@ class Observer:
         if self.history is not None:
             await self.history.stop()
         await self._contained(self._leave)
+
+    @property
+    def name(self) -> str:
+        """The name of the replica, for people."""
+        # Asked anew: one that was made before the process forked is the child's.
+        return (self._name or f"{socket.gethostname()}:{os.getpid()}")[:NAME_CHARS_MAX]
 
     @property
     def mark(self) -> str:
@@ -327,7 +332,20 @@ class Observer:
             "draining": bool(states) and states <= {"stopping", "stopped"},
             "report": report_of(
                 pipelines, items, lag_s=self.lag_s, skew_s=self.skew_s, counts=bool(self._census)
-            ),
+            )
+            | self._history_report(),
+        }
+
+    def _history_report(self) -> dict[str, Any]:
+        told = self.history
+        if told is None or not (told.is_failing or told.dropped):
+            return {}
+        return {
+            "history": {
+                "failing": told.is_failing,
+                "waiting": told.waiting,
+                "dropped": told.dropped,
+            }
         }
 
     async def _transact(

@@ -1,0 +1,128 @@
+"""A server that forks: what each of its processes prints is looked at by ``test_forked.py``.
+
+    python -m tests.insight.forking preloaded|running URL
+
+*preloaded*: all is made once, and then forked, as gunicorn does with ``--preload``; *running*: a
+process forks while its Observer runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from httpx import ASGITransport, AsyncClient
+from sqlalchemy import ColumnElement
+from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
+
+from rowlock import PipelineManager, events
+from rowlock.dashboard import Dashboard, anybody_may_look
+from rowlock.insight import Observer, replica_mark
+
+from ..host import Run, RunPipeline, heard_events
+from .test_history import TABLES
+
+CHILDREN = (1, 2)
+
+
+class OwnPipeline(RunPipeline):
+    """Ends the runs of one process."""
+
+    def __init__(self, only: int | None = None) -> None:
+        """Work on one run, which is chosen later if it is not given."""
+        self.only = only
+        super().__init__()
+
+    def ready(self) -> ColumnElement[bool]:
+        """That run."""
+        return (Run.status == "queued") & (Run.id == self.only)
+
+
+def main() -> None:
+    """Fork."""
+    how, url = sys.argv[1:]
+    sessions = async_sessionmaker(create_async_engine(url), expire_on_commit=False)
+    if how == "preloaded":
+        preloaded(sessions)
+    else:
+        asyncio.run(running(sessions, url))
+
+
+def preloaded(sessions: Any) -> None:
+    """Make everything, fork twice, and have each child do its work."""
+    pipeline = OwnPipeline()
+    manager = PipelineManager(sessions, [pipeline])
+    observer = Observer(manager, tables=TABLES)
+    app = Dashboard(observer, authorize=anybody_may_look)
+    for number in CHILDREN:
+        pipeline.only = number
+        waited(lambda number=number: preloaded_child(sessions, manager, observer, app, number))
+
+
+async def preloaded_child(
+    sessions: Any, manager: PipelineManager, observer: Observer, app: Any, number: int
+) -> None:
+    """Have a run worked on, and look at the dashboard."""
+    async with observer, manager:
+        await ended(sessions, number)
+        await observer.beat()
+        async with AsyncClient(transport=ASGITransport(app), base_url="http://shop") as client:
+            page = await client.get("/replicas")
+    say(name=observer.name, is_shown=replica_mark() in page.text, status=page.status_code)
+
+
+async def running(sessions: Any, url: str) -> None:
+    """Fork while an Observer runs."""
+    pipeline = OwnPipeline(1)
+    manager = PipelineManager(sessions, [pipeline])
+    async with Observer(manager, tables=TABLES) as observer, manager:
+        # Its entry waits at the time of the fork, or was written just before.
+        await ended(sessions, 1)
+        waited(lambda: running_child(observer, url))
+
+
+async def running_child(inherited: Observer, url: str) -> None:
+    """Have two runs worked on, the second one under an Observer of this process."""
+    sessions = async_sessionmaker(create_async_engine(url), expire_on_commit=False)
+    assert inherited.history is not None
+    async with PipelineManager(sessions, [OwnPipeline(2)]):
+        await ended(sessions, 2)
+    kept = sum(len(one.queue) for one in inherited.history._writers.values())
+    manager = PipelineManager(sessions, [OwnPipeline(3)])
+    async with Observer(manager, tables=TABLES), manager:
+        await ended(sessions, 3)
+    say(kept=kept)
+
+
+async def ended(sessions: Any, number: int) -> None:
+    """Write a run and wait until it was ended."""
+    with heard_events() as heard:
+        async with sessions.begin() as session:
+            session.add(Run(id=number))
+        await heard.wait_for(events.ItemApplied)
+
+
+def waited(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Run `work` in a child, and wait for its end."""
+    if (child := os.fork()) == 0:
+        code = 1
+        try:
+            asyncio.run(work())
+            code = 0
+        finally:
+            sys.stdout.flush()
+            os._exit(code)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def say(**told: Any) -> None:
+    """Print what a process has found."""
+    print(json.dumps({"mark": replica_mark(), "pid": os.getpid(), **told}), flush=True)
+
+
+if __name__ == "__main__":
+    main()
