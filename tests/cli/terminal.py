@@ -61,11 +61,11 @@ class Terminal:
         """Return those of the terminal, such as whether it echoes."""
         return termios.tcgetattr(self._slave)
 
-    def resize(self, columns: int, lines: int) -> None:
-        """Be as large as this, and tell the program."""
+    def resize(self, columns: int, lines: int, *, is_told: bool = True) -> None:
+        """Be as large as this, and tell the program, or let it find out."""
         fcntl.ioctl(self._slave, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
         self._screen.resize(lines, columns)
-        if hasattr(self, "_process"):
+        if is_told and hasattr(self, "_process"):
             self.signal(signal.SIGWINCH)
 
     def press(self, keys: str) -> None:

@@ -97,6 +97,21 @@ async def test_a_walk_over_every_key_and_size(sqlite_database: TemporaryDatabase
     await asyncio.to_thread(walk, top)
 
 
+async def test_a_size_that_no_signal_told_is_seen(
+    sqlite_database: TemporaryDatabase, top: Top
+) -> None:
+    """Of two quick changes of a window the last may be lost, and the picture would stay torn."""
+    await furnish(sqlite_database)
+
+    def resized() -> None:
+        with top() as screen:
+            screen.until("118")
+            screen.resize(39, 10, is_told=False)
+            screen.until("make me larger")
+
+    await asyncio.to_thread(resized)
+
+
 @pytest.mark.parametrize(
     ("end", "code"),
     [("\x03", 130), (signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)],

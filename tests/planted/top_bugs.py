@@ -97,4 +97,12 @@ TOP_BUGS = (
         "if",
         (f"{TOP}::test_without_a_terminal_it_says_what_to_type",),
     ),
+    Bug(
+        "of two quick changes of the window the last is lost",
+        "cli/top/screen.py",
+        "TopApp._heed_size",
+        "size != self.size",
+        "False",
+        (f"{TOP}::test_a_size_that_no_signal_told_is_seen",),
+    ),
 )

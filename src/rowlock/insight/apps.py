@@ -130,7 +130,8 @@ def imported(name: str, folder: Path) -> Any:
         sys.path.insert(0, str(folder))
     try:
         found: Any = importlib.import_module(module_name)
-    except Exception as error:
+    # A module that runs a program ends with an exit, whose code would be taken for an answer.
+    except (Exception, SystemExit) as error:
         raise AppError(f"{module_name} cannot be imported: {describe(error)}") from error
     for part in attribute.split("."):
         try:
@@ -148,7 +149,10 @@ async def _resolved(found: Any, name: str, stack: AsyncExitStack) -> Insight:
             return Insight.of(found)
         if isinstance(found, tuple) and len(found) == len(("session_factory", "pipelines")):
             return Insight(*found)
-        found = await _next(found, name, stack)
+        try:
+            found = await _next(found, name, stack)
+        except SystemExit as error:
+            raise AppError(f"{name} ends the process: {describe(error)}") from error
     raise _no_app(found, name)
 
 

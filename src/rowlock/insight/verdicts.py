@@ -41,9 +41,12 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """What the database did not answer, and why."""
+    """What the database did not answer, and why; `may_pass` if it may answer another time, as
+    where it took too long.
+    """
 
     why: str
+    may_pass: bool = False
 
 
 Answer = bool | Refused | None
@@ -149,6 +152,7 @@ class RunningReplicas:
         claims_s: how many rows they claim a second, all together; None if they have not said.
         busy: how many of their workers have a row.
         workers: how many they have.
+        idle: how many replicas have the pipeline registered, and have not started it, or stop it.
     """
 
     live: int
@@ -159,6 +163,7 @@ class RunningReplicas:
     claims_s: float | None = None
     busy: int = 0
     workers: int = 0
+    idle: int = 0
 
 
 @dataclass(frozen=True, slots=True)

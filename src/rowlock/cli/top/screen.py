@@ -9,14 +9,17 @@ Not here: the terminal as it was before (``command.py``).
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import Sequence
 from typing import Any, ClassVar, Final, Literal
 
 from rich.text import Text
+from textual import events
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.content import Content
+from textual.geometry import Size
 from textual.screen import Screen
 from textual.widgets import DataTable, OptionList, Static
 from textual.widgets.option_list import Option
@@ -86,6 +89,7 @@ class TopApp(App[int]):
     def on_mount(self) -> None:
         """Begin to look."""
         self._looking = contained_task(self._looker.run(), name="rowlock top: look")
+        self.set_interval(TICK_S, self._heed_size)
 
     def stop_looking(self) -> None:
         """End the task that looks; what it has asked for is not waited for."""
@@ -118,6 +122,13 @@ class TopApp(App[int]):
         for screen in self.screen_stack:
             if isinstance(screen, LookScreen):
                 screen.see(seen)
+
+    def _heed_size(self) -> None:
+        # The handler of a signal may be interrupted by that of the next one, and then tell the
+        # older size last: of two quick changes of the window, the last would be lost.
+        size = Size(*shutil.get_terminal_size())
+        if not self.is_headless and size != self.size:
+            self.post_message(events.Resize(size, size))
 
     def _handle_exception(self, error: Exception) -> None:
         # Textual would print a traceback with the values of all variables, and secrets among them.

@@ -40,6 +40,7 @@ class Counts:
         parked: rows that were set aside; `COUNTED_MAX` and one at most.
         parked_keys: of those of them that were parked first, `KEYS_MAX` at most, as text.
         resting: rows whose time has not come; `COUNTED_MAX` and one at most.
+        refused: what the database says of the condition of claims, if it refuses that.
     """
 
     at: Any = None
@@ -51,6 +52,7 @@ class Counts:
     parked: int | None = None
     parked_keys: tuple[str, ...] = ()
     resting: int | None = None
+    refused: str = ""
 
 
 async def counts_of(
@@ -75,6 +77,7 @@ async def counts_of(
         failing=_whole(first[2]),
         parked=None if parked is None or isinstance(parked, Refused) else parked[0],
         resting=None if isinstance(resting, Refused) else resting[0],
+        refused=due.why if isinstance(due, Refused) and not due.may_pass else "",
     )
 
 

@@ -38,6 +38,7 @@ class PipelineStatus:
         busy: how many workers have a row.
         workers: how many there are.
         wing: how far its flow is, or what is inside its graph, in a line.
+        idle: how many replicas have it registered, and do not run it.
         left: transactions that were prepared, left behind, and have rows of its table.
     """
 
@@ -57,6 +58,7 @@ class PipelineStatus:
     busy: int = 0
     workers: int = 0
     wing: str | None = None
+    idle: int = 0
     left: tuple[TouchingTransaction, ...] = ()
 
     @property
@@ -114,7 +116,12 @@ def _troubles(one: PipelineStatus) -> Iterator[str]:
     oldest_s = one.counts.oldest_s
     due = "rows are due" if oldest_s is None else f"due {lasting(oldest_s)}"
     register = f"register {one.pipeline}() with the manager of a replica"
-    if one.is_run_by_nobody:
+    if one.idle:
+        register = f"start the manager of {one.pipeline}() in a replica"
+    if one.counts.refused:
+        why = shown(one.counts.refused, SAID_MAX)
+        yield f"the condition of its claims is refused: {why}: mend what the error says"
+    elif one.is_run_by_nobody:
         yield f"{due}, and no replica runs it: {register}"
     elif one.is_silent:
         yield f"{due}, and no lease of it lives: {register}"

@@ -7,6 +7,7 @@ from functools import partial
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from rowlock.errors import describe
 from rowlock.insight.counting.counts import KEYS_MAX, Counts, counts_of, first_key
 from rowlock.insight.counting.wings import coordinates, flow_line
 from rowlock.insight.facts import RowAsked, ask_pause, left_in, lock_of
@@ -60,7 +61,11 @@ async def waiting_of(connection: AsyncConnection, asked: RowAsked) -> Waiting:
     """Ask what waits for one pipeline; joins the caller's transaction."""
     pipeline, parts = asked.pipeline, asked.question.parts
     rules, model = asked.rivals[pipeline.name], pipeline.leased.name
-    counts = await counts_of(connection, pipeline.leased, parts, owner=pipeline.name)
+    if asked.failure is None:
+        counts = await counts_of(connection, pipeline.leased, parts, owner=pipeline.name)
+    else:
+        # Without the host's condition all rows would seem to wait.
+        counts = Counts(refused=f"ready() raises {describe(asked.failure)}")
     if counts.due is None and (lock := await lock_of(connection, asked)) is not None:
         return Waiting(model, rules, counts, lock=lock)
     if counts.parked:

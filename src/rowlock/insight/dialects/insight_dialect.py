@@ -73,8 +73,8 @@ class InsightDialect(CheckDialect, ABC):
 
     @abstractmethod
     def begin_without_writing(self, connection: Connection) -> None:
-        """Let a transaction that was begun write nothing, whatever is said in it; nor what comes
-        after it on this connection, which is for nobody else.
+        """Let a transaction that was begun write nothing, whatever is said in it. One that commits
+        each statement by itself: nor what comes after it on this connection.
         """
 
 

@@ -43,10 +43,8 @@ _BEGIN = text(
 """The last: a statement that the driver keeps is planned for any values after five uses, and a page
 that begins behind a place would then be read from the beginning.
 """
-_BEGIN_READING = text(
-    "SELECT set_config('transaction_read_only', 'on', true),"
-    " set_config('default_transaction_read_only', 'on', false)"
-)
+_BEGIN_READING = text("SELECT set_config('transaction_read_only', 'on', true)")
+_READ_FROM_NOW_ON = text("SELECT set_config('default_transaction_read_only', 'on', false)")
 _IDLE = "idle"
 _SECONDS = "extract(epoch FROM clock_timestamp() - coalesce(a.state_change, a.xact_start))::float"
 _IN_TABLE = (
@@ -170,10 +168,13 @@ class PostgresqlInsight(PostgresqlChecks, InsightDialect):
         return False
 
     def begin_without_writing(self, connection: Connection) -> None:
-        """Set it by a query: behind one, the server lets nobody take that back. And set it for what
-        comes without a BEGIN.
+        """Set it by a query: behind one, the server lets nobody take that back.
+
+        And for this transaction alone, if it is one: behind a pooler such as pgbouncer the
+        connection of the server is somebody else's after the COMMIT.
         """
-        connection.execute(_BEGIN_READING)
+        raw: Any = connection.connection.dbapi_connection
+        connection.execute(_READ_FROM_NOW_ON if raw.autocommit else _BEGIN_READING)
 
 
 async def _first(connection: AsyncConnection, named: dict[str, Any]) -> Any:
