@@ -12,6 +12,7 @@ from crowds import in_flight as crowd_in_flight
 from dashboard_pages import dashboard_pages
 from dispatching import admission, flood
 from drain import drain
+from explained import explained
 from far_away import far_away
 from formulas import throughput, wait
 from gated import gated
@@ -116,6 +117,7 @@ MEASURES = (
         rounds_max=3,
     ),
     Measure("claim-gated", "claim with the gate of pauses, and paused", gated),
+    Measure("explain-many", "explain and status beside 10^6 rows", explained, rounds_max=5),
     Measure("drain-observed", "drain, observed and scraped", partial(observed, watch=observer)),
     Measure("drain-otel", "drain, metrics by OpenTelemetry", partial(observed, watch=otel)),
     Measure("scrape", f"scrape of {PIPELINES} pipelines", scrape, (SQLITE,)),
