@@ -158,7 +158,7 @@ POSITION_BUGS = (
     Bug(
         "a sequence with a cache gives positions",
         POSTGRESQL,
-        "_problem_with",
+        "_problem_with_sequence",
         "one.seqcache > 1",
         "False",
         (
@@ -177,7 +177,7 @@ POSITION_BUGS = (
     Bug(
         "a sequence that descends gives positions",
         POSTGRESQL,
-        "_problem_with",
+        "_problem_with_sequence",
         "one.seqincrement < 1 or one.seqcycle or one.seqmin < 1",
         "False",
         (f"{POSITIONS}::test_refused_positions",),

@@ -136,6 +136,29 @@ async def test_refused_positions(postgresql_database: TemporaryDatabase, kind: s
             assert (await check_position(connection, table.c.p)).startswith("public.")
 
 
+async def test_a_sequence_that_the_role_may_not_read(
+    postgresql_database: TemporaryDatabase,
+) -> None:
+    """Whoever waits for a row would get an error of the driver, and no word about the right."""
+    table, role = table_with(Column("p", Integer, primary_key=True)), "Few rights"
+    role = f"{role} {postgresql_database.url.database}"
+    async with postgresql_database.engine.connect() as connection:
+        # Roles are the server's: nothing of this is committed.
+        await connection.execute(text("CREATE TABLE events (p bigserial PRIMARY KEY)"))
+        await connection.execute(text(f'CREATE ROLE "{role}"'))
+        await connection.execute(text(f'GRANT SELECT ON events TO "{role}"'))
+        await connection.execute(text(f'SET LOCAL ROLE "{role}"'))
+        with pytest.raises(ModelError) as refused:
+            await check_position(connection, table.c.p)
+        grant = f'GRANT SELECT ON SEQUENCE public.events_p_seq TO "{role}"'
+        assert refused.value.message.endswith(grant)
+        await connection.execute(text("RESET ROLE"))
+        await connection.execute(text(grant))
+        await connection.execute(text(f'SET LOCAL ROLE "{role}"'))
+        assert await check_position(connection, table.c.p) == "public.events_p_seq"
+        await connection.rollback()
+
+
 async def test_a_view_is_no_stream(postgresql_database: TemporaryDatabase) -> None:
     """Those who add rows to its tables would not be seen."""
     table = table_with(Column("p", Integer, primary_key=True))

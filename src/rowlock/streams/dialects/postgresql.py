@@ -36,7 +36,8 @@ have no backend's.
 _ASSIGNED_BY = text("""
 SELECT c.relkind::text, a.attidentity::text, pg_get_expr(d.adbin, d.adrelid) AS given_by,
        quote_ident(n.nspname) || '.' || quote_ident(o.relname) AS counter,
-       s.seqcache, s.seqincrement, s.seqcycle, s.seqmin
+       s.seqcache, s.seqincrement, s.seqcycle, s.seqmin, quote_ident(current_user) AS role,
+       has_sequence_privilege(s.seqrelid, 'SELECT') AS may_read
 FROM pg_catalog.pg_class c
 JOIN pg_catalog.pg_attribute a
   ON a.attrelid = c.oid AND a.attname = :column AND NOT a.attisdropped
@@ -159,6 +160,10 @@ def _problem_with(found: Sequence[Any]) -> str:
         return (
             "the database does not assign it from a sequence: declare it with Identity(always=True)"
         )
+    return _problem_with_sequence(one)
+
+
+def _problem_with_sequence(one: Any) -> str:
     if one.seqcache > 1:
         return (
             f"its sequence has CACHE {one.seqcache}, so a session keeps positions for later, and"
@@ -169,5 +174,10 @@ def _problem_with(found: Sequence[Any]) -> str:
         return (
             f"its sequence {one.counter} does not ascend from 1 or more without end: alter it to"
             " INCREMENT BY 1 MINVALUE 1 NO CYCLE"
+        )
+    if not one.may_read:
+        return (
+            f"the role {one.role} may not read its sequence, and a stream is complete up to where"
+            f" that is: GRANT SELECT ON SEQUENCE {one.counter} TO {one.role}"
         )
     return ""
