@@ -223,6 +223,25 @@ async def test_a_key_that_is_none(database: TemporaryDatabase) -> None:
     assert [list(half.broken) for half in divide(halves, HALVES) if half.broken] == [[key]]
 
 
+@pytest.mark.parametrize("given", [0, 40_000, -1, 1 << 16])
+async def test_a_bucket_of_another_key(database: TemporaryDatabase, given: int) -> None:
+    """Two shards would each keep a state of one key, and overwrite the other's; or none would have
+    the row.
+    """
+    await add_payments(database, 3)
+    async with database.session_factory.begin() as session:
+        session.add(Payment(account="a1", cents=1, bucket=given))
+    name = "position 4 of payments"
+    rows = await rows_of(database.engine, event_table(Payment))
+    assert list(rows.keys)[3:] == list(rows.broken) == [name]
+    why = f"has the bucket {given}, and its key 'a1' has {bucket_of('a1')}"
+    assert why in str(rows.broken[name])
+    read = [await rows_of(database.engine, event_table(Payment), [half]) for half in HALVES]
+    own = [divide(half, [each])[0] for half, each in zip(read, HALVES, strict=True)]
+    assert [key for half in own for key in half.broken] == [name]
+    assert sorted(at for half in own for at in half.positions) == [1, 2, 3, 4]
+
+
 async def test_bad_keys_are_refused_where_they_are_added(database: TemporaryDatabase) -> None:
     """A row that no shard can take would stop its flow."""
     await database.create_tables(Base.metadata)

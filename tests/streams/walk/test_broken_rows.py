@@ -10,7 +10,7 @@ from sqlalchemy import delete, text
 from rowlock import PipelineManager
 from rowlock.streams.computing.buckets import BucketRange
 from rowlock.streams.computing.context import StepContext
-from rowlock.streams.computing.hashing import bucket_of
+from rowlock.streams.computing.hashing import BUCKETS, bucket_of
 from rowlock.testing import TemporaryDatabase
 
 from .flows import Bank, open_bank
@@ -104,3 +104,25 @@ async def test_a_row_without_a_key_is_set_aside(database: TemporaryDatabase) -> 
     assert all("has no key" in one.error for one in letters)
     last = (await bank.flow_row()).next_step - 1
     assert (await bank.flow.verify(bank.sessions, 0, last)).differences == []
+
+
+async def test_a_row_in_another_bucket_is_set_aside(database: TemporaryDatabase) -> None:
+    """Two shards would each count some events of a key, and the balance lack those of one."""
+    bank = await open_bank(database, shards=16, failures_max=1, **FAST, **RETRIES)
+
+    @bank.flow.by_key(state=int, poison="dead_letter")
+    def add(step: StepContext, key: str, balance: int | None, events: list[Paid]) -> int:
+        return (balance or 0) + sum(event.cents for event in events)
+
+    await bank.pay(60)
+    (account, *_) = bank.paid
+    async with bank.sessions.begin() as session:
+        session.add(
+            bank.payment(account=account, cents=7, bucket=bucket_of(account) ^ (BUCKETS // 2))
+        )
+    async with PipelineManager(bank.sessions, bank.streams.pipelines()):
+        await until(partial(is_at_end, bank))
+    assert await bank.balances() == bank.paid
+    steps = bank.flow.dead_letters.consume(bank.sessions, follow=False)
+    (letter,) = [letter async for step in steps for letter in step.values]
+    assert f"and its key {account!r} has {bucket_of(account)}" in letter.error

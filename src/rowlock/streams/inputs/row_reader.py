@@ -27,7 +27,13 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from rowlock.database.bulk_dialect import BULK, BulkDialect
 from rowlock.rows.model_check import innermost
 from rowlock.streams.computing.buckets import BucketRange, merged
-from rowlock.streams.computing.hashing import KEY_CHARS_MAX, key_text, key_texts
+from rowlock.streams.computing.hashing import (
+    BUCKETS,
+    KEY_CHARS_MAX,
+    bucket_of,
+    key_text,
+    key_texts,
+)
 from rowlock.streams.computing.rows import NOTHING_BROKEN, Decoder, SourceRows
 from rowlock.streams.gathered_query import GatheredQuery
 from rowlock.streams.inputs.high_water import HighWaterLook, newest_of
@@ -55,6 +61,7 @@ class RowReader:
         pack: makes the raw rows of the columns of `values`.
         decoder: makes events of the raw rows.
         rows: which rows of the table belong to the stream; None: all.
+        are_foreign: the host has filled the buckets, so they are compared with the keys.
     """
 
     source: str
@@ -65,6 +72,7 @@ class RowReader:
     pack: Callable[..., Sequence[Any]]
     decoder: Decoder[Any]
     rows: ColumnElement[bool] | None = None
+    are_foreign: bool = False
     _queries: dict[object, GatheredQuery] = field(default_factory=dict, init=False, repr=False)
 
     async def ahead(
@@ -93,7 +101,8 @@ class RowReader:
         upto: int,
     ) -> SourceRows:
         """Return the rows of these buckets, and those without a bucket, by position; joins the
-        caller's transaction. A row whose key is none has one that names the row.
+        caller's transaction. A row whose key is none, or whose bucket is that of another key, has
+        a key that names the row.
         """
         given = (self.position, self.key, *(() if self.bucket is None else (self.bucket,)))
         wanted = list(dict.fromkeys((*given, *self.values)))
@@ -105,11 +114,14 @@ class RowReader:
         found = in_order(await query.columns(connection, {"after": after, "upto": upto}))
         columns = dict(zip(wanted, found, strict=True))
         positions = columns[self.position]
+        buckets = [None] * len(positions) if self.bucket is None else columns[self.bucket]
         keys, broken = self._keyed(positions, columns[self.key])
+        if self.are_foreign:
+            keys, buckets, broken = self._placed(positions, keys, buckets, broken)
         return SourceRows(
             self.source,
             positions,
-            [None] * len(positions) if self.bucket is None else columns[self.bucket],
+            buckets,
             keys,
             self.pack(*(columns[column] for column in self.values)),
             self.decoder,
@@ -136,7 +148,11 @@ class RowReader:
         bucket = self.bucket
         if bucket is None or has_all(ranges):
             return found
-        return found.where(in_ranges(bucket, ranges) | bucket.is_(None))
+        own = in_ranges(bucket, ranges) | bucket.is_(None)
+        if self.are_foreign:
+            # What is no bucket would be read by no replica, and nobody would hear of it.
+            own |= ~bucket.between(0, BUCKETS - 1)
+        return found.where(own)
 
     def _keyed(
         self, positions: Sequence[int], keys: Sequence[Any]
@@ -153,11 +169,51 @@ class RowReader:
                 try:
                     text = key_text(key)
                 except (TypeError, ValueError) as error:
-                    text = f"position {position} of {self.source}"[:KEY_CHARS_MAX]
+                    text = self._name(position)
                     msg = f"the row at position {position} of {self.source} has no key: {error}"
                     broken[text] = ValueError(msg)
                 texts.append(text)
             return texts, broken
+
+    def _placed(
+        self,
+        positions: Sequence[int],
+        keys: Sequence[str],
+        buckets: Sequence[int | None],
+        broken: Mapping[str, Exception],
+    ) -> tuple[Sequence[str], Sequence[int | None], Mapping[str, Exception]]:
+        """Return keys, buckets and what is broken, where a row of another bucket than that of its
+        key is: the key has an owner elsewhere, and two shards would keep a state of it.
+        """
+        wrong = _misplaced(keys, buckets)
+        if not wrong:
+            return keys, buckets, broken
+        keys, buckets, broken = list(keys), list(buckets), dict(broken)
+        for index, (key, bucket) in enumerate(zip(keys, buckets, strict=True)):
+            if bucket is None or (key, bucket) not in wrong:
+                continue
+            if not 0 <= bucket < BUCKETS:
+                buckets[index] = None
+            if key not in broken:
+                keys[index] = self._name(positions[index])
+                broken[keys[index]] = ValueError(
+                    f"the row at position {positions[index]} of {self.source} has the bucket"
+                    f" {bucket}, and its key {key!r:.100} has {bucket_of(key)}"
+                )
+        return keys, buckets, broken
+
+    def _name(self, position: int) -> str:
+        """Return the key of a row that has none."""
+        return f"position {position} of {self.source}"[:KEY_CHARS_MAX]
+
+
+def _misplaced(keys: Sequence[str], buckets: Sequence[int | None]) -> set[tuple[str, int]]:
+    """Return keys beside buckets that are not theirs."""
+    # Each key once: its hash takes longer than all else that is done to a row here.
+    found = set(zip(keys, buckets, strict=True))
+    return {
+        (key, bucket) for key, bucket in found if bucket is not None and bucket_of(key) != bucket
+    }
 
 
 def size_of(columns: Sequence[Column[Any]], dialect: BulkDialect) -> ColumnElement[int]:

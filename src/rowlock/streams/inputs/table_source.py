@@ -36,7 +36,8 @@ class TableSource(RowSource[E]):
         position: a whole number that the database assigns to each row, ascending, such as an
             identity; an index begins with it.
         key: the column of the keys: texts, whole numbers, UUIDs or dates, never null.
-        bucket: of the key (`EventColumns`); without it each replica reads all rows.
+        bucket: of the key (`EventColumns`), null where it is not known; without it each replica
+            reads all rows.
         name: of the source, within a flow; by default that of the table. It is kept with the
             progress of flows, so it stays.
 
@@ -70,6 +71,7 @@ class TableSource(RowSource[E]):
             decoder.columns,
             lambda *columns: list(zip(*columns, strict=True)),
             decoder,
+            are_foreign=bucket is not None,
         )
         super().__init__(reader, topic=model.__name__)
         self.key_chars_max = key_chars_max(reader.key)
