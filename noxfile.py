@@ -234,3 +234,11 @@ def wheel(session: nox.Session) -> None:
     session.install(*PYPROJECT["project"]["dependencies"])
     session.chdir(dist)
     session.run("python", "-m", "rowlock", "demo", *session.posargs)
+
+
+@nox.session(reuse_venv=False)
+@nox.parametrize("extra", sorted({*PYPROJECT["project"]["optional-dependencies"]} - {"all"}))
+def extras(session: nox.Session, extra: str) -> None:
+    """Each extra does its part in an environment that has nothing else."""
+    session.install(f".[{extra}]")
+    session.run("python", "-P", "tests/cli/extra_works.py", extra)

@@ -14,6 +14,7 @@ from sqlalchemy import insert
 
 from rowlock.containment import contained_task
 from rowlock.dashboard import Dashboard
+from rowlock.graph import Flow, StandingGraph
 from rowlock.testing import TemporaryDatabase
 
 from ..dashboard.shop_window import Label, ago, be_generous, everything, furnished, manager_of
@@ -76,7 +77,8 @@ async def address(
     be_generous(monkeypatch)
     await furnished(sqlite_database)
     await fill(sqlite_database)
-    app = Dashboard(manager_of(sqlite_database), authorize=everything)
+    graph: StandingGraph[str, int] = StandingGraph(measured, name=payloads()[0])
+    app = Dashboard(manager_of(sqlite_database), authorize=everything, graphs=[graph])
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
         listening.listen()
@@ -87,6 +89,11 @@ async def address(
         server.should_exit = True
         await task
     await end_watchers()
+
+
+def measured(texts: Flow[str]) -> Flow[int]:
+    """Return a graph that is wider than a phone."""
+    return texts.map(str.strip, lanes=2).map(str.upper).map(len, name=payloads()[1])
 
 
 async def end_watchers() -> None:

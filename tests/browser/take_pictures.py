@@ -8,18 +8,23 @@ ones, in a real browser.
 from __future__ import annotations
 
 import asyncio
+import math
 import socket
 import tempfile
+import threading
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, cast
 
 import uvicorn
 from playwright.async_api import async_playwright
-from sqlalchemy import ColumnElement, insert
+from sqlalchemy import ColumnElement, Index, insert, literal_column
 from sqlalchemy.ext.asyncio import AsyncEngine, async_sessionmaker, create_async_engine
 
 from rowlock import PipelineManager
 from rowlock.dashboard import Dashboard
+from rowlock.graph import Flow, StandingGraph
+from rowlock.insight import Observer
+from rowlock.insight.observing.report import Sample
 
 from ..dashboard.shop_window import TABLES, Label, ago, everything
 from ..insight.shop import TOKEN, Base, FleetPipeline, Quiet, Volume, VolumePipeline
@@ -33,6 +38,7 @@ PICTURES: Final = (
     ("dashboard-row", "/rows/Volume/17", {"width": 1120, "height": 772}, "light"),
     ("dashboard-parked", "/pipelines/VolumePipeline/rows?state=parked", WIDE, "dark"),
     ("dashboard-phone", "/", PHONE, "dark"),
+    ("dashboard-graphs", "/graphs", {"width": 1280, "height": 520}, "light"),
 )
 """The name of each picture, the page, the size of the window, the scheme."""
 REFUSED: Final = "ConnectionError: cloud-7 refused"
@@ -46,6 +52,36 @@ class BackupPipeline(Quiet):
     def ready(self) -> ColumnElement[bool]:
         """Every label wants work."""
         return Label.id != ""
+
+
+class ToldSample(NamedTuple):
+    """What an observer has counted."""
+
+    at: float
+    count: float
+
+    def settled(self) -> float:
+        """How many outcomes there were."""
+        return self.count
+
+
+class ToldObserver(Observer):
+    """An observer that has watched for ten minutes."""
+
+    def samples(self, pipeline: str) -> tuple[Sample, ...]:
+        """Return rates that rise and fall."""
+        height = {"VolumePipeline": 14.0, "FleetPipeline": 0.8}.get(pipeline, 0.0)
+        counts, told = 0.0, []
+        for beat in range(120):
+            told.append(ToldSample(5.0 * beat, counts))
+            counts += 5.0 * height * (1 + 0.4 * math.sin(beat / 9) + 0.2 * math.sin(beat))
+        return cast("tuple[Sample, ...]", tuple(told))
+
+
+def add_parked_index() -> None:
+    """Have the parked rows counted, as in a host that has this index."""
+    where = literal_column("parked_at IS NOT NULL")
+    Index("ix_parked", Volume.parked_at, sqlite_where=where)
 
 
 async def tell(engine: AsyncEngine) -> None:
@@ -78,10 +114,12 @@ def rows_told() -> list[tuple[Any, list[dict[str, Any]]]]:
 
 def replicas_told() -> list[tuple[Any, list[dict[str, Any]]]]:
     """Return two replicas with what they report, and a pause."""
+    full = {"queued": 6, "capacity": 10, "running": 10, "workers": 10}
+    idle = {"queued": 0, "capacity": 10, "running": 0, "workers": 10}
     pipelines = {
-        "VolumePipeline": HEALTHY,
-        "FleetPipeline": HEALTHY | {"settled_s": 0.4},
-        "BackupPipeline": HEALTHY | {"settled_s": 0.0},
+        "VolumePipeline": HEALTHY | full,
+        "FleetPipeline": HEALTHY | idle | {"settled_s": 0.4},
+        "BackupPipeline": HEALTHY | idle | {"settled_s": 0.0, "p95_s": None},
     }
     replicas = [
         {
@@ -91,7 +129,8 @@ def replicas_told() -> list[tuple[Any, list[dict[str, Any]]]]:
             "pid": 1,
             "version": "1.0",
             "started_at": ago(7200),
-            "seen_at": ago(1),
+            # They live for as long as the pictures take.
+            "seen_at": ago(-300),
             "draining": False,
             "report": {"pipelines": pipelines},
         }
@@ -136,21 +175,41 @@ async def take(address: str) -> None:
             page = await context.new_page()
             await page.goto(address + path)
             if "state=" not in path:
-                await page.get_by_role("status").get_by_text("live").wait_for()
+                await page.get_by_role("status").get_by_text("● live").wait_for()
             await page.screenshot(path=FOLDER / f"{name}.png", animations="disabled")
             await context.close()
         await browser.close()
+
+
+def read_pages(pages: Flow[str]) -> Flow[str]:
+    """Return the graph of a service that indexes pages."""
+    return pages.map(str.strip).map(recognised, lanes=2, name="recognise")
+
+
+def recognised(page: str) -> str:
+    """Take longer than all others."""
+    threading.Event().wait(0.02)
+    return page
+
+
+async def keep_reading(pages: StandingGraph[str, str]) -> None:
+    """Have some pages in the graph."""
+    while True:
+        await asyncio.gather(*(pages.submit(f" {number} ") for number in range(12)))
 
 
 async def main() -> None:
     """Tell the story, serve it, and look at it."""
     with tempfile.TemporaryDirectory() as folder, socket.socket() as listening:
         engine = create_async_engine(f"sqlite+aiosqlite:///{folder}/shop")
+        add_parked_index()
         await tell(engine)
         pipelines = [VolumePipeline(), FleetPipeline(), BackupPipeline()]
         sessions = async_sessionmaker(engine, expire_on_commit=False)
         manager = PipelineManager(sessions, pipelines, gates=[TABLES.pause_gate])
-        app = Dashboard(manager, authorize=everything)
+        pages = StandingGraph[str, str](read_pages, name="pages")
+        reading = asyncio.create_task(keep_reading(pages))
+        app = Dashboard(ToldObserver(manager, tables=TABLES), authorize=everything, graphs=[pages])
         listening.bind(("127.0.0.1", 0))
         listening.listen()
         config = uvicorn.Config(app, log_level="error", lifespan="off", timeout_graceful_shutdown=1)
@@ -160,6 +219,9 @@ async def main() -> None:
         server.should_exit = True
         await task
         await end_watchers()
+        reading.cancel()
+        await asyncio.gather(reading, return_exceptions=True)
+        await pages.aclose()
         await engine.dispose()
 
 

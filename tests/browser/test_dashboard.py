@@ -18,6 +18,7 @@ PAGES = {
     "/": "Pipelines",
     "/replicas": "Replicas",
     "/checks": "Checks",
+    "/graphs": "Graphs",
     "/pipelines/VolumePipeline": "VolumePipeline",
     "/pipelines/VolumePipeline/rows?state=due": "VolumePipeline",
     "/rows/Volume/18": "Volume 18",
@@ -50,6 +51,17 @@ async def test_pages_are_for_everybody(browser: Any, address: str, scheme: str, 
         .filter(one => one.offsetHeight > 0 && one.offsetHeight < 24).length"""
     )
     assert small == 0
+
+
+async def test_no_width_is_too_narrow(browser: Any, address: str) -> None:
+    """On a tablet, or in half a window, the state of a pipeline would stand out of sight."""
+    page, _, trouble = await opened(browser, address, viewport={"width": 320, "height": 900})
+    for path in ("/", "/replicas", "/pipelines/VolumePipeline/rows?state=due"):
+        await page.goto(address + path)
+        for width in (320, 640, 768, 900, 1024):
+            await page.set_viewport_size({"width": width, "height": 900})
+            assert await page.evaluate("document.documentElement.scrollWidth") <= width, path
+    assert trouble == []
 
 
 async def test_hostile_texts_do_nothing(browser: Any, address: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 import sys
 from pathlib import Path
 
@@ -13,9 +14,11 @@ from httpx import AsyncClient
 
 from rowlock.__main__ import main
 from rowlock.cli.windows import dashboard
+from rowlock.dashboard.serving import KeyedDashboard, serve
+from rowlock.errors import AppError
 from rowlock.testing import TemporaryDatabase
 
-from ..insight.shop import Base
+from ..insight.shop import Base, insight_of
 from .conftest import SHOP, Command
 
 WAIT_S = 60
@@ -54,6 +57,37 @@ async def test_who_has_the_key_gets_in(
         if process.returncode is None:
             process.kill()
         await process.communicate()
+
+
+def test_a_port_that_is_taken_is_one_line(rowlock: Command) -> None:
+    """A script would take it for an outage of the database, which has exit code 3."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        answer = rowlock("dashboard", "--app=app:pair", f"--port={port}")
+    assert (answer.returncode, answer.stdout) == (2, "")
+    assert answer.stderr.startswith(
+        f"rowlock: the dashboard cannot listen on 127.0.0.1, port {port}"
+    )
+    assert answer.stderr.count("\n") == 1
+
+
+async def test_an_address_of_the_sixth_version_can_be_opened(
+    sqlite_database: TemporaryDatabase,
+) -> None:
+    """The address that is printed would be none."""
+    told: list[str] = []
+
+    def tell(address: str) -> None:
+        told.append(address)
+        raise EOFError
+
+    app = KeyedDashboard(insight_of(sqlite_database), name="alice")
+    try:
+        with pytest.raises(EOFError):
+            await serve(app, host="::1", port=0, told=tell)
+    except AppError:
+        pytest.skip("this machine has no such address")
+    assert told[0].startswith("http://[::1]:")
 
 
 def test_a_missing_extra_is_one_line(

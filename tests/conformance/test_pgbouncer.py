@@ -21,6 +21,7 @@ from sqlalchemy import URL, ColumnElement, event, select
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
 
 from rowlock import Apply, Pipeline, PipelineItem, PipelineManager, Retry, events, hold_rows
+from rowlock.insight import Insight
 from rowlock.testing import TemporaryDatabase
 
 from ..host import Base, Run, heard_events
@@ -145,6 +146,38 @@ async def test_rows_are_worked_on(pooled: async_sessionmaker[AsyncSession]) -> N
     assert {(row.status, row.attempts, row.lock_token) for row in rows} == {("done", 0, None)}
     counters = pipeline.statistics().counters
     assert (counters["applied"], counters["retried"]) == (ROWS, ROWS)
+
+
+class PlannedPipeline(RunPipeline):
+    """May be rehearsed."""
+
+    rehearsable = True
+
+    async def process(self, item: PipelineItem[Run]) -> Apply | Retry:
+        """Look, and commit that."""
+        async with item.session() as session:
+            await session.get_one(Run, item.id)
+            await session.commit()
+        return Apply({"status": "done"})
+
+
+async def test_a_rehearsal_leaves_the_connections_of_others_as_they_are(
+    pooled: async_sessionmaker[AsyncSession],
+) -> None:
+    """Transactions of the host could not write any more, by whichever connection they get."""
+    async with pooled.begin() as session:
+        session.add_all([Run(id=number, status="new") for number in range(8)])
+    plan = await Insight(pooled, [PlannedPipeline()]).rehearse("PlannedPipeline", range(8))
+    assert {row.outcome for row in plan.rows} == {"Apply"}
+    together = asyncio.Barrier(4)
+
+    async def write(number: int) -> None:
+        async with pooled.begin() as session:
+            (await session.get_one(Run, number)).status = "done"
+            await together.wait()  # each has a connection of the server of its own
+
+    async with asyncio.timeout(60):
+        await asyncio.gather(*(write(number) for number in range(4)))
 
 
 async def test_leases_are_renewed(pooled: async_sessionmaker[AsyncSession]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from itertools import product
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from sqlalchemy import select
 
 from rowlock.dashboard import Dashboard, Viewer, ViewerAction, anybody_may_look
-from rowlock.dashboard.guarding import authorizing
+from rowlock.dashboard.guarding import authorizing, threads
 from rowlock.dashboard.guarding.origins import POLICY
 from rowlock.errors import ConfigurationError
 from rowlock.testing import TemporaryDatabase
@@ -194,6 +195,45 @@ async def test_what_is_no_viewer_lets_nobody_through(
             assert "secret" not in answer.text
     lines = [one for one in caplog.records if "authorize gave no answer" in one.getMessage()]
     assert len(lines) == 4
+
+
+async def test_a_function_that_hangs_has_so_many_threads_and_no_more(
+    sqlite_database: TemporaryDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever asks, without any right, would leave a thread behind with each request."""
+    monkeypatch.setattr(authorizing, "AUTHORIZE_S_MAX", 0.05)
+    monkeypatch.setattr(threads, "THREADS_MAX", 2)
+    goes_on, asked = threading.Event(), []
+
+    def hangs(_request: object, action: ViewerAction) -> Viewer:
+        asked.append(action)
+        goes_on.wait(60)
+        return Viewer("alice")
+
+    async with browser(sqlite_database, authorize=hangs) as client:
+        answers = [await client.get("/replicas") for _ in range(6)]
+        assert {answer.status_code for answer in answers} == {403}
+        assert len(asked) <= 2
+        goes_on.set()
+        monkeypatch.setattr(authorizing, "AUTHORIZE_S_MAX", 60.0)
+        async with asyncio.timeout(60):
+            while (await client.get("/replicas")).status_code != 200:
+                pass
+
+
+async def test_rights_are_asked_for_at_once(sqlite_database: TemporaryDatabase) -> None:
+    """A sign-on that answers late would be waited for once for each button."""
+    await furnished(sqlite_database)
+    together = asyncio.Barrier(4)
+
+    async def late(_request: object, action: ViewerAction) -> Viewer:
+        if not action.is_look:
+            await together.wait()
+        return Viewer("alice")
+
+    async with browser(sqlite_database, authorize=late) as client:
+        page = (await client.get("/rows/Volume/17")).text
+    assert all(f">{label}</button>" in page for label in ("Put back", "Park", "Release"))
 
 
 async def test_looking_is_not_acting(sqlite_database: TemporaryDatabase) -> None:

@@ -83,7 +83,9 @@ async def test_graphs_are_shown_with_what_they_do(sqlite_database: TemporaryData
         assert await graph.submit(" a ") == "a"
         text = (await client.get("/graphs")).text
         assert "&lt;b&gt;texts&lt;/b&gt;" in text
-        assert "strip" in text
+        assert ">strip</text>" in text
+        assert text.count("<polyline") == 2
+        assert text.count('text-anchor="middle">1</text>') == 2
         assert "This dashboard was given no streams." in (await client.get("/streams")).text
 
 

@@ -41,6 +41,7 @@ class Volume(LockColumns, ScheduleColumns, Base):
     id: Mapped[int] = mapped_column(primary_key=True)
     status: Mapped[str] = mapped_column(default="submitted")
     secret: Mapped[str | None]
+    cloud: Mapped[str | None] = mapped_column(default="cloud-1")
     fleet_id: Mapped[int | None] = mapped_column(ForeignKey("fleets.id"))
 
 

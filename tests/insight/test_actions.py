@@ -156,7 +156,7 @@ async def test_a_row_is_parked_put_back_and_made_due(
     assert [(action, result) for _, action, result in told(caplog)] == [
         ("park", "done"),
         ("unpark", "done"),
-        ("unpark", "done"),
+        ("unpark", "was not parked"),
         ("make_due", "done"),
     ]
 

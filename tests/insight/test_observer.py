@@ -298,6 +298,32 @@ async def test_a_report_is_bounded(database: TemporaryDatabase) -> None:
     assert len(json.dumps(row.report).encode()) <= REPORT_BYTES_MAX
     assert row.report["left_out"] > 0
     assert row.report["pipelines"]
+    assert row.report["pipelines_left_out"] == 120 - len(row.report["pipelines"])
+
+
+async def test_each_of_many_pipelines_is_said_to_run(database: TemporaryDatabase) -> None:
+    """Rows of the last of a hundred pipelines would seem to be nobody's."""
+    await make_tables(database)
+    pipelines = [type(f"Pipeline{number}", (RunPipeline,), {})() for number in range(100)]
+    manager = manager_of(database, *pipelines)
+    async with manager, at_rest(manager) as observer:
+        await observer.beat()
+        [row] = await replicas(database)
+        assert (await Insight.of(observer).replicas()).live[0].runs("Pipeline99")
+    assert len(row.report["pipelines"]) == 100
+
+
+async def test_one_of_several_managers_may_stop(database: TemporaryDatabase) -> None:
+    """All rows of a process would seem to be nobody's as soon as a part of it is shut down."""
+    await make_tables(database)
+    one, other = manager_of(database, RunPipeline()), manager_of(database, VolumePipeline())
+    async with one, at_rest(one, other) as observer:
+        async with other:
+            pass
+        await observer.beat()
+        [live] = (await Insight.of(observer).replicas()).live
+    assert (live.runs("RunPipeline"), live.runs("VolumePipeline")) == (True, False)
+    assert live.state == "live"
 
 
 async def test_a_database_that_is_away_harms_nothing(

@@ -38,9 +38,10 @@ CLAIMABLE: Final = frozenset(
 )
 """Verdicts of rows that the next claim may have."""
 
-OFFSETS_S = st.none() | st.sampled_from(
+TIMES_S = st.sampled_from(
     (-3600.0, -301.0, -300.0, -15.0, -6.0, -0.001, 0.0, 0.001, 1.0, 15.0, 3600.0)
 )
+OFFSETS_S = st.none() | TIMES_S
 OWNERS = st.sampled_from(
     (None, "VolumePipeline", "BackupPipeline", "FleetPipeline", "FleetPipeline:3", "api:1", "Old")
 )
@@ -55,7 +56,7 @@ VOLUMES = st.fixed_dictionaries(
         **LEASE,
         "status": st.sampled_from(("submitted", "active")),
         "secret": st.sampled_from((None, "s")),
-        "due_at": OFFSETS_S.filter(lambda offset: offset is not None),
+        "due_at": TIMES_S,
         "parked_at": OFFSETS_S,
         "attempts": st.integers(0, 3),
         "fleet_id": st.sampled_from((None, 3, 4)),

@@ -68,7 +68,7 @@ async def test_a_pause_holds_until_it_is_ended(
     assert [(action, result) for _, action, result in told(caplog)] == [
         ("pause", "done"),
         ("resume", "done"),
-        ("resume", "done"),
+        ("resume", "was not paused"),
     ]
 
 
@@ -112,6 +112,17 @@ async def test_a_pause_that_has_ended_is_refused(
     """A person would believe that the pipeline is paused."""
     await add_run(database)
     with pytest.raises(PipelineError, match="ends in the future"):
+        await actions_on(database).pause("RunPipeline", until=until, **BY)
+    assert await pauses(database) == []
+
+
+@pytest.mark.parametrize(
+    "until", [datetime(2999, 1, 1, tzinfo=UTC).replace(tzinfo=None), "2h", 7200, timedelta.max]
+)
+async def test_an_end_that_is_no_time_is_refused(database: TemporaryDatabase, until: Any) -> None:
+    """A person would get an error of Python's, or a pause that never ends."""
+    await add_run(database)
+    with pytest.raises(PipelineError, match="`until` is a time with a zone"):
         await actions_on(database).pause("RunPipeline", until=until, **BY)
     assert await pauses(database) == []
 

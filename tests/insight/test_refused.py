@@ -224,6 +224,18 @@ async def test_control_characters_of_a_row_are_shown(database: TemporaryDatabase
     assert f"{len(error)} characters" in (await redacting.explain(Volume, 17)).text()
 
 
+@pytest.mark.parametrize("redact", [int, lambda text: None], ids=["raises", "no text"])
+async def test_a_redaction_that_fails_costs_that_error_alone(
+    sqlite_database: TemporaryDatabase, redact: Any
+) -> None:
+    """A slip in the host's redaction would take every answer about rows that failed."""
+    await furnish(sqlite_database, Scene({"parked_at": at(0), "last_error": "my secret"}))
+    told = (await insight_of(sqlite_database, redact=redact).explain(Volume, 17)).text()
+    assert "PARKED" in told
+    assert "(an error that redact= has failed for)" in told
+    assert "my secret" not in told
+
+
 def test_every_database_has_its_side() -> None:
     """A database would have no questions."""
     assert {INSIGHT.on(name).knows_transactions for name in ("sqlite", "postgresql")} == {

@@ -146,6 +146,24 @@ async def test_whatever_it_tries_nothing_is_written(
     assert "read" in str(row.reason)
 
 
+async def test_nothing_is_left_on_a_connection(postgresql_database: TemporaryDatabase) -> None:
+    """Behind a pooler that gives the connection of the server to somebody else after a commit, the
+    host's own transactions would only read, and no outcome could be written.
+    """
+    said = []
+
+    async def ask(item: PipelineItem[Volume]) -> Outcome:
+        async with item.session() as session:
+            await session.execute(select(Volume))
+            await session.commit()
+            said.append(await session.scalar(text("SHOW transaction_read_only")))
+            said.append(await session.scalar(text("SHOW default_transaction_read_only")))
+        return Apply()
+
+    await (await insight_with(postgresql_database, ask)).rehearse("PlannedPipeline", [17])
+    assert said == ["on", "off"]
+
+
 async def test_the_hosts_own_sessions_are_refused_to_it_alone(
     database: TemporaryDatabase,
 ) -> None:

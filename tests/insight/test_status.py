@@ -102,6 +102,95 @@ async def test_rows_that_nobody_works_on_need_a_person(
     assert one.why == "1 replica lives, and none has it registered."
 
 
+@pytest.mark.parametrize("state", ["new", "stopping", "stopped"])
+async def test_what_is_registered_and_not_started_is_run_by_nobody(
+    sqlite_database_with_clock: TemporaryDatabase, state: str
+) -> None:
+    """A manager that nobody has started would seem to work, for days."""
+    report = {"pipelines": {"VolumePipeline": HEALTHY | {"state": state}}}
+    insight = await filled(sqlite_database_with_clock, replica("3fa2c1d0", "web-7", report=report))
+    [one] = (await insight.explain(Volume, 17)).pipelines
+    assert one.headline == "NOBODY RUNS VolumePipeline: due for 2 min"
+    assert one.why == (
+        "1 replica lives, and 1 has it registered: that manager is not started, or stops."
+    )
+    assert one.do == "start the manager of VolumePipeline() in a replica"
+    assert (
+        (await insight.status())
+        .text()
+        .endswith("no replica runs it: start the manager of VolumePipeline() in a replica")
+    )
+
+
+async def test_what_a_report_has_no_room_for_is_not_said_to_run_nowhere(
+    sqlite_database_with_clock: TemporaryDatabase,
+) -> None:
+    """A person would be woken for a pipeline that runs, in a replica that has very many."""
+    report = {"pipelines": {"AnotherPipeline": HEALTHY}, "pipelines_left_out": 1}
+    insight = await filled(sqlite_database_with_clock, replica("3fa2c1d0", "web-7", report=report))
+    [one] = (await insight.explain(Volume, 17)).pipelines
+    assert one.verdict is not Verdict.NOBODY_RUNS
+    status = await insight.status()
+    assert not status.needs_person
+    assert "? replicas: a replica has more pipelines than its report has room for" in status.text()
+
+
+class Raising(VolumePipeline):
+    """Raises as soon as it was made."""
+
+    calls = 0
+
+    def ready(self) -> ColumnElement[bool]:
+        """Answer the check at construction alone."""
+        self.calls += 1
+        if self.calls > 1:
+            raise LookupError("no settings")
+        return super().ready()
+
+
+class Refused(VolumePipeline):
+    """Asks what the database refuses."""
+
+    def ready(self) -> ColumnElement[bool]:
+        """Name a function that is not there."""
+        return func.no_such_function(Volume.status) == "submitted"
+
+
+@pytest.mark.parametrize(
+    ("pipeline", "why"),
+    [(Raising, "ready() raises LookupError: no settings"), (Refused, "no_such_function")],
+)
+async def test_a_condition_that_is_refused_needs_a_person(
+    database_with_clock: TemporaryDatabase, pipeline: type[VolumePipeline], why: str
+) -> None:
+    """Of a pipeline that claims nothing a status would say that all is well."""
+    await furnish(database_with_clock, Scene({"due_at": at(-120)}))
+    insight = insight_of(database_with_clock, pipelines=[pipeline()])
+    status = await insight.status()
+    [told] = status.pipelines
+    assert told.counts.due is None
+    assert status.needs_person
+    [trouble] = told.troubles
+    assert trouble.startswith("the condition of its claims is refused: ")
+    assert why in trouble
+    assert status.to_dict()["pipelines"][0]["needs_person"]
+
+
+async def test_what_one_user_may_not_count_is_no_trouble_of_the_claims(
+    database_with_clock: TemporaryDatabase,
+) -> None:
+    """A person who may not read a table would be told that nothing is claimed from it."""
+    await filled(database_with_clock, replica("3fa2c1d0", "web-7"))
+    running = {"pipelines": {"Refused": HEALTHY}}
+    async with database_with_clock.engine.begin() as connection:
+        assert TABLES.replicas is not None
+        await connection.execute(TABLES.replicas.update().values(report=running))
+    insight = insight_of(database_with_clock, pipelines=[Refused()], tables=TABLES)
+    status = await insight.status()
+    assert not status.needs_person
+    assert "\n? Refused: " in status.text()
+
+
 async def test_replicas_whose_claims_all_fail(database_with_clock: TemporaryDatabase) -> None:
     """A row would seem to be in line behind claims that never come."""
     failing = HEALTHY | {"fetch_failures": 3, "last_error": "TransactionTimeout: no answer"}
@@ -175,19 +264,31 @@ async def test_a_count_that_takes_too_long_is_an_answer(
     await furnish(postgresql_database, Scene())
     status = await insight_of(postgresql_database, pipelines=[Slow(), Other()]).status()
     assert [one.counts.due for one in status.pipelines] == [None, 1]
+    assert status.pipelines[0].troubles == ()
 
 
 async def test_parked_rows_are_counted_where_an_index_finds_them(
     database_with_clock: TemporaryDatabase,
 ) -> None:
-    """A count of parked rows would read the whole table."""
+    """A count of parked rows would read the whole table; or `status` would name other ones than the
+    list begins with.
+    """
     insight = await filled(database_with_clock)
     assert (await insight.status()).pipelines[0].counts.parked is None
     index = Index(
         "ix_parked", Volume.parked_at, postgresql_where=literal_column("parked_at IS NOT NULL")
     )
     try:
-        assert (await insight.status()).pipelines[0].counts.parked == 1
+        async with database_with_clock.engine.begin() as connection:
+            for key, since in ((300, -9), (200, -30)):
+                values = {"id": key, "status": "submitted", "parked_at": at(since)}
+                await connection.execute(insert(Volume).values(values))
+        status = await insight.status()
+        counts_, listed = status.pipelines[0].counts, await insight.rows("VolumePipeline", "parked")
+        assert (counts_.parked, counts_.parked_keys) == (3, ("200", "300", "103"))
+        assert counts_.parked_keys == tuple(row.row_id for row in listed.rows)
+        assert status.to_dict()["pipelines"][0]["parked_key"] == "200"
+        assert "3 rows are parked, such as Volume 200: " in status.text()
     finally:
         Volume.__table__.indexes.discard(index)  # type: ignore[attr-defined]
 

@@ -46,7 +46,7 @@ CENSUS_BUGS = (
         "a pipeline that was not started runs",
         "insight/counting/exact.py",
         "running_replicas",
-        'if report.get("state") == "running"',
+        "if one.runs(pipeline)",
         "",
         (EXACT,),
     ),

@@ -10,6 +10,9 @@ LIVE = "tests/dashboard/test_live.py"
 NEEDS = f"{GUARDS}::test_an_action_needs_everything"
 ORIGINS = f"{GUARDS}::test_forms_come_from_this_origin"
 LIES = f"{GUARDS}::test_what_is_no_viewer_lets_nobody_through"
+DRAWING = "dashboard/drawing/graph_drawing.py"
+PLACES = "test_values_go_to_the_right_and_no_line_runs_below_a_box"
+PLACED = f"tests/dashboard/test_graph_drawing.py::{PLACES}"
 ACTING = "dashboard/acting.py"
 GATE = "dashboard/guarding/authorizing.py"
 ORIGIN = "dashboard/guarding/origins.py"
@@ -158,5 +161,45 @@ DASHBOARD_BUGS = (
         "answer is None or not self._is_good(answer)",
         "True",
         (f"{LIVE}::test_what_many_ask_for_is_asked_once",),
+    ),
+    Bug(
+        "a line of a graph runs below the boxes that it passes",
+        DRAWING,
+        "_way",
+        "range(begin + 1, end)",
+        "range(0)",
+        (PLACED,),
+    ),
+    Bug(
+        "an operator is drawn beside what feeds it",
+        DRAWING,
+        "depths_of",
+        "depths[number] + 1",
+        "1",
+        (PLACED,),
+    ),
+    Bug(
+        "a line slopes before its column has ended",
+        DRAWING,
+        "_drawn",
+        "way[0].end < way[0].column_end",
+        "False",
+        (PLACED,),
+    ),
+    Bug(
+        "the lanes of an operator with a long name are cut off",
+        DRAWING,
+        "_title",
+        "TITLE_CHARS_MAX - len(lanes)",
+        "TITLE_CHARS_MAX",
+        ("tests/dashboard/test_graph_drawing.py::test_what_stands_in_a_box",),
+    ),
+    Bug(
+        "a graph is drawn however large it is",
+        DRAWING,
+        "drawing_of",
+        "picture = _bounded(picture)",
+        "",
+        ("tests/dashboard/test_graph_drawing.py::test_a_drawing_has_an_end",),
     ),
 )

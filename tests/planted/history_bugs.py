@@ -157,8 +157,8 @@ HISTORY_BUGS = (
         "a timeline without its table fails",
         ASKED,
         "read_timeline",
-        "apart=True",
-        "apart=False",
+        "await ask_part(connection, ask, apart=True)",
+        "await ask_part(connection, ask, apart=False)",
         (f"{TIMELINE}::test_without_the_table",),
     ),
     Bug(
@@ -258,10 +258,9 @@ REHEARSAL_BUGS = (
     Bug(
         "a rehearsal writes without a transaction",
         "insight/dialects/postgresql.py",
-        "",
-        "\"SELECT set_config('transaction_read_only', 'on', true),\"\n"
-        "    \" set_config('default_transaction_read_only', 'on', false)\"",
-        "\"SELECT set_config('transaction_read_only', 'on', true)\"",
+        "PostgresqlInsight.begin_without_writing",
+        "_READ_FROM_NOW_ON if raw.autocommit else _BEGIN_READING",
+        "_BEGIN_READING",
         (f"{NOTHING_WRITTEN}[postgresql-autocommitted]",),
     ),
     Bug(

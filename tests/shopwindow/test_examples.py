@@ -177,6 +177,20 @@ EXPECTED = {
         "alice sees volume 7: NOT READY: ...",
         "GET /rowlock/api/status: rowlock.status/1",
     ],
+    "21_dashboard_in_litestar.py": [
+        "nobody: GET /ops/rowlock/ 403",
+        "bob: GET /ops/rowlock/ 200",
+        "bob: POST /ops/rowlock/act/pause 403",
+        "alice: POST /ops/rowlock/act/pause 303",
+        "paused by alice ...: the provider is down",
+    ],
+    "22_dashboard_in_asyncio.py": [
+        "nobody: GET / 403",
+        "bob: GET / 200",
+        "bob: POST /act/pause 403",
+        "alice: POST /act/pause 303",
+        "paused by alice ...: the provider is down",
+    ],
 }
 
 

@@ -148,6 +148,7 @@ STORIES: dict[Verdict, tuple[Facts, ...]] = {
     ),
     Verdict.TOUCHED: (
         row(touched=TouchingTransaction(4711, "idle", 840.0)),
+        row(touched=TouchingTransaction(None, None, 840.0, "order-7", "alice")),
         row(table_lock=TableLock("volumes", TouchingTransaction(4711, "idle", 41.0), True)),
         row(table_lock=TableLock("volumes", TouchingTransaction(4712, "active", 41.0), False)),
     ),

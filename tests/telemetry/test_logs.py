@@ -118,6 +118,42 @@ def test_a_line_that_repeats_is_held_back(monkeypatch: pytest.MonkeyPatch) -> No
     assert limited.records[3].getMessage() == "something else"
 
 
+class Unspeakable:
+    """Has no text."""
+
+    def __str__(self) -> str:
+        raise LookupError("no text")
+
+
+@pytest.mark.parametrize(
+    ("message", "arguments"),
+    [
+        pytest.param("%d provisioned", ("many",), id="arguments"),
+        pytest.param(Unspeakable(), (), id="message"),
+    ],
+)
+def test_a_line_that_cannot_be_written_is_the_handlers(
+    monkeypatch: pytest.MonkeyPatch, message: object, arguments: tuple[str, ...]
+) -> None:
+    """A slip in a line of the log would end the attempt that logs it."""
+    now = 0.0
+    monkeypatch.setattr(logs, "monotonic", lambda: now)
+    limited = Kept(RepeatLimit())
+    logger = logging.getLogger("tests.telemetry.slips")
+    # The handlers of the test run would report the slip themselves.
+    monkeypatch.setattr(logger, "propagate", False)
+    logger.addHandler(limited)
+    try:
+        for _ in range(3):
+            logger.warning(message, *arguments)
+        now = 30.0
+        logger.warning(message, *arguments)
+    finally:
+        logger.removeHandler(limited)
+    assert [one.msg for one in limited.records] == [message, message]
+    assert limited.records[0].args == arguments
+
+
 def test_kinds_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Messages with a value in them would fill the memory."""
     monkeypatch.setattr(logs, "KINDS_MAX", 10)

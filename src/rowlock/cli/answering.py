@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import sys
 import traceback
 from collections.abc import Awaitable, Callable
@@ -35,7 +34,7 @@ INTERRUPTED: Final = 130
 """Exit codes."""
 ERROR_SCHEMA: Final = "rowlock.error/1"
 ANSWER_WITHIN_S: Final = 10.0
-"""An app that opens its database in its own way, and waits, is given up after this."""
+"""An app that is opened, asked and closed in longer is given up."""
 
 
 class CommandAnswer(Protocol):
@@ -99,19 +98,45 @@ def answered(
         return INTERRUPTED
     except Exception as error:  # noqa: BLE001 - of the host's modules and database, whatever it is
         return failed(options, error)
-    if options.json:
-        print(json.dumps(answer.to_dict(), ensure_ascii=False, indent=2))
-    else:
-        paper.print_text(answer.text(paper.width()), is_plain=options.no_colour)
-    if code_of is not None:
-        return code_of(answer)
+    return _printed(options, answer, (code_of or _needs_person)(answer))
+
+
+def _needs_person(answer: CommandAnswer) -> int:
     return NEEDS_PERSON if answer.needs_person else WELL
 
 
+def _printed(options: argparse.Namespace, answer: CommandAnswer, code: int) -> int:
+    """Print an answer, and return the exit code: `code` if it could be printed, or nobody reads it
+    to its end.
+    """
+    try:
+        if options.json:
+            paper.write_json(answer.to_dict())
+        else:
+            paper.print_text(answer.text(paper.width()), is_plain=options.no_colour)
+    except OSError as error:
+        # What Python would still write at its end is lost, too.
+        sys.stdout = None
+        if isinstance(error, BrokenPipeError):
+            return code
+        print(f"rowlock: the answer could not be written: {describe(error)}", file=sys.stderr)
+        return MISUSED
+    return code
+
+
 async def _asked(options: argparse.Namespace, ask: Ask, within_s: float) -> CommandAnswer:
-    async with insight_of_app(options.app, database=options.database) as insight:
+    answer: CommandAnswer | None = None
+    try:
+        # The app's own opening and closing, too: either may wait for a database that is away.
         async with asyncio.timeout(within_s):
-            return await ask(insight)
+            async with insight_of_app(options.app, database=options.database) as insight:
+                answer = await ask(insight)
+    except Exception as error:
+        if answer is None:
+            raise
+        print(f"rowlock: the app did not close: {describe(error)}", file=sys.stderr)
+    assert answer is not None
+    return answer
 
 
 def failed(options: argparse.Namespace, error: Exception) -> int:
@@ -120,7 +145,7 @@ def failed(options: argparse.Namespace, error: Exception) -> int:
     if options.traceback:
         traceback.print_exception(error, file=sys.stderr)
     if options.json:
-        print(json.dumps(failure_document(error), ensure_ascii=False, indent=2))
+        paper.write_json(failure_document(error))
     else:
         print(f"rowlock: {message_of(error)}", file=sys.stderr)
     return code

@@ -6,11 +6,13 @@ a dumb terminal says so, not one escape sequence is printed.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
 import sys
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 FILE_WIDTH: Final = 100
 """Columns where the output is no terminal."""
@@ -29,8 +31,29 @@ def width() -> int:
 
 def print_text(text: str, *, is_plain: bool) -> None:
     """Print a text that has no control characters."""
-    if is_plain or not may_embellish() or not _printed_by_rich(text):
-        print(text)
+    if is_plain or not may_embellish() or not is_printable(text) or not _printed_by_rich(text):
+        write(text)
+
+
+def write(text: str) -> None:
+    """Print a text at once; of characters that the output's encoding lacks, their escapes."""
+    encoding = sys.stdout.encoding or "utf-8"
+    print(text.encode(encoding, "backslashreplace").decode(encoding), flush=True)
+
+
+def write_json(document: Mapping[str, Any]) -> None:
+    """Print one JSON document, in ASCII if the output's encoding lacks a character of it."""
+    text = json.dumps(document, ensure_ascii=False, indent=2)
+    write(text if is_printable(text) else json.dumps(document, indent=2))
+
+
+def is_printable(text: str) -> bool:
+    """Return whether the output's encoding has all characters of `text`."""
+    try:
+        text.encode(sys.stdout.encoding or "utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def may_embellish() -> bool:

@@ -23,6 +23,7 @@ from rowlock.dashboard.pages import PIPELINE_ACTIONS, ROW_ACTIONS, explained, pi
 from rowlock.dashboard.visits import PageVisit
 from rowlock.errors import AppError
 from rowlock.insight.naming import mapped_model
+from rowlock.insight.steering.actions import ActionDone
 from rowlock.insight.steering.audit import Act, audit_refusal
 from rowlock.rows.leased_table import LeasedTable
 
@@ -33,6 +34,8 @@ LASTS: Final = {
     "1d": timedelta(days=1),
 }
 """How long a pause lasts, by the choice of the form."""
+NOTHING_TO_DO: Final = "nothing"
+"""What the address says in place of the action: it was so already."""
 NO_ORIGIN: Final = "This form was not sent by a page of this dashboard."
 NOT_SHOWN: Final = "This form is not the one that was shown to you; open the page again."
 NO_REASON: Final = "Say why, in 1 to 200 characters."
@@ -59,9 +62,9 @@ async def act(visit: PageVisit) -> Response:
     try:
         form = await _signed(visit, action)
         if action.pipeline is None:
-            await _act_on_row(visit, action, form)
+            done = await _act_on_row(visit, action, form)
         else:
-            await _act_on_pipeline(visit, action, form)
+            done = await _act_on_pipeline(visit, action, form)
     except HTTPException as refused:
         _audit(visit.viewer, action, refused.detail)
         raise
@@ -70,7 +73,8 @@ async def act(visit: PageVisit) -> Response:
         return await _refused(visit, action, error)
     finally:
         visit.recent.forget()
-    return RedirectResponse(_page_of(visit, action, done=True), 303)
+    told = action.name if done.is_changed else NOTHING_TO_DO
+    return RedirectResponse(_page_of(visit, action, done=told), 303)
 
 
 def action_asked(visit: PageVisit) -> ViewerAction:
@@ -102,7 +106,7 @@ async def _signed(visit: PageVisit, action: ViewerAction) -> SignedForm:
     return SignedForm(viewer.name, reason, fields)
 
 
-async def _act_on_row(visit: PageVisit, action: ViewerAction, form: SignedForm) -> None:
+async def _act_on_row(visit: PageVisit, action: ViewerAction, form: SignedForm) -> ActionDone:
     model, row_id, insight = action.model or "", action.row_id or "", visit.insight
     leased = LeasedTable.of(mapped_model(model, insight.pipelines.values()))
     seen = seen_lease(form.fields, leased)
@@ -110,24 +114,23 @@ async def _act_on_row(visit: PageVisit, action: ViewerAction, form: SignedForm) 
     match action.name:
         case "release":
             is_forced = form.fields.get("force") == "yes"
-            await insight.release(model, row_id, seen=seen, force=is_forced, **signed)
+            return await insight.release(model, row_id, seen=seen, force=is_forced, **signed)
         case "park":
-            await insight.park(model, row_id, seen=seen, by=form.by, reason=form.reason)
+            return await insight.park(model, row_id, seen=seen, by=form.by, reason=form.reason)
         case "unpark":
-            await insight.unpark(model, row_id, seen=seen, by=form.by, reason=form.reason)
+            return await insight.unpark(model, row_id, seen=seen, by=form.by, reason=form.reason)
         case _:
-            await insight.make_due(model, row_id, seen=seen, by=form.by, reason=form.reason)
+            return await insight.make_due(model, row_id, seen=seen, by=form.by, reason=form.reason)
 
 
-async def _act_on_pipeline(visit: PageVisit, action: ViewerAction, form: SignedForm) -> None:
+async def _act_on_pipeline(visit: PageVisit, action: ViewerAction, form: SignedForm) -> ActionDone:
     name, signed = action.pipeline or "", {"by": form.by, "reason": form.reason}
     if action.name == "resume":
-        await visit.insight.resume(name, **signed)
-        return
+        return await visit.insight.resume(name, **signed)
     lasts = form.fields.get("for", "")
     if lasts not in LASTS:
         raise HTTPException(400, "The form names a time that it does not offer.")
-    await visit.insight.pause(name, by=form.by, reason=form.reason, until=LASTS[lasts])
+    return await visit.insight.pause(name, by=form.by, reason=form.reason, until=LASTS[lasts])
 
 
 async def _refused(visit: PageVisit, action: ViewerAction, error: Exception) -> Response:
@@ -146,13 +149,13 @@ async def _refused(visit: PageVisit, action: ViewerAction, error: Exception) -> 
     )
 
 
-def _page_of(visit: PageVisit, action: ViewerAction, *, done: bool) -> str:
+def _page_of(visit: PageVisit, action: ViewerAction, *, done: str) -> str:
     to = visit.addresses
     if action.pipeline is not None:
         page = to.pipeline(action.pipeline)
     else:
         page = to.row(action.model or "", action.row_id or "")
-    return f"{page}{'&' if '?' in page else '?'}done={action.name}" if done else page
+    return f"{page}{'&' if '?' in page else '?'}done={done}"
 
 
 def _audit(viewer: Viewer, action: ViewerAction, why: str) -> None:

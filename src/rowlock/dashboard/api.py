@@ -8,7 +8,7 @@ from typing import Any
 from starlette.responses import Response
 
 from rowlock.dashboard.guarding.refusals import PageRefusal
-from rowlock.dashboard.pages import findings_of, row_asked
+from rowlock.dashboard.pages import STATUS_WITHIN, findings_of, row_asked
 from rowlock.dashboard.visits import PageVisit
 from rowlock.insight.listing.row_page import ListedState
 
@@ -29,7 +29,7 @@ def refused_as_json(refusal: PageRefusal) -> Response:
 
 async def status_document(visit: PageVisit) -> Response:
     """Return what waits for each pipeline."""
-    status = await visit.recent.get("status", visit.insight.status)
+    status = await visit.recent.get("status", lambda: visit.insight.status(within=STATUS_WITHIN))
     return json_response(status.to_dict())
 
 

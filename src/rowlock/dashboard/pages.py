@@ -10,9 +10,10 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
+from rowlock.dashboard.drawing.sparkline import points_of, rates_between
 from rowlock.dashboard.guarding.authorizing import ViewerAction
 from rowlock.dashboard.live import LiveResponse
-from rowlock.dashboard.sparkline import points_of, rates_between
+from rowlock.dashboard.reported import queue_text, queues_of
 from rowlock.dashboard.visits import PageVisit
 from rowlock.dashboard.wings import graphs_part, streams_part
 from rowlock.insight.checking.finding import Findings
@@ -29,6 +30,8 @@ Handler: TypeAlias = Callable[[PageVisit], Awaitable[Answer]]
 ENTRIES_SHOWN = 30
 """How many things that happened to a row are shown, the newest."""
 ROW_ACTIONS = ("unpark", "park", "make_due", "release")
+STATUS_WITHIN = timedelta(seconds=2)
+"""For how long pipelines are asked; then the page shows what there is by then."""
 LIVE_TOPICS = frozenset({"pipelines", "replicas", "rows", "row", "streams", "graphs"})
 PIPELINE_ACTIONS = ("pause", "resume")
 
@@ -43,13 +46,14 @@ async def pipelines_part(visit: PageVisit) -> str:
     """Return the pipelines, each with its numbers."""
 
     async def make() -> str:
-        status = await visit.insight.status()
+        status = await visit.insight.status(within=STATUS_WITHIN)
         lines = {
             one.pipeline: points_of(rates_between(visit.observer.samples(one.pipeline)))
             for one in status.pipelines
             if visit.observer is not None
         }
-        return visit.part("parts/pipelines.html", status=status, lines=lines)
+        queues = queues_of(status)
+        return visit.part("parts/pipelines.html", status=status, lines=lines, queues=queues)
 
     return await visit.recent.get(("pipelines", visit.addresses.base), make)
 
@@ -64,7 +68,8 @@ async def replicas_part(visit: PageVisit) -> str:
     """Return the replicas."""
 
     async def make() -> str:
-        return visit.part("parts/replicas.html", replicas=await visit.insight.replicas())
+        replicas = await visit.insight.replicas()
+        return visit.part("parts/replicas.html", replicas=replicas, queue_text=queue_text)
 
     return await visit.recent.get(("replicas", visit.addresses.base), make)
 

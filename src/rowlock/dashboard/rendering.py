@@ -34,6 +34,7 @@ def environment() -> Environment:
         "ago": ago,
         "clock": clock_text,
         "decimal": decimal_text,
+        "seconds": seconds_text,
         "moment": lambda time, now: clock_time(time, now=now),
     }
     return made
@@ -59,3 +60,8 @@ def clock_text(time: datetime | None) -> str:
 def decimal_text(value: float | None, unit: str = "") -> str:
     """Return a number with one digit behind the point."""
     return NOTHING if value is None else f"{value:.1f}{unit}"
+
+
+def seconds_text(value: object) -> str:
+    """Return a number of seconds that a replica says it has measured."""
+    return f"{value:.3f} s" if isinstance(value, int | float) else NOTHING

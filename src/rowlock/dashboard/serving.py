@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hmac
 import secrets
+import socket
 from collections.abc import Callable
 from typing import Final
 from urllib.parse import quote
@@ -19,6 +20,7 @@ from starlette.types import Receive, Scope, Send
 
 from rowlock.dashboard.dashboard import Dashboard
 from rowlock.dashboard.guarding.authorizing import Viewer, ViewerAction
+from rowlock.errors import AppError
 from rowlock.insight.insight import Insight
 
 KEY_BYTES: Final = 24
@@ -71,27 +73,35 @@ async def serve(app: KeyedDashboard, *, host: str, port: int, told: Callable[[st
         host: the address to listen on.
         port: the port; 0: any that is free.
         told: called with the address, key and all, when it can be opened.
+
+    Raises:
+        AppError: that address is not to be had.
     """
     config = uvicorn.Config(
         app,
-        host=host,
-        port=port,
         log_level="warning",
         timeout_graceful_shutdown=DRAIN_S_MAX,
         server_header=False,
         lifespan="off",
     )
-    server = _AnnouncedServer(config)
-    server.told = lambda at: told(f"http://{host}:{at}/?key={app.key}")
-    await server.serve()
+    # It listens before it is told of: who comes too early waits.
+    with listening(host, port) as bound:
+        name = f"[{host}]" if ":" in host else host
+        told(f"http://{name}:{bound.getsockname()[1]}/?key={app.key}")
+        await uvicorn.Server(config).serve([bound])
 
 
-class _AnnouncedServer(uvicorn.Server):
-    told: Callable[[int], None]
+def listening(host: str, port: int) -> socket.socket:
+    """Return a socket that listens.
 
-    async def startup(self, sockets: list[object] | None = None) -> None:  # type: ignore[override]
-        await super().startup(sockets)  # type: ignore[arg-type]
-        for server in getattr(self, "servers", ()):
-            for one in server.sockets:
-                self.told(one.getsockname()[1])
-                return
+    Raises:
+        AppError: that address is not to be had.
+    """
+    try:
+        family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        return socket.create_server(address, family=family)
+    except OSError as error:
+        raise AppError(
+            f"the dashboard cannot listen on {host}, port {port}: {error.strerror or error}; name"
+            " another port or address: --port 0 takes a free one"
+        ) from error

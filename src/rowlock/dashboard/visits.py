@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -93,5 +94,7 @@ class PageVisit:
 
     async def may(self, *actions: ViewerAction) -> Mapping[str, bool]:
         """Return which actions the viewer may do, by name."""
-        viewers = [await self.gatekeeper.viewer(self.request, action) for action in actions]
+        # At once: a host that answers late is waited for no longer than for one.
+        asked = (self.gatekeeper.viewer(self.request, action) for action in actions)
+        viewers = await asyncio.gather(*asked)
         return {one.name: who is not None for one, who in zip(actions, viewers, strict=True)}

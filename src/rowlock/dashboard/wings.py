@@ -6,16 +6,24 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 from starlette.responses import Response
 
+from rowlock.clock import monotonic
+from rowlock.dashboard.drawing.graph_drawing import GraphDrawing, drawing_of
 from rowlock.dashboard.guarding.refusals import refusal_of
 from rowlock.dashboard.visits import PageVisit
 from rowlock.errors import RowlockError
-from rowlock.graph import GraphStatistics
-from rowlock.streams import StreamStatus
+from rowlock.graph import GraphStatistics, StandingGraph
+from rowlock.graph.building.pictures import picture_of
+from rowlock.rows.leased_table import LeasedTable
+from rowlock.streams import Streams, StreamStatus
 
 FLOWS_MAX: Final = 50
 """Most flows that are shown."""
+FLOWS_S_MAX: Final = 2.0
+"""For how long flows are asked, in seconds; of those that come later the page says so."""
+NOT_ASKED: Final = "Not asked: the flows before it took all the time that there was."
 SHARDS_SHOWN: Final = 64
 """Most shards of a flow that are shown: those that lag most."""
 
@@ -41,6 +49,14 @@ class ShownFlow:
         return sorted(shards, key=lambda one: (not one.is_parked, -one.lag))[:SHARDS_SHOWN]
 
 
+@dataclass(frozen=True, slots=True)
+class ShownGraph:
+    """A graph on its page: what its operators did, and its picture."""
+
+    statistics: GraphStatistics
+    drawing: GraphDrawing
+
+
 async def streams_page(visit: PageVisit) -> Response:
     """Show how far each flow is, and what it waits for."""
     part = await streams_part(visit)
@@ -51,18 +67,32 @@ async def streams_part(visit: PageVisit) -> str:
     """Return the flows."""
 
     async def make() -> str:
-        flows = [one for each in visit.wings.streams for one in each.flows.values()]
-        return visit.part(
-            "parts/streams.html", flows=[await _shown(visit, one) for one in flows[:FLOWS_MAX]]
-        )
+        flows = [(each, one) for each in visit.wings.streams for one in each.flows.values()]
+        ends = monotonic() + FLOWS_S_MAX
+        shown = [
+            await _shown(visit, streams, flow)
+            if monotonic() < ends
+            else ShownFlow(flow.name, None, NOT_ASKED)
+            for streams, flow in flows[:FLOWS_MAX]
+        ]
+        return visit.part("parts/streams.html", flows=shown)
 
     return await visit.recent.get(("streams", visit.addresses.base), make)
 
 
-async def _shown(visit: PageVisit, flow: Any) -> ShownFlow:
+async def _shown(visit: PageVisit, streams: Streams, flow: Any) -> ShownFlow:
+    leased = LeasedTable.of(streams.tables.flow_model)
+
+    async def ask(connection: AsyncConnection) -> StreamStatus:
+        # Its own session ends with it; the transaction is that of the question.
+        async with AsyncSession(connection, join_transaction_mode="create_savepoint") as session:
+            status: StreamStatus = await flow.status(session)
+            return status
+
     try:
-        async with visit.insight.session_factory() as session:
-            return ShownFlow(flow.name, await flow.status(session))
+        # Bounded as every question is: a page that is gone leaves nothing that waits for a lock.
+        sessions = visit.insight.session_factory
+        return ShownFlow(flow.name, await visit.insight.read(leased, ask, sessions=sessions))
     except (SQLAlchemyError, RowlockError, OSError) as error:
         return ShownFlow(flow.name, None, refusal_of(error).sentence)
 
@@ -75,5 +105,9 @@ async def graphs_page(visit: PageVisit) -> Response:
 
 async def graphs_part(visit: PageVisit) -> str:
     """Return the graphs, of this process alone."""
-    graphs: list[GraphStatistics] = [one.statistics() for one in visit.wings.graphs]
-    return visit.part("parts/graphs.html", graphs=graphs)
+    return visit.part("parts/graphs.html", graphs=[_drawn(one) for one in visit.wings.graphs])
+
+
+def _drawn(graph: StandingGraph[Any, Any]) -> ShownGraph:
+    statistics = graph.statistics()
+    return ShownGraph(statistics, drawing_of(picture_of(graph.graph), statistics.operators))

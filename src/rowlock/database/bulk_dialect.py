@@ -13,13 +13,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeAlias, TypeVar
 
-from sqlalchemy import Column, ColumnElement, Index, Table
+from sqlalchemy import Column, ColumnElement, Index, PrimaryKeyConstraint, Table, UniqueConstraint
 
 from rowlock.dialects import DialectPart
 
 StatementT = TypeVar("StatementT")
+Unique: TypeAlias = Index | UniqueConstraint | PrimaryKeyConstraint
+"""What keeps the values of a row apart from those of all others."""
 
 
 class BulkDialect(ABC):
@@ -52,13 +54,14 @@ class BulkDialect(ABC):
         """
 
     @abstractmethod
-    def insert_unless_there(self, table: Table, unique: Index) -> Any:
+    def insert_unless_there(self, table: Table, unique: Unique) -> Any:
         """Return an INSERT of one row, to be executed for many, which leaves a row as it is that
-        has the same values in a unique index.
+        has the same values in a unique index or constraint.
 
         Args:
             table: that is written.
-            unique: of the table; it may have some of its rows only.
+            unique: of the table; an index may have some of its rows only, and a constraint is
+                checked at once.
         """
 
     @abstractmethod

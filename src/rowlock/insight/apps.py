@@ -6,12 +6,14 @@ imports. Nothing is started: a manager is read, never entered.
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import inspect
 import os
 import sys
+import threading
 import tomllib
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -19,6 +21,7 @@ from typing import Any, Final
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine, async_sessionmaker, create_async_engine
 
+from rowlock.clock import monotonic
 from rowlock.database.binds import bind_of
 from rowlock.errors import AppError, describe
 from rowlock.insight.insight import Insight
@@ -30,6 +33,8 @@ DATABASE_VARIABLE: Final = "ROWLOCK_DATABASE"
 EXAMPLE: Final = "--app myservice.app:manager"
 CALLS_MAX: Final = 3
 """How many functions may give one another before there are pipelines."""
+THREADS_END_WITHIN_S: Final = 1.0
+"""How long threads are waited for at most, which may be the host's and stay."""
 WHAT_FITS: Final = (
     "a PipelineManager, an Observer, an Insight, (session_factory, [pipelines]), or a function or"
     " an async context manager that gives one"
@@ -53,12 +58,33 @@ async def insight_of_app(
     name, folder = app_named(app, os.environ, Path.cwd())
     found = imported(name, folder)
     url = database or os.environ.get(DATABASE_VARIABLE)
-    async with AsyncExitStack() as stack:
+    async with _threads_ended_behind_errors(), AsyncExitStack() as stack:
         insight = await _resolved(found, name, stack)
         if url:
             insight = insight.on(async_sessionmaker(_engine(url)))
         stack.push_async_callback(_dispose, insight)
         yield insight
+
+
+@asynccontextmanager
+async def _threads_ended_behind_errors() -> AsyncIterator[None]:
+    """Behind an error, wait for the threads that began within.
+
+    The thread of a driver whose connection failed says that it ends by way of the event loop; were
+    that closed by then, a traceback of the thread's would stand before the error.
+    """
+    before = set(threading.enumerate())
+    try:
+        yield
+    except Exception:
+        begun = [one for one in threading.enumerate() if one not in before and one.daemon]
+        await asyncio.to_thread(_join, begun, monotonic() + THREADS_END_WITHIN_S)
+        raise
+
+
+def _join(threads: Iterable[threading.Thread], until: float) -> None:
+    for thread in threads:
+        thread.join(max(0.0, until - monotonic()))
 
 
 def app_named(app: str | None, environment: Mapping[str, str], folder: Path) -> tuple[str, Path]:
@@ -104,7 +130,8 @@ def imported(name: str, folder: Path) -> Any:
         sys.path.insert(0, str(folder))
     try:
         found: Any = importlib.import_module(module_name)
-    except Exception as error:
+    # A module that runs a program ends with an exit, whose code would be taken for an answer.
+    except (Exception, SystemExit) as error:
         raise AppError(f"{module_name} cannot be imported: {describe(error)}") from error
     for part in attribute.split("."):
         try:
@@ -122,7 +149,10 @@ async def _resolved(found: Any, name: str, stack: AsyncExitStack) -> Insight:
             return Insight.of(found)
         if isinstance(found, tuple) and len(found) == len(("session_factory", "pipelines")):
             return Insight(*found)
-        found = await _next(found, name, stack)
+        try:
+            found = await _next(found, name, stack)
+        except SystemExit as error:
+            raise AppError(f"{name} ends the process: {describe(error)}") from error
     raise _no_app(found, name)
 
 

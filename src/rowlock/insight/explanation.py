@@ -22,7 +22,7 @@ from rowlock.insight.verdicts import Facts, Refused, Verdict, needs_person, verd
 
 SCHEMA: Final = "rowlock.explanation/1"
 REFERENCE: Final = "docs/reference/verdicts.md"
-_COMMAND: Final = re.compile(r"rowlock [a-z]+ .*$|SELECT .*$", re.DOTALL)
+_COMMAND: Final = re.compile(r"rowlock [a-z]+ .*$|SELECT .*$|ROLLBACK PREPARED .*$", re.DOTALL)
 """What a person copies, at the end of what to do."""
 WIDTH: Final = 100
 WIDTH_MIN: Final = 40

@@ -7,12 +7,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import Table, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rowlock.backoff import JITTER
 from rowlock.errors import describe
 from rowlock.insight.asking.lacking import lacking_row
+from rowlock.insight.counting.wings import flow_of_row
 from rowlock.insight.dialects.insight_dialect import INSIGHT
 from rowlock.insight.questions import (
     RowQuestion,
@@ -33,6 +34,7 @@ from rowlock.insight.verdicts import (
     Refused,
     Rules,
     TableLock,
+    TouchingTransaction,
     is_overdue,
 )
 from rowlock.pipelines.pipeline import Pipeline
@@ -98,6 +100,7 @@ async def facts_of(connection: AsyncConnection, asked: RowAsked, *, apart: bool)
         at = await ask_value(connection, select(database_now()), apart=apart)
         return replace(facts, is_there=False, at=None if isinstance(at, Refused) else at)
     facts = _with_row(facts, asked, answers)
+    facts = replace(facts, wing=await flow_of_row(connection, asked.pipeline, question))
     if False in facts.unawaited.values():
         facts = replace(facts, awaiting=await _awaiting(connection, asked, facts, apart=apart))
     if False in facts.gates.values() and asked.tables is not None:
@@ -131,6 +134,15 @@ async def lock_of(connection: AsyncConnection, asked: RowAsked) -> TableLock | N
     ask = partial(INSIGHT.of(connection).table_lock, connection, tables)
     found = await ask_part(connection, ask, apart=True)
     return found if isinstance(found, TableLock) else None
+
+
+async def left_in(connection: AsyncConnection, table: Table) -> tuple[TouchingTransaction, ...]:
+    """Return the transactions that were prepared, left behind, and have rows of a table, as far as
+    the database tells; joins the caller's transaction.
+    """
+    ask = partial(INSIGHT.of(connection).left_prepared, connection, table)
+    found = await ask_part(connection, ask, apart=True)
+    return () if isinstance(found, Refused) else found
 
 
 async def pause_of(

@@ -280,12 +280,14 @@ def _nobody_runs(facts: Facts) -> VerdictText:
             "No lease of it lives; without rowlock_replicas this is a guess.",
             do,
         )
-    live = facts.presence.live
-    return VerdictText(
-        f"NOBODY RUNS {facts.pipeline}{due}",
-        f"{live} replica{' lives' if live == 1 else 's live'}, and none has it registered.",
-        do,
-    )
+    live, idle = facts.presence.live, facts.presence.idle
+    lives = f"{live} replica{' lives' if live == 1 else 's live'}"
+    why = f"{lives}, and none has it registered."
+    if idle:
+        has = "has" if idle == 1 else "have"
+        why = f"{lives}, and {idle} {has} it registered: that manager is not started, or stops."
+        do = f"start the manager of {facts.pipeline}() in a replica"
+    return VerdictText(f"NOBODY RUNS {facts.pipeline}{due}", why, do)
 
 
 def _claims_fail(facts: Facts) -> VerdictText:

@@ -10,25 +10,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from datetime import timedelta
 from functools import partial
 from itertools import chain
-from pathlib import PurePath
 from typing import Any, Self, TypeVar
 
 from sqlalchemy import Table
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionmaker
 
+from rowlock.clock import monotonic
 from rowlock.database.binds import bind_of
 from rowlock.errors import AppError
 from rowlock.insight.asking.hosted_pipelines import PipelineHost, Sessions
 from rowlock.insight.asking.questioner import InsightLimits, Questioner
+from rowlock.insight.asking.redacting import contained_redaction
 from rowlock.insight.checking.checkup import beside_tables, checkup
 from rowlock.insight.checking.claim_plan import ClaimPlan, claim_plan, unserved_remarks
 from rowlock.insight.checking.finding import Finding, in_order
 from rowlock.insight.checking.pipeline_view import PipelineView
 from rowlock.insight.counting.pipeline_status import PipelineStatus
 from rowlock.insight.counting.replicas import LiveReplicas, merged_replicas, read_replicas
-from rowlock.insight.counting.running import status_of, with_replicas
+from rowlock.insight.counting.running import not_asked, status_of, with_replicas
 from rowlock.insight.counting.status import Status
 from rowlock.insight.counting.waiting import waiting_of
 from rowlock.insight.explanation import (
@@ -41,12 +43,11 @@ from rowlock.insight.facts import RowAsked, facts_of
 from rowlock.insight.history.timeline import ENTRIES_MAX, Timeline, read_timeline
 from rowlock.insight.listing.asking import PAGE_ROWS, page_read, state_question
 from rowlock.insight.listing.row_page import RowPage
-from rowlock.insight.naming import mapped_model, pipeline_named, read_key
+from rowlock.insight.naming import database_name, is_of, mapped_model, pipeline_named, read_key
 from rowlock.insight.observing.observer import Observer
 from rowlock.insight.questions import ask_part, is_of_a_statement
 from rowlock.insight.rehearsing.answer import Rehearsal
 from rowlock.insight.rehearsing.rehearsal import IDS_MAX, PipelineRehearsal
-from rowlock.insight.shown import shown
 from rowlock.insight.tables import InsightTables, tables_of
 from rowlock.insight.verdicts import Facts, Refused
 from rowlock.pipelines.manager import PipelineManager
@@ -84,7 +85,8 @@ class Insight(Questioner):
     ) -> None:
         super().__init__(session_factory, pipelines, tables=tables)
         self.limits = limits or InsightLimits()
-        self._hide, self._show, self._redact = tuple(hide), dict(show or {}), redact
+        self._hide, self._show = tuple(hide), dict(show or {})
+        self._redact = contained_redaction(redact)
 
     @classmethod
     def of(cls, host: PipelineManager | Observer) -> Self:
@@ -126,7 +128,7 @@ class Insight(Questioner):
             TransactionTimeout: the database did not answer in time.
         """
         mapped = mapped_model(model, self.pipelines.values())
-        concerned = [each for each in self.pipelines.values() if _is_of(each, mapped)]
+        concerned = [each for each in self.pipelines.values() if is_of(each, mapped)]
         if not concerned:
             return explanation_without_pipeline(mapped.__name__, str(id))
         leased = concerned[0].leased
@@ -171,7 +173,7 @@ class Insight(Questioner):
             raise AppError(f"the limit of a timeline is 1 to {ENTRIES_MAX:,}, not {limit!r:.20}")
         leased, key = self._row(model, id)
         history = None if self.tables is None else self.tables.history
-        names = [one.name for one in self.pipelines.values() if _is_of(one, leased.model)]
+        names = [one.name for one in self.pipelines.values() if is_of(one, leased.model)]
 
         async def ask(connection: AsyncConnection) -> Timeline:
             return await read_timeline(
@@ -224,17 +226,27 @@ class Insight(Questioner):
         ]
         return merged_replicas(answers)
 
-    async def status(self) -> Status:
+    async def status(self, *, within: timedelta | None = None) -> Status:
         """Count what waits for each pipeline, and say who runs it.
 
         No count reads more than some 10,000 rows, and on PostgreSQL none takes longer than
         `InsightLimits.count_timeout`; what was not counted is None.
 
+        Args:
+            within: after that long no further pipeline is asked, and of the others the answer says
+                that they were not; None: all are asked.
+
         Raises:
             TransactionTimeout: the database did not answer in time.
         """
         replicas = await self.replicas()
-        told = [await self._status_of(each, replicas) for each in self.pipelines.values()]
+        ends = None if within is None else monotonic() + within.total_seconds()
+        told = [
+            await self._status_of(each, replicas)
+            if ends is None or monotonic() < ends
+            else not_asked(each.name, replicas)
+            for each in self.pipelines.values()
+        ]
         at = next((one.counts.at for one in told if one.counts.at is not None), replicas.at)
         return Status(self._databases(), at, replicas, tuple(told))
 
@@ -341,7 +353,7 @@ class Insight(Questioner):
             bind_of(sessions(), pipelines[0].leased).engine
             for sessions, pipelines in self.by_database()
         )
-        return ", ".join(map(_named, engines)) or "no pipelines"
+        return ", ".join(map(database_name, engines)) or "no pipelines"
 
     async def _answered(
         self, sessions: Sessions, asked: Sequence[RowAsked]
@@ -374,16 +386,6 @@ async def _replicas(connection: AsyncConnection, table: Table) -> LiveReplicas:
         return LiveReplicas(None, None, why=found.why)
     answer: LiveReplicas = found
     return answer
-
-
-def _named(engine: Any) -> str:
-    name = PurePath(engine.url.database or "").name
-    host = f"{engine.url.host}/" if engine.url.host else ""
-    return shown(f"{engine.dialect.name} {host}{name}")
-
-
-def _is_of(pipeline: Pipeline[Any], model: type[Any]) -> bool:
-    return issubclass(pipeline.model, model) or issubclass(model, pipeline.model)
 
 
 def _lease_of(facts: Facts) -> SeenLease:

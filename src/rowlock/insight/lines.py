@@ -66,6 +66,7 @@ def lines_of(facts: Facts) -> tuple[ExplanationLine, ...]:
         _attempts(facts),
         _replicas(facts),
         *_work(facts),
+        *_wing(facts),
     )
 
 
@@ -186,3 +187,8 @@ def _work(facts: Facts) -> Iterator[ExplanationLine]:
     if deadline is not None and facts.at is not None:
         told.append(f"deadline {clock_time(deadline, now=facts.at)}")
     yield ExplanationLine("work", shown(work.get("status") or UNKNOWN), "; ".join(told))
+
+
+def _wing(facts: Facts) -> Iterator[ExplanationLine]:
+    if facts.wing is not None:
+        yield ExplanationLine(facts.wing.kind, shown(facts.wing.answer), facts.wing.detail)

@@ -4,12 +4,16 @@ and a row by the text of its key.
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Collection, Iterable
 from difflib import get_close_matches
+from pathlib import PurePath
 from typing import Any, Final
 
+from sqlalchemy import Engine
+from sqlalchemy.ext.asyncio import AsyncEngine
+
 from rowlock.errors import AppError
+from rowlock.insight.asking.key_text import key_of_text, what_it_is
 from rowlock.insight.shown import shown
 from rowlock.pipelines.pipeline import Pipeline
 from rowlock.rows.leased_table import LeasedTable
@@ -64,27 +68,29 @@ def read_key(leased: LeasedTable, given: object) -> Any:
     Raises:
         AppError: the text is no key of the table.
     """
-    kind = _kind_of(leased)
+    kind = leased.key.type
     try:
-        if isinstance(given, str) and kind in {int, uuid.UUID}:
-            given = kind(given)
-        is_possible = not (isinstance(given, int) and abs(given) > INTEGER_MAX)
-        is_possible = is_possible and not (isinstance(given, str) and "\x00" in given)
-    except ValueError:
-        is_possible = False
-    if not is_possible:
-        what = {int: "a whole number", uuid.UUID: "a UUID"}.get(kind, "text")
+        if isinstance(given, str):
+            given = key_of_text(kind, given)
+        if isinstance(given, int) and abs(given) > INTEGER_MAX:
+            raise ValueError(what_it_is(kind))
+    except ValueError as error:
         raise AppError(
-            f"{shown(given)} is no key of {leased.name}: its {leased.key.name} is {what}"
-        )
+            f"{shown(given)} is no key of {leased.name}: its {leased.key.name} is {error}"
+        ) from None
     return given
 
 
-def _kind_of(leased: LeasedTable) -> Any:
-    try:
-        return leased.key.type.python_type
-    except NotImplementedError:
-        return None
+def is_of(pipeline: Pipeline[Any], model: type[Any]) -> bool:
+    """Return whether rows of `model` may be those of a pipeline, or the other way round."""
+    return issubclass(pipeline.model, model) or issubclass(model, pipeline.model)
+
+
+def database_name(engine: AsyncEngine | Engine) -> str:
+    """Return the kind, the host and the name of a database, and nothing secret."""
+    name = PurePath(engine.url.database or "").name
+    host = f"{engine.url.host}/" if engine.url.host else ""
+    return shown(f"{engine.dialect.name} {host}{name}")
 
 
 def _instead(given: str, names: list[str]) -> str:

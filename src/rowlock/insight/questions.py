@@ -37,7 +37,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql import visitors
 from sqlalchemy.sql.operators import and_ as and_operator
 
-from rowlock.database.faults import is_outage
+from rowlock.database.faults import is_outage, is_transient
 from rowlock.errors import describe
 from rowlock.insight.dialects.insight_dialect import is_locked_out
 from rowlock.insight.headlines import PLACES_MAX
@@ -236,7 +236,7 @@ async def ask_part(
     except Exception as error:
         if not is_of_a_statement(error):
             raise
-        return Refused(refusal_of(error))
+        return Refused(refusal_of(error), may_pass=is_transient(error))
 
 
 def refusal_of(error: Exception) -> str:

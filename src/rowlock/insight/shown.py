@@ -119,6 +119,22 @@ def typed_word(text: str) -> str:
     return f"$'{quoted}'"
 
 
+def sql_text(text: str) -> str:
+    """Return a text as SQL of PostgreSQL has it, in which whatever moves, hides or turns others
+    around is an escape.
+    """
+    if all(visible(character) == character for character in text):
+        return "'" + text.replace("'", "''") + "'"
+    return "E'" + "".join(map(_escaped_in_sql, text)) + "'"
+
+
+def _escaped_in_sql(character: str) -> str:
+    if visible(character) == character:
+        return _escaped(character)
+    # The shorter forms do not reach every character, or are bytes.
+    return f"\\U{ord(character):08x}"
+
+
 def _escaped(character: str) -> str:
     return f"\\{character}" if character in "\\'" else character
 

@@ -14,6 +14,8 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
+from rowlock.insight.wing_line import WingLine
+
 
 class Verdict(StrEnum):
     """What keeps a row, or that nothing does; first what comes first."""
@@ -39,9 +41,12 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """What the database did not answer, and why."""
+    """What the database did not answer, and why; `may_pass` if it may answer another time, as
+    where it took too long.
+    """
 
     why: str
+    may_pass: bool = False
 
 
 Answer = bool | Refused | None
@@ -97,14 +102,18 @@ class TouchingTransaction:
     """A transaction that has locked or written a row, and has not ended.
 
     Attributes:
-        pid: the process of the server that it is of.
+        pid: the process of the server that it is of; None if it was prepared, and so is of none.
         state: what it does; None if this user may not see that.
         seconds: for how long.
+        gid: the name under which it was prepared.
+        owner: who has prepared it.
     """
 
-    pid: int
+    pid: int | None
     state: str | None
     seconds: float
+    gid: str = ""
+    owner: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +152,7 @@ class RunningReplicas:
         claims_s: how many rows they claim a second, all together; None if they have not said.
         busy: how many of their workers have a row.
         workers: how many they have.
+        idle: how many replicas have the pipeline registered, and have not started it, or stop it.
     """
 
     live: int
@@ -153,6 +163,7 @@ class RunningReplicas:
     claims_s: float | None = None
     busy: int = 0
     workers: int = 0
+    idle: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,6 +231,7 @@ class Facts:
         table_lock: who keeps everybody out of the table, so that nothing of the row could be read;
             None if nobody does.
         lacking: the related row for which it stepped back, where that can be told.
+        wing: what the flow or the graph says that works on it; None if there is none.
     """
 
     model: str
@@ -251,6 +263,7 @@ class Facts:
     table_lock: TableLock | None = None
     lacking: LackingRow | None = None
     work: Mapping[str, Any] = field(default_factory=dict)
+    wing: WingLine | None = None
 
     def column(self, name: str) -> Any:
         """Return what rowlock keeps under `name`; None if that is null, unknown or not there."""

@@ -22,6 +22,7 @@ from rowlock.database.transaction import SessionFactory
 from rowlock.dialects import DialectPart
 from rowlock.errors import LockWaitTimeout
 from rowlock.leases.claim_request import ClaimedRow, ClaimRequest, Lease
+from rowlock.leases.indexes.plans import Query
 from rowlock.rows.assignments import Slot
 from rowlock.rows.leased_table import LeasedTable
 
@@ -94,10 +95,10 @@ class LeaseDialect(ABC):
 
     @abstractmethod
     async def is_served_by(
-        self, connection: AsyncConnection, leased: LeasedTable, *, query: str, index: str
+        self, connection: AsyncConnection, leased: LeasedTable, *, query: Query, index: str
     ) -> bool:
         """Return whether the planner can read an index for `query`, in its order, however little
-        that may be worth; `query` is a SELECT of the leased table alone, without parameters.
+        that may be worth; `query` is a SELECT of the leased table alone.
         """
 
 

@@ -20,6 +20,7 @@ from rowlock.execution import execute
 from rowlock.hints.hinter import hint_after_commit
 from rowlock.rows.database_time import database_now
 from rowlock.rows.leased_table import LeasedTable
+from rowlock.streams.arguments import check_whole_number
 from rowlock.streams.program import FlowProgram
 from rowlock.streams.queries.absence import no_row
 from rowlock.streams.shards.layout import DynamicShards, check_number
@@ -69,7 +70,12 @@ async def reshard(session: AsyncSession, program: FlowProgram, shards: int) -> i
 async def unpark(session: AsyncSession, program: FlowProgram, shard: int | None = None) -> int:
     """Have parked shards tried again, or the one that begins with a bucket; return how many there
     were.
+
+    Raises:
+        ConfigurationError: it is no number of a bucket.
     """
+    if shard is not None:
+        check_whole_number(shard, "the first bucket of a shard")
     shards = program.tables.shards
     parked = [shards.c.flow_id == program.id, shards.c.parked_at.is_not(None)]
     if shard is not None:

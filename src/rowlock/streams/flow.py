@@ -233,6 +233,9 @@ class StreamFlow(StreamStage[E]):
 
         Returns:
             How many there were.
+
+        Raises:
+            ConfigurationError: it is no number of a bucket.
         """
         return await commands.unpark(session, self._declared, shard)
 
@@ -260,7 +263,8 @@ class StreamFlow(StreamStage[E]):
 
         Raises:
             NotProcessedYet: the time is over; the text says what the flow waits for.
-            ConfigurationError: the flow reads no such thing, or begins behind it.
+            ConfigurationError: the flow reads no such thing, or begins behind it; or the time is no
+                number.
         """
         return await self._waits.wait_for(sessions, at, timeout=timeout)
 
@@ -275,11 +279,16 @@ class StreamFlow(StreamStage[E]):
             NotProcessedYet: there is no such step yet.
             StepExpired: the step, or an event of it, is kept no longer.
             ValueError: an event cannot be read any more.
+            ConfigurationError: it is no number of a step.
         """
         return await inputs_of(await self._connection(session), self._readable, step)
 
     async def parts_of(self, session: AsyncSession, step: int) -> list[StepPart]:
-        """Return what is recorded of a step, shard by shard; joins the caller's transaction."""
+        """Return what is recorded of a step, shard by shard; joins the caller's transaction.
+
+        Raises:
+            ConfigurationError: it is no number of a step.
+        """
         return await parts_of(await self._connection(session), self._readable, step)
 
     async def verify(
@@ -296,6 +305,7 @@ class StreamFlow(StreamStage[E]):
         Raises:
             NotProcessedYet: not all shards have done these steps.
             StepExpired: one of the steps, or an event of it, is kept no longer.
+            ConfigurationError: these are no steps, or the last one is before the first.
         """
         return await verify(sessions, self._readable, first=first, last=last)
 
@@ -316,6 +326,7 @@ class StreamFlow(StreamStage[E]):
         Raises:
             NotProcessedYet: the time is over; the text says what the flow waits for.
             VersionNotFoundError: the snapshot was there, and is kept no longer.
+            ConfigurationError: the time is no number.
             PipelineError: as `pause`.
         """
         handlers = self._stages.handlers

@@ -9,6 +9,7 @@ import copy
 import logging
 import sys
 from collections import OrderedDict
+from contextlib import suppress
 from contextvars import ContextVar, Token
 from dataclasses import dataclass
 from types import TracebackType
@@ -116,7 +117,7 @@ class RepeatLimit(logging.Filter):
         says how many were.
         """
         error = record.exc_info[0] if record.exc_info else None
-        key = (record.name, record.levelno, str(record.msg), error)
+        key = (record.name, record.levelno, _text_of(record.msg), error)
         now, kind = monotonic(), self._kinds.get(key)
         if kind is not None and now < kind.passes_at:
             kind.held_back += 1
@@ -131,6 +132,16 @@ class RepeatLimit(logging.Filter):
 def _told(record: logging.LogRecord, held_back: int) -> logging.LogRecord:
     # A copy: other handlers get the same record, and have held nothing back.
     told = copy.copy(record)
-    told.msg, told.args = f"{record.getMessage()} ({held_back} more were held back)", None
     told.__dict__["rowlock_held_back"] = held_back
+    # Arguments that do not fit are the handler's to report, as without this filter: what a filter
+    # raises comes out of the line of the host's code that logs.
+    with suppress(Exception):
+        told.msg, told.args = f"{record.getMessage()} ({held_back} more were held back)", None
     return told
+
+
+def _text_of(message: object) -> str:
+    try:
+        return str(message)
+    except Exception:  # noqa: BLE001 - of the host's object, and told by the handler
+        return type(message).__qualname__

@@ -151,7 +151,7 @@ def test_idempotency_keys() -> None:
         step.idempotency_key("a", "b"),
         step.idempotency_key("ab"),
         context("l").idempotency_key(),
-        context(None).idempotency_key(),
+        context(None).idempotency_key("c"),
         context(stage="second").idempotency_key(),
         context(step=StepTime("flow", 8, NOON)).idempotency_key(),
         context(step=StepTime("other", 7, NOON)).idempotency_key(),
@@ -163,6 +163,20 @@ def test_idempotency_keys() -> None:
     assert step.idempotency_key("a") == "d71ea46d5accb73e9356e332c2f959a1"
     with pytest.raises(TypeError):
         step.idempotency_key(object())  # type: ignore[arg-type]
+
+
+def test_an_idempotency_key_of_a_batch_names_its_result() -> None:
+    """All results of a batch handler, in each shard, would have one key, and an outbox would keep
+    one of them: another one in each layout.
+    """
+    with pytest.raises(TypeError, match="tells its results apart"):
+        context(None).idempotency_key()
+    ann, bob = (context(None).idempotency_key(name) for name in ("ann", "bob"))
+    assert ann != bob
+    assert context("ann").idempotency_key()
+    in_part = context("ann")
+    begin_key(in_part, "ann", group='["ann", "1"]')
+    assert in_part.idempotency_key() != context("ann").idempotency_key()
 
 
 def test_random_numbers() -> None:

@@ -165,6 +165,20 @@ def test_equal_values_have_equal_texts(value: dict[str, int]) -> None:
     assert Codec(dict).encode(value) == Codec(dict).encode(turned)
 
 
+class Shade(str, Enum):  # noqa: UP042 - a StrEnum has its text there
+    """Texts, whose ``str()`` is another text: the name of the class and of the member."""
+
+    DARK = "dark"
+
+
+def test_keys_of_a_dict_come_back() -> None:
+    """A handler would not find again what it has kept under a key."""
+    codec = Codec(dict[str, int])
+    text = codec.encode({Shade.DARK: 1, "light": 2})
+    assert text == '{"dark":1,"light":2}'
+    assert codec.decode(text)[Shade.DARK] == 1
+
+
 def test_sets_in_another_process() -> None:
     """A replay in another process would find the set in another order."""
     code = (
@@ -208,7 +222,9 @@ def test_sets_in_another_process() -> None:
         (dict, {"a": (1, 2)}),
         (Any, Decimal(5)),
         (Any, {"a": date(2026, 3, 1)}),
+        (dict[date, int], {datetime(2026, 3, 1, tzinfo=UTC): 2}),
         (Literal["a"], "b"),
+        (Literal["a", 1], True),
         (Colour, "red"),
         (int | None, "a"),
         (int | str, 1.5),

@@ -81,6 +81,24 @@ async def test_results_come_step_by_step(
     assert [step.now for step in steps] == sorted(step.now for step in steps)
 
 
+@pytest.mark.parametrize("bound", ["ROWS_READ_MAX", "READ_BYTES_MAX"])
+async def test_so_much_is_read_at_once(
+    database: TemporaryDatabase, monkeypatch: pytest.MonkeyPatch, bound: str
+) -> None:
+    """The results of a day, or a few that are large, would all be in memory at once."""
+    bank = await done_bank(database)
+    consumer: Consumer[int] = Consumer(output_of(bank), bank.sessions, name=None, after=None)
+    numbers = [one.step for one in await consumer._read(-1)]
+    assert len(numbers) >= 4
+    monkeypatch.setattr(consumers, bound, 1)
+    after = -1
+    for number in numbers:
+        (step,) = await consumer._read(after)
+        assert step.step == number
+        after = number
+    assert await consumer._read(after) == []
+
+
 async def test_a_step_is_shown_when_all_shards_have_done_it(database: TemporaryDatabase) -> None:
     """A sum over a step would lack the keys of a slow shard."""
     bank = await open_bank(database, shards=2)

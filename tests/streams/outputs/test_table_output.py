@@ -10,7 +10,19 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from sqlalchemy import JSON, BigInteger, Identity, Integer, Numeric, String, select
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Column,
+    Identity,
+    Integer,
+    MetaData,
+    Numeric,
+    String,
+    Table,
+    UniqueConstraint,
+    select,
+)
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from rowlock import (
@@ -28,7 +40,8 @@ from rowlock.dispatch import (
     Task,
     dispatch_indexes,
 )
-from rowlock.streams import Checkpoint, EventColumns, StepContext, StreamFlow, Streams
+from rowlock.streams import Checkpoint, EventColumns, Output, StepContext, StreamFlow, Streams
+from rowlock.streams.outputs.table_output import _outbox_rule
 from rowlock.testing import TemporaryDatabase, run_until_settled
 
 SUM_MAX = 30
@@ -179,6 +192,57 @@ async def test_an_outbox_is_delivered_once_for_each_key(database: TemporaryDatab
     mails = DispatchPipeline(Alarm, handler=tell, engine=LoopEngine(4))
     await run_until_settled(database.session_factory, [mails])
     assert sent == dict.fromkeys(sums, 1)
+
+
+class Letter(Base):
+    """A result that is there once, by a constraint."""
+
+    __tablename__ = "letters"
+    id: Mapped[uuid.UUID] = mapped_column(primary_key=True, default=uuid.uuid4)
+    dedup_key: Mapped[str] = mapped_column(String(50), unique=True)
+    step: Mapped[int]
+
+
+class Notice(Base):
+    """A result that is there once, since that is its primary key."""
+
+    __tablename__ = "notices"
+    dedup_key: Mapped[str] = mapped_column(String(50), primary_key=True)
+    step: Mapped[int]
+
+
+@pytest.mark.parametrize("model", [Letter, Notice])
+async def test_a_key_is_unique_however_it_was_declared(
+    database: TemporaryDatabase, model: type[Letter | Notice]
+) -> None:
+    """The second result of a key would be refused by the database, and park its shard."""
+    streams, flow = new_flow(step_rows_max=20, failures_max=1)
+    rows: Output[Letter | Notice] = flow.output("rows", into=model)
+    assert rows.is_outbox  # type: ignore[attr-defined]
+
+    @flow.by_key()
+    def tell(step: StepContext, account: str, _: None, events: Sequence[Payment]) -> None:
+        step.emit(rows, {"dedup_key": account, "step": step.number})
+
+    await database.create_tables(Base.metadata)
+    sums = await pay(database, 60)
+    await run_until_settled(database.session_factory, streams.pipelines())
+    async with database.session_factory() as session:
+        found = (await session.execute(select(model.dedup_key, model.step))).all()
+        assert (await flow.status(session)).frontier == 3
+    assert {row.dedup_key: row.step for row in found} == dict.fromkeys(sums, 0)
+
+
+async def test_a_key_that_is_checked_later_is_no_outbox() -> None:
+    """PostgreSQL would refuse each step: a deferrable constraint names no row to leave out."""
+    table = Table(
+        "later",
+        MetaData(),
+        Column("id", Integer, primary_key=True),
+        Column("dedup_key", String(50)),
+        UniqueConstraint("dedup_key", deferrable=True),
+    )
+    assert _outbox_rule(table) is None
 
 
 async def test_the_pipeline_of_the_rows_is_woken() -> None:

@@ -1,4 +1,4 @@
-"""The host of the stories: volumes that are provisioned, fleets that lock theirs. A replica is
+"""The host of the stories: the shop's volumes are provisioned, its fleets lock theirs. A replica is
 ``python host.py URL NAME PIPELINE...``, and the command line finds the app in ``host:manager``.
 
 A replica tells when it is ready and what happens, one word and a key a line, until its input ends.
@@ -11,48 +11,23 @@ import os
 import sys
 from typing import Any
 
-from sqlalchemy import ColumnElement, ForeignKey
+from sqlalchemy import ColumnElement
 from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
-from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from rowlock import (
     Apply,
     Event,
-    LockColumns,
     Outcome,
     Pipeline,
     PipelineItem,
     PipelineManager,
     RelatedLockUnavailable,
     Reset,
-    ScheduleColumns,
     events,
     subscribe,
 )
 from rowlock.insight import Observer, insight_tables
-
-
-class Base(DeclarativeBase):
-    """The host's tables."""
-
-
-class Fleet(LockColumns, Base):
-    """Has volumes."""
-
-    __tablename__ = "fleets"
-    id: Mapped[int] = mapped_column(primary_key=True)
-    status: Mapped[str] = mapped_column(default="growing")
-
-
-class Volume(LockColumns, ScheduleColumns, Base):
-    """Is provisioned when somebody has submitted it."""
-
-    __tablename__ = "volumes"
-    id: Mapped[int] = mapped_column(primary_key=True)
-    status: Mapped[str] = mapped_column(default="submitted")
-    cloud: Mapped[str] = mapped_column(default="cloud-1")
-    fleet_id: Mapped[int | None] = mapped_column(ForeignKey("fleets.id"))
-
+from tests.insight.shop import Base, Fleet, Volume
 
 TABLES = insight_tables(Base.metadata)
 

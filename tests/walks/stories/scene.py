@@ -21,9 +21,11 @@ from rowlock.rows.database_time import database_time_after
 from rowlock.testing import TemporaryDatabase
 
 from ...host import HANG_S_MAX
-from .host import TABLES, Base, Volume
+from ...insight.shop import Base, Volume
+from .host import TABLES
 
 HERE: Final = Path(__file__).resolve().parent
+ROOT: Final = HERE.parents[2]
 _SAME: Final = (
     (re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d"), "2026-11-22 03:14:05"),
     (re.compile(r"(?<![\d-] )\b\d\d:\d\d:\d\d\b"), "03:14:05"),
@@ -95,6 +97,7 @@ class Shop:
             *(sys.executable, str(HERE / program[0]), *program[1:], self.url, name, *pipelines),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
+            env=self._environment(),
         )
         self.replicas.append(process)
         await self.hears(process, "ready")
@@ -127,11 +130,16 @@ class Shop:
         """Run a command beside the app, and return what it printed."""
         return (await self._run(*command))[1]
 
+    def _environment(self) -> dict[str, str]:
+        """Return the environment in which the host finds the shop, and its database."""
+        path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+        return os.environ | {"PYTHONPATH": path, "SHOP_DATABASE": self.url}
+
     async def _run(self, *command: str) -> tuple[int, str]:
         process = await asyncio.create_subprocess_exec(
             *command,
             cwd=HERE,
-            env=os.environ | {"SHOP_DATABASE": self.url},
+            env=self._environment(),
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
         )

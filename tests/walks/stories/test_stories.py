@@ -19,7 +19,7 @@ from rowlock import LeaseLost, hold_rows
 from rowlock.insight.checking.claim_plan import LARGE_ROWS
 from rowlock.testing import TemporaryDatabase
 
-from .host import Fleet, Volume
+from ...insight.shop import Fleet, Volume
 from .scene import Shop, normalised, shop
 
 PAGE: Final = Path(__file__).resolve().parents[3] / "docs" / "at-3-am.md"
@@ -27,8 +27,8 @@ PAGE: Final = Path(__file__).resolve().parents[3] / "docs" / "at-3-am.md"
 
 MANY: Final = """
 WITH RECURSIVE n(i) AS (SELECT 1000 UNION ALL SELECT i + 1 FROM n WHERE i < {})
-INSERT INTO volumes (id, status, cloud, due_at, attempts)
-SELECT i, 'active', 'cloud-1', '2020-01-01 00:00:00.000', 0 FROM n
+INSERT INTO volumes (id, status, due_at, attempts)
+SELECT i, 'active', '2020-01-01 00:00:00.000', 0 FROM n
 """
 
 

@@ -10,21 +10,17 @@ import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Final
 
 from rowlock.cli.answering import ANSWER_WITHIN_S, message_of
 from rowlock.cli.top.view import Look
 from rowlock.clock import monotonic
-from rowlock.insight.counting.parked import first_parked
 from rowlock.insight.insight import Insight
 
 EVERY_S: Final = 2.0
 """The rest between two looks, in seconds."""
 REST_FACTOR: Final = 2.0
 """The rest is at least so many times as long as the look."""
-ASKED_FOR_PARKED_MAX: Final = 20
-"""Of how many pipelines the parked rows are named."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,23 +43,14 @@ class LookState:
 
 
 async def look_once(insight: Insight) -> Look:
-    """Ask for the status, and which rows were parked first.
+    """Ask for the status.
 
     Raises:
         TimeoutError: there was no answer within `ANSWER_WITHIN_S`.
     """
     async with asyncio.timeout(ANSWER_WITHIN_S):
         status = await insight.status()
-        parked: dict[str, tuple[str, ...]] = {}
-        for one in status.pipelines:
-            if one.counts.parked and len(parked) < ASKED_FOR_PARKED_MAX:
-                leased = insight.pipelines[one.pipeline].leased
-                parked[one.pipeline] = await insight.read(
-                    leased,
-                    partial(first_parked, leased=leased),
-                    statement_timeout=insight.limits.count_timeout,
-                )
-    return Look(status, {name: one.leased.name for name, one in insight.pipelines.items()}, parked)
+    return Look(status, {name: one.leased.name for name, one in insight.pipelines.items()})
 
 
 class Looker:

@@ -79,12 +79,10 @@ class Look:
     Attributes:
         status: of all pipelines.
         models: the name of each pipeline's model.
-        parked: keys of the rows that were parked first, by pipeline, where they were asked for.
     """
 
     status: Status
     models: Mapping[str, str]
-    parked: Mapping[str, tuple[str, ...]]
 
 
 def title(look: Look) -> str:
@@ -150,7 +148,7 @@ def first_subject(look: Look, pipeline: str) -> Subject | None:
     """Return the row of a pipeline that wants an explanation most: one that is parked, or else the
     one that is longest at work.
     """
-    keys = look.parked.get(pipeline, ())
+    keys = _parked_keys(look.status, pipeline)
     model = look.models.get(pipeline, "")
     if keys:
         return Subject(model, keys[0])
@@ -161,7 +159,7 @@ def first_subject(look: Look, pipeline: str) -> Subject | None:
 def _told(look: Look) -> Iterator[PaneLine]:
     for one in look.status.pipelines:
         # Parked rows that are named have a line of their own.
-        is_named = bool(look.parked.get(one.pipeline))
+        is_named = bool(one.counts.parked_keys)
         for trouble in one.troubles:
             if not (is_named and _TELLS_PARKED.match(trouble)):
                 yield PaneLine(shown(f"{one.pipeline}: {trouble}", 500), _first_due(look, one))
@@ -176,13 +174,18 @@ def _parked(look: Look) -> Iterator[PaneLine]:
     # Pipelines of one model have the same parked rows.
     of_models = {look.models.get(one.pipeline): one for one in look.status.pipelines}
     for one in of_models.values():
-        keys, model = look.parked.get(one.pipeline, ()), look.models.get(one.pipeline, "")
+        keys, model = one.counts.parked_keys, look.models.get(one.pipeline, "")
         if not one.counts.parked or not keys:
             continue
         named = ", ".join(shown(key, 40) for key in keys[:NAMED_MAX])
         more = " …" if one.counts.parked > NAMED_MAX else ""
         text = f"{_number(one.counts.parked)} parked: {shown(model)} {named}{more}"
         yield PaneLine(text, Subject(model, keys[0]))
+
+
+def _parked_keys(status: Status, pipeline: str) -> tuple[str, ...]:
+    counts = (one.counts for one in status.pipelines if one.pipeline == pipeline)
+    return next((one.parked_keys for one in counts), ())
 
 
 def _reports(status: Status, pipeline: str) -> Iterator[Mapping[str, Any]]:

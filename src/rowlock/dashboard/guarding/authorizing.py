@@ -13,10 +13,10 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
-import anyio
 from starlette.requests import HTTPConnection
 
 from rowlock.containment import contained_task
+from rowlock.dashboard.guarding.threads import AuthorizeThreads
 from rowlock.errors import ConfigurationError, describe
 from rowlock.insight.migrations import PERSON_CHARS_MAX
 from rowlock.insight.shown import shown
@@ -29,8 +29,6 @@ AUTHORIZE_S_MAX: Final = 5.0
 """Longest time for one answer of the host, in seconds."""
 AUTHORIZING_MAX: Final = 256
 """Most questions to the host that are open at once; further ones are refused."""
-THREADS_MAX: Final = 16
-"""Most threads in which plain functions of the host answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +103,7 @@ class Gatekeeper:
             )
         self._authorize = authorize
         self._asking = 0
-        self._threads: anyio.CapacityLimiter | None = None
+        self._threads = AuthorizeThreads()
 
     async def viewer(self, request: HTTPConnection, action: ViewerAction) -> Viewer | None:
         """Return who may do `action`; None if nobody may."""
@@ -148,14 +146,7 @@ class Gatekeeper:
             answer: object = self._authorize(request, action)
         else:
             # One that waits would hold up the loop, and with it the pipelines of this replica.
-            self._threads = self._threads or anyio.CapacityLimiter(THREADS_MAX)
-            answer = await anyio.to_thread.run_sync(
-                self._authorize,
-                request,
-                action,
-                abandon_on_cancel=True,
-                limiter=self._threads,
-            )
+            answer = await self._threads.call(self._authorize, request, action)
         return await answer if inspect.isawaitable(answer) else answer
 
     def _is_async(self) -> bool:

@@ -11,7 +11,6 @@ from sqlalchemy import (
     ARRAY,
     Column,
     ColumnElement,
-    Index,
     Integer,
     Table,
     any_,
@@ -21,7 +20,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import insert
 
-from rowlock.database.bulk_dialect import BulkDialect, kept_statement
+from rowlock.database.bulk_dialect import BulkDialect, Unique, kept_statement
 from rowlock.dialects.postgresql.arrays import unnested
 from rowlock.dialects.postgresql.column_kinds import fits_array, unbounded
 
@@ -52,9 +51,9 @@ class PostgresqlBulk(BulkDialect):
         columns = zip(*rows, strict=True)
         return {_PREFIX + name: list(column) for name, column in zip(names, columns, strict=True)}
 
-    def insert_unless_there(self, table: Table, unique: Index) -> Any:
+    def insert_unless_there(self, table: Table, unique: Unique) -> Any:
         """Insert; ON CONFLICT, do nothing."""
-        where = unique.dialect_options["postgresql"]["where"]
+        where = unique.dialect_options["postgresql"].get("where")
         return insert(table).on_conflict_do_nothing(
             index_elements=[*unique.columns], index_where=where
         )

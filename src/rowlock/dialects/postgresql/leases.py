@@ -58,6 +58,7 @@ from rowlock.dialects.postgresql.column_kinds import (
 from rowlock.dialects.postgresql.death_tokens import digits_after
 from rowlock.dialects.postgresql.table_names import name_in_database
 from rowlock.leases.claim_request import ClaimedRow, ClaimRequest, Lease, Range, claim_parameters
+from rowlock.leases.indexes.plans import Query, plan_of
 from rowlock.leases.lease_dialect import LeaseDialect
 from rowlock.rows.assignments import ColumnValues, Slot
 from rowlock.rows.database_time import UtcDateTime, database_time_after, is_unreadable_time
@@ -339,11 +340,11 @@ class PostgresqlLeases(LeaseDialect):
         return [cast(value, _Named(type_name)) for value in written] if type_name else list(written)
 
     async def is_served_by(
-        self, connection: AsyncConnection, leased: LeasedTable, *, query: str, index: str
+        self, connection: AsyncConnection, leased: LeasedTable, *, query: Query, index: str
     ) -> bool:
         """Have the plan made without sorting, which does better than an index in a small table."""
         await connection.exec_driver_sql("SET LOCAL enable_sort = off")
-        plan = (await connection.exec_driver_sql(f"EXPLAIN (FORMAT JSON) {query}")).scalar_one()
+        plan = (await plan_of(connection, query, prefix="EXPLAIN (FORMAT JSON) ")).scalar_one()
         # As text, whatever the driver makes of JSON.
         text = plan if isinstance(plan, str) else json.dumps(plan, ensure_ascii=False)
         named = f'"Index Name": {json.dumps(index, ensure_ascii=False)}'

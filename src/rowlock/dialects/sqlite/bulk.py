@@ -13,7 +13,6 @@ from sqlalchemy import (
     BigInteger,
     Column,
     ColumnElement,
-    Index,
     Integer,
     LargeBinary,
     SmallInteger,
@@ -28,7 +27,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.sqlite import insert
 
-from rowlock.database.bulk_dialect import BulkDialect
+from rowlock.database.bulk_dialect import BulkDialect, Unique
 
 
 class SqliteBulk(BulkDialect):
@@ -46,9 +45,9 @@ class SqliteBulk(BulkDialect):
         slots = [f"bulk_{name}" for name in names]
         return [dict(zip(slots, row, strict=True)) for row in rows]
 
-    def insert_unless_there(self, table: Table, unique: Index) -> Any:
+    def insert_unless_there(self, table: Table, unique: Unique) -> Any:
         """Insert; ON CONFLICT, do nothing."""
-        where = unique.dialect_options["sqlite"]["where"]
+        where = unique.dialect_options["sqlite"].get("where")
         return insert(table).on_conflict_do_nothing(
             index_elements=[*unique.columns], index_where=where
         )

@@ -54,6 +54,7 @@ from rowlock.dialects.sqlite.written_keys import (
 )
 from rowlock.errors import InternalError
 from rowlock.leases.claim_request import ClaimedRow, ClaimRequest, Lease, Range, claim_parameters
+from rowlock.leases.indexes.plans import Query
 from rowlock.leases.lease_dialect import LeaseDialect
 from rowlock.locks.locker import LOCKERS
 from rowlock.rows.assignments import Slot
@@ -384,7 +385,7 @@ class SqliteLeases(LeaseDialect):
         return [literal(value, column.type) for value in values]
 
     async def is_served_by(
-        self, connection: AsyncConnection, leased: LeasedTable, *, query: str, index: str
+        self, connection: AsyncConnection, leased: LeasedTable, *, query: Query, index: str
     ) -> bool:
         """Demand the index, which is an error if it cannot serve."""
         return await is_plan_with(connection, leased, query=query, index=index)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any, TypeVar
 
 from sqlalchemy import Column, ColumnElement, true
@@ -100,7 +101,9 @@ class Questioner(Actions):
         ready: ColumnElement[bool] = true()
         locking: tuple[LockingPipeline, ...] = ()
         try:
-            ready = ready_condition(pipeline.name, leased, pipeline)
+            # A pipeline may want rows only in some replicas, of which this process is none.
+            hooks: Any = SimpleNamespace(ready=getattr(pipeline, "ready_anywhere", pipeline.ready))
+            ready = ready_condition(pipeline.name, leased, hooks)
             beside = LockGraph(self._beside(pipeline))
             locking = beside.locking_pipelines_of(leased, but=pipeline.name)
         # A host's code may raise anything; that is the answer.

@@ -16,6 +16,7 @@ from typing import Any, Final, Protocol
 from sqlalchemy import Dialect, Table
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from rowlock.insight.asking.open_transactions import ended, transaction_text
 from rowlock.insight.checking import code
 from rowlock.insight.checking.claim_plan import OWN_PREFIX, claim_seen
 from rowlock.insight.checking.columns import TableWanted, column_findings
@@ -27,12 +28,12 @@ from rowlock.insight.checking.seen import TableSeen
 from rowlock.insight.checking.table_look import look_at_table
 from rowlock.insight.counting.replicas import LiveReplicas
 from rowlock.insight.dialects.insight_dialect import INSIGHT
-from rowlock.insight.facts import RowAsked
+from rowlock.insight.facts import RowAsked, left_in
 from rowlock.insight.migrations import CONTROLS, REPLICAS
 from rowlock.insight.questions import ask_part
 from rowlock.insight.shown import lasting, shown
 from rowlock.insight.tables import InsightTables
-from rowlock.insight.verdicts import Refused, TableLock
+from rowlock.insight.verdicts import Refused, TableLock, TouchingTransaction
 from rowlock.rows.leased_table import LeasedTable
 from rowlock.rows.model_check import CLEARED_COLUMNS, LOCK_COLUMNS, SCHEDULE_COLUMNS
 
@@ -126,6 +127,7 @@ async def _findings_of(
     if seen is None:
         return [_absent(wanted)]
     found = [*column_findings(wanted, seen), *index_findings(wanted, seen)]
+    found += [_left(name, by) for by in await left_in(connection, table)]
     if asked.asked:
         found += await _claim_findings(connection, asked, wanted, seen=seen)
         found += await _leftovers(connection, asked, pipelines)
@@ -208,11 +210,16 @@ def _absent(wanted: TableWanted) -> Finding:
 
 
 def _locked(name: str, lock: TableLock) -> Finding:
-    state = "" if lock.by.state is None else f" ({lock.by.state} {lasting(lock.by.seconds)})"
-    does = "has locked" if lock.is_granted else "waits to lock"
-    what = f"not looked at: pid {lock.by.pid}{state} {does} the table for itself"
-    end = f"wait for it, or: SELECT pg_terminate_backend({lock.by.pid})"
-    return Finding(name, Level.BAD, what, end)
+    by, does = lock.by, "has locked" if lock.is_granted else "waits to lock"
+    state = "" if by.state is None else f" ({by.state} {lasting(by.seconds)})"
+    who = f"{transaction_text(by)}," if by.pid is None else f"pid {by.pid}{state}"
+    what = f"not looked at: {who} {does} the table for itself"
+    return Finding(name, Level.BAD, what, ended(by, "wait for it, or"))
+
+
+def _left(name: str, by: TouchingTransaction) -> Finding:
+    what = f"{transaction_text(by)}, has rows of the table, which claims pass over"
+    return Finding(name, Level.BAD, what, ended(by, "end it"))
 
 
 def _refused(name: str, part: str, refused: Refused) -> Finding:

@@ -7,10 +7,11 @@ test says the same as that of years later.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from sqlalchemy import Dialect, Select, and_, func, inspect, literal, literal_column, select
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -20,14 +21,17 @@ from rowlock.insight.checking import code
 from rowlock.insight.checking.seen import IndexSeen, StorageSeen
 from rowlock.insight.dialects.insight_dialect import INSIGHT
 from rowlock.insight.facts import RowAsked
-from rowlock.insight.questions import ask_part, ask_value
+from rowlock.insight.questions import ask_part, ask_value, conjuncts_of
 from rowlock.insight.shown import shown
 from rowlock.insight.verdicts import Refused
+from rowlock.leases.indexes.plans import Query
 from rowlock.leases.lease_dialect import LEASES
 from rowlock.rows.due_index import INDEX_INFO, due_index_name
 from rowlock.rows.eligibility import oldest_first, order_column
 from rowlock.rows.expressions.index_condition import index_condition
 from rowlock.rows.row_dialect import ROWS
+
+T = TypeVar("T")
 
 SCHEMA: Final = "rowlock.claim_plan/1"
 INDEXES_MAX: Final = 20
@@ -150,8 +154,9 @@ async def claim_seen(
     wanted = None
     if not asked.question.leased.table.name.startswith(OWN_PREFIX):
         wanted = wanted_index(asked, connection.dialect, is_alone=is_alone)
-    ask = partial(_serving, connection, asked, indexes)
-    found = await ask_part(connection, ask, apart=True)
+    found = await _asked_of_claim(
+        connection, asked, partial(_serving, connection, asked, indexes=indexes)
+    )
     if isinstance(found, Refused):
         return ClaimSeen(name, None, wanted, found.why)
     return ClaimSeen(name, found, wanted)
@@ -169,8 +174,7 @@ async def claim_plan(connection: AsyncConnection, asked: RowAsked, *, is_alone: 
     storage = await ask_part(connection, ask, apart=True)
     lines: Any = ()
     if not seen.refused:
-        query = claim_query(asked, connection.dialect)
-        lines = await ask_part(connection, partial(dialect.plan, connection, query), apart=True)
+        lines = await _asked_of_claim(connection, asked, partial(dialect.plan, connection))
     return ClaimPlan(
         seen.pipeline,
         table.fullname,
@@ -201,8 +205,7 @@ async def _unserved_remark(connection: AsyncConnection, asked: RowAsked) -> str 
     if asked.failure is not None:
         return None
     dialect = INSIGHT.of(connection)
-    query = claim_query(asked, connection.dialect)
-    lines = await ask_part(connection, partial(dialect.plan, connection, query), apart=True)
+    lines = await _asked_of_claim(connection, asked, partial(dialect.plan, connection))
     # Most explanations end here: the index is found in one statement.
     if isinstance(lines, Refused) or not dialect.reads_whole_table(lines):
         return None
@@ -214,9 +217,22 @@ async def _unserved_remark(connection: AsyncConnection, asked: RowAsked) -> str 
     return f"every claim reads the whole table ({size} rows): no index serves it; see rowlock check"
 
 
-def claim_query(asked: RowAsked, dialect: Dialect) -> str:
-    """Return a SELECT like the claim, with its values: an index of some rows is compared with
-    them.
+async def _asked_of_claim(
+    connection: AsyncConnection, asked: RowAsked, ask: Callable[[Query], Awaitable[T]]
+) -> T | Refused:
+    refused = Refused("")
+    for query in claim_queries(asked, connection.dialect):
+        found: T | Refused = await ask_part(connection, partial(ask, query), apart=True)
+        if not isinstance(found, Refused):
+            return found
+        refused = found
+    return refused
+
+
+def claim_queries(asked: RowAsked, dialect: Dialect) -> Iterator[Query]:
+    """Yield a SELECT like the claim, first with its values in the text: an index of some rows is
+    compared with them. Then with its values bound, as a claim has them: some types have no
+    literals, and a literal may be of another type than its value.
     """
     leased = asked.question.leased
     query: Select[Any] = (
@@ -226,13 +242,16 @@ def claim_query(asked: RowAsked, dialect: Dialect) -> str:
         .order_by(*oldest_first(leased))
         .limit(1)
     )
-    return str(query.compile(dialect=dialect, compile_kwargs={"literal_binds": True}))
+    # Types of the host's raise what they like.
+    with suppress(Exception):
+        yield str(query.compile(dialect=dialect, compile_kwargs={"literal_binds": True}))
+    yield query
 
 
 async def _serving(
-    connection: AsyncConnection, asked: RowAsked, indexes: tuple[IndexSeen, ...]
+    connection: AsyncConnection, asked: RowAsked, query: Query, *, indexes: tuple[IndexSeen, ...]
 ) -> str | None:
-    leased, query = asked.question.leased, claim_query(asked, connection.dialect)
+    leased = asked.question.leased
     # Refused, if the claim is, also where there is no index to ask about.
     await INSIGHT.of(connection).plan(connection, query)
     place = leased.column(order_column(leased).key).name
@@ -257,6 +276,10 @@ def wanted_index(asked: RowAsked, dialect: Dialect, *, is_alone: bool) -> code.I
     parked = leased.column("parked_at").is_(None) if leased.has_schedule else None
     kept = [part for part in (ready, parked) if part is not None]
     where = _where_of(kept, dialect)
+    if where is None:
+        # A wider index serves, too: without the parts whose values have no literals.
+        parted = [one for part in kept for one in conjuncts_of(part)]
+        where = _where_of([one for one in parted if _where_of([one], dialect)], dialect)
     ordered = place.name
     if not leased.has_schedule:
         ordered = ROWS.on(dialect.name).nulls_first(dialect.identifier_preparer.quote(place.name))

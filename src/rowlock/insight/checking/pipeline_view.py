@@ -90,6 +90,7 @@ class PipelineView:
         text += [f"  {label.ljust(LABEL_WIDTH)}{answer}" for label, answer in lines.items()]
         if with_plan:
             text += ["", *(f"  {line}" for line in self.plan.shown_lines(width - 2))]
+        text += ["", f"  {self.status.wing}"] if self.status.wing else []
         text += ["", f"do    {self.do}"] if self.do else []
         return "\n".join([*text, *(f"also  {one}" for one in self.also)])
 
@@ -110,6 +111,7 @@ class PipelineView:
             "ended": counts.ended,
             "parked": counts.parked,
             "runs_on": self.status.runs_on,
+            "wing": self.status.wing,
             "claim_plan": self.plan.to_dict(),
         }
 

@@ -20,6 +20,8 @@ from rowlock.rows.leased_table import LeasedTable
 
 COUNTED_MAX: Final = 10_000
 """How far rows are counted; beyond, it is more."""
+KEYS_MAX: Final = 10
+"""Most keys of parked rows that are named beside their count."""
 PARKED: Final = "parked_at"
 
 
@@ -36,8 +38,9 @@ class Counts:
         ended: ended leases among these.
         failing: rows among these that failed the last time.
         parked: rows that were set aside; `COUNTED_MAX` and one at most.
-        parked_key: of one of them.
+        parked_keys: of those of them that were parked first, `KEYS_MAX` at most, as text.
         resting: rows whose time has not come; `COUNTED_MAX` and one at most.
+        refused: what the database says of the condition of claims, if it refuses that.
     """
 
     at: Any = None
@@ -47,8 +50,9 @@ class Counts:
     ended: int | None = None
     failing: int | None = None
     parked: int | None = None
-    parked_key: str | None = None
+    parked_keys: tuple[str, ...] = ()
     resting: int | None = None
+    refused: str = ""
 
 
 async def counts_of(
@@ -72,8 +76,8 @@ async def counts_of(
         ended=_whole(first[1]),
         failing=_whole(first[2]),
         parked=None if parked is None or isinstance(parked, Refused) else parked[0],
-        parked_key=await _parked_key(connection, leased, parked),
         resting=None if isinstance(resting, Refused) else resting[0],
+        refused=due.why if isinstance(due, Refused) and not due.may_pass else "",
     )
 
 
@@ -86,15 +90,6 @@ async def first_key(
     conditions = (parts.ready, parts.free, parts.mine, parts.due, *parts.unawaited)
     key = select(leased.attribute(leased.key_name)).where(*conditions)
     found = await ask_first(connection, key.order_by(*oldest_first(leased)).limit(1), apart=True)
-    return None if found is None or isinstance(found, Refused) else str(found[0])
-
-
-async def _parked_key(connection: AsyncConnection, leased: LeasedTable, parked: Any) -> str | None:
-    if parked is None or isinstance(parked, Refused) or not parked[0]:
-        return None
-    key = select(leased.attribute(leased.key_name))
-    key = key.where(leased.attribute(PARKED).is_not(None)).limit(1)
-    found = await ask_first(connection, key, apart=True)
     return None if found is None or isinstance(found, Refused) else str(found[0])
 
 

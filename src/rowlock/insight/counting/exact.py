@@ -61,10 +61,7 @@ async def running_replicas(connection: AsyncConnection, replicas: Table) -> Coun
     """
     known = await read_replicas(connection, replicas)
     return Counter(
-        pipeline
-        for one in known.live
-        for pipeline, report in one.pipelines.items()
-        if report.get("state") == "running"
+        pipeline for one in known.live for pipeline in one.pipelines if one.runs(pipeline)
     )
 
 

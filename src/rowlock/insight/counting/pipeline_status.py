@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from rowlock.insight.asking.open_transactions import transaction_text
+from rowlock.insight.asking.open_transactions import ended, holds_rows, transaction_text
 from rowlock.insight.counting.counts import COUNTED_MAX, Counts
 from rowlock.insight.headlines import ERROR_CHARS_MAX
 from rowlock.insight.shown import lasting, row_command, shown
-from rowlock.insight.verdicts import PipelinePause, TableLock
+from rowlock.insight.verdicts import PipelinePause, TableLock, TouchingTransaction
 
 SAID_MAX: Final = 2 * ERROR_CHARS_MAX
 """Most characters of what a replica has said."""
@@ -38,6 +38,8 @@ class PipelineStatus:
         busy: how many workers have a row.
         workers: how many there are.
         wing: how far its flow is, or what is inside its graph, in a line.
+        idle: how many replicas have it registered, and do not run it.
+        left: transactions that were prepared, left behind, and have rows of its table.
     """
 
     pipeline: str
@@ -56,6 +58,8 @@ class PipelineStatus:
     busy: int = 0
     workers: int = 0
     wing: str | None = None
+    idle: int = 0
+    left: tuple[TouchingTransaction, ...] = ()
 
     @property
     def needs_person(self) -> bool:
@@ -108,10 +112,16 @@ def _troubles(one: PipelineStatus) -> Iterator[str]:
     if one.lock is not None:
         yield _locked(one.lock)
         return
+    yield from (holds_rows(by, one.model) for by in one.left)
     oldest_s = one.counts.oldest_s
     due = "rows are due" if oldest_s is None else f"due {lasting(oldest_s)}"
     register = f"register {one.pipeline}() with the manager of a replica"
-    if one.is_run_by_nobody:
+    if one.idle:
+        register = f"start the manager of {one.pipeline}() in a replica"
+    if one.counts.refused:
+        why = shown(one.counts.refused, SAID_MAX)
+        yield f"the condition of its claims is refused: {why}: mend what the error says"
+    elif one.is_run_by_nobody:
         yield f"{due}, and no replica runs it: {register}"
     elif one.is_silent:
         yield f"{due}, and no lease of it lives: {register}"
@@ -133,7 +143,7 @@ def _locked(lock: TableLock) -> str:
     by, does = lock.by, "has locked" if lock.is_granted else "waits to lock"
     return (
         f"{transaction_text(by)}, {does} {shown(lock.table)}, so nothing of"
-        f" it can be read or claimed; if it hangs: SELECT pg_terminate_backend({by.pid})"
+        f" it can be read or claimed; {ended(by, 'if it hangs')}"
     )
 
 
@@ -146,8 +156,8 @@ def _parked(one: PipelineStatus) -> str:
     count = one.counts.parked or 0
     many = f"more than {COUNTED_MAX:,}" if count > COUNTED_MAX else f"{count:,}"
     told = "1 row is parked" if count == 1 else f"{many} rows are parked"
-    key = one.counts.parked_key
-    if key is None:
+    if not one.counts.parked_keys:
         return told
+    key = one.counts.parked_keys[0]
     such = f", {one.model} {shown(key)}" if count == 1 else f", such as {one.model} {shown(key)}"
     return f"{told}{such}: {row_command('explain', one.model, key)}"

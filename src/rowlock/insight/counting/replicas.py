@@ -11,6 +11,7 @@ from sqlalchemy import Table, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rowlock.insight.observing.presence import DEAD_AFTER
+from rowlock.insight.observing.report import LEFT_OUT, RUNS
 from rowlock.insight.shown import ago, duration, iso, shown
 from rowlock.rows.database_time import database_now
 
@@ -50,6 +51,16 @@ class ReplicaState:
         """The report of each pipeline, by name."""
         found = self.report.get("pipelines")
         return found if isinstance(found, dict) else {}
+
+    def runs(self, pipeline: str) -> bool:
+        """Whether it lives and has started a pipeline, and not stopped it again."""
+        report = self.pipelines.get(pipeline)
+        return report is not None and self.is_live and report.get("state", RUNS) == RUNS
+
+    @property
+    def leaves_out(self) -> bool:
+        """Whether its report had no room for all of its pipelines."""
+        return bool(self.report.get(LEFT_OUT))
 
     @property
     def items(self) -> Sequence[Mapping[str, Any]]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
+from rowlock.insight.counting.counts import Counts
 from rowlock.insight.counting.pipeline_status import PipelineStatus
 from rowlock.insight.counting.replicas import LiveReplicas, ReplicaState
 from rowlock.insight.counting.waiting import Waiting
@@ -17,7 +18,11 @@ from rowlock.insight.verdicts import (
     InProgress,
     RunningReplicas,
 )
+from rowlock.insight.wing_line import WingLine
 from rowlock.rows.lock_tokens import mark_of
+
+NO_ROOM: Final = "a replica has more pipelines than its report has room for"
+NOT_ASKED: Final = "pipelines without counts: those before them took all the time that there was"
 
 
 def with_replicas(facts: Facts, replicas: LiveReplicas) -> Facts:
@@ -25,6 +30,8 @@ def with_replicas(facts: Facts, replicas: LiveReplicas) -> Facts:
     if replicas.known is None:
         return replace(facts, no_replicas=replicas.why)
     running = _running(facts.pipeline, replicas)
+    if not running and _may_run_unseen(replicas):
+        return replace(facts, no_replicas=NO_ROOM)
     reports = _reports(facts.pipeline, running)
     failing, error = _failing(reports)
     presence = RunningReplicas(
@@ -36,8 +43,11 @@ def with_replicas(facts: Facts, replicas: LiveReplicas) -> Facts:
         _sum(reports, "claimed_s"),
         int(_sum(reports, "running") or 0),
         int(_sum(reports, "workers") or 0),
+        idle=_idle(facts.pipeline, replicas),
     )
-    return replace(facts, presence=presence, in_progress=_in_progress(facts, replicas))
+    wing = facts.wing or graph_line(reports)
+    in_progress = _in_progress(facts, replicas)
+    return replace(facts, presence=presence, in_progress=in_progress, wing=wing)
 
 
 def status_of(pipeline: str, waiting: Waiting, replicas: LiveReplicas) -> PipelineStatus:
@@ -51,18 +61,40 @@ def status_of(pipeline: str, waiting: Waiting, replicas: LiveReplicas) -> Pipeli
         lock=waiting.lock,
         first_key=waiting.first_key,
         unknown=waiting.unknown,
-        wing=waiting.flow,
+        wing=_text(waiting.flow),
+        left=waiting.left,
     )
+    return _with_reports(told, replicas)
+
+
+def not_asked(pipeline: str, replicas: LiveReplicas) -> PipelineStatus:
+    """Return the line of a pipeline for which there was no time left: what the replicas say."""
+    return _with_reports(PipelineStatus(pipeline, Counts(), 0.0, unknown=(NOT_ASKED,)), replicas)
+
+
+def _with_reports(told: PipelineStatus, replicas: LiveReplicas) -> PipelineStatus:
     if replicas.known is None:
         return told
-    reports = _reports(pipeline, _running(pipeline, replicas))
+    pipeline = told.pipeline
+    running = _running(pipeline, replicas)
+    if not running and _may_run_unseen(replicas):
+        return replace(told, unknown=(*told.unknown, f"replicas: {NO_ROOM}"))
+    reports = _reports(pipeline, running)
     failing, error = _failing(reports)
+    if len(reports) > failing and told.counts.refused:
+        # Claims are answered, so it is this user, or this process, that is refused.
+        told = replace(
+            told,
+            counts=replace(told.counts, refused=""),
+            unknown=(*told.unknown, f"{pipeline}: {told.counts.refused}"),
+        )
     return replace(
         told,
-        wing=waiting.flow or graph_line(reports),
+        wing=told.wing or _text(graph_line(reports)),
         rows_s=_sum(reports, "settled_s"),
         p95_s=max(_numbers(reports, "p95_s"), default=None),
         runs_on=len(reports),
+        idle=_idle(pipeline, replicas),
         failing=failing,
         error=error,
         busy=int(_sum(reports, "running") or 0),
@@ -70,8 +102,21 @@ def status_of(pipeline: str, waiting: Waiting, replicas: LiveReplicas) -> Pipeli
     )
 
 
+def _text(wing: WingLine | None) -> str | None:
+    return None if wing is None else wing.text
+
+
 def _running(pipeline: str, replicas: LiveReplicas) -> list[ReplicaState]:
-    return [one for one in replicas.live if pipeline in one.pipelines and not one.draining]
+    return [one for one in replicas.live if one.runs(pipeline)]
+
+
+def _idle(pipeline: str, replicas: LiveReplicas) -> int:
+    """Return how many replicas have a pipeline registered, and do not run it."""
+    return sum(pipeline in one.pipelines and not one.runs(pipeline) for one in replicas.live)
+
+
+def _may_run_unseen(replicas: LiveReplicas) -> bool:
+    return any(one.leaves_out for one in replicas.live)
 
 
 def _reports(pipeline: str, running: Iterable[ReplicaState]) -> list[Mapping[str, Any]]:

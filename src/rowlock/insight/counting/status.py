@@ -52,10 +52,12 @@ class Status:
             self._title(),
             *(line[:width] for line in table_text(rows, right=right).split("\n")),
         ]
-        return "\n".join([*lines, *(f"{mark} {line}" for mark, line in self._below())])
+        return "\n".join([*lines, *(f"{mark} {line}" for mark, line in self.below())])
 
-    def _below(self) -> Iterator[tuple[str, str]]:
-        """Yield what stands below the table: wings, what is not known, and each trouble."""
+    def below(self) -> Iterator[tuple[str, str]]:
+        """Yield what stands below the table, each with its mark: wings, what is not known, and each
+        trouble.
+        """
         for one in self.pipelines:
             if one.wing is not None:
                 yield WING, f"{one.pipeline}: {one.wing}"
@@ -128,9 +130,13 @@ def _number(count: int | None) -> str:
 def _status_dict(one: PipelineStatus, at: datetime | None) -> dict[str, Any]:
     counts = asdict(one.counts)
     counts.pop("at")
+    parked_keys = list(counts.pop("parked_keys"))
+    counts.pop("refused")
     return {
         "pipeline": one.pipeline,
         **counts,
+        "parked_key": next(iter(parked_keys), None),
+        "parked_keys": parked_keys,
         "counted_max": COUNTED_MAX,
         "rows_s": one.rows_s,
         "p95_s": one.p95_s,

@@ -13,6 +13,7 @@ from sqlalchemy import Connection, Table
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rowlock.insight.checking.seen import IndexSeen, StorageSeen
+from rowlock.leases.indexes.plans import Query
 
 
 class CheckDialect(ABC):
@@ -27,9 +28,9 @@ class CheckDialect(ABC):
         """Return how the table is stored, without counting its rows."""
 
     @abstractmethod
-    async def plan(self, connection: AsyncConnection, query: str) -> tuple[str, ...]:
-        """Return the plan of a SELECT without parameters, line by line, as it is if the table is
-        large: an index is read where one can be.
+    async def plan(self, connection: AsyncConnection, query: Query) -> tuple[str, ...]:
+        """Return the plan of a SELECT, line by line, as it is if the table is large: an index is
+        read where one can be.
         """
 
     @abstractmethod

@@ -51,6 +51,14 @@ class InsightDialect(CheckDialect, ABC):
         """Return who keeps everybody out of one of `tables`, as far as the database tells."""
 
     @abstractmethod
+    async def left_prepared(
+        self, connection: AsyncConnection, table: Table
+    ) -> tuple[TouchingTransaction, ...]:
+        """Return the transactions that were prepared long ago, were never committed, and may have
+        rows of `table`; the oldest first, a few.
+        """
+
+    @abstractmethod
     async def try_hold_name(self, connection: AsyncConnection, name: str) -> bool:
         """Lock a name until the transaction, which writes, has ended; return whether nobody else
         has it.
@@ -65,8 +73,8 @@ class InsightDialect(CheckDialect, ABC):
 
     @abstractmethod
     def begin_without_writing(self, connection: Connection) -> None:
-        """Let a transaction that was begun write nothing, whatever is said in it; nor what comes
-        after it on this connection, which is for nobody else.
+        """Let a transaction that was begun write nothing, whatever is said in it. One that commits
+        each statement by itself: nor what comes after it on this connection.
         """
 
 

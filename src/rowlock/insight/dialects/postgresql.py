@@ -3,10 +3,12 @@
 A row that a transaction has locked or written, and not committed, carries the number of that
 transaction as its ``xmax``. Where several share a lock it is the number of a group, whose members
 the server tells. Both numbers stay in the row behind the end of the transaction and may be given
-again, so who is named must have a lock on the table, too.
+again, so who is named must have a lock on the table, too. A transaction that was prepared is of no
+backend: its locks have no pid, and the lock of its own number leads from them to its name.
 
 Source: PostgreSQL, "System Columns", "The Cumulative Statistics System" (`pg_stat_activity`),
-`pg_locks`, and "Transaction ID and Snapshot Information Functions" (`pg_get_multixact_members`).
+`pg_locks`, `pg_prepared_xacts`, and "Transaction ID and Snapshot Information Functions"
+(`pg_get_multixact_members`).
 """
 
 from __future__ import annotations
@@ -28,6 +30,10 @@ from rowlock.rows.leased_table import LeasedTable
 
 LOCK_TIMEOUT: Final = timedelta(milliseconds=250)
 """How long a question waits for a table that somebody keeps everybody out of."""
+LEFT_AFTER: Final = timedelta(minutes=1)
+"""A transaction that was prepared so long ago was left behind: its coordinator is gone."""
+LEFT_MAX: Final = 3
+"""Most of these that are told of one table."""
 _BEGIN = text(
     "SELECT set_config('transaction_read_only', 'on', true),"
     " set_config('statement_timeout', :timeout, true),"
@@ -37,31 +43,60 @@ _BEGIN = text(
 """The last: a statement that the driver keeps is planned for any values after five uses, and a page
 that begins behind a place would then be read from the beginning.
 """
-_BEGIN_READING = text(
-    "SELECT set_config('transaction_read_only', 'on', true),"
-    " set_config('default_transaction_read_only', 'on', false)"
-)
+_BEGIN_READING = text("SELECT set_config('transaction_read_only', 'on', true)")
+_READ_FROM_NOW_ON = text("SELECT set_config('default_transaction_read_only', 'on', false)")
 _IDLE = "idle"
 _SECONDS = "extract(epoch FROM clock_timestamp() - coalesce(a.state_change, a.xact_start))::float"
 _IN_TABLE = (
     "EXISTS (SELECT 1 FROM pg_catalog.pg_locks l WHERE l.pid = a.pid AND l.locktype = 'relation'"
     " AND l.granted AND l.relation = to_regclass(:table))"
 )
+_OF_PREPARED = (
+    "pg_catalog.pg_locks t ON t.pid IS NULL AND t.locktype = 'transactionid'"
+    " AND t.virtualtransaction = l.virtualtransaction"
+)
+_HAS_ROWS = (
+    f"EXISTS (SELECT 1 FROM pg_catalog.pg_locks l JOIN {_OF_PREPARED}"  # noqa: S608 - constants of ours
+    " WHERE l.pid IS NULL AND t.transactionid = p.transaction AND l.locktype = 'relation'"
+    " AND l.mode <> 'AccessShareLock' AND l.relation = to_regclass(:table))"
+)
+_PREPARED_S = "extract(epoch FROM clock_timestamp() - p.prepared)::float"
+_BACKEND = f"SELECT a.pid, a.state, {_SECONDS}, '', '' FROM pg_catalog.pg_stat_activity a"  # noqa: S608 - constants of ours
+_PREPARED = (
+    f"SELECT NULL, NULL, {_PREPARED_S}, p.gid, p.owner::text"  # noqa: S608 - constants of ours
+    " FROM pg_catalog.pg_prepared_xacts p"
+)
+_MEMBERS = (
+    "(SELECT m.xid::text"
+    " FROM pg_catalog.pg_get_multixact_members(CAST(CAST(:xmax AS text) AS xid)) m)"
+)
 _BY_NUMBER = text(
-    f"SELECT a.pid, a.state, {_SECONDS} FROM pg_catalog.pg_stat_activity a"  # noqa: S608 - constants of ours
-    f" WHERE a.backend_xid::text = :xmax AND {_IN_TABLE} LIMIT 1"
+    f"{_BACKEND} WHERE a.backend_xid::text = :xmax AND {_IN_TABLE}"
+    f" UNION ALL {_PREPARED} WHERE p.transaction::text = :xmax AND {_HAS_ROWS} LIMIT 1"
 )
 _IN_GROUP = text(
-    f"SELECT a.pid, a.state, {_SECONDS} FROM pg_catalog.pg_stat_activity a"  # noqa: S608 - constants of ours
-    f" WHERE a.backend_xid::text IN (SELECT m.xid::text"
-    f" FROM pg_catalog.pg_get_multixact_members(CAST(CAST(:xmax AS text) AS xid)) m)"
-    f" AND {_IN_TABLE} ORDER BY 3 DESC LIMIT 1"
+    f"{_BACKEND} WHERE a.backend_xid::text IN {_MEMBERS} AND {_IN_TABLE}"
+    f" UNION ALL {_PREPARED} WHERE p.transaction::text IN {_MEMBERS} AND {_HAS_ROWS}"
+    " ORDER BY 3 DESC LIMIT 1"
+)
+_ANY_LEFT = text(
+    "SELECT EXISTS (SELECT 1 FROM pg_catalog.pg_prepared_xacts p"  # noqa: S608 - constants of ours
+    f" WHERE p.database = current_database() AND {_PREPARED_S} >= :seconds)"
+)
+_LEFT = text(
+    f"{_PREPARED} WHERE p.database = current_database() AND {_PREPARED_S} >= :seconds"
+    f" AND {_HAS_ROWS} ORDER BY 3 DESC LIMIT {LEFT_MAX}"
 )
 _TABLE_LOCK = text(
-    f"SELECT c.relname, l.granted, l.pid, a.state, {_SECONDS} FROM pg_catalog.pg_locks l"  # noqa: S608 - constants of ours
+    "SELECT c.relname, l.granted, l.pid, a.state,"  # noqa: S608 - constants of ours
+    f" coalesce({_SECONDS}, {_PREPARED_S}), coalesce(p.gid, ''), coalesce(p.owner::text, '')"
+    " FROM pg_catalog.pg_locks l"
     " JOIN pg_catalog.pg_class c ON c.oid = l.relation"
     " LEFT JOIN pg_catalog.pg_stat_activity a ON a.pid = l.pid"
-    " WHERE l.locktype = 'relation' AND l.mode = 'AccessExclusiveLock' AND l.pid IS NOT NULL"
+    f" LEFT JOIN {_OF_PREPARED} AND l.pid IS NULL"
+    " LEFT JOIN pg_catalog.pg_prepared_xacts p ON p.transaction = t.transactionid"
+    " WHERE l.locktype = 'relation' AND l.mode = 'AccessExclusiveLock'"
+    " AND (l.pid IS NOT NULL OR p.gid IS NOT NULL)"
     " AND l.database = (SELECT oid FROM pg_catalog.pg_database WHERE datname = current_database())"
     " AND l.relation IN (SELECT to_regclass(name) FROM unnest(CAST(:tables AS text[])) name)"
     " ORDER BY l.granted DESC, 5 DESC LIMIT 1"
@@ -104,7 +139,7 @@ class PostgresqlInsight(PostgresqlChecks, InsightDialect):
             in_group = partial(_first, connection, named)
             found = await ask_part(connection, in_group, apart=True)
             row = None if isinstance(found, Refused) else found
-        return None if row is None else _transaction(*row)
+        return None if row is None else _transaction(row)
 
     async def table_lock(
         self, connection: AsyncConnection, tables: Sequence[Table]
@@ -112,7 +147,17 @@ class PostgresqlInsight(PostgresqlChecks, InsightDialect):
         """Look for the backend that has such a lock, or waits for it before all others."""
         names = [_name_of(connection, table) for table in tables]
         row = (await connection.execute(_TABLE_LOCK, {"tables": names})).first()
-        return None if row is None else TableLock(row[0], _transaction(*row[2:]), row[1])
+        return None if row is None else TableLock(row[0], _transaction(row[2:]), row[1])
+
+    async def left_prepared(
+        self, connection: AsyncConnection, table: Table
+    ) -> tuple[TouchingTransaction, ...]:
+        """Look at the locks only where there is such a transaction, which is seldom."""
+        long_ago = {"seconds": LEFT_AFTER.total_seconds()}
+        if not await connection.scalar(_ANY_LEFT, long_ago):
+            return ()
+        named = long_ago | {"table": _name_of(connection, table)}
+        return tuple(_transaction(row) for row in (await connection.execute(_LEFT, named)).all())
 
     async def try_hold_name(self, connection: AsyncConnection, name: str) -> bool:
         """Ask for an advisory lock, without waiting."""
@@ -123,10 +168,13 @@ class PostgresqlInsight(PostgresqlChecks, InsightDialect):
         return False
 
     def begin_without_writing(self, connection: Connection) -> None:
-        """Set it by a query: behind one, the server lets nobody take that back. And set it for what
-        comes without a BEGIN.
+        """Set it by a query: behind one, the server lets nobody take that back.
+
+        And for this transaction alone, if it is one: behind a pooler such as pgbouncer the
+        connection of the server is somebody else's after the COMMIT.
         """
-        connection.execute(_BEGIN_READING)
+        raw: Any = connection.connection.dbapi_connection
+        connection.execute(_READ_FROM_NOW_ON if raw.autocommit else _BEGIN_READING)
 
 
 async def _first(connection: AsyncConnection, named: dict[str, Any]) -> Any:
@@ -137,7 +185,8 @@ def _name_of(connection: AsyncConnection, table: Table) -> str:
     return connection.dialect.identifier_preparer.format_table(table)
 
 
-def _transaction(pid: int, state: str | None, seconds: float | None) -> TouchingTransaction:
+def _transaction(columns: Sequence[Any]) -> TouchingTransaction:
+    pid, state, seconds, gid, owner = columns
     # The state of another user's transaction is shown to members of pg_read_all_stats alone.
     told = _IDLE if state is not None and state.startswith(_IDLE) else state
-    return TouchingTransaction(pid, told, max(0.0, seconds or 0.0))
+    return TouchingTransaction(pid, told, max(0.0, seconds or 0.0), gid, owner)

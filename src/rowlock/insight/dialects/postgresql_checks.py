@@ -15,6 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rowlock.insight.checking.seen import IndexSeen, StorageSeen
 from rowlock.insight.dialects.check_dialect import CheckDialect
+from rowlock.leases.indexes.plans import Query, plan_of
 
 _INDEXES = text(
     "SELECT i.relname, pg_get_indexdef(x.indexrelid), x.indisvalid,"
@@ -62,10 +63,10 @@ class PostgresqlChecks(CheckDialect):
             _FULL if row[1] is None else int(row[1]), int(row[0]) if row[0] >= 0 else None
         )
 
-    async def plan(self, connection: AsyncConnection, query: str) -> tuple[str, ...]:
+    async def plan(self, connection: AsyncConnection, query: Query) -> tuple[str, ...]:
         """Have no plan read the whole table or sort it, if there is another one."""
         await connection.execute(_AS_IF_LARGE)
-        rows = await connection.exec_driver_sql(f"EXPLAIN (COSTS OFF) {query}")
+        rows = await plan_of(connection, query, prefix="EXPLAIN (COSTS OFF) ")
         return tuple(str(row[0]) for row in rows.all())
 
     def reads_whole_table(self, lines: Sequence[str]) -> bool:

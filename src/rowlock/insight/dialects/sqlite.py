@@ -43,6 +43,12 @@ class SqliteInsight(SqliteChecks, InsightDialect):
         """Return None: a writer has the whole file, and readers see what was there before."""
         return None
 
+    async def left_prepared(
+        self, connection: AsyncConnection, table: Table
+    ) -> tuple[TouchingTransaction, ...]:
+        """Return none: no transaction outlives its connection."""
+        return ()
+
     async def try_hold_name(self, connection: AsyncConnection, name: str) -> bool:
         """Return True: who writes is alone."""
         return True

@@ -16,6 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from rowlock.dialects.sqlite.plans import explaining
 from rowlock.insight.checking.seen import IndexSeen, StorageSeen
 from rowlock.insight.dialects.check_dialect import CheckDialect
+from rowlock.leases.indexes.plans import Query, plan_of
 
 _SORTED: Final = "USE TEMP B-TREE FOR ORDER BY"
 _BODY: Final = re.compile(r"\bON\b[^(]*(\(.*)", re.IGNORECASE | re.DOTALL)
@@ -39,9 +40,9 @@ class SqliteChecks(CheckDialect):
         """Return that nothing is known."""
         return StorageSeen(None, None)
 
-    async def plan(self, connection: AsyncConnection, query: str) -> tuple[str, ...]:
+    async def plan(self, connection: AsyncConnection, query: Query) -> tuple[str, ...]:
         """Ask for the plan; the planner prefers an index anyway."""
-        rows = await connection.exec_driver_sql(await explaining(connection, query))
+        rows = await plan_of(connection, query, prefix=await explaining(connection))
         return tuple(str(row[-1]) for row in rows.all())
 
     def reads_whole_table(self, lines: Sequence[str]) -> bool:

@@ -19,6 +19,7 @@ from rowlock.insight.counting.replicas import table_text
 from rowlock.insight.history.entries import EntryKind, stored_key
 from rowlock.insight.questions import ask_part
 from rowlock.insight.shown import clock_time, iso, shown
+from rowlock.insight.steering.pauses import is_there
 from rowlock.insight.verdicts import Refused
 from rowlock.rows.database_time import database_now
 from rowlock.rows.leased_table import LeasedTable
@@ -32,6 +33,7 @@ NO_TABLE: Final = (
     "no table of the history: insight_tables(metadata, history=True), its migration, and an"
     " Observer in each replica"
 )
+THE_ROW: Final = "the row"
 NONE: Final = "\N{EN DASH}"
 ERROR_CHARS: Final = 120
 """Most characters of an error in a line of text; JSON has all of it."""
@@ -137,6 +139,7 @@ class Timeline:
         entries: the newest first; None if the host keeps no history.
         is_cut: whether there are older entries.
         replicas: names of the replicas that are known, by their marks.
+        unknown: what could not be read, and why.
     """
 
     model: str
@@ -146,6 +149,7 @@ class Timeline:
     entries: tuple[TimelineEntry, ...] | None
     is_cut: bool
     replicas: Mapping[str, str]
+    unknown: tuple[str, ...] = ()
 
     needs_person = False
 
@@ -165,7 +169,13 @@ class Timeline:
     def is_known(self) -> bool:
         """Whether the row is there, or was."""
         entries = self.entries or ()
-        return self.row is not None or any(entry.kind != EntryKind.GAP for entry in entries)
+        is_told = any(entry.kind != EntryKind.GAP for entry in entries)
+        return self.row is not None or self.is_row_unknown or is_told
+
+    @property
+    def is_row_unknown(self) -> bool:
+        """Whether the row could not be read."""
+        return any(line.startswith(THE_ROW) for line in self.unknown)
 
     def text(self, width: int = 100) -> str:
         """Return it for a terminal, without colours."""
@@ -176,10 +186,13 @@ class Timeline:
 
     def _body(self) -> list[str]:
         lines = []
-        if self.row is None:
+        if self.row is None and not self.is_row_unknown:
             lines.append("the row is not there")
+        lines += [f"? {shown(line)}" for line in self.unknown]
         if self.entries is None:
-            return [*lines, f"? {NO_TABLE}", *self._of_the_row()]
+            is_told = len(self.unknown) > self.is_row_unknown
+            lacking = [] if is_told else [f"? {NO_TABLE}"]
+            return [*lines, *lacking, *self._of_the_row()]
         if not self.entries:
             return [*lines, "no entries: nothing happened for some days", *self._of_the_row()]
         lines.append(table_text([HEAD, *map(self._cells, self.entries)], right=frozenset({4, 5})))
@@ -225,6 +238,7 @@ class Timeline:
                 for entry in self.entries
             ],
             "is_cut": self.is_cut,
+            "unknown": list(self.unknown),
         }
 
 
@@ -251,8 +265,13 @@ async def read_timeline(
         limit: most entries of the row.
     """
     now: datetime = (await connection.execute(select(database_now()))).scalar_one()
-    row = await _row_now(connection, leased, key)
-    timeline = Timeline(leased.name, str(key), now, row, None, is_cut=False, replicas={})
+    timeline = Timeline(leased.name, str(key), now, None, None, is_cut=False, replicas={})
+    # A migration under way costs the row, or the history, and not both.
+    row = await ask_part(connection, partial(_row_now, connection, leased, key), apart=True)
+    if isinstance(row, Refused):
+        timeline = replace(timeline, unknown=(f"{THE_ROW}: {row.why}",))
+    else:
+        timeline = replace(timeline, row=row)
     if history is None:
         return timeline
     ask = partial(
@@ -263,10 +282,11 @@ async def read_timeline(
         pipelines=pipelines,
         limit=limit,
     )
-    # A migration that was not run costs the history, and nothing else.
     found = await ask_part(connection, ask, apart=True)
     if isinstance(found, Refused):
-        return timeline
+        if not await is_there(connection, history):
+            return timeline
+        return replace(timeline, unknown=(*timeline.unknown, f"the history: {found.why}"))
     entries, is_cut = found
     return replace(timeline, entries=entries, is_cut=is_cut)
 

@@ -7,7 +7,7 @@ and the page after goes on behind them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, TypeAlias
@@ -118,8 +118,7 @@ def page_of(question: StateQuestion) -> Any:
     """Return the SELECT of the rows, one more than `limit`."""
     columns, limit = _columns(question), question.limit + 1
     if not question.is_sought:
-        where = and_(_behind(question), question.condition())
-        return select(*columns).where(where).order_by(*question.order()).limit(limit)
+        return _found(question, columns).limit(limit)
     is_it = case((question.condition(), 1), else_=0).label("is_it")
     first = (
         select(*columns, is_it)
@@ -130,6 +129,15 @@ def page_of(question: StateQuestion) -> Any:
     )
     place = [] if question.place is None else [_placed_first(question, first.c.place)]
     return select(first).where(first.c.is_it == 1).order_by(*place, first.c.key).limit(limit)
+
+
+async def read_keys(connection: AsyncConnection, question: StateQuestion) -> tuple[str, ...]:
+    """Return the keys of the rows, as text, in the order of the pages and `limit` at most; of a
+    state that an index finds. Joins the caller's transaction.
+    """
+    key = question.leased.attribute(question.leased.key_name)
+    rows = await connection.execute(_found(question, [key]).limit(question.limit))
+    return tuple(str(key) for key in rows.scalars())
 
 
 def last_sought(question: StateQuestion) -> Any:
@@ -159,6 +167,11 @@ async def read_page(
         is_whole = last is None
     rows = tuple(_listed(row, question, redacted) for row in shown_rows)
     return at, rows, None if last is None else RowCursor(last.as_written, last.key), is_whole
+
+
+def _found(question: StateQuestion, columns: Sequence[Any]) -> Any:
+    where = and_(_behind(question), question.condition())
+    return select(*columns).where(where).order_by(*question.order())
 
 
 def _placed_first(question: StateQuestion, place: ColumnElement[Any] | Place) -> ColumnElement[Any]:

@@ -323,7 +323,8 @@ class Observer:
             "host": socket.gethostname()[:NAME_CHARS_MAX],
             "pid": os.getpid(),
             "version": own_version(),
-            "draining": bool(states & {"stopping", "stopped"}),
+            # One of several managers may have stopped: what the others run goes on.
+            "draining": bool(states) and states <= {"stopping", "stopped"},
             "report": report_of(
                 pipelines, items, lag_s=self.lag_s, skew_s=self.skew_s, counts=bool(self._census)
             ),

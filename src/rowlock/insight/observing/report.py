@@ -2,7 +2,8 @@
 
 The report is JSON of at most `REPORT_BYTES_MAX`: of each pipeline the totals, the rates of the last
 minute, two quantiles of the time of its attempts, what is in hand and what is late; and the items
-that have been longest at work. What does not fit is left out, from its end, and counted.
+that have been longest at work. What does not fit is left out and counted: items first, then totals,
+then all but whether a pipeline runs, and pipelines last.
 """
 
 from __future__ import annotations
@@ -27,6 +28,12 @@ RATE_S: Final = 60.0
 """Over how long rates and quantiles are taken, in seconds."""
 TOKEN_CHARS: Final = 8
 """How many characters of a token a report has."""
+RUNS: Final = "running"
+"""The state of a pipeline that was started and not stopped."""
+LEFT_OUT: Final = "pipelines_left_out"
+"""In a report: how many pipelines it has no room for."""
+STATE_ALONE: Final = frozenset({"state", "fetch_failures"})
+"""What is said of each pipeline, where there is no room for more."""
 LATE_S_MIN: Final = 1.0
 """A loop is told of that is later than this, in seconds."""
 
@@ -131,22 +138,33 @@ def report_of(
         "lag_s": _short(lag_s),
         "skew_s": _short(skew_s),
         "left_out": len(longest) - len(told),
+        LEFT_OUT: 0,
         "census": counts,
     }
     while _bytes_of(report) > REPORT_BYTES_MAX:
+        told_of = report["pipelines"].values()
         if told:
             kept = len(told) // 2
             report["left_out"] += len(told) - kept
             del told[kept:]
-        elif any("totals" in one for one in report["pipelines"].values()):
-            report["pipelines"] = {
-                name: {key: value for key, value in one.items() if key != "totals"}
-                for name, one in report["pipelines"].items()
-            }
+        elif any("totals" in one for one in told_of):
+            report["pipelines"] = {name: _without_totals(one) for name, one in pipelines.items()}
+        elif any(set(one) - STATE_ALONE for one in told_of):
+            # Who runs what is the last to be left out: else rows would seem to be nobody's.
+            report["pipelines"] = {name: _state_of(one) for name, one in pipelines.items()}
         else:
             report["pipelines"].popitem()
             report["left_out"] += 1
+            report[LEFT_OUT] += 1
     return report
+
+
+def _without_totals(report: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in report.items() if key != "totals"}
+
+
+def _state_of(report: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in report.items() if key in STATE_ALONE and value}
 
 
 def _item_report(view: ItemView) -> dict[str, Any]:

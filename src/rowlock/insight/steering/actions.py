@@ -28,6 +28,7 @@ from rowlock.insight.shown import iso, shown
 from rowlock.insight.steering.action_errors import LeaseAlive, LeaseChanged, RowNotFound
 from rowlock.insight.steering.audit import Act, audited
 from rowlock.insight.steering.pauses import (
+    check_until,
     controls_of,
     delete_pause,
     is_there,
@@ -45,6 +46,8 @@ from rowlock.services.request import write_past_lease
 T = TypeVar("T")
 
 SCHEMA: Final = "rowlock.action/1"
+NOT_PARKED: Final = "was not parked"
+NOT_PAUSED: Final = "was not paused"
 ACTION_TIMEOUT: Final = timedelta(seconds=10)
 """Longest time for an action."""
 
@@ -57,11 +60,14 @@ class ActionDone:
         act: by whom, to what, and why.
         outcome: what came of it, such as ``released``.
         until: when a pause ends; None if it does not end by itself.
+        is_changed: whether anything was to be done; False if the row or the pipeline was so
+            already.
     """
 
     act: Act
     outcome: str
     until: datetime | None = None
+    is_changed: bool = True
 
     @property
     def needs_person(self) -> bool:
@@ -182,15 +188,17 @@ class Actions(HostedPipelines):
         A row that is not parked is left as it is.
         """
         act = Act("unpark", by, reason, _name_of(model), str(id))
-        with audited(act):
+        with audited(act) as result:
             leased, key = self._scheduled_row(model, id)
 
             is_parked = leased.attribute("parked_at").is_not(None)
             values = unparked_values(leased)
             work = self._writing(leased, key, values, seen=seen, only=is_parked)
             was_parked = await self._transact(leased, work, purpose="put a row back")
-        done = "put back, due now" if was_parked else "was not parked"
-        return await self._told(ActionDone(act, done), leased)
+            if not was_parked:
+                result.text = NOT_PARKED
+        done = "put back, due now" if was_parked else NOT_PARKED
+        return await self._told(ActionDone(act, done, is_changed=was_parked), leased)
 
     async def make_due(
         self,
@@ -227,13 +235,14 @@ class Actions(HostedPipelines):
         Raises:
             NotPausable: the host has no table of pauses, or its manager no gate.
             AppError: the app has no such pipeline.
-            PipelineError: `until` is not ahead; or as `release`.
+            PipelineError: `until` is not ahead, or no time with a zone; or as `release`.
             TransactionTimeout: the database did not answer in time.
         """
         act = Act("pause", by, reason, pipeline=str(pipeline))
         with audited(act):
             found = pipeline_named(pipeline, self.pipelines.values())
             controls = self._controls(found)
+            check_until(until)
 
             async def work(session: AsyncSession, connection: AsyncConnection) -> datetime | None:
                 return await write_pause(connection, controls, act, until=until)
@@ -244,7 +253,7 @@ class Actions(HostedPipelines):
     async def resume(self, pipeline: str, *, by: str, reason: str) -> ActionDone:
         """End the pause of a pipeline, which claims again at once; errors as of `pause`."""
         act = Act("resume", by, reason, pipeline=str(pipeline))
-        with audited(act):
+        with audited(act) as result:
             found = pipeline_named(pipeline, self.pipelines.values())
             controls = self._controls(found)
 
@@ -253,11 +262,14 @@ class Actions(HostedPipelines):
                 return await delete_pause(connection, controls, found.name)
 
             was_paused = await self._on_controls(found, work, purpose="resume a pipeline")
-        done = "resumed" if was_paused else "was not paused"
-        return await self._told(ActionDone(act, done), found.leased)
+            if not was_paused:
+                result.text = NOT_PAUSED
+        done = "resumed" if was_paused else NOT_PAUSED
+        return await self._told(ActionDone(act, done, is_changed=was_paused), found.leased)
 
     async def _told(self, done: ActionDone, leased: LeasedTable) -> ActionDone:
-        await tell_action(self.sessions_of(leased), leased, tables=self.tables, act=done.act)
+        if done.is_changed:
+            await tell_action(self.sessions_of(leased), leased, tables=self.tables, act=done.act)
         return done
 
     def _row(self, model: type[Any] | str, given: object) -> tuple[LeasedTable, Any]:

@@ -59,16 +59,28 @@ class Act:
                 )
 
 
+@dataclass(slots=True)
+class ActResult:
+    """What became of an act.
+
+    Attributes:
+        text: for the log.
+    """
+
+    text: str = "done"
+
+
 @contextmanager
-def audited(act: Act) -> Iterator[None]:
+def audited(act: Act) -> Iterator[ActResult]:
     """Check `act`, and log what became of it in the block."""
+    result = ActResult()
     try:
         act.check()
-        yield
+        yield result
     except BaseException as error:
         _tell(act, f"{_kind_of(error)}: {type(error).__name__}")
         raise
-    _tell(act, "done")
+    _tell(act, result.text)
 
 
 def audit_refusal(act: Act, why: str) -> None:

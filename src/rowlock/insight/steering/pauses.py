@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
+from typing import Final
 
 from sqlalchemy import Connection, Table, delete, inspect, select
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -21,6 +22,9 @@ from rowlock.insight.steering.audit import Act
 from rowlock.insight.tables import InsightTables
 from rowlock.pipelines.host_code.seams import Gate
 from rowlock.rows.database_time import database_now, database_time_after
+
+LASTS_MAX: Final = timedelta(days=36_500)
+"""Longest pause that ends by itself; later times are none that each database can keep."""
 
 
 def controls_of(pipeline: str, tables: InsightTables | None, gates: Sequence[Gate] | None) -> Table:
@@ -56,6 +60,22 @@ def no_table(pipeline: str) -> NotPausable:
         f"{pipeline} cannot be paused: there is no table {CONTROLS} in the database; run the"
         " migration that add_insight_tables, or autogenerate, has written",
         pipeline=pipeline,
+    )
+
+
+def check_until(until: object) -> None:
+    """Check when a pause is to end, as far as that needs no clock.
+
+    Raises:
+        PipelineError: it is no time, has no zone, or lasts too long.
+    """
+    if until is None or (isinstance(until, timedelta) and until <= LASTS_MAX):
+        return
+    if isinstance(until, datetime) and until.utcoffset() is not None:
+        return
+    raise PipelineError(
+        "`until` is a time with a zone, such as datetime.now(UTC) + timedelta(hours=2), or a"
+        f" timedelta of at most {LASTS_MAX.days:,} days, not {until!r:.60}"
     )
 
 

@@ -313,12 +313,18 @@ class StepContext:
 
     def idempotency_key(self, *parts: Key) -> str:
         """Return a text that is the same in every replay and layout, and another one for each flow,
-        step, stage, key of the handler, and `parts`.
+        step, stage, key of the handler, and `parts`. So a second result of one key in a step needs
+        a part of its own; and each result of a batch handler, whose call has no key.
 
         Raises:
-            TypeError: a part cannot be a key.
+            TypeError: a part cannot be a key; or a batch handler named none.
             ValueError: as of a key.
         """
+        if self._group is None and not parts:
+            # It would be one text for all keys, and the same in each shard.
+            raise TypeError(
+                "idempotency_key in a batch needs what tells its results apart, such as their key"
+            )
         return self._digest(*map(key_text, parts)).hex()[:_ID_CHARS]
 
     def random(self, key: Key) -> Random:

@@ -13,7 +13,7 @@ import types
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING
-from datetime import date
+from datetime import date, datetime
 from enum import Enum
 from functools import partial
 from json.encoder import encode_basestring_ascii
@@ -92,8 +92,11 @@ def _literal_plan(type_: Any, depth: int) -> ValuePlan:
 
 
 def _literal_text(values: tuple[Any, ...]) -> ToText:
+    # Python takes True for 1, and JSON does not.
+    kinds = {(type(value), value) for value in values}
+
     def to_text(value: Any) -> str:
-        if value not in values:
+        if (type(value), value) not in kinds:
             msg = f"{value!r} is none of {', '.join(map(repr, values))}"
             raise TypeError(msg)
         return plain_text(value)
@@ -176,10 +179,13 @@ def _dict_plan(type_: Any, depth: int) -> ValuePlan:
 
 
 def _dict_key(key: Any, cls: Any) -> str:
-    if not isinstance(key, cls) or isinstance(key, bool):
+    # Both are subclasses, and would be read as something else.
+    is_other = isinstance(key, bool) or (cls is date and isinstance(key, datetime))
+    if not isinstance(key, cls) or is_other:
         msg = f"{kind_of(key)} as a key is no {cls.__name__}"
         raise TypeError(msg)
-    return str(key) if cls is str else key_text(key)
+    # Not str(): an enumeration of texts has one of its own there.
+    return str.__str__(key) if cls is str else key_text(key)
 
 
 def _enum_text(cls: type[Enum]) -> ToText:

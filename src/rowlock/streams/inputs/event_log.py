@@ -26,6 +26,7 @@ from rowlock.hints.hinter import hint_after_commit
 from rowlock.rows.database_time import database_time_after
 from rowlock.rows.leased_table import LeasedTable
 from rowlock.stream_errors import ProducerConflictError, StepExpired
+from rowlock.streams.arguments import check_party, check_whole_number
 from rowlock.streams.computing.buckets import BucketRange
 from rowlock.streams.computing.digests import digest_of
 from rowlock.streams.computing.encoding import Codec
@@ -34,7 +35,6 @@ from rowlock.streams.computing.record_plans import kind_of
 from rowlock.streams.computing.rows import SourceRows
 from rowlock.streams.dialects.stream_dialect import STREAMS
 from rowlock.streams.inputs.row_reader import RowReader, RowSource
-from rowlock.streams.migrations import NAME_CHARS_MAX
 from rowlock.streams.tables import StreamTables
 
 E = TypeVar("E")
@@ -45,7 +45,6 @@ ENCODED_AT_ONCE = 1_000
 """So many events are made texts in one turn of the event loop."""
 EXPIRY_ROWS_MAX = 5_000
 """Most events that are deleted in one transaction, and most numbers of producers."""
-SEQ_MAX = 2**63 - 1
 KEEP_DEFAULT = timedelta(days=7)
 """How long events and numbers of producers are kept at least."""
 
@@ -172,7 +171,11 @@ class EventLog(RowSource[E]):
     async def last_seq(self, session: AsyncSession, producer: str) -> int | None:
         """Return the highest number of a producer that is kept, None if there is none; joins the
         caller's transaction.
+
+        Raises:
+            ConfigurationError: the name is none.
         """
+        check_party(producer, "a producer")
         c = self.tables.appends.c
         connection = await session.connection({"bind": bind_of(session, self._leased)})
         found = select(func.max(c.seq)).where(c.stream == self.name, c.producer == producer)
@@ -379,9 +382,6 @@ def _check(events: Sequence[Any], producer: str | None, seq: int | None) -> None
             "a producer has a number for its events, and a number belongs to a producer: pass"
             " both `producer` and `seq`, or none"
         )
-    if producer is not None and not 1 <= len(producer) <= NAME_CHARS_MAX:
-        raise ConfigurationError(
-            f"the name of a producer has 1 to {NAME_CHARS_MAX} characters, not {len(producer)}"
-        )
-    if seq is not None and not 0 <= seq <= SEQ_MAX:
-        raise ConfigurationError(f"the number of a producer is 0 to {SEQ_MAX}, not {seq}")
+    if producer is not None:
+        check_party(producer, "a producer")
+        check_whole_number(seq, "the number of a producer")

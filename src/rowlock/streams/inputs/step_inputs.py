@@ -15,10 +15,11 @@ from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rowlock.stream_errors import NotProcessedYet, StepExpired
+from rowlock.streams.arguments import check_whole_number
 from rowlock.streams.computing.buckets import BucketRange
 from rowlock.streams.computing.hashing import BUCKETS
 from rowlock.streams.computing.rows import SourceRows
-from rowlock.streams.cutting.flow_view import RecordedCut
+from rowlock.streams.cutting.flow_view import BEFORE_FIRST, RecordedCut
 from rowlock.streams.inputs.source import Source
 from rowlock.streams.tables import StreamTables
 
@@ -86,7 +87,9 @@ async def inputs_of(connection: AsyncConnection, flow: FlowSources, step: int) -
         NotProcessedYet: there is no such step yet.
         StepExpired: the step, or an event of it, is kept no longer.
         ValueError: an event cannot be read any more.
+        ConfigurationError: it is no number of a step.
     """
+    check_whole_number(step, "a step", low=BEFORE_FIRST)
     before, cut = await cut_pair(connection, flow, step)
     rows: list[InputRow[Any]] = []
     for part in await rows_of(connection, flow, before=before, cut=cut):

@@ -15,18 +15,20 @@ from datetime import datetime, timedelta
 from itertools import groupby
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
-from sqlalchemy import func, select
+from sqlalchemy import ColumnElement, ScalarSelect, Table, and_, func, select
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionmaker
 
 from rowlock.clock import rest
 from rowlock.database.binds import bind_of
+from rowlock.database.bulk_dialect import BULK
 from rowlock.database.transaction import in_transaction
 from rowlock.errors import ConfigurationError
 from rowlock.rows.leased_table import LeasedTable
 from rowlock.stream_errors import CursorMoved
+from rowlock.streams.arguments import check_party, check_whole_number
 from rowlock.streams.inputs.step_inputs import FlowSources, StepInputs, inputs_of
-from rowlock.streams.migrations import NAME_CHARS_MAX
 from rowlock.streams.outputs.cursors import (
+    NONE_YET,
     ResultsOf,
     begin_cursor,
     check_kept,
@@ -40,7 +42,9 @@ O = TypeVar("O")  # noqa: E741 - of an output
 T = TypeVar("T")
 
 ROWS_READ_MAX = 10_000
-"""Most results that a consumer reads at once; a step that has more is read whole."""
+"""Most results that a consumer reads at once; the step in which they are reached is read whole."""
+READ_BYTES_MAX = 16_777_216
+"""And most bytes of these; likewise."""
 READ_TIMEOUT = timedelta(seconds=30)
 """How long that may take."""
 POLL_S = 1.0
@@ -153,7 +157,7 @@ class Consumer(Generic[O]):
             with the first one that is kept.
 
     Raises:
-        ConfigurationError: the name is none.
+        ConfigurationError: the name is none, or `after` is no step.
     """
 
     def __init__(
@@ -164,9 +168,10 @@ class Consumer(Generic[O]):
         name: str | None,
         after: int | None,
     ) -> None:
-        if name is not None and not 1 <= len(name) <= NAME_CHARS_MAX:
-            msg = f"the name of a consumer has 1 to {NAME_CHARS_MAX} characters, not {len(name)}"
-            raise ConfigurationError(msg)
+        if name is not None:
+            check_party(name, "a consumer")
+        if after is not None:
+            check_whole_number(after, "the step behind which a consumer begins", low=NONE_YET)
         self._output = output
         self._sessions = sessions
         self._name = name
@@ -249,15 +254,14 @@ class Consumer(Generic[O]):
         end = await connection.scalar(frontier)
         if end is None:
             return []
-        of_steps = self._results().where(rows.c.step > after, rows.c.step < end)
-        found = (await connection.execute(of_steps.limit(ROWS_READ_MAX + 1))).all()
-        if len(found) <= ROWS_READ_MAX:
-            return found
-        last = found[-1].step
-        whole = [row for row in found if row.step < last]
-        if whole:
-            return whole
-        return (await connection.execute(self._results().where(rows.c.step == last))).all()
+        next_ones = self._own(), rows.c.step > after, rows.c.step < end
+        last = _last_read(connection, rows, and_(*next_ones))
+        of_steps = self._results().where(rows.c.step > after, rows.c.step <= last)
+        return (await connection.execute(of_steps)).all()
+
+    def _own(self) -> ColumnElement[bool]:
+        c = self._output.tables.outputs.c
+        return and_(c.flow_id == self._output.flow_id, c.output == self._output.name)
 
     def _results(self) -> Any:
         rows, steps = self._output.tables.outputs, self._output.tables.steps
@@ -265,7 +269,7 @@ class Consumer(Generic[O]):
         return (
             select(c.step, steps.c.now, c.key, c.payload, c.lo, c.seq)
             .join(steps, (steps.c.flow_id == c.flow_id) & (steps.c.step == c.step))
-            .where(c.flow_id == self._output.flow_id, c.output == self._output.name)
+            .where(self._own())
             .order_by(c.step, c.lo, c.seq)
         )
 
@@ -279,3 +283,20 @@ class Consumer(Generic[O]):
             now = of_step[0][0].now
             outputs.append(StepOutput(step, now, rows, self._output, self._name))
         return outputs
+
+
+def _last_read(
+    connection: AsyncConnection, rows: Table, which: ColumnElement[bool]
+) -> ScalarSelect[Any]:
+    """Return the query for the last step of a read: that in which a bound is reached.
+
+    It has sizes alone, so no database has results in its memory that are not read.
+    """
+    c = rows.c
+    order = (c.step, c.lo, c.seq)
+    size = BULK.of(connection).text_bytes(c.payload).label("size")
+    # First the limit, and then the sum: otherwise all there is would be added up.
+    some = select(*order, size).where(which).order_by(*order).limit(ROWS_READ_MAX).subquery().c
+    upto = func.sum(some.size).over(order_by=(some.step, some.lo, some.seq), rows=(None, 0))
+    summed = select(some.step, (upto - some.size).label("before")).subquery().c
+    return select(func.max(summed.step)).where(summed.before < READ_BYTES_MAX).scalar_subquery()

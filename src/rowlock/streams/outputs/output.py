@@ -11,6 +11,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionmaker
 
 from rowlock.database.bulk_dialect import BULK
+from rowlock.streams.arguments import check_whole_number
 from rowlock.streams.computing.encoding import Codec
 from rowlock.streams.inputs.source import Source
 from rowlock.streams.outputs.consumers import Consumer, FlowWait, StepOutput
@@ -131,7 +132,7 @@ class Output(Generic[O]):
         Raises:
             StepExpired: results behind `after`, or that were not read yet, were discarded; or
                 `consumer` is new, and all before the first that is kept were.
-            ConfigurationError: the name of the consumer is none.
+            ConfigurationError: the name of the consumer is none, or `after` is no step.
         """
         return Consumer(self, sessions, name=consumer, after=after).steps(follow=follow)
 
@@ -145,5 +146,7 @@ class Output(Generic[O]):
         Raises:
             StillNeeded: a consumer has not acknowledged them, or a flow that reads them may have to
                 read them again.
+            ConfigurationError: `before` is no step.
         """
+        check_whole_number(before, "the first step whose results stay")
         return await discard(session, self, before)

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn, TypeGuard, TypeVar
 
-from sqlalchemy import Column, Index, Table, insert
+from sqlalchemy import (
+    Column,
+    Index,
+    PrimaryKeyConstraint,
+    Table,
+    UniqueConstraint,
+    insert,
+)
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionmaker
 
-from rowlock.database.bulk_dialect import BULK
+from rowlock.database.bulk_dialect import BULK, Unique
 from rowlock.errors import ConfigurationError
 from rowlock.rows.instances import attributes_of
 from rowlock.rows.model_check import mapper_of, single_table
@@ -26,8 +33,8 @@ class TableOutput(Output[O]):
     """An output into a table of the host; made by `StreamFlow.output` with `into`.
 
     What is emitted are values by attribute names of the model, or instances of it. Columns that are
-    not given get the defaults of the model. Where the table has a unique index over ``dedup_key``,
-    as that of a dispatch pipeline, a row whose key is there already is left as it is.
+    not given get the defaults of the model. Where ``dedup_key`` is unique, as in the table of a
+    dispatch pipeline, a row whose key is there already is left as it is.
 
     Args:
         flow: the name of the flow.
@@ -53,7 +60,7 @@ class TableOutput(Output[O]):
         self._model = model
         self._columns = attributes_of(mapper)
         self._required = [name for name, column in self._columns.items() if _is_required(column)]
-        self._unique = _outbox_index(self.table)
+        self._unique = _outbox_rule(self.table)
 
     @property
     def is_outbox(self) -> bool:
@@ -142,8 +149,15 @@ def _is_required(column: Column[Any]) -> bool:
     return not (column.nullable or column.default is not None or is_given_by_database)
 
 
-def _outbox_index(table: Table) -> Index | None:
-    for index in table.indexes:
-        if index.unique and [column.key for column in index.columns] == [DEDUP_KEY]:
-            return index
+def _outbox_rule(table: Table) -> Unique | None:
+    for one in (*table.indexes, *table.constraints):
+        if _is_unique(one) and [column.key for column in one.columns] == [DEDUP_KEY]:
+            return one
     return None
+
+
+def _is_unique(one: object) -> TypeGuard[Unique]:
+    if isinstance(one, Index):
+        return one.unique
+    # A deferrable one is checked too late for a row to be left out.
+    return isinstance(one, UniqueConstraint | PrimaryKeyConstraint) and not one.deferrable

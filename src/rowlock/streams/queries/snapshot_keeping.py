@@ -28,6 +28,7 @@ from rowlock.logs import get_logger
 from rowlock.rows.database_time import database_instant
 from rowlock.rows.leased_table import LeasedTable
 from rowlock.stream_errors import NotProcessedYet, VersionNotFoundError
+from rowlock.streams.arguments import seconds_of
 from rowlock.streams.outputs.listening import woken_by
 from rowlock.streams.program import FlowProgram
 from rowlock.streams.queries.absence import absence_of, no_row
@@ -84,12 +85,13 @@ class SnapshotKeeping:
         Raises:
             NotProcessedYet: the time is over; the snapshot is wanted no longer.
             VersionNotFoundError: it was there, and is kept no longer.
+            ConfigurationError: the limit is no number.
             PipelineError: the flow was never started.
         """
-        limit_s = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
+        limit_s = seconds_of(timeout)
         asked_at = await self._request()
         try:
-            async with asyncio.timeout(max(0.0, limit_s)):
+            async with asyncio.timeout(limit_s):
                 return await self._wait(asked_at)
         except TimeoutError:
             reason = await self._reason()

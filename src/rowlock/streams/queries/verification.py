@@ -17,6 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionm
 from rowlock.database.transaction import in_transaction
 from rowlock.rows.leased_table import LeasedTable
 from rowlock.stream_errors import NotProcessedYet
+from rowlock.streams.arguments import check_whole_number
 from rowlock.streams.computing.buckets import BucketRange
 from rowlock.streams.computing.hashing import BUCKETS
 from rowlock.streams.computing.rows import SourceRows, divide, input_digest
@@ -85,7 +86,12 @@ class Verification:
 
 
 async def parts_of(connection: AsyncConnection, flow: FlowSources, step: int) -> list[StepPart]:
-    """Return what is recorded of a step, shard by shard; joins the caller's transaction."""
+    """Return what is recorded of a step, shard by shard; joins the caller's transaction.
+
+    Raises:
+        ConfigurationError: it is no number of a step.
+    """
+    check_whole_number(step, "a step")
     c = flow.tables.parts.c
     columns = [c[name] for name in StepPart._fields]
     found = select(*columns).where(c.flow_id == flow.id, c.step == step).order_by(c.lo)
@@ -105,7 +111,10 @@ async def verify(
     Raises:
         NotProcessedYet: not all shards have done these steps.
         StepExpired: one of the steps, or an event of it, is kept no longer.
+        ConfigurationError: these are no steps, or the last one is before the first.
     """
+    check_whole_number(first, "the first step of a verification")
+    check_whole_number(last, "the last step of a verification", low=first)
     leased = LeasedTable.of(flow.tables.flow_model)
     steps = rows = 0
     differences: list[InputDifference] = []

@@ -15,6 +15,7 @@ from rowlock.database.transaction import in_transaction
 from rowlock.errors import ConfigurationError
 from rowlock.rows.leased_table import LeasedTable
 from rowlock.stream_errors import NotProcessedYet
+from rowlock.streams.arguments import seconds_of
 from rowlock.streams.inputs.output_source import OutputSource
 from rowlock.streams.program import FlowProgram
 from rowlock.streams.queries.frontier_watch import LOOK_TIMEOUT, DoneUpto, FrontierWatch
@@ -43,8 +44,8 @@ class FlowWaits:
         timeout: timedelta | float,
     ) -> int:
         """Wait until what was added is done; see `StreamFlow.wait_for`."""
+        limit_s = seconds_of(timeout)
         self._check_reads(added)
-        limit_s = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
         ends_at = monotonic() + limit_s
         positions = self._positions(added)
         for name, source in self._read_through().items():

@@ -112,20 +112,21 @@ class FlowPipeline(Pipeline[Any], reserved=False):
 
     def ready(self) -> ColumnElement[bool]:
         """Return which shards are this replica's."""
-        shards, flows = self.program.tables.shards, self.program.tables.flows
         if not self.replicas.mine:
             return false()
+        keys = sorted(self.replicas.mine)
+        return and_(self.ready_anywhere(), self.program.tables.shards.c.id.in_(keys))
+
+    def ready_anywhere(self) -> ColumnElement[bool]:
+        """Return which shards are to be held, by whichever replica."""
+        shards, flows = self.program.tables.shards, self.program.tables.flows
         of_flow = flows.c.id == self.program.id
         # A shard of a stopped flow has been released, unless it is not yet where that stops.
         is_wanted = or_(
             select(flows.c.state).where(of_flow).scalar_subquery() != "stopped",
             shards.c.version < select(flows.c.next_step).where(of_flow).scalar_subquery(),
         )
-        return and_(
-            shards.c.flow_id == self.program.id,
-            shards.c.id.in_(sorted(self.replicas.mine)),
-            is_wanted,
-        )
+        return and_(shards.c.flow_id == self.program.id, is_wanted)
 
     async def process(self, item: PipelineItem[Any]) -> Outcome:
         """Hold a shard for as long as it is this replica's."""

@@ -1,0 +1,113 @@
+"""Apps that hang, exit or fail where a command reads them, and outputs that take no answer."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from rowlock.cli.answering import NO_DATABASE, answered
+from rowlock.insight import Insight
+from rowlock.testing import TemporaryDatabase
+
+from ..insight.shop import Scene, furnish
+from .conftest import RUN_S_MAX, SHOP, Command
+
+STRANGE: Final = """\
+import asyncio
+import sys
+from contextlib import asynccontextmanager
+from app import pair
+
+async def hangs():
+    await asyncio.sleep(30)
+    return "longer than anybody waits"
+
+async def exits():
+    sys.exit(0)
+
+@asynccontextmanager
+async def fails_at_its_end():
+    yield pair
+    raise RuntimeError("no broker")
+"""
+
+
+async def test_an_app_that_fails_at_its_end_keeps_no_answer_back(
+    sqlite_database: TemporaryDatabase, rowlock: Command, tmp_path: Path
+) -> None:
+    """A person would not see the answer that was there."""
+    await furnish(sqlite_database, Scene({"status": "active"}))
+    (tmp_path / "strange.py").write_text(STRANGE, encoding="utf-8")
+    ended = rowlock("explain", "Volume", "17", "--app", "strange:fails_at_its_end")
+    assert ended.returncode == 0
+    assert "NOT READY" in ended.stdout
+    assert ended.stderr == "rowlock: the app did not close: RuntimeError: no broker\n"
+
+
+@pytest.mark.parametrize("app", ["strange:exits", "leaving:app"])
+def test_an_app_that_exits_is_no_answer(rowlock: Command, tmp_path: Path, app: str) -> None:
+    """A script would take the exit of a program of the host's for a command that found nothing."""
+    (tmp_path / "strange.py").write_text(STRANGE, encoding="utf-8")
+    (tmp_path / "leaving.py").write_text("import sys\nsys.exit(0)\n", encoding="utf-8")
+    ended = rowlock("status", "--app", app)
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert "SystemExit: 0" in ended.stderr
+
+
+def test_an_app_that_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A command would wait for ever for a host that waits for its database as it is opened."""
+    (tmp_path / "hanging.py").write_text(
+        STRANGE.replace("from app import pair\n", ""), encoding="utf-8"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    options = argparse.Namespace(
+        app="hanging:hangs", database=None, json=False, traceback=False, no_colour=True
+    )
+    assert answered(options, Insight.status, within_s=0.1) == NO_DATABASE
+
+
+async def test_an_output_of_another_encoding_gets_the_answer(
+    sqlite_database: TemporaryDatabase, rowlock: Command
+) -> None:
+    """A person with an old locale would get a traceback, and a script the code of a trouble."""
+    await furnish(sqlite_database, Scene({"status": "active"}))
+    words = ("explain", "Volume", "17", "--app", "app:pair")
+    ended = rowlock(*words, PYTHONIOENCODING="ascii")
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert ended.stdout.startswith("Volume 17 \\xb7 VolumePipeline")
+    document = json.loads(rowlock(*words, "--json", PYTHONIOENCODING="ascii").stdout)
+    assert document["schema"] == "rowlock.explanation/1"
+
+
+def explained_into(ending: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run the command in a shell, its output as `ending` says."""
+    command = f"{sys.executable} -m rowlock explain Volume 17 --app app:pair {ending}"
+    return subprocess.run(
+        ["bash", "-c", f"{command}; exit ${{PIPESTATUS[0]}}"],
+        cwd=folder,
+        env=os.environ
+        | {"PYTHONPATH": os.pathsep.join([str(SHOP), os.environ.get("PYTHONPATH", "")])},
+        capture_output=True,
+        text=True,
+        timeout=RUN_S_MAX,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(("ending", "code"), [("> /dev/full", 2), ("| true", 0)])
+async def test_an_output_that_takes_nothing_is_told_in_a_line(
+    sqlite_database: TemporaryDatabase, rowlock: Command, tmp_path: Path, ending: str, code: int
+) -> None:
+    """A full disk, or a reader that has seen enough, would look like a row that needs a person."""
+    await furnish(sqlite_database, Scene({"status": "active"}))
+    ended = explained_into(ending, tmp_path)
+    assert ended.returncode == code, ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert ended.stderr.count("\n") == (1 if code else 0)
