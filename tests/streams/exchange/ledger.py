@@ -4,9 +4,8 @@ recount of it that knows nothing of shards.
 
 from __future__ import annotations
 
-import asyncio
 from collections import defaultdict, deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -30,10 +29,10 @@ from rowlock.streams import (
 from rowlock.streams.computing.hashing import bucket_of
 from rowlock.testing import TemporaryDatabase
 
+from ..walk.waiting import FAST, until
+
 SEED = 7
 ACCOUNTS = 40
-FAST: dict[str, Any] = {"lock_timeout": 6.0, "fetch_delays": (0.05,)}
-"""Settings of pipelines under which replicas notice each other soon."""
 
 
 @dataclass
@@ -241,9 +240,3 @@ def declare(ledger: Ledger) -> None:
             for _ in range(2):
                 step.emit(notes, {"id": 1, "account": account})
         return after
-
-
-async def until(check: Callable[[], Awaitable[bool]]) -> None:
-    """Wait until a question is answered with yes; the test's own limit ends it."""
-    while not await check():  # noqa: ASYNC110 - the database tells nobody
-        await asyncio.sleep(0.01)

@@ -78,7 +78,7 @@ async def test_each_snapshot_is_of_one_step(
         transfers = asyncio.create_task(transfer())
         try:
             seen = []
-            for _ in range(15):
+            for _ in range(8):
                 async with ledger.flow.snapshot(ledger.sessions, timeout=LONG_S) as frozen:
                     await check(ledger, frozen)
                 seen.append(frozen.step)

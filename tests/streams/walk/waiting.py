@@ -4,20 +4,32 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, Final
 
 from sqlalchemy import func, select
 
 from .flows import Bank
 
-FAST: dict[str, Any] = {"lock_timeout": 6.0, "fetch_delays": (0.05,)}
-"""Settings of pipelines under which replicas notice each other soon."""
+FAST: dict[str, Any] = {"lock_timeout": 6.0, "renew_timeout": 1.8, "fetch_delays": (0.05,)}
+"""Settings of pipelines under which replicas notice each other soon. A starved machine may stand
+still for so long as a renewal may take, and no open transaction is aborted.
+"""
+
+
+ASKS_AGAIN_S: Final = 0.01
+"""How soon a question is asked again for the first time. **Unit** seconds."""
+ASKS_AGAIN_S_MAX: Final = 0.05
+"""How soon it is asked again in the end: each answer takes time of the loop that works on it.
+**Unit** seconds.
+"""
 
 
 async def until(check: Callable[[], Awaitable[bool]]) -> None:
     """Wait until a question is answered with yes; the test's own limit ends it."""
-    while not await check():  # noqa: ASYNC110 - the database tells nobody
-        await asyncio.sleep(0.01)
+    again_s = ASKS_AGAIN_S
+    while not await check():
+        await asyncio.sleep(again_s)
+        again_s = min(again_s * 1.5, ASKS_AGAIN_S_MAX)
 
 
 async def is_cut(bank: Bank) -> bool:
