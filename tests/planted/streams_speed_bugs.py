@@ -20,7 +20,7 @@ COLUMN_BUGS = (
     ),
     Bug(
         "columns that were too large are gathered again",
-        "streams/gathered_query.py",
+        "streams/inputs/gathered_query.py",
         "GatheredQuery.columns",
         "self._gathering[dialect] = None",
         "pass",

@@ -25,8 +25,8 @@ TESTED_BY_ITSELF = 5
 NO_PIPELINE = 10
 STREAMS = {13, 14, 15, 16}
 """Their pipelines are made by the library; ``test_example_recounts.py`` tests the examples."""
-WATCHED = {18, 19}
-"""Hosts of the pipeline of 17."""
+WATCHED = {18, 19, 21, 22}
+"""Hosts of the pipelines of 17 and 20."""
 FLEET = 1
 LONG_LEASES = {"lock_timeout": timedelta(minutes=10), "heartbeat_trigger": timedelta(minutes=5)}
 """For leases that are short in an example: no heart beats here, and a busy machine is slow."""

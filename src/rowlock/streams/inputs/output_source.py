@@ -20,7 +20,7 @@ from rowlock.database.bulk_dialect import BULK
 from rowlock.stream_errors import PositionsWentBackError, StepExpired
 from rowlock.streams.computing.buckets import BucketRange, merged
 from rowlock.streams.computing.rows import SourceRows
-from rowlock.streams.gathered_query import GatheredQuery
+from rowlock.streams.inputs.gathered_query import GatheredQuery
 from rowlock.streams.inputs.high_water import HighWater
 from rowlock.streams.inputs.row_reader import QUERIES_MAX
 from rowlock.streams.inputs.source import NextRows, Source

@@ -35,7 +35,7 @@ from rowlock.streams.computing.hashing import (
     key_texts,
 )
 from rowlock.streams.computing.rows import NOTHING_BROKEN, Decoder, SourceRows
-from rowlock.streams.gathered_query import GatheredQuery
+from rowlock.streams.inputs.gathered_query import GatheredQuery
 from rowlock.streams.inputs.high_water import HighWaterLook, newest_of
 from rowlock.streams.inputs.source import NextRows, Source
 from rowlock.streams.range_condition import has_all, in_ranges
