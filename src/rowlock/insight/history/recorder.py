@@ -71,6 +71,13 @@ class HistoryRecorder:
         """Whether a database did not take the last ones."""
         return any(writer.is_failing for writer in self._writers.values())
 
+    def report(self) -> dict[str, Any]:
+        """Return what a replica says of it: nothing while all is well."""
+        if not (self.is_failing or self.dropped):
+            return {}
+        told = {"failing": self.is_failing, "waiting": self.waiting, "dropped": self.dropped}
+        return {"history": told}
+
     def start(self) -> None:
         """Hear events from now on."""
         TRACE_IDS.is_wanted = True

@@ -333,19 +333,7 @@ class Observer:
             "report": report_of(
                 pipelines, items, lag_s=self.lag_s, skew_s=self.skew_s, counts=bool(self._census)
             )
-            | self._history_report(),
-        }
-
-    def _history_report(self) -> dict[str, Any]:
-        told = self.history
-        if told is None or not (told.is_failing or told.dropped):
-            return {}
-        return {
-            "history": {
-                "failing": told.is_failing,
-                "waiting": told.waiting,
-                "dropped": told.dropped,
-            }
+            | ({} if self.history is None else self.history.report()),
         }
 
     async def _transact(
