@@ -22,7 +22,7 @@ STREAMS_EYES_BUGS = (
     ),
     Bug(
         "a name that one database cannot store is taken",
-        "streams/arguments.py",
+        "streams/inputs/arguments.py",
         "check_party",
         "not is_storable(name)",
         "False",
@@ -30,7 +30,7 @@ STREAMS_EYES_BUGS = (
     ),
     Bug(
         "half a number is the number of a step",
-        "streams/arguments.py",
+        "streams/inputs/arguments.py",
         "check_whole_number",
         "isinstance(number, int) and not isinstance(number, bool)",
         "isinstance(number, int | float)",
