@@ -20,7 +20,7 @@ from rowlock.execution import execute
 from rowlock.hints.hinter import hint_after_commit
 from rowlock.rows.database_time import database_now
 from rowlock.rows.leased_table import LeasedTable
-from rowlock.streams.arguments import check_whole_number
+from rowlock.streams.inputs.arguments import check_whole_number
 from rowlock.streams.program import FlowProgram
 from rowlock.streams.queries.absence import no_row
 from rowlock.streams.shards.layout import DynamicShards, check_number

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from rowlock.errors import ConfigurationError
-from rowlock.streams.arguments import NUMBER_MAX, check_party, check_whole_number, seconds_of
+from rowlock.streams.inputs.arguments import NUMBER_MAX, check_party, check_whole_number, seconds_of
 from rowlock.streams.inputs.event_log import EventLog
 from rowlock.testing import TemporaryDatabase
 

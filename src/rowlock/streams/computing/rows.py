@@ -155,11 +155,15 @@ def _digested_apart(parts: Sequence[SourceRows]) -> Digested:
     sound = []
     for part in parts:
         raw: list[Any] = []
-        for key, own in zip(part.keys, part.raw, strict=True):
+        for position, key, own in zip(part.positions, part.keys, part.raw, strict=True):
             try:
                 digest_of([own])
             except Exception as error:  # noqa: BLE001 - as above
-                broken.setdefault(key, error)
+                msg = (
+                    f"the row at position {position} of {part.source} has no digest: {error}. Have"
+                    " its column be deferred, if no handler needs it"
+                )
+                broken.setdefault(key, ValueError(msg))
                 raw.append(NO_DIGEST)
             else:
                 raw.append(own)

@@ -26,7 +26,6 @@ from rowlock.hints.hinter import hint_after_commit
 from rowlock.rows.database_time import database_time_after
 from rowlock.rows.leased_table import LeasedTable
 from rowlock.stream_errors import ProducerConflictError, StepExpired
-from rowlock.streams.arguments import check_party, check_whole_number
 from rowlock.streams.computing.buckets import BucketRange
 from rowlock.streams.computing.digests import digest_of
 from rowlock.streams.computing.encoding import Codec
@@ -34,6 +33,7 @@ from rowlock.streams.computing.hashing import Key, bucket_of, key_text
 from rowlock.streams.computing.record_plans import kind_of
 from rowlock.streams.computing.rows import SourceRows
 from rowlock.streams.dialects.stream_dialect import STREAMS
+from rowlock.streams.inputs.arguments import check_party, check_whole_number
 from rowlock.streams.inputs.row_reader import RowReader, RowSource
 from rowlock.streams.tables import StreamTables
 

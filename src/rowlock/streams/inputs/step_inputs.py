@@ -15,11 +15,11 @@ from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rowlock.stream_errors import NotProcessedYet, StepExpired
-from rowlock.streams.arguments import check_whole_number
 from rowlock.streams.computing.buckets import BucketRange
 from rowlock.streams.computing.hashing import BUCKETS
 from rowlock.streams.computing.rows import SourceRows
 from rowlock.streams.cutting.flow_view import BEFORE_FIRST, RecordedCut
+from rowlock.streams.inputs.arguments import check_whole_number
 from rowlock.streams.inputs.source import Source
 from rowlock.streams.tables import StreamTables
 

@@ -25,7 +25,7 @@ from rowlock.database.transaction import in_transaction
 from rowlock.errors import ConfigurationError
 from rowlock.rows.leased_table import LeasedTable
 from rowlock.stream_errors import CursorMoved
-from rowlock.streams.arguments import check_party, check_whole_number
+from rowlock.streams.inputs.arguments import check_party, check_whole_number
 from rowlock.streams.inputs.step_inputs import FlowSources, StepInputs, inputs_of
 from rowlock.streams.outputs.cursors import (
     NONE_YET,

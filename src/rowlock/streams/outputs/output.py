@@ -11,8 +11,8 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionmaker
 
 from rowlock.database.bulk_dialect import BULK
-from rowlock.streams.arguments import check_whole_number
 from rowlock.streams.computing.encoding import Codec
+from rowlock.streams.inputs.arguments import check_whole_number
 from rowlock.streams.inputs.source import Source
 from rowlock.streams.outputs.consumers import Consumer, FlowWait, StepOutput
 from rowlock.streams.outputs.discarding import discard

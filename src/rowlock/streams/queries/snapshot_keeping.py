@@ -28,7 +28,7 @@ from rowlock.logs import get_logger
 from rowlock.rows.database_time import database_instant
 from rowlock.rows.leased_table import LeasedTable
 from rowlock.stream_errors import NotProcessedYet, VersionNotFoundError
-from rowlock.streams.arguments import seconds_of
+from rowlock.streams.inputs.arguments import seconds_of
 from rowlock.streams.outputs.listening import woken_by
 from rowlock.streams.program import FlowProgram
 from rowlock.streams.queries.absence import absence_of, no_row

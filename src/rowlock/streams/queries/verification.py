@@ -17,10 +17,10 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionm
 from rowlock.database.transaction import in_transaction
 from rowlock.rows.leased_table import LeasedTable
 from rowlock.stream_errors import NotProcessedYet
-from rowlock.streams.arguments import check_whole_number
 from rowlock.streams.computing.buckets import BucketRange
 from rowlock.streams.computing.hashing import BUCKETS
 from rowlock.streams.computing.rows import SourceRows, divide, input_digest
+from rowlock.streams.inputs.arguments import check_whole_number
 from rowlock.streams.inputs.step_inputs import FlowSources, cut_pair, rows_of
 
 DIFFERENCES_MAX: Final = 1000

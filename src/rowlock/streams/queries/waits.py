@@ -15,7 +15,7 @@ from rowlock.database.transaction import in_transaction
 from rowlock.errors import ConfigurationError
 from rowlock.rows.leased_table import LeasedTable
 from rowlock.stream_errors import NotProcessedYet
-from rowlock.streams.arguments import seconds_of
+from rowlock.streams.inputs.arguments import seconds_of
 from rowlock.streams.inputs.output_source import OutputSource
 from rowlock.streams.program import FlowProgram
 from rowlock.streams.queries.frontier_watch import LOOK_TIMEOUT, DoneUpto, FrontierWatch
