@@ -169,11 +169,17 @@ async def read_snapshot(sessions: Sessions, flow: Flow) -> None:
         await session.execute(insert(Frozen), rows)
 
 
+TOLD_TO_A_READER: Final = (VersionNotFoundError, TransactionTimeout)
+"""What a reader is told that was frozen for long: what it reads is gone, or its transaction did not
+end in time. It has read nothing that is wrong.
+"""
+
+
 async def lose_a_reader(scene: Scene, story: FlowStory) -> None:
     """Die while a snapshot is read that a replica has made."""
     flow = story.flow()
     async with PipelineManager(scene.sessions, flow.streams.pipelines()):
-        with scene.points.armed_here(), suppress(VersionNotFoundError):
+        with scene.points.armed_here(), suppress(*TOLD_TO_A_READER):
             await read_snapshot(scene.sessions, flow)
 
 
@@ -182,7 +188,7 @@ async def lose_a_writer(scene: Scene, story: FlowStory) -> None:
     flow = story.flow()
     with transactions_armed(scene, story.when()):
         async with PipelineManager(scene.sessions, flow.streams.pipelines()):
-            with suppress(VersionNotFoundError):
+            with suppress(*TOLD_TO_A_READER):
                 await read_snapshot(scene.sessions, flow)
 
 

@@ -55,7 +55,7 @@ async def test_shards_are_split_and_joined_under_load(
     ledger = await open_ledger(database, shards=2, checkpoint=Checkpoint(steps=steps))
     async with ledger.replicas(2):
         await ledger.wait_for_end()
-        for wanted in (8, 2):
+        for wanted in (8, 1, 4):
             is_over = asyncio.Event()
             load = asyncio.create_task(keep_going(ledger, is_over))
             async with ledger.sessions.begin() as session:

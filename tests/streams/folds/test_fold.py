@@ -33,7 +33,7 @@ RETRIES = {"retry_delay": 0.01, "retry_delay_max": 0.02}
 
 
 @pytest.mark.parametrize("cache", [False, True])
-@pytest.mark.parametrize("shards", [1, 16])
+@pytest.mark.parametrize("shards", [1, 2, 16])
 async def test_each_payment_is_in_a_balance_once(
     database: TemporaryDatabase, shards: int, cache: bool
 ) -> None:

@@ -117,7 +117,7 @@ class RowReader:
         buckets = [None] * len(positions) if self.bucket is None else columns[self.bucket]
         keys, broken = self._keyed(positions, columns[self.key])
         if self.are_foreign:
-            keys, buckets, broken = self._placed(positions, keys, buckets, broken)
+            keys, buckets, broken = self._placed(positions, keys, buckets, broken=broken)
         return SourceRows(
             self.source,
             positions,
@@ -180,6 +180,7 @@ class RowReader:
         positions: Sequence[int],
         keys: Sequence[str],
         buckets: Sequence[int | None],
+        *,
         broken: Mapping[str, Exception],
     ) -> tuple[Sequence[str], Sequence[int | None], Mapping[str, Exception]]:
         """Return keys, buckets and what is broken, where a row of another bucket than that of its
