@@ -17,7 +17,7 @@ from datetime import date, datetime
 from enum import Enum
 from functools import partial
 from json.encoder import encode_basestring_ascii
-from typing import Any, Literal, Union
+from typing import Any, Literal, Union, cast
 from uuid import UUID
 
 from typing_extensions import is_typeddict
@@ -185,7 +185,7 @@ def _dict_key(key: Any, cls: Any) -> str:
         msg = f"{kind_of(key)} as a key is no {cls.__name__}"
         raise TypeError(msg)
     # Not str(): an enumeration of texts has one of its own there.
-    return str.__str__(key) if cls is str else key_text(key)
+    return str.__str__(cast("str", key)) if cls is str else key_text(key)
 
 
 def _enum_text(cls: type[Enum]) -> ToText:
