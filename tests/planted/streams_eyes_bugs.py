@@ -74,7 +74,7 @@ STREAMS_EYES_BUGS = (
         "a key of a dict is stored as the name of a member",
         "streams/computing/value_plans.py",
         "_dict_key",
-        "str.__str__(key) if",
+        'str.__str__(cast("str", key)) if',
         "str(key) if",
         (f"{ENCODING}::test_keys_of_a_dict_come_back",),
     ),
