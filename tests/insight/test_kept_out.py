@@ -226,18 +226,19 @@ async def test_each_pipeline_asks_its_own_database(
         Verdict.NOT_READY
     ]
     assert (await insight.explain("Volume", 17)).pipelines[0].verdict is Verdict.NOT_READY
-    await insight.pause("FleetPipeline", by="alice", reason="provider down")
-    await observer.beat()
-    assert observer.paused == {"FleetPipeline"}
-    status = await insight.status()
-    assert "other.db" in status.database
-    told = {one.pipeline: (one.state(None), one.runs_on) for one in status.pipelines}
-    assert told == {
-        "VolumePipeline": ("runs on 1", 1),
-        "FleetPipeline": ("paused by alice now: provider down", 1),
-    }
-    async with other.begin() as connection:
-        await connection.run_sync(TABLES.replicas.drop)  # type: ignore[union-attr]
-    await observer.beat()
-    assert [one.name for one in (await insight.replicas()).live] == ["web-7"]
+    async with managers[0], managers[1]:
+        await insight.pause("FleetPipeline", by="alice", reason="provider down")
+        await observer.beat()
+        assert observer.paused == {"FleetPipeline"}
+        status = await insight.status()
+        assert "other.db" in status.database
+        told = {one.pipeline: (one.state(None), one.runs_on) for one in status.pipelines}
+        assert told == {
+            "VolumePipeline": ("runs on 1", 1),
+            "FleetPipeline": ("paused by alice now: provider down", 1),
+        }
+        async with other.begin() as connection:
+            await connection.run_sync(TABLES.replicas.drop)  # type: ignore[union-attr]
+        await observer.beat()
+        assert [one.name for one in (await insight.replicas()).live] == ["web-7"]
     await other.dispose()
