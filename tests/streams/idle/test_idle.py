@@ -14,6 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from rowlock import PipelineManager, pipeline_hinter
 from rowlock.clock import monotonic
+from rowlock.streams.computing.hashing import bucket_of
 from rowlock.streams.cutting.quiet import HOLDS_FOR_S
 from rowlock.testing import TemporaryDatabase, virtual_time
 
@@ -89,7 +90,7 @@ async def test_a_busy_replica_goes_by_what_it_knows(virtual_database: TemporaryD
         await until(lambda: is_at_end(bank))
         wakes = pipeline.runner.wakes
         async with bank.sessions.begin() as session:
-            payment = {"account": "a", "bucket": 7, "cents": 1}
+            payment = {"account": "a", "bucket": bucket_of("a"), "cents": 1}
             await session.execute(insert(bank.payment.__table__).values([payment] * 50))
         await until(lambda: is_at_end(bank))
         assert pipeline.runner.wakes == wakes
@@ -105,7 +106,9 @@ async def test_a_row_without_a_hint(virtual_database: TemporaryDatabase) -> None
             await asyncio.sleep(SETTLED_S)
             async with bank.sessions.begin() as session:
                 await session.execute(
-                    insert(bank.payment.__table__).values(account="a", bucket=7, cents=1)
+                    insert(bank.payment.__table__).values(
+                        account="a", bucket=bucket_of("a"), cents=1
+                    )
                 )
             began = monotonic()
             await until(lambda: is_at_end(bank))
