@@ -13,19 +13,18 @@ from __future__ import annotations
 import asyncio
 import html
 import re
-import socket
 import sys
 import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-import uvicorn
 from fastapi import FastAPI, Request, Response
 from httpx import AsyncClient
 from sqlalchemy import ColumnElement
 from sqlalchemy.ext.asyncio import AsyncEngine, async_sessionmaker, create_async_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+from watching.visiting import served
 
 from rowlock import (
     Apply,
@@ -117,20 +116,6 @@ def create_app(engine: AsyncEngine, pipeline: VolumePipeline) -> FastAPI:
     app.post("/sign-in/{name}")(sign_in)
     app.mount("/rowlock", Dashboard(observer, authorize=staff))
     return app
-
-
-@asynccontextmanager
-async def served(app: FastAPI) -> AsyncIterator[str]:
-    """Serve on loopback in the block, and give the address."""
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        listening.listen()
-        server = uvicorn.Server(uvicorn.Config(app, log_level="error"))
-        task = asyncio.create_task(server.serve([listening]))
-        # Bound already: who asks too early waits.
-        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
-        server.should_exit = True
-        await task
 
 
 async def headline_of(browser: AsyncClient, row: str, *, is_as: str) -> str:

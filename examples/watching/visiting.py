@@ -1,5 +1,5 @@
-"""What ``21_dashboard_in_litestar.py`` and ``22_dashboard_in_asyncio.py`` have in common: a server
-on loopback, and somebody at a browser.
+"""What the examples of the dashboard, 20 to 22, have in common: a server on loopback, and somebody
+at a browser.
 """
 
 from __future__ import annotations

@@ -59,9 +59,8 @@ def class_of(kind: TypeEngine[Any]) -> type[Any]:
 
 def what_it_is(kind: TypeEngine[Any]) -> str:
     """Return what a key of such a column is, in words."""
-    value_class = class_of(kind)
-    if _names_of(kind):
-        names = _names_of(kind)
+    value_class, names = class_of(kind), _names_of(kind)
+    if names:
         more = ", ..." if len(names) > NAMES_MAX else ""
         return f"one of {', '.join(names[:NAMES_MAX])}{more}"
     if isinstance(kind, Uuid):
@@ -82,8 +81,9 @@ def _reader_of(kind: TypeEngine[Any], value_class: type[Any]) -> Callable[[str],
     if issubclass(value_class, Enum):
         # It is shown as `Kind.name`.
         return lambda text: value_class[text.rpartition(".")[2]]
-    if _names_of(kind):
-        return lambda text: _names_of(kind)[_names_of(kind).index(text)]
+    names = _names_of(kind)
+    if names:
+        return lambda text: names[names.index(text)]
     if isinstance(kind, Uuid) and value_class is str:
         return lambda text: str(uuid.UUID(text))
     if value_class is datetime:
