@@ -9,6 +9,7 @@ from bloat import bloat
 from claims import idle_rows, in_flight, settled
 from crowds import hints, pipelines
 from crowds import in_flight as crowd_in_flight
+from dashboard_loads import dashboard_loads
 from dashboard_pages import dashboard_pages
 from dispatching import admission, flood
 from drain import drain
@@ -30,6 +31,7 @@ from quiet import asleep, idle
 from remembered import with_history, with_listener, with_spans
 from replicas import replicas
 from streams.table import STREAMS
+from viewed import viewed
 
 MEASURES = (
     Measure("drain-100", "drain, 100 workers", partial(drain, workers=100)),
@@ -122,6 +124,9 @@ MEASURES = (
     Measure("drain-otel", "drain, metrics by OpenTelemetry", partial(observed, watch=otel)),
     Measure("scrape", f"scrape of {PIPELINES} pipelines", scrape, (SQLITE,)),
     Measure("dashboard-pages", "pages of the dashboard", dashboard_pages, rounds_max=1),
+    Measure("dashboard-loads", "pages over few rows and many", dashboard_loads, rounds_max=1),
+    Measure("drain-viewed-1", "drain, 1 viewer of its pages", partial(viewed, viewers=1)),
+    Measure("drain-viewed-20", "drain, 20 viewers of its pages", partial(viewed, viewers=20)),
     Measure("replicas", "two replicas, 100 workers each", replicas),
     Measure("memory", "memory", memory, rounds_max=1),
     Measure(

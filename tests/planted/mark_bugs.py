@@ -21,8 +21,8 @@ MARK_BUGS = (
         "a fresh token has no mark",
         TOKENS,
         "fresh_token",
-        "uuid.uuid4().hex[: MARK_AT - 1] + replica_mark()",
-        "uuid.uuid4().hex",
+        "random + OWN_MARK.octets",
+        "os.urandom(TOKEN_BYTES)",
         (f"{MARKS}::test_tokens_of_one_process_end_alike",),
     ),
     Bug(

@@ -86,7 +86,7 @@ async def test_a_mark_that_has_changed_is_that_of_the_next_claim(
     await add(database, *(Run() for _ in range(2)))
     async with stepping(database.session_factory, RunPipeline()) as steps:
         (first,) = await steps.fetch_once(1)
-        monkeypatch.setattr(OWN_MARK, "digits", "0123abcd")
+        monkeypatch.setattr(OWN_MARK, "octets", bytes.fromhex("0123abcd"))
         (second,) = await steps.fetch_once(1)
     assert mark_of(first.lock_token) != mark_of(second.lock_token) == "0123abcd"
 

@@ -42,6 +42,8 @@ MARK_AT = 25
 """Where the mark begins, which is the rest of the token."""
 MARK_BYTES = 4
 """How long the mark is."""
+TOKEN_BYTES = 16
+"""How long a token is."""
 DEATHS_MAX = 255
 """Most deaths that are counted."""
 COUNTED = "e"
@@ -51,7 +53,7 @@ class OwnMark:
     """The mark of this process.
 
     Attributes:
-        digits: eight hexadecimal ones.
+        octets: with which all tokens of the process end.
     """
 
     def __init__(self) -> None:
@@ -59,7 +61,12 @@ class OwnMark:
 
     def draw(self) -> None:
         """Have another one from now on."""
-        self.digits = os.urandom(MARK_BYTES).hex()
+        self.octets = os.urandom(MARK_BYTES)
+
+    @property
+    def digits(self) -> str:
+        """Eight hexadecimal ones."""
+        return self.octets.hex()
 
 
 OWN_MARK: Final = OwnMark()
@@ -79,7 +86,8 @@ def mark_of(token: object) -> str:
 
 def fresh_token() -> uuid.UUID:
     """Return a token that no holder has had."""
-    return uuid.UUID(uuid.uuid4().hex[: MARK_AT - 1] + replica_mark())
+    random = os.urandom(TOKEN_BYTES - MARK_BYTES)
+    return uuid.UUID(bytes=random + OWN_MARK.octets, version=4)
 
 
 def reservation_token() -> uuid.UUID:
