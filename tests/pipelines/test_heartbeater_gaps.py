@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from rowlock import Heartbeater, PipelineManager, events
+from rowlock.clock import monotonic
 from rowlock.testing import TemporaryDatabase, stepping, virtual_time
 
 from ..host import Volume, VolumePipeline, heard_events
@@ -199,7 +200,7 @@ async def test_whoever_asks_too_late_is_told_at_once(sqlite_database: TemporaryD
         item.trusted_until = now() - 1
         steps.run.heartbeater.lose_expired()
         assert item.is_lost
-        assert steps.run.heartbeater.has_lost(item)
+        assert steps.run.heartbeater.has_lost(item, monotonic())
         assert counted(steps)["leases_lost"] == 1
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from rowlock import Outcome, PipelineItem, PipelineManager, events
+from rowlock.clock import monotonic
 from rowlock.pipelines.processing.loader import Loader
 from rowlock.testing import TemporaryDatabase, stepping, virtual_time
 
@@ -240,7 +241,7 @@ async def test_an_item_whose_trust_is_over_is_lost_for_good(
     async with stepping(virtual_database.session_factory, VolumePipeline()) as steps:
         [item] = await steps.fetch_once()
         await asyncio.sleep(27)
-        assert steps.run.heartbeater.has_lost(item)
+        assert steps.run.heartbeater.has_lost(item, monotonic())
         assert item.is_lost
         assert counted(steps)["leases_lost"] == 1
 

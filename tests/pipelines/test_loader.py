@@ -14,6 +14,7 @@ from sqlalchemy.orm import load_only, selectinload
 from sqlalchemy.orm.interfaces import LoaderOption
 
 from rowlock import PipelineItem
+from rowlock.clock import monotonic
 from rowlock.pipelines.processing.loader import FRESH_S, Loader
 from rowlock.testing import Steps, TemporaryDatabase, stepping, virtual_time
 
@@ -78,7 +79,7 @@ async def test_a_row_that_came_with_its_claim_is_read_again_once_it_is_old(
             for rest_s in (0.0, FRESH_S - 0.001, 0.001):
                 await asyncio.sleep(rest_s)
                 loader = loader_of(steps)
-                assert loader.check_fresh(item) or await loader.load(item)
+                assert loader.check_fresh(item, monotonic()) or await loader.load(item)
                 seen.append(
                     (item.row.size_gb, faults.count(is_read), steps.run.context.queue.starts_soon)
                 )
@@ -94,9 +95,9 @@ async def test_a_fresh_row_is_none_once_its_lease_is_not_trusted(
     async with stepping(virtual_database.session_factory, VolumePipeline()) as steps:
         [item] = await steps.fetch_once()
         item.row = Volume(id=item.id)
-        assert loader_of(steps).check_fresh(item)
+        assert loader_of(steps).check_fresh(item, monotonic())
         item.lose()
-        assert not loader_of(steps).check_fresh(item)
+        assert not loader_of(steps).check_fresh(item, monotonic())
 
 
 @virtual_time

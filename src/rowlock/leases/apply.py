@@ -68,6 +68,10 @@ class Written(Enum):
         """Whether the outcome is in the row."""
 
 
+MADE: Final = tuple(one for one in Written if one.is_made)
+"""Those by which the outcome is in the row."""
+
+
 @dataclass(frozen=True, slots=True)
 class RelatedWrite:
     """What to write to one related row: columns and their values, lock columns included."""

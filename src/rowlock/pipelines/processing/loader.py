@@ -52,11 +52,10 @@ class Loader(Generic[ModelT]):
             is_grace_over=lambda: context.grace_over,
         )
 
-    def check_fresh(self, item: PipelineItem[ModelT]) -> bool:
+    def check_fresh(self, item: PipelineItem[ModelT], now: float) -> bool:
         """Whether work on `item` may begin with the row that its claim gave: the claim was sent
-        a moment ago.
+        a moment before `now`.
         """
-        now = monotonic()
         is_fresh = self.context.queue.starts_soon = now - item.claimed_at < FRESH_S
         return is_fresh and item.has_row and item.is_trusted(now)
 

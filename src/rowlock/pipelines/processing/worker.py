@@ -102,14 +102,15 @@ class Worker(Generic[ModelT]):
         context, item, attempt = self.context, running.item, running.attempt
         decision: Decision | None = None
         try:
+            now = monotonic()
             if (
-                not self._loader.check_fresh(item)
+                not self._loader.check_fresh(item, now)
                 or item.unreadable is not None
                 or item.attempt > self._attempts_max
                 or (item.prev_lock_expired and deaths_of(item.lock_token) >= self._deaths_max)
             ):
-                decision = await self._prevented(item)
-            if decision is None and (context.grace_over or self._heartbeater.has_lost(item)):
+                decision, now = await self._prevented(item), monotonic()
+            if decision is None and (context.grace_over or self._heartbeater.has_lost(item, now)):
                 # What a shutdown interrupts was interrupted while this row was read: nobody would
                 # end what begins now.
                 decision = Ended.INTERRUPTED if context.grace_over else Ended.LEASE_LOST
@@ -117,7 +118,7 @@ class Worker(Generic[ModelT]):
                 # A task factory of the host's has begun this after it was given up.
                 return
             if decision is None:
-                self._record_start(item)
+                self._record_start(item, now)
                 context.running[item.lock_token] = attempt
                 result = await (
                     attempt.run() if running.is_with_host else attempt.run_here(running.abandon)
@@ -142,10 +143,10 @@ class Worker(Generic[ModelT]):
             # Last: the settler looks there for what it has to end, or to leave behind.
             context.running.pop(item.lock_token, None)
 
-    def _record_start(self, item: PipelineItem[ModelT]) -> None:
+    def _record_start(self, item: PipelineItem[ModelT], now: float) -> None:
         context = self.context
         context.counters.started += 1
-        item.begun_at = now = monotonic()
+        item.begun_at = now
         if item.queued_at:
             context.histograms.queue_wait.add(now - item.queued_at)
         waited_s = None
@@ -181,7 +182,8 @@ class Worker(Generic[ModelT]):
         if item.unreadable is not None:
             return record_unreadable(context, item, item.unreadable)
         try:
-            if not (self._loader.check_fresh(item) or await self._loader.load(item)):
+            is_fresh = self._loader.check_fresh(item, monotonic())
+            if not (is_fresh or await self._loader.load(item)):
                 return Ended.LEASE_LOST
         # `options()` is host code, and the row may not be readable.
         except Exception as error:  # noqa: BLE001

@@ -99,9 +99,9 @@ class Heartbeater(Generic[ModelT]):
         with self._lock:
             return list(self._tracked.values())
 
-    def has_lost(self, item: PipelineItem[ModelT]) -> bool:
+    def has_lost(self, item: PipelineItem[ModelT], now: float) -> bool:
         """Whether trust in the lease of `item` has ended; from then on it has ended for good."""
-        if item.is_trusted():
+        if item.is_trusted(now):
             return False
         self._lose_all([item])
         return True

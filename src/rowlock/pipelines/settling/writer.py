@@ -25,7 +25,7 @@ from rowlock.database.batcher import Batcher, Done
 from rowlock.database.faults import is_transient, may_be_of_the_size
 from rowlock.database.retries import Retries
 from rowlock.errors import TransactionTimeout
-from rowlock.leases.apply import Written
+from rowlock.leases.apply import MADE, Written
 from rowlock.leases.item import PipelineItem
 from rowlock.logs import get_logger
 from rowlock.pipelines.context import PipelineContext
@@ -201,16 +201,25 @@ class Writer(Generic[ModelT]):
             return written
         began_at = monotonic()
         written = await self._transactions.write_alone(pending)
-        self._record_write(began_at, [pending] if written.is_made else [])
+        self._record_write(began_at, [pending], [written])
         return written
 
-    def _record_write(self, began_at: float, made: Sequence[PendingOutcome[ModelT]]) -> None:
-        context, self._wrote_at, count = self.context, monotonic(), len(made)
-        seconds = self._wrote_at - began_at
+    def _record_write(
+        self,
+        began_at: float,
+        batch: Sequence[PendingOutcome[ModelT]],
+        written: Sequence[Written | None],
+    ) -> None:
+        context, self._wrote_at = self.context, monotonic()
+        seconds, count = self._wrote_at - began_at, sum(map(written.count, MADE))
         context.histograms.write.add(seconds)
         context.histograms.write_rows.add(count)
         if events.has_listeners():
-            tokens = tuple(pending.item.lock_token for pending in made)
+            tokens = tuple(
+                pending.item.lock_token
+                for pending, one in zip(batch, written, strict=True)
+                if one in MADE
+            )
             events.emit(events.OutcomesWritten(context.name, count, seconds, tokens))
 
     async def _write_together(
@@ -223,12 +232,7 @@ class Writer(Generic[ModelT]):
             if len(batch) == 1:
                 batch[0].kept_from_batches = may_be_of_the_size(error)
             raise
-        made = [
-            pending
-            for pending, one in zip(batch, written, strict=True)
-            if one is not None and one.is_made
-        ]
-        self._record_write(began_at, made)
+        self._record_write(began_at, batch, written)
         return written
 
     def _statements_of(self, pending: PendingOutcome[ModelT]) -> int:
