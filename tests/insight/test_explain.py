@@ -11,6 +11,7 @@ from typing import Self
 import pytest
 
 from rowlock.insight import AppError, Explanation, Verdict
+from rowlock.insight.questions import place_of
 from rowlock.insight.shown import shown
 from rowlock.testing import TemporaryDatabase
 
@@ -143,6 +144,29 @@ async def test_rows_of_one_time_stand_in_the_order_of_their_keys(
     insight = insight_of(database_with_clock)
     found = [await insight.explain(Volume, key) for key in (17, 1000, 1003)]
     assert [_place(one) for one in found] == [0, 1, 4]
+
+
+async def test_no_more_rows_are_counted_than_a_place_can_say(
+    database_with_clock: TemporaryDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A million rows of one time would all be read for the place of one of them; or the last that
+    is counted would be told another place than it has.
+    """
+    monkeypatch.setattr("rowlock.insight.questions.PLACES_MAX", 3)
+    new = tuple({"id": key, "status": "growing"} for key in range(1, 4))
+    processed = {"id": 4, "status": "growing", "last_processed_at": at(-600)}
+    scene = Scene({"due_at": at(-1)}, fleets=(*new, processed), before=6, due_before=-1)
+    await furnish(database_with_clock, scene)
+    insight = insight_of(database_with_clock, pipelines=[VolumePipeline(), FleetPipeline()])
+
+    async def place(pipeline: str, key: int) -> object:
+        asked = insight._asked(insight.pipelines[pipeline], key)
+        async with database_with_clock.engine.connect() as connection:
+            return await connection.scalar(place_of(asked.question))
+
+    volumes = [await place("VolumePipeline", key) for key in (17, 1000, 1001, 1002, 1005)]
+    assert volumes == [0, 1, 2, 3, 4]
+    assert [await place("FleetPipeline", key) for key in range(1, 5)] == [0, 1, 2, 3]
 
 
 def _place(answer: Explanation) -> int:
