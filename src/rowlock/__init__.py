@@ -62,6 +62,7 @@ from rowlock.pipelines.statistics import (
 from rowlock.rows.columns import LockColumns, ScheduleColumns
 from rowlock.rows.database_time import UtcDateTime, database_now
 from rowlock.rows.due_index import due_index
+from rowlock.rows.parked_index import parked_index
 from rowlock.rows.updates import NOW_PLACEHOLDER, resolve_now_placeholders
 from rowlock.schedules import Cron, Schedule
 from rowlock.services.due import make_due, park, unpark
@@ -170,6 +171,7 @@ __all__ = [
     "lock_unique_names",
     "make_due",
     "park",
+    "parked_index",
     "pipeline_hinter",
     "request_update",
     "resolve_now_placeholders",

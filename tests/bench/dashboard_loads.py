@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, Final
 
 from dashboard_pages import PAGES, counter, statements, timed
-from explained import parked_index
+from explained import with_parked_index
 from host import Host, ScheduledJob, ScheduledNoOp
 from httpx import ASGITransport, AsyncClient
 from measure import Figures, Place, Scale
@@ -40,7 +40,7 @@ async def dashboard_loads(place: Place, scale: Scale) -> Figures:
         for page, ms in told[many].items():
             figures[f"{state}: {page}"] = ms
             figures[f"{state}: {page}, many / few"] = ms / told[FEW][page]
-    with parked_index():
+    with with_parked_index():
         indexed = await _pages(place, many, PARKED, rounds)
     return figures | {f"{PARKED}, with its index: {page}": ms for page, ms in indexed.items()}
 

@@ -16,8 +16,9 @@ from typing import Any, Final
 
 from host import Host, ScheduledJob, ScheduledNoOp
 from measure import Figures, Place, Scale
-from sqlalchemy import Index, select
+from sqlalchemy import select
 
+from rowlock import parked_index
 from rowlock.insight import Insight
 
 SMALL: Final = 1_000
@@ -31,7 +32,7 @@ async def explained(place: Place, scale: Scale) -> Figures:
     """Return medians in milliseconds beside many rows, and their ratios to those beside few."""
     large, rounds = scale.pick(1_000_000, 20_000), scale.pick(40, 5)
     sizes = (large, SMALL) if scale.limit_first else (SMALL, large)
-    with parked_index():
+    with with_parked_index():
         told = {rows: await beside(place, rows, rounds) for rows in sizes}
     ratios = {
         f"{name}, many / few": told[large][name] / told[SMALL][name]
@@ -42,14 +43,13 @@ async def explained(place: Place, scale: Scale) -> Figures:
 
 
 @contextmanager
-def parked_index() -> Iterator[None]:
+def with_parked_index() -> Iterator[None]:
     """Have the table an index of parked rows, as long as this is measured."""
-    table: Any = ScheduledJob.__table__
-    column = table.c.parked_at
-    index = Index("ix_scheduled_jobs_parked_at", column, postgresql_where=column.is_not(None))
+    index = parked_index(ScheduledJob)
     try:
         yield
     finally:
+        table: Any = ScheduledJob.__table__
         table.indexes.discard(index)
 
 

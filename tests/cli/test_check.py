@@ -40,7 +40,7 @@ NO INDEX SERVES VolumePipeline: every claim reads the whole table
   due       0
   leased    0
   ended     0
-  parked    ?
+  parked    0
   runs on   0
   index     none serves the claim
 

@@ -25,6 +25,7 @@ from rowlock import (
     ScheduleColumns,
     UtcDateTime,
     due_index,
+    parked_index,
 )
 from rowlock.insight import Finding, Insight, Level, insight_tables
 from rowlock.insight.checking.migration import migration_text
@@ -102,6 +103,7 @@ class FleetPipeline(Quiet):
 due_index(VolumePipeline)
 due_index(BackupPipeline, name="ix_volumes_backup")
 due_index(FleetPipeline)
+parked_index(Volume)
 TABLES: Final = insight_tables(Base.metadata)
 PIPELINES: Final = (VolumePipeline, BackupPipeline, FleetPipeline)
 

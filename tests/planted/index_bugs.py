@@ -7,6 +7,7 @@ from __future__ import annotations
 from bug import Bug
 
 DUE = "tests/rows/test_due_index.py"
+PARKED = "tests/migrations/test_parked_index.py"
 LOOK = "tests/migrations/test_index_look.py"
 WRITTEN = "tests/migrations/test_autogenerate.py"
 
@@ -171,5 +172,45 @@ AUTOGENERATE_BUGS = (
         "own(context, revision, directives)",
         "pass",
         (f"{WRITTEN}::test_hooks_of_the_host_are_called",),
+    ),
+    Bug(
+        "an index of parked rows has all rows",
+        "rows/parked_index.py",
+        "parked_index",
+        "**partial_index_options(parked_at.is_not(None))",
+        "",
+        (f"{PARKED}::test_parked_rows_alone_are_in_it",),
+    ),
+    Bug(
+        "an index of parked rows is built while nobody may write",
+        "migrations/autogenerate.py",
+        "_is_concurrent",
+        "isinstance(step, IndexStep)",
+        "isinstance(step, AddDueIndex | DropDueIndex)",
+        (f"{PARKED}::test_alembic_writes_it_for_a_table_that_is_there",),
+    ),
+    Bug(
+        "Alembic writes an index of parked rows as any other",
+        "migrations/autogenerate.py",
+        "_key_of_parked",
+        "names[0] == PARKED",
+        "not names",
+        (f"{PARKED}::test_alembic_writes_it_for_a_table_that_is_there",),
+    ),
+    Bug(
+        "a check does not say how parked rows are counted",
+        "insight/checking/checkup.py",
+        "_claim_findings",
+        "not has_parked_index(leased)",
+        "has_parked_index(leased)",
+        (f"{PARKED}::test_parked_rows_are_counted_by_it",),
+    ),
+    Bug(
+        "all rows of one time are read for the place of one of them",
+        "insight/questions.py",
+        "place_of",
+        ".limit(PLACES_MAX + 1)",
+        "",
+        ("tests/insight/test_explain.py::test_no_more_rows_are_counted_than_a_place_can_say",),
     ),
 )

@@ -17,27 +17,33 @@ from rowlock.rows.migrations import (
     FILLFACTOR,
     add_due_index,
     add_lock_columns,
+    add_parked_index,
     add_schedule_columns,
     drop_due_index,
     drop_lock_columns,
+    drop_parked_index,
     drop_schedule_columns,
     lock_columns,
     schedule_columns,
     set_fillfactor,
 )
+from rowlock.rows.parked_index import parked_index
 
 __all__ = [
     "FILLFACTOR",
     "add_due_index",
     "add_lock_columns",
+    "add_parked_index",
     "add_schedule_columns",
     "autogenerate_options",
     "drop_due_index",
     "drop_lock_columns",
+    "drop_parked_index",
     "drop_schedule_columns",
     "due_at_once",
     "due_index",
     "lock_columns",
+    "parked_index",
     "schedule_columns",
     "set_fillfactor",
 ]

@@ -33,12 +33,15 @@ from rowlock.migrations.comparing import compare_claim_indexes
 from rowlock.migrations.operations import (
     STEPS_MODULE,
     AddDueIndex,
+    AddParkedIndex,
     DropDueIndex,
-    DueIndexStep,
+    DropParkedIndex,
+    IndexStep,
     SetFillfactor,
 )
 from rowlock.rows.database_time import UtcDateTime, due_at_once
 from rowlock.rows.due_index import INDEX_INFO, DueColumn, DueIndex
+from rowlock.rows.parked_index import PARKED
 
 ItemRenderer: TypeAlias = Callable[[str, Any, AutogenContext], Any]
 DirectivesHook: TypeAlias = Callable[[MigrationContext, Any, list[MigrationScript]], None]
@@ -138,7 +141,7 @@ def _is_identity(step: MigrateOperation) -> bool:
 
 
 def _is_concurrent(step: MigrateOperation) -> bool:
-    return isinstance(step, DueIndexStep) and step.concurrently
+    return isinstance(step, IndexStep) and step.concurrently
 
 
 def _script_of(steps: Sequence[MigrateOperation], *, after: MigrationScript) -> MigrationScript:
@@ -208,8 +211,10 @@ def _table_of(step: MigrateOperation) -> TableKey | None:
 
 def _index_step(
     step: MigrateOperation, tables: dict[TableKey, Table], *, is_new: bool
-) -> DueIndexStep | None:
-    """Return the step of ours for an index of the claim; None if it is another one."""
+) -> IndexStep | None:
+    """Return the step of ours for an index of claims, or of parked rows; None if it is another
+    one.
+    """
     table_key = _table_of(step)
     if table_key is None or (table := tables.get(table_key)) is None:
         return None
@@ -221,11 +226,30 @@ def _index_step(
     }
     if isinstance(step, CreateIndexOp):
         index = next((one for one in table.indexes if str(one.name) == named["name"]), None)
-        made_of = None if index is None else _made_of(index)
-        return None if made_of is None else AddDueIndex(made_of=made_of, **named)
+        return None if index is None else _added(index, named)
     found = cast("DropIndexOp", step).to_index()
+    if (key := _key_of_parked(found)) is not None:
+        return DropParkedIndex(key=key, **named)
     reflected = _read_from(found, table)
     return None if reflected is None else DropDueIndex(made_of=reflected, **named)
+
+
+def _added(index: Index, named: dict[str, Any]) -> IndexStep | None:
+    if (key := _key_of_parked(index)) is not None:
+        return AddParkedIndex(key=key, **named)
+    made_of = _made_of(index)
+    return None if made_of is None else AddDueIndex(made_of=made_of, **named)
+
+
+def _key_of_parked(index: Index) -> str | None:
+    """Return the key in an index of parked rows; None if it is another one."""
+    names = [str(column.name) for column in index.columns]
+    is_theirs = len(names) == len((PARKED, "key")) and names[0] == PARKED
+    return names[1] if is_theirs and _conditions(index) else None
+
+
+def _conditions(index: Index) -> list[Any]:
+    return [value for name, value in index.dialect_kwargs.items() if name.endswith("_where")]
 
 
 def _made_of(index: Index) -> DueIndex | None:
@@ -241,7 +265,7 @@ def _read_from(index: Index, table: Table) -> DueIndex | None:
     """Return what an index in the database was made of; None if it serves no claim."""
     names = [str(column.name) for column in index.columns]
     is_claims = len(names) == len(("time", "key")) and names[0] in get_args(DueColumn)
-    conditions = [value for name, value in index.dialect_kwargs.items() if name.endswith("_where")]
+    conditions = _conditions(index)
     if not is_claims or not conditions or not _is_leased({*table.columns.keys()}):
         return None
     return DueIndex(str(conditions[0]), (cast("Any", names[0]), names[1]))

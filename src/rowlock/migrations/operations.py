@@ -13,39 +13,58 @@ from alembic.autogenerate.api import AutogenContext
 from alembic.operations import MigrateOperation, Operations
 from sqlalchemy import ColumnElement
 
-from rowlock.rows.due_index import DueIndex
-from rowlock.rows.migrations import FILLFACTOR, add_due_index, drop_due_index, set_fillfactor
+from rowlock.rows.due_index import KEY, DueIndex
+from rowlock.rows.migrations import (
+    FILLFACTOR,
+    add_due_index,
+    add_parked_index,
+    drop_due_index,
+    drop_parked_index,
+    set_fillfactor,
+)
 
 STEPS_MODULE = "rowlock.migrations"
 """From where a migration imports the steps."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class DueIndexStep(MigrateOperation):
-    """An index of the claim, built or dropped.
+class IndexStep(MigrateOperation):
+    """An index of ours, built or dropped.
 
     Attributes:
         name: of the index.
         table_name: of the host's table.
         schema: where the table is.
-        made_of: what `add_due_index` is told.
         concurrently: whether rows may be read and written meanwhile.
     """
 
     name: str
     table_name: str
     schema: str | None
-    made_of: DueIndex
     concurrently: bool
 
     def arguments(self) -> dict[str, Any]:
         """Return what adding and dropping have in common."""
         return {
-            "column": self.made_of.column,
             "name": self.name,
             **({} if self.schema is None else {"schema": self.schema}),
             **({"concurrently": True} if self.concurrently else {}),
         }
+
+
+@dataclass(frozen=True, kw_only=True)
+class DueIndexStep(IndexStep):
+    """An index of the claim, built or dropped.
+
+    Attributes:
+        made_of: what `add_due_index` is told.
+    """
+
+    made_of: DueIndex
+
+    def arguments(self) -> dict[str, Any]:
+        """Return what adding and dropping have in common."""
+        return {"column": self.made_of.column, **super().arguments()}
 
 
 class AddDueIndex(DueIndexStep):
@@ -73,6 +92,41 @@ class DropDueIndex(DueIndexStep):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ParkedIndexStep(IndexStep):
+    """An index of parked rows, built or dropped.
+
+    Attributes:
+        key: the primary key.
+    """
+
+    key: str
+
+
+class AddParkedIndex(ParkedIndexStep):
+    """`add_parked_index`, to be written into a migration."""
+
+    def reverse(self) -> DropParkedIndex:
+        """Return its dropping."""
+        return DropParkedIndex(**_told(self))
+
+    def to_diff_tuple(self) -> tuple[Any, ...]:
+        """Return what ``alembic check`` reports."""
+        return ("add_parked_index", self.table_name, self.name)
+
+
+class DropParkedIndex(ParkedIndexStep):
+    """`drop_parked_index`, to be written into a migration."""
+
+    def reverse(self) -> AddParkedIndex:
+        """Return its building."""
+        return AddParkedIndex(**_told(self))
+
+    def to_diff_tuple(self) -> tuple[Any, ...]:
+        """Return what ``alembic check`` reports."""
+        return ("drop_parked_index", self.table_name, self.name)
+
+
+@dataclass(frozen=True, kw_only=True)
 class SetFillfactor(MigrateOperation):
     """`set_fillfactor`, to be written into a migration.
 
@@ -97,7 +151,7 @@ class SetFillfactor(MigrateOperation):
         return ("set_fillfactor", self.table_name, self.percent)
 
 
-def _told(step: DueIndexStep | SetFillfactor) -> dict[str, Any]:
+def _told(step: IndexStep | SetFillfactor) -> dict[str, Any]:
     return {field.name: getattr(step, field.name) for field in fields(step)}
 
 
@@ -109,6 +163,16 @@ def _add(operations: Operations, step: AddDueIndex) -> None:
 @Operations.implementation_for(DropDueIndex)
 def _drop(operations: Operations, step: DropDueIndex) -> None:
     drop_due_index(operations, step.table_name, **step.arguments())
+
+
+@Operations.implementation_for(AddParkedIndex)
+def _add_parked(operations: Operations, step: AddParkedIndex) -> None:
+    add_parked_index(operations, step.table_name, key=step.key, **step.arguments())
+
+
+@Operations.implementation_for(DropParkedIndex)
+def _drop_parked(operations: Operations, step: DropParkedIndex) -> None:
+    drop_parked_index(operations, step.table_name, **step.arguments())
 
 
 @Operations.implementation_for(SetFillfactor)
@@ -125,6 +189,17 @@ def _render_add(context: AutogenContext, step: AddDueIndex) -> str:
 @renderers.dispatch_for(DropDueIndex)
 def _render_drop(context: AutogenContext, step: DropDueIndex) -> str:
     return _call(context, "drop_due_index", step.table_name, **step.arguments())
+
+
+@renderers.dispatch_for(AddParkedIndex)
+def _render_add_parked(context: AutogenContext, step: AddParkedIndex) -> str:
+    key = {} if step.key == KEY else {"key": step.key}
+    return _call(context, "add_parked_index", step.table_name, **key, **step.arguments())
+
+
+@renderers.dispatch_for(DropParkedIndex)
+def _render_drop_parked(context: AutogenContext, step: DropParkedIndex) -> str:
+    return _call(context, "drop_parked_index", step.table_name, **step.arguments())
 
 
 @renderers.dispatch_for(SetFillfactor)

@@ -11,8 +11,8 @@ rewrites nothing (``now()`` is stable, so even ``due_at`` is a change of the cat
 moment begins when older transactions let go of the table, and whoever comes later queues behind it:
 run ``SET LOCAL lock_timeout = '3s'`` first, and try again.
 
-Not here: what the index is made of (``due_index.py``), and the columns as a model has them
-(``columns.py``).
+Not here: what the indexes are made of (``due_index.py``, ``parked_index.py``), and the columns as a
+model has them (``columns.py``).
 
 Source: PostgreSQL, "ALTER TABLE", "CREATE INDEX" and "Heap-Only Tuples"; Alembic, "Running batch
 migrations".
@@ -20,12 +20,14 @@ migrations".
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from sqlalchemy import Column, ColumnElement, Integer, String, Text, Uuid, table, text
 
 from rowlock.rows.database_time import UtcDateTime, due_at_once
-from rowlock.rows.due_index import DueOrder, due_index_name, due_index_parts
+from rowlock.rows.due_index import KEY, DueOrder, due_index_name, due_index_parts
+from rowlock.rows.parked_index import parked_index_name, parked_index_parts
 from rowlock.rows.row_dialect import ROWS, RowDialect
 
 FILLFACTOR = 70
@@ -141,15 +143,8 @@ def add_due_index(
     """
     name = name or due_index_name(table_name, column)
     columns, options = due_index_parts(table_name, ready=ready, column=column)
-    concurrent = _dialect(op).concurrently if concurrently else None
-    if concurrent is None:
-        op.create_index(name, table_name, columns, schema=schema, **options)
-        return
-    with op.get_context().autocommit_block():
-        # An interrupted build leaves an invalid index of this name, which costs every write and
-        # serves no read.
-        op.drop_index(name, table_name, schema=schema, if_exists=True, **concurrent)
-        op.create_index(name, table_name, columns, schema=schema, **concurrent, **options)
+    built = _Index(name, table_name, schema)
+    _build(op, built, columns, options, concurrently=concurrently)
 
 
 def drop_due_index(
@@ -164,13 +159,48 @@ def drop_due_index(
     """Take back `add_due_index`; the arguments are the same. PostgreSQL: ``ACCESS EXCLUSIVE``
     unless `concurrently`.
     """
-    name = name or due_index_name(table_name, column)
-    concurrent = _dialect(op).concurrently if concurrently else None
-    if concurrent is None:
-        op.drop_index(name, table_name, schema=schema)
-        return
-    with op.get_context().autocommit_block():
-        op.drop_index(name, table_name, schema=schema, if_exists=True, **concurrent)
+    built = _Index(name or due_index_name(table_name, column), table_name, schema)
+    _drop(op, built, concurrently=concurrently)
+
+
+def add_parked_index(
+    op: MigrationOperations,
+    table_name: str,
+    *,
+    key: str = KEY,
+    schema: str | None = None,
+    name: str | None = None,
+    concurrently: bool = False,
+) -> None:
+    """Add the index with which parked rows are counted and listed: `parked_at` and the key of those
+    rows alone. Claims and heartbeats never write it.
+
+    Args:
+        op: Alembic's, handed in by the migration.
+        table_name: the host's table, which has the columns of `ScheduleColumns`.
+        key: the primary key.
+        schema: where the table is.
+        name: of the index, ``ix_<table>_parked_at`` by default.
+        concurrently: as for `add_due_index`.
+    """
+    columns, options = parked_index_parts(key)
+    built = _Index(name or parked_index_name(table_name), table_name, schema)
+    _build(op, built, columns, options, concurrently=concurrently)
+
+
+def drop_parked_index(
+    op: MigrationOperations,
+    table_name: str,
+    *,
+    schema: str | None = None,
+    name: str | None = None,
+    concurrently: bool = False,
+) -> None:
+    """Take back `add_parked_index`; the arguments are the same. PostgreSQL: ``ACCESS EXCLUSIVE``
+    unless `concurrently`.
+    """
+    built = _Index(name or parked_index_name(table_name), table_name, schema)
+    _drop(op, built, concurrently=concurrently)
 
 
 def set_fillfactor(
@@ -204,3 +234,43 @@ def set_fillfactor(
 
 def _dialect(op: MigrationOperations) -> RowDialect:
     return ROWS.on(op.get_context().dialect.name)
+
+
+@dataclass(frozen=True, slots=True)
+class _Index:
+    """An index by its names."""
+
+    name: str
+    table_name: str
+    schema: str | None
+
+
+def _build(
+    op: MigrationOperations,
+    index: _Index,
+    columns: list[Any],
+    options: dict[str, Any],
+    *,
+    concurrently: bool,
+) -> None:
+    concurrent = _dialect(op).concurrently if concurrently else None
+    names, schema = (index.name, index.table_name), index.schema
+    if concurrent is None:
+        op.create_index(*names, columns, schema=schema, **options)
+        return
+    with op.get_context().autocommit_block():
+        # An interrupted build leaves an invalid index of this name, which costs every write and
+        # serves no read.
+        op.drop_index(*names, schema=schema, if_exists=True, **concurrent)
+        op.create_index(*names, columns, schema=schema, **concurrent, **options)
+
+
+def _drop(op: MigrationOperations, index: _Index, *, concurrently: bool) -> None:
+    concurrent = _dialect(op).concurrently if concurrently else None
+    if concurrent is None:
+        op.drop_index(index.name, index.table_name, schema=index.schema)
+        return
+    with op.get_context().autocommit_block():
+        op.drop_index(
+            index.name, index.table_name, schema=index.schema, if_exists=True, **concurrent
+        )

@@ -26,6 +26,7 @@ from rowlock.insight.checking.leftovers import leftover_findings, look_for_lefto
 from rowlock.insight.checking.reported import replica_findings
 from rowlock.insight.checking.seen import TableSeen
 from rowlock.insight.checking.table_look import look_at_table
+from rowlock.insight.counting.counts import has_parked_index
 from rowlock.insight.counting.replicas import LiveReplicas
 from rowlock.insight.dialects.insight_dialect import INSIGHT
 from rowlock.insight.facts import RowAsked, left_in
@@ -149,7 +150,11 @@ async def _claim_findings(
         ]
     leased = asked.asked[0].question.leased
     cleared = [leased.column(name).name for name in CLEARED_COLUMNS]
-    return claim_findings(ClaimedTable(wanted, cleared, claims), seen)
+    found = [*claim_findings(ClaimedTable(wanted, cleared, claims), seen)]
+    if leased.has_schedule and not has_parked_index(leased):
+        what = "its parked rows are neither counted nor found in order: no index has them"
+        found.append(Finding(wanted.name, Level.NOTE, what, f"parked_index({leased.name})"))
+    return found
 
 
 def _by_name(claim: Any, asked: RowAsked, seen: TableSeen) -> Any:

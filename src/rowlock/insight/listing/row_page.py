@@ -112,7 +112,9 @@ class RowPage:
         if self.refused is not None:
             return [f"the database gave no rows: {shown(self.refused)}"]
         if not self.is_whole:
-            return [f"sought among {COUNTED_MAX:,} rows in order; there may be more"]
+            is_parked = self.state is ListedState.PARKED
+            finds = f"; parked_index({self.model}) finds them all" if is_parked else ""
+            return [f"sought among {COUNTED_MAX:,} rows in order; there may be more{finds}"]
         return [] if self.rows else [f"no rows are {self.state}"]
 
     def cells(self) -> list[tuple[str, ...]]:
