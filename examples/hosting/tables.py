@@ -10,7 +10,7 @@ from datetime import datetime
 from sqlalchemy import ForeignKey, MetaData, String, false
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-from rowlock import LockColumns, ScheduleColumns, UtcDateTime, due_index
+from rowlock import LockColumns, ScheduleColumns, UtcDateTime, due_index, parked_index
 
 NAMING = {
     "ix": "ix_%(table_name)s_%(column_0_N_name)s",
@@ -44,7 +44,10 @@ class Document(LockColumns, ScheduleColumns, Base):
     """A file on a volume, to be read again now and then."""
 
     __tablename__ = "documents"
-    __table_args__ = (due_index("documents", ready="status = 'listed'", column="due_at"),)
+    __table_args__ = (
+        due_index("documents", ready="status = 'listed'", column="due_at"),
+        parked_index("documents"),
+    )
 
     id: Mapped[int] = mapped_column(primary_key=True)
     volume_id: Mapped[uuid.UUID] = mapped_column(
@@ -90,6 +93,7 @@ class Job(LockColumns, ScheduleColumns, Base):
     __tablename__ = "jobs"
     __table_args__ = (
         due_index("jobs", ready="status IN ('submitted', 'running')", column="due_at"),
+        parked_index("jobs"),
     )
 
     id: Mapped[int] = mapped_column(primary_key=True)

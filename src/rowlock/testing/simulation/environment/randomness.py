@@ -37,7 +37,7 @@ def all_randomness_from(seed: int | str, *, wall_time: Callable[[], datetime]) -
             mock.patch.object(os, "urandom", urandom),
             mock.patch.object(random, "_urandom", urandom),
             mock.patch.object(clock, "datetime", _wall_clock(wall_time)),
-            mock.patch.object(OWN_MARK, "digits", urandom(MARK_BYTES).hex()),
+            mock.patch.object(OWN_MARK, "octets", urandom(MARK_BYTES)),
         ):
             yield
     finally:
