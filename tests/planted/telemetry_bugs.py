@@ -137,4 +137,20 @@ TELEMETRY_BUGS = (
         "if True:",
         ("tests/telemetry/test_otel.py::test_pipelines_beyond_the_limit_share_a_name",),
     ),
+    Bug(
+        "a submission that is sent away is not counted",
+        "dispatch/pipeline.py",
+        "DispatchPipeline.submit",
+        "counters.submissions_rejected += 1",
+        "pass",
+        ("tests/dispatch/test_counters.py::test_submissions_are_counted_by_their_answer",),
+    ),
+    Bug(
+        "a dead worker counts as a busy one",
+        "dispatch/delivering/placement.py",
+        "Placement.place",
+        "counters.offers_gone += 1",
+        "counters.offers_refused += 1",
+        ("tests/dispatch/test_counters.py::test_offers_are_counted_by_their_answer",),
+    ),
 )

@@ -11,6 +11,7 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Awaitable, Callable
+from dataclasses import asdict, replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -21,6 +22,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
 from rowlock.database.faults import is_of_the_schema, is_transient
 from rowlock.dispatch.balancers import Balancer, PriorityLoadBalancer
+from rowlock.dispatch.counters import DispatchCounters
 from rowlock.dispatch.delivering.capacity import bring_forward
 from rowlock.dispatch.delivering.delivery import Delivery, DeliveryContext
 from rowlock.dispatch.delivering.placement import Placement
@@ -40,12 +42,13 @@ from rowlock.dispatch.settings import (
 from rowlock.dispatch.states import DISPATCH_COLUMNS, is_active
 from rowlock.dispatch.submitting.admission import Admission
 from rowlock.dispatch.task import Handler
-from rowlock.errors import ConfigurationError, Draining, ModelError
+from rowlock.errors import AdmissionRejected, ConfigurationError, Draining, ModelError
 from rowlock.leases.item import PipelineItem
 from rowlock.pipelines.fetching.fetcher import Fetcher
 from rowlock.pipelines.outcomes import Outcome
 from rowlock.pipelines.pipeline import Pipeline
 from rowlock.pipelines.settings import WORKERS_MAX, Duration
+from rowlock.pipelines.statistics import PipelineStatistics
 from rowlock.rows.leased_table import LeasedTable, ModelT
 
 PROCESS_TIMEOUT_BEYOND = timedelta(minutes=5)
@@ -139,7 +142,8 @@ class DispatchPipeline(Pipeline[ModelT], reserved=False):
         super().__init__(**rest)
         check_beside(self.name, self.dispatch, self.settings)
         self.engine = engine
-        self.placement = Placement(engine, balancer or PriorityLoadBalancer())
+        self._counters = DispatchCounters()
+        self.placement = Placement(engine, balancer or PriorityLoadBalancer(), self._counters)
         self._provisioner = (
             None
             if provision is None
@@ -203,11 +207,20 @@ class DispatchPipeline(Pipeline[ModelT], reserved=False):
             PipelineError: the key is empty, too long, or has a NUL or a lone surrogate, and no
                 statement was sent; or its active row came and went at each try.
         """
+        counters = self._counters
         if self.state in ("stopping", "stopped"):
+            counters.submissions_draining += 1
             raise Draining(
                 pipeline=self.name, retry_after_s=self.settings.lock_timeout.total_seconds()
             )
-        return await self._admission.submit(session, dedup_key=dedup_key, values=values)
+        try:
+            row, made = await self._admission.submit(session, dedup_key=dedup_key, values=values)
+        except AdmissionRejected:
+            counters.submissions_rejected += 1
+            raise
+        counters.submissions_admitted += made
+        counters.submissions_attached += not made
+        return row, made
 
     async def cancel(
         self, session: AsyncSession, *, dedup_key: str, reason: str = "it is not wanted any more"
@@ -256,6 +269,13 @@ class DispatchPipeline(Pipeline[ModelT], reserved=False):
         if is_transient(error) or is_of_the_schema(error):
             return super().on_refused(item, error)
         return Delivery(self._context, item).failed_by(error)
+
+    def statistics(self) -> PipelineStatistics:
+        """Return a snapshot of what was done since the start; its counters have those of
+        submissions and offers, too.
+        """
+        found = super().statistics()
+        return replace(found, counters={**found.counters, **asdict(self._counters)})
 
     async def drain(self, grace: timedelta) -> None:
         """Take nothing new, wait for attempts for `grace` at most, then cancel them; what was

@@ -102,7 +102,12 @@ def _counter(name: str, counted: str, text: str) -> Metric:
 def _by(name: str, label: str, text: str, *, counted: Mapping[str, Sequence[str]]) -> Metric:
     def read(now: Snapshot) -> Mapping[Labels, Value]:
         counters = now.statistics.counters
-        return {(value,): sum(counters[one] for one in names) for value, names in counted.items()}
+        # Those of a wing are counted by its pipelines alone.
+        return {
+            (value,): sum(counters[one] for one in names)
+            for value, names in counted.items()
+            if counters.keys() >= {*names}
+        }
 
     return Metric(name, "counter", text, (label,), read)
 
@@ -228,6 +233,20 @@ METRICS: tuple[Metric, ...] = (
             "coalesced": ("hints_coalesced",),
             "useful": ("hints_useful",),
         },
+    ),
+    _by(
+        "dispatch_submissions_total",
+        "result",
+        "Submissions to a dispatching pipeline in this process, by their answer.",
+        counted={
+            one: (f"submissions_{one}",) for one in ("admitted", "attached", "rejected", "draining")
+        },
+    ),
+    _by(
+        "dispatch_offers_total",
+        "result",
+        "Offers of rows to workers: accepted, refused by a busy one, or made to one that is gone.",
+        counted={one: (f"offers_{one}",) for one in ("accepted", "refused", "gone")},
     ),
     Metric(
         "notifications_total",

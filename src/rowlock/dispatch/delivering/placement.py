@@ -13,6 +13,7 @@ from typing import Any
 from rowlock.clock import monotonic
 from rowlock.containment import as_host_code
 from rowlock.dispatch.balancers import Balancer
+from rowlock.dispatch.counters import DispatchCounters
 from rowlock.dispatch.delivering.capacity import Capacity
 from rowlock.dispatch.engine import Engine, Events, WorkerView
 from rowlock.dispatch.task import Task
@@ -32,9 +33,12 @@ class Placement:
         capacity: what is known of workers that have fallen idle.
     """
 
-    def __init__(self, engine: Engine, balancer: Balancer) -> None:
+    def __init__(
+        self, engine: Engine, balancer: Balancer, counters: DispatchCounters | None = None
+    ) -> None:
         self._engine = engine
         self._balancer = balancer
+        self._counters = counters or DispatchCounters()
         self._evicted: dict[str, float] = {}
         self.capacity = Capacity()
 
@@ -56,16 +60,18 @@ class Placement:
             HostCodeError: the engine raised what would end the event loop, or let a cancellation
                 escape.
         """
-        asked, freed_before = 0, self.capacity.freed_ever
+        asked, freed_before, counters = 0, self.capacity.freed_ever, self._counters
         for worker in self._balancer.order(self.workers()):
             asked += 1
             try:
                 events = await as_host_code(partial(self._engine.offer, worker, task))
             except WorkerBusy:
-                continue
+                counters.offers_refused += 1
             except WorkerGone as gone:
+                counters.offers_gone += 1
                 self._evict(worker, gone)
             else:
+                counters.offers_accepted += 1
                 self.capacity.occupied(task.id)
                 return worker, events
         self.capacity.refused(task.id, since=freed_before)
