@@ -225,7 +225,7 @@ DISPATCH_BUGS = (
         "one busy worker keeps all work waiting",
         "dispatch/delivering/placement.py",
         "Placement.place",
-        "continue",
+        "counters.offers_refused += 1",
         "break",
         (f"{PLACING}::test_a_refusal_goes_on_to_the_next",),
     ),
