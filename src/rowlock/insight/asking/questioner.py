@@ -19,6 +19,7 @@ from rowlock.database.binds import bind_of
 from rowlock.database.transaction import in_transaction
 from rowlock.insight.asking.hosted_pipelines import PipelineHost, Sessions
 from rowlock.insight.asking.places import QuestionPlaces
+from rowlock.insight.asking.wanted_time import time_left
 from rowlock.insight.dialects.insight_dialect import INSIGHT
 from rowlock.insight.facts import RowAsked, rules_of
 from rowlock.insight.questions import RowQuestion
@@ -84,18 +85,17 @@ class Questioner(Actions):
         """
 
         async def work(session: AsyncSession, connection: AsyncConnection) -> T:
-            await INSIGHT.of(connection).begin_reading(
-                connection, statement_timeout=statement_timeout or self.limits.statement_timeout
-            )
+            each = time_left(statement_timeout or self.limits.statement_timeout)
+            await INSIGHT.of(connection).begin_reading(connection, statement_timeout=each)
             return await ask(connection, **how)
 
-        async with self._places.taken(within=self.limits.timeout):
+        async with self._places.taken(within=time_left(self.limits.timeout)):
             return await in_transaction(
                 sessions or self.sessions_of(leased),
                 leased,
                 work,
                 purpose="answer a question",
-                timeout=self.limits.timeout,
+                timeout=time_left(self.limits.timeout),
                 writes=False,
             )
 
