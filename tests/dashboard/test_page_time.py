@@ -20,6 +20,7 @@ from rowlock.testing import TemporaryDatabase
 from ..host import HANG_S_MAX
 from ..insight.shop import VolumePipeline
 from .shop_window import browser, everything, furnished
+from .test_hung_questions import HangingPipeline
 
 LONG = timedelta(hours=2)
 SILENT = timedelta(seconds=30)
@@ -85,3 +86,24 @@ async def test_all_questions_end_with_the_time_of_their_page(
     with wanted_within(0), pytest.raises(TransactionTimeout):
         await insight.make_due("Volume", 17, by="alice", reason="late")
     assert await insight.read(leased, longest_s) in {0.0, LONG.total_seconds()}
+
+
+async def test_parts_of_what_hangs_fit_into_a_page(
+    postgresql_database: TemporaryDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two pipelines whose `ready` hangs would take all the time of a page, and there would be none:
+    what hangs is asked as a whole, and then stands in several parts.
+    """
+    await furnished(postgresql_database)
+    limits = InsightLimits(statement_timeout=timedelta(seconds=0.4))
+    insight = Insight(postgresql_database.session_factory, [HangingPipeline()], limits=limits)
+    timeouts, read = [], insight.read
+
+    async def noted(*what: Any, **how: Any) -> Any:
+        timeouts.append(how.get("statement_timeout"))
+        return await read(*what, **how)
+
+    monkeypatch.setattr(insight, "read", noted)
+    [told] = (await insight.explain("Volume", 17)).pipelines
+    assert "statement timeout" in told.headline
+    assert timeouts == [None, timedelta(seconds=0.1)]

@@ -38,6 +38,14 @@ PAGE_TIME_BUGS = (
         (f"{ALL_END}[postgresql]",),
     ),
     Bug(
+        "each part of what hangs has the time of the whole",
+        QUESTIONER,
+        "part_timeout",
+        "PART_SHARE if is_transient(refused) else 1",
+        "1",
+        (f"{PAGE_TIME}::test_parts_of_what_hangs_fit_into_a_page",),
+    ),
+    Bug(
         "an action outlasts its page",
         "insight/steering/actions.py",
         "Actions._transact",

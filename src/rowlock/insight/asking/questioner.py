@@ -10,12 +10,13 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from types import SimpleNamespace
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from sqlalchemy import Column, ColumnElement, true
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
 from rowlock.database.binds import bind_of
+from rowlock.database.faults import is_transient
 from rowlock.database.transaction import in_transaction
 from rowlock.insight.asking.hosted_pipelines import PipelineHost, Sessions
 from rowlock.insight.asking.places import QuestionPlaces
@@ -36,6 +37,9 @@ from rowlock.rows.updates import compared_column
 
 T = TypeVar("T")
 
+PART_SHARE: Final = 4
+"""Parts of a question that took too long have this fraction of its time each."""
+
 
 @dataclass(frozen=True, slots=True)
 class InsightLimits:
@@ -50,6 +54,12 @@ class InsightLimits:
     timeout: timedelta = timedelta(seconds=10)
     statement_timeout: timedelta = timedelta(seconds=2)
     count_timeout: timedelta = timedelta(milliseconds=150)
+
+
+def part_timeout(limits: InsightLimits, refused: Exception) -> timedelta:
+    """Return how long each part of a question may take that was refused as a whole."""
+    # What took too long stands in several parts, and all of them have to fit into one page.
+    return limits.statement_timeout / (PART_SHARE if is_transient(refused) else 1)
 
 
 class Questioner(Actions):
