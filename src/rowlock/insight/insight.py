@@ -23,7 +23,7 @@ from rowlock.database.binds import bind_of
 from rowlock.errors import AppError
 from rowlock.insight.asking.hosted_pipelines import PipelineHost, Sessions
 from rowlock.insight.asking.places import QuestionPlaces
-from rowlock.insight.asking.questioner import InsightLimits, Questioner
+from rowlock.insight.asking.questioner import InsightLimits, Questioner, part_timeout
 from rowlock.insight.asking.redacting import contained_redaction
 from rowlock.insight.checking.checkup import beside_tables, checkup
 from rowlock.insight.checking.claim_plan import ClaimPlan, claim_plan, unserved_remarks
@@ -377,7 +377,8 @@ class Insight(Questioner):
         except Exception as error:
             if not is_of_a_statement(error):
                 raise
-        return await self.read(leased, ask, sessions=sessions, apart=True)
+            each = part_timeout(self.limits, error)
+        return await self.read(leased, ask, sessions=sessions, statement_timeout=each, apart=True)
 
 
 async def _replicas(connection: AsyncConnection, table: Table) -> LiveReplicas:

@@ -17,6 +17,7 @@ HOST: Final = "127.0.0.1"
 PORT: Final = 8017
 PORT_MAX: Final = 65_535
 NEEDED: Final = ("starlette", "jinja2", "sse_starlette", "uvicorn")
+NO_DOCUMENT: Final = "it serves pages; for JSON: rowlock status --json, or /api/status of the page"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,6 +36,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Serve until it is interrupted, and return the exit code."""
+    if options.json:
+        print(f"rowlock dashboard: {NO_DOCUMENT}", file=sys.stderr)
+        return MISUSED
     missing = [name for name in NEEDED if find_spec(name) is None]
     if missing:
         print(

@@ -10,15 +10,17 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from types import SimpleNamespace
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from sqlalchemy import Column, ColumnElement, true
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
 from rowlock.database.binds import bind_of
+from rowlock.database.faults import is_transient
 from rowlock.database.transaction import in_transaction
 from rowlock.insight.asking.hosted_pipelines import PipelineHost, Sessions
 from rowlock.insight.asking.places import QuestionPlaces
+from rowlock.insight.asking.wanted_time import time_left
 from rowlock.insight.dialects.insight_dialect import INSIGHT
 from rowlock.insight.facts import RowAsked, rules_of
 from rowlock.insight.questions import RowQuestion
@@ -35,6 +37,9 @@ from rowlock.rows.updates import compared_column
 
 T = TypeVar("T")
 
+PART_SHARE: Final = 4
+"""Parts of a question that took too long have this fraction of its time each."""
+
 
 @dataclass(frozen=True, slots=True)
 class InsightLimits:
@@ -49,6 +54,12 @@ class InsightLimits:
     timeout: timedelta = timedelta(seconds=10)
     statement_timeout: timedelta = timedelta(seconds=2)
     count_timeout: timedelta = timedelta(milliseconds=150)
+
+
+def part_timeout(limits: InsightLimits, refused: Exception) -> timedelta:
+    """Return how long each part of a question may take that was refused as a whole."""
+    # What took too long stands in several parts, and all of them have to fit into one page.
+    return limits.statement_timeout / (PART_SHARE if is_transient(refused) else 1)
 
 
 class Questioner(Actions):
@@ -84,18 +95,17 @@ class Questioner(Actions):
         """
 
         async def work(session: AsyncSession, connection: AsyncConnection) -> T:
-            await INSIGHT.of(connection).begin_reading(
-                connection, statement_timeout=statement_timeout or self.limits.statement_timeout
-            )
+            each = time_left(statement_timeout or self.limits.statement_timeout)
+            await INSIGHT.of(connection).begin_reading(connection, statement_timeout=each)
             return await ask(connection, **how)
 
-        async with self._places.taken(within=self.limits.timeout):
+        async with self._places.taken(within=time_left(self.limits.timeout)):
             return await in_transaction(
                 sessions or self.sessions_of(leased),
                 leased,
                 work,
                 purpose="answer a question",
-                timeout=self.limits.timeout,
+                timeout=time_left(self.limits.timeout),
                 writes=False,
             )
 

@@ -80,7 +80,7 @@ class HistoryRecorder:
 
     def start(self) -> None:
         """Hear events from now on."""
-        TRACE_IDS.is_wanted = True
+        TRACE_IDS.add_reader(self)
         for other in tuple(_RECORDERS):
             other.forget_parent()
         for manager in self._managers:
@@ -99,7 +99,7 @@ class HistoryRecorder:
         self._writers.clear()
         self._by_pipeline.clear()
         self._begun.clear()
-        TRACE_IDS.is_wanted = False
+        TRACE_IDS.remove_reader(self)
         self._end_of_telling = events.subscribe(self._tell_fork)
         self._unsubscribe = None
 
@@ -124,7 +124,7 @@ class HistoryRecorder:
 
     async def stop(self) -> None:
         """Hear nothing more, and write what waits, in a few seconds at most."""
-        TRACE_IDS.is_wanted = False
+        TRACE_IDS.remove_reader(self)
         if self._unsubscribe is not None:
             self._unsubscribe()
             self._unsubscribe = None

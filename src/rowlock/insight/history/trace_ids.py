@@ -6,21 +6,34 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from typing import Final
+from weakref import WeakSet
 
 REMEMBERED_MAX: Final = 20_000
 """Most attempts whose span is remembered; the one that began first is forgotten."""
 
 
 class TraceIds:
-    """The spans of the attempts that run.
-
-    Attributes:
-        is_wanted: whether somebody asks for them.
-    """
+    """The spans of the attempts that run."""
 
     def __init__(self) -> None:
-        self.is_wanted = False
+        # A process may have several histories, and one of them may end before the others.
+        self._readers: WeakSet[object] = WeakSet()
         self._by_token: OrderedDict[object, str] = OrderedDict()
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether somebody asks for them."""
+        return bool(self._readers)
+
+    def add_reader(self, reader: object) -> None:
+        """Remember spans from now on, for `reader`; the same one may say so again."""
+        self._readers.add(reader)
+
+    def remove_reader(self, reader: object) -> None:
+        """Remember none for `reader` any more, and none at all behind the last one."""
+        self._readers.discard(reader)
+        if not self.is_wanted:
+            self._by_token.clear()
 
     def remember(self, lock_token: object, trace_id: str) -> None:
         """Say which trace an attempt belongs to, if somebody wants to know."""

@@ -22,6 +22,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 from rowlock.database.transaction import in_transaction
 from rowlock.hints.hinter import hint_after_commit, pipeline_hinter
 from rowlock.insight.asking.hosted_pipelines import HostedPipelines, Sessions
+from rowlock.insight.asking.wanted_time import time_left
 from rowlock.insight.history.acts import tell_action
 from rowlock.insight.naming import mapped_model, pipeline_named, read_key
 from rowlock.insight.shown import iso, shown
@@ -325,7 +326,7 @@ class Actions(HostedPipelines):
             leased,
             work,
             purpose=purpose,
-            timeout=ACTION_TIMEOUT,
+            timeout=time_left(ACTION_TIMEOUT),
         )
 
     def _controls(self, pipeline: Pipeline[Any]) -> Table:
