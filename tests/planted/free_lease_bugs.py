@@ -113,7 +113,7 @@ FREE_LEASE_BUGS = (
     Bug(
         "what was not declared is locked all the same",
         "leases/related/locker.py",
-        "RelatedLocker._table_of",
+        "RelatedLocker.table_of",
         "leased.table is self._leased.table",
         "True",
         (f"{REFUSALS}::test_an_undeclared_model_is_refused",),
@@ -121,7 +121,7 @@ FREE_LEASE_BUGS = (
     Bug(
         "rows of its own table cannot be locked",
         "leases/related/locker.py",
-        "RelatedLocker._table_of",
+        "RelatedLocker.table_of",
         "leased.table is self._leased.table or ",
         "",
         (f"{REFUSALS}::test_rows_of_its_own_table_need_no_declaration",),

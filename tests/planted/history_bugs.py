@@ -281,8 +281,8 @@ REHEARSAL_BUGS = (
     ),
     Bug(
         "a pipeline is rehearsed that does not say so",
-        "insight/rehearsing/rehearsal.py",
-        "PipelineRehearsal.__init__",
+        "insight/rehearsing/attempt.py",
+        "check_rehearsable",
         "not pipeline.rehearsable",
         "False",
         (f"{REHEARSED}::test_what_may_not_be_rehearsed_is_refused",),

@@ -66,8 +66,8 @@ def raised_by(function: Any) -> set[str]:
 
 
 def members_of(public: type) -> Iterable[tuple[str, Any]]:
-    """Return what a class has, and what `Insight` has of the part of it that writes."""
-    parts = (base for base in public.__mro__ if base is public or base.__name__ == "Actions")
+    """Return what a class has, and what `Insight` has of the parts of it that act and plan."""
+    parts = (one for one in public.__mro__ if one is public or one.__name__ in PARTS_OF_INSIGHT)
     return [member for part in parts for member in vars(part).items()]
 
 
@@ -97,6 +97,7 @@ def raisers() -> dict[str, set[str]]:
     return found
 
 
+PARTS_OF_INSIGHT = ("Actions", "Plans")
 RAISERS = raisers()
 ROWS = {row["name"]: row for row in _ROW.finditer(section("Raised by"))}
 

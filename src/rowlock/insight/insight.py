@@ -23,7 +23,7 @@ from rowlock.database.binds import bind_of
 from rowlock.errors import AppError
 from rowlock.insight.asking.hosted_pipelines import PipelineHost, Sessions
 from rowlock.insight.asking.places import QuestionPlaces
-from rowlock.insight.asking.questioner import InsightLimits, Questioner, part_timeout
+from rowlock.insight.asking.questioner import InsightLimits, part_timeout
 from rowlock.insight.asking.redacting import contained_redaction
 from rowlock.insight.checking.checkup import beside_tables, checkup
 from rowlock.insight.checking.claim_plan import ClaimPlan, claim_plan, unserved_remarks
@@ -47,8 +47,7 @@ from rowlock.insight.listing.row_page import RowPage
 from rowlock.insight.naming import database_name, is_of, mapped_model, pipeline_named, read_key
 from rowlock.insight.observing.observer import Observer
 from rowlock.insight.questions import ask_part, is_of_a_statement
-from rowlock.insight.rehearsing.answer import Rehearsal
-from rowlock.insight.rehearsing.rehearsal import IDS_MAX, PipelineRehearsal
+from rowlock.insight.shadowing.plans import Plans
 from rowlock.insight.tables import InsightTables, tables_of
 from rowlock.insight.verdicts import Facts, Refused
 from rowlock.pipelines.manager import PipelineManager
@@ -57,7 +56,7 @@ from rowlock.pipelines.pipeline import Pipeline
 T = TypeVar("T")
 
 
-class Insight(Questioner):
+class Insight(Plans):
     """Answers questions about the rows of a host's pipelines.
 
     Args:
@@ -185,32 +184,6 @@ class Insight(Questioner):
         marks = {one.mark: one.name for one in (await self.replicas()).known or ()}
         redact = self._redact or str
         return found.presented(marks, redact)
-
-    async def rehearse(self, pipeline: str, ids: Iterable[object]) -> Rehearsal:
-        """Run `process` for rows, and say what would come of each; nothing is written.
-
-        The rows are held meanwhile as ``plan:...``. `process` finds ``item.is_rehearsal`` true, and
-        its sessions only read; what it does to other systems is done.
-
-        Args:
-            pipeline: its name.
-            ids: keys of rows, at most 100; text is read by the type of the key.
-
-        Raises:
-            AppError: the app has no such pipeline, the text is no key, or there are too many.
-            ConfigurationError: the pipeline does not say ``rehearsable = True``.
-            LockWaitTimeout: somebody holds one of the rows.
-            LeaseLost: a row was not held until its rehearsal ended.
-            TransactionTimeout: the database did not answer in time.
-        """
-        found = pipeline_named(pipeline, self.pipelines.values())
-        keys = [read_key(found.leased, one) for one in ids]
-        if not 1 <= len(keys) <= IDS_MAX:
-            raise AppError(f"1 to {IDS_MAX} rows are rehearsed at once, not {len(keys)}")
-        hidden = self._columns(found.leased, self._hide)
-        sessions = self.host_of(found).session_factory
-        rows = await PipelineRehearsal(sessions, found, hidden=hidden).rehearse(keys)
-        return Rehearsal(found.name, found.leased.name, rows)
 
     async def replicas(self) -> LiveReplicas:
         """Return the replicas, as they say themselves; none if the host has no table for them.

@@ -17,6 +17,7 @@ from typing import Any
 from sqlalchemy import Column, ColumnElement, case, func, select, true, update
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 from sqlalchemy.orm import undefer
+from sqlalchemy.orm.interfaces import LoaderOption
 
 from rowlock.database.binds import bind_of
 from rowlock.errors import PipelineError, RelatedLockUnavailable
@@ -132,9 +133,17 @@ async def read_acquired(
     keys: Sequence[Any],
     *,
     compared: Sequence[Column[Any]] = (),
+    options: Sequence[LoaderOption] = (),
 ) -> list[Any]:
     """Return the rows of `keys` as they are now, in the order of their keys, detached; joins the
     caller's transaction.
+
+    Args:
+        session: the caller's.
+        leased: their table.
+        keys: of the rows; one that is not there any more is left out.
+        compared: columns that are read in any case, beside those of the lease.
+        options: the host's.
     """
     key = leased.attribute(leased.key_name)
     names = [
@@ -142,7 +151,7 @@ async def read_acquired(
         *(leased.mapper.get_property_by_column(column).key for column in compared),
     ]
     needed = [undefer(leased.attribute(name)) for name in names]
-    statement = select(leased.model).where(key.in_(keys)).order_by(key).options(*needed)
+    statement = select(leased.model).where(key.in_(keys)).order_by(key).options(*options, *needed)
     rows = (
         (await execute(session, statement, bind_arguments={"bind": bind_of(session, leased)}))
         .scalars()

@@ -283,6 +283,9 @@ class PipelineItem(_Keyed, Generic[ModelT_co]):
         if not held or not self.is_trusted():
             raise self.lease_lost()
         rows: list[ModelT_co] = await read_fresh(session, self.leased, (self.id,))
+        if not rows:
+            # Nothing holds the row of a shadow run, so it may have been deleted.
+            raise self.lease_lost()
         return rows[0]
 
     @property

@@ -65,7 +65,7 @@ def split(values: Mapping[Column[Any], Any]) -> tuple[Shape, list[Any]]:
         elif isinstance(value, UnlessSet):
             rule = UnlessSet(None, value.other)
             parameters.append(value.value)
-        elif type(value) not in PLAIN and _is_sql(value):
+        elif type(value) not in PLAIN and is_sql(value):
             rule, own = _read(value)
             parameters += own
         else:
@@ -96,7 +96,7 @@ def can_be_kept(shape: Shape) -> bool:
 
 def is_like_no_other(value: object) -> bool:
     """Whether it is SQL that no two maps have in common."""
-    return _is_sql(value) and not isinstance(value, Column) and formula_of(value) is None
+    return is_sql(value) and not isinstance(value, Column) and formula_of(value) is None
 
 
 def slots_of(shape: Shape) -> list[Slot]:
@@ -180,7 +180,8 @@ def _parameter(
     return given[name] if name in given else bindparam(name, type_=type_)
 
 
-def _is_sql(value: object) -> bool:
+def is_sql(value: object) -> bool:
+    """Whether a value is an expression, of which only the database knows what it gives."""
     # Asked for its attributes, an expression takes its time.
     return isinstance(value, ColumnElement) or hasattr(value, "__clause_element__")
 

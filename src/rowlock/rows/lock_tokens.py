@@ -102,6 +102,11 @@ def is_reservation_token(token: Column[Any] | InstrumentedAttribute[Any]) -> Col
     return func.substr(digits, VERSION_DIGIT_AT, 1) == "8"
 
 
+def keeps_reservation(token: object) -> bool:
+    """Whether `token`, as it was read, is that of a holder that came back."""
+    return str(token).replace("-", "")[VERSION_DIGIT_AT - 1 : VERSION_DIGIT_AT] == "8"
+
+
 def deaths_of(token: object) -> int:
     """Return how many holders in a row have died before the one of `token`."""
     digits = str(token).replace("-", "")

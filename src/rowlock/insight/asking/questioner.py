@@ -94,10 +94,27 @@ class Questioner(Actions):
             **how: handed to `ask`.
         """
 
+        async def ask_there(session: AsyncSession, connection: AsyncConnection) -> T:
+            return await ask(connection, **how)
+
+        return await self.read_by_session(
+            leased, ask_there, sessions=sessions, statement_timeout=statement_timeout
+        )
+
+    async def read_by_session(
+        self,
+        leased: LeasedTable,
+        ask: Callable[[AsyncSession, AsyncConnection], Awaitable[T]],
+        *,
+        sessions: Sessions | None = None,
+        statement_timeout: timedelta | None = None,
+    ) -> T:
+        """Return what `ask` gives, called with a session and its connection, as `read` does."""
+
         async def work(session: AsyncSession, connection: AsyncConnection) -> T:
             each = time_left(statement_timeout or self.limits.statement_timeout)
             await INSIGHT.of(connection).begin_reading(connection, statement_timeout=each)
-            return await ask(connection, **how)
+            return await ask(session, connection)
 
         async with self._places.taken(within=time_left(self.limits.timeout)):
             return await in_transaction(

@@ -11,9 +11,10 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import Connection, Table
+from sqlalchemy import ColumnElement, Connection, Table
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy.types import TypeEngine
 
 from rowlock.dialects import DialectPart, known_dialects
 from rowlock.insight.dialects.check_dialect import CheckDialect
@@ -37,6 +38,10 @@ class InsightDialect(CheckDialect, ABC):
         """Let the transaction write nothing, and each of its statements last so long at most, as
         far as the database can.
         """
+
+    @abstractmethod
+    def as_kept(self, value: Any, type_: TypeEngine[Any]) -> ColumnElement[Any]:
+        """Return an expression that gives `value` as a column of `type_` would keep it."""
 
     @abstractmethod
     async def open_transaction(

@@ -18,8 +18,20 @@ from datetime import timedelta
 from functools import partial
 from typing import Any, Final
 
-from sqlalchemy import Connection, String, Table, bindparam, cast, literal_column, select, text
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    String,
+    Table,
+    bindparam,
+    cast,
+    literal,
+    literal_column,
+    select,
+    text,
+)
 from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy.types import TypeEngine
 
 from rowlock.insight.dialects.insight_dialect import InsightDialect
 from rowlock.insight.dialects.postgresql_checks import PostgresqlChecks
@@ -120,6 +132,10 @@ class PostgresqlInsight(PostgresqlChecks, InsightDialect):
                 for name, value in timeouts.items()
             },
         )
+
+    def as_kept(self, value: Any, type_: TypeEngine[Any]) -> ColumnElement[Any]:
+        """Return the value, cast: a number is rounded to the digits of the column."""
+        return cast(literal(value, type_), type_)
 
     async def open_transaction(
         self, connection: AsyncConnection, leased: LeasedTable, key: Any

@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any, Final
 
-from sqlalchemy import Connection, Table
+from sqlalchemy import ColumnElement, Connection, Table, literal
 from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy.types import TypeEngine
 
 from rowlock.insight.dialects.insight_dialect import InsightDialect
 from rowlock.insight.dialects.sqlite_checks import SqliteChecks
@@ -30,6 +31,10 @@ class SqliteInsight(SqliteChecks, InsightDialect):
         self, connection: AsyncConnection, *, statement_timeout: timedelta
     ) -> None:
         """Do nothing."""
+
+    def as_kept(self, value: Any, type_: TypeEngine[Any]) -> ColumnElement[Any]:
+        """Return the value as it is bound: a cast would make a number of a time."""
+        return literal(value, type_)
 
     async def open_transaction(
         self, connection: AsyncConnection, leased: LeasedTable, key: Any

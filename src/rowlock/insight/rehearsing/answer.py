@@ -137,18 +137,22 @@ def row_rehearsal(
         outcome: what came of it.
         hidden: columns of which no value is shown.
     """
-    reason: str | None = None
-    if isinstance(outcome, Retry | Park):
-        reason = error_text(outcome.error) if isinstance(outcome, Retry) else outcome.reason
     values: Mapping[Any, Any] = outcome.values if isinstance(outcome, Apply | Retry) else {}
     return RowRehearsal(
         str(item.id),
         type(outcome).__name__,
-        reason,
+        reason_of(outcome),
         tuple(_changes(item, leased, values, hidden=hidden)),
-        tuple(_beside(outcome)),
+        beside_of(outcome),
         item.process_s or 0.0,
     )
+
+
+def reason_of(outcome: Outcome) -> str | None:
+    """Return why a `Retry` or a `Park` is one; None of others."""
+    if isinstance(outcome, Retry):
+        return error_text(outcome.error)
+    return outcome.reason if isinstance(outcome, Park) else None
 
 
 def _changes(
@@ -164,7 +168,12 @@ def _changes(
             yield ColumnChange(column.name, HIDDEN, HIDDEN)
         else:
             old = item.value_as_read(leased, column)
-            yield ColumnChange(column.name, _text_of(old), _text_of(value))
+            yield ColumnChange(column.name, written_text(old), written_text(value))
+
+
+def beside_of(outcome: Outcome) -> tuple[str, ...]:
+    """Return what an outcome would do beside writing its row, a line for each."""
+    return tuple(_beside(outcome))
 
 
 def _beside(outcome: Outcome) -> Iterator[str]:
@@ -179,7 +188,8 @@ def _beside(outcome: Outcome) -> Iterator[str]:
         yield f"hints {shown(', '.join(names))}"
 
 
-def _text_of(value: Any) -> str:
+def written_text(value: Any) -> str:
+    """Return a value of a column as one line of visible characters."""
     if value is None or value is NOW_PLACEHOLDER:
         return "null" if value is None else "now"
     if isinstance(value, datetime):

@@ -19,6 +19,7 @@ DOCUMENTS: Final = (
     "pipeline",
     "claim_plan",
     "rehearsal",
+    "shadow",
     "action",
     "error",
 )

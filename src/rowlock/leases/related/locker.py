@@ -81,7 +81,7 @@ class RelatedLocker:
         """Lock all rows of `model` where `where` holds, and return them as they are now:
         `PipelineItem.lock_related`.
         """
-        leased = self._table_of(model)
+        leased = self.table_of(model)
         is_own_table = leased.table is self._leased.table
         # In its own table the pipeline's bare name is that of a main row's holder.
         owner = (
@@ -171,7 +171,12 @@ class RelatedLocker:
         assert isinstance(until, datetime)
         return until
 
-    def _table_of(self, model: type[ModelT]) -> LeasedTable:
+    def table_of(self, model: type[Any]) -> LeasedTable:
+        """Return the table of `model`, if rows of it may be locked.
+
+        Raises:
+            ConfigurationError: the pipeline does not declare it.
+        """
         for known in self.tables:
             if known.model is model:
                 return known
