@@ -36,7 +36,7 @@ SEAM_BUGS = (
     Bug(
         "what surrounds an attempt fails it when it is entered",
         SURROUNDINGS,
-        "_entered",
+        "call_within",
         "except BaseException:",
         "except ZeroDivisionError:",
         (f"{SURROUND}::test_one_that_fails_harms_no_outcome",),
@@ -53,8 +53,8 @@ SEAM_BUGS = (
         "what surrounds an attempt does not see its error",
         SURROUNDINGS,
         "call_within",
-        "_leave(entered, error, fields)",
-        "_leave(entered, None, fields)",
+        "_leave(entered, error, item, pipeline=pipeline)",
+        "_leave(entered, None, item, pipeline=pipeline)",
         (f"{SURROUND}::test_what_process_raises_is_seen",),
     ),
     Bug(

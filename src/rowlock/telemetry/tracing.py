@@ -13,8 +13,9 @@ Source: OpenTelemetry, "Semantic conventions for messaging spans".
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextvars import Token
+from functools import lru_cache
 from types import TracebackType
 from typing import Any, Final, NamedTuple
 
@@ -56,6 +57,8 @@ ATTEMPTS_MAX: Final = 20_000
 """Most attempts that are remembered, for the write of their outcomes."""
 KEY_CHARS_MAX: Final = 255
 """Longest key of a row in a span, in characters."""
+NAMES_MAX: Final = 1_000
+"""Most names of spans that are kept."""
 _ROOT: Final = Context()
 _NANOSECONDS: Final = 1_000_000_000
 
@@ -91,7 +94,9 @@ class Tracing:
         self._attempts: OrderedDict[object, SpanContext] = OrderedDict()
         self._hinter = hinter
         hinter.attach_observer(self._hinted)
-        self._unsubscribe: Callable[[], None] = events.subscribe(self._hear)
+        self._unsubscribe: Callable[[], None] = events.subscribe(
+            self._hear, events.FetchEnded, events.OutcomesWritten
+        )
 
     def __repr__(self) -> str:
         return f"<Tracing {len(self._attempts)} attempts>"
@@ -107,22 +112,25 @@ class Tracing:
 
     def begin_attempt(self, item: PipelineItem[Any]) -> Span:
         """Return a new span for an attempt; it is not made the current one."""
-        name = item.lock_owner
+        # What it costs a span that no sampler wants is paid for each row: what only a span that is
+        # recorded needs is behind the question.
+        name, attributes = _named("process", item.lock_owner)
         span = self._tracer.start_span(
-            f"process {name}",
+            name,
             context=_ROOT,
             kind=SpanKind.CONSUMER,
             attributes={
-                **_attributes("process", name),
-                "messaging.message.id": shown(item.id, KEY_CHARS_MAX),
+                **attributes,
                 "rowlock.attempt": item.attempt,
                 "rowlock.recovered": item.prev_lock_expired,
             },
             links=self._links_of(item),
         )
-        context = span.get_span_context()
-        if context.trace_flags.sampled:
-            self._remember(item.lock_token, context)
+        if span.is_recording():
+            span.set_attribute("messaging.message.id", shown(item.id, KEY_CHARS_MAX))
+            context = span.get_span_context()
+            if context.trace_flags.sampled:
+                self._remember(item.lock_token, context)
         return span
 
     def _remember(self, lock_token: object, context: SpanContext) -> None:
@@ -132,13 +140,11 @@ class Tracing:
             self._attempts.popitem(last=False)
 
     def _links_of(self, item: PipelineItem[Any]) -> list[Link]:
-        contexts = [
-            fetch.context
-            for fetch in self._fetches.get(item.lock_owner, ())
-            if fetch.claimed_at_s == item.claimed_at
-        ]
-        writer = _writer_of(item)
-        return [Link(one) for one in (*contexts, *(() if writer is None else (writer,)))]
+        fetches, writer = self._fetches.get(item.lock_owner), _writer_of(item)
+        if fetches is None and writer is None:
+            return []
+        found = [one.context for one in fetches or () if one.claimed_at_s == item.claimed_at]
+        return [Link(one) for one in (*found, *(() if writer is None else (writer,)))]
 
     def _hinted(self, model: str) -> None:
         context = get_current_span().get_span_context()
@@ -162,19 +168,19 @@ class Tracing:
         hints = self._hints.pop(event.model, ())
         if not event.count:
             return
-        context = self._span_of("fetch", "receive", event, links=hints)
+        context = self._span_of("receive", event, links=hints)
         if context is not None and event.claimed_at_s is not None:
             fetches = self._fetches.setdefault(event.pipeline, deque(maxlen=FETCHES_MAX))
             fetches.append(_Fetch(event.claimed_at_s, context))
 
     def _wrote(self, event: events.OutcomesWritten) -> None:
-        known = [self._attempts.pop(token, None) for token in event.lock_tokens]
+        tokens = event.lock_tokens if self._attempts else ()
+        known = [self._attempts.pop(token, None) for token in tokens]
         settled = [context for context in known if context is not None][:SETTLED_MAX]
-        self._span_of("write", "settle", event, links=settled)
+        self._span_of("settle", event, links=settled)
 
     def _span_of(
         self,
-        name: str,
         operation: str,
         event: events.FetchEnded | events.OutcomesWritten,
         *,
@@ -182,12 +188,13 @@ class Tracing:
     ) -> SpanContext | None:
         """Make a span that ends now; return its context if somebody wants to know of it."""
         ended_ns = int(utc_now().timestamp() * _NANOSECONDS)
+        title, attributes = _named(operation, event.pipeline)
         span = self._tracer.start_span(
-            f"{name} {event.pipeline}",
+            title,
             context=_ROOT,
             kind=SpanKind.CLIENT,
             attributes={
-                **_attributes(operation, event.pipeline),
+                **attributes,
                 "messaging.batch.message_count": event.count,
             },
             links=[Link(one) for one in links],
@@ -231,8 +238,13 @@ class SurroundingSpan:
         span.end()
 
 
-def _attributes(operation: str, pipeline: str) -> dict[str, str]:
-    return {
+_VERBS: Final = {"receive": "fetch", "process": "process", "settle": "write"}
+
+
+@lru_cache(NAMES_MAX)
+def _named(operation: str, pipeline: str) -> tuple[str, Mapping[str, str]]:
+    """Return the name of a span, and the attributes that all of that name share."""
+    return f"{_VERBS[operation]} {pipeline}", {
         "messaging.system": "rowlock",
         "messaging.operation.type": operation,
         "messaging.destination.name": pipeline,

@@ -6,7 +6,7 @@ swallow it, and what it raises itself is logged and goes no further.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
@@ -31,38 +31,36 @@ async def call_within(
     Raises:
         BaseException: what `call` has raised.
     """
-    fields = {"pipeline": pipeline, "row_id": item.id}
-    entered = [one for make in surround if (one := _entered(make, item, fields)) is not None]
+    # Written out, since it is paid for each row.
+    entered: list[AbstractContextManager[object]] = []
+    for make in surround:
+        try:
+            manager = make(item)
+            manager.__enter__()
+        # Of the host's, which raises anything.
+        except BaseException:
+            logger.exception(
+                "%s: what surrounds an attempt could not be entered",
+                pipeline,
+                extra=_fields(item, pipeline),
+            )
+        else:
+            entered.append(manager)
     try:
         result = await call()
     except BaseException as error:
-        _leave(entered, error, fields)
+        _leave(entered, error, item, pipeline=pipeline)
         raise
-    _leave(entered, None, fields)
+    _leave(entered, None, item, pipeline=pipeline)
     return result
-
-
-def _entered(
-    make: Surround,
-    item: PipelineItem[Any],
-    fields: Mapping[str, object],
-) -> AbstractContextManager[object] | None:
-    try:
-        manager = make(item)
-        manager.__enter__()
-    # Of the host's, which raises anything.
-    except BaseException:
-        logger.exception(
-            "%s: what surrounds an attempt could not be entered", fields["pipeline"], extra=fields
-        )
-        return None
-    return manager
 
 
 def _leave(
     entered: Sequence[AbstractContextManager[object]],
     error: BaseException | None,
-    fields: Mapping[str, object],
+    item: PipelineItem[Any],
+    *,
+    pipeline: str,
 ) -> None:
     kind, traceback = (None, None) if error is None else (type(error), error.__traceback__)
     for manager in reversed(entered):
@@ -73,6 +71,10 @@ def _leave(
             if raised is not error:
                 logger.exception(
                     "%s: what surrounds an attempt could not be left",
-                    fields["pipeline"],
-                    extra=fields,
+                    pipeline,
+                    extra=_fields(item, pipeline),
                 )
+
+
+def _fields(item: PipelineItem[Any], pipeline: str) -> dict[str, object]:
+    return {"pipeline": pipeline, "row_id": item.id}

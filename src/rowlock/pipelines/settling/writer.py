@@ -209,7 +209,7 @@ class Writer(Generic[ModelT]):
         seconds = self._wrote_at - began_at
         context.histograms.write.add(seconds)
         context.histograms.write_rows.add(count)
-        if events.has_listeners():
+        if events.has_listeners(events.OutcomesWritten):
             tokens = tuple(pending.item.lock_token for pending in made)
             events.emit(events.OutcomesWritten(context.name, count, seconds, tokens))
 
