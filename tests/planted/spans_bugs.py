@@ -144,8 +144,8 @@ SPANS_BUGS = (
     Bug(
         "a sampler is not told which pipeline it is",
         TRACING,
-        "Tracing.begin_attempt",
-        "**attributes,",
+        "_attempt",
+        '**_attributes("process", pipeline),',
         "",
         (FATE,),
     ),

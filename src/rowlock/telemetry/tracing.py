@@ -13,10 +13,10 @@ Source: OpenTelemetry, "Semantic conventions for messaging spans".
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import Token
 from functools import lru_cache
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any, Final, NamedTuple
 
 from opentelemetry import context as otel_context
@@ -35,6 +35,7 @@ from opentelemetry.trace import (
     get_tracer,
     set_span_in_context,
 )
+from opentelemetry.util.types import AttributeValue
 
 from rowlock import events
 from rowlock.clock import utc_now
@@ -57,8 +58,8 @@ ATTEMPTS_MAX: Final = 20_000
 """Most attempts that are remembered, for the write of their outcomes."""
 KEY_CHARS_MAX: Final = 255
 """Longest key of a row in a span, in characters."""
-NAMES_MAX: Final = 1_000
-"""Most names of spans that are kept."""
+KINDS_MAX: Final = 1_000
+"""Most kinds of attempts, by pipeline and number, whose attributes are kept."""
 _ROOT: Final = Context()
 _NANOSECONDS: Final = 1_000_000_000
 
@@ -112,19 +113,11 @@ class Tracing:
 
     def begin_attempt(self, item: PipelineItem[Any]) -> Span:
         """Return a new span for an attempt; it is not made the current one."""
-        # What it costs a span that no sampler wants is paid for each row: what only a span that is
-        # recorded needs is behind the question.
-        name, attributes = _named("process", item.lock_owner)
+        # A span that no sampler wants is paid for with each row: what only a recorded one needs is
+        # behind the question, and what many share is built once.
+        name, attributes = _attempt(item.lock_owner, item.attempt, item.prev_lock_expired)
         span = self._tracer.start_span(
-            name,
-            context=_ROOT,
-            kind=SpanKind.CONSUMER,
-            attributes={
-                **attributes,
-                "rowlock.attempt": item.attempt,
-                "rowlock.recovered": item.prev_lock_expired,
-            },
-            links=self._links_of(item),
+            name, _ROOT, SpanKind.CONSUMER, attributes, self._links_of(item)
         )
         if span.is_recording():
             span.set_attribute("messaging.message.id", shown(item.id, KEY_CHARS_MAX))
@@ -139,10 +132,10 @@ class Tracing:
         if len(self._attempts) > ATTEMPTS_MAX:
             self._attempts.popitem(last=False)
 
-    def _links_of(self, item: PipelineItem[Any]) -> list[Link]:
+    def _links_of(self, item: PipelineItem[Any]) -> Sequence[Link]:
         fetches, writer = self._fetches.get(item.lock_owner), _writer_of(item)
         if fetches is None and writer is None:
-            return []
+            return ()
         found = [one.context for one in fetches or () if one.claimed_at_s == item.claimed_at]
         return [Link(one) for one in (*found, *(() if writer is None else (writer,)))]
 
@@ -168,7 +161,7 @@ class Tracing:
         hints = self._hints.pop(event.model, ())
         if not event.count:
             return
-        context = self._span_of("receive", event, links=hints)
+        context = self._span_of("fetch", "receive", event, links=hints)
         if context is not None and event.claimed_at_s is not None:
             fetches = self._fetches.setdefault(event.pipeline, deque(maxlen=FETCHES_MAX))
             fetches.append(_Fetch(event.claimed_at_s, context))
@@ -177,10 +170,11 @@ class Tracing:
         tokens = event.lock_tokens if self._attempts else ()
         known = [self._attempts.pop(token, None) for token in tokens]
         settled = [context for context in known if context is not None][:SETTLED_MAX]
-        self._span_of("settle", event, links=settled)
+        self._span_of("write", "settle", event, links=settled)
 
     def _span_of(
         self,
+        name: str,
         operation: str,
         event: events.FetchEnded | events.OutcomesWritten,
         *,
@@ -188,13 +182,12 @@ class Tracing:
     ) -> SpanContext | None:
         """Make a span that ends now; return its context if somebody wants to know of it."""
         ended_ns = int(utc_now().timestamp() * _NANOSECONDS)
-        title, attributes = _named(operation, event.pipeline)
         span = self._tracer.start_span(
-            title,
+            f"{name} {event.pipeline}",
             context=_ROOT,
             kind=SpanKind.CLIENT,
             attributes={
-                **attributes,
+                **_attributes(operation, event.pipeline),
                 "messaging.batch.message_count": event.count,
             },
             links=[Link(one) for one in links],
@@ -212,11 +205,12 @@ class SurroundingSpan:
 
     def __init__(self, tracing: Tracing, item: PipelineItem[Any]) -> None:
         self._tracing, self._item = tracing, item
-        self._span: Span | None = None
-        self._token: Token[Context] | None = None
+        self._span: Span
+        self._token: Token[Context]
 
     def __enter__(self) -> Span:
         span = self._span = self._tracing.begin_attempt(self._item)
+        # One that is not recorded, too: it keeps what is called in it from being traced alone.
         self._token = otel_context.attach(set_span_in_context(span))
         return span
 
@@ -226,11 +220,8 @@ class SurroundingSpan:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if self._token is not None:
-            otel_context.detach(self._token)
+        otel_context.detach(self._token)
         span = self._span
-        if span is None:
-            return
         # An outcome that is raised is no error.
         if kind is not None and not isinstance(error, Outcome) and span.is_recording():
             span.set_attribute("error.type", kind.__qualname__)
@@ -238,17 +229,27 @@ class SurroundingSpan:
         span.end()
 
 
-_VERBS: Final = {"receive": "fetch", "process": "process", "settle": "write"}
-
-
-@lru_cache(NAMES_MAX)
-def _named(operation: str, pipeline: str) -> tuple[str, Mapping[str, str]]:
-    """Return the name of a span, and the attributes that all of that name share."""
-    return f"{_VERBS[operation]} {pipeline}", {
+def _attributes(operation: str, pipeline: str) -> dict[str, str]:
+    return {
         "messaging.system": "rowlock",
         "messaging.operation.type": operation,
         "messaging.destination.name": pipeline,
     }
+
+
+@lru_cache(KINDS_MAX)
+def _attempt(
+    pipeline: str, attempt: int, is_recovered: bool
+) -> tuple[str, Mapping[str, AttributeValue]]:
+    """Return the name of an attempt's span, and what a sampler may ask of it: read-only, since
+    attempts share it.
+    """
+    attributes: dict[str, AttributeValue] = {
+        **_attributes("process", pipeline),
+        "rowlock.attempt": attempt,
+        "rowlock.recovered": is_recovered,
+    }
+    return f"process {pipeline}", MappingProxyType(attributes)
 
 
 def _writer_of(item: PipelineItem[Any]) -> SpanContext | None:

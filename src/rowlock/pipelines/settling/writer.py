@@ -210,7 +210,7 @@ class Writer(Generic[ModelT]):
         context.histograms.write.add(seconds)
         context.histograms.write_rows.add(count)
         if events.has_listeners(events.OutcomesWritten):
-            tokens = tuple(pending.item.lock_token for pending in made)
+            tokens = tuple([pending.item.lock_token for pending in made])
             events.emit(events.OutcomesWritten(context.name, count, seconds, tokens))
 
     async def _write_together(
