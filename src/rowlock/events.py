@@ -13,7 +13,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import NamedTuple
 
+from rowlock.errors import ConfigurationError
 from rowlock.logs import get_logger
 
 logger = get_logger(__name__)
@@ -206,25 +208,54 @@ class LoopReplaced(Event):
 
 Listener = Callable[[Event], None]
 
-_listeners: list[Listener] = []
+
+class _Subscription(NamedTuple):
+    listener: Listener
+    kinds: tuple[type[Event], ...]
 
 
-def subscribe(listener: Listener) -> Callable[[], None]:
+_subscriptions: list[_Subscription] = []
+_listeners_by_kind: dict[type[Event], tuple[Listener, ...]] = {}
+
+
+def subscribe(listener: Listener, *kinds: type[Event]) -> Callable[[], None]:
     """Call `listener` with every event of this process from now on, and return the function that
     ends it.
+
+    Args:
+        listener: returns at once.
+        kinds: if given, only events of these classes and of their subclasses. An event of each row
+            which has no listener is not built, so that naming the kinds makes a fast pipeline
+            cheaper to watch.
+
+    Raises:
+        ConfigurationError: one of `kinds` is no class of events.
     """
-    _listeners.append(listener)
+    if not all(isinstance(kind, type) and issubclass(kind, Event) for kind in kinds):
+        raise ConfigurationError(
+            f"subscribe takes classes of events behind the listener, not {kinds!r:.100}: subscribe"
+            "(listener, events.ItemFailed)"
+        )
+    # Told apart by identity: a listener that was subscribed twice ends once at a time.
+    subscription = _Subscription(listener, kinds or (Event,))
+    _subscriptions.append(subscription)
+    _forget_kinds()
 
     def unsubscribe() -> None:
-        if listener in _listeners:
-            _listeners.remove(listener)
+        for number, one in enumerate(_subscriptions):
+            if one is subscription:
+                del _subscriptions[number]
+                _forget_kinds()
+                return
 
     return unsubscribe
 
 
-def has_listeners() -> bool:
-    """Lets per-row callers skip building an event when there are no listeners."""
-    return bool(_listeners)
+def has_listeners(kind: type[Event] | None = None) -> bool:
+    """Lets per-row callers skip building an event when there are no listeners: of that kind, or of
+    any if `kind` is None.
+    """
+    return bool(_subscriptions if kind is None else _listeners_of(kind))
 
 
 def emit(event: Event) -> None:
@@ -233,7 +264,7 @@ def emit(event: Event) -> None:
     Whatever it raises: a ``SystemExit`` would end the event loop, and any of them would keep the
     outcomes that are told after this one from being settled.
     """
-    for listener in tuple(_listeners):
+    for listener in _listeners_of(type(event)):
         try:
             listener(event)
         except BaseException:
@@ -244,3 +275,19 @@ def emit(event: Event) -> None:
                     type(event).__name__,
                     extra={"event": type(event).__name__},
                 )
+
+
+def _listeners_of(kind: type[Event]) -> tuple[Listener, ...]:
+    known = _listeners_by_kind
+    found = known.get(kind)
+    if found is None:
+        found = known[kind] = tuple(
+            one.listener for one in tuple(_subscriptions) if issubclass(kind, one.kinds)
+        )
+    return found
+
+
+def _forget_kinds() -> None:
+    # A new dict: a thread that has begun to fill the old one may have seen the old subscriptions.
+    global _listeners_by_kind  # noqa: PLW0603
+    _listeners_by_kind = {}

@@ -28,7 +28,13 @@ from peer_drains import chancy, huey, pgqueuer, procrastinate
 from pickup import pickup
 from pickup_elsewhere import pickup_elsewhere
 from quiet import asleep, idle
-from remembered import with_history, with_listener, with_spans
+from remembered import (
+    with_history,
+    with_listener,
+    with_nothing_around,
+    with_spans,
+    with_the_sdk_alone,
+)
 from replicas import replicas
 from streams.table import STREAMS
 from viewed import viewed
@@ -61,6 +67,16 @@ MEASURES = (
         "drain-traced",
         "drain, 100 workers, with spans that no sampler wants",
         partial(with_spans, workers=100),
+    ),
+    Measure(
+        "drain-surrounded",
+        "drain, 100 workers, each attempt within what does nothing",
+        partial(with_nothing_around, workers=100),
+    ),
+    Measure(
+        "drain-sdk",
+        "drain, 100 workers, with the calls of OpenTelemetry alone that a span needs",
+        partial(with_the_sdk_alone, workers=100),
     ),
     Measure("pickup", "pickup, idle", partial(pickup, backlog=0)),
     Measure("pickup-backlog", "pickup, backlog of 10,000", partial(pickup, backlog=10_000)),

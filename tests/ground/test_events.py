@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from rowlock import events
-from rowlock.events import Event, Listener, RowsClaimed, emit, subscribe
+from rowlock.errors import ConfigurationError
+from rowlock.events import Event, Listener, RowEvent, RowsClaimed, emit, has_listeners, subscribe
 
 FACT = RowsClaimed("VolumePipeline", count=3, seconds=0.5)
 KINDS = [
@@ -114,6 +115,35 @@ def test_a_log_that_raises_keeps_no_event_from_the_others(
     listen(heard.append)
     emit(FACT)
     assert heard == [FACT]
+
+
+def test_only_the_kinds_that_were_named_are_heard() -> None:
+    """Whoever wants one event in a thousand would pay for each, or miss those of a subclass."""
+    heard: list[Event] = []
+    released = events.ItemReleased("P", 1, "token")
+    end_of_rows = subscribe(heard.append, RowEvent)
+    assert has_listeners(events.ItemReleased)
+    assert has_listeners()
+    assert not has_listeners(RowsClaimed)
+    for fact in (FACT, released):
+        emit(fact)
+    end = subscribe(heard.append, RowsClaimed, events.FetchFailed)
+    emit(FACT)
+    end_of_rows()
+    for fact in (FACT, released):
+        emit(fact)
+    end()
+    emit(FACT)
+    assert heard == [released, FACT, FACT]
+    assert not has_listeners(RowsClaimed)
+
+
+def test_what_is_no_kind_is_refused() -> None:
+    """A listener with a name for a class would hear nothing for ever."""
+    for wrong in ("RowsClaimed", FACT, int):
+        with pytest.raises(ConfigurationError, match="subscribe"):
+            subscribe(print, wrong)  # type: ignore[arg-type]
+    assert not has_listeners()
 
 
 @pytest.mark.parametrize("kind", KINDS)

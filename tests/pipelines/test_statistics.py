@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rowlock import ManagerHealth, PipelineHealth, PipelineStatistics
-from rowlock.pipelines.statistics import Counters
+from rowlock.pipelines.statistics import Counters, Histograms, subscribe_to_values
 
 WELL: dict[str, Any] = {
     "pipeline": "VolumePipeline",
@@ -55,3 +55,25 @@ def test_snapshots_do_not_change() -> None:
 def test_counters_begin_at_zero() -> None:
     """A pipeline would start with somebody else's figures."""
     assert all(getattr(Counters(), counter.name) == 0 for counter in fields(Counters))
+
+
+def test_each_value_is_told_to_whoever_wants_it() -> None:
+    """A distribution that is exported would be of other values than the process counts."""
+    heard: list[tuple[str, str, float]] = []
+
+    def broken(pipeline: str, name: str, value: float) -> None:
+        raise SystemExit(1)
+
+    ends = [
+        subscribe_to_values(broken),
+        subscribe_to_values(lambda *told: heard.append(told)),
+    ]
+    histograms = Histograms("VolumePipeline")
+    histograms.process.add(0.5)
+    histograms.fetch_rows.add(3)
+    for end in (*ends, *ends):
+        end()
+    histograms.process.add(0.25)
+    assert heard == [("VolumePipeline", "process", 0.5), ("VolumePipeline", "fetch_rows", 3)]
+    snapshot = histograms.snapshot()
+    assert (snapshot["process"].count, snapshot["process"].sum) == (2, 0.75)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 from rowlock import Apply, Outcome, Park, PipelineItem, PipelineManager, Retry, events
-from rowlock.pipelines.host_code.surroundings import call_within
+from rowlock.pipelines.host_code.call import Attempt, Raised, Result, Returned
+from rowlock.pipelines.host_code.deadlines import Deadlines
+from rowlock.pipelines.host_code.surroundings import Surroundings
 from rowlock.testing import TemporaryDatabase
 
 from ..host import Volume, VolumePipeline, heard_events
@@ -58,6 +60,13 @@ async def worked(database: TemporaryDatabase, pipeline: VolumePipeline, *surroun
         manager = PipelineManager(database.session_factory, [pipeline], surround=surround)
         async with manager:
             await heard.wait_for(events.ItemApplied)
+
+
+async def attempted(surround: Sequence[Any], call: Callable[[], Any]) -> Result:
+    """Return what comes of a call within what `surround` returns."""
+    around = Surroundings(surround, ticket(), pipeline="P")
+    attempt = Attempt(call, deadlines=Deadlines(None), grace_s=60, surroundings=around)
+    return await attempt.run()
 
 
 async def test_process_runs_within_what_surrounds_it(database: TemporaryDatabase) -> None:
@@ -130,8 +139,9 @@ async def test_none_of_them_swallows_an_error() -> None:
     async def fails() -> None:
         raise Retry(error="no disk")
 
-    with pytest.raises(Retry):
-        await call_within([lambda item: Swallows()], ticket(), fails, pipeline="P")
+    result = await attempted([lambda item: Swallows()], fails)
+    assert isinstance(result, Raised)
+    assert isinstance(result.error, Retry)
 
 
 async def test_they_are_left_in_the_other_order() -> None:
@@ -149,6 +159,5 @@ async def test_they_are_left_in_the_other_order() -> None:
         return Park("enough")
 
     surround = [lambda item: one("a"), lambda item: one("b")]
-    outcome = await call_within(surround, ticket(), works, pipeline="P")
-    assert outcome == Park("enough")
+    assert await attempted(surround, works) == Returned(Park("enough"))
     assert order == ["a entered", "b entered", "works", "b left", "a left"]

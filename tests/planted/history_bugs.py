@@ -36,9 +36,9 @@ HISTORY_BUGS = (
     Bug(
         "an error stands in the history as it is",
         ENTRIES,
-        "_error_of",
-        "shown(text, ERROR_CHARS_MAX)",
-        "text",
+        "entry_of",
+        "shown(error, ERROR_CHARS_MAX)",
+        "error",
         (f"{HISTORY}::test_each_outcome_has_an_entry",),
     ),
     Bug(
@@ -200,8 +200,8 @@ TRACING_BUGS = (
         "an attempt links every fetch",
         TRACING,
         "Tracing._links_of",
-        "if fetch.claimed_at_s == item.claimed_at",
-        "if fetch.claimed_at_s != item.claimed_at",
+        "if one.claimed_at_s == item.claimed_at",
+        "if one.claimed_at_s != item.claimed_at",
         (f"{TRACED}::test_a_request_is_followed_to_its_write",),
     ),
     Bug(

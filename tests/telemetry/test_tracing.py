@@ -11,7 +11,15 @@ from opentelemetry import trace
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON
+from opentelemetry.sdk.trace.sampling import (
+    ALWAYS_OFF,
+    ALWAYS_ON,
+    Decision,
+    ParentBased,
+    Sampler,
+    SamplingResult,
+    StaticSampler,
+)
 from opentelemetry.trace import SpanKind, StatusCode
 from sqlalchemy import select
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
@@ -198,9 +206,12 @@ async def test_an_outcome_that_is_raised_is_no_error(
     assert process.status.status_code is StatusCode.UNSET
 
 
-async def test_what_no_sampler_wants_is_not_remembered(database: TemporaryDatabase) -> None:
+@pytest.mark.parametrize("decision", [Decision.DROP, Decision.RECORD_ONLY])
+async def test_what_no_sampler_wants_is_not_remembered(
+    database: TemporaryDatabase, decision: Decision
+) -> None:
     """A host that traces one request in a thousand would pay for all of them."""
-    host = Traced(ALWAYS_OFF)
+    host = Traced(StaticSampler(decision))
     try:
         await add_order(database, host, id=1)
         pipeline = OrderPipeline()
@@ -218,6 +229,87 @@ async def test_what_no_sampler_wants_is_not_remembered(database: TemporaryDataba
         assert remembered == ["<Tracing 0 attempts>"]
         # What the host calls in the attempt belongs to it, and is not sampled either.
         assert pipeline.fields["rowlock_trace_id"] is not None
+    finally:
+        host.tracing.close()
+
+
+class Roots(Sampler):
+    """Wants no attempt, fetch or write, and each other span whose parent is wanted or none."""
+
+    def __init__(self) -> None:
+        """Have been asked nothing yet."""
+        self.asked: list[tuple[str, dict[str, Any]]] = []
+        self._others = ParentBased(ALWAYS_ON)
+
+    def should_sample(  # type: ignore[override]
+        self, parent_context: Any, trace_id: int, name: str, *rest: Any, **more: Any
+    ) -> SamplingResult:
+        """Note the question, and answer it."""
+        if not name.endswith("OrderPipeline"):
+            return self._others.should_sample(parent_context, trace_id, name, *rest, **more)
+        self.asked.append((name.split(maxsplit=1)[0], dict(rest[1])))
+        return SamplingResult(Decision.DROP)
+
+    def get_description(self) -> str:
+        """Say which sampler this is."""
+        return "Roots"
+
+
+async def test_what_an_attempt_calls_shares_its_fate(database: TemporaryDatabase) -> None:
+    """Of an attempt that is not sampled the host's own calls would be traced, each as a trace of
+    its own; and a sampler could not tell one attempt from another.
+    """
+    sampler = Roots()
+    host = Traced(sampler)
+    try:
+        await add_order(database, host, id=1)
+        pipeline = OrderPipeline()
+
+        def answer() -> Apply:
+            with host.tracer.start_as_current_span("call"):
+                return Apply({"status": "done"})
+
+        pipeline.answer = answer
+        with heard_events() as heard:
+            async with host.manager(database, pipeline):
+                await applied(heard)
+        assert [span.name for span in host.exporter.get_finished_spans()] == ["request"]
+        assert {name for name, _ in sampler.asked} == {"fetch", "process", "write"}
+        asked = dict(sampler.asked)
+        operations = {name: one["messaging.operation.type"] for name, one in asked.items()}
+        assert operations == {"fetch": "receive", "process": "process", "write": "settle"}
+        assert asked["process"]["messaging.destination.name"] == "OrderPipeline"
+        assert asked["process"]["rowlock.attempt"] == 1
+        assert asked["process"]["rowlock.recovered"] is False
+    finally:
+        host.tracing.close()
+
+
+def test_what_no_sampler_wants_costs_little(caplog: pytest.LogCaptureFixture) -> None:
+    """A host that traces one request in a thousand would slow down all of them."""
+
+    class Key:
+        def __str__(self) -> str:
+            raise AssertionError
+
+    host = Traced(ALWAYS_OFF)
+    try:
+        item: Any = SimpleNamespace(
+            lock_owner="P",
+            lock_token=object(),
+            id=Key(),
+            attempt=1,
+            prev_lock_expired=False,
+            claimed_at=0.0,
+            leased=None,
+        )
+        with host.tracing.surround(item):
+            pass
+        assert not events.has_listeners(events.ItemStarted)
+        assert not events.has_listeners(events.ItemApplied)
+        # What has no hash would raise if it were looked for.
+        events.emit(events.OutcomesWritten("P", 1, 0.1, ([],)))
+        assert not caplog.records
     finally:
         host.tracing.close()
 

@@ -85,7 +85,7 @@ class PipelineContext(Generic[ModelT]):
     seams: Seams = NO_SEAMS
     check_ending: Callable[[], bool] = field(default=lambda: False)
     counters: Counters = field(default_factory=Counters)
-    histograms: Histograms = field(default_factory=Histograms)
+    histograms: Histograms = field(init=False)
     database_ahead_s: float | None = None
     failures: Failures = field(default_factory=Failures)
     in_progress: set[PipelineItem[ModelT]] = field(default_factory=set)
@@ -96,6 +96,7 @@ class PipelineContext(Generic[ModelT]):
     calls: HostCalls = field(init=False)
 
     def __post_init__(self) -> None:
+        self.histograms = Histograms(self.name)
         self.background = BackgroundTasks(self.name, check_ending=self._is_ending)
         self.calls = HostCalls(self.name, self.settings)
 

@@ -11,9 +11,15 @@ takes minutes.
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from rowlock.hints.notifier import NotificationStatistics
+from rowlock.logs import get_logger
+
+logger = get_logger(__name__)
 
 SECONDS = (
     *(0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75),
@@ -63,24 +69,66 @@ class Buckets:
         return self.bounds[-1]
 
 
+ValueListener: TypeAlias = Callable[[str, str, float], None]
+"""Called with the pipeline's name, the distribution's and the value."""
+
+_value_listeners: tuple[ValueListener, ...] = ()
+
+
+def subscribe_to_values(listener: ValueListener) -> Callable[[], None]:
+    """Call `listener` with every value of the distributions of this process from now on, and return
+    the function that ends it.
+
+    It is called several times for each row, where the value is counted, and must return at once;
+    one that raises is logged. An event of each row would cost more than all of it.
+    """
+    global _value_listeners  # noqa: PLW0603
+    _value_listeners = (*_value_listeners, listener)
+
+    def unsubscribe() -> None:
+        global _value_listeners  # noqa: PLW0603
+        _value_listeners = tuple(one for one in _value_listeners if one is not listener)
+
+    return unsubscribe
+
+
+def _tell(pipeline: str, name: str, value: float) -> None:
+    for listener in _value_listeners:
+        try:
+            listener(pipeline, name, value)
+        except BaseException:
+            # Neither it nor the log may keep what is counted here from being settled.
+            with suppress(BaseException):
+                logger.exception(
+                    "A listener raised at a value of %s", name, extra={"pipeline": pipeline}
+                )
+
+
 class Histogram:
     """Counts values in buckets.
 
-    Attributes:
+    Args:
         bounds: of the buckets.
+        pipeline: whose distribution it is.
+        name: of the distribution.
     """
 
-    __slots__ = ("_counts", "_sum", "bounds")
+    __slots__ = ("_counts", "_name", "_pipeline", "_sum", "bounds")
 
-    def __init__(self, bounds: tuple[float, ...] = SECONDS) -> None:
+    def __init__(
+        self, bounds: tuple[float, ...] = SECONDS, *, pipeline: str = "", name: str = ""
+    ) -> None:
         self.bounds = bounds
+        self._pipeline, self._name = pipeline, name
         self._counts = [0] * (len(bounds) + 1)
         self._sum = 0.0
 
     def add(self, value: float) -> None:
-        """Count `value`."""
+        """Count `value`, and tell it to whoever wants each."""
         self._counts[bisect_left(self.bounds, value)] += 1
         self._sum += value
+        if _value_listeners:
+            _tell(self._pipeline, self._name, value)
 
     def snapshot(self) -> Buckets:
         """Return what was counted."""
@@ -112,10 +160,19 @@ class Histograms:
         "write_rows",
     )
 
-    def __init__(self) -> None:
-        self.process, self.queue_wait, self.pickup = Histogram(), Histogram(), Histogram()
-        self.fetch, self.write, self.lease_margin = Histogram(), Histogram(), Histogram()
-        self.fetch_rows, self.write_rows = Histogram(ROWS), Histogram(ROWS)
+    fetch: Histogram
+    fetch_rows: Histogram
+    lease_margin: Histogram
+    pickup: Histogram
+    process: Histogram
+    queue_wait: Histogram
+    write: Histogram
+    write_rows: Histogram
+
+    def __init__(self, pipeline: str = "") -> None:
+        for name in self.__slots__:
+            bounds = ROWS if name.endswith("_rows") else SECONDS
+            setattr(self, name, Histogram(bounds, pipeline=pipeline, name=name))
 
     def snapshot(self) -> dict[str, Buckets]:
         """Return each of them, by name."""

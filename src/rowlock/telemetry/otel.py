@@ -3,7 +3,8 @@
 
 The one idea: `record` costs more than a tenth of what a whole row costs, so each distribution is
 thinned: at most `RECORDS_PER_S_MAX` values a second, evenly. Counters stay exact, since they are
-read and not recorded.
+read and not recorded. The values come from where the process counts them anyway, since an event of
+each row costs as much as the values that are left out.
 
 Not here: the names (``telemetry/metrics.py``), and the exporter, which is the host's.
 """
@@ -11,7 +12,6 @@ Not here: the names (``telemetry/metrics.py``), and the exporter, which is the h
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import TypeAlias
 
 from opentelemetry.metrics import (
     CallbackOptions,
@@ -22,38 +22,42 @@ from opentelemetry.metrics import (
     get_meter_provider,
 )
 
-from rowlock import events
 from rowlock.clock import monotonic
 from rowlock.errors import ConfigurationError
 from rowlock.insight.observing.observer import Observer
 from rowlock.pipelines.manager import PipelineManager
-from rowlock.pipelines.statistics import Buckets
+from rowlock.pipelines.statistics import Buckets, subscribe_to_values
 from rowlock.telemetry.metrics import METRICS, OTHER, PIPELINES_MAX, Metric, Source, read_metric
 
 RECORDS_PER_S_MAX = 500
 """Most values of one distribution that are recorded in a second."""
 
-Values: TypeAlias = Mapping[str, float | None]
-
 
 class Thinning:
     """Lets at most `RECORDS_PER_S_MAX` values a second through, evenly: every second one, or every
     tenth, by how many there were in the second before.
+
+    The clock is read for those that may pass alone. So where values have become rare, as many as
+    were left out between two of them may still be left out before all pass again.
     """
 
     def __init__(self) -> None:
         self._ends_at = float("-inf")
-        self._seen = self._passed = 0
+        self._seen = self._passed = self._skipped = 0
         self._stride = 1
 
     def passes(self) -> bool:
         """Count a value, and return whether it is recorded."""
+        self._skipped += 1
+        if self._skipped < self._stride:
+            return False
+        self._skipped = 0
         now = monotonic()
         if now >= self._ends_at:
             self._stride = max(1, -(-self._seen // RECORDS_PER_S_MAX))
             self._ends_at, self._seen, self._passed = now + 1.0, 0, 0
-        self._seen += 1
-        passes = (self._seen - 1) % self._stride == 0 and self._passed < RECORDS_PER_S_MAX
+        self._seen += self._stride
+        passes = self._passed < RECORDS_PER_S_MAX
         self._passed += passes
         return passes
 
@@ -77,55 +81,41 @@ def instrument(*sources: Source, meter_provider: MeterProvider | None = None) ->
     for metric in METRICS:
         if metric.kind != "histogram":
             _observe(meter, metric, sources)
-    histograms = {
-        metric.name: (_histogram(meter, metric), Thinning())
-        for metric in METRICS
-        if metric.name in RECORDED
-    }
-
-    names: set[str] = set()
-
-    def listen(event: events.Event) -> None:
-        if len(names) < PIPELINES_MAX:
-            names.add(event.pipeline)
-        for told, value in values_of(event).items():
-            histogram, thinning = histograms[told]
-            if value is not None and thinning.passes():
-                name = event.pipeline if event.pipeline in names else OTHER
-                histogram.record(value, {"pipeline": name})
-
-    return events.subscribe(listen)
+    return subscribe_to_values(Recording(meter).add)
 
 
-RECORDED = frozenset(
-    {
-        "process_seconds",
-        "pickup_seconds",
-        "fetch_seconds",
-        "fetch_rows",
-        "write_seconds",
-        "write_rows",
-        "lease_margin_seconds",
-    }
-)
-"""Distributions of which events tell each value; that of the wait in the queue has no event."""
+class Recording:
+    """Records the distributions, thinned.
+
+    Args:
+        meter: makes their instruments.
+    """
+
+    def __init__(self, meter: Meter) -> None:
+        self._distributions = {
+            name: (_histogram(meter, metric), Thinning())
+            for name, metric in ((_told_as(metric), metric) for metric in METRICS)
+            if metric.kind == "histogram"
+        }
+        self._attributes: dict[str, Mapping[str, str]] = {}
+
+    def add(self, pipeline: str, name: str, value: float) -> None:
+        """Record a value of the distribution `name`, unless there are too many."""
+        histogram, thinning = self._distributions[name]
+        if thinning.passes():
+            histogram.record(value, self._attributes.get(pipeline) or self._attributes_of(pipeline))
+
+    def _attributes_of(self, pipeline: str) -> Mapping[str, str]:
+        if len(self._attributes) >= PIPELINES_MAX:
+            return _OTHERS
+        return self._attributes.setdefault(pipeline, {"pipeline": pipeline})
 
 
-def values_of(event: events.Event) -> Values:
-    """Return what an event adds to distributions, by the metric's name."""
-    match event:
-        case events.ItemStarted():
-            return {"pickup_seconds": event.waited_s}
-        case events.ItemApplied() | events.ItemStale():
-            return {"process_seconds": event.process_s}
-        case events.FetchEnded():
-            return {"fetch_seconds": event.seconds, "fetch_rows": event.count}
-        case events.OutcomesWritten():
-            return {"write_seconds": event.seconds, "write_rows": event.count}
-        case events.LeasesRenewed():
-            return {"lease_margin_seconds": event.margin_s}
-        case _:
-            return {}
+_OTHERS: Mapping[str, str] = {"pipeline": OTHER}
+
+
+def _told_as(metric: Metric) -> str:
+    return metric.name.removesuffix("_seconds")
 
 
 def otel_name(metric: Metric) -> str:

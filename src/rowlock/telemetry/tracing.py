@@ -13,9 +13,10 @@ Source: OpenTelemetry, "Semantic conventions for messaging spans".
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import Token
-from types import TracebackType
+from functools import lru_cache
+from types import MappingProxyType, TracebackType
 from typing import Any, Final, NamedTuple
 
 from opentelemetry import context as otel_context
@@ -34,6 +35,7 @@ from opentelemetry.trace import (
     get_tracer,
     set_span_in_context,
 )
+from opentelemetry.util.types import AttributeValue
 
 from rowlock import events
 from rowlock.clock import utc_now
@@ -56,6 +58,8 @@ ATTEMPTS_MAX: Final = 20_000
 """Most attempts that are remembered, for the write of their outcomes."""
 KEY_CHARS_MAX: Final = 255
 """Longest key of a row in a span, in characters."""
+KINDS_MAX: Final = 1_000
+"""Most kinds of attempts, by pipeline and number, whose attributes are kept."""
 _ROOT: Final = Context()
 _NANOSECONDS: Final = 1_000_000_000
 
@@ -91,7 +95,9 @@ class Tracing:
         self._attempts: OrderedDict[object, SpanContext] = OrderedDict()
         self._hinter = hinter
         hinter.attach_observer(self._hinted)
-        self._unsubscribe: Callable[[], None] = events.subscribe(self._hear)
+        self._unsubscribe: Callable[[], None] = events.subscribe(
+            self._hear, events.FetchEnded, events.OutcomesWritten
+        )
 
     def __repr__(self) -> str:
         return f"<Tracing {len(self._attempts)} attempts>"
@@ -107,22 +113,17 @@ class Tracing:
 
     def begin_attempt(self, item: PipelineItem[Any]) -> Span:
         """Return a new span for an attempt; it is not made the current one."""
-        name = item.lock_owner
+        # A span that no sampler wants is paid for with each row: what only a recorded one needs is
+        # behind the question, and what many share is built once.
+        name, attributes = _attempt(item.lock_owner, item.attempt, item.prev_lock_expired)
         span = self._tracer.start_span(
-            f"process {name}",
-            context=_ROOT,
-            kind=SpanKind.CONSUMER,
-            attributes={
-                **_attributes("process", name),
-                "messaging.message.id": shown(item.id, KEY_CHARS_MAX),
-                "rowlock.attempt": item.attempt,
-                "rowlock.recovered": item.prev_lock_expired,
-            },
-            links=self._links_of(item),
+            name, _ROOT, SpanKind.CONSUMER, attributes, self._links_of(item)
         )
-        context = span.get_span_context()
-        if context.trace_flags.sampled:
-            self._remember(item.lock_token, context)
+        if span.is_recording():
+            span.set_attribute("messaging.message.id", shown(item.id, KEY_CHARS_MAX))
+            context = span.get_span_context()
+            if context.trace_flags.sampled:
+                self._remember(item.lock_token, context)
         return span
 
     def _remember(self, lock_token: object, context: SpanContext) -> None:
@@ -131,14 +132,12 @@ class Tracing:
         if len(self._attempts) > ATTEMPTS_MAX:
             self._attempts.popitem(last=False)
 
-    def _links_of(self, item: PipelineItem[Any]) -> list[Link]:
-        contexts = [
-            fetch.context
-            for fetch in self._fetches.get(item.lock_owner, ())
-            if fetch.claimed_at_s == item.claimed_at
-        ]
-        writer = _writer_of(item)
-        return [Link(one) for one in (*contexts, *(() if writer is None else (writer,)))]
+    def _links_of(self, item: PipelineItem[Any]) -> Sequence[Link]:
+        fetches, writer = self._fetches.get(item.lock_owner), _writer_of(item)
+        if fetches is None and writer is None:
+            return ()
+        found = [one.context for one in fetches or () if one.claimed_at_s == item.claimed_at]
+        return [Link(one) for one in (*found, *(() if writer is None else (writer,)))]
 
     def _hinted(self, model: str) -> None:
         context = get_current_span().get_span_context()
@@ -168,7 +167,8 @@ class Tracing:
             fetches.append(_Fetch(event.claimed_at_s, context))
 
     def _wrote(self, event: events.OutcomesWritten) -> None:
-        known = [self._attempts.pop(token, None) for token in event.lock_tokens]
+        tokens = event.lock_tokens if self._attempts else ()
+        known = [self._attempts.pop(token, None) for token in tokens]
         settled = [context for context in known if context is not None][:SETTLED_MAX]
         self._span_of("write", "settle", event, links=settled)
 
@@ -205,11 +205,12 @@ class SurroundingSpan:
 
     def __init__(self, tracing: Tracing, item: PipelineItem[Any]) -> None:
         self._tracing, self._item = tracing, item
-        self._span: Span | None = None
-        self._token: Token[Context] | None = None
+        self._span: Span
+        self._token: Token[Context]
 
     def __enter__(self) -> Span:
         span = self._span = self._tracing.begin_attempt(self._item)
+        # One that is not recorded, too: it keeps what is called in it from being traced alone.
         self._token = otel_context.attach(set_span_in_context(span))
         return span
 
@@ -219,11 +220,8 @@ class SurroundingSpan:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if self._token is not None:
-            otel_context.detach(self._token)
+        otel_context.detach(self._token)
         span = self._span
-        if span is None:
-            return
         # An outcome that is raised is no error.
         if kind is not None and not isinstance(error, Outcome) and span.is_recording():
             span.set_attribute("error.type", kind.__qualname__)
@@ -237,6 +235,21 @@ def _attributes(operation: str, pipeline: str) -> dict[str, str]:
         "messaging.operation.type": operation,
         "messaging.destination.name": pipeline,
     }
+
+
+@lru_cache(KINDS_MAX)
+def _attempt(
+    pipeline: str, attempt: int, is_recovered: bool
+) -> tuple[str, Mapping[str, AttributeValue]]:
+    """Return the name of an attempt's span, and what a sampler may ask of it: read-only, since
+    attempts share it.
+    """
+    attributes: dict[str, AttributeValue] = {
+        **_attributes("process", pipeline),
+        "rowlock.attempt": attempt,
+        "rowlock.recovered": is_recovered,
+    }
+    return f"process {pipeline}", MappingProxyType(attributes)
 
 
 def _writer_of(item: PipelineItem[Any]) -> SpanContext | None:

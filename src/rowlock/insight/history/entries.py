@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 from enum import StrEnum
+from functools import lru_cache
 from hashlib import sha256
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from rowlock import events
 from rowlock.insight.history.columns import COLUMNS_CHARS_MAX, ERROR_CHARS_MAX, KEY_CHARS_MAX
@@ -20,6 +21,8 @@ from rowlock.insight.shown import shown
 
 DIGEST_CHARS: Final = 16
 """Length of the digest that tells keys apart which had to be cut, in characters."""
+NAMES_MAX: Final = 1_000
+"""Most names, and lists of columns, whose text is kept for the next entry."""
 NUMBER_MAX: Final = 2**31 - 1
 """Largest number of an attempt, and of entries that are missing."""
 
@@ -137,21 +140,21 @@ def entry_of(
         now: the time by the database's clock, at the time `now_s` of the monotonic one.
         now_s: that time, in seconds.
     """
-    event, begun = noted.event, noted.begun
-    columns = getattr(event, "columns", ())
+    at_s, event, begun, trace_id = noted
+    columns, error, process_s = _told_by(event)
     return EntryValues(
-        now + timedelta(seconds=noted.at_s - now_s),
-        shown(model, NAME_CHARS_MAX),
+        now + timedelta(seconds=at_s - now_s),
+        _name(model),
         stored_key(event.row_id),
-        shown(event.pipeline, NAME_CHARS_MAX),
+        _name(event.pipeline),
         kind_of(event).value,
         replica,
         None if begun is None else min(begun.attempt, NUMBER_MAX),
         _joined(columns) if columns else None,
-        _error_of(event),
+        None if error is None else shown(error, ERROR_CHARS_MAX),
         None if begun is None else begun.waited_s,
-        getattr(event, "process_s", None),
-        noted.trace_id,
+        process_s,
+        trace_id,
     )
 
 
@@ -173,16 +176,22 @@ def stored_key(key: object) -> str:
     return shown(text, KEY_CHARS_MAX - DIGEST_CHARS - 1) + "#" + digest
 
 
-def _error_of(event: events.RowEvent) -> str | None:
+def _told_by(event: events.RowEvent) -> tuple[tuple[str, ...], str | None, float | None]:
+    """Return the columns, the error and the seconds of an event, as far as it has them."""
     match event:
         case events.ItemApplied():
-            text = event.error
+            return event.columns, event.error, event.process_s
         case events.ItemStale():
-            text = event.reason
+            return (), event.reason, event.process_s
         case _:
-            return None
-    return None if text is None else shown(text, ERROR_CHARS_MAX)
+            return (), None, None
 
 
-def _joined(columns: tuple[Any, ...]) -> str:
-    return shown(", ".join(map(str, columns)), COLUMNS_CHARS_MAX)
+@lru_cache(NAMES_MAX)
+def _name(name: str) -> str:
+    return shown(name, NAME_CHARS_MAX)
+
+
+@lru_cache(NAMES_MAX)
+def _joined(columns: tuple[str, ...]) -> str:
+    return shown(", ".join(columns), COLUMNS_CHARS_MAX)

@@ -86,7 +86,7 @@ class HistoryRecorder:
         for manager in self._managers:
             for pipeline in manager.pipelines:
                 self._writer_for(manager, pipeline)
-        self._unsubscribe = events.subscribe(self._hear)
+        self._unsubscribe = events.subscribe(self._hear, *WRITTEN_EVENTS)
 
     def fork(self) -> None:
         """Be the copy in a child that was forked: the tasks that write are in the parent alone, so

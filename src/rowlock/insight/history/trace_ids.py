@@ -49,7 +49,7 @@ class TraceIds:
 
     def forget(self, lock_token: object) -> str | None:
         """Return the trace of an attempt of which nothing more will be told."""
-        return self._by_token.pop(lock_token, None)
+        return self._by_token.pop(lock_token, None) if self._by_token else None
 
 
 TRACE_IDS: Final = TraceIds()

@@ -312,7 +312,7 @@ class Fetcher(Generic[ModelT]):
             ends_at, lock_timeout = item.lock_expires_at, context.settings.lock_timeout
             database_time = (ends_at - lock_timeout).timestamp()
             context.database_ahead_s = database_time - item.claimed_at
-        if events.has_listeners():
+        if events.has_listeners(events.FetchEnded):
             events.emit(
                 events.FetchEnded(
                     context.name,

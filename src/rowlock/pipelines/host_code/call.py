@@ -23,6 +23,7 @@ from rowlock.database.stalled_transactions import OUT_OF_TIME
 from rowlock.errors import HostCodeError, ProcessCancelledError, describe
 from rowlock.pipelines.copies import copied
 from rowlock.pipelines.host_code.deadlines import Deadlines
+from rowlock.pipelines.host_code.surroundings import Surroundings
 
 T = TypeVar("T")
 
@@ -76,14 +77,23 @@ class Attempt:
         "_late_result",
         "_on_abandoned",
         "_on_late_result",
+        "_surroundings",
         "_task",
         "_waiter",
         "ended",
         "is_abandoned",
     )
 
-    def __init__(self, call: Callable[[], Any], *, deadlines: Deadlines, grace_s: float) -> None:
+    def __init__(
+        self,
+        call: Callable[[], Any],
+        *,
+        deadlines: Deadlines,
+        grace_s: float,
+        surroundings: Surroundings | None = None,
+    ) -> None:
         self._call = call
+        self._surroundings = surroundings
         self._deadlines = deadlines
         self._grace_s = grace_s
         self._task: asyncio.Task[Any] | None = None
@@ -141,10 +151,17 @@ class Attempt:
             return self.ended
         self._task, self._on_abandoned = asyncio.current_task(), on_abandoned
         self._deadlines.add(self, self._time_out)
+        around = self._surroundings
         try:
+            if around is not None:
+                around.enter()
             result: Returned | Raised = Returned(copied(await self._call()))
+            if around is not None:
+                around.leave(None)
         # SystemExit out of host code must not end the service.
         except BaseException as error:  # noqa: BLE001
+            if around is not None:
+                around.leave(error)
             result = _raised(error)
         finally:
             # Between the last step of the host's code and this one nobody else runs.

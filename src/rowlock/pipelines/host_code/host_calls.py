@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
-from functools import partial
 from typing import Any
 
 from rowlock.leases.item import PipelineItem
 from rowlock.pipelines.host_code.call import Attempt, host_call
 from rowlock.pipelines.host_code.deadlines import Deadlines
 from rowlock.pipelines.host_code.seams import Surround
-from rowlock.pipelines.host_code.surroundings import call_within
+from rowlock.pipelines.host_code.surroundings import Surroundings
 from rowlock.pipelines.settings import PipelineSettings
 
 CLEANUP_S_MAX = 3600.0
@@ -49,9 +48,8 @@ class HostCalls:
     ) -> Attempt:
         """Return an attempt at ``process(item)`` within what `surround` gives, not begun."""
         call = host_call(process, item, threads=self.threads)
-        if surround:
-            call = partial(call_within, surround, item, call, pipeline=self._name)
-        return Attempt(call, deadlines=self._deadlines, grace_s=self._grace_s)
+        around = Surroundings(surround, item, pipeline=self._name) if surround else None
+        return Attempt(call, deadlines=self._deadlines, grace_s=self._grace_s, surroundings=around)
 
     def cleanup(self, on_stale: Callable[..., Any], item: object, outcome: object) -> Attempt:
         """Return an attempt at ``on_stale(item, outcome)``, not begun; it always has a limit."""

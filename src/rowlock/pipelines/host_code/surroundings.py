@@ -1,4 +1,5 @@
-"""Calls `process` within what the host has put around every attempt.
+"""What the host has put around every attempt: entered before `process` is called, and left behind
+it.
 
 The one idea: whoever looks on harms no outcome. What is around an attempt sees its error and cannot
 swallow it, and what it raises itself is logged and goes no further.
@@ -6,9 +7,9 @@ swallow it, and what it raises itself is logged and goes no further.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from typing import Any, TypeVar
+from typing import Any
 
 from rowlock.leases.item import PipelineItem
 from rowlock.logs import get_logger
@@ -16,63 +17,54 @@ from rowlock.pipelines.host_code.seams import Surround
 
 logger = get_logger(__name__)
 
-T = TypeVar("T")
 
+class Surroundings:
+    """What is around one attempt. No coroutine, which would cost each row more than a span does.
 
-async def call_within(
-    surround: Sequence[Surround],
-    item: PipelineItem[Any],
-    call: Callable[[], Awaitable[T]],
-    *,
-    pipeline: str,
-) -> T:
-    """Await `call` within what each of `surround` returns for `item`, in the caller's task.
-
-    Raises:
-        BaseException: what `call` has raised.
+    Args:
+        surround: return what is entered, in this order.
+        item: is worked on.
+        pipeline: its name, for the log.
     """
-    fields = {"pipeline": pipeline, "row_id": item.id}
-    entered = [one for make in surround if (one := _entered(make, item, fields)) is not None]
-    try:
-        result = await call()
-    except BaseException as error:
-        _leave(entered, error, fields)
-        raise
-    _leave(entered, None, fields)
-    return result
 
+    __slots__ = ("_entered", "_item", "_pipeline", "_surround")
 
-def _entered(
-    make: Surround,
-    item: PipelineItem[Any],
-    fields: Mapping[str, object],
-) -> AbstractContextManager[object] | None:
-    try:
-        manager = make(item)
-        manager.__enter__()
-    # Of the host's, which raises anything.
-    except BaseException:
-        logger.exception(
-            "%s: what surrounds an attempt could not be entered", fields["pipeline"], extra=fields
-        )
-        return None
-    return manager
+    def __init__(
+        self, surround: Sequence[Surround], item: PipelineItem[Any], *, pipeline: str
+    ) -> None:
+        self._surround, self._item, self._pipeline = surround, item, pipeline
+        self._entered: list[AbstractContextManager[object]] = []
 
-
-def _leave(
-    entered: Sequence[AbstractContextManager[object]],
-    error: BaseException | None,
-    fields: Mapping[str, object],
-) -> None:
-    kind, traceback = (None, None) if error is None else (type(error), error.__traceback__)
-    for manager in reversed(entered):
-        try:
-            manager.__exit__(kind, error, traceback)
-        except BaseException as raised:
-            # One that is a generator lets the attempt's own error through.
-            if raised is not error:
+    def enter(self) -> None:
+        """Enter all of them, in the task of the attempt."""
+        for make in self._surround:
+            try:
+                manager = make(self._item)
+                manager.__enter__()
+            # Of the host's, which raises anything.
+            except BaseException:
                 logger.exception(
-                    "%s: what surrounds an attempt could not be left",
-                    fields["pipeline"],
-                    extra=fields,
+                    "%s: what surrounds an attempt could not be entered",
+                    self._pipeline,
+                    extra=self._fields(),
                 )
+            else:
+                self._entered.append(manager)
+
+    def leave(self, error: BaseException | None) -> None:
+        """Leave those that were entered, in the other order; `error` is that of the attempt."""
+        kind, traceback = (None, None) if error is None else (type(error), error.__traceback__)
+        for manager in reversed(self._entered):
+            try:
+                manager.__exit__(kind, error, traceback)
+            except BaseException as raised:
+                # One that is a generator lets the attempt's own error through.
+                if raised is not error:
+                    logger.exception(
+                        "%s: what surrounds an attempt could not be left",
+                        self._pipeline,
+                        extra=self._fields(),
+                    )
+
+    def _fields(self) -> dict[str, object]:
+        return {"pipeline": self._pipeline, "row_id": self._item.id}

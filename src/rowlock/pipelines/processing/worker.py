@@ -153,7 +153,7 @@ class Worker(Generic[ModelT]):
         if item.place > -math.inf and context.database_ahead_s is not None:
             waited_s = max(0.0, now + context.database_ahead_s - item.place)
             context.histograms.pickup.add(waited_s)
-        if events.has_listeners():
+        if events.has_listeners(events.ItemStarted):
             events.emit(
                 events.ItemStarted(
                     context.name,

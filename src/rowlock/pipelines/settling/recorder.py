@@ -78,13 +78,14 @@ class Recorder(Generic[ModelT]):
                 self._hint(outcome)
             case Retry():
                 counters.retried += 1
-                error = error_text(outcome.error) if events.has_listeners() else None
+                is_heard = events.has_listeners(events.ItemApplied)
+                error = error_text(outcome.error) if is_heard else None
             case Reset():
                 counters.reset += 1
                 self.wake_after(self.context.settings.retry_delay)
             case Park():
                 error = self._parked(item, outcome)
-        if events.has_listeners():
+        if events.has_listeners(events.ItemApplied):
             events.emit(
                 events.ItemApplied(
                     self.context.name,

@@ -214,11 +214,13 @@ class Writer(Generic[ModelT]):
         seconds, count = self._wrote_at - began_at, sum(map(written.count, MADE))
         context.histograms.write.add(seconds)
         context.histograms.write_rows.add(count)
-        if events.has_listeners():
+        if events.has_listeners(events.OutcomesWritten):
             tokens = tuple(
-                pending.item.lock_token
-                for pending, one in zip(batch, written, strict=True)
-                if one in MADE
+                [
+                    pending.item.lock_token
+                    for pending, one in zip(batch, written, strict=True)
+                    if one in MADE
+                ]
             )
             events.emit(events.OutcomesWritten(context.name, count, seconds, tokens))
 
