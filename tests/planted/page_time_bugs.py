@@ -32,7 +32,7 @@ PAGE_TIME_BUGS = (
     Bug(
         "a statement outlasts its page",
         QUESTIONER,
-        "Questioner.read.work",
+        "Questioner.read_by_session.work",
         "time_left(statement_timeout or self.limits.statement_timeout)",
         "statement_timeout or self.limits.statement_timeout",
         (f"{ALL_END}[postgresql]",),
