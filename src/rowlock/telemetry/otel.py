@@ -29,7 +29,7 @@ from rowlock.pipelines.manager import PipelineManager
 from rowlock.pipelines.statistics import Buckets, subscribe_to_values
 from rowlock.telemetry.metrics import METRICS, OTHER, PIPELINES_MAX, Metric, Source, read_metric
 
-RECORDS_PER_S_MAX = 500
+RECORDS_PER_S_MAX = 100
 """Most values of one distribution that are recorded in a second."""
 
 
