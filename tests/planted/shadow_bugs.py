@@ -78,6 +78,22 @@ SHADOW_BUGS = (
         (COMPARED,),
     ),
     Bug(
+        "a column that is ignored is compared",
+        COMPARISON,
+        "RowComparison._compared",
+        "if one not in columns.ignored",
+        "if one not in columns.hidden",
+        (f"{SHADOWED}::test_ignored_columns_and_due_times",),
+    ),
+    Bug(
+        "a row that was worked on twice is compared",
+        COMPARISON,
+        "was_worked_on_again",
+        "> row.before.attempt",
+        "> 2 * row.before.attempt",
+        (f"{SHADOWED}::test_a_reset_is_no_outcome_and_two_are_one_too_many",),
+    ),
+    Bug(
         "a shadow run is of rows that no claim gets",
         SNAPSHOT,
         "read_snapshot",

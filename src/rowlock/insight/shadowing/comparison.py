@@ -213,16 +213,12 @@ class RowComparison:
         for column in self._compared():
             if self._judge(column) is None:
                 yield f"{column.name}: {self._why_not(column)}"
-        yield from (f"{column.name}: ignored" for column in self._ignored())
 
     def _compared(self) -> list[Column[Any]]:
         columns = self.columns
         written = [one for one in self.write.values if one not in columns.ignored]
         others = [one for one in columns_of(columns.leased) if one in columns.content]
         return list(dict.fromkeys([*written, *others]))
-
-    def _ignored(self) -> list[Column[Any]]:
-        return [one for one in self.write.values if one in self.columns.ignored]
 
     def _of_outcome(self) -> Iterator[ShadowDifference]:
         live, shadow = self.live, self.write.kind
@@ -278,7 +274,14 @@ class RowComparison:
             return ShadowDifference(column.name, HIDDEN, HIDDEN)
         after = self.row.after[column]
         shadow = self.write.values.get(column, self.row.before.values[column])
-        return ShadowDifference(column.name, written_text(after), written_text(shadow))
+        wrote_both = column in self.write.values and is_same(self.row.before.values[column], after)
+        are_times = isinstance(after, datetime) and isinstance(shadow, datetime)
+        return ShadowDifference(
+            column.name,
+            written_text(after),
+            written_text(shadow),
+            are_times and wrote_both is False,
+        )
 
     def _of_due_time(self) -> Iterator[ShadowDifference]:
         if self.write.due_at is None or self.write.kind != self.live:

@@ -10,7 +10,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, Final
 
-from rowlock.insight.shown import iso, shown
+from rowlock.insight.shown import iso, shown, typed_word
 
 SCHEMA: Final = "rowlock.shadow/1"
 OUTCOME: Final = "outcome"
@@ -46,11 +46,13 @@ class ShadowDifference:
         column: its name, or ``outcome``.
         live: what the live replica wrote, or left.
         shadow: what the shadow would have.
+        are_times: whether both wrote a time, which may be that of a clock.
     """
 
     column: str
     live: str
     shadow: str
+    are_times: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,9 +142,14 @@ class ShadowRun:
     def text(self, width: int = 0) -> str:
         """Return it for a terminal, without colours."""
         title = f"{shown(self.pipeline)}, in the shadow of the live replicas: nothing was written"
-        return "\n".join(
-            [title, self._summary(), *(line for row in self.rows for line in row.lines(self.model))]
-        )
+        rows = (line for row in self.rows for line in row.lines(self.model))
+        return "\n".join([title, self._summary(), *rows, *self._advice()])
+
+    def _advice(self) -> Iterator[str]:
+        differences = (one for row in self.rows for one in row.differences if one.are_times)
+        for column in dict.fromkeys(one.column for one in differences):
+            option = f"--ignore {typed_word(column)}"
+            yield f"! {shown(column)} holds times; if process reads them from a clock: {option}"
 
     def _summary(self) -> str:
         if not self.rows:
@@ -168,7 +175,12 @@ class ShadowRun:
                     "shadow": row.shadow,
                     "reason": row.reason,
                     "differences": [
-                        {"column": one.column, "live": one.live, "shadow": one.shadow}
+                        {
+                            "column": one.column,
+                            "live": one.live,
+                            "shadow": one.shadow,
+                            "are_times": one.are_times,
+                        }
                         for one in row.differences
                     ],
                     "not_compared": list(row.not_compared),
