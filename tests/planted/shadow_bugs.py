@@ -78,6 +78,14 @@ SHADOW_BUGS = (
         (COMPARED,),
     ),
     Bug(
+        "a shadow run shows errors of rows as they are",
+        SHADOW,
+        "PipelineShadow._compared",
+        "self._redact(comparison.live_error)",
+        "comparison.live_error",
+        (COMPARED,),
+    ),
+    Bug(
         "a column that is ignored is compared",
         COMPARISON,
         "RowComparison._compared",

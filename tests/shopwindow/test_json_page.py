@@ -44,6 +44,7 @@ SHADOWED: Final = ShadowRow(
     ("price: the shadow writes an SQL expression",),
     ("a hint",),
     0.1,
+    "no cloud",
 )
 BEGIN: Final = """\
 # JSON

@@ -194,6 +194,14 @@ class RowComparison:
         """What the live replica made of it; None if the row does not tell."""
         return live_kind(self.columns.leased, self.row)
 
+    @property
+    def live_error(self) -> str | None:
+        """What the row says of a failure or of being parked; None of other outcomes."""
+        if self.row.after is None or self.live not in {RETRIED, PARKED}:
+            return None
+        text = self.row.after[self.columns.leased.column("last_error")]
+        return None if text is None else str(text)
+
     def differences(self) -> Iterator[ShadowDifference]:
         """Yield what differs: the outcome first."""
         yield from self._of_outcome()
@@ -231,9 +239,7 @@ class RowComparison:
             yield from self._of_error()
 
     def _of_error(self) -> Iterator[ShadowDifference]:
-        assert self.row.after is not None
-        text = self.row.after[self.columns.leased.column("last_error")]
-        live, shadow = _error_class(text), _error_class(self.write.error)
+        live, shadow = _error_class(self.live_error), _error_class(self.write.error)
         if live is not None and shadow is not None and live != shadow:
             yield ShadowDifference("error", shown(live), shown(shadow))
 

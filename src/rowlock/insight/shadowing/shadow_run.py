@@ -66,6 +66,7 @@ class ShadowRow:
             tell.
         shadow: the same of the shadow.
         reason: why the shadow would retry or park it, or why there is nothing to compare.
+        live_reason: why a live replica retried or parked it.
         differences: what differs.
         not_compared: what could not be compared, a line each.
         beside: what else the outcome of the shadow would do.
@@ -81,6 +82,7 @@ class ShadowRow:
     not_compared: tuple[str, ...] = ()
     beside: tuple[str, ...] = ()
     took_s: float = 0.0
+    live_reason: str | None = None
 
     @property
     def is_compared(self) -> bool:
@@ -103,7 +105,8 @@ class ShadowRow:
             return ""
         if self.live in {None, self.shadow}:
             return f", {shown(self.shadow)}"
-        return f", live {shown(self.live)}, shadow {shown(self.shadow)}"
+        because = f" ({shown(self.live_reason)})" if self.live_reason else ""
+        return f", live {shown(self.live)}{because}, shadow {shown(self.shadow)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +177,7 @@ class ShadowRun:
                     "live": row.live,
                     "shadow": row.shadow,
                     "reason": row.reason,
+                    "live_reason": row.live_reason,
                     "differences": [
                         {
                             "column": one.column,
