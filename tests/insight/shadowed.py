@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from decimal import Decimal
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -128,7 +129,7 @@ async def shadowed(
     *,
     pipeline: type[JobPipeline] = JobPipeline,
     before: Callable[[], Awaitable[None]] | None = None,
-    hide: Any = (),
+    insight: Mapping[str, Any] = MappingProxyType({}),
     **how: Any,
 ) -> ShadowRun:
     """Shadow a replica that begins once the rows were read, and after `before`."""
@@ -147,10 +148,10 @@ async def shadowed(
             async with PipelineManager(database.session_factory, [pipeline(live)]):
                 await answered.wait()
 
-    insight = Insight(database.session_factory, [pipeline(first)], hide=hide)
+    questions = Insight(database.session_factory, [pipeline(first)], **insight)
     other = asyncio.create_task(replica())
     try:
-        return await insight.shadow(pipeline.__name__, **how)
+        return await questions.shadow(pipeline.__name__, **how)
     finally:
         answered.set()
         read.set()

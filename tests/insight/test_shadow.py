@@ -93,6 +93,12 @@ CASES: dict[str, tuple[Any, Any, str]] = {
         "differs, live applied, shadow parked: no cloud | outcome: live applied, shadow parked"
         " | status: live 'done', shadow 'new'",
     ),
+    "parked by the other": (
+        Park("token do-not"),
+        DONE,
+        "differs, live parked (***), shadow applied | outcome: live parked, shadow applied"
+        " | status: live 'new', shadow 'done'",
+    ),
     "both parked": (Park("no disk"), Park("no cloud"), "same, parked: no cloud"),
     "both deleted": (Delete(), Delete(), "same, deleted"),
     "deleted": (
@@ -131,6 +137,11 @@ CASES: dict[str, tuple[Any, Any, str]] = {
         Apply({"status": "done", "done_at": NOW_PLACEHOLDER}),
         "same, applied | not compared: done_at: the shadow writes the time of its transaction",
     ),
+    "two times of clocks": (
+        Apply({"status": "done", "done_at": THEN}),
+        Apply({"status": "done", "done_at": THEN + timedelta(seconds=1)}),
+        "differs, applied | done_at: live 2026-11-22T03:14:05Z, shadow 2026-11-22T03:14:06Z",
+    ),
     "an expression": (
         DONE,
         Apply({"status": func.lower("DONE")}),
@@ -168,7 +179,8 @@ async def test_what_both_write_is_compared(database: TemporaryDatabase) -> None:
     await filled(database, Team(id=1), *(Job(id=number) for number in cases))
     live = work_of({number: case[0] for number, case in cases.items()})
     shadow = work_of({number: case[1] for number, case in cases.items()})
-    run = await shadowed(database, live, shadow, hide=[Job.secret], wait=LONG)
+    kept = {"hide": [Job.secret], "redact": lambda text: "***"}
+    run = await shadowed(database, live, shadow, insight=kept, rows=len(cases), wait=LONG)
     found = {int(row.row_id): " | ".join(map(str.strip, row.lines("Job"))) for row in run.rows}
     committed = [*CASES].index("a commit") + 1
     found[committed] = found[committed].replace(f": {run.rows[committed - 1].reason}", "")
@@ -179,6 +191,8 @@ async def test_what_both_write_is_compared(database: TemporaryDatabase) -> None:
     assert found == expected
     assert "read" in str(run.rows[committed - 1].reason)
     assert (run.needs_person, run.compared) == (True, len(cases))
+    [advice] = [line for line in run.text().splitlines() if line.startswith("!")]
+    assert advice == "! done_at holds times; if process reads them from a clock: --ignore done_at"
     assert "do-not" not in str(run.to_dict())
 
 
@@ -189,7 +203,7 @@ async def test_ignored_columns_and_due_times(database: TemporaryDatabase) -> Non
     shadow = work_of({1: Apply({"document": 2, "status": "done"}), 2: Apply(after=60)})
     run = await shadowed(database, live, shadow, wait=LONG, ignore=[Job.document])
     one, other = run.rows
-    assert (one.verdict, one.not_compared) == ("same", ("document: ignored",))
+    assert (one.verdict, one.not_compared) == ("same", ())
     assert [(each.column, other.verdict) for each in other.differences] == [("due_at", "differs")]
 
 
@@ -313,8 +327,10 @@ async def test_bad_input_is_refused(sqlite_database: TemporaryDatabase) -> None:
     refused: tuple[tuple[dict[str, Any], str], ...] = (
         ({"rows": 0}, "1 to 100 rows"),
         ({"rows": 101}, "1 to 100 rows"),
-        ({"wait": timedelta(seconds=-1)}, "from 0 to 300 s"),
-        ({"wait": timedelta(seconds=301)}, "from 0 to 300 s"),
+        ({"rows": "all"}, "1 to 100 rows"),
+        ({"wait": 60}, "a timedelta of 0 to 300 s"),
+        ({"wait": timedelta(seconds=-1)}, "of 0 to 300 s"),
+        ({"wait": timedelta(seconds=301)}, "of 0 to 300 s"),
         ({"ignore": ["nothing"]}, "no column 'nothing'"),
     )
     for how, match in refused:

@@ -41,9 +41,10 @@ SHADOWED: Final = ShadowRow(
     "parked",
     "no disk",
     (ShadowDifference("status", "'a'", "'b'"),),
-    ("document: ignored",),
+    ("price: the shadow writes an SQL expression",),
     ("a hint",),
     0.1,
+    "no cloud",
 )
 BEGIN: Final = """\
 # JSON

@@ -194,6 +194,14 @@ class RowComparison:
         """What the live replica made of it; None if the row does not tell."""
         return live_kind(self.columns.leased, self.row)
 
+    @property
+    def live_error(self) -> str | None:
+        """What the row says of a failure or of being parked; None of other outcomes."""
+        if self.row.after is None or self.live not in {RETRIED, PARKED}:
+            return None
+        text = self.row.after[self.columns.leased.column("last_error")]
+        return None if text is None else str(text)
+
     def differences(self) -> Iterator[ShadowDifference]:
         """Yield what differs: the outcome first."""
         yield from self._of_outcome()
@@ -213,16 +221,12 @@ class RowComparison:
         for column in self._compared():
             if self._judge(column) is None:
                 yield f"{column.name}: {self._why_not(column)}"
-        yield from (f"{column.name}: ignored" for column in self._ignored())
 
     def _compared(self) -> list[Column[Any]]:
         columns = self.columns
         written = [one for one in self.write.values if one not in columns.ignored]
         others = [one for one in columns_of(columns.leased) if one in columns.content]
         return list(dict.fromkeys([*written, *others]))
-
-    def _ignored(self) -> list[Column[Any]]:
-        return [one for one in self.write.values if one in self.columns.ignored]
 
     def _of_outcome(self) -> Iterator[ShadowDifference]:
         live, shadow = self.live, self.write.kind
@@ -235,9 +239,7 @@ class RowComparison:
             yield from self._of_error()
 
     def _of_error(self) -> Iterator[ShadowDifference]:
-        assert self.row.after is not None
-        text = self.row.after[self.columns.leased.column("last_error")]
-        live, shadow = _error_class(text), _error_class(self.write.error)
+        live, shadow = _error_class(self.live_error), _error_class(self.write.error)
         if live is not None and shadow is not None and live != shadow:
             yield ShadowDifference("error", shown(live), shown(shadow))
 
@@ -278,7 +280,14 @@ class RowComparison:
             return ShadowDifference(column.name, HIDDEN, HIDDEN)
         after = self.row.after[column]
         shadow = self.write.values.get(column, self.row.before.values[column])
-        return ShadowDifference(column.name, written_text(after), written_text(shadow))
+        wrote_both = column in self.write.values and is_same(self.row.before.values[column], after)
+        are_times = isinstance(after, datetime) and isinstance(shadow, datetime)
+        return ShadowDifference(
+            column.name,
+            written_text(after),
+            written_text(shadow),
+            are_times and wrote_both is False,
+        )
 
     def _of_due_time(self) -> Iterator[ShadowDifference]:
         if self.write.due_at is None or self.write.kind != self.live:

@@ -107,7 +107,9 @@ class Plans(Questioner):
         async def read(ask: Callable[[AsyncSession, AsyncConnection], Awaitable[T]]) -> T:
             return await self.read_by_session(found.leased, ask, sessions=sessions)
 
-        shadow = PipelineShadow(sessions, asked, read=read, columns=columns)
+        shadow = PipelineShadow(
+            sessions, asked, read=read, columns=columns, redact=self._redact or str
+        )
         try:
             at, answers = await shadow.run(rows, wait)
         except Exception as error:
@@ -119,12 +121,12 @@ class Plans(Questioner):
         return ShadowRun(found.name, found.leased.name, at, wait.total_seconds(), answers)
 
 
-def _check_bounds(rows: int, wait: timedelta) -> None:
-    if not 1 <= rows <= IDS_MAX:
+def _check_bounds(rows: object, wait: object) -> None:
+    if not isinstance(rows, int) or not 1 <= rows <= IDS_MAX:
         raise AppError(f"1 to {IDS_MAX} rows are shadowed at once, not {rows!r:.20}")
-    if not timedelta(0) <= wait <= SHADOW_WAIT_MAX:
+    if not isinstance(wait, timedelta) or not timedelta(0) <= wait <= SHADOW_WAIT_MAX:
         longest = SHADOW_WAIT_MAX.total_seconds()
-        raise AppError(f"replicas are waited for from 0 to {longest:g} s, not {wait!s:.40}")
+        raise AppError(f"wait must be a timedelta of 0 to {longest:g} s, not {wait!s:.40}")
 
 
 def _ignored(leased: LeasedTable, given: Iterable[Any]) -> frozenset[Column[Any]]:

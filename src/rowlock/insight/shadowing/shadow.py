@@ -97,6 +97,7 @@ class PipelineShadow:
         asked: the pipeline, and the condition of its claims.
         read: asks the database.
         columns: that are compared.
+        redact: makes of an error's text in a row what is shown.
 
     Raises:
         ConfigurationError: the pipeline does not say that it may be rehearsed.
@@ -109,8 +110,10 @@ class PipelineShadow:
         *,
         read: AsksDatabase,
         columns: ComparedColumns,
+        redact: Callable[[str], str] = str,
     ) -> None:
         check_rehearsable(asked.pipeline)
+        self._redact = redact
         self._session_factory, self._pipeline = session_factory, asked.pipeline
         self._question, self._read, self._columns = asked.question, read, columns
         self._leased = asked.pipeline.leased
@@ -230,6 +233,7 @@ class PipelineShadow:
             tuple(comparison.not_compared()),
             beside_of(outcome),
             item.process_s or 0.0,
+            None if comparison.live_error is None else self._redact(comparison.live_error),
         )
 
     def _uncompared(self, row: WatchedRow, shadowed: ShadowedRow) -> ShadowRow | None:

@@ -10,7 +10,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, Final
 
-from rowlock.insight.shown import iso, shown
+from rowlock.insight.shown import iso, shown, typed_word
 
 SCHEMA: Final = "rowlock.shadow/1"
 OUTCOME: Final = "outcome"
@@ -46,11 +46,13 @@ class ShadowDifference:
         column: its name, or ``outcome``.
         live: what the live replica wrote, or left.
         shadow: what the shadow would have.
+        are_times: whether both wrote a time, which may be that of a clock.
     """
 
     column: str
     live: str
     shadow: str
+    are_times: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +66,7 @@ class ShadowRow:
             tell.
         shadow: the same of the shadow.
         reason: why the shadow would retry or park it, or why there is nothing to compare.
+        live_reason: why a live replica retried or parked it.
         differences: what differs.
         not_compared: what could not be compared, a line each.
         beside: what else the outcome of the shadow would do.
@@ -79,6 +82,7 @@ class ShadowRow:
     not_compared: tuple[str, ...] = ()
     beside: tuple[str, ...] = ()
     took_s: float = 0.0
+    live_reason: str | None = None
 
     @property
     def is_compared(self) -> bool:
@@ -101,7 +105,8 @@ class ShadowRow:
             return ""
         if self.live in {None, self.shadow}:
             return f", {shown(self.shadow)}"
-        return f", live {shown(self.live)}, shadow {shown(self.shadow)}"
+        because = f" ({shown(self.live_reason)})" if self.live_reason else ""
+        return f", live {shown(self.live)}{because}, shadow {shown(self.shadow)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,9 +145,14 @@ class ShadowRun:
     def text(self, width: int = 0) -> str:
         """Return it for a terminal, without colours."""
         title = f"{shown(self.pipeline)}, in the shadow of the live replicas: nothing was written"
-        return "\n".join(
-            [title, self._summary(), *(line for row in self.rows for line in row.lines(self.model))]
-        )
+        rows = (line for row in self.rows for line in row.lines(self.model))
+        return "\n".join([title, self._summary(), *rows, *self._advice()])
+
+    def _advice(self) -> Iterator[str]:
+        differences = (one for row in self.rows for one in row.differences if one.are_times)
+        for column in dict.fromkeys(one.column for one in differences):
+            option = f"--ignore {typed_word(column)}"
+            yield f"! {shown(column)} holds times; if process reads them from a clock: {option}"
 
     def _summary(self) -> str:
         if not self.rows:
@@ -167,8 +177,14 @@ class ShadowRun:
                     "live": row.live,
                     "shadow": row.shadow,
                     "reason": row.reason,
+                    "live_reason": row.live_reason,
                     "differences": [
-                        {"column": one.column, "live": one.live, "shadow": one.shadow}
+                        {
+                            "column": one.column,
+                            "live": one.live,
+                            "shadow": one.shadow,
+                            "are_times": one.are_times,
+                        }
                         for one in row.differences
                     ],
                     "not_compared": list(row.not_compared),
