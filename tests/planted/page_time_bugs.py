@@ -24,7 +24,7 @@ PAGE_TIME_BUGS = (
     Bug(
         "a question outlasts its page",
         QUESTIONER,
-        "Questioner.read",
+        "Questioner.read_by_session",
         "timeout=time_left(self.limits.timeout)",
         "timeout=self.limits.timeout",
         (ALL_END,),
