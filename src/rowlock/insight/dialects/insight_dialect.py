@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import Connection, Table
+from sqlalchemy import ColumnElement, Connection, Table
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -57,6 +57,10 @@ class InsightDialect(CheckDialect, ABC):
         """Return the transactions that were prepared long ago, were never committed, and may have
         rows of `table`; the oldest first, a few.
         """
+
+    @abstractmethod
+    def is_any_prepared(self) -> ColumnElement[bool] | None:
+        """Whether any transaction is prepared now; None where there never is one."""
 
     @abstractmethod
     async def try_hold_name(self, connection: AsyncConnection, name: str) -> bool:
