@@ -19,11 +19,14 @@ import pytest
 from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
 
 from rowlock.__main__ import main
+from rowlock.cli import status
+from rowlock.cli.answering import ANSWER_WITHIN_S
 from rowlock.insight import Insight, InsightLimits
 from rowlock.insight.apps import insight_of_app
+from rowlock.testing import TemporaryDatabase
 
 from ..host import HANG_S_MAX
-from ..insight.shop import VolumePipeline
+from ..insight.shop import Scene, VolumePipeline, furnish, insight_of
 from .conftest import Command
 
 COMMANDS: Final = {
@@ -117,3 +120,16 @@ async def test_threads_of_drivers_end_before_the_loop_does() -> None:
     with pytest.raises(ConnectionError):
         await fail()
     assert ended == ["driver"]
+
+
+async def test_a_database_that_is_slow_is_asked_as_long_as_there_is_time(
+    sqlite_database: TemporaryDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At 3 a.m. a status of many pipelines would be an error, which says that the database is away,
+    in place of the counts that there are.
+    """
+    assert timedelta(seconds=ANSWER_WITHIN_S) > status.STATUS_WITHIN
+    await furnish(sqlite_database, Scene())
+    monkeypatch.setattr(status, "STATUS_WITHIN", timedelta(0))
+    answer = await status.status_in_time(insight_of(sqlite_database))
+    assert "? pipelines without counts" in answer.text()

@@ -72,7 +72,7 @@ ASKED_BUGS = (
         "check says nothing of a prepared transaction",
         "insight/checking/checkup.py",
         "_findings_of",
-        "for by in await left_in(connection, table)",
+        "for by in await left_in(connection, table, apart=apart)",
         "for by in ()",
         (NAMED,),
     ),

@@ -94,7 +94,7 @@ CHECK_BUGS = (
         "a part of a check that the database refuses costs the whole",
         "insight/checking/checkup.py",
         "_leftovers",
-        "look_for_leftovers, connection, leased), apart=True",
+        "look_for_leftovers, connection, leased), apart=apart",
         "look_for_leftovers, connection, leased), apart=False",
         (f"{TROUBLE}::test_a_right_that_is_lacking_is_a_finding",),
     ),

@@ -38,8 +38,8 @@ EXPLAIN_BUGS = (
     ),
     Bug(
         "a part that the database refuses costs the whole explanation",
-        "insight/insight.py",
-        "Insight._answered",
+        "insight/questions.py",
+        "whole_else_apart",
         "if not is_of_a_statement(error):",
         "if True:",
         (f"{REFUSED}::test_a_part_that_the_database_refuses_costs_itself_alone",),
@@ -122,7 +122,7 @@ EXPLAIN_BUGS = (
     Bug(
         "a count may take as long as a question",
         "insight/insight.py",
-        "Insight._status_of",
+        "Insight._waiting_of",
         "statement_timeout=self.limits.count_timeout",
         "statement_timeout=None",
         (f"{STATUS}::test_a_count_that_takes_too_long_is_an_answer",),
@@ -130,7 +130,7 @@ EXPLAIN_BUGS = (
     Bug(
         "parked rows are counted where no index finds them",
         "insight/counting/counts.py",
-        "counts_of",
+        "_counts_parked",
         "and has_parked_index(leased)",
         "",
         (f"{STATUS}::test_parked_rows_are_counted_where_an_index_finds_them",),
@@ -148,10 +148,10 @@ EXPLAIN_BUGS = (
     ),
     Bug(
         "a missing table of replicas takes every answer with it",
-        "insight/insight.py",
-        "_replicas",
-        "apart=True",
-        "apart=False",
+        "insight/counting/asking.py",
+        "replicas_asked",
+        "not is_of_a_statement(error)",
+        "True",
         (f"{STATUS}::test_a_migration_that_was_not_run_costs_the_names_alone",),
     ),
     Bug(

@@ -104,7 +104,7 @@ INSIGHT_MEND_BUGS = (
     Bug(
         "rows are counted without the condition of the host",
         "insight/counting/waiting.py",
-        "waiting_of",
+        "_apart",
         "asked.failure is None",
         "True",
         (f"{STATUS}::test_a_condition_that_is_refused_needs_a_person",),
@@ -112,8 +112,8 @@ INSIGHT_MEND_BUGS = (
     Bug(
         "a condition that the database refuses is a count that took too long",
         "insight/counting/counts.py",
-        "counts_of",
-        "not due.may_pass",
+        "counts_apart",
+        "not found.may_pass",
         "False",
         (f"{STATUS}::test_a_condition_that_is_refused_needs_a_person",),
     ),

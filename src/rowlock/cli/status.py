@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import argparse
+from datetime import timedelta
 from typing import Final
 
 from rowlock.cli.answering import add_app_arguments, answered
 from rowlock.cli.watching.again import watched
+from rowlock.insight.counting.status import Status
 from rowlock.insight.insight import Insight
 
 WATCH_S_MIN: Final = 1.0
 """Shortest time between two looks, in seconds."""
 WATCH_S_MAX: Final = 3600.0
+STATUS_WITHIN: Final = timedelta(seconds=5)
+"""After that long no further pipeline is asked: half of what a command has for its answer."""
+
+
+async def status_in_time(insight: Insight) -> Status:
+    """Return the status, of as many pipelines as a command has time for."""
+    return await insight.status(within=STATUS_WITHIN)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,8 +42,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Print the status, and return the exit code."""
     if options.watch is not None:
-        return watched(options, Insight.status, every_s=options.watch)
-    return answered(options, Insight.status)
+        return watched(options, status_in_time, every_s=options.watch)
+    return answered(options, status_in_time)
 
 
 def _seconds(text: str) -> float:

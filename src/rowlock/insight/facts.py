@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from sqlalchemy import Table, select
+from sqlalchemy import Select, Table, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rowlock.backoff import JITTER
@@ -43,6 +43,8 @@ from rowlock.rows.eligibility import RESERVED_BEYOND
 
 WORK_COLUMNS = ("status", "worker", "progress", "losses")
 """Of a dispatched row, what the line about its work says."""
+PAUSE_NAMES = ("paused_by", "paused_at", "reason")
+"""What is asked of a pause."""
 
 
 def rules_of(pipeline: Pipeline[Any]) -> Rules:
@@ -136,12 +138,14 @@ async def lock_of(connection: AsyncConnection, asked: RowAsked) -> TableLock | N
     return found if isinstance(found, TableLock) else None
 
 
-async def left_in(connection: AsyncConnection, table: Table) -> tuple[TouchingTransaction, ...]:
+async def left_in(
+    connection: AsyncConnection, table: Table, *, apart: bool
+) -> tuple[TouchingTransaction, ...]:
     """Return the transactions that were prepared, left behind, and have rows of a table, as far as
-    the database tells; joins the caller's transaction.
+    the database tells; joins the caller's transaction; `apart` as for `ask_row`.
     """
     ask = partial(INSIGHT.of(connection).left_prepared, connection, table)
-    found = await ask_part(connection, ask, apart=True)
+    found = await ask_part(connection, ask, apart=apart)
     return () if isinstance(found, Refused) else found
 
 
@@ -159,16 +163,27 @@ async def ask_pause(
     connection: AsyncConnection, tables: InsightTables, pipeline: str, *, apart: bool
 ) -> PipelinePause | Refused | None:
     """Return the same, or why it could not be asked."""
-    if tables.controls is None:
+    statement = pause_query(tables, pipeline)
+    if statement is None:
+        return None
+    found = await ask_first(connection, statement, apart=apart)
+    return found if found is None or isinstance(found, Refused) else pause_read(found)
+
+
+def pause_query(tables: InsightTables | None, pipeline: str) -> Select[Any] | None:
+    """Return the SELECT of why a pipeline is paused, `PAUSE_NAMES`; None without such a table."""
+    if tables is None or tables.controls is None:
         return None
     paused = tables.controls.c
-    statement = select(paused.paused_by, paused.paused_at, paused.reason).where(
+    return select(*(paused[name] for name in PAUSE_NAMES)).where(
         paused.pipeline == pipeline, tables.is_paused(pipeline)
     )
-    found = await ask_first(connection, statement, apart=apart)
-    if found is None or isinstance(found, Refused):
-        return found
-    return PipelinePause(str(found[0]), found[1], str(found[2]))
+
+
+def pause_read(found: Sequence[Any]) -> PipelinePause | None:
+    """Return what such a row says; None if it is empty."""
+    by, at, reason = found
+    return None if by is None else PipelinePause(str(by), at, str(reason))
 
 
 def _nothing_known(asked: RowAsked) -> Facts:

@@ -15,25 +15,26 @@ from functools import partial
 from itertools import chain
 from typing import Any, Self, TypeVar
 
-from sqlalchemy import Table
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionmaker
 
 from rowlock.clock import monotonic
 from rowlock.database.binds import bind_of
 from rowlock.errors import AppError
+from rowlock.insight.asking.concurrent_questions import asked_concurrently
 from rowlock.insight.asking.hosted_pipelines import PipelineHost, Sessions
 from rowlock.insight.asking.places import QuestionPlaces
 from rowlock.insight.asking.questioner import InsightLimits, part_timeout
 from rowlock.insight.asking.redacting import contained_redaction
-from rowlock.insight.checking.checkup import beside_tables, checkup
+from rowlock.insight.checking.checkup import beside_tables, table_checks
 from rowlock.insight.checking.claim_plan import ClaimPlan, claim_plan, unserved_remarks
 from rowlock.insight.checking.finding import Finding, in_order
 from rowlock.insight.checking.pipeline_view import PipelineView
+from rowlock.insight.counting.asking import replicas_asked, waiting_asked
 from rowlock.insight.counting.pipeline_status import PipelineStatus
-from rowlock.insight.counting.replicas import LiveReplicas, merged_replicas, read_replicas
-from rowlock.insight.counting.running import not_asked, status_of, with_replicas
+from rowlock.insight.counting.replicas import LiveReplicas, merged_replicas
+from rowlock.insight.counting.running import status_of, with_replicas
 from rowlock.insight.counting.status import Status
-from rowlock.insight.counting.waiting import waiting_of
+from rowlock.insight.counting.waiting import Waiting
 from rowlock.insight.explanation import (
     Explanation,
     PipelineExplanation,
@@ -46,10 +47,10 @@ from rowlock.insight.listing.asking import PAGE_ROWS, page_read, state_question
 from rowlock.insight.listing.row_page import RowPage
 from rowlock.insight.naming import database_name, is_of, mapped_model, pipeline_named, read_key
 from rowlock.insight.observing.observer import Observer
-from rowlock.insight.questions import ask_part, is_of_a_statement
+from rowlock.insight.questions import whole_else_apart
 from rowlock.insight.shadowing.plans import Plans
 from rowlock.insight.tables import InsightTables, tables_of
-from rowlock.insight.verdicts import Facts, Refused
+from rowlock.insight.verdicts import Facts
 from rowlock.pipelines.manager import PipelineManager
 from rowlock.pipelines.pipeline import Pipeline
 
@@ -194,11 +195,13 @@ class Insight(Plans):
         table = None if self.tables is None else self.tables.replicas
         if table is None:
             return LiveReplicas(None, None)
-        answers = [
-            await self.read(pipelines[0].leased, partial(_replicas, table=table), sessions=sessions)
+        asks = [
+            partial(
+                replicas_asked, partial(self.read, pipelines[0].leased, sessions=sessions), table
+            )
             for sessions, pipelines in self.by_database()
         ]
-        return merged_replicas(answers)
+        return merged_replicas(await asked_concurrently(asks))
 
     async def status(self, *, within: timedelta | None = None) -> Status:
         """Count what waits for each pipeline, and say who runs it.
@@ -208,18 +211,22 @@ class Insight(Plans):
 
         Args:
             within: after that long no further pipeline is asked, and of the others the answer says
-                that they were not; None: all are asked.
+                that they were not; None: all are asked. A few are asked at once.
 
         Raises:
             TransactionTimeout: the database did not answer in time.
         """
-        replicas = await self.replicas()
         ends = None if within is None else monotonic() + within.total_seconds()
+
+        async def in_time(pipeline: Pipeline[Any]) -> Waiting | None:
+            has_time = ends is None or monotonic() < ends
+            return await self._waiting_of(pipeline) if has_time else None
+
+        asks = [partial(in_time, each) for each in self.pipelines.values()]
+        replicas, *waiting = await asked_concurrently([self.replicas, *asks])
         told = [
-            await self._status_of(each, replicas)
-            if ends is None or monotonic() < ends
-            else not_asked(each.name, replicas)
-            for each in self.pipelines.values()
+            status_of(name, one, replicas)
+            for name, one in zip(self.pipelines, waiting, strict=True)
         ]
         at = next((one.counts.at for one in told if one.counts.at is not None), replicas.at)
         return Status(self._databases(), at, replicas, tuple(told))
@@ -261,7 +268,10 @@ class Insight(Plans):
             TransactionTimeout: the database did not answer in time.
         """
         found = pipeline_named(pipeline, self.pipelines.values())
-        return await self._status_of(found, await self.replicas())
+        replicas, waiting = await asked_concurrently(
+            [self.replicas, partial(self._waiting_of, found)]
+        )
+        return status_of(found.name, waiting, replicas)
 
     async def check(self) -> tuple[Finding, ...]:
         """Say what is to be mended: columns, indexes, what was left behind, what replicas report.
@@ -272,15 +282,16 @@ class Insight(Plans):
         Raises:
             TransactionTimeout: the database did not answer in time.
         """
-        replicas = await self.replicas()
-        found = [
-            await checkup(
+        asks = [
+            ask
+            for sessions, pipelines in self.by_database()
+            for ask in table_checks(
                 partial(self.read, sessions=sessions),
                 [self._asked(each, None) for each in pipelines],
                 tuple(self.pipelines),
             )
-            for sessions, pipelines in self.by_database()
         ]
+        replicas, *found = await asked_concurrently([self.replicas, *asks])
         return in_order([*chain(*found), *beside_tables(self.tables, replicas)])
 
     async def explain_claim(self, pipeline: Pipeline[Any] | str) -> ClaimPlan:
@@ -293,8 +304,7 @@ class Insight(Plans):
             AppError: the app has none of this name.
             TransactionTimeout: the database did not answer in time.
         """
-        named = pipeline if isinstance(pipeline, str) else pipeline.name
-        found = pipeline_named(named, self.pipelines.values())
+        found = pipeline_named(pipeline, self.pipelines.values())
         others = [each for each in self.pipelines.values() if each is not found]
         is_alone = all(each.leased.table is not found.leased.table for each in others)
         ask = partial(claim_plan, asked=self._asked(found, None), is_alone=is_alone)
@@ -307,20 +317,20 @@ class Insight(Plans):
             AppError: the app has none of this name.
             TransactionTimeout: the database did not answer in time.
         """
-        plan = await self.explain_claim(pipeline)
-        replicas = await self.replicas()
-        return PipelineView(await self._status_of(self.pipelines[plan.pipeline], replicas), plan)
+        found = pipeline_named(pipeline, self.pipelines.values())
+        plan, replicas, waiting = await asked_concurrently(
+            [partial(self.explain_claim, found), self.replicas, partial(self._waiting_of, found)]
+        )
+        return PipelineView(status_of(found.name, waiting, replicas), plan)
 
-    async def _status_of(self, pipeline: Pipeline[Any], replicas: LiveReplicas) -> PipelineStatus:
-        asked = self._asked(pipeline, None)
-
-        counted = await self.read(
+    async def _waiting_of(self, pipeline: Pipeline[Any]) -> Waiting:
+        read = partial(
+            self.read,
             pipeline.leased,
-            partial(waiting_of, asked=asked),
             sessions=self.host_of(pipeline).session_factory,
             statement_timeout=self.limits.count_timeout,
         )
-        return status_of(pipeline.name, counted, replicas)
+        return await waiting_asked(read, self._asked(pipeline, None))
 
     def _databases(self) -> str:
         engines = (
@@ -344,23 +354,11 @@ class Insight(Plans):
             remarks = await unserved_remarks(connection, asked, apart=apart)
             return list(zip(told, remarks, strict=True))
 
-        leased = asked[0].question.leased
-        try:
-            return await self.read(leased, ask, sessions=sessions, apart=False)
-        except Exception as error:
-            if not is_of_a_statement(error):
-                raise
-            each = part_timeout(self.limits, error)
-        return await self.read(leased, ask, sessions=sessions, statement_timeout=each, apart=True)
-
-
-async def _replicas(connection: AsyncConnection, table: Table) -> LiveReplicas:
-    # A migration that was not run costs the names of replicas, and nothing else.
-    found = await ask_part(connection, partial(read_replicas, connection, table), apart=True)
-    if isinstance(found, Refused):
-        return LiveReplicas(None, None, why=found.why)
-    answer: LiveReplicas = found
-    return answer
+        read = partial(self.read, asked[0].question.leased, ask, sessions=sessions)
+        told: list[tuple[Facts, str | None]] = await whole_else_apart(
+            read, part_timeout=partial(part_timeout, self.limits)
+        )
+        return told
 
 
 def _lease_of(facts: Facts) -> SeenLease:

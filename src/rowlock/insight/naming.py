@@ -49,17 +49,18 @@ def mapped_model(given: type[Any] | str, pipelines: Collection[Pipeline[Any]]) -
     raise AppError(f"no model of this app is named {shown(given)}{_instead(given, names)}")
 
 
-def pipeline_named(given: str, pipelines: Iterable[Pipeline[Any]]) -> Pipeline[Any]:
-    """Return the pipeline that is meant.
+def pipeline_named(given: Pipeline[Any] | str, pipelines: Iterable[Pipeline[Any]]) -> Pipeline[Any]:
+    """Return the pipeline that is meant, by itself or by its name.
 
     Raises:
         AppError: there is none of that name.
     """
     by_name = {pipeline.name: pipeline for pipeline in pipelines}
-    if given in by_name:
-        return by_name[given]
-    instead = _instead(given, sorted(by_name))
-    raise AppError(f"no pipeline of this app is named {shown(given)}{instead}")
+    name = given if isinstance(given, str) else given.name
+    if name in by_name:
+        return by_name[name]
+    instead = _instead(name, sorted(by_name))
+    raise AppError(f"no pipeline of this app is named {shown(name)}{instead}")
 
 
 def read_key(leased: LeasedTable, given: object) -> Any:

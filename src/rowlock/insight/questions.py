@@ -11,10 +11,11 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from enum import Enum
 from functools import partial
 from operator import and_ as is_and
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from sqlalchemy import (
     BigInteger,
@@ -53,6 +54,8 @@ from rowlock.rows.eligibility import (
 )
 from rowlock.rows.leased_table import LeasedTable
 from rowlock.rows.model_check import LOCK_COLUMNS, SCHEDULE_COLUMNS, with_zone
+
+T = TypeVar("T")
 
 TEXT_CHARS_MAX: Final = 120
 """Most characters of a condition that are shown."""
@@ -237,6 +240,24 @@ async def ask_part(
         if not is_of_a_statement(error):
             raise
         return Refused(refusal_of(error), may_pass=is_transient(error))
+
+
+async def whole_else_apart(
+    read: Callable[..., Awaitable[T]],
+    *,
+    part_timeout: Callable[[Exception], timedelta] | None = None,
+) -> T:
+    """Return what `read` gives with ``apart=False``: no savepoints, which are two ways to the
+    database each. If a statement of that is refused, `read` is called again with ``apart=True``,
+    and with how long each statement may take then, if `part_timeout` says so of the error.
+    """
+    try:
+        return await read(apart=False)
+    except Exception as error:
+        if not is_of_a_statement(error):
+            raise
+        shorter = {} if part_timeout is None else {"statement_timeout": part_timeout(error)}
+    return await read(apart=True, **shorter)
 
 
 def refusal_of(error: Exception) -> str:

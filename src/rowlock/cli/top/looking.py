@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from rowlock.cli.answering import ANSWER_WITHIN_S, message_of
+from rowlock.cli.status import status_in_time
 from rowlock.cli.top.view import Look
 from rowlock.clock import monotonic
 from rowlock.insight.insight import Insight
@@ -49,7 +50,7 @@ async def look_once(insight: Insight) -> Look:
         TimeoutError: there was no answer within `ANSWER_WITHIN_S`.
     """
     async with asyncio.timeout(ANSWER_WITHIN_S):
-        status = await insight.status()
+        status = await status_in_time(insight)
     return Look(status, {name: one.leased.name for name, one in insight.pipelines.items()})
 
 

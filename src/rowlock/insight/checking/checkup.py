@@ -8,7 +8,7 @@ table that is not there are findings, and no errors.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Protocol
@@ -31,7 +31,7 @@ from rowlock.insight.counting.replicas import LiveReplicas
 from rowlock.insight.dialects.insight_dialect import INSIGHT
 from rowlock.insight.facts import RowAsked, left_in
 from rowlock.insight.migrations import CONTROLS, REPLICAS
-from rowlock.insight.questions import ask_part
+from rowlock.insight.questions import ask_part, whole_else_apart
 from rowlock.insight.shown import lasting, shown
 from rowlock.insight.tables import InsightTables
 from rowlock.insight.verdicts import Refused, TableLock, TouchingTransaction
@@ -56,8 +56,8 @@ TABLES_MAX: Final = 1_000
 class Reads(Protocol):
     """Runs a question in a transaction that reads, on the database of a table."""
 
-    async def __call__(self, leased: LeasedTable, ask: Any) -> Any:
-        """Return what `ask` gives, called with the connection."""
+    async def __call__(self, leased: LeasedTable, ask: Any, **how: Any) -> Any:
+        """Return what `ask` gives, called with the connection, and what else is given."""
         ...
 
 
@@ -74,16 +74,19 @@ class TableAsked:
     asked: tuple[RowAsked, ...] = ()
 
 
-async def checkup(
+def table_checks(
     read: Reads, asked: Sequence[RowAsked], pipelines: Sequence[str]
-) -> list[Finding]:
-    """Return what is to be mended in one database; `asked` is one for each pipeline that works on
-    it, `pipelines` are the names of all that the app has.
+) -> list[Callable[[], Awaitable[list[Finding]]]]:
+    """Return a question for each table of one database: what is to be mended; `asked` is one for
+    each pipeline that works on it, `pipelines` are the names of all that the app has.
     """
-    found: list[Finding] = []
-    for one, leased in _tables_of(asked)[:TABLES_MAX]:
-        found += await read(leased, partial(_findings_of, asked=one, pipelines=pipelines))
-    return found
+    return [
+        partial(
+            whole_else_apart,
+            partial(read, leased, partial(_findings_of, asked=one, pipelines=pipelines)),
+        )
+        for one, leased in _tables_of(asked)[:TABLES_MAX]
+    ]
 
 
 def beside_tables(tables: InsightTables | None, replicas: LiveReplicas) -> list[Finding]:
@@ -113,34 +116,40 @@ def _is_looked_at(table: Table) -> bool:
 
 
 async def _findings_of(
-    connection: AsyncConnection, *, asked: TableAsked, pipelines: Sequence[str]
+    connection: AsyncConnection, *, asked: TableAsked, pipelines: Sequence[str], apart: bool
 ) -> list[Finding]:
     table, dialect = asked.table, INSIGHT.of(connection)
     name = table.fullname
     ask_lock = partial(dialect.table_lock, connection, (table,))
-    lock = await ask_part(connection, ask_lock, apart=True)
+    lock = await ask_part(connection, ask_lock, apart=apart)
     if isinstance(lock, TableLock):
         return [_locked(name, lock)]
-    seen = await ask_part(connection, partial(look_at_table, connection, table), apart=True)
+    seen = await ask_part(connection, partial(look_at_table, connection, table), apart=apart)
     if isinstance(seen, Refused):
         return [_refused(name, "the table", seen)]
     wanted = _wanted(asked, connection.dialect)
     if seen is None:
         return [_absent(wanted)]
     found = [*column_findings(wanted, seen), *index_findings(wanted, seen)]
-    found += [_left(name, by) for by in await left_in(connection, table)]
+    found += [_left(name, by) for by in await left_in(connection, table, apart=apart)]
     if asked.asked:
-        found += await _claim_findings(connection, asked, wanted, seen=seen)
-        found += await _leftovers(connection, asked, pipelines)
+        found += await _claim_findings(connection, asked, wanted, seen=seen, apart=apart)
+        found += await _leftovers(connection, asked, pipelines, apart=apart)
     return found
 
 
 async def _claim_findings(
-    connection: AsyncConnection, asked: TableAsked, wanted: TableWanted, *, seen: TableSeen
+    connection: AsyncConnection,
+    asked: TableAsked,
+    wanted: TableWanted,
+    *,
+    seen: TableSeen,
+    apart: bool,
 ) -> Iterable[Finding]:
     is_alone = len(asked.asked) == 1
     claims = [
-        await claim_seen(connection, one, seen.indexes, is_alone=is_alone) for one in asked.asked
+        await claim_seen(connection, one, seen.indexes, is_alone=is_alone, apart=apart)
+        for one in asked.asked
     ]
     lacks = [name for name in wanted.used if name not in seen.columns]
     if lacks:
@@ -167,10 +176,12 @@ def _by_name(claim: Any, asked: RowAsked, seen: TableSeen) -> Any:
 
 
 async def _leftovers(
-    connection: AsyncConnection, asked: TableAsked, pipelines: Sequence[str]
+    connection: AsyncConnection, asked: TableAsked, pipelines: Sequence[str], *, apart: bool
 ) -> Iterable[Finding]:
     leased, name = asked.asked[0].question.leased, asked.table.fullname
-    owners = await ask_part(connection, partial(look_for_leftovers, connection, leased), apart=True)
+    owners = await ask_part(
+        connection, partial(look_for_leftovers, connection, leased), apart=apart
+    )
     if isinstance(owners, Refused):
         is_told = "column" in owners.why
         return [] if is_told else [_refused(name, "what was left behind", owners)]

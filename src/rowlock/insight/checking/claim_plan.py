@@ -144,9 +144,11 @@ async def claim_seen(
     indexes: tuple[IndexSeen, ...],
     *,
     is_alone: bool,
+    apart: bool = True,
 ) -> ClaimSeen:
     """Return what was seen of a pipeline's claims; joins the caller's transaction, which may only
-    read afterwards. `is_alone` where no other pipeline claims from the table.
+    read afterwards. `is_alone` where no other pipeline claims from the table; `apart` as for
+    `ask_row`.
     """
     name = asked.pipeline.name
     if asked.failure is not None:
@@ -155,7 +157,7 @@ async def claim_seen(
     if not asked.question.leased.table.name.startswith(OWN_PREFIX):
         wanted = wanted_index(asked, connection.dialect, is_alone=is_alone)
     found = await _asked_of_claim(
-        connection, asked, partial(_serving, connection, asked, indexes=indexes)
+        connection, asked, partial(_serving, connection, asked, indexes=indexes), apart=apart
     )
     if isinstance(found, Refused):
         return ClaimSeen(name, None, wanted, found.why)
@@ -218,11 +220,15 @@ async def _unserved_remark(connection: AsyncConnection, asked: RowAsked) -> str 
 
 
 async def _asked_of_claim(
-    connection: AsyncConnection, asked: RowAsked, ask: Callable[[Query], Awaitable[T]]
+    connection: AsyncConnection,
+    asked: RowAsked,
+    ask: Callable[[Query], Awaitable[T]],
+    *,
+    apart: bool = True,
 ) -> T | Refused:
     refused = Refused("")
     for query in claim_queries(asked, connection.dialect):
-        found: T | Refused = await ask_part(connection, partial(ask, query), apart=True)
+        found: T | Refused = await ask_part(connection, partial(ask, query), apart=apart)
         if not isinstance(found, Refused):
             return found
         refused = found

@@ -1,15 +1,17 @@
 """Counts that never read more than so many rows, and what one pipeline has waiting.
 
 The one idea: each count is of a SELECT with a limit, in the order of claims, so an index serves it;
-and one that takes too long is an answer, too.
+and one that takes too long is an answer, too. All are asked in one statement, which is one way to
+the database; one by one only if that was refused.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, and_, case, func, literal, not_, select, true
+from sqlalchemy import ColumnElement, FromClause, and_, case, func, literal, not_, select, true
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rowlock.insight.questions import ask_first
@@ -23,6 +25,8 @@ COUNTED_MAX: Final = 10_000
 KEYS_MAX: Final = 10
 """Most keys of parked rows that are named beside their count."""
 PARKED: Final = "parked_at"
+HEAD_NAMES: Final = ("leased", "ended", "failing")
+"""What is counted among the first rows that a pipeline wants, in one pass."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,30 +59,52 @@ class Counts:
     refused: str = ""
 
 
-async def counts_of(
+def counted_together(
+    leased: LeasedTable, parts: EligibleParts, *, owner: str
+) -> tuple[dict[str, Any], FromClause]:
+    """Return all counts as columns of one SELECT, by names of ours, and from what it is."""
+    head = _head(leased, parts, owner).subquery("head")
+    return {
+        "at": database_now(),
+        "due": _due(leased, parts),
+        "oldest": _oldest(leased, parts),
+        **{name: head.c[name] for name in HEAD_NAMES},
+        "resting": _resting(leased, parts),
+        **({"parked": _parked(leased)} if _counts_parked(leased) else {}),
+    }, head
+
+
+def counts_read(answers: Mapping[str, Any], *, refused: str = "") -> Counts:
+    """Return what the answers to these say; None is one that was not to be had."""
+    at, oldest = answers.get("at"), answers.get("oldest")
+    oldest_s = None if oldest is None or at is None else max(0.0, (at - oldest).total_seconds())
+    counted = ("due", *HEAD_NAMES, "parked", "resting")
+    whole: dict[str, Any] = {name: _whole(answers.get(name)) for name in counted}
+    return Counts(at, oldest_s=oldest_s, refused=refused, **whole)
+
+
+async def counts_apart(
     connection: AsyncConnection, leased: LeasedTable, parts: EligibleParts, *, owner: str
 ) -> Counts:
-    """Count what waits for one pipeline; joins the caller's transaction."""
-    due = await ask_first(connection, _due(leased, parts), apart=True)
-    head = await ask_first(connection, _head(leased, parts, owner), apart=True)
-    resting = await ask_first(connection, _resting(leased, parts), apart=True)
-    parked: Any = None
-    if leased.has_schedule and has_parked_index(leased):
-        parked = await ask_first(connection, _parked(leased), apart=True)
-    at, count, oldest = (None, None, None) if isinstance(due, Refused) else due
-    first = (None, None, None) if isinstance(head, Refused) else head
-    oldest_s = None if oldest is None or at is None else max(0.0, (at - oldest).total_seconds())
-    return Counts(
-        at,
-        count,
-        oldest_s,
-        leased=_whole(first[0]),
-        ended=_whole(first[1]),
-        failing=_whole(first[2]),
-        parked=None if parked is None or isinstance(parked, Refused) else parked[0],
-        resting=None if isinstance(resting, Refused) else resting[0],
-        refused=due.why if isinstance(due, Refused) and not due.may_pass else "",
-    )
+    """Ask for each count by itself, so that one that takes too long, or is refused, costs itself
+    alone; joins the caller's transaction.
+    """
+    due = select(database_now(), _due(leased, parts), _oldest(leased, parts))
+    asked: dict[tuple[str, ...], Any] = {
+        ("at", "due", "oldest"): due,
+        HEAD_NAMES: _head(leased, parts, owner),
+        ("resting",): select(_resting(leased, parts)),
+    }
+    if _counts_parked(leased):
+        asked["parked",] = select(_parked(leased))
+    answers, refused = dict[str, Any](), ""
+    for names, statement in asked.items():
+        found = await ask_first(connection, statement, apart=True)
+        if not isinstance(found, Refused):
+            answers.update(zip(names, found, strict=True))
+        elif "due" in names and not found.may_pass:
+            refused = found.why
+    return counts_read(answers, refused=refused)
 
 
 async def first_key(
@@ -111,19 +137,25 @@ def is_resting(leased: LeasedTable, parts: EligibleParts) -> ColumnElement[bool]
     return and_(parts.ready, is_placed, order_column(leased) > database_now())
 
 
+def _counts_parked(leased: LeasedTable) -> bool:
+    return leased.has_schedule and has_parked_index(leased)
+
+
 def _due(leased: LeasedTable, parts: EligibleParts) -> Any:
-    place = order_column(leased)
-    waits = and_(parts.ready, parts.free, parts.due)
-    oldest = select(place).where(waits).order_by(*oldest_first(leased)).limit(1).scalar_subquery()
-    return select(database_now(), _count(leased, waits, in_order=True), oldest)
+    return _count(leased, and_(parts.ready, parts.free, parts.due), in_order=True)
+
+
+def _oldest(leased: LeasedTable, parts: EligibleParts) -> Any:
+    place, waits = order_column(leased), and_(parts.ready, parts.free, parts.due)
+    return select(place).where(waits).order_by(*oldest_first(leased)).limit(1).scalar_subquery()
 
 
 def _resting(leased: LeasedTable, parts: EligibleParts) -> Any:
-    return select(_count(leased, and_(is_resting(leased, parts), parts.free), in_order=True))
+    return _count(leased, and_(is_resting(leased, parts), parts.free), in_order=True)
 
 
 def _parked(leased: LeasedTable) -> Any:
-    return select(_count(leased, leased.attribute(PARKED).is_not(None)))
+    return _count(leased, leased.attribute(PARKED).is_not(None))
 
 
 def _count(leased: LeasedTable, where: ColumnElement[bool], *, in_order: bool = False) -> Any:
@@ -155,5 +187,8 @@ def _head(leased: LeasedTable, parts: EligibleParts, owner: str) -> Any:
     )
     conditions = (and_(lives, first.c.owner == owner), has_ended, first.c.attempts > 0)
     return select(
-        *(func.coalesce(func.sum(case((condition, 1), else_=0)), 0) for condition in conditions)
+        *(
+            func.coalesce(func.sum(case((condition, 1), else_=0)), 0).label(name)
+            for name, condition in zip(HEAD_NAMES, conditions, strict=True)
+        )
     )

@@ -50,8 +50,13 @@ def with_replicas(facts: Facts, replicas: LiveReplicas) -> Facts:
     return replace(facts, presence=presence, in_progress=in_progress, wing=wing)
 
 
-def status_of(pipeline: str, waiting: Waiting, replicas: LiveReplicas) -> PipelineStatus:
-    """Return the line of a pipeline."""
+def status_of(pipeline: str, waiting: Waiting | None, replicas: LiveReplicas) -> PipelineStatus:
+    """Return the line of a pipeline; with None, which is one for which there was no time left, what
+    the replicas say.
+    """
+    if waiting is None:
+        told = PipelineStatus(pipeline, Counts(), 0.0, unknown=(NOT_ASKED,))
+        return _with_reports(told, replicas)
     told = PipelineStatus(
         pipeline,
         waiting.counts,
@@ -65,11 +70,6 @@ def status_of(pipeline: str, waiting: Waiting, replicas: LiveReplicas) -> Pipeli
         left=waiting.left,
     )
     return _with_reports(told, replicas)
-
-
-def not_asked(pipeline: str, replicas: LiveReplicas) -> PipelineStatus:
-    """Return the line of a pipeline for which there was no time left: what the replicas say."""
-    return _with_reports(PipelineStatus(pipeline, Counts(), 0.0, unknown=(NOT_ASKED,)), replicas)
 
 
 def _with_reports(told: PipelineStatus, replicas: LiveReplicas) -> PipelineStatus:

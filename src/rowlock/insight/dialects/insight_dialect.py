@@ -64,6 +64,10 @@ class InsightDialect(CheckDialect, ABC):
         """
 
     @abstractmethod
+    def is_any_prepared(self) -> ColumnElement[bool] | None:
+        """Whether any transaction is prepared now; None where there never is one."""
+
+    @abstractmethod
     async def try_hold_name(self, connection: AsyncConnection, name: str) -> bool:
         """Lock a name until the transaction, which writes, has ended; return whether nobody else
         has it.

@@ -19,6 +19,7 @@ from functools import partial
 from typing import Any, Final
 
 from sqlalchemy import (
+    Boolean,
     ColumnElement,
     Connection,
     String,
@@ -91,9 +92,9 @@ _IN_GROUP = text(
     f" UNION ALL {_PREPARED} WHERE p.transaction::text IN {_MEMBERS} AND {_HAS_ROWS}"
     " ORDER BY 3 DESC LIMIT 1"
 )
-_ANY_LEFT = text(
-    "SELECT EXISTS (SELECT 1 FROM pg_catalog.pg_prepared_xacts p"  # noqa: S608 - constants of ours
-    f" WHERE p.database = current_database() AND {_PREPARED_S} >= :seconds)"
+_ANY_PREPARED: ColumnElement[bool] = literal_column(
+    "EXISTS (SELECT 1 FROM pg_catalog.pg_prepared_xacts p WHERE p.database = current_database())",
+    Boolean,
 )
 _LEFT = text(
     f"{_PREPARED} WHERE p.database = current_database() AND {_PREPARED_S} >= :seconds"
@@ -169,11 +170,14 @@ class PostgresqlInsight(PostgresqlChecks, InsightDialect):
         self, connection: AsyncConnection, table: Table
     ) -> tuple[TouchingTransaction, ...]:
         """Look at the locks only where there is such a transaction, which is seldom."""
-        long_ago = {"seconds": LEFT_AFTER.total_seconds()}
-        if not await connection.scalar(_ANY_LEFT, long_ago):
+        if not await connection.scalar(select(_ANY_PREPARED)):
             return ()
-        named = long_ago | {"table": _name_of(connection, table)}
+        named = {"seconds": LEFT_AFTER.total_seconds(), "table": _name_of(connection, table)}
         return tuple(_transaction(row) for row in (await connection.execute(_LEFT, named)).all())
+
+    def is_any_prepared(self) -> ColumnElement[bool]:
+        """Return a condition that reads no table."""
+        return _ANY_PREPARED
 
     async def try_hold_name(self, connection: AsyncConnection, name: str) -> bool:
         """Ask for an advisory lock, without waiting."""

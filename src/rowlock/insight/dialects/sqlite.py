@@ -54,6 +54,9 @@ class SqliteInsight(SqliteChecks, InsightDialect):
         """Return none: no transaction outlives its connection."""
         return ()
 
+    def is_any_prepared(self) -> None:
+        """Return None: no transaction outlives its connection."""
+
     async def try_hold_name(self, connection: AsyncConnection, name: str) -> bool:
         """Return True: who writes is alone."""
         return True
