@@ -71,7 +71,8 @@ class Insight(Questioner):
         limits: how long questions may take.
 
     Raises:
-        ConfigurationError: the session factory cannot serve a pipeline, or two have one name.
+        ConfigurationError: the session factory cannot serve a pipeline, two have one name, or a
+            model lacks a column that is to be hidden or shown.
     """
 
     def __init__(
@@ -89,6 +90,7 @@ class Insight(Questioner):
         self.limits, self._places = limits or InsightLimits(), QuestionPlaces()
         self._hide, self._show = tuple(hide), dict(show or {})
         self._redact = contained_redaction(redact)
+        self._check_columns()
 
     @classmethod
     def of(cls, host: PipelineManager | Observer) -> Self:
@@ -171,7 +173,7 @@ class Insight(Questioner):
                 limit is none.
             TransactionTimeout: the database did not answer in time.
         """
-        if not 1 <= limit <= ENTRIES_MAX:
+        if not (isinstance(limit, int) and 1 <= limit <= ENTRIES_MAX):
             raise AppError(f"the limit of a timeline is 1 to {ENTRIES_MAX:,}, not {limit!r:.20}")
         leased, key = self._row(model, id)
         history = None if self.tables is None else self.tables.history

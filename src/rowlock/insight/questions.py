@@ -293,15 +293,17 @@ def place_of(question: RowQuestion) -> Any:
     leased = question.leased
     it = leased.table.alias()
     its_key, place, key = it.c[leased.key.name], order_column(leased), leased.key
-    is_it = its_key == question.key
+    # Bound by its type: the bare value of a Boolean has no order in SQLAlchemy.
+    given = literal(question.key, key.type)
+    is_it = its_key == given
     its_place = (
         select(it.c[leased.column(place.key).name]).where(is_it).scalar_subquery().correlate(None)
     )
-    before = and_(place <= its_place, or_(place < its_place, key < question.key))
+    before = and_(place <= its_place, or_(place < its_place, key < given))
     if not leased.has_schedule:
         before = or_(
             and_(place.is_(None), its_place.is_not(None)),
-            and_(place.is_(None), its_place.is_(None), key < question.key),
+            and_(place.is_(None), its_place.is_(None), key < given),
             before,
         )
     first = (
