@@ -57,6 +57,8 @@ def made(): return pair
 async def awaited(): return manager
 def needs(argument): return pair
 def twice(): return made
+def returns_nothing(): made()
+def fails_within(): return len(7)
 
 class Context:
     async def __aenter__(self):

@@ -78,6 +78,8 @@ async def test_the_project_names_the_app(
         (("--app", "app:nothing"), "app has no nothing"),
         (("--app", "app:number"), "app:number is a int; an app is a PipelineManager"),
         (("--app", "app:needs"), "app:needs must need no arguments"),
+        (("--app", "app:returns_nothing"), "app:returns_nothing returns None; an app is a Pipel"),
+        (("--app", "app:fails_within"), "rowlock: TypeError: object of type 'int' has no len()"),
         (("--app", "app:pair", "--database", "x://y"), "the database cannot be used"),
     ],
 )

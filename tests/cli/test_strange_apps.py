@@ -12,7 +12,9 @@ from typing import Final
 
 import pytest
 
+from rowlock.cli import answering
 from rowlock.cli.answering import NO_DATABASE, answered
+from rowlock.cli.watching.again import watched
 from rowlock.insight import Insight
 from rowlock.testing import TemporaryDatabase
 
@@ -71,6 +73,8 @@ def test_an_app_that_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest.Monke
         app="hanging:hangs", database=None, json=False, traceback=False, no_colour=True
     )
     assert answered(options, Insight.status, within_s=0.1) == NO_DATABASE
+    monkeypatch.setattr(answering, "ANSWER_WITHIN_S", 0.1)
+    assert watched(options, Insight.status, every_s=1) == NO_DATABASE
 
 
 async def test_an_output_of_another_encoding_gets_the_answer(

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import (
+    Boolean,
     ColumnElement,
     Date,
     DateTime,
@@ -71,6 +72,8 @@ KINDS: dict[str, tuple[TypeEngine[Any], Any, str]] = {
     "Typed": (Uuid(as_uuid=False), str(ID), "a UUID"),
     "Raw": (LargeBinary(16), b"a\x00'", "bytes"),
     "Hex": (HexId(), ID, "a HexId"),
+    "Flagged": (Boolean(), True, "true or false"),
+    "Named": (Uuid(), ID, "a UUID"),
 }
 MODELS: dict[str, Any] = {
     name: type(
@@ -106,3 +109,9 @@ async def test_what_is_shown_of_a_key_names_its_row(database: TemporaryDatabase)
         for wrong in ("z\x00", "no key"):
             with pytest.raises(AppError, match=f"is no key of {name}: its id is {what}"):
                 await insight.explain(name, wrong)
+        for strange in (object(), [17]):
+            if name in {"Dated", "Timed", "Raw", "Flagged", "Named"}:
+                with pytest.raises(AppError, match=f"is no key of {name}: its id is {what}"):
+                    await insight.timeline(name, strange)
+    with pytest.raises(AppError, match="the limit of a timeline is 1 to"):
+        await insight.timeline("Named", ID, limit="5")  # type: ignore[arg-type]

@@ -11,6 +11,7 @@ import pytest
 from sqlalchemy import ColumnElement, Connection, event, select, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from rowlock.errors import ConfigurationError
 from rowlock.insight import Explanation, Verdict
 from rowlock.insight.dialects.insight_dialect import INSIGHT
 from rowlock.testing import TemporaryDatabase
@@ -242,3 +243,12 @@ def test_every_database_has_its_side() -> None:
         True,
         False,
     }
+
+
+@pytest.mark.parametrize("columns", [{"hide": ["nope"]}, {"show": {Volume: ["nope"]}}])
+def test_columns_that_no_model_has_are_refused_at_once(
+    sqlite_database: TemporaryDatabase, columns: dict[str, Any]
+) -> None:
+    """A secret whose name was mistyped would be found out at the first question, in production."""
+    with pytest.raises(ConfigurationError, match="nope"):
+        insight_of(sqlite_database, pipelines=[VolumePipeline()], **columns)

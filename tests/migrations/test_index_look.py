@@ -8,8 +8,10 @@ import uuid
 from typing import Any
 
 import pytest
-from sqlalchemy import ColumnElement, Uuid, and_, exists, func, insert, true
+from sqlalchemy import ColumnElement, String, Uuid, and_, exists, func, insert, literal, true
+from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.orm import DeclarativeBase, Mapped, aliased, mapped_column
+from sqlalchemy.types import UserDefinedType
 
 from rowlock import Apply, LockColumns, Pipeline, PipelineManager, ScheduleColumns, due_index
 from rowlock.pipelines import run
@@ -102,6 +104,51 @@ class EveryVolume(VolumePipeline):
     def ready(self) -> ColumnElement[bool]:
         """Each of them."""
         return true()
+
+
+class Unspoken(UserDefinedType[str]):
+    """A type without literals, as those of extensions are."""
+
+    cache_ok = True
+
+    def get_col_spec(self, **options: Any) -> str:
+        """Keep it as text."""
+        return "TEXT"
+
+
+class UnspokenPipeline(VolumePipeline):
+    """Compares with a value that no SQL text can hold."""
+
+    def ready(self) -> ColumnElement[bool]:
+        """Wanted volumes of another status."""
+        return and_(Volume.is_wanted, Volume.status != literal("x", Unspoken()))
+
+
+class ArrayPipeline(VolumePipeline):
+    """Compares with values whose text is of another type to PostgreSQL."""
+
+    def ready(self) -> ColumnElement[bool]:
+        """Wanted volumes, if one text is among others."""
+        texts = literal(["a"], ARRAY(String))
+        return and_(Volume.is_wanted, texts.contains(["a"]))
+
+
+@pytest.mark.parametrize("pipeline", [UnspokenPipeline, ArrayPipeline])
+async def test_values_without_a_text_are_bound(
+    database: TemporaryDatabase,
+    caplog: pytest.LogCaptureFixture,
+    pipeline: type[Pipeline[Any]],
+) -> None:
+    """A host with such values would never hear that its claims have no index."""
+    if pipeline is ArrayPipeline and database.dialect_name == "sqlite":
+        pytest.skip("SQLite has no arrays")
+    (warning,) = await told(database, pipeline(), caplog)
+    assert "has no index for its claims" in warning
+    caplog.clear()
+    whole = "CREATE INDEX whole ON volumes (last_processed_at NULLS FIRST, id)"
+    if database.dialect_name == "sqlite":
+        whole = whole.replace(" NULLS FIRST", "")
+    assert await told(database, pipeline(), caplog, whole) == []
 
 
 @pytest.mark.parametrize("pipeline", [VolumePipeline, DocumentPipeline, EveryVolume])

@@ -7,6 +7,9 @@ from bug import Bug
 FAR = "tests/insight/test_far_away.py"
 STATUS = "tests/insight/test_status.py"
 COMMAND = "tests/cli/test_no_database.py"
+REFUSED = "tests/insight/test_refused.py"
+KEYS = "tests/insight/test_keys.py"
+APPS = "tests/cli/test_explain.py"
 SIDE = "insight/asking/concurrent_questions.py"
 
 FAR_BUGS = (
@@ -74,5 +77,53 @@ FAR_BUGS = (
         "within=STATUS_WITHIN",
         "",
         (f"{COMMAND}::test_a_database_that_is_slow_is_asked_as_long_as_there_is_time",),
+    ),
+    Bug(
+        "a column that is to be hidden is looked for at the first question",
+        "insight/insight.py",
+        "Insight.__init__",
+        "        self._check_columns()\n",
+        "",
+        (f"{REFUSED}::test_columns_that_no_model_has_are_refused_at_once",),
+    ),
+    Bug(
+        "a key of another type is for the database to refuse",
+        "insight/naming.py",
+        "read_key",
+        "not may_be_key(kind, given)",
+        "False",
+        (f"{KEYS}::test_what_is_shown_of_a_key_names_its_row",),
+    ),
+    Bug(
+        "keys that are true or false have no order",
+        "insight/questions.py",
+        "place_of",
+        "literal(question.key, key.type)",
+        "question.key",
+        (f"{KEYS}::test_what_is_shown_of_a_key_names_its_row",),
+    ),
+    Bug(
+        "a TypeError within an app is told as one of its arguments",
+        "insight/apps.py",
+        "_check_arguments",
+        "signature.bind()",
+        "found()",
+        (f"{APPS}::test_without_an_app_one_line_says_what_to_write",),
+    ),
+    Bug(
+        "an app that hangs as it is opened is watched for ever",
+        "cli/answering.py",
+        "opened",
+        "asyncio.timeout(ANSWER_WITHIN_S)",
+        "asyncio.timeout(None)",
+        ("tests/cli/test_strange_apps.py::test_an_app_that_hangs_is_given_up",),
+    ),
+    Bug(
+        "the look at indexes gives up where a literal is refused",
+        "leases/indexes/index_look.py",
+        "_is_served",
+        "except DBAPIError as error:",
+        "except ZeroDivisionError as error:",
+        ("tests/migrations/test_index_look.py::test_values_without_a_text_are_bound",),
     ),
 )

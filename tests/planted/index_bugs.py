@@ -49,8 +49,8 @@ PIPELINE_INDEX_BUGS = (
 INDEX_LOOK_BUGS = (
     Bug(
         "the indexes are compared with a condition that has no values",
-        "leases/indexes/index_look.py",
-        "look_at_indexes",
+        "leases/indexes/plans.py",
+        "spellings_of",
         '"literal_binds": True',
         '"literal_binds": False',
         (f"{LOOK}::test_the_index_of_a_pipeline_serves_it",),

@@ -99,7 +99,7 @@ EXPLAIN_BUGS = (
         "rows of one time are counted before one another",
         "insight/questions.py",
         "place_of",
-        "and_(first.place == its_place, first.key < question.key)",
+        "and_(first.place == its_place, first.key < given)",
         "first.place == its_place",
         (f"{EXPLAIN}::test_rows_of_one_time_stand_in_the_order_of_their_keys",),
     ),

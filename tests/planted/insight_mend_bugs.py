@@ -15,16 +15,16 @@ LITERALS = "tests/insight/test_values_without_literals.py"
 INSIGHT_MEND_BUGS = (
     Bug(
         "a plan is asked for with literals alone",
-        "insight/checking/claim_plan.py",
-        "claim_queries",
+        "leases/indexes/plans.py",
+        "spellings_of",
         "yield query",
         "return",
         (f"{LITERALS}::test_a_literal_of_another_type_refuses_no_claim",),
     ),
     Bug(
         "a value without a literal costs the answer",
-        "insight/checking/claim_plan.py",
-        "claim_queries",
+        "leases/indexes/plans.py",
+        "spellings_of",
         "suppress(Exception)",
         "suppress()",
         (f"{LITERALS}::test_a_value_without_a_literal_is_bound",),

@@ -11,7 +11,8 @@ import argparse
 import asyncio
 import sys
 import traceback
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, Final, Protocol
 
 from sqlalchemy.exc import SQLAlchemyError
@@ -137,6 +138,20 @@ async def _asked(options: argparse.Namespace, ask: Ask, within_s: float) -> Comm
         print(f"rowlock: the app did not close: {describe(error)}", file=sys.stderr)
     assert answer is not None
     return answer
+
+
+@asynccontextmanager
+async def opened(options: argparse.Namespace) -> AsyncIterator[Insight]:
+    """Have the questions of the app in the block, for as long as somebody watches.
+
+    Raises:
+        TimeoutError: the app was not open within `ANSWER_WITHIN_S`.
+    """
+    async with AsyncExitStack() as stack:
+        async with asyncio.timeout(ANSWER_WITHIN_S):
+            app = insight_of_app(options.app, database=options.database)
+            insight = await stack.enter_async_context(app)
+        yield insight
 
 
 def failed(options: argparse.Namespace, error: Exception) -> int:

@@ -13,7 +13,7 @@ import os
 import sys
 import threading
 import tomllib
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -161,11 +161,24 @@ async def _next(found: Any, name: str, stack: AsyncExitStack) -> Any:
         return await stack.enter_async_context(found)
     if not callable(found):
         raise _no_app(found, name)
+    _check_arguments(found, name)
+    given = found()
+    given = await given if inspect.isawaitable(given) else given
+    if given is None:
+        raise AppError(f"{name} returns None; an app is {WHAT_FITS}: does it lack a return?")
+    return given
+
+
+def _check_arguments(found: Callable[..., Any], name: str) -> None:
+    # Before the call: a TypeError out of it is the host's own.
     try:
-        given = found()
+        signature = inspect.signature(found)
+    except (TypeError, ValueError):
+        return
+    try:
+        signature.bind()
     except TypeError as error:
         raise AppError(f"{name} must need no arguments to be called: {describe(error)}") from error
-    return await given if inspect.isawaitable(given) else given
 
 
 def _no_app(found: object, name: str) -> AppError:

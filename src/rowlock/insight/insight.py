@@ -70,7 +70,8 @@ class Insight(Plans):
         limits: how long questions may take.
 
     Raises:
-        ConfigurationError: the session factory cannot serve a pipeline, or two have one name.
+        ConfigurationError: the session factory cannot serve a pipeline, two have one name, or a
+            model lacks a column that is to be hidden or shown.
     """
 
     def __init__(
@@ -88,6 +89,7 @@ class Insight(Plans):
         self.limits, self._places = limits or InsightLimits(), QuestionPlaces()
         self._hide, self._show = tuple(hide), dict(show or {})
         self._redact = contained_redaction(redact)
+        self._check_columns()
 
     @classmethod
     def of(cls, host: PipelineManager | Observer) -> Self:
@@ -170,7 +172,7 @@ class Insight(Plans):
                 limit is none.
             TransactionTimeout: the database did not answer in time.
         """
-        if not 1 <= limit <= ENTRIES_MAX:
+        if not (isinstance(limit, int) and 1 <= limit <= ENTRIES_MAX):
             raise AppError(f"the limit of a timeline is 1 to {ENTRIES_MAX:,}, not {limit!r:.20}")
         leased, key = self._row(model, id)
         history = None if self.tables is None else self.tables.history

@@ -13,7 +13,7 @@ from sqlalchemy import Engine
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from rowlock.errors import AppError
-from rowlock.insight.asking.key_text import key_of_text, what_it_is
+from rowlock.insight.asking.key_text import key_of_text, may_be_key, what_it_is
 from rowlock.insight.shown import shown
 from rowlock.pipelines.pipeline import Pipeline
 from rowlock.rows.leased_table import LeasedTable
@@ -67,12 +67,14 @@ def read_key(leased: LeasedTable, given: object) -> Any:
     """Return the key that is meant: text is read by the type of the key.
 
     Raises:
-        AppError: the text is no key of the table.
+        AppError: it is no key of the table.
     """
     kind = leased.key.type
     try:
         if isinstance(given, str):
             given = key_of_text(kind, given)
+        elif not may_be_key(kind, given):
+            raise ValueError(what_it_is(kind))
         if isinstance(given, int) and abs(given) > INTEGER_MAX:
             raise ValueError(what_it_is(kind))
     except ValueError as error:

@@ -302,7 +302,9 @@ def place_of(question: RowQuestion) -> Any:
     """
     leased = question.leased
     it, place, key = leased.table.alias(), order_column(leased), leased.key
-    is_it = it.c[key.name] == question.key
+    # Bound by its type: the bare value of a Boolean has no order in SQLAlchemy.
+    given = literal(question.key, key.type)
+    is_it = it.c[key.name] == given
     its_column = it.c[leased.column(place.key).name]
     its_place = select(its_column).where(is_it).scalar_subquery().correlate(None)
     # First: of two bounds of one column SQLite uses this one, and not that of what is due.
@@ -316,9 +318,9 @@ def place_of(question: RowQuestion) -> Any:
     ).c
     before = or_(
         first.place < its_place,
-        and_(first.place == its_place, first.key < question.key),
+        and_(first.place == its_place, first.key < given),
         and_(first.place.is_(None), its_place.is_not(None)),
-        and_(first.place.is_(None), its_place.is_(None), first.key < question.key),
+        and_(first.place.is_(None), its_place.is_(None), first.key < given),
     )
     return select(func.count()).where(before)
 

@@ -17,8 +17,7 @@ from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from typing import Final
 
-from rowlock.cli.answering import INTERRUPTED, MISUSED, add_app_arguments, failed
-from rowlock.insight.apps import insight_of_app
+from rowlock.cli.answering import INTERRUPTED, MISUSED, add_app_arguments, failed, opened
 
 ENDED_BY: Final = {"SIGINT": INTERRUPTED, "SIGTERM": 143, "SIGHUP": 129}
 """Exit codes of signals: 128 and their number, as shells have it."""
@@ -99,7 +98,7 @@ def logs_silenced() -> Iterator[None]:
 async def _shown(options: argparse.Namespace) -> int:
     from rowlock.cli.top.screen import TopApp  # noqa: PLC0415 - textual is an extra
 
-    async with insight_of_app(options.app, database=options.database) as insight:
+    async with opened(options) as insight:
         app = TopApp(insight)
         with _signals_end(app.exit):
             code = await app.run_async(mouse=False)

@@ -24,9 +24,9 @@ from rowlock.cli.answering import (
     failed,
     failure_document,
     message_of,
+    opened,
 )
 from rowlock.clock import sleep
-from rowlock.insight.apps import insight_of_app
 from rowlock.insight.insight import Insight
 
 HOME_AND_CLEAR: Final = "\x1b[H\x1b[J"
@@ -55,7 +55,7 @@ def watched(options: argparse.Namespace, ask: Ask, *, every_s: float) -> int:
 
 
 async def _watch(options: argparse.Namespace, ask: Ask, every_s: float) -> NoReturn:
-    async with insight_of_app(options.app, database=options.database) as insight:
+    async with opened(options) as insight:
         while True:
             _print(options, await _look(insight, ask))
             await sleep(every_s)

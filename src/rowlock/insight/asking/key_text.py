@@ -41,6 +41,16 @@ def key_of_text(kind: TypeEngine[Any], text: str) -> Any:
     raise ValueError(what_it_is(kind))
 
 
+def may_be_key(kind: TypeEngine[Any], value: object) -> bool:
+    """Whether `value`, which is no text, can be a key in a column of type `kind`; where the type is
+    the host's own, it is for the database to say.
+    """
+    value_class = class_of(kind)
+    if _binds_itself(kind) or value_class not in _STRICT:
+        return True
+    return isinstance(value, value_class) and (value_class is bool or not isinstance(value, bool))
+
+
 def _is_storable(text: str) -> bool:
     # A shell hands on bytes that are no UTF-8 as surrogates.
     return "\x00" not in text and not any("\ud800" <= each <= "\udfff" for each in text)
@@ -138,6 +148,8 @@ _READERS: Final[Mapping[type[Any], Callable[[str], Any]]] = {
     bool: _boolean,
     bytes: _bytes,
 }
+_STRICT: Final = frozenset({int, uuid.UUID, date, datetime, bool, bytes})
+"""Classes of keys for which drivers take nothing else."""
 _WORDS: Final[Mapping[type[Any], str]] = {
     int: "a whole number",
     uuid.UUID: "a UUID",

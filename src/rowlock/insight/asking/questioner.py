@@ -18,6 +18,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 from rowlock.database.binds import bind_of
 from rowlock.database.faults import is_transient
 from rowlock.database.transaction import in_transaction
+from rowlock.errors import ConfigurationError, OutcomeError
 from rowlock.insight.asking.hosted_pipelines import PipelineHost, Sessions
 from rowlock.insight.asking.places import QuestionPlaces
 from rowlock.insight.asking.wanted_time import time_left
@@ -165,6 +166,22 @@ class Questioner(Actions):
             return host.gates
         tables = self.tables
         return () if tables is None or tables.controls is None else (tables.pause_gate,)
+
+    def _check_columns(self) -> None:
+        """Refuse columns that a model lacks, before anything is asked.
+
+        Raises:
+            ConfigurationError: there is one.
+        """
+        for pipeline in self.pipelines.values():
+            for option, given in (
+                ("hide", self._hide),
+                ("show", self._show.get(pipeline.model, ())),
+            ):
+                try:
+                    self._columns(pipeline.leased, given)
+                except OutcomeError as error:
+                    raise ConfigurationError(f"{option}=: {error}") from error
 
     def _columns(self, leased: LeasedTable, given: Iterable[Any]) -> frozenset[Column[Any]]:
         return frozenset(

@@ -8,7 +8,6 @@ test says the same as that of years later.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, TypeVar
@@ -24,7 +23,7 @@ from rowlock.insight.facts import RowAsked
 from rowlock.insight.questions import ask_part, ask_value, conjuncts_of
 from rowlock.insight.shown import shown
 from rowlock.insight.verdicts import Refused
-from rowlock.leases.indexes.plans import Query
+from rowlock.leases.indexes.plans import Query, spellings_of
 from rowlock.leases.lease_dialect import LEASES
 from rowlock.rows.due_index import INDEX_INFO, due_index_name
 from rowlock.rows.eligibility import oldest_first, order_column
@@ -236,10 +235,7 @@ async def _asked_of_claim(
 
 
 def claim_queries(asked: RowAsked, dialect: Dialect) -> Iterator[Query]:
-    """Yield a SELECT like the claim, first with its values in the text: an index of some rows is
-    compared with them. Then with its values bound, as a claim has them: some types have no
-    literals, and a literal may be of another type than its value.
-    """
+    """Return the spellings of a SELECT like the claim."""
     leased = asked.question.leased
     query: Select[Any] = (
         select(literal_column("1"))
@@ -248,10 +244,7 @@ def claim_queries(asked: RowAsked, dialect: Dialect) -> Iterator[Query]:
         .order_by(*oldest_first(leased))
         .limit(1)
     )
-    # Types of the host's raise what they like.
-    with suppress(Exception):
-        yield str(query.compile(dialect=dialect, compile_kwargs={"literal_binds": True}))
-    yield query
+    return spellings_of(query, dialect)
 
 
 async def _serving(

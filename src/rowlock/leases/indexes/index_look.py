@@ -13,9 +13,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import Connection, Select, inspect, literal_column, select
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rowlock.leases.claim_request import ClaimRequest
+from rowlock.leases.indexes.plans import spellings_of
 from rowlock.leases.lease_dialect import LEASES
 from rowlock.rows.eligibility import order_column
 from rowlock.rows.leased_table import LeasedTable
@@ -41,7 +43,7 @@ async def look_at_indexes(connection: AsyncConnection, request: ClaimRequest) ->
     """Look at the indexes of the table that is claimed from; joins the caller's transaction, which
     may write nothing afterwards.
     """
-    leased, dialect = request.leased, LEASES.of(connection)
+    leased = request.leased
     indexes = await connection.run_sync(_indexes_of, leased)
     first = leased.column(order_column(leased).key).name
     candidates = tuple(
@@ -54,14 +56,25 @@ async def look_at_indexes(connection: AsyncConnection, request: ClaimRequest) ->
         .order_by(*request.oldest_first)
         .limit(1)
     )
-    # With its values, which an index of some rows only is compared with.
-    sql = str(query.compile(dialect=connection.dialect, compile_kwargs={"literal_binds": True}))
-    is_served = False
-    for name in candidates:
-        is_served = is_served or await dialect.is_served_by(
-            connection, leased, query=sql, index=name
-        )
+    is_served = await _is_served(connection, leased, query, names=candidates)
     return IndexLook(is_served, candidates, _with_lock_columns(leased, indexes))
+
+
+async def _is_served(
+    connection: AsyncConnection, leased: LeasedTable, query: Select[Any], *, names: Iterable[str]
+) -> bool:
+    serves, refusal = LEASES.of(connection).is_served_by, None
+    for spelt in spellings_of(query, connection.dialect):
+        try:
+            async with connection.begin_nested():
+                for name in names:
+                    if await serves(connection, leased, query=spelt, index=name):
+                        return True
+                return False
+        except DBAPIError as error:
+            refusal = error
+    assert refusal is not None
+    raise refusal
 
 
 def _indexes_of(connection: Connection, leased: LeasedTable) -> list[Any]:

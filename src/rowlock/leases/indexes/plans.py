@@ -5,9 +5,11 @@ Not here: what a plan says (the ``dialects``).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any, TypeAlias
 
-from sqlalchemy import CursorResult, Select
+from sqlalchemy import CursorResult, Dialect, Select
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.expression import ClauseElement, Executable
@@ -16,6 +18,17 @@ Query: TypeAlias = "str | Select[Any]"
 """A SELECT with its values in its text; or one whose values are bound, as some types have no
 literals.
 """
+
+
+def spellings_of(query: Select[Any], dialect: Dialect) -> Iterator[Query]:
+    """Yield a SELECT first with its values in the text: an index of some rows is compared with
+    them. Then with its values bound, as a claim has them: some types have no literals, and a
+    literal may be of another type than its value.
+    """
+    # Types of the host's raise what they like.
+    with suppress(Exception):
+        yield str(query.compile(dialect=dialect, compile_kwargs={"literal_binds": True}))
+    yield query
 
 
 class _Explained(Executable, ClauseElement):
