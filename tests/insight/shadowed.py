@@ -78,7 +78,8 @@ class JobPipeline(Pipeline[Job]):
     locks: Sequence[type | Related] = (Team,)
 
     def __init__(self, work: Work) -> None:
-        super().__init__()
+        # Longer than any rest between two looks, however slow the machine is.
+        super().__init__(retry_delay=300)
         self.work = work
 
     def ready(self) -> ColumnElement[bool]:
