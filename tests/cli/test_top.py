@@ -229,7 +229,7 @@ class SlowQuestions:
         self.answers: asyncio.Queue[None] = asyncio.Queue()
         self.begun: asyncio.Queue[None] = asyncio.Queue()
 
-    async def status(self) -> None:
+    async def status(self, **_: object) -> None:
         """Wait, and fail."""
         self.asked += 1
         self.at_once += 1

@@ -72,7 +72,7 @@ def questions() -> Insight:
 class Broken(Insight):
     """Its answers cannot be drawn."""
 
-    async def status(self) -> Any:
+    async def status(self, **_: Any) -> Any:
         """Return a time that is none."""
         return Status("shop", cast("Any", "never"), LiveReplicas(None, None), ())
 

@@ -8,7 +8,7 @@ import uuid
 from typing import Any
 
 import pytest
-from sqlalchemy import ColumnElement, String, Uuid, and_, exists, func, insert, literal, true
+from sqlalchemy import ColumnElement, String, Uuid, and_, cast, exists, func, insert, literal, true
 from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.orm import DeclarativeBase, Mapped, aliased, mapped_column
 from sqlalchemy.types import UserDefinedType
@@ -129,7 +129,7 @@ class ArrayPipeline(VolumePipeline):
 
     def ready(self) -> ColumnElement[bool]:
         """Wanted volumes, if one text is among others."""
-        texts = literal(["a"], ARRAY(String))
+        texts = cast(["a"], ARRAY(String))
         return and_(Volume.is_wanted, texts.contains(["a"]))
 
 
