@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from rowlock.errors import ConfigurationError
 from rowlock.logs import get_logger
@@ -208,13 +207,7 @@ class LoopReplaced(Event):
 
 Listener = Callable[[Event], None]
 
-
-class _Subscription(NamedTuple):
-    listener: Listener
-    kinds: tuple[type[Event], ...]
-
-
-_subscriptions: list[_Subscription] = []
+_subscriptions: list[tuple[Listener, tuple[type[Event], ...]]] = []
 _listeners_by_kind: dict[type[Event], tuple[Listener, ...]] = {}
 
 
@@ -237,7 +230,7 @@ def subscribe(listener: Listener, *kinds: type[Event]) -> Callable[[], None]:
             "(listener, events.ItemFailed)"
         )
     # Told apart by identity: a listener that was subscribed twice ends once at a time.
-    subscription = _Subscription(listener, kinds or (Event,))
+    subscription = (listener, kinds or (Event,))
     _subscriptions.append(subscription)
     _forget_kinds()
 
@@ -282,7 +275,7 @@ def _listeners_of(kind: type[Event]) -> tuple[Listener, ...]:
     found = known.get(kind)
     if found is None:
         found = known[kind] = tuple(
-            one.listener for one in tuple(_subscriptions) if issubclass(kind, one.kinds)
+            listener for listener, kinds in tuple(_subscriptions) if issubclass(kind, kinds)
         )
     return found
 
