@@ -61,8 +61,8 @@ from rowlock.pipelines.statistics import (
 )
 from rowlock.rows.columns import LockColumns, ScheduleColumns
 from rowlock.rows.database_time import UtcDateTime, database_now
-from rowlock.rows.due_index import due_index
-from rowlock.rows.parked_index import parked_index
+from rowlock.rows.indexes.due_index import due_index
+from rowlock.rows.indexes.parked_index import parked_index
 from rowlock.rows.updates import NOW_PLACEHOLDER, resolve_now_placeholders
 from rowlock.schedules import Cron, Schedule
 from rowlock.services.due import make_due, park, unpark

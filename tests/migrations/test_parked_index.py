@@ -11,11 +11,18 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from sqlalchemy.schema import CreateIndex
 
-from rowlock import Apply, LockColumns, ModelError, Pipeline, ScheduleColumns, parked_index
+from rowlock import (
+    Apply,
+    LockColumns,
+    ModelError,
+    Pipeline,
+    ScheduleColumns,
+    database_now,
+    parked_index,
+)
 from rowlock.insight import Insight, Level
 from rowlock.insight.counting.counts import COUNTED_MAX
 from rowlock.migrations import add_parked_index, drop_parked_index
-from rowlock.rows.database_time import database_now
 from rowlock.testing import TemporaryDatabase
 
 from .autogenerating import WrittenTree

@@ -193,7 +193,7 @@ CLAIM_BUGS = (
     ),
     Bug(
         "the index lacks the key",
-        "rows/due_index.py",
+        "rows/indexes/due_index.py",
         "due_index_parts",
         ", key]",
         "]",

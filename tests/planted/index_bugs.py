@@ -38,7 +38,7 @@ PIPELINE_INDEX_BUGS = (
     ),
     Bug(
         "the index of a pipeline needs all models",
-        "rows/due_index.py",
+        "rows/indexes/due_index.py",
         "_index_of_model",
         "configured=False",
         "configured=True",
@@ -143,7 +143,7 @@ AUTOGENERATE_BUGS = (
     ),
     Bug(
         "autogenerate overlooks the index on SQLite",
-        "rows/due_index.py",
+        "rows/indexes/due_index.py",
         "_order_column",
         "_NullsFirst(named_column(column))",
         "literal_column(column)",
@@ -175,7 +175,7 @@ AUTOGENERATE_BUGS = (
     ),
     Bug(
         "an index of parked rows has all rows",
-        "rows/parked_index.py",
+        "rows/indexes/parked_index.py",
         "parked_index",
         "**partial_index_options(parked_at.is_not(None))",
         "",

@@ -68,7 +68,7 @@ TROUBLE_BUGS = (
 INDEX_BUGS = (
     Bug(
         "parked rows are in the index of due rows",
-        "rows/due_index.py",
+        "rows/indexes/due_index.py",
         "due_index_parts",
         '("parked_at").is_(None)',
         '("due_at").is_not(None)',
@@ -76,7 +76,7 @@ INDEX_BUGS = (
     ),
     Bug(
         "a ready with an OR lets parked rows into the index",
-        "rows/due_index.py",
+        "rows/indexes/due_index.py",
         "_where",
         'f"({ready})"',
         "ready",

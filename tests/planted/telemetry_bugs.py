@@ -107,7 +107,7 @@ TELEMETRY_BUGS = (
     ),
     Bug(
         "a manager is read once more beside its observer",
-        "telemetry/metrics.py",
+        "telemetry/metric.py",
         "MetricSources.of",
         "tuple(dict.fromkeys([*observed, *managers]))",
         "(*observed, *managers)",

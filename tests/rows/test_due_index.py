@@ -13,7 +13,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
 from sqlalchemy.schema import CreateIndex
 
 from rowlock import LockColumns, ModelError, Pipeline, ScheduleColumns, database_now, due_index
-from rowlock.rows.due_index import DueOrder
+from rowlock.rows.indexes.due_index import DueOrder
 
 DIALECTS = {"postgresql": postgresql.dialect(), "sqlite": sqlite.dialect()}
 

@@ -26,7 +26,7 @@ PUBLIC = (
     "rowlock.dispatch.migrations",
     "rowlock.graph",
     "rowlock.insight",
-    "rowlock.rows.due_index",
+    "rowlock.rows.indexes.due_index",
     "rowlock.rows.migrations",
 )
 """Modules from which a host imports."""

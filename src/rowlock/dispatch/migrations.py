@@ -30,7 +30,7 @@ from sqlalchemy import (
 from rowlock.dispatch.columns import empty_object
 from rowlock.dispatch.states import ACTIVE_SQL
 from rowlock.rows.database_time import UtcDateTime, due_at_once
-from rowlock.rows.due_index import due_index
+from rowlock.rows.indexes.due_index import due_index
 from rowlock.rows.migrations import MigrationOperations
 from rowlock.rows.row_dialect import ROWS, partial_index_options
 

@@ -12,7 +12,8 @@ from __future__ import annotations
 from typing import Any
 
 from rowlock.rows.database_time import due_at_once
-from rowlock.rows.due_index import due_index
+from rowlock.rows.indexes.due_index import due_index
+from rowlock.rows.indexes.parked_index import parked_index
 from rowlock.rows.migrations import (
     FILLFACTOR,
     add_due_index,
@@ -27,7 +28,6 @@ from rowlock.rows.migrations import (
     schedule_columns,
     set_fillfactor,
 )
-from rowlock.rows.parked_index import parked_index
 
 __all__ = [
     "FILLFACTOR",

@@ -40,8 +40,8 @@ from rowlock.migrations.operations import (
     SetFillfactor,
 )
 from rowlock.rows.database_time import UtcDateTime, due_at_once
-from rowlock.rows.due_index import INDEX_INFO, DueColumn, DueIndex
-from rowlock.rows.parked_index import PARKED
+from rowlock.rows.indexes.due_index import INDEX_INFO, DueColumn, DueIndex
+from rowlock.rows.indexes.parked_index import PARKED
 
 ItemRenderer: TypeAlias = Callable[[str, Any, AutogenContext], Any]
 DirectivesHook: TypeAlias = Callable[[MigrationContext, Any, list[MigrationScript]], None]

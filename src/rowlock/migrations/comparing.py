@@ -24,7 +24,7 @@ from sqlalchemy import Connection, Index, MetaData, Select, Table, inspect, lite
 from sqlalchemy.exc import SQLAlchemyError
 
 from rowlock.insight.dialects.insight_dialect import INSIGHT
-from rowlock.rows.due_index import INDEX_INFO
+from rowlock.rows.indexes.due_index import INDEX_INFO
 
 
 @comparators.dispatch_for("schema")

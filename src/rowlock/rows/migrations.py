@@ -11,7 +11,7 @@ rewrites nothing (``now()`` is stable, so even ``due_at`` is a change of the cat
 moment begins when older transactions let go of the table, and whoever comes later queues behind it:
 run ``SET LOCAL lock_timeout = '3s'`` first, and try again.
 
-Not here: what the indexes are made of (``due_index.py``, ``parked_index.py``), and the columns as a
+Not here: what the indexes are made of (``rows/indexes/``), and the columns as a
 model has them (``columns.py``).
 
 Source: PostgreSQL, "ALTER TABLE", "CREATE INDEX" and "Heap-Only Tuples"; Alembic, "Running batch
@@ -26,8 +26,8 @@ from typing import Any, TypeAlias
 from sqlalchemy import Column, ColumnElement, Integer, String, Text, Uuid, table, text
 
 from rowlock.rows.database_time import UtcDateTime, due_at_once
-from rowlock.rows.due_index import KEY, DueOrder, due_index_name, due_index_parts
-from rowlock.rows.parked_index import parked_index_name, parked_index_parts
+from rowlock.rows.indexes.due_index import KEY, DueOrder, due_index_name, due_index_parts
+from rowlock.rows.indexes.parked_index import parked_index_name, parked_index_parts
 from rowlock.rows.row_dialect import ROWS, RowDialect
 
 FILLFACTOR = 70
@@ -142,9 +142,8 @@ def add_due_index(
             claimed.
     """
     name = name or due_index_name(table_name, column)
-    columns, options = due_index_parts(table_name, ready=ready, column=column)
-    built = _Index(name, table_name, schema)
-    _build(op, built, columns, options, concurrently=concurrently)
+    parts = due_index_parts(table_name, ready=ready, column=column)
+    _build(op, _Index(name, table_name, schema), parts, concurrently=concurrently)
 
 
 def drop_due_index(
@@ -183,9 +182,8 @@ def add_parked_index(
         name: of the index, ``ix_<table>_parked_at`` by default.
         concurrently: as for `add_due_index`.
     """
-    columns, options = parked_index_parts(key)
     built = _Index(name or parked_index_name(table_name), table_name, schema)
-    _build(op, built, columns, options, concurrently=concurrently)
+    _build(op, built, parked_index_parts(key), concurrently=concurrently)
 
 
 def drop_parked_index(
@@ -248,11 +246,11 @@ class _Index:
 def _build(
     op: MigrationOperations,
     index: _Index,
-    columns: list[Any],
-    options: dict[str, Any],
+    parts: tuple[list[Any], dict[str, Any]],
     *,
     concurrently: bool,
 ) -> None:
+    columns, options = parts
     concurrent = _dialect(op).concurrently if concurrently else None
     names, schema = (index.name, index.table_name), index.schema
     if concurrent is None:

@@ -9,121 +9,29 @@ Not here: any format (``telemetry/prometheus.py``).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
 
-from rowlock.insight.observing.census import CensusCounts
 from rowlock.insight.observing.observer import Observer, own_version
-from rowlock.pipelines.manager import PipelineManager
 from rowlock.pipelines.statistics import Buckets, PipelineHealth, PipelineStatistics
 from rowlock.rows.lock_tokens import replica_mark
+from rowlock.telemetry.metric import (
+    Labels,
+    Metric,
+    MetricSources,
+    Snapshot,
+    Source,
+    Value,
+    census_gauge,
+    counter,
+    gauge,
+    histogram,
+    labelled_counter,
+)
 
 PIPELINES_MAX = 200
 """Most pipelines with series of their own; those beyond share the name `OTHER`."""
 OTHER = "_other"
-BY_CENSUS = "By the census, in the one replica that counts."
-
-Value: TypeAlias = "float | Buckets"
-Labels: TypeAlias = tuple[str, ...]
-Kind: TypeAlias = Literal["counter", "gauge", "histogram"]
-
-
-Source: TypeAlias = "PipelineManager | Observer"
-"""What metrics are read from: a manager, or an observer with its managers."""
-
-
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """What is read of one pipeline at once. `paused` is None if there is no observer, `counted` if
-    this replica has not counted.
-    """
-
-    statistics: PipelineStatistics
-    health: PipelineHealth
-    paused: bool | None = None
-    counted: CensusCounts | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class MetricSources:
-    """What a process has that is read."""
-
-    managers: tuple[PipelineManager, ...]
-    observer: Observer | None
-
-    @classmethod
-    def of(cls, sources: Iterable[Source]) -> MetricSources:
-        """Return what `sources` have."""
-        given = tuple(sources)
-        observers = [one for one in given if isinstance(one, Observer)]
-        managers = [one for one in given if isinstance(one, PipelineManager)]
-        observed = [manager for observer in observers for manager in observer.managers]
-        # Each once: a manager may be named beside its observer.
-        return cls(tuple(dict.fromkeys([*observed, *managers])), next(iter(observers), None))
-
-
-ReadPipeline: TypeAlias = Callable[[Snapshot], Mapping[Labels, Value]]
-ReadReplica: TypeAlias = Callable[[MetricSources], Mapping[Labels, Value]]
-
-
-@dataclass(frozen=True, slots=True)
-class Metric:
-    """One metric.
-
-    Attributes:
-        name: without the prefix ``rowlock_``, as a dashboard names it.
-        kind: ``counter``, ``gauge`` or ``histogram``.
-        help: what it says.
-        labels: names beside `pipeline`; for one of a replica, all of them.
-        read: returns its values of a pipeline, by the labels' values.
-        read_replica: the same of all managers of a process, for a metric without `pipeline`.
-        merge: makes one of two values that share a name.
-    """
-
-    name: str
-    kind: Kind
-    help: str
-    labels: Labels = ()
-    read: ReadPipeline | None = None
-    read_replica: ReadReplica | None = None
-    merge: Callable[[float, float], float] = lambda one, other: one + other
-
-    @property
-    def all_labels(self) -> Labels:
-        """Names of all its labels."""
-        return self.labels if self.read is None else ("pipeline", *self.labels)
-
-
-def _counter(name: str, counted: str, text: str) -> Metric:
-    return Metric(name, "counter", text, read=lambda now: {(): now.statistics.counters[counted]})
-
-
-def _by(name: str, label: str, text: str, *, counted: Mapping[str, Sequence[str]]) -> Metric:
-    def read(now: Snapshot) -> Mapping[Labels, Value]:
-        counters = now.statistics.counters
-        # Those of a wing are counted by its pipelines alone.
-        return {
-            (value,): sum(counters[one] for one in names)
-            for value, names in counted.items()
-            if counters.keys() >= {*names}
-        }
-
-    return Metric(name, "counter", text, (label,), read)
-
-
-def _histogram(name: str, measured: str, text: str) -> Metric:
-    return Metric(name, "histogram", text, read=lambda now: {(): now.statistics.buckets[measured]})
-
-
-def _gauge(
-    name: str,
-    of: Callable[[Snapshot], float],
-    text: str,
-    *,
-    merge: Callable[[float, float], float] = lambda one, other: one + other,
-) -> Metric:
-    return Metric(name, "gauge", text, read=lambda now: {(): of(now)}, merge=merge)
 
 
 def _fetches(now: Snapshot) -> Mapping[Labels, Value]:
@@ -159,20 +67,6 @@ def _paused(now: Snapshot) -> Mapping[Labels, Value]:
     return {} if now.paused is None else {(): float(now.paused)}
 
 
-def _census(
-    name: str,
-    of: Callable[[CensusCounts], float | None],
-    text: str,
-    *,
-    merge: Callable[[float, float], float] = lambda one, other: one + other,
-) -> Metric:
-    def read(now: Snapshot) -> Mapping[Labels, Value]:
-        value = None if now.counted is None else of(now.counted)
-        return {} if value is None else {(): value}
-
-    return Metric(name, "gauge", f"{text} {BY_CENSUS}", read=read, merge=merge)
-
-
 def _lag(replica: MetricSources) -> Mapping[Labels, Value]:
     return {} if replica.observer is None else {(): replica.observer.lag_s}
 
@@ -197,10 +91,10 @@ def _info(_replica: MetricSources) -> Mapping[Labels, Value]:
 
 METRICS: tuple[Metric, ...] = (
     Metric("fetches_total", "counter", "Fetches, by what they brought.", ("result",), _fetches),
-    _counter("rows_claimed_total", "claimed", "Rows that were claimed."),
-    _counter("rows_recovered_total", "recovered", "Claimed rows whose last holder had died."),
-    _counter("rows_swept_total", "swept", "Rows whose orphaned lock columns were cleared."),
-    _by(
+    counter("rows_claimed_total", "claimed", "Rows that were claimed."),
+    counter("rows_recovered_total", "recovered", "Claimed rows whose last holder had died."),
+    counter("rows_swept_total", "swept", "Rows whose orphaned lock columns were cleared."),
+    labelled_counter(
         "outcomes_total",
         "outcome",
         "What became of claimed rows; a deleted row counts as applied.",
@@ -215,16 +109,16 @@ METRICS: tuple[Metric, ...] = (
             "abandoned": ("abandoned",),
         },
     ),
-    _counter("attempts_total", "started", "Calls of process."),
-    _counter("leases_lost_total", "leases_lost", "Leases whose holder could not renew in time."),
-    _counter("loops_replaced_total", "loops_replaced", "Loops that died and were started again."),
-    _by(
+    counter("attempts_total", "started", "Calls of process."),
+    counter("leases_lost_total", "leases_lost", "Leases whose holder could not renew in time."),
+    counter("loops_replaced_total", "loops_replaced", "Loops that died and were started again."),
+    labelled_counter(
         "renewals_total",
         "result",
         "Leases that were renewed, and rounds of renewals that failed.",
         counted={"renewed": ("renewals",), "failed": ("renewals_failed",)},
     ),
-    _by(
+    labelled_counter(
         "hints_total",
         "kind",
         "Hints that arrived; those that met another one; those behind which a fetch found rows.",
@@ -234,7 +128,7 @@ METRICS: tuple[Metric, ...] = (
             "useful": ("hints_useful",),
         },
     ),
-    _by(
+    labelled_counter(
         "dispatch_submissions_total",
         "result",
         "Submissions to a dispatching pipeline in this process, by their answer.",
@@ -242,7 +136,7 @@ METRICS: tuple[Metric, ...] = (
             one: (f"submissions_{one}",) for one in ("admitted", "attached", "rejected", "draining")
         },
     ),
-    _by(
+    labelled_counter(
         "dispatch_offers_total",
         "result",
         "Offers of rows to workers: accepted, refused by a busy one, or made to one that is gone.",
@@ -255,31 +149,31 @@ METRICS: tuple[Metric, ...] = (
         ("direction",),
         read_replica=_notifications,
     ),
-    _histogram("process_seconds", "process", "How long attempts took, without waiting."),
-    _histogram("queue_wait_seconds", "queue_wait", "From the place in the queue to the attempt."),
-    _histogram("pickup_seconds", "pickup", "From due to begun, by the database's clock."),
-    _histogram("fetch_seconds", "fetch", "How long claims took."),
-    _histogram("write_seconds", "write", "How long transactions took that wrote outcomes."),
-    _histogram("lease_margin_seconds", "lease_margin", "Trust that was left at renewal."),
-    _histogram("fetch_rows", "fetch_rows", "How many rows a claim brought."),
-    _histogram("write_rows", "write_rows", "How many outcomes a transaction wrote."),
-    _gauge("queued", lambda now: now.statistics.queued, "Rows that wait for a worker."),
-    _gauge("queue_capacity", lambda now: now.statistics.capacity, "Most rows in the queue."),
-    _gauge("running", lambda now: now.statistics.running, "Attempts that run."),
-    _gauge("workers", lambda now: now.statistics.workers, "Most attempts at once."),
-    _gauge("leases", lambda now: now.statistics.tracked, "Leases that are kept alive."),
-    _gauge(
+    histogram("process_seconds", "process", "How long attempts took, without waiting."),
+    histogram("queue_wait_seconds", "queue_wait", "From the place in the queue to the attempt."),
+    histogram("pickup_seconds", "pickup", "From due to begun, by the database's clock."),
+    histogram("fetch_seconds", "fetch", "How long claims took."),
+    histogram("write_seconds", "write", "How long transactions took that wrote outcomes."),
+    histogram("lease_margin_seconds", "lease_margin", "Trust that was left at renewal."),
+    histogram("fetch_rows", "fetch_rows", "How many rows a claim brought."),
+    histogram("write_rows", "write_rows", "How many outcomes a transaction wrote."),
+    gauge("queued", lambda now: now.statistics.queued, "Rows that wait for a worker."),
+    gauge("queue_capacity", lambda now: now.statistics.capacity, "Most rows in the queue."),
+    gauge("running", lambda now: now.statistics.running, "Attempts that run."),
+    gauge("workers", lambda now: now.statistics.workers, "Most attempts at once."),
+    gauge("leases", lambda now: now.statistics.tracked, "Leases that are kept alive."),
+    gauge(
         "abandoned",
         lambda now: now.statistics.abandoned,
         "Attempts that ignored their cancellation and still run.",
     ),
-    _gauge(
+    gauge(
         "longest_running_seconds",
         lambda now: now.statistics.longest_running_s,
         "Age of the oldest attempt.",
         merge=max,
     ),
-    _gauge(
+    gauge(
         "healthy",
         lambda now: float(now.health.healthy),
         "1 if every loop runs and the database answers, else 0.",
@@ -300,18 +194,22 @@ METRICS: tuple[Metric, ...] = (
         _late,
         merge=max,
     ),
-    _census("due_rows", lambda now: now.counts.due, "Rows that are ready, free and due."),
-    _census(
+    census_gauge("due_rows", lambda now: now.counts.due, "Rows that are ready, free and due."),
+    census_gauge(
         "oldest_due_seconds",
         lambda now: now.counts.oldest_s,
         "For how long the first of them has been due.",
         merge=max,
     ),
-    _census("resting_rows", lambda now: now.counts.resting, "Rows whose time has not come."),
-    _census("ended_leases", lambda now: now.counts.ended, "Rows whose lease has ended."),
-    _census("parked_rows", lambda now: now.counts.parked, "Rows that were set aside."),
-    _census("replicas_running", lambda now: now.replicas, "Live replicas that run it.", merge=max),
-    _census("census_age_seconds", lambda now: now.age_s, "How old these counts are.", merge=max),
+    census_gauge("resting_rows", lambda now: now.counts.resting, "Rows whose time has not come."),
+    census_gauge("ended_leases", lambda now: now.counts.ended, "Rows whose lease has ended."),
+    census_gauge("parked_rows", lambda now: now.counts.parked, "Rows that were set aside."),
+    census_gauge(
+        "replicas_running", lambda now: now.replicas, "Live replicas that run it.", merge=max
+    ),
+    census_gauge(
+        "census_age_seconds", lambda now: now.age_s, "How old these counts are.", merge=max
+    ),
     Metric(
         "event_loop_lag_seconds",
         "gauge",

@@ -24,7 +24,8 @@ from rowlock.errors import ConfigurationError
 from rowlock.insight.observing.observer import Observer
 from rowlock.pipelines.manager import PipelineManager
 from rowlock.pipelines.statistics import Buckets
-from rowlock.telemetry.metrics import METRICS, Metric, Reading, Source, read_metrics
+from rowlock.telemetry.metric import Metric, Source
+from rowlock.telemetry.metrics import METRICS, Reading, read_metrics
 
 PREFIX = "rowlock_"
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"

@@ -25,9 +25,9 @@ from rowlock.insight.shown import shown
 from rowlock.insight.verdicts import Refused
 from rowlock.leases.indexes.plans import Query, spellings_of
 from rowlock.leases.lease_dialect import LEASES
-from rowlock.rows.due_index import INDEX_INFO, due_index_name
 from rowlock.rows.eligibility import oldest_first, order_column
 from rowlock.rows.expressions.index_condition import index_condition
+from rowlock.rows.indexes.due_index import INDEX_INFO, due_index_name
 from rowlock.rows.row_dialect import ROWS
 
 T = TypeVar("T")

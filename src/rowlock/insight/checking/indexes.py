@@ -17,7 +17,7 @@ from rowlock.insight.checking.columns import TableWanted
 from rowlock.insight.checking.finding import Finding, Level, Mend
 from rowlock.insight.checking.seen import IndexSeen, TableSeen
 from rowlock.insight.dialects.insight_dialect import INSIGHT
-from rowlock.rows.due_index import INDEX_INFO
+from rowlock.rows.indexes.due_index import INDEX_INFO
 from rowlock.rows.migrations import FILLFACTOR
 from rowlock.rows.row_dialect import ROWS
 

@@ -15,7 +15,7 @@ from sqlalchemy import Index
 from sqlalchemy import column as named_column
 
 from rowlock.errors import ModelError
-from rowlock.rows.due_index import KEY
+from rowlock.rows.indexes.due_index import KEY
 from rowlock.rows.model_check import mapper_of, single_key, single_table, spells_schedule
 from rowlock.rows.row_dialect import partial_index_options
 

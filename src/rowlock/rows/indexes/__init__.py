@@ -1,0 +1,1 @@
+"""indexes/: which indexes the rows of a host want, for models and for migrations."""
