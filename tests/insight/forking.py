@@ -82,7 +82,9 @@ async def running(sessions: Any, url: str) -> None:
     async with Observer(manager, tables=TABLES) as observer, manager:
         # Its entry waits at the time of the fork, or was written just before.
         await ended(sessions, 1)
-        waited(lambda: running_child(observer, url))
+        child = forked(lambda: running_child(observer, url))
+        # The loop goes on: a transaction that is open now would keep SQLite's file locked.
+        await asyncio.to_thread(wait_for, child)
 
 
 async def running_child(inherited: Observer, url: str) -> None:
@@ -108,6 +110,11 @@ async def ended(sessions: Any, number: int) -> None:
 
 def waited(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
     """Run `work` in a child, and wait for its end."""
+    wait_for(forked(work))
+
+
+def forked(work: Callable[[], Coroutine[Any, Any, None]]) -> int:
+    """Run `work` in a child, and return its number."""
     if (child := os.fork()) == 0:
         code = 1
         try:
@@ -116,6 +123,11 @@ def waited(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         finally:
             sys.stdout.flush()
             os._exit(code)
+    return child
+
+
+def wait_for(child: int) -> None:
+    """Wait for its end."""
     assert os.waitpid(child, 0)[1] == 0
 
 
