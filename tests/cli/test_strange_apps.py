@@ -14,7 +14,9 @@ import pytest
 
 from rowlock.cli import answering
 from rowlock.cli.answering import NO_DATABASE, answered
+from rowlock.cli.asking import mcp
 from rowlock.cli.watching.again import watched
+from rowlock.cli.windows import dashboard
 from rowlock.insight import Insight
 from rowlock.testing import TemporaryDatabase
 
@@ -75,6 +77,9 @@ def test_an_app_that_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest.Monke
     assert answered(options, Insight.status, within_s=0.1) == NO_DATABASE
     monkeypatch.setattr(answering, "ANSWER_WITHIN_S", 0.1)
     assert watched(options, Insight.status, every_s=1) == NO_DATABASE
+    assert mcp.run(options) == NO_DATABASE
+    options = argparse.Namespace(**vars(options), host="127.0.0.1", port=0, look_only=True)
+    assert dashboard.run(options) == answering.MISUSED
 
 
 async def test_an_output_of_another_encoding_gets_the_answer(

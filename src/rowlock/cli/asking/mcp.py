@@ -9,9 +9,8 @@ import sys
 from contextlib import redirect_stdout
 from importlib.util import find_spec
 
-from rowlock.cli.answering import INTERRUPTED, MISUSED, WELL, add_app_arguments, failed
+from rowlock.cli.answering import INTERRUPTED, MISUSED, WELL, add_app_arguments, failed, opened
 from rowlock.errors import describe
-from rowlock.insight.apps import insight_of_app
 
 NEEDS_EXTRA = 'it needs an extra: python -m pip install "rowlock[mcp]"'
 
@@ -42,7 +41,7 @@ def run(options: argparse.Namespace) -> int:
 async def _served(options: argparse.Namespace) -> None:
     # What the host's modules print would be taken for answers.
     with redirect_stdout(sys.stderr):
-        app = insight_of_app(options.app, database=options.database)
+        app = opened(options)
         insight = await app.__aenter__()
     try:
         from rowlock.assistants.server import serve  # noqa: PLC0415 - it needs an extra

@@ -10,8 +10,14 @@ from importlib.util import find_spec
 from typing import Final
 
 from rowlock.cli.acting import user_at_host
-from rowlock.cli.answering import INTERRUPTED, MISUSED, WELL, add_app_arguments, message_of
-from rowlock.insight.apps import insight_of_app
+from rowlock.cli.answering import (
+    INTERRUPTED,
+    MISUSED,
+    WELL,
+    add_app_arguments,
+    message_of,
+    opened,
+)
 
 HOST: Final = "127.0.0.1"
 PORT: Final = 8017
@@ -61,7 +67,7 @@ def run(options: argparse.Namespace) -> int:
 async def _serve(options: argparse.Namespace) -> None:
     from rowlock.dashboard.serving import KeyedDashboard, serve  # noqa: PLC0415 - an extra
 
-    async with insight_of_app(options.app, database=options.database) as insight:
+    async with opened(options) as insight:
         app = KeyedDashboard(insight, name=user_at_host(), may_act=not options.look_only)
         await serve(app, host=options.host, port=options.port, told=_tell)
 
