@@ -10,7 +10,15 @@ from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from sqlalchemy.types import UserDefinedType
 
-from rowlock import Apply, LockColumns, Outcome, Pipeline, PipelineItem, ScheduleColumns
+from rowlock import (
+    Apply,
+    LockColumns,
+    Outcome,
+    Pipeline,
+    PipelineItem,
+    ScheduleColumns,
+    due_index,
+)
 from rowlock.insight import Insight
 from rowlock.insight.checking import claim_plan
 from rowlock.testing import TemporaryDatabase
@@ -119,3 +127,33 @@ async def test_a_literal_of_another_type_refuses_no_claim(
     assert plan.refused == ""
     assert plan.wanted
     assert not [one for one in await insight.check() if "refused" in one.what]
+
+
+async def test_an_index_over_an_array_is_accepted(
+    postgresql_database: TemporaryDatabase,
+) -> None:
+    """`create_all` would fail for a host whose `ready` asks for a tag, and the step that a check
+    prints would be refused.
+    """
+
+    class Hosts(DeclarativeBase):
+        pass
+
+    class Named(LockColumns, ScheduleColumns, Hosts):
+        __tablename__ = "named"
+        id: Mapped[int] = mapped_column(primary_key=True)
+        tags: Mapped[list[str]] = mapped_column(ARRAY(String), default=lambda: ["urgent"])
+
+    class NamedPipeline(Pipeline[Named]):
+        model = Named
+
+        def ready(self) -> ColumnElement[bool]:
+            return Named.tags.contains(["urgent"])
+
+        async def process(self, item: PipelineItem[Named]) -> Outcome:
+            return Apply()
+
+    due_index(NamedPipeline)
+    await postgresql_database.create_tables(Hosts.metadata)
+    insight = Insight(postgresql_database.session_factory, [NamedPipeline()])
+    assert (await insight.explain_claim("NamedPipeline")).served_by == "ix_named_due_at"

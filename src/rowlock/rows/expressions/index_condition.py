@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from sqlalchemy import ColumnElement, Table, and_
+from sqlalchemy import ARRAY, BindParameter, ColumnElement, Table, and_, cast
 from sqlalchemy.orm import Mapper
 from sqlalchemy.sql import operators, visitors
 from sqlalchemy.sql.elements import BooleanClauseList, ColumnClause, Grouping
@@ -46,7 +46,7 @@ def index_condition(
     table = mapper.local_table
     assert isinstance(table, Table)
     _refuse_lock_columns(name, ready, mapper)
-    kept = [part for part in _parts_of(ready) if _fits_index(part, table)]
+    kept = [_with_typed_arrays(part) for part in _parts_of(ready) if _fits_index(part, table)]
     if not kept:
         raise ModelError(
             f"no part of the condition of {name} can stand in an index of {table.name}: each of"
@@ -95,6 +95,24 @@ def _fits_index(part: ColumnElement[bool], table: Table) -> bool:
     return all(column in own for column in named) and all(
         _is_stable(element) for element in visitors.iterate(part)
     )
+
+
+def _with_typed_arrays(part: ColumnElement[bool]) -> ColumnElement[bool]:
+    """Return the condition with the type at each array: as a literal it would be one of another
+    type, with which PostgreSQL compares no column.
+    """
+    if not any(_is_array(element) for element in visitors.iterate(part)):
+        return part
+
+    def typed(element: Any, **_: Any) -> Any:
+        return cast(element, element.type) if _is_array(element) else None
+
+    found: ColumnElement[bool] = visitors.replacement_traverse(part, {}, typed)
+    return found
+
+
+def _is_array(element: object) -> bool:
+    return isinstance(element, BindParameter) and isinstance(element.type, ARRAY)
 
 
 def _is_stable(element: object) -> bool:
