@@ -83,7 +83,8 @@ def test_parked_rows_alone_are_in_it(dialect: str) -> None:
 
 def test_what_cannot_be_is_refused() -> None:
     """A host would have an index that finds nothing, or two of one name."""
-    model, _ = host(has_index=True)
+    model, pipeline = host(has_index=True)
+    assert parked_index(pipeline, name="ix_of_pipeline").table is model.__table__
     with pytest.raises(ModelError, match="has an index named ix_documents_parked_at already"):
         parked_index(model)
     with pytest.raises(ModelError, match="knows the key"):

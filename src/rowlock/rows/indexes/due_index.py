@@ -123,7 +123,7 @@ def due_index(
 
 
 def _index_of_model(of: Any, *, ready: str | ColumnElement[bool] | None, name: str | None) -> Index:
-    whose, is_pipeline = _name_of(of), _is_pipeline(of)
+    whose, is_pipeline = _name_of(of), is_of_pipeline(of)
     if is_pipeline is (ready is not None):
         raise ModelError(_usage(whose, of), model=whose)
     # Not configured: while modules are imported, models that a relationship names may be to come.
@@ -160,12 +160,13 @@ def _name_of(of: object) -> str:
     return str(getattr(of, "__name__", type(of).__name__))
 
 
-def _is_pipeline(of: object) -> bool:
+def is_of_pipeline(of: object) -> bool:
+    """Whether an index is asked for a pipeline, or its class."""
     return hasattr(of, "ready") and hasattr(of, "model")
 
 
 def _usage(whose: str, of: object) -> str:
-    if _is_pipeline(of):
+    if is_of_pipeline(of):
         return f"due_index({whose}) knows table, order and condition; give it a name at most"
     return (
         f"which rows of {whose} want work? due_index({whose}, ready={whose}.status =="

@@ -15,7 +15,7 @@ from sqlalchemy import Index
 from sqlalchemy import column as named_column
 
 from rowlock.errors import ModelError
-from rowlock.rows.indexes.due_index import KEY
+from rowlock.rows.indexes.due_index import KEY, SaysReady, is_of_pipeline
 from rowlock.rows.model_check import mapper_of, single_key, single_table, spells_schedule
 from rowlock.rows.row_dialect import partial_index_options
 
@@ -23,16 +23,20 @@ PARKED: str = "parked_at"
 """The column of `ScheduleColumns` that says since when a row is set aside."""
 
 
-def parked_index(of: str | type[Any], *, key: str | None = None, name: str | None = None) -> Index:
+def parked_index(
+    of: str | type[Any] | SaysReady, *, key: str | None = None, name: str | None = None
+) -> Index:
     """Return the index with which parked rows are counted and listed, oldest first, by `Insight`,
     ``rowlock status`` and the dashboard; where ``create_all`` and Alembic's autogenerate look for
     it.
 
-    ``parked_index(Volume)``, below the class, is added to the table of the model.
+    ``parked_index(Volume)``, below the class, is added to the table of the model, as is
+    ``parked_index(VolumePipeline)``.
     ``parked_index("volumes")`` is for ``__table_args__``, where there is no model yet.
 
     Args:
-        of: a mapped class with `ScheduleColumns`, or the name of the host's table.
+        of: a mapped class with `ScheduleColumns`, a pipeline of one or its class, or the name of
+            the host's table.
         key: the primary key, ``id`` by default. Of a mapped class it is known.
         name: of the index, ``ix_<table>_parked_at`` by default.
 
@@ -43,10 +47,11 @@ def parked_index(of: str | type[Any], *, key: str | None = None, name: str | Non
     if isinstance(of, str):
         columns, options = parked_index_parts(key or KEY)
         return Index(name or parked_index_name(of), *columns, **options)
-    whose = getattr(of, "__name__", repr(of))
+    whose = getattr(of, "__name__", type(of).__name__)
     if key is not None:
         raise ModelError(f"parked_index({whose}) knows the key; leave it out", model=whose)
-    mapper = mapper_of(of, configured=False)
+    mapped: Any = getattr(of, "model", of) if is_of_pipeline(of) else of
+    mapper = mapper_of(mapped, configured=False)
     table, own_key = single_table(mapper), single_key(mapper)
     if not spells_schedule(mapper):
         raise ModelError(
