@@ -222,9 +222,15 @@ def subscribe(listener: Listener, *kinds: type[Event]) -> Callable[[], None]:
             cheaper to watch.
 
     Raises:
-        ConfigurationError: one of `kinds` is no class of events.
+        ConfigurationError: `listener` cannot be called, or is itself a class of events; one of
+            `kinds` is no class of events.
     """
-    if not all(isinstance(kind, type) and issubclass(kind, Event) for kind in kinds):
+    if not callable(listener) or _is_kind(listener):
+        raise ConfigurationError(
+            f"subscribe takes a function that is called with each event, not {listener!r:.100}:"
+            " subscribe(listener, events.ItemFailed)"
+        )
+    if not all(map(_is_kind, kinds)):
         raise ConfigurationError(
             f"subscribe takes classes of events behind the listener, not {kinds!r:.100}: subscribe"
             "(listener, events.ItemFailed)"
@@ -268,6 +274,10 @@ def emit(event: Event) -> None:
                     type(event).__name__,
                     extra={"event": type(event).__name__},
                 )
+
+
+def _is_kind(given: object) -> bool:
+    return isinstance(given, type) and issubclass(given, Event)
 
 
 def _listeners_of(kind: type[Event]) -> tuple[Listener, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -136,6 +137,14 @@ def test_only_the_kinds_that_were_named_are_heard() -> None:
     emit(FACT)
     assert heard == [released, FACT, FACT]
     assert not has_listeners(RowsClaimed)
+
+
+@pytest.mark.parametrize("listener", [None, "print", RowsClaimed])
+def test_what_cannot_listen_is_refused(listener: Any) -> None:
+    """Nobody finds out from the log of each event that the listener was forgotten."""
+    with pytest.raises(ConfigurationError, match="a function"):
+        subscribe(listener)
+    assert not has_listeners()
 
 
 def test_what_is_no_kind_is_refused() -> None:

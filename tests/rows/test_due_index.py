@@ -12,7 +12,15 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
 from sqlalchemy.schema import CreateIndex
 
-from rowlock import LockColumns, ModelError, Pipeline, ScheduleColumns, database_now, due_index
+from rowlock import (
+    LockColumns,
+    ModelError,
+    Pipeline,
+    ScheduleColumns,
+    database_now,
+    due_index,
+    parked_index,
+)
 from rowlock.rows.indexes.due_index import DueOrder
 
 DIALECTS = {"postgresql": postgresql.dialect(), "sqlite": sqlite.dialect()}
@@ -69,6 +77,25 @@ def test_parked_rows_are_in_no_index_of_due_rows(dialect: str, ready: Any) -> No
     )
     statement = str(CreateIndex(index).compile(dialect=DIALECTS[dialect]))
     assert statement.endswith("WHERE (status = 1 OR status = 2) AND parked_at IS NULL")
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_a_model_may_have_columns_of_a_pipelines_names(dialect: str) -> None:
+    """A table of cars, each of a model and ready to go, could have no index from its class."""
+
+    class Base(DeclarativeBase):
+        pass
+
+    class Car(ScheduleColumns, LockColumns, Base):
+        __tablename__ = "cars"
+
+        id: Mapped[int] = mapped_column(primary_key=True)
+        model: Mapped[str]
+        ready: Mapped[bool]
+
+    for index in (due_index(Car, ready=Car.ready), parked_index(Car)):
+        statement = str(CreateIndex(index).compile(dialect=DIALECTS[dialect]))
+        assert statement.startswith(f"CREATE INDEX {index.name} ON cars (")
 
 
 # ---------------------------------------------------------------- from a pipeline

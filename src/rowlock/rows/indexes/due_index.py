@@ -17,7 +17,7 @@ import re
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeAlias
 
-from sqlalchemy import ColumnElement, Index, UnaryExpression, and_, literal_column
+from sqlalchemy import ColumnElement, Index, UnaryExpression, and_, inspect, literal_column
 from sqlalchemy import column as named_column
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql import operators
@@ -162,7 +162,9 @@ def _name_of(of: object) -> str:
 
 def is_of_pipeline(of: object) -> bool:
     """Whether an index is asked for a pipeline, or its class."""
-    return hasattr(of, "ready") and hasattr(of, "model")
+    # A host's table may have columns of these names.
+    is_mapped = inspect(of, raiseerr=False) is not None
+    return not is_mapped and hasattr(of, "ready") and hasattr(of, "model")
 
 
 def _usage(whose: str, of: object) -> str:
