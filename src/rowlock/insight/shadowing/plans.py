@@ -122,7 +122,7 @@ class Plans(Questioner):
 
 
 def _check_bounds(rows: object, wait: object) -> None:
-    if not isinstance(rows, int) or not 1 <= rows <= IDS_MAX:
+    if not isinstance(rows, int) or rows is True or not 1 <= rows <= IDS_MAX:
         raise AppError(f"1 to {IDS_MAX} rows are shadowed at once, not {rows!r:.20}")
     if not isinstance(wait, timedelta) or not timedelta(0) <= wait <= SHADOW_WAIT_MAX:
         longest = SHADOW_WAIT_MAX.total_seconds()
