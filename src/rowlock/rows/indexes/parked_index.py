@@ -47,8 +47,8 @@ def parked_index(
     if isinstance(of, str):
         if not of or not isinstance(key, str | None) or key == "":
             raise ModelError(
-                f'parked_index takes the names of a table and of its key, as in parked_index("jobs",'
-                f' key="number"), not {of!r:.100} and {key!r:.100}',
+                "parked_index takes the names of a table and of its key, as in"
+                f' parked_index("jobs", key="number"), not {of!r:.100} and {key!r:.100}',
                 model=of,
             )
         columns, options = parked_index_parts(key or KEY)
