@@ -227,6 +227,9 @@ async def test_a_claim_that_is_refused(
     assert why in told
     plan = await insight.explain_claim(pipeline.__name__)
     assert plan.headline.startswith(f"CLAIMS OF {pipeline.__name__} ARE REFUSED by the database: ")
+    # The planner gave no answer, and there is an index.
+    view = await insight.explain_pipeline(pipeline.__name__)
+    assert "  index     ?" in view.text().split("\n")
 
 
 async def test_the_plan_of_a_claim(database: TemporaryDatabase) -> None:

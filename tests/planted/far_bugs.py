@@ -10,6 +10,7 @@ COMMAND = "tests/cli/test_no_database.py"
 REFUSED = "tests/insight/test_refused.py"
 KEYS = "tests/insight/test_keys.py"
 APPS = "tests/cli/test_explain.py"
+PLAIN = "tests/insight/test_plain_times.py::test_plain_times_are_counted_from"
 SIDE = "insight/asking/concurrent_questions.py"
 
 FAR_BUGS = (
@@ -125,5 +126,29 @@ FAR_BUGS = (
         "except DBAPIError as error:",
         "except ZeroDivisionError as error:",
         ("tests/migrations/test_index_look.py::test_values_without_a_text_are_bound",),
+    ),
+    Bug(
+        "a time without its zone costs the whole status",
+        "insight/counting/counts.py",
+        "counts_read",
+        'with_zone(answers.get("oldest"), place)',
+        'answers.get("oldest")',
+        (f"{PLAIN}[sqlite]",),
+    ),
+    Bug(
+        "a time without its zone costs the census",
+        "insight/counting/exact.py",
+        "exact_counts",
+        "with_zone(first, leased.column(order_column(leased).key))",
+        "first",
+        (f"{PLAIN}[sqlite]",),
+    ),
+    Bug(
+        "a claim that is refused seems to have no index",
+        "insight/checking/pipeline_view.py",
+        "PipelineView.text",
+        "(UNKNOWN if self.plan.refused else NO_INDEX)",
+        "NO_INDEX",
+        ("tests/insight/test_check_trouble.py::test_a_claim_that_is_refused",),
     ),
 )

@@ -14,6 +14,7 @@ from rowlock.insight.shown import duration, iso, lasting
 SCHEMA: Final = "rowlock.pipeline/1"
 LABEL_WIDTH: Final = 10
 UNKNOWN: Final = "?"
+NO_INDEX: Final = "none serves the claim"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +85,7 @@ class PipelineView:
             "ended": _number(counts.ended),
             "parked": _number(counts.parked),
             "runs on": runs_on,
-            "index": self.plan.served_by or "none serves the claim",
+            "index": self.plan.served_by or (UNKNOWN if self.plan.refused else NO_INDEX),
         }
         text = [title, self.headline, ""]
         text += [f"  {label.ljust(LABEL_WIDTH)}{answer}" for label, answer in lines.items()]

@@ -19,6 +19,7 @@ from rowlock.insight.verdicts import Refused
 from rowlock.rows.database_time import database_now
 from rowlock.rows.eligibility import EligibleParts, oldest_first, order_column
 from rowlock.rows.leased_table import LeasedTable
+from rowlock.rows.model_check import with_zone
 
 COUNTED_MAX: Final = 10_000
 """How far rows are counted; beyond, it is more."""
@@ -74,9 +75,10 @@ def counted_together(
     }, head
 
 
-def counts_read(answers: Mapping[str, Any], *, refused: str = "") -> Counts:
+def counts_read(leased: LeasedTable, answers: Mapping[str, Any], *, refused: str = "") -> Counts:
     """Return what the answers to these say; None is one that was not to be had."""
-    at, oldest = answers.get("at"), answers.get("oldest")
+    at, place = answers.get("at"), leased.column(order_column(leased).key)
+    oldest = with_zone(answers.get("oldest"), place)
     oldest_s = None if oldest is None or at is None else max(0.0, (at - oldest).total_seconds())
     counted = ("due", *HEAD_NAMES, "parked", "resting")
     whole: dict[str, Any] = {name: _whole(answers.get(name)) for name in counted}
@@ -104,7 +106,7 @@ async def counts_apart(
             answers.update(zip(names, found, strict=True))
         elif "due" in names and not found.may_pass:
             refused = found.why
-    return counts_read(answers, refused=refused)
+    return counts_read(leased, answers, refused=refused)
 
 
 async def first_key(

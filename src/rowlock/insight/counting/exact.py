@@ -19,6 +19,7 @@ from rowlock.insight.observing.presence import DEAD_AFTER
 from rowlock.rows.database_time import database_now, database_time_after
 from rowlock.rows.eligibility import EligibleParts, order_column
 from rowlock.rows.leased_table import LeasedTable
+from rowlock.rows.model_check import with_zone
 
 WILLING = "census"
 """In the report of a replica that counts, if its turn to do so comes."""
@@ -88,6 +89,7 @@ async def exact_counts(
         oldest,
     ).select_from(leased.model)
     at, *numbers, first = (await connection.execute(statement)).one()
+    first = with_zone(first, leased.column(order_column(leased).key))
     counted = [int(number) for number in numbers]
     oldest_s = None
     if leased.has_schedule:

@@ -109,7 +109,7 @@ async def _together(connection: AsyncConnection, asked: RowAsked) -> Waiting:
     labelled = [column.label(f"a_{name}") for name, column in columns.items()]
     row = (await connection.execute(select(*labelled).select_from(source))).one()
     answers = dict(zip(columns, row, strict=True))
-    told = _waiting(asked, counts_read(answers))
+    told = _waiting(asked, counts_read(pipeline.leased, answers))
     if answers.get("is_any_prepared"):
         told = replace(told, left=await left_in(connection, pipeline.leased.table, apart=True))
     return replace(told, pause=pause_read([answers.get(name) for name in PAUSE_NAMES]))
