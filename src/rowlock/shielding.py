@@ -56,6 +56,7 @@ async def finish(
     purpose: str,
     timeout: timedelta | None = None,
     plan_cancel: Callable[[asyncio.Task[T]], CancelPlan] = lambda _task: CancelPlan(),
+    writes: bool = True,
 ) -> T:
     """Run `work` to its end in a task of its own, even if the caller is cancelled meanwhile; then
     let the cancellation out.
@@ -65,6 +66,7 @@ async def finish(
         purpose: a verb phrase for errors and logs.
         timeout: how long it may take; then it is cancelled.
         plan_cancel: called with its task before that.
+        writes: whether something is lost if it fails, which a caller that is gone does not see.
 
     Raises:
         TransactionTimeout: `work` did not end within `timeout`.
@@ -79,7 +81,8 @@ async def finish(
         cancelled = await _cancel_overdue(task, plan_cancel(task)) or cancelled
     if cancelled is not None:
         if task.done() and not task.cancelled() and (error := task.exception()) is not None:
-            logger.warning(
+            log = logger.warning if writes else logger.debug
+            log(
                 "The transaction of a cancelled caller failed: %s",
                 purpose,
                 extra={"purpose": purpose},

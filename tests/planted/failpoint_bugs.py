@@ -25,8 +25,7 @@ FAILPOINT_BUGS = (
         "a cancellation reaches into a transaction",
         "database/transaction.py",
         "in_transaction",
-        "finish(with_conflicts_retried(), purpose=purpose, timeout=timeout,"
-        " plan_cancel=plan_cancel)",
+        "finished(with_conflicts_retried(), plan_cancel=plan_cancel)",
         "with_conflicts_retried()",
         (
             f"{CANCELLED}::test_cancelled_in_a_storm[sqlite-write-alone]",

@@ -11,6 +11,7 @@ REFUSED = "tests/insight/test_refused.py"
 KEYS = "tests/insight/test_keys.py"
 APPS = "tests/cli/test_explain.py"
 PLAIN = "tests/insight/test_plain_times.py::test_plain_times_are_counted_from"
+TOLD = "tests/leases/test_transaction.py::test_the_error_of_a_cancelled_callers_transaction_is_told"
 SIDE = "insight/asking/concurrent_questions.py"
 
 FAR_BUGS = (
@@ -150,5 +151,21 @@ FAR_BUGS = (
         "(UNKNOWN if self.plan.refused else NO_INDEX)",
         "NO_INDEX",
         ("tests/insight/test_check_trouble.py::test_a_claim_that_is_refused",),
+    ),
+    Bug(
+        "a question whose asker went away leaves a traceback",
+        "shielding.py",
+        "finish",
+        "logger.warning if writes else logger.debug",
+        "logger.warning",
+        (f"{TOLD}[sqlite-False]",),
+    ),
+    Bug(
+        "all questions count as writing",
+        "database/transaction.py",
+        "in_transaction",
+        ", writes=writes)",
+        ")",
+        (f"{TOLD}[sqlite-False]",),
     ),
 )

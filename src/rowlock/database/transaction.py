@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
+from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
 from sqlalchemy.exc import DBAPIError
@@ -110,9 +111,8 @@ async def in_transaction(
         # Of the session that is open now.
         return own.plan_cancel(task)
 
-    return await finish(
-        with_conflicts_retried(), purpose=purpose, timeout=timeout, plan_cancel=plan_cancel
-    )
+    finished = partial(finish, purpose=purpose, timeout=timeout, writes=writes)
+    return await finished(with_conflicts_retried(), plan_cancel=plan_cancel)
 
 
 def _tell_conflict(purpose: str, error: DBAPIError) -> None:
