@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Index, inspect, select
+from sqlalchemy import Index, and_, inspect, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from sqlalchemy.schema import CreateIndex
@@ -17,7 +18,9 @@ from rowlock import (
     ModelError,
     Pipeline,
     ScheduleColumns,
+    UtcDateTime,
     database_now,
+    due_index,
     parked_index,
 )
 from rowlock.insight import Insight, Level
@@ -130,6 +133,49 @@ async def test_alembic_writes_it_for_a_table_that_is_there(
     assert await names_of(database) == []
     await tree.downgrade("-4")
     assert await names_of(database) == []
+
+
+def strange_host() -> Any:
+    """Return the metadata of a host with an index of its own that begins with the same column, and
+    a model that calls the column otherwise.
+    """
+
+    class Base(DeclarativeBase):
+        pass
+
+    class Letter(LockColumns, ScheduleColumns, Base):
+        __tablename__ = "letters"
+        id: Mapped[int] = mapped_column(primary_key=True)
+        parked_at: Mapped[datetime | None] = mapped_column("aside", UtcDateTime)
+
+    class Document(LockColumns, ScheduleColumns, Base):
+        __tablename__ = "documents"
+        number: Mapped[int] = mapped_column(primary_key=True)
+        status: Mapped[str]
+
+    due_index(Letter, ready=Letter.id > 0)
+    parked_index(Letter)
+    lost = and_(Document.status == "lost", Document.parked_at.is_not(None))
+    where = {f"{name}_where": lost for name in DIALECTS}
+    Index("ix_lost", Document.parked_at, Document.number, **where)
+    return Base.metadata
+
+
+async def test_alembic_writes_no_step_for_what_is_another_index(
+    database: TemporaryDatabase, tmp_path: Path
+) -> None:
+    """An index of the host's would lose its condition without a word, and a migration would fail
+    for a column that has another name.
+    """
+    tree = WrittenTree(tmp_path / "tree", database)
+    [written] = await tree.write(strange_host(), "all")
+    assert "add_parked_index" not in written
+    assert "add_due_index" not in written
+    assert "lost" in written.replace("ix_lost", "")
+    await tree.upgrade()
+    await tree.check()
+    assert await names_of(database) == ["ix_lost"]
+    await tree.downgrade("-1")
 
 
 async def test_steps_of_a_migration(database: TemporaryDatabase, with_op: WithOp) -> None:

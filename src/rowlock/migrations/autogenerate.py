@@ -9,8 +9,9 @@ Source: Alembic, "Auto Generating Migrations" and "Operation Plugins".
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, TypeAlias, cast, get_args
+from typing import Any, Final, TypeAlias, cast, get_args
 
 from alembic.autogenerate.api import AutogenContext
 from alembic.migration import MigrationContext
@@ -47,6 +48,10 @@ ItemRenderer: TypeAlias = Callable[[str, Any, AutogenContext], Any]
 DirectivesHook: TypeAlias = Callable[[MigrationContext, Any, list[MigrationScript]], None]
 TableKey: TypeAlias = tuple[str | None, str]
 """Schema and name of a table."""
+
+_NAME: Final = r'(?:\w+|"[^"]+")'
+_IS_PARKED: Final = re.compile(rf"\(*(?:{_NAME}\.)*\"?{PARKED}\"? IS NOT NULL\)*", re.IGNORECASE)
+"""The condition of an index of parked rows, as a model or a database has it."""
 
 
 def item_renderer(own: ItemRenderer | None) -> ItemRenderer:
@@ -244,8 +249,10 @@ def _added(index: Index, named: dict[str, Any]) -> IndexStep | None:
 def _key_of_parked(index: Index) -> str | None:
     """Return the key in an index of parked rows; None if it is another one."""
     names = [str(column.name) for column in index.columns]
-    is_theirs = len(names) == len((PARKED, "key")) and names[0] == PARKED
-    return names[1] if is_theirs and _conditions(index) else None
+    is_theirs = len(names) == len((PARKED, "key")) and names[0] == PARKED and not index.unique
+    texts = [str(condition) for condition in _conditions(index)]
+    # An index of the host's may begin with the same column, and hold other rows.
+    return names[1] if is_theirs and texts and all(map(_IS_PARKED.fullmatch, texts)) else None
 
 
 def _conditions(index: Index) -> list[Any]:
@@ -258,7 +265,9 @@ def _made_of(index: Index) -> DueIndex | None:
         return None
     # Steps of migrations know the columns by the names that the mixins give them.
     told = made_of.column if isinstance(made_of.column, str) else made_of.column[0]
-    return made_of if told in {column.name for column in index.columns} else None
+    is_spelt = told in {column.name for column in index.columns}
+    others = {column.name for column in cast("Table", index.table).columns}
+    return made_of if is_spelt and (told != "due_at" or PARKED in others) else None
 
 
 def _read_from(index: Index, table: Table) -> DueIndex | None:
