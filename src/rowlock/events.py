@@ -207,7 +207,7 @@ class LoopReplaced(Event):
 
 Listener = Callable[[Event], None]
 
-_subscriptions: list[tuple[Listener, tuple[type[Event], ...]]] = []
+_subscriptions: dict[object, tuple[Listener, tuple[type[Event], ...]]] = {}
 _listeners_by_kind: dict[type[Event], tuple[Listener, ...]] = {}
 
 
@@ -235,17 +235,15 @@ def subscribe(listener: Listener, *kinds: type[Event]) -> Callable[[], None]:
             f"subscribe takes classes of events behind the listener, not {kinds!r:.100}: subscribe"
             "(listener, events.ItemFailed)"
         )
-    # Told apart by identity: a listener that was subscribed twice ends once at a time.
-    subscription = (listener, kinds or (Event,))
-    _subscriptions.append(subscription)
+    # Told apart by a token of its own: a listener that was subscribed twice ends once at a time.
+    token = object()
+    _subscriptions[token] = (listener, kinds or (Event,))
     _forget_kinds()
 
     def unsubscribe() -> None:
-        for number, one in enumerate(_subscriptions):
-            if one is subscription:
-                del _subscriptions[number]
-                _forget_kinds()
-                return
+        # In one step: another thread may end its own meanwhile.
+        _subscriptions.pop(token, None)
+        _forget_kinds()
 
     return unsubscribe
 
@@ -285,7 +283,9 @@ def _listeners_of(kind: type[Event]) -> tuple[Listener, ...]:
     found = known.get(kind)
     if found is None:
         found = known[kind] = tuple(
-            listener for listener, kinds in tuple(_subscriptions) if issubclass(kind, kinds)
+            listener
+            for listener, kinds in tuple(_subscriptions.values())
+            if issubclass(kind, kinds)
         )
     return found
 

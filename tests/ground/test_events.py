@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import sys
 from collections.abc import Callable, Iterator
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -63,6 +65,30 @@ def test_ending_twice_ends_only_ones_own(listen: Callable[[Listener], Callable[[
     listen(heard.append)
     emit(FACT)
     assert heard == [FACT]
+
+
+def test_one_ends_while_another_thread_ends_its_own(
+    listen: Callable[[Listener], Callable[[], None]],
+) -> None:
+    """A listener that has ended would be told of events for ever."""
+    heard: list[Event] = []
+    others = [listen(lambda _: None) for _ in range(9)]
+    end = listen(heard.append)
+
+    def between_lines(_frame: FrameType, _event: str, _arg: Any) -> Any:
+        # Another thread's turn, wherever one may come.
+        if others:
+            others.pop(0)()
+        return between_lines
+
+    before = sys.gettrace()
+    sys.settrace(between_lines)
+    try:
+        end()
+    finally:
+        sys.settrace(before)
+    emit(FACT)
+    assert heard == []
 
 
 def test_a_listener_that_raises_harms_nobody(

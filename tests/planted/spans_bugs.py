@@ -19,6 +19,15 @@ BUILT = "tests/pipelines/test_emitted.py::test_what_nobody_wants_is_not_built"
 
 SPANS_BUGS = (
     Bug(
+        "a subscription is looked for while others end",
+        EVENTS,
+        "subscribe",
+        "_subscriptions.pop(token, None)",
+        "number = list(_subscriptions).index(token)\n"
+        "        _subscriptions.pop(list(_subscriptions)[number], None)",
+        (f"{HEARD}::test_one_ends_while_another_thread_ends_its_own",),
+    ),
+    Bug(
         "a class of events passes for a listener",
         EVENTS,
         "subscribe",
