@@ -130,7 +130,8 @@ def _check_bounds(rows: object, wait: object) -> None:
 
 
 def _ignored(leased: LeasedTable, given: Iterable[Any]) -> frozenset[Column[Any]]:
+    columns = (given,) if isinstance(given, str) else given
     try:
-        return frozenset(column_of(leased, one) for one in given)
+        return frozenset(column_of(leased, one) for one in columns)
     except OutcomeError as error:
         raise AppError(shown(error, 1000)) from None
