@@ -17,10 +17,10 @@ from typing import Any, Final, NamedTuple, cast
 
 import uvicorn
 from playwright.async_api import async_playwright
-from sqlalchemy import ColumnElement, Index, insert, literal_column
+from sqlalchemy import ColumnElement, insert
 from sqlalchemy.ext.asyncio import AsyncEngine, async_sessionmaker, create_async_engine
 
-from rowlock import PipelineManager
+from rowlock import PipelineManager, parked_index
 from rowlock.dashboard import Dashboard
 from rowlock.graph import Flow, StandingGraph
 from rowlock.insight import Observer
@@ -76,12 +76,6 @@ class ToldObserver(Observer):
             told.append(ToldSample(5.0 * beat, counts))
             counts += 5.0 * height * (1 + 0.4 * math.sin(beat / 9) + 0.2 * math.sin(beat))
         return cast("tuple[Sample, ...]", tuple(told))
-
-
-def add_parked_index() -> None:
-    """Have the parked rows counted, as in a host that has this index."""
-    where = literal_column("parked_at IS NOT NULL")
-    Index("ix_parked", Volume.parked_at, sqlite_where=where)
 
 
 async def tell(engine: AsyncEngine) -> None:
@@ -202,7 +196,8 @@ async def main() -> None:
     """Tell the story, serve it, and look at it."""
     with tempfile.TemporaryDirectory() as folder, socket.socket() as listening:
         engine = create_async_engine(f"sqlite+aiosqlite:///{folder}/shop")
-        add_parked_index()
+        # So that the parked rows are counted.
+        parked_index(Volume)
         await tell(engine)
         pipelines = [VolumePipeline(), FleetPipeline(), BackupPipeline()]
         sessions = async_sessionmaker(engine, expire_on_commit=False)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 
 import pytest
-from sqlalchemy import Index, insert, literal_column
+from sqlalchemy import insert
 
+from rowlock import parked_index
 from rowlock.dashboard.rendering import named_button, named_row
 from rowlock.insight.shown import row_command
 from rowlock.testing import TemporaryDatabase
@@ -45,8 +46,7 @@ async def test_a_page_leads_to_what_is_to_be_done(sqlite_database: TemporaryData
     """Who is in a browser would have to find a terminal, or to copy a key."""
     await furnished(sqlite_database)
     row = {"id": 18, "status": "submitted", "parked_at": ago(60), "attempts": 20}
-    is_parked = literal_column("parked_at IS NOT NULL")
-    index = Index("ix_parked", Volume.parked_at, sqlite_where=is_parked)
+    index = parked_index(Volume)
     try:
         async with sqlite_database.engine.begin() as connection:
             await connection.run_sync(index.create)

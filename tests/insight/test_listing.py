@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from sqlalchemy import ColumnElement, Index, func, insert, literal_column, update
+from sqlalchemy import ColumnElement, func, insert, update
 from sqlalchemy.orm import Mapped, mapped_column
 
-from rowlock import LockColumns
+from rowlock import LockColumns, parked_index
 from rowlock.insight import AppError, Insight, ListedState, RowPage
 from rowlock.insight.listing import row_page, states
 from rowlock.insight.listing.row_page import NOTHING
@@ -122,8 +122,7 @@ async def test_each_row_is_on_one_page(
     async with database_with_clock.engine.begin() as connection:
         await connection.execute(update(Volume).values(columns | {"status": "submitted"}))
     insight = insight_of(database_with_clock, pipelines=[VolumePipeline()])
-    parked = literal_column("parked_at IS NOT NULL")
-    index = Index("ix_parked", Volume.parked_at, postgresql_where=parked) if has_index else None
+    index = parked_index(Volume) if has_index else None
     try:
         pages = await paged(insight, state, limit=5, pipeline="VolumePipeline")
     finally:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from sqlalchemy import ColumnElement, Index, func, insert, literal_column
+from sqlalchemy import ColumnElement, func, insert
 
+from rowlock import parked_index
 from rowlock.insight import Insight, Verdict, insight_tables
 from rowlock.insight.counting import counts
 from rowlock.testing import TemporaryDatabase
@@ -275,9 +276,7 @@ async def test_parked_rows_are_counted_where_an_index_finds_them(
     """
     insight = await filled(database_with_clock)
     assert (await insight.status()).pipelines[0].counts.parked is None
-    index = Index(
-        "ix_parked", Volume.parked_at, postgresql_where=literal_column("parked_at IS NOT NULL")
-    )
+    index = parked_index(Volume)
     try:
         async with database_with_clock.engine.begin() as connection:
             for key, since in ((300, -9), (200, -30)):

@@ -18,6 +18,7 @@ from rowlock.insight.questions import ask_first
 from rowlock.insight.verdicts import Refused
 from rowlock.rows.database_time import database_now
 from rowlock.rows.eligibility import EligibleParts, oldest_first, order_column
+from rowlock.rows.indexes.parked_index import PARKED
 from rowlock.rows.leased_table import LeasedTable
 from rowlock.rows.model_check import with_zone
 
@@ -25,7 +26,6 @@ COUNTED_MAX: Final = 10_000
 """How far rows are counted; beyond, it is more."""
 KEYS_MAX: Final = 10
 """Most keys of parked rows that are named beside their count."""
-PARKED: Final = "parked_at"
 HEAD_NAMES: Final = ("leased", "ended", "failing")
 """What is counted among the first rows that a pipeline wants, in one pass."""
 

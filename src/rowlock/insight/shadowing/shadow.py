@@ -217,7 +217,7 @@ class PipelineShadow:
         assert not isinstance(outcome, Ended | None)
         now = at if row.after is None else stamp_of(self._leased, row.after)
         try:
-            write = write_of(self._planner(process, now), self._leased, item, outcome=outcome)
+            write = write_of(Planner.of(process.context, now), self._leased, item, outcome=outcome)
         # Of the host's schedule, or of a value of its own.
         except Exception as error:  # noqa: BLE001
             return ShadowRow(str(item.id), ShadowVerdict.NOT_COMPARED, reason=describe(error))
@@ -268,16 +268,6 @@ class PipelineShadow:
         if names := changed_names(row, self._leased):
             return ", ".join(names)
         return "worked on again" if was_worked_on_again(self._leased, row) else None
-
-    def _planner(self, process: ReadOnlyProcess, now: datetime) -> Planner:
-        context = process.context
-        return Planner(
-            now,
-            leased=context.leased,
-            settings=context.settings,
-            intent=context.intent,
-            schedules=context.schedules,
-        )
 
     async def _kept(self, row: WatchedRow, write: ShadowWrite) -> dict[Column[Any], Any]:
         """Return what columns would make of those values of the shadow that are not equal to the

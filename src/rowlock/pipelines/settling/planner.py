@@ -20,6 +20,7 @@ from rowlock.backoff import Randomness, exponential, jittered
 from rowlock.errors import ERROR_TEXT_CHARS_MAX, describe, shorten
 from rowlock.leases.apply import RelatedWrite, RowWrite
 from rowlock.leases.item import PipelineItem
+from rowlock.pipelines.context import PipelineContext
 from rowlock.pipelines.host_code.row_schedules import RowSchedules
 from rowlock.pipelines.outcomes import (
     Apply,
@@ -98,6 +99,26 @@ class Planner:
         self._done = unlocked_values(leased) | self._processed
         self._last: tuple[Values, ColumnValues] = ({}, {})
         self._shared: tuple[ColumnValues, RowWrite] | None = None
+
+    @classmethod
+    def of(
+        cls,
+        context: PipelineContext[Any],
+        now: datetime,
+        *,
+        rounds: Rounds | None = None,
+        stamp: datetime | None = None,
+    ) -> Planner:
+        """Return that of a pipeline."""
+        return cls(
+            now,
+            leased=context.leased,
+            settings=context.settings,
+            intent=context.intent,
+            schedules=context.schedules,
+            rounds=rounds,
+            stamp=stamp,
+        )
 
     def plan(self, item: PipelineItem[Any], outcome: Outcome) -> RowWrite:
         """Return what `outcome` writes to the row of `item`."""

@@ -351,16 +351,7 @@ class OutcomeTransactions(Generic[ModelT]):
         return left
 
     def _planner(self, now: datetime, stamp: datetime | None = None) -> Planner:
-        context = self.context
-        return Planner(
-            now,
-            leased=context.leased,
-            settings=context.settings,
-            intent=context.intent,
-            schedules=context.schedules,
-            rounds=self._rounds,
-            stamp=stamp,
-        )
+        return Planner.of(self.context, now, rounds=self._rounds, stamp=stamp)
 
 
 def time_for(item: PipelineItem[Any], settings: PipelineSettings) -> timedelta:

@@ -9,7 +9,7 @@ Not here: the steps that build it in a table of a host (``migrations.py``).
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from sqlalchemy import Index
 from sqlalchemy import column as named_column
@@ -19,7 +19,7 @@ from rowlock.rows.indexes.due_index import KEY, SaysReady, is_of_pipeline
 from rowlock.rows.model_check import mapper_of, single_key, single_table, spells_schedule
 from rowlock.rows.row_dialect import partial_index_options
 
-PARKED: str = "parked_at"
+PARKED: Final = "parked_at"
 """The column of `ScheduleColumns` that says since when a row is set aside."""
 
 
