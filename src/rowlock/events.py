@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from rowlock.errors import ConfigurationError
 from rowlock.logs import get_logger
@@ -82,6 +82,27 @@ class RowEvent(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class AttemptEvent(RowEvent):
+    """What became of a claim, with what is known of its begin: nobody who hears of the end has to
+    remember each begin.
+
+    `attempt` is which attempt it was, counted from 1, and `waited_s` how long the row had been due
+    when it began, in seconds, by the database's clock. Both are None if `process` was not called,
+    and `waited_s` also if it is not known.
+    """
+
+    attempt: int | None = field(default=None, kw_only=True)
+    waited_s: float | None = field(default=None, kw_only=True)
+
+
+@dataclass(frozen=True, slots=True)
+class ItemRecovered(AttemptEvent):
+    """`process` was called for a row whose holder before has died; side effects of its attempt may
+    exist. Comes behind its `ItemStarted`, for those who would hear of no other begin.
+    """
+
+
+@dataclass(frozen=True, slots=True)
 class ItemStarted(RowEvent):
     """`process` was called for a row.
 
@@ -95,7 +116,7 @@ class ItemStarted(RowEvent):
 
 
 @dataclass(frozen=True, slots=True)
-class ItemApplied(RowEvent):
+class ItemApplied(AttemptEvent):
     """An outcome was committed.
 
     `outcome` is the class name of what was applied; ``Park`` also where a retry ended at the last
@@ -141,7 +162,7 @@ class ItemFailed(RowEvent):
 
 
 @dataclass(frozen=True, slots=True)
-class ItemStale(RowEvent):
+class ItemStale(AttemptEvent):
     """A result was not applied: the lease was gone, or (``reason="changed"``) a service had changed
     what it rested on.
 
@@ -155,12 +176,12 @@ class ItemStale(RowEvent):
 
 
 @dataclass(frozen=True, slots=True)
-class ItemReleased(RowEvent):
+class ItemReleased(AttemptEvent):
     """A row was released unprocessed, at once free for others."""
 
 
 @dataclass(frozen=True, slots=True)
-class ItemAbandoned(RowEvent):
+class ItemAbandoned(AttemptEvent):
     """`process` ignored its cancellation; the worker went on without it. Its result, if any, is
     never applied.
     """
@@ -174,7 +195,7 @@ class StrayFound(RowEvent):
 
 
 @dataclass(frozen=True, slots=True)
-class LeaseExpired(RowEvent):
+class LeaseExpired(AttemptEvent):
     """A holder's trust in its lease ended; its work was cancelled."""
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from sqlalchemy import MetaData, event, insert, select
@@ -108,25 +109,51 @@ async def test_each_outcome_has_an_entry(database: TemporaryDatabase) -> None:
 def test_each_kind_has_its_event() -> None:
     """A release would be told as an outcome, or a crash not at all."""
     token = object()
-    begun = events.ItemStarted("P", 1, token, 3, recovered=True, waited_s=1.5)
+    begun: dict[str, Any] = {"attempt": 3, "waited_s": 1.5}
     named = {
-        EntryKind.APPLIED: events.ItemApplied("P", 1, token, "Delete"),
-        EntryKind.RETRIED: events.ItemApplied("P", 1, token, "Retry"),
-        EntryKind.RESET: events.ItemApplied("P", 1, token, "Reset"),
-        EntryKind.PARKED: events.ItemApplied("P", 1, token, "Park"),
-        EntryKind.STALE: events.ItemStale("P", 1, token, "lost"),
-        EntryKind.CHANGED: events.ItemStale("P", 1, token, "changed"),
-        EntryKind.RELEASED: events.ItemReleased("P", 1, token),
-        EntryKind.LOST: events.LeaseExpired("P", 1, token),
-        EntryKind.ABANDONED: events.ItemAbandoned("P", 1, token),
-        EntryKind.RECOVERED: begun,
+        EntryKind.APPLIED: events.ItemApplied("P", 1, token, "Delete", **begun),
+        EntryKind.RETRIED: events.ItemApplied("P", 1, token, "Retry", **begun),
+        EntryKind.RESET: events.ItemApplied("P", 1, token, "Reset", **begun),
+        EntryKind.PARKED: events.ItemApplied("P", 1, token, "Park", **begun),
+        EntryKind.STALE: events.ItemStale("P", 1, token, "lost", **begun),
+        EntryKind.CHANGED: events.ItemStale("P", 1, token, "changed", **begun),
+        EntryKind.RELEASED: events.ItemReleased("P", 1, token, **begun),
+        EntryKind.LOST: events.LeaseExpired("P", 1, token, **begun),
+        EntryKind.ABANDONED: events.ItemAbandoned("P", 1, token, **begun),
+        EntryKind.RECOVERED: events.ItemRecovered("P", 1, token, **begun),
     }
     for kind, told in named.items():
-        noted = NotedEvent(10.0, told, begun, "a" * 32)
+        noted = NotedEvent(10.0, told, "a" * 32)
         entry = entry_of(noted, "Row", replica="3fa2c1d0", now=NOW, now_s=12.0)
         assert (entry.kind, entry.at) == (kind.value, NOW - timedelta(seconds=2))
         assert (entry.attempt, entry.waited_s, entry.trace_id) == (3, 1.5, "a" * 32)
     assert {*named, EntryKind.ACTION, EntryKind.GAP} == {*EntryKind}
+
+
+async def test_a_row_of_the_dead_is_told_of_when_its_next_attempt_begins(
+    database: TemporaryDatabase,
+) -> None:
+    """Nobody would see in the row's past that a replica has died over it."""
+    await make_tables(database)
+    long_ago = datetime.now(UTC) - timedelta(hours=1)
+    await add(
+        database,
+        Run(id=1, lock_token=uuid4(), lock_owner="RunPipeline", lock_expires_at=long_ago),
+        Run(id=2),
+    )
+    manager = PipelineManager(database.session_factory, [RunPipeline()])
+    with heard_events() as heard:
+        async with Observer(manager, tables=TABLES), manager:
+            await heard.wait_for(events.ItemApplied, count=2)
+    found = [
+        (entry.row_id, entry.kind, entry.attempt, entry.waited_s is None)
+        for entry in await history_of(database)
+    ]
+    assert sorted(found) == [
+        ("1", "applied", 2, False),
+        ("1", "recovered", 2, False),
+        ("2", "applied", 1, False),
+    ]
 
 
 async def test_one_history_that_ends_leaves_the_spans_of_others(

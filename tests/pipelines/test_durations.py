@@ -9,12 +9,19 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rowlock import Apply, PipelineItem, PipelineManager, PipelineSettings, events
+from rowlock import (
+    Apply,
+    PipelineHinter,
+    PipelineItem,
+    PipelineManager,
+    PipelineSettings,
+    events,
+)
 from rowlock.pipelines.statistics import SECONDS, Histogram
 from rowlock.testing import TemporaryDatabase, stepping, virtual_time
 
 from ..host import Run, RunPipeline, Volume, VolumePipeline, heard_events
-from .scenes import add, hang, until
+from .scenes import add, hang, replica, until
 
 
 async def for_two_seconds(_item: PipelineItem[Any]) -> Apply:
@@ -101,6 +108,33 @@ async def test_a_start_says_how_long_the_row_was_due(database: TemporaryDatabase
     assert not started.recovered
     assert 3600 <= (started.waited_s or 0) < 3900
     assert (pickup.count, pickup.sum) == (1, started.waited_s)
+
+
+@virtual_time
+async def test_an_end_says_what_its_begin_knew(virtual_database: TemporaryDatabase) -> None:
+    """Who hears of the ends alone, as the history does, could not say which attempt it was; or
+    nobody would hear that a holder has died.
+    """
+    due_at = datetime.now(UTC) - timedelta(hours=1)
+    await add(virtual_database, Run(due_at=due_at), Run(due_at=due_at))
+    dead = RunPipeline().build_run(replica(virtual_database), PipelineHinter())
+    await dead.fetcher.fetch_once(2)
+    await asyncio.sleep(31)
+    with heard_events() as heard:
+        async with stepping(virtual_database.session_factory, RunPipeline()) as steps:
+            worked_on, queued = await steps.fetch_once(2)
+            await steps.work_once()
+    (started,), (recovered,) = heard.of(events.ItemStarted), heard.of(events.ItemRecovered)
+    (applied,), (released,) = heard.of(events.ItemApplied), heard.of(events.ItemReleased)
+    assert started.attempt == 2
+    assert (started.waited_s or 0) > 3600
+    for event in (recovered, applied):
+        assert (event.lock_token, event.attempt, event.waited_s) == (
+            worked_on.lock_token,
+            started.attempt,
+            started.waited_s,
+        )
+    assert (released.row_id, released.attempt, released.waited_s) == (queued.id, None, None)
 
 
 @virtual_time

@@ -24,7 +24,33 @@ NOTHING_WRITTEN = f"{REHEARSED}::test_whatever_it_tries_nothing_is_written"
 ASSISTANT = "assistants/server.py"
 ASSISTED = "tests/assistants/test_server.py"
 
+ENDS = ("tests/pipelines/test_durations.py::test_an_end_says_what_its_begin_knew",)
+
 HISTORY_BUGS = (
+    Bug(
+        "nobody hears that a holder has died",
+        "pipelines/processing/worker.py",
+        "Worker._record_start",
+        "if item.prev_lock_expired:",
+        "if False:",
+        (*ENDS, f"{HISTORY}::test_a_row_of_the_dead_is_told_of_when_its_next_attempt_begins"),
+    ),
+    Bug(
+        "an end does not say how long its row had waited",
+        "pipelines/settling/recorder.py",
+        "Recorder.written",
+        "waited_s=item.waited_s",
+        "waited_s=None",
+        ENDS,
+    ),
+    Bug(
+        "a claim that was released is told as an attempt",
+        "pipelines/settling/release.py",
+        "release_items",
+        "attempt=item.begun_attempt",
+        "attempt=item.attempt",
+        ENDS,
+    ),
     Bug(
         "the history keeps the values of columns",
         "pipelines/settling/recorder.py",

@@ -109,6 +109,8 @@ class PipelineItem(_Keyed, Generic[ModelT_co]):
         queued_at: when it was queued, on the monotonic clock, in seconds; 0 before.
         begun_at: when its attempt began; 0 before, and for one that was prevented.
         ended_at: when its attempt ended; 0 before.
+        waited_s: for how long the row had been due when its attempt began, in seconds, by the
+            clock of the database; None before, and if that is not known.
         trusted_until: end of trust on the monotonic clock, in seconds. Written by the heartbeater,
             read by everybody.
         leased: the table of the row.
@@ -141,6 +143,7 @@ class PipelineItem(_Keyed, Generic[ModelT_co]):
     queued_at: float = field(default=0.0, repr=False)
     begun_at: float = field(default=0.0, repr=False)
     ended_at: float = field(default=0.0, repr=False)
+    waited_s: float | None = field(default=None, repr=False)
     unreadable: str | None = None
     held: HeldRows | None = None
     stop: StopSignal | None = field(default=None, repr=False)
@@ -151,6 +154,11 @@ class PipelineItem(_Keyed, Generic[ModelT_co]):
     leased: LeasedTable | None = field(default=None, repr=False)
     _row: ModelT_co | None = field(default=None, repr=False)
     _claimed: Sequence[Any] | None = field(default=None, repr=False)
+
+    @property
+    def begun_attempt(self) -> int | None:
+        """Which attempt `process` was called for; None before, and for one that was prevented."""
+        return self.attempt if self.begun_at else None
 
     @property
     def process_s(self) -> float | None:

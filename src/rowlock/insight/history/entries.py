@@ -50,13 +50,11 @@ class NotedEvent(NamedTuple):
     Attributes:
         at_s: when it was told, on the monotonic clock, in seconds.
         event: what happened.
-        begun: that the attempt had begun; None if it had not, or that is forgotten.
         trace_id: of the attempt's span; None if there is none.
     """
 
     at_s: float
-    event: events.RowEvent
-    begun: events.ItemStarted | None
+    event: events.AttemptEvent
     trace_id: str | None
 
 
@@ -105,19 +103,19 @@ _BY_EVENT: Final[Mapping[type[events.Event], EntryKind]] = {
     events.ItemReleased: EntryKind.RELEASED,
     events.LeaseExpired: EntryKind.LOST,
     events.ItemAbandoned: EntryKind.ABANDONED,
-    events.ItemStarted: EntryKind.RECOVERED,
+    events.ItemRecovered: EntryKind.RECOVERED,
 }
 WRITTEN_EVENTS: Final = frozenset({*_BY_EVENT, events.ItemApplied, events.ItemStale})
-"""Events of which entries are made; of an `ItemStarted` only where the last holder has died."""
+"""Events of which entries are made."""
 ENDING_EVENTS: Final = WRITTEN_EVENTS - {
-    events.ItemStarted,
+    events.ItemRecovered,
     events.LeaseExpired,
     events.ItemAbandoned,
 }
 """Those behind which nothing more is told of a claim."""
 
 
-def kind_of(event: events.RowEvent) -> EntryKind:
+def kind_of(event: events.AttemptEvent) -> EntryKind:
     """Return what the entry of an event of `WRITTEN_EVENTS` says."""
     match event:
         case events.ItemApplied():
@@ -140,7 +138,7 @@ def entry_of(
         now: the time by the database's clock, at the time `now_s` of the monotonic one.
         now_s: that time, in seconds.
     """
-    at_s, event, begun, trace_id = noted
+    at_s, event, trace_id = noted
     columns, error, process_s = _told_by(event)
     return EntryValues(
         now + timedelta(seconds=at_s - now_s),
@@ -149,10 +147,10 @@ def entry_of(
         _name(event.pipeline),
         kind_of(event).value,
         replica,
-        None if begun is None else min(begun.attempt, NUMBER_MAX),
+        None if event.attempt is None else min(event.attempt, NUMBER_MAX),
         _joined(columns) if columns else None,
         None if error is None else shown(error, ERROR_CHARS_MAX),
-        None if begun is None else begun.waited_s,
+        event.waited_s,
         process_s,
         trace_id,
     )
@@ -176,7 +174,7 @@ def stored_key(key: object) -> str:
     return shown(text, KEY_CHARS_MAX - DIGEST_CHARS - 1) + "#" + digest
 
 
-def _told_by(event: events.RowEvent) -> tuple[tuple[str, ...], str | None, float | None]:
+def _told_by(event: events.AttemptEvent) -> tuple[tuple[str, ...], str | None, float | None]:
     """Return the columns, the error and the seconds of an event, as far as it has them."""
     match event:
         case events.ItemApplied():

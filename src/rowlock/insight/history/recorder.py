@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 from weakref import WeakSet
@@ -30,9 +29,6 @@ from rowlock.pipelines.pipeline import Pipeline
 
 logger = get_logger(__name__)
 
-BEGUN_MAX: Final = 20_000
-"""Most attempts whose begin is remembered; the one that began first is forgotten."""
-
 
 class HistoryRecorder:
     """The history of the managers of a process.
@@ -47,7 +43,6 @@ class HistoryRecorder:
         self._writers: dict[object, HistoryWriter] = {}
         self._by_pipeline: dict[str, HistoryWriter | None] = {}
         self._models: dict[str, str] = {}
-        self._begun: OrderedDict[object, events.ItemStarted] = OrderedDict()
         self._tasks: list[asyncio.Task[None]] = []
         self._unsubscribe: Callable[[], None] | None = None
         self._end_of_telling: Callable[[], None] | None = None
@@ -98,7 +93,6 @@ class HistoryRecorder:
         self._tasks = []
         self._writers.clear()
         self._by_pipeline.clear()
-        self._begun.clear()
         TRACE_IDS.remove_reader(self)
         self._end_of_telling = events.subscribe(self._tell_fork)
         self._unsubscribe = None
@@ -146,30 +140,16 @@ class HistoryRecorder:
         await asyncio.gather(*(writer.write() for writer in self._writers.values()))
 
     def _hear(self, event: events.Event) -> None:
-        kind = type(event)
-        if kind not in WRITTEN_EVENTS or not isinstance(event, events.RowEvent):
+        if not isinstance(event, events.AttemptEvent):
             return
-        if event.pipeline not in self._by_pipeline:
-            self._by_pipeline[event.pipeline] = self._writer_of(event.pipeline)
-        writer = self._by_pipeline[event.pipeline]
+        name = event.pipeline
+        if name not in self._by_pipeline:
+            self._by_pipeline[name] = self._writer_of(name)
+        writer = self._by_pipeline[name]
         if writer is None:
             return
-        token = event.lock_token
-        if isinstance(event, events.ItemStarted):
-            self._remember(event)
-            if event.recovered:
-                writer.queue.put(NotedEvent(monotonic(), event, event, None))
-            return
-        if kind in ENDING_EVENTS:
-            begun, trace_id = self._begun.pop(token, None), TRACE_IDS.forget(token)
-        else:
-            begun, trace_id = self._begun.get(token), TRACE_IDS.get(token)
-        writer.queue.put(NotedEvent(monotonic(), event, begun, trace_id))
-
-    def _remember(self, event: events.ItemStarted) -> None:
-        self._begun[event.lock_token] = event
-        if len(self._begun) > BEGUN_MAX:
-            self._begun.popitem(last=False)
+        trace_of = TRACE_IDS.forget if type(event) in ENDING_EVENTS else TRACE_IDS.get
+        writer.queue.put(NotedEvent(monotonic(), event, trace_of(event.lock_token)))
 
     def _writer_of(self, name: str) -> HistoryWriter | None:
         """Return who writes of a pipeline; None if it is none of ours, or not to be told apart."""

@@ -149,10 +149,9 @@ class Worker(Generic[ModelT]):
         item.begun_at = now
         if item.queued_at:
             context.histograms.queue_wait.add(now - item.queued_at)
-        waited_s = None
         if item.place > -math.inf and context.database_ahead_s is not None:
-            waited_s = max(0.0, now + context.database_ahead_s - item.place)
-            context.histograms.pickup.add(waited_s)
+            item.waited_s = max(0.0, now + context.database_ahead_s - item.place)
+            context.histograms.pickup.add(item.waited_s)
         if events.has_listeners(events.ItemStarted):
             events.emit(
                 events.ItemStarted(
@@ -161,7 +160,17 @@ class Worker(Generic[ModelT]):
                     item.lock_token,
                     item.attempt,
                     recovered=item.prev_lock_expired,
-                    waited_s=waited_s,
+                    waited_s=item.waited_s,
+                )
+            )
+        if item.prev_lock_expired:
+            events.emit(
+                events.ItemRecovered(
+                    context.name,
+                    item.id,
+                    item.lock_token,
+                    attempt=item.attempt,
+                    waited_s=item.waited_s,
                 )
             )
 

@@ -95,6 +95,8 @@ class Recorder(Generic[ModelT]):
                     process_s=item.process_s,
                     columns=_columns_of(outcome),
                     error=error,
+                    attempt=item.begun_attempt,
+                    waited_s=item.waited_s,
                 )
             )
 
@@ -168,7 +170,13 @@ class Recorder(Generic[ModelT]):
             self.context.counters.stale += 1
         events.emit(
             events.ItemStale(
-                self.context.name, item.id, item.lock_token, reason, process_s=item.process_s
+                self.context.name,
+                item.id,
+                item.lock_token,
+                reason,
+                process_s=item.process_s,
+                attempt=item.begun_attempt,
+                waited_s=item.waited_s,
             )
         )
 
