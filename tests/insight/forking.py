@@ -16,7 +16,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from httpx import ASGITransport, AsyncClient
-from sqlalchemy import ColumnElement
+from sqlalchemy import ColumnElement, Pool, event
 from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
 
 from rowlock import PipelineManager, events
@@ -24,9 +24,12 @@ from rowlock.dashboard import Dashboard, anybody_may_look
 from rowlock.insight import Observer, replica_mark
 
 from ..host import Run, RunPipeline, heard_events
+from ..pipelines.scenes import until
 from .test_history import TABLES
 
 CHILDREN = (1, 2)
+IN_USE: set[int] = set()
+"""Connections that somebody has out of a pool, which may be in a transaction."""
 
 
 class OwnPipeline(RunPipeline):
@@ -45,6 +48,8 @@ class OwnPipeline(RunPipeline):
 def main() -> None:
     """Fork."""
     how, url = sys.argv[1:]
+    event.listen(Pool, "checkout", lambda _connection, record, _proxy: IN_USE.add(id(record)))
+    event.listen(Pool, "checkin", lambda _connection, record: IN_USE.discard(id(record)))
     sessions = async_sessionmaker(create_async_engine(url), expire_on_commit=False)
     if how == "preloaded":
         preloaded(sessions)
@@ -82,6 +87,9 @@ async def running(sessions: Any, url: str) -> None:
     async with Observer(manager, tables=TABLES) as observer, manager:
         # Its entry waits at the time of the fork, or was written just before.
         await ended(sessions, 1)
+        # A child that inherits a connection in a transaction holds SQLite's lock of the file for
+        # ever, as far as its own copy of SQLite knows.
+        await until(lambda: not IN_USE)
         child = forked(lambda: running_child(observer, url))
         # The loop goes on: a transaction that is open now would keep SQLite's file locked.
         await asyncio.to_thread(wait_for, child)
