@@ -82,7 +82,7 @@ class RowEvent(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class AttemptEvent(RowEvent):
+class ClaimEvent(RowEvent):
     """What became of a claim, with what is known of its begin: nobody who hears of the end has to
     remember each begin.
 
@@ -96,7 +96,7 @@ class AttemptEvent(RowEvent):
 
 
 @dataclass(frozen=True, slots=True)
-class ItemRecovered(AttemptEvent):
+class ItemRecovered(ClaimEvent):
     """`process` was called for a row whose holder before has died; side effects of its attempt may
     exist. Comes behind its `ItemStarted`, for those who would hear of no other begin.
     """
@@ -116,7 +116,7 @@ class ItemStarted(RowEvent):
 
 
 @dataclass(frozen=True, slots=True)
-class ItemApplied(AttemptEvent):
+class ItemApplied(ClaimEvent):
     """An outcome was committed.
 
     `outcome` is the class name of what was applied; ``Park`` also where a retry ended at the last
@@ -162,7 +162,7 @@ class ItemFailed(RowEvent):
 
 
 @dataclass(frozen=True, slots=True)
-class ItemStale(AttemptEvent):
+class ItemStale(ClaimEvent):
     """A result was not applied: the lease was gone, or (``reason="changed"``) a service had changed
     what it rested on.
 
@@ -176,12 +176,12 @@ class ItemStale(AttemptEvent):
 
 
 @dataclass(frozen=True, slots=True)
-class ItemReleased(AttemptEvent):
+class ItemReleased(ClaimEvent):
     """A row was released unprocessed, at once free for others."""
 
 
 @dataclass(frozen=True, slots=True)
-class ItemAbandoned(AttemptEvent):
+class ItemAbandoned(ClaimEvent):
     """`process` ignored its cancellation; the worker went on without it. Its result, if any, is
     never applied.
     """
@@ -195,7 +195,7 @@ class StrayFound(RowEvent):
 
 
 @dataclass(frozen=True, slots=True)
-class LeaseExpired(AttemptEvent):
+class LeaseExpired(ClaimEvent):
     """A holder's trust in its lease ended; its work was cancelled."""
 
 

@@ -54,7 +54,7 @@ class NotedEvent(NamedTuple):
     """
 
     at_s: float
-    event: events.AttemptEvent
+    event: events.ClaimEvent
     trace_id: str | None
 
 
@@ -115,7 +115,7 @@ ENDING_EVENTS: Final = WRITTEN_EVENTS - {
 """Those behind which nothing more is told of a claim."""
 
 
-def kind_of(event: events.AttemptEvent) -> EntryKind:
+def kind_of(event: events.ClaimEvent) -> EntryKind:
     """Return what the entry of an event of `WRITTEN_EVENTS` says."""
     match event:
         case events.ItemApplied():
@@ -174,7 +174,7 @@ def stored_key(key: object) -> str:
     return shown(text, KEY_CHARS_MAX - DIGEST_CHARS - 1) + "#" + digest
 
 
-def _told_by(event: events.AttemptEvent) -> tuple[tuple[str, ...], str | None, float | None]:
+def _told_by(event: events.ClaimEvent) -> tuple[tuple[str, ...], str | None, float | None]:
     """Return the columns, the error and the seconds of an event, as far as it has them."""
     match event:
         case events.ItemApplied():

@@ -140,7 +140,7 @@ class HistoryRecorder:
         await asyncio.gather(*(writer.write() for writer in self._writers.values()))
 
     def _hear(self, event: events.Event) -> None:
-        if not isinstance(event, events.AttemptEvent):
+        if not isinstance(event, events.ClaimEvent):
             return
         name = event.pipeline
         if name not in self._by_pipeline:
