@@ -74,9 +74,11 @@ AWAY_BUGS = (
     Bug(
         "a database that is away keeps a replica from saying that it lives in the others",
         "insight/observing/each_database.py",
-        "_failures",
-        "return [error]",
-        "raise",
+        "in_each_database",
+        "found = await asked_concurrently(asks, at_once=DATABASES_AT_ONCE_MAX)\n"
+        "    for failure in (one for failures in found for one in failures):\n"
+        "        raise failure",
+        "for ask in asks:\n        for failure in await ask():\n            raise failure",
         (f"{AWAY}::test_a_replica_lives_in_the_database_that_is_there",),
     ),
     Bug(
