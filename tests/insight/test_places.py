@@ -66,9 +66,9 @@ async def test_a_place_is_waited_for_so_long_and_no_longer(
     """Behind questions that hang, each further one would hang, too."""
     await furnish(sqlite_database, Scene())
     insight = insight_of(sqlite_database, limits=InsightLimits(timeout=timedelta(seconds=0.01)))
-    hours = timedelta(hours=1)
+    hours, engine = timedelta(hours=1), sqlite_database.engine.sync_engine
     async with asyncio.timeout(60):
-        places = [insight._places.taken(within=hours) for _ in range(QUESTIONS_AT_ONCE_MAX)]
+        places = [insight._places.taken(engine, within=hours) for _ in range(QUESTIONS_AT_ONCE_MAX)]
         for place in places:
             await place.__aenter__()
         with pytest.raises(TransactionTimeout, match="to answer a question did not end"):

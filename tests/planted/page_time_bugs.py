@@ -25,7 +25,7 @@ PAGE_TIME_BUGS = (
         "a question outlasts its page",
         QUESTIONER,
         "Questioner.read_by_session",
-        "timeout=time_left(self.limits.timeout)",
+        "timeout=question_time(self.limits.timeout)",
         "timeout=self.limits.timeout",
         (ALL_END,),
     ),

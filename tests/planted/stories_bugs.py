@@ -184,7 +184,7 @@ STORIES_BUGS = (
         "a locked file is asked part by part",
         "insight/questions.py",
         "is_of_a_statement",
-        " or is_locked_out(error)",
+        " and not is_locked_out(error)",
         "",
         ("tests/cli/test_explain.py::test_a_file_that_another_process_has",),
     ),

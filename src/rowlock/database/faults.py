@@ -59,6 +59,12 @@ def is_outage(error: BaseException) -> bool:
     return fault is None or fault.concerns_every_row
 
 
+def is_of_a_database(error: BaseException) -> bool:
+    """Whether an error came from a database or from the way to it, and not from code of a host."""
+    error = _of_database(error)
+    return isinstance(error, _TRANSIENT_TYPES) or _is_of_a_driver(error)
+
+
 def is_conflict(error: BaseException) -> bool:
     """Whether the database rolled the whole transaction back for another one's sake: a
     serialization failure, or a deadlock.

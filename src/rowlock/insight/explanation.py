@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, Self
 
+from rowlock.insight.asking.databases import AwayDatabase
 from rowlock.insight.headlines import finding_of, no_pipeline
 from rowlock.insight.lines import ExplanationLine, lines_of
 from rowlock.insight.shown import iso, shown
@@ -117,7 +118,8 @@ class Explanation:
         row_id: its key, as text.
         at: when it was asked, by the database's clock.
         lease: by which an action tells whether it is still the same; None if there is no such row.
-        pipelines: one for each pipeline of the model.
+        pipelines: one for each pipeline of the model, but for those of `away`.
+        away: databases with such rows that could not be asked.
     """
 
     model: str
@@ -125,11 +127,12 @@ class Explanation:
     at: datetime | None
     lease: SeenLease | None
     pipelines: tuple[PipelineExplanation, ...]
+    away: tuple[AwayDatabase, ...] = ()
 
     @property
     def needs_person(self) -> bool:
-        """Whether one of them waits until a person does something."""
-        return any(one.needs_person for one in self.pipelines)
+        """Whether one of them waits until a person does something, or a database is away."""
+        return bool(self.away) or any(one.needs_person for one in self.pipelines)
 
     @property
     def is_there(self) -> bool:
@@ -144,6 +147,7 @@ class Explanation:
             name = f"{self.model} {shown(self.row_id)}"
             title = f"{name} · {one.pipeline}" if one.pipeline else name
             blocks.append("\n".join(_title(title, self.at, width) + one.text_lines(width)))
+        blocks += ["\n".join(_wrapped(one.text, "! ", width)) for one in self.away]
         return "\n\n".join(blocks)
 
     def to_dict(self) -> dict[str, Any]:
@@ -156,6 +160,7 @@ class Explanation:
             "needs_person": self.needs_person,
             "lease": None if self.lease is None else asdict(self.lease),
             "pipelines": [_pipeline_dict(one) for one in self.pipelines],
+            "away": [one.to_dict() for one in self.away],
         }
 
     @classmethod
@@ -176,6 +181,7 @@ class Explanation:
             None if document["at"] is None else datetime.fromisoformat(document["at"]),
             None if lease is None else _lease_from(lease),
             tuple(_pipeline_from(one) for one in document["pipelines"]),
+            tuple(AwayDatabase.from_dict(one) for one in document.get("away", ())),
         )
 
 

@@ -275,9 +275,10 @@ def _nobody_runs(facts: Facts) -> VerdictText:
     due = "" if facts.overdue_s is None else f": due {lasting(facts.overdue_s)}"
     do = f"register {facts.pipeline}() with the manager of a replica"
     if facts.presence is None:
+        lacking = "without all its replicas" if facts.no_replicas else "without rowlock_replicas"
         return VerdictText(
             f"NOBODY SEEMS TO RUN {facts.pipeline}{due}",
-            "No lease of it lives; without rowlock_replicas this is a guess.",
+            f"No lease of it lives; {lacking} this is a guess.",
             do,
         )
     live, idle = facts.presence.live, facts.presence.idle

@@ -20,18 +20,20 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionm
 from rowlock.clock import monotonic
 from rowlock.database.binds import bind_of
 from rowlock.errors import AppError
-from rowlock.insight.asking.concurrent_questions import asked_concurrently
+from rowlock.insight.asking.concurrent_questions import Ask, asked_concurrently
+from rowlock.insight.asking.databases import AwayDatabase, raise_if_away
 from rowlock.insight.asking.hosted_pipelines import PipelineHost, Sessions
 from rowlock.insight.asking.places import QuestionPlaces
 from rowlock.insight.asking.questioner import InsightLimits, part_timeout
 from rowlock.insight.asking.redacting import contained_redaction
-from rowlock.insight.checking.checkup import beside_tables, table_checks
+from rowlock.insight.checking.checkup import beside_tables, not_looked_at, table_checks
 from rowlock.insight.checking.claim_plan import ClaimPlan, claim_plan, unserved_remarks
 from rowlock.insight.checking.finding import Finding, in_order
 from rowlock.insight.checking.pipeline_view import PipelineView
-from rowlock.insight.counting.asking import replicas_asked, waiting_asked
+from rowlock.insight.counting.asking import waiting_asked
+from rowlock.insight.counting.database_questions import DatabaseQuestions
 from rowlock.insight.counting.pipeline_status import PipelineStatus
-from rowlock.insight.counting.replicas import LiveReplicas, merged_replicas
+from rowlock.insight.counting.replicas import LiveReplicas
 from rowlock.insight.counting.running import status_of, with_replicas
 from rowlock.insight.counting.status import Status
 from rowlock.insight.counting.waiting import Waiting
@@ -57,7 +59,7 @@ from rowlock.pipelines.pipeline import Pipeline
 T = TypeVar("T")
 
 
-class Insight(Plans):
+class Insight(DatabaseQuestions, Plans):
     """Answers questions about the rows of a host's pipelines.
 
     Args:
@@ -136,17 +138,23 @@ class Insight(Plans):
             return explanation_without_pipeline(mapped.__name__, str(id))
         leased = concerned[0].leased
         key = read_key(leased, id)
-        replicas = await self.replicas()
+
+        def asks(sessions: Sessions, pipelines: Sequence[Pipeline[Any]]) -> list[Ask]:
+            return [partial(self._answered, sessions, [self._asked(one, key) for one in pipelines])]
+
+        replicas, answers = await asked_concurrently(
+            [self.replicas, partial(self.asked_everywhere, asks, concerned)]
+        )
+        away = tuple(one for one in answers if isinstance(one, AwayDatabase))
         answered = [
-            answer
-            for sessions, pipelines in self.by_database(concerned)
-            for answer in await self._answered(
-                sessions, [self._asked(one, key) for one in pipelines]
-            )
+            one for told in answers if not isinstance(told, AwayDatabase) for one in told[0]
         ]
         found = [with_replicas(facts, replicas) for facts, _ in answered]
         remarks = [() if remark is None else (remark,) for _, remark in answered]
         there = next((facts for facts in found if facts.is_there), None)
+        if there is None:
+            # The row may well be where nobody could look.
+            raise_if_away(away)
         return Explanation(
             leased.name,
             str(key),
@@ -156,6 +164,7 @@ class Insight(Plans):
                 PipelineExplanation.of(self._redacted(facts), remarks=below)
                 for facts, below in zip(found, remarks, strict=True)
             ),
+            away,
         )
 
     async def timeline(self, model: type[Any] | str, id: object, *, limit: int = 100) -> Timeline:  # noqa: A002
@@ -183,27 +192,23 @@ class Insight(Plans):
                 connection, history, leased, key=key, pipelines=names, limit=limit
             )
 
-        found = await self.read(leased, ask)
-        marks = {one.mark: one.name for one in (await self.replicas()).known or ()}
+        found: Timeline
+        found, replicas = await asked_concurrently([partial(self.read, leased, ask), self.replicas])
+        marks = {one.mark: one.name for one in replicas.known or ()}
         redact = self._redact or str
         return found.presented(marks, redact)
 
     async def replicas(self) -> LiveReplicas:
-        """Return the replicas, as they say themselves; none if the host has no table for them.
+        """Return the replicas, as they say themselves; none if the host has no table for them. Of
+        several databases one that is away stands in `LiveReplicas.away`.
 
         Raises:
-            TransactionTimeout: the database did not answer in time.
+            TransactionTimeout: the database, or none of several, answered in time.
         """
-        table = None if self.tables is None else self.tables.replicas
-        if table is None:
+        if self.tables is None or self.tables.replicas is None:
             return LiveReplicas(None, None)
-        asks = [
-            partial(
-                replicas_asked, partial(self.read, pipelines[0].leased, sessions=sessions), table
-            )
-            for sessions, pipelines in self.by_database()
-        ]
-        return merged_replicas(await asked_concurrently(asks))
+        replicas, _ = await self.asked_beside_replicas(lambda sessions, pipelines: ())
+        return replicas
 
     async def status(self, *, within: timedelta | None = None) -> Status:
         """Count what waits for each pipeline, and say who runs it.
@@ -216,7 +221,7 @@ class Insight(Plans):
                 that they were not; None: all are asked. A few are asked at once.
 
         Raises:
-            TransactionTimeout: the database did not answer in time.
+            TransactionTimeout: the database, or none of several, answered in time.
         """
         ends = None if within is None else monotonic() + within.total_seconds()
 
@@ -224,14 +229,18 @@ class Insight(Plans):
             has_time = ends is None or monotonic() < ends
             return await self._waiting_of(pipeline) if has_time else None
 
-        asks = [partial(in_time, each) for each in self.pipelines.values()]
-        replicas, *waiting = await asked_concurrently([self.replicas, *asks])
-        told = [
-            status_of(name, one, replicas)
-            for name, one in zip(self.pipelines, waiting, strict=True)
-        ]
-        at = next((one.counts.at for one in told if one.counts.at is not None), replicas.at)
-        return Status(self._databases(), at, replicas, tuple(told))
+        replicas, answers = await self.asked_beside_replicas(
+            lambda sessions, pipelines: [partial(in_time, each) for each in pipelines]
+        )
+        waiting: dict[str, Any] = {}
+        for (_, pipelines), told in zip(self.by_database(), answers, strict=True):
+            names = [each.name for each in pipelines]
+            each = [told] * len(names) if isinstance(told, AwayDatabase) else told
+            waiting |= zip(names, each, strict=True)
+        lines = [status_of(name, waiting[name], replicas) for name in self.pipelines]
+        at = next((one.counts.at for one in lines if one.counts.at is not None), replicas.at)
+        away = tuple(one for one in answers if isinstance(one, AwayDatabase))
+        return Status(self._databases(), at, replicas, tuple(lines), away)
 
     async def rows(
         self, pipeline: str, state: str, *, after: str | None = None, limit: int = PAGE_ROWS
@@ -252,14 +261,16 @@ class Insight(Plans):
         found = pipeline_named(pipeline, self.pipelines.values())
         asked = self._asked(found, None)
         question = state_question(asked, state, after=after, limit=limit)
-        replicas = await self.replicas()
 
         def redacted(text: str) -> str:
             return text if self._redact is None else self._redact(text)
 
         ask = partial(page_read, asked=asked, question=question, redacted=redacted)
         sessions = self.host_of(found).session_factory
-        page = await self.read(found.leased, ask, sessions=sessions)
+        page: RowPage
+        page, replicas = await asked_concurrently(
+            [partial(self.read, found.leased, ask, sessions=sessions), self.replicas]
+        )
         return replace(page, names={one.mark: one.name for one in replicas.known or ()})
 
     async def status_of(self, pipeline: str) -> PipelineStatus:
@@ -282,18 +293,19 @@ class Insight(Plans):
         be looked at is a finding.
 
         Raises:
-            TransactionTimeout: the database did not answer in time.
+            TransactionTimeout: the database, or none of several, answered in time.
         """
-        asks = [
-            ask
-            for sessions, pipelines in self.by_database()
-            for ask in table_checks(
+        replicas, answers = await self.asked_beside_replicas(
+            lambda sessions, pipelines: table_checks(
                 partial(self.read, sessions=sessions),
                 [self._asked(each, None) for each in pipelines],
                 tuple(self.pipelines),
             )
+        )
+        found = [
+            [not_looked_at(told)] if isinstance(told, AwayDatabase) else chain(*told)
+            for told in answers
         ]
-        replicas, *found = await asked_concurrently([self.replicas, *asks])
         return in_order([*chain(*found), *beside_tables(self.tables, replicas)])
 
     async def explain_claim(self, pipeline: Pipeline[Any] | str) -> ClaimPlan:

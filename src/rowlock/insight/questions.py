@@ -31,7 +31,6 @@ from sqlalchemy import (
     or_,
     select,
     true,
-    type_coerce,
 )
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -40,6 +39,7 @@ from sqlalchemy.sql.operators import and_ as and_operator
 
 from rowlock.database.faults import is_outage, is_transient
 from rowlock.errors import describe
+from rowlock.insight.asking.column_labels import labelled_columns
 from rowlock.insight.dialects.insight_dialect import is_locked_out
 from rowlock.insight.headlines import PLACES_MAX
 from rowlock.insight.shown import shown
@@ -271,7 +271,9 @@ def is_of_a_statement(error: BaseException) -> bool:
     connection may well answer the next one.
     """
     if isinstance(error, DBAPIError):
-        return not (error.connection_invalidated or is_locked_out(error))
+        # Without one it was raised while the connection was made, or is that of its end.
+        is_of_one = error.statement is not None and not error.connection_invalidated
+        return is_of_one and not is_locked_out(error)
     return isinstance(error, SQLAlchemyError | ValueError | TypeError | ArithmeticError) and not (
         is_outage(error)
     )
@@ -391,8 +393,5 @@ def _columns_in(condition: ColumnElement[Any]) -> list[Column[Any]]:
 
 
 def _labelled(columns: Mapping[str, ColumnElement[Any]], where: ColumnElement[bool]) -> Any:
-    labelled = [
-        type_coerce(column, column.type).label(f"c{number}")
-        for number, column in enumerate(columns.values())
-    ]
+    labelled = labelled_columns(columns.values())
     return select(*labelled).where(where)

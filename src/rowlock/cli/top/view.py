@@ -88,10 +88,8 @@ class Look:
 def title(look: Look) -> str:
     """Return which database this is, how many replicas live, and when it was asked."""
     status = look.status
-    live = len(status.replicas.live)
-    replicas = "? replicas" if status.replicas.known is None else _counted(live, "replica")
     at = "" if status.at is None else f" · {status.at.astimezone(UTC):%H:%M:%S}"
-    return f"{shown(status.database)} · {replicas}{at}"
+    return f"{shown(status.database)} · {status.replicas.count_text}{at}"
 
 
 def columns(width: int) -> tuple[str, ...]:
@@ -141,7 +139,8 @@ def longest_at_work(look: Look) -> tuple[PaneLine, ...]:
 
 def trouble(look: Look) -> tuple[PaneLine, ...]:
     """Return what a person should look at."""
-    return (*_told(look), *_parked(look))
+    away = (PaneLine(shown(one.text, 500)) for one in look.status.away)
+    return (*away, *_told(look), *_parked(look))
 
 
 def first_subject(look: Look, pipeline: str) -> Subject | None:
@@ -230,7 +229,3 @@ def _number(count: int | None) -> str:
     if count is None:
         return NOTHING
     return f"{COUNTED_MAX:,}+" if count > COUNTED_MAX else f"{count:,}"
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}{'' if count == 1 else 's'}"

@@ -18,8 +18,10 @@ Ask: TypeAlias = Callable[[], Awaitable[Any]]
 """Begins a question and gives its answer."""
 
 
-async def asked_concurrently(asks: Sequence[Ask]) -> list[Any]:
-    """Return what all of `asks` give, in their order; `QUESTIONS_AT_ONCE_MAX` are asked at once.
+async def asked_concurrently(
+    asks: Sequence[Ask], *, at_once: int = QUESTIONS_AT_ONCE_MAX
+) -> list[Any]:
+    """Return what all of `asks` give, in their order; `at_once` of them are asked at once.
 
     The first that raises ends the others, and its error is raised. When this returns or raises,
     none is under way.
@@ -35,7 +37,7 @@ async def asked_concurrently(asks: Sequence[Ask]) -> list[Any]:
 
     tasks: list[asyncio.Task[None]] = []
     try:
-        for _ in asks[:QUESTIONS_AT_ONCE_MAX]:
+        for _ in asks[:at_once]:
             # No comprehension: if a task is refused, those before it are to be ended.
             tasks.append(contained_task(ask_what_is_left(), name="rowlock: ask"))  # noqa: PERF401
         await asyncio.gather(*tasks)

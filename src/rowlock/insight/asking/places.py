@@ -13,30 +13,33 @@ from datetime import timedelta
 from typing import Final
 from weakref import WeakKeyDictionary
 
+from sqlalchemy import Engine
+
 from rowlock.errors import TransactionTimeout
 
 QUESTIONS_AT_ONCE_MAX: Final = 4
-"""Most questions of one `Insight` that are asked at once; the others wait."""
+"""Most questions of one `Insight` to one database that are asked at once; the others wait."""
 
 
 class QuestionPlaces:
-    """Places for questions, in each event loop that asks."""
+    """Places for questions, in each event loop that asks, and for each engine: one whose database
+    hangs keeps no other waiting.
+    """
 
     def __init__(self) -> None:
-        self._by_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = (
-            WeakKeyDictionary()
-        )
+        self._by_loop: WeakKeyDictionary[
+            asyncio.AbstractEventLoop, WeakKeyDictionary[Engine, asyncio.Semaphore]
+        ] = WeakKeyDictionary()
 
     @asynccontextmanager
-    async def taken(self, *, within: timedelta) -> AsyncIterator[None]:
-        """Have a place in the block.
+    async def taken(self, engine: Engine, *, within: timedelta) -> AsyncIterator[None]:
+        """Have a place in the block, of those for questions to one engine.
 
         Raises:
             TransactionTimeout: there was none `within` that time.
         """
-        places = self._by_loop.setdefault(
-            asyncio.get_running_loop(), asyncio.Semaphore(QUESTIONS_AT_ONCE_MAX)
-        )
+        by_engine = self._by_loop.setdefault(asyncio.get_running_loop(), WeakKeyDictionary())
+        places = by_engine.setdefault(engine, asyncio.Semaphore(QUESTIONS_AT_ONCE_MAX))
         within_s = within.total_seconds()
         try:
             async with asyncio.timeout(within_s):

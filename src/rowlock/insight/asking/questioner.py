@@ -21,7 +21,7 @@ from rowlock.database.transaction import in_transaction
 from rowlock.errors import ConfigurationError, OutcomeError
 from rowlock.insight.asking.hosted_pipelines import PipelineHost, Sessions
 from rowlock.insight.asking.places import QuestionPlaces
-from rowlock.insight.asking.wanted_time import time_left
+from rowlock.insight.asking.wanted_time import question_time, time_left
 from rowlock.insight.dialects.insight_dialect import INSIGHT
 from rowlock.insight.facts import RowAsked, rules_of
 from rowlock.insight.questions import RowQuestion
@@ -117,13 +117,15 @@ class Questioner(Actions):
             await INSIGHT.of(connection).begin_reading(connection, statement_timeout=each)
             return await ask(session, connection)
 
-        async with self._places.taken(within=time_left(self.limits.timeout)):
+        there = sessions or self.sessions_of(leased)
+        engine = bind_of(there(), leased).engine
+        async with self._places.taken(engine, within=question_time(self.limits.timeout)):
             return await in_transaction(
-                sessions or self.sessions_of(leased),
+                there,
                 leased,
                 work,
                 purpose="answer a question",
-                timeout=time_left(self.limits.timeout),
+                timeout=question_time(self.limits.timeout),
                 writes=False,
             )
 

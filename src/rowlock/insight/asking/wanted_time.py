@@ -16,6 +16,7 @@ from typing import Final
 from rowlock.clock import monotonic
 
 _ENDS: Final[ContextVar[float | None]] = ContextVar("rowlock_answer_wanted_until", default=None)
+_IS_HALVED: Final[ContextVar[bool]] = ContextVar("rowlock_beside_other_questions", default=False)
 
 
 @contextmanager
@@ -26,6 +27,24 @@ def wanted_within(seconds: float) -> Iterator[None]:
         yield
     finally:
         _ENDS.reset(token)
+
+
+@contextmanager
+def half_of_the_time() -> Iterator[None]:
+    """Have each question that is asked in the block, and in tasks that begin there, take at most
+    half of the time that it would have: one that hangs leaves its caller time for the others.
+    """
+    token = _IS_HALVED.set(True)
+    try:
+        yield
+    finally:
+        _IS_HALVED.reset(token)
+
+
+def question_time(most: timedelta) -> timedelta:
+    """Return how long the whole of a question that begins now may take."""
+    left = time_left(most)
+    return left / 2 if _IS_HALVED.get() else left
 
 
 def time_left(most: timedelta) -> timedelta:

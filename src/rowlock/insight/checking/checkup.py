@@ -16,6 +16,7 @@ from typing import Any, Final, Protocol
 from sqlalchemy import Dialect, Table
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from rowlock.insight.asking.databases import AwayDatabase
 from rowlock.insight.asking.open_transactions import ended, transaction_text
 from rowlock.insight.checking import code
 from rowlock.insight.checking.claim_plan import OWN_PREFIX, claim_seen
@@ -92,6 +93,11 @@ def table_checks(
 def beside_tables(tables: InsightTables | None, replicas: LiveReplicas) -> list[Finding]:
     """Return which optional tables the host does without, and what replicas report."""
     return [*_without(tables), *replica_findings(replicas)]
+
+
+def not_looked_at(away: AwayDatabase) -> Finding:
+    """Return that a database could not be asked: nothing in it was looked at."""
+    return Finding(away.database, Level.BAD, away.what, away.unseen)
 
 
 def _tables_of(asked: Sequence[RowAsked]) -> list[tuple[TableAsked, LeasedTable]]:

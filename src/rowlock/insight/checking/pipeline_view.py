@@ -9,7 +9,7 @@ from typing import Any, Final
 from rowlock.insight.checking.claim_plan import ClaimPlan
 from rowlock.insight.counting.counts import COUNTED_MAX
 from rowlock.insight.counting.pipeline_status import PipelineStatus
-from rowlock.insight.shown import duration, iso, lasting
+from rowlock.insight.shown import duration, iso, lasting, shown
 
 SCHEMA: Final = "rowlock.pipeline/1"
 LABEL_WIDTH: Final = 10
@@ -93,7 +93,8 @@ class PipelineView:
             text += ["", *(f"  {line}" for line in self.plan.shown_lines(width - 2))]
         text += ["", f"  {self.status.wing}"] if self.status.wing else []
         text += ["", f"do    {self.do}"] if self.do else []
-        return "\n".join([*text, *(f"also  {one}" for one in self.also)])
+        text += [f"also  {one}" for one in self.also]
+        return "\n".join([*text, *(f"{UNKNOWN} {shown(one)}" for one in self.status.unknown)])
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as JSON has it."""
@@ -106,6 +107,7 @@ class PipelineView:
             "headline": self.headline,
             "do": self.do,
             "also": list(self.also),
+            "unknown": list(self.status.unknown),
             "due": counts.due,
             "oldest_s": counts.oldest_s,
             "leased": counts.leased,

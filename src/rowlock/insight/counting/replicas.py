@@ -10,6 +10,7 @@ from typing import Any, Final
 from sqlalchemy import Table, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from rowlock.insight.asking.databases import AwayDatabase
 from rowlock.insight.observing.presence import DEAD_AFTER
 from rowlock.insight.observing.report import LEFT_OUT, RUNS
 from rowlock.insight.shown import ago, duration, iso, shown
@@ -83,24 +84,47 @@ class LiveReplicas:
     Attributes:
         at: when it was asked, by the database's clock.
         known: the replicas; None if nobody can tell.
-        why: why nobody can; empty if the host lends no table.
+        why: why nobody can, or one of several databases cannot; empty if the host lends no table.
+        away: databases that could not be asked: replicas of theirs may be missing.
     """
 
     at: datetime | None
     known: tuple[ReplicaState, ...] | None
     why: str = ""
+    away: tuple[AwayDatabase, ...] = ()
 
-    needs_person = False
+    @property
+    def needs_person(self) -> bool:
+        """Whether a database is away."""
+        return bool(self.away)
+
+    @property
+    def unasked(self) -> str:
+        """Why replicas may be missing; empty if all databases have answered."""
+        told = [f"{one.database} {one.what}" for one in self.away]
+        return "; ".join([*told, self.why] if self.why else told)
 
     @property
     def live(self) -> tuple[ReplicaState, ...]:
         """Those that live."""
         return tuple(one for one in self.known or () if one.is_live)
 
+    @property
+    def count_text(self) -> str:
+        """How many live, in words; the least number, where not all could be asked."""
+        live = len(self.live)
+        if self.known is None or (self.unasked and not live):
+            return "? replicas"
+        least = " at least" if self.unasked else ""
+        return f"{live} replica{'' if live == 1 else 's'}{least}"
+
     def text(self, width: int = 100) -> str:
         """Return a line for each, without colours."""
+        below = [f"! {one.text}" for one in self.away]
+        if self.known is not None and self.why:
+            below.append(f"? {shown(self.why)}")
         if self.known is None:
-            return f"? {shown(self.why) or NO_TABLE}"
+            return "\n".join([f"? {shown(self.why) or NO_TABLE}", *below])
         rows = [("MARK", "NAME", "HOST", "UP", "SEEN", "RUNS", "STATE")] + [
             (
                 one.mark,
@@ -113,7 +137,7 @@ class LiveReplicas:
             )
             for one in self.known
         ]
-        return table_text(rows)
+        return "\n".join([table_text(rows), *below])
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as JSON has it."""
@@ -121,6 +145,7 @@ class LiveReplicas:
             "schema": SCHEMA,
             "at": iso(self.at),
             "why": self.why or None,
+            "away": [one.to_dict() for one in self.away],
             "replicas": None
             if self.known is None
             else [
@@ -160,7 +185,9 @@ async def read_replicas(connection: AsyncConnection, table: Table) -> LiveReplic
     return LiveReplicas(rows[0][0] if rows else None, known)
 
 
-def merged_replicas(answers: Sequence[LiveReplicas]) -> LiveReplicas:
+def merged_replicas(
+    answers: Sequence[LiveReplicas], away: Sequence[AwayDatabase] = ()
+) -> LiveReplicas:
     """Return what several databases say of the replicas of one app: each one by its last word."""
     known: dict[str, ReplicaState] = {}
     for answer in answers:
@@ -169,9 +196,11 @@ def merged_replicas(answers: Sequence[LiveReplicas]) -> LiveReplicas:
             if before is None or one.seen_s < before.seen_s:
                 known[one.mark] = one
     at = next((answer.at for answer in answers if answer.at is not None), None)
+    why = next((answer.why for answer in answers if answer.why), "")
     if not known and all(answer.known is None for answer in answers):
-        return LiveReplicas(at, None, next((answer.why for answer in answers if answer.why), ""))
-    return LiveReplicas(at, tuple(sorted(known.values(), key=lambda one: one.seen_s)))
+        return LiveReplicas(at, None, why, tuple(away))
+    ordered = tuple(sorted(known.values(), key=lambda one: one.seen_s))
+    return LiveReplicas(at, ordered, why, tuple(away))
 
 
 def table_text(rows: Sequence[tuple[str, ...]], *, right: frozenset[int] = frozenset()) -> str:

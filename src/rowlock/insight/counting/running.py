@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
+from rowlock.insight.asking.databases import AwayDatabase
 from rowlock.insight.counting.counts import Counts
 from rowlock.insight.counting.pipeline_status import PipelineStatus
 from rowlock.insight.counting.replicas import LiveReplicas, ReplicaState
@@ -28,10 +29,10 @@ NOT_ASKED: Final = "pipelines without counts: those before them took all the tim
 def with_replicas(facts: Facts, replicas: LiveReplicas) -> Facts:
     """Return the facts of a row with who runs its pipeline, and what the one says that has it."""
     if replicas.known is None:
-        return replace(facts, no_replicas=replicas.why)
+        return replace(facts, no_replicas=replicas.unasked)
     running = _running(facts.pipeline, replicas)
-    if not running and _may_run_unseen(replicas):
-        return replace(facts, no_replicas=NO_ROOM)
+    if not running and (unseen := _may_run_unseen(replicas)):
+        return replace(facts, no_replicas=unseen)
     reports = _reports(facts.pipeline, running)
     failing, error = _failing(reports)
     presence = RunningReplicas(
@@ -50,12 +51,15 @@ def with_replicas(facts: Facts, replicas: LiveReplicas) -> Facts:
     return replace(facts, presence=presence, in_progress=in_progress, wing=wing)
 
 
-def status_of(pipeline: str, waiting: Waiting | None, replicas: LiveReplicas) -> PipelineStatus:
-    """Return the line of a pipeline; with None, which is one for which there was no time left, what
-    the replicas say.
+def status_of(
+    pipeline: str, waiting: Waiting | AwayDatabase | None, replicas: LiveReplicas
+) -> PipelineStatus:
+    """Return the line of a pipeline; with None, which is one for which there was no time left, and
+    of a database that is away, what the replicas say.
     """
-    if waiting is None:
-        told = PipelineStatus(pipeline, Counts(), 0.0, unknown=(NOT_ASKED,))
+    if waiting is None or isinstance(waiting, AwayDatabase):
+        why = NOT_ASKED if waiting is None else waiting.text
+        told = PipelineStatus(pipeline, Counts(), 0.0, unknown=(why,))
         return _with_reports(told, replicas)
     told = PipelineStatus(
         pipeline,
@@ -77,8 +81,8 @@ def _with_reports(told: PipelineStatus, replicas: LiveReplicas) -> PipelineStatu
         return told
     pipeline = told.pipeline
     running = _running(pipeline, replicas)
-    if not running and _may_run_unseen(replicas):
-        return replace(told, unknown=(*told.unknown, f"replicas: {NO_ROOM}"))
+    if not running and (unseen := _may_run_unseen(replicas)):
+        return replace(told, unknown=(*told.unknown, f"replicas: {unseen}"))
     reports = _reports(pipeline, running)
     failing, error = _failing(reports)
     if len(reports) > failing and told.counts.refused:
@@ -115,8 +119,11 @@ def _idle(pipeline: str, replicas: LiveReplicas) -> int:
     return sum(pipeline in one.pipelines and not one.runs(pipeline) for one in replicas.live)
 
 
-def _may_run_unseen(replicas: LiveReplicas) -> bool:
-    return any(one.leaves_out for one in replicas.live)
+def _may_run_unseen(replicas: LiveReplicas) -> str:
+    """Return why a replica may run a pipeline although none says so; empty if none may."""
+    if replicas.unasked:
+        return replicas.unasked
+    return NO_ROOM if any(one.leaves_out for one in replicas.live) else ""
 
 
 def _reports(pipeline: str, running: Iterable[ReplicaState]) -> list[Mapping[str, Any]]:

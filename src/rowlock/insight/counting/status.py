@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from rowlock.insight.asking.databases import AwayDatabase
 from rowlock.insight.counting.counts import COUNTED_MAX
 from rowlock.insight.counting.pipeline_status import PipelineStatus
 from rowlock.insight.counting.replicas import LiveReplicas, table_text
@@ -28,17 +29,19 @@ class Status:
         at: when it was asked, by the database's clock.
         replicas: that live.
         pipelines: one line each.
+        away: databases that could not be asked.
     """
 
     database: str
     at: datetime | None
     replicas: LiveReplicas
     pipelines: tuple[PipelineStatus, ...]
+    away: tuple[AwayDatabase, ...] = ()
 
     @property
     def needs_person(self) -> bool:
-        """Whether something waits until a person does something."""
-        return any(one.needs_person for one in self.pipelines)
+        """Whether something waits until a person does something, or a database is away."""
+        return bool(self.away) or any(one.needs_person for one in self.pipelines)
 
     def text(self, width: int = 100) -> str:
         """Return it for a terminal of `width` columns, without colours."""
@@ -55,17 +58,21 @@ class Status:
         return "\n".join([*lines, *(f"{mark} {line}" for mark, line in self.below())])
 
     def below(self) -> Iterator[tuple[str, str]]:
-        """Yield what stands below the table, each with its mark: wings, what is not known, and each
-        trouble.
+        """Yield what stands below the table, each with its mark: databases that are away, wings,
+        what is not known, and each trouble.
         """
+        for away in self.away:
+            yield "!", away.text
         for one in self.pipelines:
             if one.wing is not None:
                 yield WING, f"{one.pipeline}: {one.wing}"
         if self.replicas.why:
             yield UNKNOWN, f"replicas: {shown(self.replicas.why)}"
-        unknown = (line for one in self.pipelines for line in one.unknown)
-        for line in dict.fromkeys(unknown):
-            yield UNKNOWN, shown(line)
+        unknown = dict.fromkeys(line for one in self.pipelines for line in one.unknown)
+        told = {one.text for one in self.away}
+        for line in unknown:
+            if line not in told:
+                yield UNKNOWN, shown(line)
         for one in self.pipelines:
             for trouble in one.troubles:
                 yield "!", f"{one.pipeline}: {trouble}"
@@ -81,17 +88,16 @@ class Status:
             if self.replicas.known is None
             else [one.name for one in self.replicas.live],
             "pipelines": [_status_dict(one, self.at) for one in self.pipelines],
+            "away": [one.to_dict() for one in self.away],
         }
 
     def _title(self) -> str:
         when = "" if self.at is None else f"   {self.at.astimezone(UTC):%H:%M:%S} UTC"
-        if self.replicas.known is None:
-            return f"{self.database}{when}   ? replicas"
         live = self.replicas.live
         names = ", ".join(shown(one.name, 40) for one in live[:NAMES_MAX])
         more = f" and {len(live) - NAMES_MAX} more" if len(live) > NAMES_MAX else ""
-        plural = "replica" if len(live) == 1 else "replicas"
-        return f"{self.database}{when}   {len(live)} {plural}{': ' if names else ''}{names}{more}"
+        count = self.replicas.count_text
+        return f"{self.database}{when}   {count}{': ' if names else ''}{names}{more}"
 
 
 _TITLES = ("PIPELINE", "DUE", "OLDEST", "LEASED", "ENDED", "PARKED", "ROWS/S", "P95", "STATE")

@@ -17,6 +17,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from types import TracebackType
 from typing import Any, ClassVar, Final, Self, TypeVar
@@ -33,6 +34,7 @@ from rowlock.insight.history.recorder import HistoryRecorder
 from rowlock.insight.migrations import NAME_CHARS_MAX
 from rowlock.insight.observing import presence
 from rowlock.insight.observing.census import Census, CensusCounts
+from rowlock.insight.observing.each_database import in_each_database
 from rowlock.insight.observing.report import Rates, Sample, pipeline_report, rates_of, report_of
 from rowlock.insight.questions import is_of_a_statement
 from rowlock.insight.tables import InsightTables, tables_of
@@ -218,23 +220,19 @@ class Observer:
         if self.tables is None or not self._names():
             return
         self._beats += 1
-        row, failures = self._row(), list[Exception]()
-        for sessions, pipelines in self._databases():
-            names = [one.name for one in pipelines][:PIPELINES_MAX]
-            beats = self._beat_without_what_fails(sessions, pipelines[0].leased, names, row=row)
-            failures += await beats
-        if failures:
-            raise failures[0]
+        beat = partial(self._beat_without_what_fails, row=self._row())
+        await in_each_database(self._databases(), beat)
         self._succeeded()
 
     async def _beat_without_what_fails(
-        self, sessions: Sessions, leased: LeasedTable, names: list[str], *, row: dict[str, Any]
+        self, sessions: Sessions, pipelines: list[Pipeline[Any]], *, row: dict[str, Any]
     ) -> list[Exception]:
         """Beat in one database; where one of the tables cannot be used, with the other one alone:
         a replica that cannot hear of pauses lives, and one that cannot say that it lives keeps
         them. Return what went wrong.
         """
-        failures: list[Exception] = []
+        leased, failures = pipelines[0].leased, list[Exception]()
+        names = [one.name for one in pipelines][:PIPELINES_MAX]
         for tables in _parts_of(self.tables):
             try:
                 await self._beat_in(sessions, leased, tables, row=row, names=names)
@@ -288,9 +286,12 @@ class Observer:
         async def work(session: AsyncSession, connection: AsyncConnection) -> None:
             await presence.disappear(connection, replicas, mark)
 
-        for sessions, pipelines in self._databases():
+        async def leave(sessions: Sessions, pipelines: list[Pipeline[Any]]) -> list[Exception]:
             leased = pipelines[0].leased
             await self._transact(sessions, leased, work, purpose="say that the replica stops")
+            return []
+
+        await in_each_database(self._databases(), leave)
 
     def _graph_of(self, name: str) -> dict[str, Any]:
         found = next((one for _, one in self._pipelines() if one.name == name), None)

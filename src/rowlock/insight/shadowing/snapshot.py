@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, TypeAlias
 
-from sqlalchemy import Column, ColumnElement, and_, case, select, type_coerce
+from sqlalchemy import Column, ColumnElement, and_, case, select
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 from sqlalchemy.orm.interfaces import LoaderOption
 
 from rowlock.errors import OutcomeError
+from rowlock.insight.asking.column_labels import labelled_columns
 from rowlock.insight.dialects.insight_dialect import INSIGHT
 from rowlock.insight.questions import RowQuestion, ask_first
 from rowlock.insight.verdicts import Refused
@@ -89,7 +90,7 @@ async def read_snapshot(
     leased, columns = question.leased, columns_of(question.leased)
     was_main, was_own = (case((one, 1), else_=0) for one in _left_by(question))
     statement = (
-        select(was_main.label("was_main"), was_own.label("was_own"), *_labelled(columns))
+        select(was_main.label("was_main"), was_own.label("was_own"), *labelled_columns(columns))
         .where(question.parts.whole)
         .order_by(*oldest_first(leased))
         .limit(limit)
@@ -118,7 +119,7 @@ async def read_look(
     """Return what the rows of `keys` are now."""
     columns = columns_of(leased)
     at = await _now(connection)
-    found = await connection.execute(select(*_labelled(columns)).where(leased.key.in_(keys)))
+    found = await connection.execute(select(*labelled_columns(columns)).where(leased.key.in_(keys)))
     values = (_values(columns, row) for row in found)
     return RowLook(at, {one[leased.key]: one for one in values})
 
@@ -138,13 +139,6 @@ def _left_by(question: RowQuestion) -> tuple[ColumnElement[bool], ColumnElement[
     lockers = [locking.owner for locking in question.locking]
     was_own = leased.attribute("lock_owner") == question.owner
     return and_(was_left, was_main_lease(leased, lockers)), and_(was_left, was_own)
-
-
-def _labelled(columns: Sequence[Column[Any]]) -> list[ColumnElement[Any]]:
-    return [
-        type_coerce(column, column.type).label(f"c{number}")
-        for number, column in enumerate(columns)
-    ]
 
 
 def _values(columns: Sequence[Column[Any]], row: Sequence[Any]) -> RowValues:
