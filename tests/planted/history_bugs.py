@@ -42,6 +42,22 @@ HISTORY_BUGS = (
         (f"{HISTORY}::test_each_outcome_has_an_entry",),
     ),
     Bug(
+        "a history that begins again has no task that writes",
+        RECORDER,
+        "HistoryRecorder.start",
+        "self._writers.clear()",
+        "",
+        (f"{HISTORY}::test_an_observer_that_is_entered_again_writes",),
+    ),
+    Bug(
+        "a history that begins again forgets what was dropped",
+        RECORDER,
+        "HistoryRecorder.start",
+        "self._dropped = self.dropped",
+        "",
+        (f"{HISTORY}::test_an_observer_that_is_entered_again_writes",),
+    ),
+    Bug(
         "keys that were cut are not told apart",
         ENTRIES,
         "stored_key",

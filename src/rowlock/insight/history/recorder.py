@@ -48,6 +48,7 @@ class HistoryRecorder:
         self._by_pipeline: dict[str, HistoryWriter | None] = {}
         self._models: dict[str, str] = {}
         self._begun: OrderedDict[object, events.ItemStarted] = OrderedDict()
+        self._dropped = 0
         self._tasks: list[asyncio.Task[None]] = []
         self._unsubscribe: Callable[[], None] | None = None
         self._end_of_telling: Callable[[], None] | None = None
@@ -59,7 +60,7 @@ class HistoryRecorder:
     @property
     def dropped(self) -> int:
         """How many entries were dropped, since there was no room for them."""
-        return sum(writer.queue.dropped for writer in self._writers.values())
+        return self._dropped + sum(writer.queue.dropped for writer in self._writers.values())
 
     @property
     def waiting(self) -> int:
@@ -79,8 +80,12 @@ class HistoryRecorder:
         return {"history": told}
 
     def start(self) -> None:
-        """Hear events from now on."""
+        """Hear events from now on; once more, too."""
         TRACE_IDS.add_reader(self)
+        # The tasks of writers from before have ended, perhaps with their loop.
+        self._dropped = self.dropped
+        self._writers.clear()
+        self._by_pipeline.clear()
         for other in tuple(_RECORDERS):
             other.forget_parent()
         for manager in self._managers:
