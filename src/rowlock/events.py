@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from inspect import iscoroutinefunction
 
 from rowlock.errors import ConfigurationError
 from rowlock.logs import get_logger
@@ -243,13 +244,13 @@ def subscribe(listener: Listener, *kinds: type[Event]) -> Callable[[], None]:
             cheaper to watch.
 
     Raises:
-        ConfigurationError: `listener` cannot be called, or is itself a class of events; one of
-            `kinds` is no class of events.
+        ConfigurationError: `listener` cannot be called, would have to be awaited, or is itself a
+            class of events; one of `kinds` is no class of events.
     """
-    if not callable(listener) or _is_kind(listener):
+    if not callable(listener) or _is_kind(listener) or iscoroutinefunction(listener):
         raise ConfigurationError(
-            f"subscribe takes a function that is called with each event, not {listener!r:.100}:"
-            " subscribe(listener, events.ItemFailed)"
+            "subscribe takes a function that is called with each event, and not awaited, not"
+            f" {listener!r:.100}: subscribe(listener, events.ItemFailed)"
         )
     if not all(map(_is_kind, kinds)):
         raise ConfigurationError(

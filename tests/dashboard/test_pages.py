@@ -10,6 +10,7 @@ import threading
 from typing import Any, Final
 
 import pytest
+from httpx import ASGITransport, AsyncClient
 from sqlalchemy import ColumnElement, insert, select
 from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
 from sqlalchemy.orm import Mapped, mapped_column
@@ -25,6 +26,7 @@ from rowlock.testing import TemporaryDatabase
 from ..insight.shop import DEAD_TOKEN, TOKEN, Base, Quiet, Volume, VolumePipeline
 from ..payloads import payloads
 from .shop_window import (
+    ORIGIN,
     Label,
     acted,
     ago,
@@ -243,6 +245,27 @@ async def test_a_model_without_a_schedule_has_its_page(database: TemporaryDataba
         for state in ("due", "failing", "parked"):
             rows = await client.get(f"/pipelines/BarePipeline/rows?state={state}")
             assert rows.status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/", "/api/status"])
+@pytest.mark.parametrize("kind", [SystemExit, ValueError])
+async def test_what_the_host_raises_is_in_the_log_alone(
+    caplog: pytest.LogCaptureFixture, kind: type[BaseException], path: str
+) -> None:
+    """What stands in an error of the host's would be read by whoever may look, and would be in no
+    log.
+    """
+
+    def source() -> Any:
+        raise kind("secret")
+
+    transport = ASGITransport(Dashboard(source, authorize=everything))
+    async with AsyncClient(transport=transport, base_url=ORIGIN) as client:
+        answer = await client.get(path)
+    assert answer.status_code == 500
+    assert "secret" not in answer.text
+    [line] = [one for one in caplog.records if one.levelno == logging.ERROR]
+    assert "secret" in line.getMessage()
 
 
 async def test_without_the_database_there_is_a_sentence(database: TemporaryDatabase) -> None:

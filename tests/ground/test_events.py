@@ -165,7 +165,11 @@ def test_only_the_kinds_that_were_named_are_heard() -> None:
     assert not has_listeners(RowsClaimed)
 
 
-@pytest.mark.parametrize("listener", [None, "print", RowsClaimed])
+async def _wait_for(_event: Event) -> None:
+    """Nobody waits for it."""
+
+
+@pytest.mark.parametrize("listener", [None, "print", RowsClaimed, _wait_for])
 def test_what_cannot_listen_is_refused(listener: Any) -> None:
     """Nobody finds out from the log of each event that the listener was forgotten."""
     with pytest.raises(ConfigurationError, match="a function"):

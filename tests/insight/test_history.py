@@ -21,10 +21,10 @@ from rowlock.insight.history.entries import EntryKind, NotedEvent, entry_of, sto
 from rowlock.insight.history.recorder import HistoryRecorder
 from rowlock.insight.history.statements import delete_old
 from rowlock.insight.history.trace_ids import TRACE_IDS
-from rowlock.testing import TemporaryDatabase
+from rowlock.testing import TemporaryDatabase, virtual_time
 
 from ..host import Run, RunPipeline, VolumePipeline, heard_events
-from ..pipelines.scenes import add
+from ..pipelines.scenes import add, until
 
 TABLES = insight_tables(MetaData(), history=True)
 NOW = datetime(2026, 11, 22, 3, 14, 5, tzinfo=UTC)
@@ -382,3 +382,26 @@ async def test_a_manager_that_drains_is_still_heard(database: TemporaryDatabase)
         manager.shutdown()
         may_end.set()
     assert [entry.kind for entry in await history_of(database)] == ["applied"]
+
+
+@virtual_time
+async def test_an_observer_that_is_entered_again_writes(
+    virtual_database: TemporaryDatabase,
+) -> None:
+    """A history that was turned off and on would be empty until the process ends."""
+    await make_tables(virtual_database)
+    manager = PipelineManager(virtual_database.session_factory, [RunPipeline()])
+    observer = Observer(manager, tables=TABLES)
+    recorder = observer.history
+    assert recorder is not None
+    for row_id in (1, 2):
+        async with observer:
+            events.emit(applied(row_id))
+            await until(lambda: not recorder.waiting)
+    async with observer:
+        (writer,) = recorder._writers.values()
+        writer.queue.drop(3)
+    async with observer:
+        assert recorder.dropped == 3
+    written = [(entry.row_id, entry.kind) for entry in await history_of(virtual_database)]
+    assert written == [("1", "applied"), ("2", "applied"), ("", "gap")]

@@ -23,7 +23,7 @@ from rowlock.testing import PostgresqlServer, TemporaryDatabase
 from ..host import Base, Run, RunPipeline, heard_events
 from ..pipelines.scenes import add
 from .test_actions import BY
-from .test_history import HISTORY, TABLES, applied, history_of, make_tables
+from .test_history import HISTORY, TABLES, applied, history_of, make_tables, recorder_of
 
 BEATS_MAX = 20
 """How often a replica is asked until what it says is new."""
@@ -97,6 +97,40 @@ async def test_what_is_wrong_harms_no_outcome(
         "The history cannot be written",
         "The history is written again",
     ]
+
+
+UNKEPT = (
+    "CREATE FUNCTION unkept() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
+    " IF NEW.error ~ '[^ -~]' THEN RAISE EXCEPTION 'no equivalent' USING ERRCODE = '22P05'; END IF;"
+    " IF NEW.row_id = '3' THEN RAISE EXCEPTION 'too long' USING ERRCODE = '22001'; END IF;"
+    " RETURN NEW; END $$;"
+    "CREATE TRIGGER unkept BEFORE INSERT ON rowlock_history FOR EACH ROW EXECUTE FUNCTION unkept()"
+)
+
+
+async def test_a_value_that_the_database_cannot_keep_stops_no_history(
+    postgresql_database: TemporaryDatabase, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In a database whose encoding lacks a character of one error, or counts bytes, all later
+    entries would wait behind it for ever.
+    """
+    database = postgresql_database
+    await make_tables(database)
+    await run_sql(database, UNKEPT)
+    recorder = recorder_of(database)
+    recorder.start()
+    for fact in (applied(1, error="grün…"), applied(3), applied(4)):
+        events.emit(fact)
+        await recorder.write()
+    assert not recorder.is_failing
+    await recorder.stop()
+    assert [(entry.row_id, entry.error, entry.dropped) for entry in await history_of(database)] == [
+        ("1", r"gr\xfcn\u2026", None),
+        ("", None, 1),
+        ("4", None, None),
+    ]
+    told = [one for one in caplog.records if "cannot be written" in one.getMessage()]
+    assert len(told) == 1
 
 
 async def test_a_history_that_is_locked_delays_no_outcome(

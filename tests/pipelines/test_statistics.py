@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import FrozenInstanceError, fields
+from types import FrameType
 from typing import Any
 
 import pytest
 
 from rowlock import ManagerHealth, PipelineHealth, PipelineStatistics
+from rowlock.errors import ConfigurationError
 from rowlock.pipelines.statistics import Counters, Histograms, subscribe_to_values
 
 WELL: dict[str, Any] = {
@@ -77,3 +80,61 @@ def test_each_value_is_told_to_whoever_wants_it() -> None:
     assert heard == [("VolumePipeline", "process", 0.5), ("VolumePipeline", "fetch_rows", 3)]
     snapshot = histograms.snapshot()
     assert (snapshot["process"].count, snapshot["process"].sum) == (2, 0.75)
+
+
+TURNS = 30
+"""So many lines and calls at most has a subscription."""
+
+
+def test_each_subscription_to_values_ends_alone() -> None:
+    """Whoever ends one recording would end another one of the same function."""
+    heard: list[object] = []
+
+    def hear(*told: object) -> None:
+        heard.append(told)
+
+    first, second = subscribe_to_values(hear), subscribe_to_values(hear)
+    first()
+    first()
+    Histograms("VolumePipeline").process.add(0.5)
+    second()
+    assert heard == [("VolumePipeline", "process", 0.5)]
+
+
+@pytest.mark.parametrize("turn", range(1, TURNS + 1))
+def test_one_subscription_begins_while_another_thread_ends_its_own(turn: int) -> None:
+    """A recording that has ended would be told of values for ever."""
+    heard: list[object] = []
+    end_of_other = subscribe_to_values(lambda *told: heard.append(told))
+    left = turn
+
+    def between_lines(_frame: FrameType, _event: str, _arg: Any) -> Any:
+        # Another thread's turn, wherever one may come.
+        nonlocal left
+        left -= 1
+        if left == 0:
+            end_of_other()
+        return between_lines
+
+    before = sys.gettrace()
+    sys.settrace(between_lines)
+    try:
+        end = subscribe_to_values(lambda *_told: None)
+    finally:
+        sys.settrace(before)
+    if left > 0:
+        end_of_other()
+    Histograms("VolumePipeline").process.add(0.5)
+    end()
+    assert heard == []
+
+
+async def _wait_for(*_told: object) -> None:
+    """Nobody waits for it."""
+
+
+@pytest.mark.parametrize("listener", [None, "print", _wait_for])
+def test_what_cannot_hear_values_is_refused(listener: Any) -> None:
+    """A recording that is never awaited would be empty, and only Python would say so."""
+    with pytest.raises(ConfigurationError, match="a function"):
+        subscribe_to_values(listener)

@@ -19,6 +19,14 @@ ORIGIN = "dashboard/guarding/origins.py"
 
 DASHBOARD_BUGS = (
     Bug(
+        "a page shows what the host has raised",
+        "dashboard/guarding/refusals.py",
+        "_of_ours",
+        "if isinstance(error, HostCodeError):",
+        "if False:",
+        (f"{PAGES}::test_what_the_host_raises_is_in_the_log_alone",),
+    ),
+    Bug(
         "who may look may act",
         ACTING,
         "_signed",

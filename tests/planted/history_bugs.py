@@ -6,6 +6,7 @@ from bug import Bug
 
 HISTORY = "tests/insight/test_history.py"
 FAULTS = "tests/insight/test_history_faults.py"
+UNKEPT = f"{FAULTS}::test_a_value_that_the_database_cannot_keep_stops_no_history"
 TIMELINE = "tests/insight/test_timeline.py"
 ENTRIES = "insight/history/entries.py"
 QUEUE = "insight/history/queue.py"
@@ -68,6 +69,46 @@ HISTORY_BUGS = (
         (f"{HISTORY}::test_each_outcome_has_an_entry",),
     ),
     Bug(
+        "a history that begins again has no task that writes",
+        RECORDER,
+        "HistoryRecorder.start",
+        "self._writers.clear()",
+        "",
+        (f"{HISTORY}::test_an_observer_that_is_entered_again_writes",),
+    ),
+    Bug(
+        "a history that begins again forgets what was dropped",
+        RECORDER,
+        "HistoryRecorder.start",
+        "self._dropped = self.dropped",
+        "",
+        (f"{HISTORY}::test_an_observer_that_is_entered_again_writes",),
+    ),
+    Bug(
+        "texts that the database cannot keep are sent again as they are",
+        QUEUE,
+        "HistoryBatch.simplify",
+        "[simplified(one) for one in self.entries]",
+        "self.entries",
+        (UNKEPT,),
+    ),
+    Bug(
+        "an entry that is always refused is tried for ever",
+        WRITER,
+        "HistoryWriter._write_or_leave_out",
+        "self.queue.leave_out()",
+        "pass",
+        (UNKEPT,),
+    ),
+    Bug(
+        "entries that are left out are no gap",
+        QUEUE,
+        "HistoryQueue.leave_out",
+        "self.drop(len(self._batch.noted))",
+        "pass",
+        (UNKEPT,),
+    ),
+    Bug(
         "keys that were cut are not told apart",
         ENTRIES,
         "stored_key",
@@ -111,8 +152,8 @@ HISTORY_BUGS = (
         "a batch that failed is forgotten",
         WRITER,
         "HistoryWriter._write_all",
-        "await self._write_one(batch)\n            self.queue.confirm()",
-        "self.queue.confirm()\n            await self._write_one(batch)",
+        "await self._write_or_leave_out(batch)\n            self.queue.confirm()",
+        "self.queue.confirm()\n            await self._write_or_leave_out(batch)",
         (f"{FAULTS}::test_what_is_wrong_harms_no_outcome",),
     ),
     Bug(

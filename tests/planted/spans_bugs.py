@@ -15,6 +15,8 @@ TRACED = "tests/telemetry/test_tracing.py"
 CHEAP = f"{TRACED}::test_what_no_sampler_wants_costs_little"
 FATE = f"{TRACED}::test_what_an_attempt_calls_shares_its_fate"
 NAMED = f"{HEARD}::test_only_the_kinds_that_were_named_are_heard"
+ENDED_ALONE = f"{COUNTED}::test_each_subscription_to_values_ends_alone"
+ENDED_MEANWHILE = f"{COUNTED}::test_one_subscription_begins_while_another_thread_ends_its_own"
 BUILT = "tests/pipelines/test_emitted.py::test_what_nobody_wants_is_not_built"
 
 SPANS_BUGS = (
@@ -31,8 +33,16 @@ SPANS_BUGS = (
         "a class of events passes for a listener",
         EVENTS,
         "subscribe",
-        "if not callable(listener) or _is_kind(listener):",
-        "if not callable(listener):",
+        " or _is_kind(listener) or ",
+        " or ",
+        (f"{HEARD}::test_what_cannot_listen_is_refused",),
+    ),
+    Bug(
+        "events are told to a function that is never awaited",
+        EVENTS,
+        "subscribe",
+        " or iscoroutinefunction(listener):",
+        ":",
         (f"{HEARD}::test_what_cannot_listen_is_refused",),
     ),
     Bug(
@@ -111,12 +121,36 @@ SPANS_BUGS = (
         "values are recorded after the end",
         STATISTICS,
         "subscribe_to_values",
-        "if one is not listener",
-        "",
+        "_value_subscriptions.pop(token, None)",
+        "pass",
         (
             f"{COUNTED}::test_each_value_is_told_to_whoever_wants_it",
             f"{EXPORTED}::test_an_end_ends_the_recording",
         ),
+    ),
+    Bug(
+        "whoever ends one recording ends another one of its function",
+        STATISTICS,
+        "subscribe_to_values",
+        "token = object()",
+        "token = listener",
+        (ENDED_ALONE,),
+    ),
+    Bug(
+        "a recording that another thread ends stays",
+        STATISTICS,
+        "_list_value_listeners",
+        "if tuple(_value_subscriptions) == tuple(token for token, _ in listed):",
+        "if True:",
+        (ENDED_MEANWHILE,),
+    ),
+    Bug(
+        "values are told to a function that is never awaited",
+        STATISTICS,
+        "subscribe_to_values",
+        " or iscoroutinefunction(listener):",
+        ":",
+        (f"{COUNTED}::test_what_cannot_hear_values_is_refused",),
     ),
     Bug(
         "the clock is read for each value that is left out",

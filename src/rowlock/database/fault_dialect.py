@@ -20,6 +20,7 @@ class ErrorVerdict(NamedTuple):
             had failed.
         is_of_the_size: whether a transaction that does less may succeed.
         is_of_the_schema: whether the statement is refused whichever rows it is about.
+        is_of_the_values: whether it is refused for a value in it that the database cannot keep.
     """
 
     passes: bool
@@ -28,6 +29,7 @@ class ErrorVerdict(NamedTuple):
     is_after_an_error: bool = False
     is_of_the_size: bool = False
     is_of_the_schema: bool = False
+    is_of_the_values: bool = False
 
 
 class FaultDialect(ABC):

@@ -108,6 +108,17 @@ def is_of_the_schema(error: BaseException) -> bool:
     return fault is not None and fault.is_of_the_schema
 
 
+def is_of_the_values(error: BaseException) -> bool:
+    """Whether a statement was refused for a value in it that the database cannot keep: a character
+    that its encoding does not have, say, or a text that is too long.
+    """
+    error = _of_database(error)
+    if not _is_of_a_driver(error):
+        return False
+    fault = _fault_of(error)
+    return fault is not None and fault.is_of_the_values
+
+
 def _of_database(error: BaseException) -> BaseException:
     """Return what the database said, also where a host's ``handle_error`` listener has put an
     exception of its own in its place.

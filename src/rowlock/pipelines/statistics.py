@@ -14,8 +14,10 @@ from bisect import bisect_left
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from inspect import iscoroutinefunction
 from typing import TypeAlias
 
+from rowlock.errors import ConfigurationError
 from rowlock.hints.notifier import NotificationStatistics
 from rowlock.logs import get_logger
 
@@ -72,6 +74,7 @@ class Buckets:
 ValueListener: TypeAlias = Callable[[str, str, float], None]
 """Called with the pipeline's name, the distribution's and the value."""
 
+_value_subscriptions: dict[object, ValueListener] = {}
 _value_listeners: tuple[ValueListener, ...] = ()
 
 
@@ -81,15 +84,35 @@ def subscribe_to_values(listener: ValueListener) -> Callable[[], None]:
 
     It is called several times for each row, where the value is counted, and must return at once;
     one that raises is logged. An event of each row would cost more than all of it.
+
+    Raises:
+        ConfigurationError: `listener` cannot be called, or would have to be awaited.
     """
-    global _value_listeners  # noqa: PLW0603
-    _value_listeners = (*_value_listeners, listener)
+    if not callable(listener) or iscoroutinefunction(listener):
+        raise ConfigurationError(
+            "subscribe_to_values takes a function that is called with each value, and not awaited,"
+            f" not {listener!r:.100}"
+        )
+    # Told apart by a token of its own: a listener that was subscribed twice ends once at a time.
+    token = object()
+    _value_subscriptions[token] = listener
+    _list_value_listeners()
 
     def unsubscribe() -> None:
-        global _value_listeners  # noqa: PLW0603
-        _value_listeners = tuple(one for one in _value_listeners if one is not listener)
+        _value_subscriptions.pop(token, None)
+        _list_value_listeners()
 
     return unsubscribe
+
+
+def _list_value_listeners() -> None:
+    global _value_listeners  # noqa: PLW0603
+    while True:
+        listed = tuple(_value_subscriptions.items())
+        _value_listeners = tuple(listener for _, listener in listed)
+        # Another thread may have changed them meanwhile, and have listed them before this one did.
+        if tuple(_value_subscriptions) == tuple(token for token, _ in listed):
+            return
 
 
 def _tell(pipeline: str, name: str, value: float) -> None:

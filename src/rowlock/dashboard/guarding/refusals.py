@@ -12,7 +12,13 @@ from sqlalchemy.exc import SQLAlchemyError
 from starlette.exceptions import HTTPException
 
 from rowlock.database.faults import is_outage
-from rowlock.errors import ConfigurationError, PipelineError, RowlockError, TransactionTimeout
+from rowlock.errors import (
+    ConfigurationError,
+    HostCodeError,
+    PipelineError,
+    RowlockError,
+    TransactionTimeout,
+)
 from rowlock.insight.shown import shown
 from rowlock.insight.steering.action_errors import (
     LeaseAlive,
@@ -63,6 +69,9 @@ def refusal_of(error: Exception) -> PageRefusal:
 
 
 def _of_ours(error: Exception) -> PageRefusal:
+    # What the first one says is what code of the host's has raised.
+    if isinstance(error, HostCodeError):
+        return PageRefusal(500, UNEXPECTED, is_expected=False)
     if isinstance(error, ConfigurationError):
         return PageRefusal(404, _sentence(error))
     if isinstance(error, PipelineError):

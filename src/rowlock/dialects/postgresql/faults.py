@@ -81,6 +81,7 @@ class PostgresqlFaults(FaultDialect):
             is_after_an_error=code == "25P02",
             is_of_the_size=code in _SQLSTATES_OF_THE_SIZE,
             is_of_the_schema=code.startswith(_SCHEMA_SQLSTATES),
+            is_of_the_values=code.startswith("22"),
         )
 
     def is_of_the_connection(self, raised: BaseException | None) -> bool:

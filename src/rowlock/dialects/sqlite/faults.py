@@ -37,6 +37,7 @@ class SqliteFaults(FaultDialect):
             # There is one code for all that is wrong with a statement, values that a function
             # cannot read among it.
             is_of_the_schema=code == sqlite3.SQLITE_ERROR and "no such " in str(raised),
+            is_of_the_values=code in {sqlite3.SQLITE_TOOBIG, sqlite3.SQLITE_MISMATCH},
         )
 
     def is_of_the_connection(self, raised: BaseException | None) -> bool:

@@ -162,6 +162,21 @@ def gap_of(dropped: int, *, replica: str, at: datetime) -> EntryValues:
     return EntryValues(at, "", "", "", kind, replica, dropped=min(dropped, NUMBER_MAX))
 
 
+def simplified(entry: EntryValues) -> EntryValues:
+    """Return an entry for a database that cannot keep its texts: what is not ASCII is escaped, as
+    its encoding may not have it, or count it as several characters.
+    """
+    return entry._replace(
+        row_id=_in_ascii(entry.row_id, KEY_CHARS_MAX),
+        columns=None if entry.columns is None else _in_ascii(entry.columns, COLUMNS_CHARS_MAX),
+        error=None if entry.error is None else _in_ascii(entry.error, ERROR_CHARS_MAX),
+    )
+
+
+def _in_ascii(text: str, chars_max: int) -> str:
+    return text.encode("ascii", "backslashreplace").decode("ascii")[:chars_max]
+
+
 def stored_key(key: object) -> str:
     """Return the text under which the entries of a row stand: that of its key, unless it is too
     long for the column, or has characters that are not stored. Then a digest tells such keys apart.

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
 
-from rowlock.insight.history.entries import EntryValues, NotedEvent, entry_of, gap_of
+from rowlock.insight.history.entries import EntryValues, NotedEvent, entry_of, gap_of, simplified
 
 QUEUED_MAX: Final = 10_000
 """Most events that wait; the oldest one is dropped for the next one, and counted."""
@@ -29,11 +29,13 @@ class HistoryBatch:
         noted: the events.
         dropped: how many are missing in front of them.
         entries: what is written; None before the first try.
+        is_simple: whether their texts are ASCII alone.
     """
 
     noted: Sequence[NotedEvent]
     dropped: int
     entries: list[EntryValues] | None = None
+    is_simple: bool = False
 
     def stamp(
         self, models: Mapping[str, str], *, replica: str, now: datetime, now_s: float
@@ -55,6 +57,13 @@ class HistoryBatch:
                 at = self.entries[0].at if self.entries else now
                 self.entries.insert(0, gap_of(self.dropped, replica=replica, at=at))
         return self.entries
+
+    def simplify(self) -> bool:
+        """Have the texts in ASCII alone; return whether that may help: it does not twice."""
+        if self.is_simple or self.entries is None:
+            return False
+        self.entries, self.is_simple = [simplified(one) for one in self.entries], True
+        return True
 
 
 @dataclass(slots=True)
@@ -93,6 +102,13 @@ class HistoryQueue:
     def confirm(self) -> None:
         """Forget the batch, which is written."""
         self._batch = None
+
+    def leave_out(self) -> None:
+        """Drop the batch, which the database does not take, and count it."""
+        if self._batch is not None:
+            self.drop(len(self._batch.noted))
+            self._untold += self._batch.dropped
+            self._batch = None
 
     def __len__(self) -> int:
         return len(self._noted) + (0 if self._batch is None else len(self._batch.noted))

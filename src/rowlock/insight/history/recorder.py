@@ -43,6 +43,7 @@ class HistoryRecorder:
         self._writers: dict[object, HistoryWriter] = {}
         self._by_pipeline: dict[str, HistoryWriter | None] = {}
         self._models: dict[str, str] = {}
+        self._dropped = 0
         self._tasks: list[asyncio.Task[None]] = []
         self._unsubscribe: Callable[[], None] | None = None
         self._end_of_telling: Callable[[], None] | None = None
@@ -54,7 +55,7 @@ class HistoryRecorder:
     @property
     def dropped(self) -> int:
         """How many entries were dropped, since there was no room for them."""
-        return sum(writer.queue.dropped for writer in self._writers.values())
+        return self._dropped + sum(writer.queue.dropped for writer in self._writers.values())
 
     @property
     def waiting(self) -> int:
@@ -74,8 +75,12 @@ class HistoryRecorder:
         return {"history": told}
 
     def start(self) -> None:
-        """Hear events from now on."""
+        """Hear events from now on; once more, too."""
         TRACE_IDS.add_reader(self)
+        # The tasks of writers from before have ended, perhaps with their loop.
+        self._dropped = self.dropped
+        self._writers.clear()
+        self._by_pipeline.clear()
         for other in tuple(_RECORDERS):
             other.forget_parent()
         for manager in self._managers:

@@ -20,6 +20,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionm
 from rowlock.backoff import exponential
 from rowlock.clock import monotonic, sleep
 from rowlock.containment import without_exits
+from rowlock.database.faults import is_of_the_values
 from rowlock.database.transaction import in_transaction
 from rowlock.errors import describe
 from rowlock.insight.history.queue import HistoryBatch, HistoryQueue
@@ -115,12 +116,24 @@ class HistoryWriter:
 
     async def _write_all(self) -> None:
         while (batch := self.queue.batch()) is not None:
-            await self._write_one(batch)
+            await self._write_or_leave_out(batch)
             self.queue.confirm()
             self._written += len(batch.noted)
             self._succeeded()
         if monotonic() >= self._deletes_at_s or self._written >= DELETE_AFTER:
             await self._delete()
+
+    async def _write_or_leave_out(self, batch: HistoryBatch) -> None:
+        try:
+            await self._write_one(batch)
+        except Exception as error:
+            if not is_of_the_values(error):
+                raise
+            if not batch.simplify():
+                # All that waits behind it would wait for ever.
+                self.queue.leave_out()
+                raise
+            await self._write_or_leave_out(batch)
 
     async def _write_one(self, batch: HistoryBatch) -> None:
         clock = await self._clock()
