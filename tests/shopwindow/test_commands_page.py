@@ -37,6 +37,9 @@ installs it.
 | {NO_DATABASE} | no answer from the database within 10 s |
 | {NO_SUCH_ROW} | no such row; its lease has not ended and nothing was forced; it has changed |
 | {INTERRUPTED} | interrupted |
+
+Code of the app that goes on behind the answer, such as a task that ignores its cancellation or a
+thread that hangs, has 5 s; then the command ends without it.
 """
 
 
