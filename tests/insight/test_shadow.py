@@ -340,10 +340,13 @@ async def test_bad_input_is_refused(sqlite_database: TemporaryDatabase) -> None:
         ({"rows": 101}, "1 to 100 rows"),
         ({"rows": "all"}, "1 to 100 rows"),
         ({"wait": 60}, "a timedelta of 0 to 300 s"),
-        ({"wait": timedelta(seconds=-1)}, "of 0 to 300 s"),
+        ({"wait": "60"}, "not '60'"),
+        ({"wait": timedelta(seconds=-1)}, "of 0 to 300 s, not -1 s"),
         ({"wait": timedelta(seconds=301)}, "of 0 to 300 s"),
         ({"ignore": ["nothing"]}, "no column 'nothing'"),
+        ({"ignore": None}, "columns, or their names, not None"),
     )
+    assert not (await insight.shadow(NAME, ignore=Job.price)).rows
     for how, match in refused:
         with pytest.raises(AppError, match=match):
             await insight.shadow(NAME, **how)

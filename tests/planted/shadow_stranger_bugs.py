@@ -8,6 +8,7 @@ SHADOWED = "tests/insight/test_shadow.py"
 COMPARED = f"{SHADOWED}::test_what_both_write_is_compared"
 STRANGE = "tests/insight/test_shadow_strange.py"
 EQUALS = f"{STRANGE}::test_what_equals_nothing_is_compared_all_the_same"
+ALARM = f"{STRANGE}::test_a_failing_rehearsal_rings_no_alarm"
 SNAPSHOT = "insight/shadowing/snapshot.py"
 SHADOW = "insight/shadowing/shadow.py"
 
@@ -59,5 +60,21 @@ SHADOW_STRANGER_BUGS = (
         "same = not self._is_refused(column) and",
         "same = None if self._is_refused(column) else",
         (COMPARED,),
+    ),
+    Bug(
+        "a rehearsal that fails counts as live work",
+        "pipelines/settling/raised.py",
+        "_tell_failed",
+        "if item.is_rehearsal:",
+        "if not context:",
+        (ALARM,),
+    ),
+    Bug(
+        "a rehearsal that fails is logged as live work",
+        "pipelines/settling/raised.py",
+        "record_failure",
+        "if item.is_rehearsal",
+        "if not context",
+        (ALARM,),
     ),
 )
