@@ -7,10 +7,11 @@ Each command is a module with `add_arguments` and `run`, imported when it is ask
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Collection, Sequence
 from importlib import import_module
-from typing import Protocol, cast
+from typing import Protocol, TextIO, cast
 
 
 class Command(Protocol):
@@ -91,6 +92,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         SystemExit: argparse has answered already, with code 0 for help and 2 for wrong usage.
     """
     words = sys.argv[1:] if argv is None else argv
+    stdout: TextIO | None = sys.stdout
+    if stdout is None:
+        # The shell has closed it: what is printed goes nowhere, and the exit code says the rest.
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115, PTH123
     options = command_parser(words).parse_args(words)
     code: int = options.run(options)
     return code

@@ -54,6 +54,8 @@ async def test_a_shadow_run_is_printed(
         (("--shadow", "0"), "1 to 100 rows"),
         (("--shadow", "5", "--ignore", "nothing"), "no column 'nothing'"),
         (("--shadow", "5", "--wait", "nan"), "not a number of seconds"),
+        (("--shadow", "5", "--wait", "soon"), "not a number of seconds"),
+        (("--shadow", "5", "--wait", "1e300"), "not a number of seconds"),
         ((), "1 to 100 rows"),
     ):
         ended = rowlock_on_both("plan", "PlannedPipeline", *words, APP)

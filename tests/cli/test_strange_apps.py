@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
@@ -40,6 +41,38 @@ async def exits():
 async def fails_at_its_end():
     yield pair
     raise RuntimeError("no broker")
+"""
+
+STUBBORN: Final = """\
+import asyncio, threading
+from datetime import timedelta
+from app import PlannedPipeline, sessions
+from rowlock.cli import answering
+from rowlock.insight.rehearsing import attempt
+
+attempt.REHEARSAL_TIMEOUT = timedelta(milliseconds=50)
+answering.ENDS_WITHIN_S = 0.1
+
+class DeafPipeline(PlannedPipeline):
+    async def process(self, item):
+        while True:
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                pass
+
+class HungPipeline(PlannedPipeline):
+    def process(self, item):
+        threading.Event().wait()
+
+class StartingPipeline(PlannedPipeline):
+    async def process(self, item):
+        threading.Thread(target=threading.Event().wait).start()
+        return await super().process(item)
+
+deaf = sessions, [DeafPipeline()]
+hung = sessions, [HungPipeline()]
+starting = sessions, [StartingPipeline()]
 """
 
 
@@ -82,6 +115,63 @@ def test_an_app_that_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest.Monke
     assert dashboard.run(options) == answering.MISUSED
 
 
+@pytest.mark.parametrize(
+    ("app", "code", "text"),
+    [
+        ("deaf", 1, "not finished"),
+        ("hung", 1, "not finished"),
+        ("starting", 4, "not worked on"),
+    ],
+)
+async def test_code_that_goes_on_keeps_no_answer_back(
+    sqlite_database: TemporaryDatabase,
+    rowlock: Command,
+    tmp_path: Path,
+    app: str,
+    code: int,
+    text: str,
+) -> None:
+    """A `process` that ignores its cancellation, or a thread, would keep the command for ever."""
+    await furnish(sqlite_database, Scene())
+    (tmp_path / "stubborn.py").write_text(STUBBORN, encoding="utf-8")
+    name = f"{app.title()}Pipeline"
+    ended = rowlock("plan", name, "--shadow=1", "--wait=0", "--app", f"stubborn:{app}")
+    assert ended.returncode == code, ended.stderr
+    assert f"Volume 17: {text}" in ended.stdout
+    assert ended.stderr == "rowlock: code of the app goes on, and is left behind\n"
+
+
+async def exits(insight: Insight) -> Any:
+    """Leave the process, as a value of the host's may."""
+    sys.exit(0)
+
+
+async def lasts(insight: Insight) -> Any:
+    """Take too long."""
+    await asyncio.Event().wait()
+
+
+def test_what_ends_no_question_is_no_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A script would take an exit for an answer; or a person look for the database's trouble where
+    a hundred rows were too many.
+    """
+    app = "from rowlock.insight import Insight\nnothing = Insight(None, [])\n"
+    (tmp_path / "empty_app.py").write_text(app, encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    options = argparse.Namespace(
+        app="empty_app:nothing", database=None, json=False, traceback=False, no_colour=True
+    )
+    assert answered(options, exits) == answering.MISUSED
+    monkeypatch.setattr(answering, "ANSWER_WITHIN_S", 0.01)
+    assert answered(options, lasts, within_s=0.02) == answering.MISUSED
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert "SystemExit: 0" in printed.err
+    assert "not done within 0.02 s: take fewer rows" in printed.err
+
+
 async def test_an_output_of_another_encoding_gets_the_answer(
     sqlite_database: TemporaryDatabase, rowlock: Command
 ) -> None:
@@ -110,7 +200,7 @@ def explained_into(ending: str, folder: Path) -> subprocess.CompletedProcess[str
     )
 
 
-@pytest.mark.parametrize(("ending", "code"), [("> /dev/full", 2), ("| true", 0)])
+@pytest.mark.parametrize(("ending", "code"), [("> /dev/full", 2), ("| true", 0), (">&-", 0)])
 async def test_an_output_that_takes_nothing_is_told_in_a_line(
     sqlite_database: TemporaryDatabase, rowlock: Command, tmp_path: Path, ending: str, code: int
 ) -> None:

@@ -102,6 +102,20 @@ class PlainPipeline(JobPipeline):
         return Plain.status == "new"
 
 
+class Unfit:
+    """No database takes it, and to look at it raises."""
+
+    def __eq__(self, other: object) -> bool:
+        """Leave the process."""
+        raise SystemExit
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        """Fail."""
+        raise RuntimeError("nothing to see")
+
+
 def work_of(outcomes: dict[int, Any]) -> Work:
     """Return a `process` that has an outcome, an error, or a function for each row."""
 

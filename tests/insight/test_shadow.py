@@ -43,6 +43,7 @@ from .shadowed import (
     Plain,
     PlainPipeline,
     Team,
+    Unfit,
     filled,
     shadowed,
     work_of,
@@ -96,10 +97,10 @@ CASES: dict[str, tuple[Any, Any, str]] = {
     "parked by the other": (
         Park("token do-not"),
         DONE,
-        "differs, live parked (***), shadow applied | outcome: live parked, shadow applied"
+        "differs, live parked (token ***), shadow applied | outcome: live parked, shadow applied"
         " | status: live 'new', shadow 'done'",
     ),
-    "both parked": (Park("no disk"), Park("no cloud"), "same, parked: no cloud"),
+    "both parked": (Park("no disk"), Park("do-not mind"), "same, parked: *** mind"),
     "both deleted": (Delete(), Delete(), "same, deleted"),
     "deleted": (
         Delete(),
@@ -162,6 +163,16 @@ CASES: dict[str, tuple[Any, Any, str]] = {
         with_team,
         "same, applied | related rows would be written, too | hints Team",
     ),
+    "no value of the column": (
+        DONE,
+        Apply({"status": "done", "done_at": "soon"}),
+        "differs, applied | done_at: live null, shadow 'soon', which the database refuses",
+    ),
+    "no value at all": (
+        DONE,
+        Apply({"status": Unfit()}),
+        "not compared: RuntimeError: nothing to see",
+    ),
     "a commit": (
         DONE,
         committing,
@@ -179,7 +190,7 @@ async def test_what_both_write_is_compared(database: TemporaryDatabase) -> None:
     await filled(database, Team(id=1), *(Job(id=number) for number in cases))
     live = work_of({number: case[0] for number, case in cases.items()})
     shadow = work_of({number: case[1] for number, case in cases.items()})
-    kept = {"hide": [Job.secret], "redact": lambda text: "***"}
+    kept = {"hide": [Job.secret], "redact": lambda text: text.replace("do-not", "***")}
     run = await shadowed(database, live, shadow, insight=kept, rows=len(cases), wait=LONG)
     found = {int(row.row_id): " | ".join(map(str.strip, row.lines("Job"))) for row in run.rows}
     committed = [*CASES].index("a commit") + 1
@@ -190,7 +201,7 @@ async def test_what_both_write_is_compared(database: TemporaryDatabase) -> None:
     )
     assert found == expected
     assert "read" in str(run.rows[committed - 1].reason)
-    assert (run.needs_person, run.compared) == (True, len(cases))
+    assert (run.needs_person, run.compared) == (True, len(cases) - 1)
     [advice] = [line for line in run.text().splitlines() if line.startswith("!")]
     assert advice == "! done_at holds times; if process reads them from a clock: --ignore done_at"
     assert "do-not" not in str(run.to_dict())
@@ -329,10 +340,13 @@ async def test_bad_input_is_refused(sqlite_database: TemporaryDatabase) -> None:
         ({"rows": 101}, "1 to 100 rows"),
         ({"rows": "all"}, "1 to 100 rows"),
         ({"wait": 60}, "a timedelta of 0 to 300 s"),
-        ({"wait": timedelta(seconds=-1)}, "of 0 to 300 s"),
+        ({"wait": "60"}, "not '60'"),
+        ({"wait": timedelta(seconds=-1)}, "of 0 to 300 s, not -1 s"),
         ({"wait": timedelta(seconds=301)}, "of 0 to 300 s"),
         ({"ignore": ["nothing"]}, "no column 'nothing'"),
+        ({"ignore": None}, "columns, or their names, not None"),
     )
+    assert not (await insight.shadow(NAME, ignore=Job.price)).rows
     for how, match in refused:
         with pytest.raises(AppError, match=match):
             await insight.shadow(NAME, **how)

@@ -80,7 +80,7 @@ SHADOW_BUGS = (
     Bug(
         "a shadow run shows errors of rows as they are",
         SHADOW,
-        "PipelineShadow._compared",
+        "PipelineShadow._answer",
         "self._redact(comparison.live_error)",
         "comparison.live_error",
         (COMPARED,),

@@ -38,6 +38,9 @@ installs it.
 from the one that was asked about |
 | {NO_SUCH_ROW} | no such row; its lease has not ended and nothing was forced; it has changed |
 | {INTERRUPTED} | interrupted |
+
+Code of the app that goes on behind the answer, such as a task that ignores its cancellation or a
+thread that hangs, has 5 s; then the command ends without it.
 """
 
 

@@ -9,17 +9,27 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import sys
+import threading
 import traceback
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Any, Final, Protocol
 
 from sqlalchemy.exc import SQLAlchemyError
 
 from rowlock.cli import paper
+from rowlock.containment import as_ordinary
 from rowlock.database.faults import is_outage
-from rowlock.errors import ConfigurationError, RowlockError, TransactionTimeout, describe
+from rowlock.errors import (
+    AppError,
+    ConfigurationError,
+    HostCodeError,
+    RowlockError,
+    TransactionTimeout,
+    describe,
+)
 from rowlock.insight.apps import insight_of_app
 from rowlock.insight.dialects.insight_dialect import is_locked_out
 from rowlock.insight.insight import Insight
@@ -36,6 +46,10 @@ INTERRUPTED: Final = 130
 ERROR_SCHEMA: Final = "rowlock.error/1"
 ANSWER_WITHIN_S: Final = 10.0
 """An app that is opened, asked and closed in longer is given up."""
+ENDS_WITHIN_S: Final = 5.0
+"""Code of the host that goes on for longer behind the answer is left behind."""
+ENDING_LOOKS: Final = 10
+"""Looks at whether it goes on."""
 
 
 class CommandAnswer(Protocol):
@@ -93,13 +107,44 @@ def answered(
         code_of: gives the exit code of an answer; by default whether a person is needed.
         within_s: how long that may take, in seconds.
     """
+    runner, before = asyncio.Runner(), frozenset(threading.enumerate())
     try:
-        answer = asyncio.run(_asked(options, ask, within_s))
+        answer = runner.run(_asked(options, ask, within_s))
     except KeyboardInterrupt:
-        return INTERRUPTED
-    except Exception as error:  # noqa: BLE001 - of the host's modules and database, whatever it is
-        return failed(options, error)
-    return _printed(options, answer, (code_of or _needs_person)(answer))
+        code = INTERRUPTED
+    # Of the host's modules and database, whatever it is; the code of an exit would be an answer.
+    except (Exception, SystemExit) as error:  # noqa: BLE001
+        code = failed(options, as_ordinary(error))
+    else:
+        code = _printed(options, answer, (code_of or _needs_person)(answer))
+    _close(runner, before, code)
+    return code
+
+
+def _close(runner: asyncio.Runner, before: Collection[threading.Thread], code: int) -> None:
+    """Close the event loop; if code of the host that ignores its end keeps it, or a thread, for
+    longer than `ENDS_WITHIN_S`, the process ends with `code` without that.
+    """
+    is_closed, never = threading.Event(), threading.Event()
+
+    def exit_if_kept() -> None:
+        # In parts: a machine that stands still for as long is no reason.
+        for _ in range(ENDING_LOOKS):
+            never.wait(ENDS_WITHIN_S / ENDING_LOOKS)
+            if is_closed.is_set() and not _begun_since(before):
+                return
+        print("rowlock: code of the app goes on, and is left behind", file=sys.stderr)
+        # Whatever runs by now ignores its cancellation, or is a thread for which Python waits.
+        os._exit(code)
+
+    threading.Thread(target=exit_if_kept, name="rowlock: command ends", daemon=True).start()
+    with suppress(KeyboardInterrupt):
+        runner.close()
+    is_closed.set()
+
+
+def _begun_since(before: Collection[threading.Thread]) -> bool:
+    return any(not one.daemon and one not in before for one in threading.enumerate())
 
 
 def _needs_person(answer: CommandAnswer) -> int:
@@ -127,13 +172,15 @@ def _printed(options: argparse.Namespace, answer: CommandAnswer, code: int) -> i
 
 async def _asked(options: argparse.Namespace, ask: Ask, within_s: float) -> CommandAnswer:
     answer: CommandAnswer | None = None
+    limit = asyncio.timeout(within_s)
     try:
         # The app's own opening and closing, too: either may wait for a database that is away.
-        async with asyncio.timeout(within_s):
-            async with insight_of_app(options.app, database=options.database) as insight:
-                answer = await ask(insight)
+        async with limit, insight_of_app(options.app, database=options.database) as insight:
+            answer = await ask(insight)
     except Exception as error:
         if answer is None:
+            if limit.expired() and within_s > ANSWER_WITHIN_S:
+                raise AppError(f"not done within {within_s:g} s: take fewer rows") from error
             raise
         print(f"rowlock: the app did not close: {describe(error)}", file=sys.stderr)
     assert answer is not None
@@ -194,6 +241,6 @@ def message_of(error: Exception) -> str:
 def _code_of(error: Exception) -> int:
     if isinstance(error, TransactionTimeout | TimeoutError | OSError) or is_outage(error):
         return NO_DATABASE
-    if isinstance(error, ConfigurationError | NotPausable | SQLAlchemyError):
+    if isinstance(error, ConfigurationError | HostCodeError | NotPausable | SQLAlchemyError):
         return MISUSED
     return NO_SUCH_ROW if isinstance(error, RowlockError) else MISUSED

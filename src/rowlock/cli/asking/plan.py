@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import argparse
-import math
 from datetime import timedelta
 from typing import Final
 
@@ -94,10 +93,10 @@ def _shadow(options: argparse.Namespace) -> Ask:
 
 
 def _seconds(text: str) -> timedelta:
-    seconds = float(text)
-    if not math.isfinite(seconds):
-        raise argparse.ArgumentTypeError(f"not a number of seconds: {text}")
-    return timedelta(seconds=seconds)
+    try:
+        return timedelta(seconds=float(text))
+    except (ValueError, OverflowError):
+        raise argparse.ArgumentTypeError(f"not a number of seconds: {text:.40}") from None
 
 
 def _code_of(answer: Rehearsal) -> int:

@@ -33,6 +33,7 @@ APPLIED_OR_RETRIED: Final = "applied or retried"
 """What a row without `ScheduleColumns` tells of an outcome."""
 NESTED_MAX: Final = 100
 """How deep a value is searched for the placeholder of a time."""
+REFUSED: Final = ", which the database refuses"
 _KINDS: Final = {"Apply": APPLIED, "Retry": RETRIED, "Reset": RESET}
 _CLASS: Final = re.compile(r"([A-Za-z_][\w.]*)(?::|$)")
 """The class at the beginning of an error's text."""
@@ -253,14 +254,18 @@ class RowComparison:
         if is_sql(value) or not _says_enough(self.columns.leased, column):
             return None
         same = is_same(after, value)
-        if same is not True and column in self.kept:
-            same = is_same(after, self.kept[column])
-        elif same is not True:
-            return None
+        if same is not True:
+            same = not self._is_refused(column) and is_same(after, self.kept[column])
         if same is False and column in self.write.timed and is_same(before, after) is False:
             # Both may have taken the time of a clock.
             return None
         return same
+
+    def _is_refused(self, column: Column[Any]) -> bool:
+        """Whether the database does not take the value of the shadow, so that the row would be
+        retried.
+        """
+        return column not in self.kept
 
     def _why_not(self, column: Column[Any]) -> str:
         value = self.write.values.get(column)
@@ -270,8 +275,6 @@ class RowComparison:
             return "the shadow writes the time of its transaction"
         if not _says_enough(self.columns.leased, column):
             return "values of its type cannot be compared"
-        if column in self.write.values and column not in self.kept:
-            return "the database does not accept the value of the shadow"
         return "its values do not say whether they are equal"
 
     def _difference(self, column: Column[Any]) -> ShadowDifference:
@@ -282,10 +285,11 @@ class RowComparison:
         shadow = self.write.values.get(column, self.row.before.values[column])
         wrote_both = column in self.write.values and is_same(self.row.before.values[column], after)
         are_times = isinstance(after, datetime) and isinstance(shadow, datetime)
+        is_refused = column in self.write.values and self._is_refused(column)
         return ShadowDifference(
             column.name,
             written_text(after),
-            written_text(shadow),
+            written_text(shadow) + (REFUSED if is_refused else ""),
             are_times and wrote_both is False,
         )
 

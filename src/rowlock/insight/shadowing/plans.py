@@ -12,6 +12,7 @@ from typing import Any, Final, TypeVar
 
 from sqlalchemy import Column
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
+from sqlalchemy.orm import QueryableAttribute
 
 from rowlock.errors import AppError, OutcomeError, describe
 from rowlock.insight.asking.questioner import Questioner
@@ -126,11 +127,14 @@ def _check_bounds(rows: object, wait: object) -> None:
         raise AppError(f"1 to {IDS_MAX} rows are shadowed at once, not {rows!r:.20}")
     if not isinstance(wait, timedelta) or not timedelta(0) <= wait <= SHADOW_WAIT_MAX:
         longest = SHADOW_WAIT_MAX.total_seconds()
-        raise AppError(f"wait must be a timedelta of 0 to {longest:g} s, not {wait!s:.40}")
+        given = f"{wait.total_seconds():g} s" if isinstance(wait, timedelta) else f"{wait!r:.40}"
+        raise AppError(f"wait must be a timedelta of 0 to {longest:g} s, not {given}")
 
 
 def _ignored(leased: LeasedTable, given: Iterable[Any]) -> frozenset[Column[Any]]:
-    columns = (given,) if isinstance(given, str) else given
+    columns = (given,) if isinstance(given, str | QueryableAttribute) else given
+    if not isinstance(columns, Iterable):
+        raise AppError(f"ignore must be columns, or their names, not {columns!r:.40}")
     try:
         return frozenset(column_of(leased, one) for one in columns)
     except OutcomeError as error:

@@ -57,6 +57,7 @@ from rowlock.insight.shadowing.watching import WatchedRow, WatchRules
 from rowlock.insight.shown import duration
 from rowlock.leases.item import PipelineItem
 from rowlock.pipelines.host_code.call import Ended
+from rowlock.pipelines.outcomes import Outcome
 from rowlock.pipelines.settling.decisions import Decision
 from rowlock.pipelines.settling.planner import Planner
 
@@ -218,17 +219,29 @@ class PipelineShadow:
         now = at if row.after is None else stamp_of(self._leased, row.after)
         try:
             write = write_of(Planner.of(process.context, now), self._leased, item, outcome=outcome)
-        # Of the host's schedule, or of a value of its own.
-        except Exception as error:  # noqa: BLE001
-            return ShadowRow(str(item.id), ShadowVerdict.NOT_COMPARED, reason=describe(error))
+        # Of the host's schedule, or of a value of its own: it costs this row alone.
+        except BaseException as error:  # noqa: BLE001
+            return self._incomparable(item, error)
         comparison = RowComparison(self._columns, row, write, await self._kept(row, write))
-        differences = tuple(comparison.differences())
+        try:
+            return self._answer(comparison, item, outcome)
+        except BaseException as error:  # noqa: BLE001 - as above
+            return self._incomparable(item, error)
+
+    def _incomparable(self, item: PipelineItem[Any], error: BaseException) -> ShadowRow:
+        reason = self._redact(describe(error))
+        return ShadowRow(str(item.id), ShadowVerdict.NOT_COMPARED, reason=reason)
+
+    def _answer(
+        self, comparison: RowComparison, item: PipelineItem[Any], outcome: Outcome
+    ) -> ShadowRow:
+        differences, write = tuple(comparison.differences()), comparison.write
         return ShadowRow(
             str(item.id),
             ShadowVerdict.DIFFERS if differences else ShadowVerdict.SAME,
             comparison.live,
             write.kind,
-            write.error,
+            None if write.error is None else self._redact(write.error),
             differences,
             tuple(comparison.not_compared()),
             beside_of(outcome),

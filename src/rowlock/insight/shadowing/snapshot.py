@@ -12,9 +12,11 @@ from datetime import datetime
 from typing import Any, TypeAlias
 
 from sqlalchemy import Column, ColumnElement, and_, case, select
+from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 from sqlalchemy.orm.interfaces import LoaderOption
 
+from rowlock.database.faults import is_transient
 from rowlock.errors import OutcomeError
 from rowlock.insight.asking.column_labels import labelled_columns
 from rowlock.insight.dialects.insight_dialect import INSIGHT
@@ -180,11 +182,13 @@ def _loaded(leased: LeasedTable, instance: Any, column: Column[Any], *, otherwis
 
 
 def is_same(one: Any, other: Any) -> bool | None:
-    """Whether two values are equal; None if their own comparison does not say."""
+    """Whether two values are equal, as two NaN are here; None if their own comparison does not
+    say.
+    """
     try:
-        return one is other or bool(one == other)
-    # Of the host's types, or arrays.
-    except Exception:  # noqa: BLE001
+        return one is other or bool(one == other) or bool(one != one and other != other)  # noqa: PLR0124
+    # Of the host's types, which may raise anything, or arrays.
+    except BaseException:  # noqa: BLE001
         return None
 
 
@@ -193,7 +197,13 @@ async def read_as_kept(connection: AsyncConnection, values: RowValues) -> dict[C
     dialect, kept = INSIGHT.of(connection), dict[Column[Any], Any]()
     for column, value in values.items():
         statement = select(dialect.as_kept(value, column.type))
-        found = await ask_first(connection, statement, apart=True)
+        try:
+            found = await ask_first(connection, statement, apart=True)
+        # Of the host's value, as the driver looks at it.
+        except Exception as error:
+            if isinstance(error, SQLAlchemyError) or is_transient(error):
+                raise
+            continue
         if not isinstance(found, Refused):
             kept[column] = with_zone(found[0], column)
     return kept

@@ -80,8 +80,14 @@ def record_failure(
     context: PipelineContext[Any], item: PipelineItem[Any], error: BaseException
 ) -> Retry:
     """Record `error` and return the outcome for it."""
-    logger.error(
-        "%s: processing row %s failed",
+    # Whoever alerts by errors is to hear of live work alone.
+    log, text = (
+        (logger.warning, "%s: rehearsing row %s failed")
+        if item.is_rehearsal
+        else (logger.error, "%s: processing row %s failed")
+    )
+    log(
+        text,
         context.name,
         item.id,
         extra={"pipeline": context.name, "row_id": item.id},
@@ -92,6 +98,9 @@ def record_failure(
 
 
 def _tell_failed(context: PipelineContext[Any], item: PipelineItem[Any], text: str) -> None:
+    if item.is_rehearsal:
+        # Nothing of it is counted.
+        return
     events.emit(
         events.ItemFailed(context.name, item.id, item.lock_token, text, process_s=item.process_s)
     )
