@@ -19,7 +19,13 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from rowlock.cli import paper
 from rowlock.database.faults import is_outage
-from rowlock.errors import ConfigurationError, RowlockError, TransactionTimeout, describe
+from rowlock.errors import (
+    ConfigurationError,
+    LockWaitTimeout,
+    RowlockError,
+    TransactionTimeout,
+    describe,
+)
 from rowlock.insight.apps import insight_of_app
 from rowlock.insight.dialects.insight_dialect import is_locked_out
 from rowlock.insight.insight import Insight
@@ -192,6 +198,8 @@ def message_of(error: Exception) -> str:
 
 
 def _code_of(error: Exception) -> int:
+    if isinstance(error, LockWaitTimeout):  # the database has answered: another holder has the row
+        return NO_SUCH_ROW
     if isinstance(error, TransactionTimeout | TimeoutError | OSError) or is_outage(error):
         return NO_DATABASE
     if isinstance(error, ConfigurationError | NotPausable | SQLAlchemyError):
