@@ -43,7 +43,7 @@ def create_app(database_url: str) -> FastAPI:
             await connection.run_sync(Base.metadata.create_all)  # a real host migrates
         async with sessions.begin() as session:
             session.add(Volume())
-        async with manager, observer:
+        async with observer, manager:  # the observer ends last
             yield
         await engine.dispose()
 

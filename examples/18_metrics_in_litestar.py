@@ -54,7 +54,7 @@ def create_app(database_url: str) -> Litestar:
         async with sessions() as session:
             session.add(Volume())
             await session.commit()
-        async with manager, observer:
+        async with observer, manager:  # the observer ends last
             yield
         await config.get_engine().dispose()
 

@@ -65,8 +65,8 @@ async def main(folder: Path) -> None:
         session.add(Volume())
     manager = PipelineManager(sessions, [VolumePipeline()], gates=[TABLES.pause_gate])
     async with (
+        Observer(manager) as observer,  # its tables are those of the gate; it ends last
         manager,
-        Observer(manager) as observer,  # its tables are those of the gate
         probes(manager) as probe_port,
         metrics(observer) as metrics_port,
         AsyncClient() as client,

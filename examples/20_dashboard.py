@@ -109,7 +109,7 @@ def create_app(engine: AsyncEngine, pipeline: VolumePipeline) -> FastAPI:
             await connection.run_sync(Base.metadata.create_all)  # a real host migrates
         async with sessions.begin() as session:
             session.add_all(Volume(id=id, cloud=f"cloud-{id}") for id in (6, 7))  # noqa: A001
-        async with manager, observer:
+        async with observer, manager:  # the observer ends last
             yield
 
     app = FastAPI(lifespan=lifespan)

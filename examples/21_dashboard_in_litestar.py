@@ -63,7 +63,7 @@ def create_app(database_url: str) -> Litestar:
     async def pipelines(app: Litestar) -> AsyncIterator[None]:
         async with config.get_engine().begin() as connection:
             await connection.run_sync(Base.metadata.create_all)  # a real host migrates
-        async with manager, observer:
+        async with observer, manager:  # the observer ends last
             yield
         await config.get_engine().dispose()
 

@@ -48,8 +48,8 @@ async def main(folder: Path) -> None:
     sessions = async_sessionmaker(engine)
     manager = PipelineManager(sessions, [VolumePipeline()], gates=[TABLES.pause_gate])
     async with (
+        Observer(manager) as observer,  # its tables are those of the gate; it ends last
         manager,
-        Observer(manager) as observer,  # its tables are those of the gate
         served(Dashboard(observer, authorize=staff)) as address,
     ):
         await look_and_act(address, "", pass_proxy_as)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 from datetime import UTC, datetime
 
 import pytest
 
+from rowlock.cli.answering import NO_SUCH_ROW, failed
 from rowlock.cli.asking.plan import _code_of_shadow
+from rowlock.errors import LockWaitTimeout
 from rowlock.insight.shadowing.shadow_run import ShadowRow, ShadowRun, ShadowVerdict
 from rowlock.testing import TemporaryDatabase
 
@@ -35,6 +38,14 @@ async def test_a_plan_is_printed(database: TemporaryDatabase, rowlock_on_both: C
     ended = rowlock_on_both("plan", "FleetPipeline", "3", APP)
     assert (ended.returncode, ended.stdout) == (2, "")
     assert "rehearsable = True" in ended.stderr
+
+
+def test_a_row_that_is_held_is_no_outage(capsys: pytest.CaptureFixture[str]) -> None:
+    """Whoever plans a row that a replica works on would look for a database that is away."""
+    held = LockWaitTimeout(namespace="Volume", keys=(17,), timeout_s=5, holder="VolumePipeline")
+    options = argparse.Namespace(traceback=False, json=False)
+    assert failed(options, held) == NO_SUCH_ROW
+    assert capsys.readouterr().err.startswith("rowlock: 1 key(s) of 'Volume' were not free")
 
 
 async def test_a_shadow_run_is_printed(

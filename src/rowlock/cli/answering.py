@@ -26,6 +26,7 @@ from rowlock.errors import (
     AppError,
     ConfigurationError,
     HostCodeError,
+    LockWaitTimeout,
     RowlockError,
     TransactionTimeout,
     describe,
@@ -239,6 +240,8 @@ def message_of(error: Exception) -> str:
 
 
 def _code_of(error: Exception) -> int:
+    if isinstance(error, LockWaitTimeout):  # the database has answered: another holder has the row
+        return NO_SUCH_ROW
     if isinstance(error, TransactionTimeout | TimeoutError | OSError) or is_outage(error):
         return NO_DATABASE
     if isinstance(error, ConfigurationError | HostCodeError | NotPausable | SQLAlchemyError):

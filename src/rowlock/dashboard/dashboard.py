@@ -85,7 +85,7 @@ class Dashboard:
         authorize: the host's function of the request and a `ViewerAction`, async or plain: it
             returns a `Viewer` with that person's name, or None. It is asked for every request.
         prefix: the path at which the app is mounted, where the framework takes it out of the path
-            and sets no root path.
+            and sets no root path; the whole of it, as a browser sees it.
         streams: of whose flows the status is shown, on the database of the first pipeline.
         graphs: standing graphs of this process, whose statistics are shown.
 

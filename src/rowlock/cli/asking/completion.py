@@ -8,7 +8,7 @@ from typing import Final
 
 from rowlock.cli.answering import MISUSED, WELL
 
-SHELLS: Final = ("bash", "zsh", "tcsh")
+SHELLS: Final = ("bash", "zsh", "fish", "tcsh")
 NEEDS_EXTRA: Final = 'it needs an extra: python -m pip install "rowlock[cli]"'
 
 

@@ -66,7 +66,7 @@ LAG_EVERY_S: Final = 0.5
 class Observer:
     """Watches the managers of a process, and writes down that it lives.
 
-        async with manager, Observer(manager, tables=tables) as observer:
+        async with Observer(manager, tables=tables) as observer, manager:  # it ends last
             ...
 
     Args:
