@@ -127,6 +127,28 @@ async def test_a_hundred_at_once_are_bounded() -> None:
     await ended_watchers()
 
 
+async def test_a_browser_that_takes_nothing_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each viewer with a bad line would be a traceback in the host's log, or keep its stream."""
+    monkeypatch.setattr(live, "SEND_S_MAX", 0.01)
+    streams, never = LiveStreams(), asyncio.Event()
+
+    async def make() -> str:
+        return "a"
+
+    async def receive() -> Any:
+        await never.wait()
+
+    async def send(message: Any) -> None:
+        if message["type"] == "http.response.body":
+            await never.wait()
+
+    scope = {"type": "http", "method": "GET", "headers": []}
+    async with asyncio.timeout(WAIT_S):
+        await LiveResponse(streams, "pipelines:", make)(scope, receive, send)
+    assert not streams._open()
+    await ended_watchers()
+
+
 async def ended_watchers() -> None:
     """End the watcher that the library of streams has for each loop."""
     watchers = [one for one in asyncio.all_tasks() if "_shutdown_watcher" in repr(one)]

@@ -19,6 +19,14 @@ ORIGIN = "dashboard/guarding/origins.py"
 
 DASHBOARD_BUGS = (
     Bug(
+        "a slow browser is an error of the host's",
+        "dashboard/live.py",
+        "LiveResponse.__call__",
+        "suppress(SendTimeoutError)",
+        "suppress()",
+        (f"{LIVE}::test_a_browser_that_takes_nothing_is_no_error",),
+    ),
+    Bug(
         "a page shows what the host has raised",
         "dashboard/guarding/refusals.py",
         "_of_ours",

@@ -11,11 +11,12 @@ import asyncio
 import os
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
 from typing import Final
 
 import anyio
 from sse_starlette.event import ServerSentEvent
-from sse_starlette.sse import EventSourceResponse
+from sse_starlette.sse import EventSourceResponse, SendTimeoutError
 from starlette.responses import PlainTextResponse
 from starlette.types import Receive, Scope, Send
 
@@ -106,7 +107,9 @@ class LiveResponse:
                 shutdown_event=ended,
                 shutdown_grace_period=GRACE_S,
             )
-            await stream(scope, receive, send)
+            # A browser that takes nothing is no error of the host's; the server closes the rest.
+            with suppress(SendTimeoutError):
+                await stream(scope, receive, send)
         finally:
             self._streams.leave(self._topic)
 
