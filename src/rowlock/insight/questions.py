@@ -272,9 +272,9 @@ def is_of_a_statement(error: BaseException) -> bool:
     """
     if isinstance(error, DBAPIError):
         return not (error.connection_invalidated or is_locked_out(error))
-    return isinstance(error, SQLAlchemyError | ValueError | TypeError | ArithmeticError) and not (
-        is_outage(error)
-    )
+    # A LookupError is that of an Enum which lacks what stands in a row.
+    of_a_value = ValueError | TypeError | ArithmeticError | LookupError
+    return isinstance(error, SQLAlchemyError | of_a_value) and not is_outage(error)
 
 
 def is_key(leased: LeasedTable, key: Any) -> ColumnElement[bool]:
