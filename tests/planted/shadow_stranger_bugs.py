@@ -94,4 +94,12 @@ SHADOW_STRANGER_BUGS = (
         "(unreadable := None) is not None",
         (UNREADABLE,),
     ),
+    Bug(
+        "a rehearsal shows errors as they are",
+        "insight/rehearsing/rehearsal.py",
+        "PipelineRehearsal._row",
+        "self._redact(row.reason)",
+        "row.reason",
+        (ALARM,),
+    ),
 )
