@@ -181,8 +181,8 @@ class Looks:
         self.count, self._more = 0, asyncio.Event()
         monkeypatch.setattr(shadow_module, "read_look", self._look)
 
-    async def _look(self, *args: Any) -> RowLook:
-        look = await read_look(*args)
+    async def _look(self, *args: Any, apart: bool) -> RowLook:
+        look = await read_look(*args, apart=apart)
         self.count += 1
         self._more.set()
         return look

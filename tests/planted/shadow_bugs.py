@@ -105,8 +105,8 @@ SHADOW_BUGS = (
         "a shadow run is of rows that no claim gets",
         SNAPSHOT,
         "read_snapshot",
-        "question.parts.whole",
-        "question.parts.free",
+        "read(where=question.parts.whole, limit=limit)",
+        "read(where=question.parts.free, limit=limit)",
         (f"{SHADOWED}::test_replicas_work_while_the_shadow_does",),
     ),
     Bug(

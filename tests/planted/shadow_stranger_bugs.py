@@ -9,6 +9,7 @@ COMPARED = f"{SHADOWED}::test_what_both_write_is_compared"
 STRANGE = "tests/insight/test_shadow_strange.py"
 EQUALS = f"{STRANGE}::test_what_equals_nothing_is_compared_all_the_same"
 ALARM = f"{STRANGE}::test_a_failing_rehearsal_rings_no_alarm"
+UNREADABLE = f"{STRANGE}::test_a_row_that_cannot_be_read_costs_no_other"
 SNAPSHOT = "insight/shadowing/snapshot.py"
 SHADOW = "insight/shadowing/shadow.py"
 
@@ -75,6 +76,30 @@ SHADOW_STRANGER_BUGS = (
         "record_failure",
         "if item.is_rehearsal",
         "if not context",
+        (ALARM,),
+    ),
+    Bug(
+        "a row that cannot be read costs a whole shadow run",
+        SHADOW,
+        "PipelineShadow._whole_else_apart",
+        "if not is_of_a_value(error):",
+        "if error:",
+        (UNREADABLE,),
+    ),
+    Bug(
+        "a row that is spoilt meanwhile is watched on",
+        "insight/shadowing/watching.py",
+        "WatchRules.after_look",
+        "(unreadable := look.unreadable.get(row.before.key)) is not None",
+        "(unreadable := None) is not None",
+        (UNREADABLE,),
+    ),
+    Bug(
+        "a rehearsal shows errors as they are",
+        "insight/rehearsing/rehearsal.py",
+        "PipelineRehearsal._row",
+        "self._redact(row.reason)",
+        "row.reason",
         (ALARM,),
     ),
 )

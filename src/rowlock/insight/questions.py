@@ -274,9 +274,9 @@ def is_of_a_statement(error: BaseException) -> bool:
         # Without one it was raised while the connection was made, or is that of its end.
         is_of_one = error.statement is not None and not error.connection_invalidated
         return is_of_one and not is_locked_out(error)
-    return isinstance(error, SQLAlchemyError | ValueError | TypeError | ArithmeticError) and not (
-        is_outage(error)
-    )
+    # A LookupError is that of an Enum which lacks what stands in a row.
+    of_a_value = ValueError | TypeError | ArithmeticError | LookupError
+    return isinstance(error, SQLAlchemyError | of_a_value) and not is_outage(error)
 
 
 def is_key(leased: LeasedTable, key: Any) -> ColumnElement[bool]:

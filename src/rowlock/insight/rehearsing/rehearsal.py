@@ -8,7 +8,8 @@ Not here: how `process` is run without writing (``attempt.py``).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Final
 
@@ -45,6 +46,7 @@ class PipelineRehearsal:
         session_factory: the host's.
         pipeline: need not run.
         hidden: columns of which no value is shown.
+        redact: makes of an error's text what is shown.
 
     Raises:
         ConfigurationError: the pipeline does not say that it may be rehearsed.
@@ -56,8 +58,10 @@ class PipelineRehearsal:
         pipeline: Pipeline[Any],
         *,
         hidden: Collection[Column[Any]] = (),
+        redact: Callable[[str], str] = str,
     ) -> None:
         check_rehearsable(pipeline)
+        self._redact = redact
         self._session_factory, self._pipeline, self._hidden = session_factory, pipeline, hidden
 
     async def rehearse(self, keys: Sequence[Any]) -> tuple[RowRehearsal, ...]:
@@ -87,7 +91,8 @@ class PipelineRehearsal:
             result = await process.run(item)
             decision = process.decide(item, Ended.TIMED_OUT if result is None else result)
             outcome = Reset() if isinstance(decision, Ended) else decision
-            return row_rehearsal(item, self._pipeline.leased, outcome, hidden=self._hidden)
+            row = row_rehearsal(item, self._pipeline.leased, outcome, hidden=self._hidden)
+            return row if row.reason is None else replace(row, reason=self._redact(row.reason))
 
     def _item(self, held: HeldByService[Any], process: ReadOnlyProcess) -> PipelineItem[Any]:
         leased, row = self._pipeline.leased, held.rows[0]

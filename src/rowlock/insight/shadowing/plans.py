@@ -62,8 +62,8 @@ class Plans(Questioner):
             raise AppError(f"1 to {IDS_MAX} rows are rehearsed at once, not {len(keys)}")
         hidden = self._columns(found.leased, self._hide)
         sessions = self.host_of(found).session_factory
-        rows = await PipelineRehearsal(sessions, found, hidden=hidden).rehearse(keys)
-        return Rehearsal(found.name, found.leased.name, rows)
+        rehearsal = PipelineRehearsal(sessions, found, hidden=hidden, redact=self._redact or str)
+        return Rehearsal(found.name, found.leased.name, await rehearsal.rehearse(keys))
 
     async def shadow(
         self,

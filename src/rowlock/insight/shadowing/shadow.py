@@ -18,6 +18,7 @@ import math
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, Final, Protocol, TypeVar
 
 from sqlalchemy import Column
@@ -49,6 +50,7 @@ from rowlock.insight.shadowing.shadow_run import ShadowRow, ShadowVerdict
 from rowlock.insight.shadowing.snapshot import (
     RowLook,
     SnapshotRow,
+    is_of_a_value,
     read_as_kept,
     read_look,
     read_snapshot,
@@ -134,13 +136,13 @@ class PipelineShadow:
         options = self._pipeline.options()
 
         async def ask(
-            session: AsyncSession, connection: AsyncConnection
+            session: AsyncSession, connection: AsyncConnection, *, apart: bool
         ) -> tuple[datetime, tuple[SnapshotRow, ...]]:
             return await read_snapshot(
-                session, connection, self._question, limit=limit, options=options
+                session, connection, self._question, limit=limit, options=options, apart=apart
             )
 
-        at, rows = await self._read(ask)
+        at, rows = await self._whole_else_apart(ask)
         if not rows:
             return at, ()
         async with read_only_process(self._session_factory, self._pipeline) as process:
@@ -166,16 +168,25 @@ class PipelineShadow:
             keys = [row.before.key for row in watched if not row.is_finished]
 
             async def ask(
-                session: AsyncSession, connection: AsyncConnection, keys: Any = keys
+                session: AsyncSession, connection: AsyncConnection, *, apart: bool, keys: Any = keys
             ) -> RowLook:
-                return await read_look(connection, self._leased, keys)
+                return await read_look(connection, self._leased, keys, apart=apart)
 
-            look = await self._read(ask)
+            look = await self._whole_else_apart(ask)
             watched = [self._rules.after_look(row, look) for row in watched]
             if look.at >= at + wait or all(row.is_finished for row in watched):
                 break
             await sleep(LOOK_EVERY.total_seconds())
         return watched
+
+    async def _whole_else_apart(self, ask: Callable[..., Awaitable[T]]) -> T:
+        """Return what `ask` gives, of each row by itself if one of them cannot be read."""
+        try:
+            return await self._read(partial(ask, apart=False))
+        except Exception as error:
+            if not is_of_a_value(error):
+                raise
+        return await self._read(partial(ask, apart=True))
 
     async def _shadowed(
         self, process: ReadOnlyProcess, row: SnapshotRow, at: datetime
@@ -251,10 +262,15 @@ class PipelineShadow:
 
     def _uncompared(self, row: WatchedRow, shadowed: ShadowedRow) -> ShadowRow | None:
         """Return the answer for a row that is not compared; None for one that is."""
-        verdict, reason = self._verdict(row, shadowed)
+        is_told = row.is_finished and row.unreadable is None
+        verdict, reason = (
+            self._verdict(row, shadowed)
+            if row.unreadable is None
+            else (ShadowVerdict.NOT_COMPARED, row.unreadable)
+        )
         if verdict is None:
             return None
-        live = live_kind(self._leased, row) if row.is_finished else None
+        live = live_kind(self._leased, row) if is_told else None
         took_s = 0.0 if shadowed.item is None else shadowed.item.process_s or 0.0
         return ShadowRow(str(row.before.key), verdict, live, reason=reason, took_s=took_s)
 

@@ -34,6 +34,7 @@ class WatchedRow:
         changed: columns that changed before an outcome was written.
         held_by: other owners than the pipeline that had it.
         was_reset: whether a live replica gave it back for want of a related lock.
+        unreadable: which of its columns cannot be read; None as long as all can.
     """
 
     before: SnapshotRow
@@ -43,11 +44,12 @@ class WatchedRow:
     changed: frozenset[Column[Any]] = frozenset()
     held_by: frozenset[str] = frozenset()
     was_reset: bool = False
+    unreadable: str | None = None
 
     @property
     def is_finished(self) -> bool:
-        """Whether an outcome was written that can be compared."""
-        return self.is_deleted or self.after is not None
+        """Whether nothing more is to be seen: an outcome was written, or it cannot be read."""
+        return self.is_deleted or self.after is not None or self.unreadable is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +68,8 @@ class WatchRules:
 
     def begin(self, row: SnapshotRow) -> WatchedRow:
         """Return a row that was not looked at yet."""
+        if row.unreadable is not None:
+            return WatchedRow(row, unreadable=row.unreadable)
         return WatchedRow(row, stamp=row.values[self._column("last_processed_at")])
 
     def after_look(self, row: WatchedRow, look: RowLook) -> WatchedRow:
@@ -73,6 +77,8 @@ class WatchRules:
         values = look.rows.get(row.before.key)
         if row.is_finished:
             return row
+        if (unreadable := look.unreadable.get(row.before.key)) is not None:
+            return replace(row, unreadable=unreadable)
         if values is None:
             return replace(row, is_deleted=True)
         stamp = values[self._column("last_processed_at")]
