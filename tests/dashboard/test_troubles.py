@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 from typing import Any
 
+import pytest
 from sqlalchemy import insert
 
 from rowlock.dashboard import Dashboard
@@ -49,10 +50,15 @@ async def test_pages_say_what_is_wrong(database_with_clock: TemporaryDatabase) -
     assert ">0.002 s</td>" in replicas
 
 
-async def test_a_report_that_nobody_understands(sqlite_database: TemporaryDatabase) -> None:
+@pytest.mark.parametrize("strange", [STRANGE, "runs", None])
+async def test_a_report_that_nobody_understands(
+    database_with_clock: TemporaryDatabase, strange: Any
+) -> None:
     """A replica of another version would take the pages from everybody."""
-    insight = await told(sqlite_database, pipelines={"VolumePipeline": STRANGE, "x": 7}, lag_s="no")
+    insight = await told(
+        database_with_clock, pipelines={"VolumePipeline": strange, "x": 7}, lag_s="no"
+    )
     app = Dashboard(insight, authorize=everything)
-    async with browser(sqlite_database, app=app) as client:
-        for path in ("/", "/replicas"):
+    async with browser(database_with_clock, app=app) as client:
+        for path in ("/", "/replicas", "/checks", "/rows/Volume/17", "/api/status"):
             assert (await client.get(path)).status_code == 200

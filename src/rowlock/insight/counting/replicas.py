@@ -48,15 +48,15 @@ class ReplicaState:
         return self.seen_s <= DEAD_AFTER.total_seconds()
 
     @property
-    def pipelines(self) -> Mapping[str, Mapping[str, Any]]:
-        """The report of each pipeline, by name."""
+    def pipelines(self) -> Mapping[str, Any]:
+        """The report of each pipeline, by name; one of another version may be anything."""
         found = self.report.get("pipelines")
         return found if isinstance(found, dict) else {}
 
     def runs(self, pipeline: str) -> bool:
         """Whether it lives and has started a pipeline, and not stopped it again."""
         report = self.pipelines.get(pipeline)
-        return report is not None and self.is_live and report.get("state", RUNS) == RUNS
+        return isinstance(report, dict) and self.is_live and report.get("state", RUNS) == RUNS
 
     @property
     def leaves_out(self) -> bool:
