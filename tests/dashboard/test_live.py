@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from typing import Any, Final
 
 import anyio
@@ -16,6 +17,7 @@ from httpx import AsyncClient
 from rowlock.dashboard import live
 from rowlock.dashboard.live import LiveResponse, LiveStreams, live_events
 from rowlock.dashboard.recent import RecentAnswers
+from rowlock.insight.asking.wanted_time import half_of_the_time, question_time
 from rowlock.testing import TemporaryDatabase
 
 from .shop_window import browser, furnished
@@ -68,6 +70,21 @@ async def test_an_outage_is_told_and_its_end(monkeypatch: pytest.MonkeyPatch) ->
     assert [name for name, _ in found] == ["beat", None, "stale", "stale", "stale", None]
     assert found[2][1].startswith("The database does not answer.")
     assert "secret" not in found[3][1]
+
+
+async def test_a_part_has_time_for_the_database_that_works() -> None:
+    """An open page would never be live while one of two databases hangs: its part would come when
+    it is not waited for any more.
+    """
+    has: list[timedelta] = []
+
+    async def make() -> str:
+        with half_of_the_time():
+            has.append(question_time(timedelta(hours=1)))
+        return ""
+
+    await taken(live_events(make, anyio.Event()), 2)
+    assert has[0] <= timedelta(seconds=live.PART_S_MAX / 2)
 
 
 async def test_a_stream_is_opened_anew(monkeypatch: pytest.MonkeyPatch) -> None:

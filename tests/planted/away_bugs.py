@@ -82,6 +82,14 @@ AWAY_BUGS = (
         (f"{AWAY}::test_a_replica_lives_in_the_database_that_is_there",),
     ),
     Bug(
+        "a page is never live beside a database that hangs",
+        "dashboard/live.py",
+        "live_events",
+        "with wanted_within(PART_S_MAX):",
+        "if True:",
+        ("tests/dashboard/test_live.py::test_a_part_has_time_for_the_database_that_works",),
+    ),
+    Bug(
         "a connection that is refused passes for a statement that is",
         "insight/questions.py",
         "is_of_a_statement",

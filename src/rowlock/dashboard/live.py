@@ -22,6 +22,7 @@ from starlette.types import Receive, Scope, Send
 
 from rowlock.clock import monotonic
 from rowlock.dashboard.guarding.refusals import refusal_of
+from rowlock.insight.asking.wanted_time import wanted_within
 
 STREAMS_MAX: Final = 64
 """Most streams at once; a further page reloads itself."""
@@ -122,8 +123,9 @@ async def live_events(make: MakePart, ended: anyio.Event) -> AsyncIterator[Serve
     yield ServerSentEvent(event="beat", data="", retry=RETRY_MS)
     while monotonic() < ends and not ended.is_set():
         try:
-            async with asyncio.timeout(PART_S_MAX):
-                part = await make()
+            with wanted_within(PART_S_MAX):
+                async with asyncio.timeout(PART_S_MAX):
+                    part = await make()
         except Exception as error:  # noqa: BLE001 - of the host's database, whatever it is
             last = None
             yield ServerSentEvent(event="stale", data=refusal_of(error).sentence)

@@ -136,7 +136,7 @@ async def _asked(database: DatabaseAsks) -> DatabaseAnswers:
 
 def _why(error: Exception) -> str:
     if isinstance(error, TransactionTimeout):
-        return f"no answer within {error.timeout_s:.3g} s"
+        return f"no answer within {error.timeout_s:.2g} s"
     if isinstance(error, TimeoutError) and not str(error):
         return "no answer in time"
     return refusal_of(error)
