@@ -4,7 +4,25 @@ from __future__ import annotations
 
 from bug import Bug
 
+FLOWS = ("tests/insight/test_explain_wings.py::test_what_is_to_be_done_about_a_flow_can_be_typed",)
+
 NEW_USER_BUGS = (
+    Bug(
+        "a shell takes the name of a pipeline apart",
+        "insight/shown.py",
+        "pipeline_command",
+        "typed_word(pipeline)",
+        "pipeline",
+        FLOWS,
+    ),
+    Bug(
+        "a person is to register what no Python makes",
+        "insight/shown.py",
+        "made_by",
+        "if pipeline.isidentifier()",
+        "if pipeline",
+        FLOWS,
+    ),
     Bug(
         "a row that is held passes for a database that is away",
         "cli/answering.py",
