@@ -31,4 +31,12 @@ NEW_USER_BUGS = (
         "if False:",
         ("tests/cli/test_plan.py::test_a_row_that_is_held_is_no_outage",),
     ),
+    Bug(
+        "a host is to add an index to a table of ours",
+        "insight/checking/checkup.py",
+        "_claim_findings",
+        "not is_ours and ",
+        "",
+        ("tests/insight/test_check_wings.py::test_a_host_with_streams",),
+    ),
 )
