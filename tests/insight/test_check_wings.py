@@ -112,6 +112,7 @@ async def test_a_host_with_streams(database: TemporaryDatabase) -> None:
     await made(database, StreamBase.metadata)
     insight = Insight(database.session_factory, streams.pipelines())
     assert await texts(insight) == []
+    assert "parked_index" not in str(await insight.check())
     plan = await insight.explain_claim(next(iter(insight.pipelines)))
     assert not plan.needs_person
     assert plan.headline.endswith("which is small")

@@ -4,14 +4,21 @@ row that stands for them.
 
 from __future__ import annotations
 
-from sqlalchemy import String, select
+import shlex
+from dataclasses import replace
+
+from sqlalchemy import MetaData, String, select
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from rowlock import PipelineManager
-from rowlock.insight import Insight, PipelineExplanation, Verdict
+from rowlock.__main__ import command_parser
+from rowlock.insight import Insight, PipelineExplanation, Verdict, insight_tables
 from rowlock.insight.counting.replicas import LiveReplicas, ReplicaState
 from rowlock.insight.counting.running import with_replicas
+from rowlock.insight.headlines import finding_of
 from rowlock.insight.lines import lines_of
+from rowlock.insight.listing.row_page import ListedState, RowPage
+from rowlock.insight.verdicts import PipelinePause
 from rowlock.streams import EventColumns, StepContext, Streams
 from rowlock.streams.tables import StreamTables
 from rowlock.testing import TemporaryDatabase
@@ -86,6 +93,35 @@ async def test_a_row_of_a_flow_says_how_far_it_is(database: TemporaryDatabase) -
         assert own.verdict is not Verdict.NOT_READY
     texts = [(await insight.explain_pipeline(name)).text() for name in insight.pipelines]
     assert any("flow balances: running, " in text for text in texts)
+
+
+async def test_what_is_to_be_done_about_a_flow_can_be_typed(
+    database: TemporaryDatabase,
+) -> None:
+    """A person at night would get a command that the shell takes apart, or a call that no Python
+    has: the pipelines of a flow are no classes of the host.
+    """
+    metadata = MetaData()
+    tables = insight_tables(metadata, replicas=False)
+    await database.create_tables(Base.metadata)
+    await database.create_tables(metadata)
+    manager = PipelineManager(
+        database.session_factory, STREAMS.pipelines(), gates=[tables.pause_gate]
+    )
+    insight = Insight.of(manager)
+    who = {"by": "alice", "reason": "provider down"}
+    await insight.pause("Flow balances", **who)
+    view = await insight.explain_pipeline("Flow balances")
+    words = shlex.split(view.do)[1:]
+    options = command_parser(words).parse_args(words)
+    await insight.resume(options.pipeline, **who)
+    paused = replace(ROW, pipeline="Flow balances", pause=PipelinePause("alice", None, ""))
+    words = shlex.split(finding_of(Verdict.PAUSED, paused).do)[1:]
+    assert command_parser(words).parse_args(words).pipeline == "Flow balances"
+    assert "register streams.pipelines() with" in finding_of(Verdict.NOBODY_RUNS, paused).do
+    page = RowPage("Flow balances", "Shard", ListedState.DUE, None, (), next="cursor")
+    words = shlex.split(page.text().splitlines()[-1])[2:]
+    assert command_parser(words).parse_args(words).pipeline == "Flow balances"
 
 
 def test_a_row_of_a_graph_says_what_is_inside() -> None:

@@ -4,7 +4,25 @@ from __future__ import annotations
 
 from bug import Bug
 
+FLOWS = ("tests/insight/test_explain_wings.py::test_what_is_to_be_done_about_a_flow_can_be_typed",)
+
 NEW_USER_BUGS = (
+    Bug(
+        "a shell takes the name of a pipeline apart",
+        "insight/shown.py",
+        "pipeline_command",
+        "typed_word(pipeline)",
+        "pipeline",
+        FLOWS,
+    ),
+    Bug(
+        "a person is to register what no Python makes",
+        "insight/shown.py",
+        "made_by",
+        "if pipeline.isidentifier()",
+        "if pipeline",
+        FLOWS,
+    ),
     Bug(
         "a row that is held passes for a database that is away",
         "cli/answering.py",
@@ -12,5 +30,13 @@ NEW_USER_BUGS = (
         "if isinstance(error, LockWaitTimeout):",
         "if False:",
         ("tests/cli/test_plan.py::test_a_row_that_is_held_is_no_outage",),
+    ),
+    Bug(
+        "a host is to add an index to a table of ours",
+        "insight/checking/checkup.py",
+        "_claim_findings",
+        "not is_ours and ",
+        "",
+        ("tests/insight/test_check_wings.py::test_a_host_with_streams",),
     ),
 )

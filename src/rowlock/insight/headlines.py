@@ -18,7 +18,9 @@ from rowlock.insight.shown import (
     clock_time,
     duration,
     lasting,
+    made_by,
     ordinal,
+    pipeline_command,
     row_command,
     shown,
 )
@@ -267,13 +269,13 @@ def _paused(facts: Facts) -> VerdictText:
     return VerdictText(
         f"PAUSED by {shown(pause.by)} {lasting(since_s)}: {shown(pause.reason)}",
         why,
-        f"rowlock resume {facts.pipeline} {REASON}",
+        pipeline_command("resume", facts.pipeline, REASON),
     )
 
 
 def _nobody_runs(facts: Facts) -> VerdictText:
     due = "" if facts.overdue_s is None else f": due {lasting(facts.overdue_s)}"
-    do = f"register {facts.pipeline}() with the manager of a replica"
+    do = f"register {made_by(facts.pipeline)} with the manager of a replica"
     if facts.presence is None:
         lacking = "without all its replicas" if facts.no_replicas else "without rowlock_replicas"
         return VerdictText(
@@ -287,7 +289,7 @@ def _nobody_runs(facts: Facts) -> VerdictText:
     if idle:
         has = "has" if idle == 1 else "have"
         why = f"{lives}, and {idle} {has} it registered: that manager is not started, or stops."
-        do = f"start the manager of {facts.pipeline}() in a replica"
+        do = f"start the manager of {made_by(facts.pipeline)} in a replica"
     return VerdictText(f"NOBODY RUNS {facts.pipeline}{due}", why, do)
 
 

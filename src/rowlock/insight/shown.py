@@ -147,3 +147,15 @@ def row_command(verb: str, model: str, key: str, *options: str) -> str:
     if key.startswith("-"):
         return " ".join(["rowlock", verb, *options, "--", *words])
     return " ".join(["rowlock", verb, *words, *options])
+
+
+def pipeline_command(verb: str, pipeline: str, *options: str) -> str:
+    """Return a command about a pipeline, whose name is one word of the shell."""
+    return " ".join(["rowlock", verb, typed_word(pipeline), *options])
+
+
+def made_by(pipeline: str) -> str:
+    """Return the call that makes a pipeline for a manager: that of its class, or for those of a
+    flow, whose names are no names of classes, that of its streams.
+    """
+    return f"{pipeline}()" if pipeline.isidentifier() else "streams.pipelines()"

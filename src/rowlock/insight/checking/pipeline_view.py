@@ -9,7 +9,15 @@ from typing import Any, Final
 from rowlock.insight.checking.claim_plan import ClaimPlan
 from rowlock.insight.counting.counts import COUNTED_MAX
 from rowlock.insight.counting.pipeline_status import PipelineStatus
-from rowlock.insight.shown import duration, iso, lasting, shown
+from rowlock.insight.shown import (
+    REASON,
+    duration,
+    iso,
+    lasting,
+    made_by,
+    pipeline_command,
+    shown,
+)
 
 SCHEMA: Final = "rowlock.pipeline/1"
 LABEL_WIDTH: Final = 10
@@ -61,9 +69,9 @@ class PipelineView:
         if self.plan.refused and status.lock is None:
             return "mend what the error says; rowlock check tells of columns that are missing"
         if status.pause is not None:
-            return f'rowlock resume {status.pipeline} --reason "..."'
+            return pipeline_command("resume", status.pipeline, REASON)
         if status.is_run_by_nobody or status.is_silent:
-            return f"register {status.pipeline}() with the manager of a replica"
+            return f"register {made_by(status.pipeline)} with the manager of a replica"
         return f"add {self.plan.wanted}, or: rowlock check --migration" if self.plan.wanted else ""
 
     @property

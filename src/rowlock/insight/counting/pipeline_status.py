@@ -10,7 +10,7 @@ from typing import Final
 from rowlock.insight.asking.open_transactions import ended, holds_rows, transaction_text
 from rowlock.insight.counting.counts import COUNTED_MAX, Counts
 from rowlock.insight.headlines import ERROR_CHARS_MAX
-from rowlock.insight.shown import lasting, row_command, shown
+from rowlock.insight.shown import lasting, made_by, row_command, shown
 from rowlock.insight.verdicts import PipelinePause, TableLock, TouchingTransaction
 
 SAID_MAX: Final = 2 * ERROR_CHARS_MAX
@@ -115,9 +115,9 @@ def _troubles(one: PipelineStatus) -> Iterator[str]:
     yield from (holds_rows(by, one.model) for by in one.left)
     oldest_s = one.counts.oldest_s
     due = "rows are due" if oldest_s is None else f"due {lasting(oldest_s)}"
-    register = f"register {one.pipeline}() with the manager of a replica"
+    register = f"register {made_by(one.pipeline)} with the manager of a replica"
     if one.idle:
-        register = f"start the manager of {one.pipeline}() in a replica"
+        register = f"start the manager of {made_by(one.pipeline)} in a replica"
     if one.counts.refused:
         why = shown(one.counts.refused, SAID_MAX)
         yield f"the condition of its claims is refused: {why}: mend what the error says"

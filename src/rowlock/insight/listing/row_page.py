@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from rowlock.insight.counting.counts import COUNTED_MAX
 from rowlock.insight.counting.replicas import table_text
-from rowlock.insight.shown import ago, ahead, iso, shown
+from rowlock.insight.shown import ago, ahead, iso, pipeline_command, shown
 
 SCHEMA: Final = "rowlock.rows/1"
 KEY_CHARS_MAX: Final = 60
@@ -140,9 +140,8 @@ class RowPage:
             lines += [line[:width] for line in table_text(table, right=frozenset({2})).split("\n")]
         lines += [f"! {remark}" for remark in self.remarks()]
         if self.next is not None:
-            lines.append(
-                f"older  rowlock rows {self.pipeline} --state {self.state} --after {self.next}"
-            )
+            options = ("--state", self.state, "--after", self.next)
+            lines.append(f"older  {pipeline_command('rows', self.pipeline, *options)}")
         return "\n".join(lines)
 
     def to_dict(self) -> dict[str, Any]:
