@@ -20,11 +20,10 @@ from rowlock.insight.history import writer as writer_module
 from rowlock.insight.history.entries import EntryKind, NotedEvent, entry_of, stored_key
 from rowlock.insight.history.recorder import HistoryRecorder
 from rowlock.insight.history.statements import delete_old
-from rowlock.insight.history.trace_ids import TRACE_IDS
-from rowlock.testing import TemporaryDatabase, virtual_time
+from rowlock.testing import TemporaryDatabase
 
 from ..host import Run, RunPipeline, VolumePipeline, heard_events
-from ..pipelines.scenes import add, until
+from ..pipelines.scenes import add
 
 TABLES = insight_tables(MetaData(), history=True)
 NOW = datetime(2026, 11, 22, 3, 14, 5, tzinfo=UTC)
@@ -154,28 +153,6 @@ async def test_a_row_of_the_dead_is_told_of_when_its_next_attempt_begins(
         ("1", "recovered", 2, False),
         ("2", "applied", 1, False),
     ]
-
-
-async def test_one_history_that_ends_leaves_the_spans_of_others(
-    sqlite_database: TemporaryDatabase,
-) -> None:
-    """Two managers of a process have an observer each; when the first one stopped, entries of the
-    second would name no trace any more.
-    """
-    first, second = recorder_of(sqlite_database), recorder_of(sqlite_database)
-    first.start()
-    second.start()
-    try:
-        await first.stop()
-        await first.stop()
-        TRACE_IDS.remember("token", "a" * 32)
-        assert TRACE_IDS.get("token") == "a" * 32
-    finally:
-        await second.stop()
-    # Of nobody who asks for them they would stay for as long as the process.
-    assert TRACE_IDS.get("token") is None
-    TRACE_IDS.remember("token", "a" * 32)
-    assert TRACE_IDS.get("token") is None
 
 
 def test_keys_of_any_text_are_told_apart() -> None:
@@ -382,26 +359,3 @@ async def test_a_manager_that_drains_is_still_heard(database: TemporaryDatabase)
         manager.shutdown()
         may_end.set()
     assert [entry.kind for entry in await history_of(database)] == ["applied"]
-
-
-@virtual_time
-async def test_an_observer_that_is_entered_again_writes(
-    virtual_database: TemporaryDatabase,
-) -> None:
-    """A history that was turned off and on would be empty until the process ends."""
-    await make_tables(virtual_database)
-    manager = PipelineManager(virtual_database.session_factory, [RunPipeline()])
-    observer = Observer(manager, tables=TABLES)
-    recorder = observer.history
-    assert recorder is not None
-    for row_id in (1, 2):
-        async with observer:
-            events.emit(applied(row_id))
-            await until(lambda: not recorder.waiting)
-    async with observer:
-        (writer,) = recorder._writers.values()
-        writer.queue.drop(3)
-    async with observer:
-        assert recorder.dropped == 3
-    written = [(entry.row_id, entry.kind) for entry in await history_of(virtual_database)]
-    assert written == [("1", "applied"), ("2", "applied"), ("", "gap")]

@@ -74,7 +74,7 @@ HISTORY_BUGS = (
         "HistoryRecorder.start",
         "self._writers.clear()",
         "",
-        (f"{HISTORY}::test_an_observer_that_is_entered_again_writes",),
+        ("tests/insight/test_history_ends.py::test_an_observer_that_is_entered_again_writes",),
     ),
     Bug(
         "a history that begins again forgets what was dropped",
@@ -82,7 +82,7 @@ HISTORY_BUGS = (
         "HistoryRecorder.start",
         "self._dropped = self.dropped",
         "",
-        (f"{HISTORY}::test_an_observer_that_is_entered_again_writes",),
+        ("tests/insight/test_history_ends.py::test_an_observer_that_is_entered_again_writes",),
     ),
     Bug(
         "texts that the database cannot keep are sent again as they are",

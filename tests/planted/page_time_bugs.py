@@ -10,7 +10,9 @@ PAGE_TIME = "tests/dashboard/test_page_time.py"
 ALL_END = f"{PAGE_TIME}::test_all_questions_end_with_the_time_of_their_page"
 QUESTIONER = "insight/asking/questioner.py"
 TRACE_IDS = "insight/history/trace_ids.py"
-SPANS = ("tests/insight/test_history.py::test_one_history_that_ends_leaves_the_spans_of_others",)
+SPANS = (
+    "tests/insight/test_history_ends.py::test_one_history_that_ends_leaves_the_spans_of_others",
+)
 
 PAGE_TIME_BUGS = (
     Bug(
