@@ -8,7 +8,34 @@ TOP = "tests/cli/test_top.py"
 WALK = f"{TOP}::test_a_walk_over_every_key_and_size"
 ENDS = f"{TOP}::test_the_terminal_is_as_before_whatever_ends_it"
 
+LONGEST = "tests/insight/test_longest_at_work.py"
+HANGS = (f"{LONGEST}::test_a_row_that_hangs_is_told_before_work_without_an_end",)
+
 TOP_BUGS = (
+    Bug(
+        "shards leave no room in a report for a row that hangs",
+        "insight/observing/report.py",
+        "report_of",
+        "(view.pipeline in endless, view.state",
+        "(view.state",
+        HANGS,
+    ),
+    Bug(
+        "top shows work without an end before a row that hangs",
+        "cli/top/view.py",
+        "longest_at_work",
+        "(_is_endless(replica, item), ",
+        "(False, ",
+        HANGS,
+    ),
+    Bug(
+        "a pipeline does not say that its work has no end",
+        "insight/observing/report.py",
+        "work_report",
+        "{ENDLESS: True} if is_endless else {}",
+        "{}",
+        (f"{LONGEST}::test_a_pipeline_without_an_end_says_so",),
+    ),
     Bug(
         "Ctrl-C is no key of top",
         "cli/top/screen.py",

@@ -17,6 +17,7 @@ from rowlock.insight.counting.counts import COUNTED_MAX
 from rowlock.insight.counting.pipeline_status import PipelineStatus
 from rowlock.insight.counting.replicas import ReplicaState
 from rowlock.insight.counting.status import Status
+from rowlock.insight.observing.report import ENDLESS
 from rowlock.insight.shown import duration, shown
 
 WIDTH_MIN, HEIGHT_MIN = 40, 10
@@ -123,17 +124,19 @@ def cells(look: Look, one: PipelineStatus, *, rates: RateHistory, now: float) ->
 
 
 def longest_at_work(look: Look) -> tuple[PaneLine, ...]:
-    """Return the attempts that have run for longest, of all live replicas."""
+    """Return the attempts that have run for longest, of all live replicas; behind them those that
+    have no end, as of the shards of a flow.
+    """
     found = [
-        (_seconds(item) + max(0.0, replica.seen_s), replica, item)
+        (_is_endless(replica, item), -_seconds(item) - max(0.0, replica.seen_s), replica, item)
         for replica in look.status.replicas.live
         for item in _items(replica)
         if item.get("state") == "running"
     ]
-    found.sort(key=lambda one: -one[0])
+    found.sort(key=lambda one: one[:2])
     return tuple(
-        _line_of(look, seconds=seconds, replica=replica, item=item)
-        for seconds, replica, item in found[:LONGEST_MAX]
+        _line_of(look, seconds=-negative_s, replica=replica, item=item)
+        for _, negative_s, replica, item in found[:LONGEST_MAX]
     )
 
 
@@ -208,6 +211,11 @@ def _line_of(
     told = "" if attempt is None else f"  attempt {shown(attempt, 10)}"
     text = f"{name}  {shown(replica.name, 24)}  {duration(seconds)}{told}"
     return PaneLine(text, None if model is None else Subject(model, row_id))
+
+
+def _is_endless(replica: ReplicaState, item: Mapping[str, Any]) -> bool:
+    report = replica.pipelines.get(str(item.get("pipeline")))
+    return isinstance(report, Mapping) and report.get(ENDLESS) is True
 
 
 def _seconds(item: Mapping[str, Any]) -> float:

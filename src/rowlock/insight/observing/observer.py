@@ -29,13 +29,19 @@ from rowlock.containment import contained_task, without_exits
 from rowlock.database.transaction import in_transaction
 from rowlock.errors import ConfigurationError, PipelineError, TransactionTimeout, describe
 from rowlock.insight.asking.hosted_pipelines import Sessions, by_database, engine_of
-from rowlock.insight.counting.wings import graph_report
 from rowlock.insight.history.recorder import HistoryRecorder
 from rowlock.insight.migrations import NAME_CHARS_MAX
 from rowlock.insight.observing import presence
 from rowlock.insight.observing.census import Census, CensusCounts
 from rowlock.insight.observing.each_database import in_each_database
-from rowlock.insight.observing.report import Rates, Sample, pipeline_report, rates_of, report_of
+from rowlock.insight.observing.report import (
+    Rates,
+    Sample,
+    pipeline_report,
+    rates_of,
+    report_of,
+    work_report,
+)
 from rowlock.insight.questions import is_of_a_statement
 from rowlock.insight.tables import InsightTables, tables_of
 from rowlock.logs import get_logger
@@ -293,11 +299,6 @@ class Observer:
 
         await in_each_database(self._databases(), leave)
 
-    def _graph_of(self, name: str) -> dict[str, Any]:
-        found = next((one for _, one in self._pipelines() if one.name == name), None)
-        graph = None if found is None else graph_report(found)
-        return {} if graph is None else {"graph": graph}
-
     def _pipelines(self) -> list[tuple[PipelineManager, Pipeline[Any]]]:
         return [(manager, one) for manager in self.managers for one in manager.pipelines]
 
@@ -310,6 +311,7 @@ class Observer:
 
     def _row(self) -> dict[str, Any]:
         statistics = self.statistics()
+        of_name = {one.name: one for _, one in self._pipelines()}
         pipelines = {
             health.pipeline: pipeline_report(
                 statistics[health.pipeline],
@@ -317,7 +319,7 @@ class Observer:
                 self.rates(health.pipeline),
                 is_paused=health.pipeline in self.paused,
             )
-            | self._graph_of(health.pipeline)
+            | work_report(of_name[health.pipeline])
             for health in self.health()
             if health.pipeline in statistics
         }

@@ -13,7 +13,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from rowlock.insight.counting.wings import graph_report
 from rowlock.insight.shown import shown
+from rowlock.pipelines.pipeline import Pipeline
 from rowlock.pipelines.statistics import ItemView, PipelineHealth, PipelineStatistics
 
 REPORT_BYTES_MAX: Final = 16_000
@@ -29,6 +31,10 @@ RATE_S: Final = 60.0
 TOKEN_CHARS: Final = 8
 """How many characters of a token a report has."""
 RUNS: Final = "running"
+ENDLESS: Final = "endless"
+"""Says of a pipeline that its attempts have no longest time: one that has run for long is none to
+look at, so its items come behind those of the others.
+"""
 """The state of a pipeline that was started and not stopped."""
 LEFT_OUT: Final = "pipelines_left_out"
 """In a report: how many pipelines it has no room for."""
@@ -119,6 +125,12 @@ def pipeline_report(
     }
 
 
+def work_report(pipeline: Pipeline[Any]) -> dict[str, Any]:
+    """Return what is said of the kind of its work."""
+    graph, is_endless = graph_report(pipeline), pipeline.settings.process_timeout is None
+    return ({} if graph is None else {"graph": graph}) | ({ENDLESS: True} if is_endless else {})
+
+
 def report_of(
     pipelines: dict[str, dict[str, Any]],
     items: Iterable[ItemView],
@@ -130,7 +142,11 @@ def report_of(
     """Return the report of a replica, at most `REPORT_BYTES_MAX` of it; `counts` if it may be the
     one that makes the census.
     """
-    longest = sorted(items, key=lambda view: (view.state != "running", -view.since_s))
+    endless = {name for name, one in pipelines.items() if ENDLESS in one}
+    longest = sorted(
+        items,
+        key=lambda view: (view.pipeline in endless, view.state != "running", -view.since_s),
+    )
     told = [_item_report(view) for view in longest[:ITEMS_MAX]]
     report: dict[str, Any] = {
         "pipelines": dict(pipelines),
