@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -13,6 +15,7 @@ from rowlock.cli import explain_error
 from rowlock.errors import RowlockError
 
 from ..ground.test_errors import below
+from .conftest import RUN_S_MAX
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -81,3 +84,17 @@ def test_an_installation_without_the_page_says_so(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(explain_error, "PAGES", (Path("/nowhere/errors.md"),))
     with pytest.raises(FileNotFoundError, match="install rowlock again"):
         explain_error.page()
+
+
+@pytest.mark.parametrize("words", ["errors", "errors lease-lost", "completion bash"])
+def test_a_reader_that_has_seen_enough_is_no_error(words: str) -> None:
+    """``rowlock errors | head`` would end in a page of Python."""
+    command = f"{sys.executable} -m rowlock {words} | true"
+    ended = subprocess.run(
+        ["bash", "-c", f"{command}; exit ${{PIPESTATUS[0]}}"],
+        capture_output=True,
+        text=True,
+        timeout=RUN_S_MAX,
+        check=False,
+    )
+    assert (ended.returncode, ended.stderr) == (0, "")

@@ -175,11 +175,14 @@ INSIGHT_MEND_BUGS = (
     ),
     Bug(
         "an output that takes nothing is an error with a traceback",
-        "cli/answering.py",
-        "_printed",
+        "cli/paper.py",
+        "handed_over",
         "except OSError",
         "except MemoryError",
-        (f"{APPS}::test_an_output_that_takes_nothing_is_told_in_a_line",),
+        (
+            f"{APPS}::test_an_output_that_takes_nothing_is_told_in_a_line",
+            "tests/cli/test_explain_error.py::test_a_reader_that_has_seen_enough_is_no_error",
+        ),
     ),
     Bug(
         "a redaction that fails keeps the answer back",

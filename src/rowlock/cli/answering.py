@@ -153,22 +153,13 @@ def _needs_person(answer: CommandAnswer) -> int:
 
 
 def _printed(options: argparse.Namespace, answer: CommandAnswer, code: int) -> int:
-    """Print an answer, and return the exit code: `code` if it could be printed, or nobody reads it
-    to its end.
-    """
-    try:
+    def write() -> None:
         if options.json:
             paper.write_json(answer.to_dict())
         else:
             paper.print_text(answer.text(paper.width()), is_plain=options.no_colour)
-    except OSError as error:
-        # What Python would still write at its end is lost, too.
-        sys.stdout = None
-        if isinstance(error, BrokenPipeError):
-            return code
-        print(f"rowlock: the answer could not be written: {describe(error)}", file=sys.stderr)
-        return MISUSED
-    return code
+
+    return paper.handed_over(write, code, unwritten=MISUSED)
 
 
 async def _asked(options: argparse.Namespace, ask: Ask, within_s: float) -> CommandAnswer:

@@ -12,6 +12,8 @@ import sys
 from difflib import get_close_matches
 from pathlib import Path
 
+from rowlock.cli import paper
+
 PACKAGE = Path(__file__).resolve().parents[1]
 PAGES = (PACKAGE / "errors.md", PACKAGE.parents[1] / "docs" / "reference" / "errors.md")
 """Where the page is: first of a wheel, then of a checkout."""
@@ -42,16 +44,19 @@ def run(options: argparse.Namespace) -> int:
     """Print the paragraph that was asked for, or all slugs, and return the exit code."""
     paragraphs = paragraphs_of(page())
     if options.slug is None:
-        print("\n".join(f"{slug:<26} {first_sentence(text)}" for slug, text in paragraphs.items()))
-        return EXPLAINED
+        lines = (f"{slug:<26} {first_sentence(text)}" for slug, text in paragraphs.items())
+        return _told("\n".join(lines))
     slug = slug_of(options.slug)
     if slug not in paragraphs:
         nearest = get_close_matches(slug, paragraphs, n=3)
         instead = f"did you mean {' or '.join(nearest)}?" if nearest else "without SLUG: all errors"
         print(f"rowlock errors: there is no error {slug!r}; {instead}", file=sys.stderr)
         return MISUSED
-    print(f"{slug}\n\n{plain(paragraphs[slug])}")
-    return EXPLAINED
+    return _told(f"{slug}\n\n{plain(paragraphs[slug])}")
+
+
+def _told(text: str) -> int:
+    return paper.handed_over(lambda: paper.write(text), EXPLAINED, unwritten=MISUSED)
 
 
 def page() -> str:

@@ -11,8 +11,10 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
+
+from rowlock.errors import describe
 
 FILE_WIDTH: Final = 100
 """Columns where the output is no terminal."""
@@ -27,6 +29,22 @@ def width() -> int:
     if not sys.stdout.isatty():
         return FILE_WIDTH
     return max(WIDTH_MIN, shutil.get_terminal_size((FILE_WIDTH, 24)).columns)
+
+
+def handed_over(write_answer: Callable[[], None], code: int, *, unwritten: int) -> int:
+    """Write an answer, and return the exit code: `code` if it could be written, or nobody reads it
+    to its end; else `unwritten`.
+    """
+    try:
+        write_answer()
+    except OSError as error:
+        # What Python would still write at its end is lost, too.
+        sys.stdout = None
+        if isinstance(error, BrokenPipeError):
+            return code
+        print(f"rowlock: the answer could not be written: {describe(error)}", file=sys.stderr)
+        return unwritten
+    return code
 
 
 def print_text(text: str, *, is_plain: bool) -> None:

@@ -6,6 +6,7 @@ import argparse
 import sys
 from typing import Final
 
+from rowlock.cli import paper
 from rowlock.cli.answering import MISUSED, WELL
 
 SHELLS: Final = ("bash", "zsh", "fish", "tcsh")
@@ -28,5 +29,5 @@ def run(options: argparse.Namespace) -> int:
     except ImportError:
         print(f"rowlock completion: {NEEDS_EXTRA}", file=sys.stderr)
         return MISUSED
-    print(shtab.complete(options.whole_parser, options.shell))
-    return WELL
+    script = shtab.complete(options.whole_parser, options.shell)
+    return paper.handed_over(lambda: paper.write(script), WELL, unwritten=MISUSED)
