@@ -147,9 +147,9 @@ FAR_BUGS = (
     Bug(
         "a claim that is refused seems to have no index",
         "insight/checking/pipeline_view.py",
-        "PipelineView.text",
-        "(UNKNOWN if self.plan.refused else NO_INDEX)",
-        "NO_INDEX",
+        "PipelineView._index",
+        "if self.plan.refused:",
+        "if False:",
         ("tests/insight/test_check_trouble.py::test_a_claim_that_is_refused",),
     ),
     Bug(

@@ -8,6 +8,14 @@ FLOWS = ("tests/insight/test_explain_wings.py::test_what_is_to_be_done_about_a_f
 
 NEW_USER_BUGS = (
     Bug(
+        "a small table of ours is said to lack an index",
+        "insight/checking/pipeline_view.py",
+        "PipelineView._index",
+        "if self.plan.wanted",
+        "if True",
+        ("tests/insight/test_explain_wings.py::test_a_row_of_a_flow_says_how_far_it_is",),
+    ),
+    Bug(
         "a shell takes the name of a pipeline apart",
         "insight/shown.py",
         "pipeline_command",

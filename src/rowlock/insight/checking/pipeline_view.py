@@ -23,6 +23,7 @@ SCHEMA: Final = "rowlock.pipeline/1"
 LABEL_WIDTH: Final = 10
 UNKNOWN: Final = "?"
 NO_INDEX: Final = "none serves the claim"
+SMALL_TABLE: Final = "none is needed: the table is small"
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +94,7 @@ class PipelineView:
             "ended": _number(counts.ended),
             "parked": _number(counts.parked),
             "runs on": runs_on,
-            "index": self.plan.served_by or (UNKNOWN if self.plan.refused else NO_INDEX),
+            "index": self._index(),
         }
         text = [title, self.headline, ""]
         text += [f"  {label.ljust(LABEL_WIDTH)}{answer}" for label, answer in lines.items()]
@@ -103,6 +104,13 @@ class PipelineView:
         text += ["", f"do    {self.do}"] if self.do else []
         text += [f"also  {one}" for one in self.also]
         return "\n".join([*text, *(f"{UNKNOWN} {shown(one)}" for one in self.status.unknown)])
+
+    def _index(self) -> str:
+        if self.plan.served_by is not None:
+            return self.plan.served_by
+        if self.plan.refused:
+            return UNKNOWN
+        return NO_INDEX if self.plan.wanted else SMALL_TABLE
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as JSON has it."""
