@@ -46,8 +46,8 @@ HISTORY_BUGS = (
     ),
     Bug(
         "a claim that was released is told as an attempt",
-        "pipelines/settling/release.py",
-        "release_items",
+        "pipelines/context.py",
+        "PipelineContext.tell",
         "attempt=item.begun_attempt",
         "attempt=item.attempt",
         ENDS,

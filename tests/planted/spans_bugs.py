@@ -139,9 +139,9 @@ SPANS_BUGS = (
     Bug(
         "a recording that another thread ends stays",
         STATISTICS,
-        "_list_value_listeners",
-        "if tuple(_value_subscriptions) == tuple(token for token, _ in listed):",
-        "if True:",
+        "subscribe_to_values",
+        "_value_subscriptions[token] = listener",
+        "known = {**_value_subscriptions, token: listener}\n    _value_subscriptions.update(known)",
         (ENDED_MEANWHILE,),
     ),
     Bug(

@@ -24,7 +24,7 @@ TOP_BUGS = (
         "top shows work without an end before a row that hangs",
         "cli/top/view.py",
         "longest_at_work",
-        "(_is_endless(replica, item), ",
+        "(_is_endless(one[1], one[2]), ",
         "(False, ",
         HANGS,
     ),

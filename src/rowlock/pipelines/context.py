@@ -12,6 +12,7 @@ from typing import Any, Generic, TypeVar
 from sqlalchemy import Column
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionmaker
 
+from rowlock import events
 from rowlock.database.transaction import in_transaction
 from rowlock.hints.hinter import PipelineHinter
 from rowlock.leases.item import PipelineItem
@@ -124,6 +125,13 @@ class PipelineContext(Generic[ModelT]):
             writes=writes,
             autocommit=autocommit,
         )
+
+    def tell(self, kind: type[events.ClaimEvent], item: PipelineItem[ModelT]) -> None:
+        """Tell what became of the claim of `item`, where there is no more to be said than when it
+        began.
+        """
+        of = (self.name, item.id, item.lock_token)
+        events.emit(kind(*of, attempt=item.begun_attempt, waited_s=item.waited_s))
 
     def run_after_settling(self, item: PipelineItem[ModelT]) -> None:
         """Begin what waited until the outcome of `item` was settled."""

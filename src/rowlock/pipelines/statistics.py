@@ -75,7 +75,6 @@ ValueListener: TypeAlias = Callable[[str, str, float], None]
 """Called with the pipeline's name, the distribution's and the value."""
 
 _value_subscriptions: dict[object, ValueListener] = {}
-_value_listeners: tuple[ValueListener, ...] = ()
 
 
 def subscribe_to_values(listener: ValueListener) -> Callable[[], None]:
@@ -96,27 +95,16 @@ def subscribe_to_values(listener: ValueListener) -> Callable[[], None]:
     # Told apart by a token of its own: a listener that was subscribed twice ends once at a time.
     token = object()
     _value_subscriptions[token] = listener
-    _list_value_listeners()
 
     def unsubscribe() -> None:
+        # In one step: another thread may begin or end its own meanwhile.
         _value_subscriptions.pop(token, None)
-        _list_value_listeners()
 
     return unsubscribe
 
 
-def _list_value_listeners() -> None:
-    global _value_listeners  # noqa: PLW0603
-    while True:
-        listed = tuple(_value_subscriptions.items())
-        _value_listeners = tuple(listener for _, listener in listed)
-        # Another thread may have changed them meanwhile, and have listed them before this one did.
-        if tuple(_value_subscriptions) == tuple(token for token, _ in listed):
-            return
-
-
 def _tell(pipeline: str, name: str, value: float) -> None:
-    for listener in _value_listeners:
+    for listener in tuple(_value_subscriptions.values()):
         try:
             listener(pipeline, name, value)
         except BaseException:
@@ -150,7 +138,7 @@ class Histogram:
         """Count `value`, and tell it to whoever wants each."""
         self._counts[bisect_left(self.bounds, value)] += 1
         self._sum += value
-        if _value_listeners:
+        if _value_subscriptions:
             _tell(self._pipeline, self._name, value)
 
     def snapshot(self) -> Buckets:

@@ -128,15 +128,15 @@ def longest_at_work(look: Look) -> tuple[PaneLine, ...]:
     have no end, as of the shards of a flow.
     """
     found = [
-        (_is_endless(replica, item), -_seconds(item) - max(0.0, replica.seen_s), replica, item)
+        (_seconds(item) + max(0.0, replica.seen_s), replica, item)
         for replica in look.status.replicas.live
         for item in _items(replica)
         if item.get("state") == "running"
     ]
-    found.sort(key=lambda one: one[:2])
+    found.sort(key=lambda one: (_is_endless(one[1], one[2]), -one[0]))
     return tuple(
-        _line_of(look, seconds=-negative_s, replica=replica, item=item)
-        for _, negative_s, replica, item in found[:LONGEST_MAX]
+        _line_of(look, seconds=seconds, replica=replica, item=item)
+        for seconds, replica, item in found[:LONGEST_MAX]
     )
 
 

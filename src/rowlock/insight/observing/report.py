@@ -31,11 +31,11 @@ RATE_S: Final = 60.0
 TOKEN_CHARS: Final = 8
 """How many characters of a token a report has."""
 RUNS: Final = "running"
+"""The state of a pipeline that was started and not stopped."""
 ENDLESS: Final = "endless"
 """Says of a pipeline that its attempts have no longest time: one that has run for long is none to
 look at, so its items come behind those of the others.
 """
-"""The state of a pipeline that was started and not stopped."""
 LEFT_OUT: Final = "pipelines_left_out"
 """In a report: how many pipelines it has no room for."""
 STATE_ALONE: Final = frozenset({"state", "fetch_failures"})

@@ -164,15 +164,7 @@ class Worker(Generic[ModelT]):
                 )
             )
         if item.prev_lock_expired:
-            events.emit(
-                events.ItemRecovered(
-                    context.name,
-                    item.id,
-                    item.lock_token,
-                    attempt=item.attempt,
-                    waited_s=item.waited_s,
-                )
-            )
+            context.tell(events.ItemRecovered, item)
 
     def _decide(self, item: PipelineItem[ModelT], result: Result) -> Decision:
         context = self.context

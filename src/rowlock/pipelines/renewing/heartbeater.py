@@ -344,15 +344,7 @@ class Heartbeater(Generic[ModelT]):
             item.id,
             extra={"pipeline": self.context.name, "row_id": item.id},
         )
-        events.emit(
-            events.LeaseExpired(
-                self.context.name,
-                item.id,
-                item.lock_token,
-                attempt=item.begun_attempt,
-                waited_s=item.waited_s,
-            )
-        )
+        self.context.tell(events.LeaseExpired, item)
 
     def _record_failure(self, error: Exception) -> None:
         text = describe(error)

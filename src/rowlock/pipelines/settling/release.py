@@ -45,15 +45,7 @@ async def release_items(context: PipelineContext[Any], items: Sequence[PipelineI
         for item in chunk:
             item.lose()
             if item.id in released:
-                events.emit(
-                    events.ItemReleased(
-                        context.name,
-                        item.id,
-                        item.lock_token,
-                        attempt=item.begun_attempt,
-                        waited_s=item.waited_s,
-                    )
-                )
+                context.tell(events.ItemReleased, item)
 
 
 async def release_related_of(

@@ -237,15 +237,7 @@ class Settler(Generic[ModelT]):
             item.id,
             extra={"pipeline": self.context.name, "row_id": item.id},
         )
-        events.emit(
-            events.ItemAbandoned(
-                self.context.name,
-                item.id,
-                item.lock_token,
-                attempt=item.begun_attempt,
-                waited_s=item.waited_s,
-            )
-        )
+        self.context.tell(events.ItemAbandoned, item)
 
     def _clean_up_late(self, item: PipelineItem[ModelT], result: Result) -> None:
         match decide(self.context, item, result):
