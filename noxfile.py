@@ -24,7 +24,7 @@ nox.options.sessions = ["tidy", "typing", "docs", "tests", "examples", "browser"
 PYPROJECT = nox.project.load_toml("pyproject.toml")
 WORKERS_MAX = 4
 """Most test processes at once: each of them opens databases of its own."""
-APART = ("tidy", "shopwindow", "bench", "planted", "mutants", "browser")
+APART = ("tidy", "shopwindow", "bench", "mutants", "browser")
 """Folders of `tests/` that have a session of their own."""
 ROOMS = [f"--ignore=tests/{folder}" for folder in APART]
 DRAWING = (
@@ -178,15 +178,6 @@ def simulation(session: nox.Session) -> None:
     """
     install(session, "test")
     session.run("python", "tests/simulation", *session.posargs)
-
-
-@nox.session
-def planted(session: nox.Session) -> None:
-    """Guards taken out one by one, and the tests that must notice. `-- --jobs 4` tries four at
-    once.
-    """
-    install(session, "test")
-    session.run("python", "tests/planted", *session.posargs)
 
 
 @nox.session

@@ -6,8 +6,6 @@ sample drawn by a number tells the score within some percent, and names survivor
 only writes the mutants, into a copy of the tree, and the tests are run there once to learn which of
 them run what: a ``FOLDER`` keeps both for another time. Each mutant is tried in a process forked
 from this one, on SQLite only. Mutants of a mere text, of an error or of the log, are not drawn.
-
-Not here: planted bugs, which are chosen and must all be found (``tests/planted``).
 """
 
 from __future__ import annotations
@@ -34,7 +32,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SETTINGS = """
 [tool.mutmut]
 source_paths = ["src/rowlock"]
-only_mutate = ["src/rowlock/leases/*", "src/rowlock/pipelines/*", "src/rowlock/dispatch/*"]
+only_mutate = ["src/rowlock/leases/*", "src/rowlock/pipelines/*", "src/rowlock/dialects/*"]
 """
 WRITING_S_MAX = 900
 """Longest time for mutmut to write all mutants. **Unit** seconds."""

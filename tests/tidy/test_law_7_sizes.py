@@ -1,23 +1,20 @@
-"""Law 7: a folder has at most 15 files, a module at most 400 lines, a function at most 70 and
-mostly 10.
+"""Law 7: a module has at most 800 lines, nine in ten at most 500, a function at most 70.
 
-And a function has at most 7 parameters, 3 of them by position.
+And a function has at most 7 parameters, 3 of them by position. Whether things belong together
+decides what stands in one file.
 """
 
 from __future__ import annotations
 
 import ast
-from collections import Counter
-from statistics import median
 
 import pytest
 
 from .reading import Source, functions, package, planted, sources
 
-FOLDER_FILES_MAX = 15
-MODULE_LINES_MAX = 400
+MODULE_LINES_MAX = 800
+MODULE_LINES_MOSTLY_MAX = 500
 FUNCTION_LINES_MAX = 70
-FUNCTION_LINES_MEDIAN_MAX = 10
 PARAMETERS_MAX = 7
 BY_POSITION_MAX = 3
 FIXED = frozenset({"request_update"})
@@ -28,23 +25,13 @@ HANDLERS = frozenset({"by_key"})
 """Decorators of hosts' functions that the library calls, with four by position."""
 
 
-def full_folders(tree: list[Source]) -> list[str]:
-    """Find folders in which a reader does not see what there is."""
-    counts = Counter(source.path.rpartition("/")[0] for source in tree)
-    return [
-        f"{folder}: {count} files, not {FOLDER_FILES_MAX}"
-        for folder, count in counts.items()
-        if count > FOLDER_FILES_MAX
-    ]
-
-
-def long_modules(tree: list[Source]) -> list[str]:
+def long_modules(tree: list[Source], lines_max: int = MODULE_LINES_MAX) -> list[str]:
     """Find modules that hold more than one idea."""
     lines = ((source, len(source.text.splitlines())) for source in tree)
     return [
-        source.finding(1, f"{count} lines, not {MODULE_LINES_MAX}")
+        source.finding(1, f"{count} lines, not {lines_max}")
         for source, count in lines
-        if count > MODULE_LINES_MAX
+        if count > lines_max
     ]
 
 
@@ -98,14 +85,15 @@ def is_handler(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
     return any(isinstance(call, ast.Attribute) and call.attr in HANDLERS for call in calls)
 
 
-def test_folders_are_small() -> None:
-    """A reader would have to know what there is before looking for it."""
-    assert full_folders(package()) == []
-
-
 def test_modules_are_short() -> None:
     """A file would have to be scrolled instead of read."""
     assert long_modules(sources()) == []
+
+
+def test_most_modules_are_shorter() -> None:
+    """The exceptions would have become the rule."""
+    tree = package()
+    assert len(long_modules(tree, MODULE_LINES_MOSTLY_MAX)) <= len(tree) / 10
 
 
 def test_functions_are_short() -> None:
@@ -113,27 +101,15 @@ def test_functions_are_short() -> None:
     assert long_functions(sources()) == []
 
 
-def test_most_functions_are_very_short() -> None:
-    """The exceptions would have become the rule."""
-    assert median(count for count, _ in function_lengths(package())) <= FUNCTION_LINES_MEDIAN_MAX
-
-
 def test_calls_can_be_read() -> None:
     """A call would be a row of values whose meaning has to be looked up."""
     assert many_parameters(sources("src/", "examples/", "noxfile.py")) == []
 
 
-def test_planted_full_folder() -> None:
-    """The law above would pass any folder."""
-    tree = [Source(f"src/rowlock/rows/{number}.py", "") for number in range(FOLDER_FILES_MAX + 1)]
-    assert len(full_folders(tree)) == 1
-    assert full_folders(tree[1:]) == []
-
-
 def test_planted_long_module() -> None:
     """The law above would pass any module."""
-    assert len(long_modules(planted("x = 1\n" * 401))) == 1
-    assert long_modules(planted("x = 1\n" * 400)) == []
+    assert len(long_modules(planted("x = 1\n" * 801))) == 1
+    assert long_modules(planted("x = 1\n" * 800)) == []
 
 
 def test_planted_long_function() -> None:
@@ -143,7 +119,7 @@ def test_planted_long_function() -> None:
 
 
 def test_planted_lengths() -> None:
-    """The median above would be taken of something else than lines."""
+    """A length above would be something else than lines."""
     text = (
         "class A:\n    async def f(self):\n        def g():\n            pass\n        return g\n"
     )
