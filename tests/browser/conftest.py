@@ -6,6 +6,7 @@ import os
 import shutil
 import socket
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any, Final, NamedTuple
 
 import pytest
@@ -79,6 +80,14 @@ async def address(
     await fill(sqlite_database)
     graph: StandingGraph[str, int] = StandingGraph(measured, name=payloads()[0])
     app = Dashboard(manager_of(sqlite_database), authorize=everything, graphs=[graph])
+    async with served(app) as address:
+        yield address
+    await end_watchers()
+
+
+@asynccontextmanager
+async def served(app: Any) -> AsyncIterator[str]:
+    """Serve an app on a port of its own, under the name of the dashboard."""
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
         listening.listen()
@@ -88,7 +97,6 @@ async def address(
         yield f"http://{NAME}:{listening.getsockname()[1]}"
         server.should_exit = True
         await task
-    await end_watchers()
 
 
 def measured(texts: Flow[str]) -> Flow[int]:

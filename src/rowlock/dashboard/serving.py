@@ -1,7 +1,9 @@
 """The dashboard alone, on a port of its own, for one person: ``rowlock dashboard``.
 
-The one idea: its address has a key that is new each time. Who has it may look and act, since that
-person can run the commands, too; another page of the same browser does not have it.
+The one idea: the path of its address begins with a key that is new each time. Who has it may look
+and act, since that person can run the commands, too. The key is no cookie, since browsers send
+cookies to each server of the host, whatever its port; a path is sent to its own server alone, and
+the referrer policy keeps it out of requests to others.
 """
 
 from __future__ import annotations
@@ -11,11 +13,9 @@ import secrets
 import socket
 from collections.abc import Callable
 from typing import Final
-from urllib.parse import quote
 
 import uvicorn
 from starlette.requests import Request
-from starlette.responses import RedirectResponse
 from starlette.types import Receive, Scope, Send
 
 from rowlock.dashboard.dashboard import Dashboard
@@ -24,7 +24,6 @@ from rowlock.errors import AppError
 from rowlock.insight.insight import Insight
 
 KEY_BYTES: Final = 24
-COOKIE: Final = "rowlock-key"
 DRAIN_S_MAX: Final = 5
 """How long the server waits for open streams when it ends, in seconds."""
 
@@ -47,21 +46,15 @@ class KeyedDashboard:
         self._dashboard = Dashboard(insight, authorize=self._authorize)
 
     async def _authorize(self, request: Request, action: ViewerAction) -> Viewer | None:
-        is_allowed = self._may_act or action.is_look
-        return Viewer(self._name) if is_allowed and self._has(request.cookies.get(COOKIE)) else None
-
-    def _has(self, given: str | None) -> bool:
-        return hmac.compare_digest((given or "").encode(), self.key.encode())
+        has_key = request.scope.get("root_path") == f"/{self.key}"
+        return Viewer(self._name) if has_key and (self._may_act or action.is_look) else None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Take the key out of the address, and keep it in the browser."""
+        """Mount the dashboard below its key; other paths may not be looked at."""
         if scope["type"] == "http":
-            request = Request(scope, receive)
-            if self._has(request.query_params.get("key")):
-                answer = RedirectResponse(quote(scope["path"]), 303)
-                answer.set_cookie(COOKIE, self.key, httponly=True, samesite="strict")
-                await answer(scope, receive, send)
-                return
+            first = scope["path"].removeprefix("/").partition("/")[0]
+            if hmac.compare_digest(first.encode(), self.key.encode()):
+                scope["root_path"] = f"/{self.key}"
         await self._dashboard(scope, receive, send)
 
 
@@ -80,6 +73,7 @@ async def serve(app: KeyedDashboard, *, host: str, port: int, told: Callable[[st
     config = uvicorn.Config(
         app,
         log_level="warning",
+        access_log=False,  # its lines would have the key
         timeout_graceful_shutdown=DRAIN_S_MAX,
         server_header=False,
         lifespan="off",
@@ -87,7 +81,7 @@ async def serve(app: KeyedDashboard, *, host: str, port: int, told: Callable[[st
     # It listens before it is told of: who comes too early waits.
     with listening(host, port) as bound:
         name = f"[{host}]" if ":" in host else host
-        told(f"http://{name}:{bound.getsockname()[1]}/?key={app.key}")
+        told(f"http://{name}:{bound.getsockname()[1]}/{app.key}/")
         await uvicorn.Server(config).serve([bound])
 
 
