@@ -16,7 +16,7 @@ import pytest
 from sqlalchemy import URL, text
 from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
 
-from rowlock import Apply, Outcome, PipelineItem, PipelineManager
+from rowlock import PipelineManager
 from rowlock.__main__ import main
 from rowlock.cli.top.looking import look_once
 from rowlock.insight import Insight, Observer, Verdict, insight_tables
@@ -95,39 +95,6 @@ async def test_all_questions_are_answered(reader: Reader) -> None:
     look = await look_once(insight)
     assert "VolumePipeline" in str(look.status.text())
     assert (await insight.replicas()).known == ()
-
-
-class RehearsablePipeline(VolumePipeline):
-    """May be rehearsed, and writes."""
-
-    rehearsable = True
-    was_shadowed: asyncio.Event | None = None
-
-    async def process(self, item: PipelineItem[Any]) -> Outcome:
-        """Activate the volume."""
-        if self.was_shadowed is not None:
-            self.was_shadowed.set()
-        return Apply({"status": "active"})
-
-
-async def test_a_shadow_run_needs_no_right_to_write(
-    reader: Reader, database: TemporaryDatabase
-) -> None:
-    """Whoever may only look could not compare two versions, though nothing is held."""
-    shadow, answered = RehearsablePipeline(), asyncio.Event()
-    shadow.was_shadowed = was_shadowed = asyncio.Event()
-
-    async def replica() -> None:
-        await was_shadowed.wait()
-        async with PipelineManager(database.session_factory, [RehearsablePipeline()]):
-            await answered.wait()
-
-    other = asyncio.create_task(replica())
-    run = await Insight(reader.manager.session_factory, [shadow]).shadow("RehearsablePipeline")
-    answered.set()
-    await other
-    found = [(row.row_id, row.verdict, row.shadow) for row in run.rows]
-    assert found == [("17", "same", "applied")]
 
 
 async def test_what_acts_says_what_it_may_not(reader: Reader) -> None:

@@ -17,12 +17,6 @@ from rowlock.errors import AppError
 from rowlock.insight.checking.finding import Findings
 from rowlock.insight.rehearsing.answer import ColumnChange, Rehearsal, RowRehearsal
 from rowlock.insight.schemas import DOCUMENTS, schema_of
-from rowlock.insight.shadowing.shadow_run import (
-    ShadowDifference,
-    ShadowRow,
-    ShadowRun,
-    ShadowVerdict,
-)
 from rowlock.insight.steering.actions import ActionDone
 from rowlock.insight.steering.audit import Act
 from rowlock.testing import TemporaryDatabase
@@ -34,18 +28,6 @@ from .pages import DOCS
 PAGE: Final = DOCS / "reference" / "json.md"
 GOLDEN: Final = Path(__file__).parents[1] / "insight" / "golden"
 CHANGE: Final = ColumnChange("status", "'a'", "'b'")
-SHADOWED: Final = ShadowRow(
-    "17",
-    ShadowVerdict.DIFFERS,
-    "applied",
-    "parked",
-    "no disk",
-    (ShadowDifference("status", "'a'", "'b'"),),
-    ("price: the shadow writes an SQL expression",),
-    ("a hint",),
-    0.1,
-    "no cloud",
-)
 BEGIN: Final = """\
 # JSON
 
@@ -149,7 +131,6 @@ async def test_each_command_prints_what_its_schema_says(
                 "Volume",
                 (RowRehearsal("17", "Apply", None, (CHANGE,), ("a hint",), 0.1),),
             ),
-            ShadowRun("VolumePipeline", "Volume", at(0), 60.0, (SHADOWED,)),
             ActionDone(Act("park", "alice", "no cloud", "Volume", "17"), "parked"),
         ]
         for answer in answers:

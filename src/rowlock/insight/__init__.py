@@ -18,12 +18,6 @@ from rowlock.insight.insight import Insight
 from rowlock.insight.lines import ExplanationLine
 from rowlock.insight.listing.row_page import ListedRow, ListedState, RowPage
 from rowlock.insight.observing.observer import Observer
-from rowlock.insight.shadowing.shadow_run import (
-    ShadowDifference,
-    ShadowRow,
-    ShadowRun,
-    ShadowVerdict,
-)
 from rowlock.insight.steering.action_errors import (
     LeaseAlive,
     LeaseChanged,
@@ -57,10 +51,6 @@ __all__ = [
     "RowNotFound",
     "RowPage",
     "SeenLease",
-    "ShadowDifference",
-    "ShadowRow",
-    "ShadowRun",
-    "ShadowVerdict",
     "Timeline",
     "TimelineEntry",
     "Verdict",

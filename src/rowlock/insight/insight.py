@@ -50,7 +50,8 @@ from rowlock.insight.listing.row_page import RowPage
 from rowlock.insight.naming import database_name, is_of, mapped_model, pipeline_named, read_key
 from rowlock.insight.observing.observer import Observer
 from rowlock.insight.questions import whole_else_apart
-from rowlock.insight.shadowing.plans import Plans
+from rowlock.insight.rehearsing.answer import Rehearsal
+from rowlock.insight.rehearsing.rehearsal import IDS_MAX, PipelineRehearsal
 from rowlock.insight.tables import InsightTables, tables_of
 from rowlock.insight.verdicts import Facts
 from rowlock.pipelines.manager import PipelineManager
@@ -59,7 +60,7 @@ from rowlock.pipelines.pipeline import Pipeline
 T = TypeVar("T")
 
 
-class Insight(DatabaseQuestions, Plans):
+class Insight(DatabaseQuestions):
     """Answers questions about the rows of a host's pipelines.
 
     Args:
@@ -166,6 +167,32 @@ class Insight(DatabaseQuestions, Plans):
             ),
             away,
         )
+
+    async def rehearse(self, pipeline: str, ids: Iterable[object]) -> Rehearsal:
+        """Run `process` for rows, and say what would come of each; nothing is written.
+
+        The rows are held meanwhile as ``plan:...``. `process` finds ``item.is_rehearsal`` true, and
+        its sessions only read; what it does to other systems is done.
+
+        Args:
+            pipeline: its name.
+            ids: keys of rows, at most 100; text is read by the type of the key.
+
+        Raises:
+            AppError: the app has no such pipeline, the text is no key, or there are too many.
+            ConfigurationError: the pipeline does not say ``rehearsable = True``.
+            LockWaitTimeout: somebody holds one of the rows.
+            LeaseLost: a row was not held until its rehearsal ended.
+            TransactionTimeout: the database did not answer in time.
+        """
+        found = pipeline_named(pipeline, self.pipelines.values())
+        keys = [read_key(found.leased, one) for one in ids]
+        if not 1 <= len(keys) <= IDS_MAX:
+            raise AppError(f"1 to {IDS_MAX} rows are rehearsed at once, not {len(keys)}")
+        hidden = self._columns(found.leased, self._hide)
+        sessions = self.host_of(found).session_factory
+        rehearsal = PipelineRehearsal(sessions, found, hidden=hidden, redact=self._redact or str)
+        return Rehearsal(found.name, found.leased.name, await rehearsal.rehearse(keys))
 
     async def timeline(self, model: type[Any] | str, id: object, *, limit: int = 100) -> Timeline:  # noqa: A002
         """Say what happened to a row, as far as the host keeps a history; a row that was deleted

@@ -292,7 +292,6 @@ class PipelineItem(_Keyed, Generic[ModelT_co]):
             raise self.lease_lost()
         rows: list[ModelT_co] = await read_fresh(session, self.leased, (self.id,))
         if not rows:
-            # Nothing holds the row of a shadow run, so it may have been deleted.
             raise self.lease_lost()
         return rows[0]
 

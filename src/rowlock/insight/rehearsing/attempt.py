@@ -1,11 +1,11 @@
-"""Runs `process` for an item whose sessions only read, as rehearsals and shadow runs do.
+"""Runs `process` for an item whose sessions only read, as rehearsals do.
 
 The one idea: the host's code gets an item like any other and is called as always; what comes of it
 is decided as always, too. Its sessions cannot write, the host's own pools are refused to it, and
 related rows are read instead of locked.
 
-Not here: which rows, and whether anything is held meanwhile (``rehearsal.py``, and
-``insight/shadowing/``); keeping sessions from writing (``read_only.py``).
+Not here: which rows, and whether anything is held meanwhile (``rehearsal.py``);
+keeping sessions from writing (``read_only.py``).
 """
 
 from __future__ import annotations
@@ -124,11 +124,11 @@ class ReadOnlyProcess:
         item.begun_at = monotonic()
         task = contained_task(attempt.run(), name="rowlock: rehearsal", context=rehearsal_context())
         try:
-            async with asyncio.timeout(REHEARSAL_TIMEOUT.total_seconds()):
-                return await task
-        except TimeoutError:
-            return None
+            # The time is not left to a cancellation, which `process` may ignore.
+            done, _ = await asyncio.wait({task}, timeout=REHEARSAL_TIMEOUT.total_seconds())
+            return task.result() if done else None
         finally:
+            task.cancel()
             item.ended_at = monotonic()
 
     def decide(self, item: PipelineItem[Any], result: Result) -> Decision:

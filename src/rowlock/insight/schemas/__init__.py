@@ -19,7 +19,6 @@ DOCUMENTS: Final = (
     "pipeline",
     "claim_plan",
     "rehearsal",
-    "shadow",
     "action",
     "error",
 )
