@@ -13,12 +13,12 @@ import pytest
 from sqlalchemy import select, text, update
 from sqlalchemy.ext.asyncio import AsyncEngine, async_sessionmaker
 
-from rowlock import Apply, PipelineManager, events, pipeline_hinter
+from rowlock import Apply, PipelineManager, events
 from rowlock.testing import TemporaryDatabase
 
 from ..host import HANG_S_MAX, Run, RunPipeline, Volume, VolumePipeline, heard_events
 from ..pipelines.scenes import add, is_free, read, read_all
-from .patience import QUICK, HeldWork, until_healthy
+from .patience import QUICK
 from .trouble import begin_trouble, end_trouble
 
 
@@ -218,55 +218,6 @@ async def test_stricter_isolation_loses_and_doubles_nothing(
         (row.status, row.attempts, is_free(row)) == ("done", 0, True)
         for row in await read_all(database, Run)
     )
-
-
-async def test_a_database_that_is_read_only_is_waited_for(
-    postgresql_database: TemporaryDatabase,
-) -> None:
-    """After a failover to a standby every loop would have to be started again, and results in
-    hand be lost.
-    """
-    database = postgresql_database
-    [volume] = await add(database, Volume())
-    work = HeldWork(Apply({"status": "active"}))
-    pipeline = VolumePipeline(answer=work, workers_num=2, **QUICK)
-    with heard_events() as heard:
-        async with PipelineManager(
-            async_sessionmaker(database.create_engine()), [pipeline]
-        ) as manager:
-            await work.started.wait()
-            await make_read_only(database, "on")
-            work.go_on.set()
-            await heard.wait_for(events.FetchFailed, count=3)
-            assert not manager.health().healthy
-            assert "read-only" in (manager.health().pipelines[0].last_error or "")
-            await make_read_only(database, "off")
-            await heard.wait_for(events.ItemApplied)
-            pipeline_hinter.hint_fetch(Volume)
-            await until_healthy(manager)
-            assert heard.of(events.LoopReplaced) == []
-            assert manager.statistics()[pipeline.name].counters["retried"] == 0
-    assert ((await read(database, volume)).status, len(pipeline.items)) == ("active", 1)
-
-
-async def make_read_only(database: TemporaryDatabase, state: str) -> None:
-    """Have every transaction from now on be read-only, or no longer: connections are made anew."""
-    admin = engine_with(database, isolation_level="AUTOCOMMIT", default_transaction_read_only="off")
-    async with admin.connect() as connection:
-        await connection.execute(
-            text(
-                f'ALTER DATABASE "{database.url.database}" SET default_transaction_read_only ='
-                f" {state}"
-            )
-        )
-        await connection.execute(
-            text(
-                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
-                "WHERE datname = current_database() AND pid <> pg_backend_pid()"
-            )
-        )
-    await admin.dispose()
-    await database.engine.dispose()
 
 
 def twice(item: Any) -> Apply:

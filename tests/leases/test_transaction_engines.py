@@ -17,11 +17,12 @@ from typing import Any
 
 import pytest
 from sqlalchemy import Update, event, select, text
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, async_sessionmaker
 from sqlalchemy.orm import Session
 
 from rowlock import make_due
+from rowlock.database.transaction import in_transaction
 from rowlock.leases.claim import claim
 from rowlock.leases.load import load_rows
 from rowlock.testing import TemporaryDatabase
@@ -29,6 +30,7 @@ from rowlock.testing import TemporaryDatabase
 from ..host import HANG_S_MAX, Base, Run
 from .ground import LOCK_TIMEOUT, MARGIN, RUNS, add, order_for, row_of
 from .transactions import (
+    TIMEOUT,
     file_may_be_written,
     run_in,
     write_both,
@@ -184,6 +186,62 @@ def test_two_processes_on_one_file(tmp_path: Path) -> None:
 
 
 # ---------------------------------------------------------------- several engines
+
+
+SERVER_CODES = ("08006", "25006", "25P03", "57P01", "57P03", "57P05", "58030")
+STATEMENT_CODES = ("23505", "25P02", "40001", "53200", "57014", "P0001", "XX001")
+
+
+@pytest.mark.parametrize("raised_at", ["the statement", "an autocommitted statement", "COMMIT"])
+async def test_connections_are_replaced_once_one_speaks_of_its_server(
+    postgresql_database: TemporaryDatabase, raised_at: str
+) -> None:
+    """After a failover, the pool would keep connections that only read; after an error of one
+    statement, a host would pay for new ones.
+    """
+    database, code = postgresql_database, ""
+    await add(database, Run(id=1))
+    async with database.engine.begin() as connection:
+        for statement in REFUSE_AT_COMMIT:
+            await connection.exec_driver_sql(statement)
+    engine = database.create_engine(pool_size=2, max_overflow=0)
+
+    async def refused(_session: Any, connection: AsyncConnection) -> None:
+        if raised_at == "COMMIT":
+            await connection.execute(text(f"UPDATE runs SET status = '{code}'"))
+        else:
+            await connection.exec_driver_sql(
+                f"DO $$ BEGIN RAISE EXCEPTION 'refused' USING ERRCODE = '{code}'; END $$"
+            )
+
+    async def pids() -> set[Any]:
+        statement = text("SELECT pg_backend_pid()")
+        async with engine.connect() as one, engine.connect() as other:
+            return {await one.scalar(statement), await other.scalar(statement)}
+
+    kept = {}
+    for code in SERVER_CODES + STATEMENT_CODES:
+        before = await pids()
+        with pytest.raises(DBAPIError):
+            await in_transaction(
+                async_sessionmaker(engine),
+                RUNS,
+                refused,
+                purpose="be refused",
+                timeout=TIMEOUT,
+                autocommit=raised_at == "an autocommitted statement",
+            )
+        kept[code] = await pids() & before
+    assert {code for code, pids in kept.items() if not pids} == {*SERVER_CODES}
+    assert {len(kept[code]) for code in STATEMENT_CODES} == {2}
+
+
+REFUSE_AT_COMMIT = (
+    "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION"
+    " 'refused' USING ERRCODE = NEW.status; END $$",
+    "CREATE CONSTRAINT TRIGGER refuse AFTER UPDATE ON runs DEFERRABLE INITIALLY DEFERRED FOR EACH"
+    " ROW EXECUTE FUNCTION refuse()",
+)
 
 
 async def test_sessions_that_route_by_statement_go_to_the_writer(

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import Connection, Engine, update
+from sqlalchemy import Connection, Engine, ExceptionContext, event, update
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.pool import SingletonThreadPool, StaticPool
 
+from rowlock.database.faults import is_of_the_server
 from rowlock.dialects import dialect_named
 from rowlock.errors import ConfigurationError, UnsupportedDialectError
 from rowlock.rows.leased_table import LeasedTable
@@ -19,9 +20,21 @@ def bind_of(session: AsyncSession, leased: LeasedTable) -> Engine | Connection:
     connecting.
 
     A session that sends reads to a replica must not send ours there: a lease is read where it is
-    written.
+    written. From now on the bind's pool replaces its connections where one of them answers that
+    its server is of no use.
     """
-    return session.sync_session.get_bind(leased.mapper, clause=update(leased.table))
+    bind = session.sync_session.get_bind(leased.mapper, clause=update(leased.table))
+    if not event.contains(bind.engine, "handle_error", _replace_connections):
+        event.listen(bind.engine, "handle_error", _replace_connections)
+    return bind
+
+
+def _replace_connections(context: ExceptionContext) -> None:
+    """Have SQLAlchemy invalidate the connection, and each older one of the pool when it is next
+    checked out: they lead to the same server, a standby after a failover, say.
+    """
+    if is_of_the_server(context.original_exception):
+        context.is_disconnect = True
 
 
 def check_session_factory(session_factory: Any, leased: LeasedTable) -> None:

@@ -21,6 +21,8 @@ class ErrorVerdict(NamedTuple):
         is_of_the_size: whether a transaction that does less may succeed.
         is_of_the_schema: whether the statement is refused whichever rows it is about.
         is_of_the_values: whether it is refused for a value in it that the database cannot keep.
+        is_of_the_server: whether it is about the server that the connection leads to, or about the
+            connection, so that a new connection may be answered otherwise.
     """
 
     passes: bool
@@ -30,6 +32,7 @@ class ErrorVerdict(NamedTuple):
     is_of_the_size: bool = False
     is_of_the_schema: bool = False
     is_of_the_values: bool = False
+    is_of_the_server: bool = False
 
 
 class FaultDialect(ABC):
@@ -41,12 +44,6 @@ class FaultDialect(ABC):
     def fault_of(self, raised: BaseException | None) -> ErrorVerdict | None:
         """Return what the code of a driver's exception says; None if it is another database's,
         or has no code.
-        """
-
-    @abstractmethod
-    def is_of_the_connection(self, raised: BaseException | None) -> bool:
-        """Whether a driver's exception is about what the connection remembers, and passes with
-        another one.
         """
 
 

@@ -53,10 +53,21 @@ def is_outage(error: BaseException) -> bool:
     error = _of_database(error)
     if not is_transient(error):
         return False
-    if isinstance(error, _TRANSIENT_TYPES) or _is_of_the_connection(error):
+    if isinstance(error, _TRANSIENT_TYPES):
         return True
     fault = _fault_of(error)
-    return fault is None or fault.concerns_every_row
+    if fault is None or fault.concerns_every_row:
+        return True
+    # The connection of a fault of the server is invalidated here, which says no more.
+    return _is_of_the_connection(error) and not fault.is_of_the_server
+
+
+def is_of_the_server(raised: BaseException) -> bool:
+    """Whether what a driver raised is about the server that its connection leads to, or about the
+    connection, so that a new connection may be answered otherwise.
+    """
+    fault = _fault_of(raised)
+    return fault is not None and fault.is_of_the_server
 
 
 def is_of_a_database(error: BaseException) -> bool:
@@ -144,11 +155,11 @@ def _is_of_a_driver(error: BaseException) -> bool:
 
 
 def _is_of_the_connection(error: BaseException) -> bool:
-    if not isinstance(error, exc.DBAPIError):
-        return False
-    return error.connection_invalidated or any(
-        dialect.is_of_the_connection(error.orig) for dialect in _dialects()
-    )
+    if isinstance(error, exc.PendingRollbackError):
+        # Host code has swallowed the error that invalidated the connection; this is what each
+        # later statement of the transaction is answered.
+        return error.code == "8s2b"
+    return isinstance(error, exc.DBAPIError) and error.connection_invalidated
 
 
 def _fault_of(error: BaseException) -> ErrorVerdict | None:

@@ -72,11 +72,10 @@ async def write_past_lease(
     back.
     """
     is_it = and_(leased.attribute(leased.key_name) == key, true() if where is None else where)
+    bind = {"bind": bind_of(session, leased)}
     if not values:
         found = select(leased.key).where(is_it)
-        return (
-            await execute(session, found, bind_arguments={"bind": bind_of(session, leased)})
-        ).first() is not None
+        return (await execute(session, found, bind_arguments=bind)).first() is not None
     names = {attribute_name(leased, column): value for column, value in values.items()}
     touched = list(
         dict.fromkeys(
@@ -87,7 +86,12 @@ async def write_past_lease(
     statement = (
         update(leased.model).where(is_it).values(names).returning(*map(leased.attribute, touched))
     )
-    result = await execute(session, statement, execution_options={"synchronize_session": "fetch"})
+    result = await execute(
+        session,
+        statement,
+        bind_arguments=bind,
+        execution_options={"synchronize_session": "fetch"},
+    )
     row = result.one_or_none()
     instance: object | None = session.sync_session.identity_map.get(
         leased.mapper.identity_key_from_primary_key((key,))

@@ -56,6 +56,10 @@ _OUTAGE_SQLSTATES = ("08", "25006", "25P03", "25P04", "28", "3D", "40", "53", "5
 """Beginnings of the SQLSTATEs that speak of the server, the connection or other transactions,
 and of no row.
 """
+_SERVER_SQLSTATES = ("08", "25006", "25P03", "25P04", "28", "3D", "53300", "57P", "58", "F0")
+"""Beginnings of those that speak of the server which the connection leads to, or of the
+connection: a standby, a server that shuts down, a disk that was taken away.
+"""
 _SQLSTATES_OF_THE_SIZE = frozenset(
     {
         "53200",  # out_of_memory
@@ -74,18 +78,16 @@ class PostgresqlFaults(FaultDialect):
         if sqlstate is None:
             return None
         code = str(sqlstate)
+        if type(raised).__name__ == "InvalidCachedStatementError":
+            # Prepared before a migration: it is prepared anew the next time.
+            return ErrorVerdict(passes=True, concerns_every_row=True)
         return ErrorVerdict(
             passes=code in _PASSING_SQLSTATES or not code.startswith(_FINAL_SQLSTATES),
             concerns_every_row=code.startswith(_OUTAGE_SQLSTATES),
+            is_of_the_server=code.startswith(_SERVER_SQLSTATES),
             is_conflict=code in {"40001", "40P01"},
             is_after_an_error=code == "25P02",
             is_of_the_size=code in _SQLSTATES_OF_THE_SIZE,
             is_of_the_schema=code.startswith(_SCHEMA_SQLSTATES),
             is_of_the_values=code.startswith("22"),
         )
-
-    def is_of_the_connection(self, raised: BaseException | None) -> bool:
-        """Return whether a statement was prepared before a migration: it is prepared anew the
-        next time.
-        """
-        return type(raised).__name__ == "InvalidCachedStatementError"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import Any
 
 from sqlalchemy.exc import OperationalError
@@ -32,9 +31,12 @@ async def take_write_lock(connection: AsyncConnection, wait_s: float) -> None:
     if "rowlock_wal" not in raw.info:
         # While somebody writes, the switch fails at once whatever the busy timeout; then a later
         # transaction makes it.
-        with suppress(OperationalError):
+        try:
             await connection.exec_driver_sql("PRAGMA journal_mode=WAL")
             raw.info["rowlock_wal"] = True
+        except OperationalError as error:
+            if error.connection_invalidated:
+                raise
     if "rowlock_busy_ms" not in raw.info:
         raw.info["rowlock_busy_ms"] = (
             await connection.exec_driver_sql("PRAGMA busy_timeout")

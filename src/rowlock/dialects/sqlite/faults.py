@@ -20,6 +20,16 @@ _FINAL_SQLITE_CODES = frozenset(
 )
 _SQLITE_CODES_OF_ROWS = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_INTERNAL})
 """Codes that pass, and that may come of the page on which one row stands."""
+_SQLITE_CODES_OF_FILES = frozenset(
+    {
+        sqlite3.SQLITE_READONLY,  # moved or replaced, or not writable when it was opened
+        sqlite3.SQLITE_IOERR,
+        sqlite3.SQLITE_CORRUPT,  # another file may stand in its place
+        sqlite3.SQLITE_CANTOPEN,  # its journal
+        sqlite3.SQLITE_NOTADB,
+    }
+)
+"""Codes that speak of the file as the connection has it open."""
 
 
 class SqliteFaults(FaultDialect):
@@ -34,12 +44,9 @@ class SqliteFaults(FaultDialect):
         return ErrorVerdict(
             passes=code not in _FINAL_SQLITE_CODES,
             concerns_every_row=code not in _SQLITE_CODES_OF_ROWS,
+            is_of_the_server=code in _SQLITE_CODES_OF_FILES,
             # There is one code for all that is wrong with a statement, values that a function
             # cannot read among it.
             is_of_the_schema=code == sqlite3.SQLITE_ERROR and "no such " in str(raised),
             is_of_the_values=code in {sqlite3.SQLITE_TOOBIG, sqlite3.SQLITE_MISMATCH},
         )
-
-    def is_of_the_connection(self, raised: BaseException | None) -> bool:
-        """Return False: a connection remembers nothing."""
-        return False
