@@ -44,10 +44,10 @@ async def write(sessions: Sessions, result: StepOutput[Line], *, dies: bool) -> 
 
 async def main(folder: Path, dies_with: int) -> None:
     """Write invoices until the example ends."""
-    async with opened(folder) as database:
-        billing = asyncio.create_task(bill(database.session_factory, dies_with=dies_with))
+    async with opened(folder) as database, asyncio.TaskGroup() as group:
+        billing = group.create_task(bill(database.session_factory, dies_with=dies_with))
         await next_line()
-        billing.cancel()
+        billing.cancel()  # the group waits for its end: until then it may have a session
 
 
 if __name__ == "__main__":

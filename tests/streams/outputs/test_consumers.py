@@ -8,7 +8,7 @@ from itertools import count
 from typing import Any
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import select, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import async_sessionmaker
 
@@ -21,7 +21,9 @@ from rowlock.streams.outputs.cursors import begin_cursor
 from rowlock.streams.outputs.output import Output
 from rowlock.testing import Failpoints, TemporaryDatabase, run_until_settled
 
+from ...cancellation.cancelling import Canceller, cancelled_at
 from ...leases.transactions import checked_out
+from ..snapshots.reading import LONG_S
 from ..walk.flows import Bank, add_up, open_bank
 from ..walk.test_steps import held, write_of
 from ..walk.waiting import FAST
@@ -223,6 +225,45 @@ async def test_a_hint_within_a_read_is_not_forgotten(
     monkeypatch.setattr(reader, "_read", read_and_be_late)
     async with asyncio.timeout(30):
         assert (await anext(reader.steps(follow=True))).step == 0
+
+
+@pytest.mark.parametrize("times", [1, 2])
+@pytest.mark.parametrize("name", ["consume", "wait_for", "snapshot"])
+async def test_a_cancelled_reader_has_no_session(
+    database: TemporaryDatabase, name: str, times: int
+) -> None:
+    """A reader that is cancelled, once or twice, has closed its sessions when its task ends, so
+    that its host may dispose of the engine; and no snapshot is kept for it.
+    """
+    bank = await open_bank(database, **FAST)
+    add_up(bank)
+    await bank.pay(10)
+    engine = database.create_engine()
+    sessions = async_sessionmaker(engine)
+    async with sessions() as session:
+        last = (await session.scalars(select(bank.payment))).all()[-1]
+
+    async def consume() -> None:
+        async for _ in output_of(bank).consume(sessions):
+            return
+
+    async def wait_for() -> None:
+        await bank.flow.wait_for(sessions, last, timeout=LONG_S)
+
+    async def snapshot() -> None:
+        async with bank.flow.snapshot(sessions, timeout=LONG_S) as taken:
+            assert [_ async for _ in taken.items("add")]
+
+    reader = {"consume": consume, "wait_for": wait_for, "snapshot": snapshot}[name]
+    async with PipelineManager(bank.sessions, bank.streams.pipelines()):
+        await wait_for()
+        for at in count():
+            if not await cancelled_at(reader, Canceller(at, times)):
+                break
+            assert checked_out(engine) == 0, at
+            row = await bank.flow_row()
+            assert (row.snapshots_requested, row.kept_until) == (0, None), at
+    assert at > 3
 
 
 async def test_what_is_needed_is_not_discarded(database: TemporaryDatabase) -> None:

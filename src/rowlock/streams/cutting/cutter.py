@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 
-from sqlalchemy import func, insert, select, update
+from sqlalchemy import case, func, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
 from rowlock.clock import monotonic
@@ -217,7 +217,11 @@ class Cutter:
             # of a step has one kept.
             values |= {
                 "kept_snapshot": last.step + 1,
-                "kept_until": database_time_after(SNAPSHOT_KEPT_FOR),
+                # A reader may have given up since its request was seen.
+                "kept_until": case(
+                    (flows.c.snapshots_requested > 0, database_time_after(SNAPSHOT_KEPT_FOR)),
+                    else_=None,
+                ),
                 "kept_by": flows.c.snapshots_requested,
                 "snapshots_requested": 0,
             }

@@ -26,6 +26,7 @@ from rowlock.containment import contained_task
 from rowlock.database.faults import is_transient
 from rowlock.database.transaction import in_transaction
 from rowlock.rows.leased_table import LeasedTable
+from rowlock.shielding import finish
 from rowlock.streams.cutting.flow_view import BEFORE_FIRST
 from rowlock.streams.frontier import check_shards, frontier_of
 from rowlock.streams.outputs.listening import woken_by
@@ -151,7 +152,8 @@ class FrontierWatch:
             return
         if not self._is_looking:
             task.cancel()
-        await asyncio.wait({task})
+        # Shielded: the look has a session of the host's, also if its waiter is cancelled again.
+        await finish(asyncio.wait({task}), purpose="end the looks at a flow")
 
     async def _run(self) -> None:
         own = asyncio.current_task()

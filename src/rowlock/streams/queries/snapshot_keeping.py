@@ -21,12 +21,14 @@ from sqlalchemy import and_, case, func, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionmaker
 
 from rowlock.clock import monotonic, rest, sleep
+from rowlock.containment import contained_task
 from rowlock.database.faults import is_transient
 from rowlock.database.transaction import in_transaction
 from rowlock.hints.hinter import hint_after_commit
 from rowlock.logs import get_logger
 from rowlock.rows.database_time import database_instant
 from rowlock.rows.leased_table import LeasedTable
+from rowlock.shielding import finish
 from rowlock.stream_errors import NotProcessedYet, VersionNotFoundError
 from rowlock.streams.frontier import read_frontier
 from rowlock.streams.inputs.arguments import seconds_of
@@ -91,7 +93,12 @@ class SnapshotKeeping:
             ShardsMissingError: the shards do not have each bucket once.
         """
         limit_s = seconds_of(timeout)
-        asked_at = await self._request()
+        request = contained_task(self._request(), name="rowlock: request a snapshot")
+        try:
+            asked_at = await asyncio.shield(request)
+        except asyncio.CancelledError:
+            await finish(self._withdraw_request(request), purpose="end a snapshot")
+            raise
         try:
             async with asyncio.timeout(limit_s):
                 return await self._wait(asked_at)
@@ -195,6 +202,10 @@ class SnapshotKeeping:
             steps.flow_id == self._program.id, steps.step >= asked_at, steps.snapshot
         )
         return (await connection.execute(found)).scalar_one() + 1  # type: ignore[no-any-return]
+
+    async def _withdraw_request(self, request: asyncio.Task[int]) -> None:
+        """Withdraw a request that may be committed behind the cancellation of its reader."""
+        await self._withdraw(await request)
 
     async def _withdraw(self, asked_at: int) -> None:
         """Wait no longer; or read no more, if the snapshot was cut meanwhile."""
