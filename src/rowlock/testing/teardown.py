@@ -11,7 +11,8 @@ Not here: what is opened (`plugin`, which loads this one).
 from __future__ import annotations
 
 import asyncio
-from contextlib import AsyncExitStack
+import threading
+from contextlib import AsyncExitStack, suppress
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
@@ -31,6 +32,11 @@ _ANYIO_OWN: Final = frozenset({"TestRunner._call_in_runner_task", "_shutdown_pro
 """Tasks of anyio: in one it waits for whatever it runs, a new one each time; the other ends
 worker processes with the loop.
 """
+_WORKER: Final = "_connection_worker_thread"
+"""Part of the names of aiosqlite's threads: their function."""
+THREADS_END_WITHIN_S: Final = 10.0
+"""How long those are waited for; that of a connection which is still open does not end."""
+_LOOK_EVERY_S: Final = 0.001
 _LOOP_SCOPES: Final = ("function", "class", "module", "package", "session")
 
 
@@ -41,12 +47,24 @@ def _opened_in_loop() -> Callable[[], AsyncIterator[AsyncExitStack]]:
         """Close what the fixtures opened, in the loop of the test; then look for tasks that are
         still alive.
         """
-        before = asyncio.all_tasks()
+        before, threads = asyncio.all_tasks(), set(threading.enumerate())
         async with AsyncExitStack() as stack:
+            stack.push_async_callback(_driver_threads_end, threads)
             stack.callback(_check_tasks, before)
             yield stack
 
     return opened
+
+
+async def _driver_threads_end(before: set[threading.Thread]) -> None:
+    """Wait for the threads of aiosqlite that end: one whose connection failed, or was cancelled
+    while it was made, says so by way of the loop, and would fail another test if that is closed.
+    """
+    begun = [one for one in threading.enumerate() if one not in before and _WORKER in one.name]
+    with suppress(TimeoutError):
+        async with asyncio.timeout(THREADS_END_WITHIN_S):
+            while any(one.is_alive() for one in begun):  # noqa: ASYNC110 - a thread sets no event
+                await asyncio.sleep(_LOOK_EVERY_S)
 
 
 def _check_tasks(before: set[asyncio.Task[Any]]) -> None:
