@@ -14,7 +14,7 @@ from rowlock import Apply, Park, Retry, events
 from rowlock.testing import TemporaryDatabase, stepping
 
 from ..host import Run, RunPipeline, Volume, VolumePipeline, heard_events
-from ..pipelines.related_scenes import GatheringPipeline, add_volume, write_all
+from ..pipelines.related_scenes import GatheringPipeline, add_volume, attachments_of, write_all
 from ..pipelines.scenes import add, change, counted, is_free, read_all
 from .test_lost_answers import lost_answers
 
@@ -129,4 +129,30 @@ async def test_a_related_row_that_was_lost_is_told_as_lost(database: TemporaryDa
             await steps.fetch_once()
             await steps.work_once()
             assert len(lost) == 1
+    assert [event.reason for event in heard.of(events.ItemStale)] == ["related row lost"]
+
+
+async def test_a_related_row_that_was_lost_between_two_tries_is_told_as_lost(
+    database: TemporaryDatabase,
+) -> None:
+    """The stamp of a try that was rolled back says nothing once a related row was lost: a row that
+    was reset for it is told as such, whatever becomes of that COMMIT.
+    """
+    await add_volume(database)
+    with heard_events() as heard, lost_answers(database, committed=False, times=1) as first:
+        async with stepping(database.session_factory, GatheringPipeline(then=write_all)) as steps:
+            await steps.fetch_once()
+            writer = steps.run.settler._writer
+            try_ = writer._try
+
+            async def once_it_was_lost(pending: Any) -> Any:
+                if first and not second:
+                    [robbed, *_] = await attachments_of(database)
+                    await change(database, robbed, lock_token=uuid.uuid4())
+                return await try_(pending)
+
+            writer._try = once_it_was_lost  # type: ignore[method-assign]
+            with lost_answers(database, committed=True, times=1) as second:
+                await steps.work_once()
+            assert (first, second) == (["rolled back"], ["committed"])
     assert [event.reason for event in heard.of(events.ItemStale)] == ["related row lost"]

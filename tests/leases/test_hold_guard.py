@@ -25,17 +25,28 @@ async def test_the_guard_shows_what_is_there(database: TemporaryDatabase) -> Non
             await session.commit()
 
 
-async def test_a_transaction_that_is_still_open_is_an_error(database: TemporaryDatabase) -> None:
-    """What is committed after the block was not written under the lease, and letting go would
-    wait for it.
+@pytest.mark.parametrize("fails", [False, True])
+async def test_a_transaction_that_is_still_open_is_an_error(
+    database: TemporaryDatabase, fails: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What is committed after the block was not written under the lease; and letting go, which
+    would wait for that transaction, is left to the end of the lease, however the block ends.
     """
     [row] = await add(database, Volume())
     async with database.session_factory() as session:
-        with pytest.raises(PipelineError, match="still open at the end of hold_rows"):
+
+        async def serve() -> None:
             async with hold_rows(database.session_factory, Volume, [row.id]) as held:
                 await held.guard(session)
+                if fails:
+                    raise PipelineError("no")
+
+        with pytest.raises(PipelineError) as raised:
+            await serve()
         await session.rollback()
+    assert str(raised.value).startswith("no" if fails else "a guarded transaction is still open")
     assert not is_free(await read(database, row))
+    assert caplog.records == []
 
 
 async def test_pipelines_are_hinted_when_the_rows_are_free(database: TemporaryDatabase) -> None:

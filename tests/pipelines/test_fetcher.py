@@ -8,7 +8,7 @@ import random
 from typing import Any
 
 import pytest
-from sqlalchemy import null
+from sqlalchemy import event, null
 
 from rowlock import Apply, Fetcher, PipelineHinter, PipelineItem, PipelineManager, Reset, events
 from rowlock.pipelines.fetching.fetcher import Fetch, Rest, plan_fetch
@@ -361,6 +361,28 @@ class SpecialPipeline(VolumePipeline):
     """Brings its own fetcher."""
 
     fetcher_class = NotingFetcher
+
+
+async def test_what_a_claim_brings_after_the_stop_is_released(
+    database: TemporaryDatabase,
+) -> None:
+    """Rows of a claim that was under way when a shutdown began are released at once, not queued
+    until the end of the drain, which waits for the work that runs.
+    """
+    [row] = await add(database, Volume())
+    pipeline = VolumePipeline()
+    with heard_events() as heard:
+        async with stepping(database.session_factory, pipeline) as steps:
+
+            def on_execute(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
+                if is_claim(statement):
+                    steps.run.fetcher.stop()
+
+            event.listen(database.engine.sync_engine, "before_cursor_execute", on_execute)
+            assert await steps.fetch_once() == []
+            assert counted(steps)["claimed"] == 1
+            assert len(heard.of(events.ItemReleased)) == 1
+            assert is_free(await read(database, row))
 
 
 async def test_a_host_may_bring_its_own_fetcher(sqlite_database: TemporaryDatabase) -> None:

@@ -8,7 +8,8 @@ import asyncio
 from typing import Any
 
 import pytest
-from sqlalchemy import delete, update
+from sqlalchemy import delete, event, text, update
+from sqlalchemy.util import await_only
 
 from rowlock import Apply, LeaseLost, Reset, Retry
 from rowlock.testing import TemporaryDatabase, stepping, virtual_time
@@ -275,6 +276,31 @@ async def test_without_the_main_row_nothing_is_locked(database: TemporaryDatabas
         with pytest.raises(LeaseLost):
             await item.lock_related(Attachment, Attachment.volume_id == item.id)
     assert set(await locks_of(database)) == {"Volume "}
+
+
+async def test_the_main_row_is_locked_while_related_rows_are(
+    postgresql_database: TemporaryDatabase,
+) -> None:
+    """No claim takes the main row over while related rows are being locked: it would look for what
+    the dead holder left before that is there.
+    """
+    database = postgresql_database
+    others, claimable = database.create_engine(), []
+
+    async def look() -> None:
+        async with others.connect() as connection:
+            found = text("SELECT id FROM volumes FOR NO KEY UPDATE SKIP LOCKED")
+            claimable.append((await connection.execute(found)).all())
+
+    def on_execute(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
+        if statement.startswith("UPDATE attachments") and not claimable:
+            await_only(look())
+
+    async with at_work(database, GatheringPipeline()) as (steps, _):
+        event.listen(database.engine.sync_engine, "before_cursor_execute", on_execute)
+        await steps.work_once()
+        event.remove(database.engine.sync_engine, "before_cursor_execute", on_execute)
+    assert claimable == [[]]
 
 
 async def test_under_an_expired_lease_nothing_is_locked(

@@ -5,16 +5,18 @@ however it ends.
 from __future__ import annotations
 
 import asyncio
-from datetime import timedelta
+import uuid
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import delete, text, update
+from sqlalchemy import delete, text, true, update
 
 from rowlock import Apply, LeaseLost, PipelineManager, Reset
+from rowlock.clock import monotonic
 from rowlock.testing import TemporaryDatabase, stepping, virtual_time
 
-from ..host import Attachment, AttachmentPipeline, Volume
+from ..host import Attachment, AttachmentPipeline, Run, RunPipeline, Volume, VolumePipeline
 from ..leases.holding import passing
 from .related_scenes import (
     ATTACHMENTS,
@@ -25,7 +27,7 @@ from .related_scenes import (
     locks_of,
     write_all,
 )
-from .scenes import change, counted, hang, read, turns, until
+from .scenes import add, change, counted, hang, read, turns, until
 
 
 async def test_they_are_renewed_with_the_main_row(database_with_clock: TemporaryDatabase) -> None:
@@ -235,6 +237,25 @@ def test_an_attempt_that_is_left_behind_keeps_them_until_they_expire(
     play()
 
 
+@pytest.mark.parametrize("is_trusted", [True, False])
+async def test_a_stale_outcome_frees_them(database: TemporaryDatabase, is_trusted: bool) -> None:
+    """Related rows of an item whose main row has another holder are released with its outcome; and
+    by themselves where trust has ended, and the outcome has no transaction.
+    """
+
+    async def rob(item: Any, rows: list[Attachment]) -> Apply:
+        await change(database, await read(database, item.row), lock_token=uuid.uuid4())
+        if not is_trusted:
+            item.trusted_until = monotonic()
+        return write_all(item, rows)
+
+    async with at_work(database, GatheringPipeline(then=rob)) as (steps, _):
+        await steps.work_once()
+        assert counted(steps)["stale"] == 1
+        assert [name for name in await locks_of(database) if name.startswith("Attachment")] == []
+    assert {row.status for row in await attachments_of(database)} == {"submitted"}
+
+
 async def test_a_related_row_that_was_deleted_needs_no_lease(
     database_with_clock: TemporaryDatabase,
 ) -> None:
@@ -330,6 +351,39 @@ async def test_a_reset_child_is_given_back_to_whom_it_waits_for(
     owners = sorted(str(row.lock_owner) for row in await attachments_of(database))
     assert owners == ["AttachmentPipeline", "None", "None"]
     assert {row.lock_token for row in await attachments_of(database)} == {None}
+
+
+class PlacingPipeline(RunPipeline):
+    """Locks all volumes for a run."""
+
+    locks = (Volume,)
+
+    def __init__(self) -> None:
+        super().__init__(answer=lambda item: item.lock_related(Volume, true()))
+
+
+@pytest.mark.parametrize("parked", [False, True])
+async def test_a_parked_parent_keeps_nobody_from_its_children(
+    database: TemporaryDatabase, parked: bool
+) -> None:
+    """A main row that came back for locks has its turn first, unless it is parked: it will not
+    come.
+    """
+    [run, volume, other] = await add(database, Run(id=1), Volume(), Volume())
+    async with stepping(database.session_factory, VolumePipeline()) as busy:
+        await busy.fetch_once(limit=1)
+        async with stepping(database.session_factory, PlacingPipeline()) as steps:
+            await steps.fetch_once()
+            await steps.work_once()
+            assert counted(steps)["reset"] == 1
+    if parked:
+        await change(database, run, parked_at=datetime.now(UTC))
+    async with stepping(
+        database.session_factory, VolumePipeline(), beside=[PlacingPipeline()]
+    ) as steps:
+        assert {item.id for item in await steps.fetch_once()} == (
+            {volume.id, other.id} if parked else set()
+        )
 
 
 async def test_what_services_own_of_related_rows_is_not_overwritten(

@@ -133,8 +133,15 @@ async def test_a_reset_child_never_blocks_its_parent(database: TemporaryDatabase
     assert await locks_of(database) == {}
 
 
-async def test_rows_of_a_dead_holder_can_be_had(database_with_clock: TemporaryDatabase) -> None:
-    """A parent would wait for a child whose own pipeline may never come back for it."""
+@pytest.mark.parametrize(
+    ("then", "status"), [(write_all, "gathered"), (Apply({"status": "active"}), "submitted")]
+)
+async def test_rows_of_a_dead_holder_can_be_had(
+    database_with_clock: TemporaryDatabase, then: Any, status: str
+) -> None:
+    """A parent would wait for a child whose own pipeline may never come back for it; and the name
+    of the dead holder is no reservation that the child is given back to.
+    """
     database = database_with_clock
     volume = await add_volume(database)
     await change(database, volume, status="not yet")
@@ -143,11 +150,12 @@ async def test_rows_of_a_dead_holder_can_be_had(database_with_clock: TemporaryDa
         assert database.clock is not None
         database.clock.advance(30)
         await change(database, volume, status="submitted")
-        pipeline = GatheringPipeline(then=write_all)
+        pipeline = GatheringPipeline(then=then)
         async with stepping(database.session_factory, pipeline) as steps:
             await steps.fetch_once()
             await steps.work_once()
-    assert [row.status for row in await attachments_of(database)] == ["gathered"] * ATTACHMENTS
+    assert [row.status for row in await attachments_of(database)] == [status] * ATTACHMENTS
+    assert await locks_of(database) == {}
 
 
 async def test_what_the_item_holds_already_counts_as_free(database: TemporaryDatabase) -> None:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import uuid
+from contextlib import AsyncExitStack
 
 import pytest
 from sqlalchemy import Text, literal, select
 
 from rowlock.dialects.postgresql.death_tokens import digits_after
 from rowlock.rows.lock_tokens import DEATHS_MAX, deaths_of, token_after
-from rowlock.testing import TemporaryDatabase
+from rowlock.testing import TemporaryDatabase, stepping
+
+from ..host import Run, RunPipeline
+from ..pipelines.scenes import add, read, replica
 
 
 def test_a_random_token_counts_nothing() -> None:
@@ -40,3 +44,27 @@ async def test_the_database_counts_alike(
     async with postgresql_database.session_factory() as session:
         digits = digits_after(literal(dead), literal(fresh.hex, Text))
         assert uuid.UUID(await session.scalar(select(digits))) == token_after(dead, fresh)
+
+
+@pytest.mark.parametrize("claims_rows", [True, False])
+@pytest.mark.parametrize("deaths", [2, 3])
+async def test_a_row_is_parked_at_its_last_death(
+    database_with_clock: TemporaryDatabase, deaths: int, claims_rows: bool
+) -> None:
+    """With ``max_deaths=3`` a row over which two holders in a row died is worked on, and one over
+    which three died is parked.
+    """
+    database = database_with_clock
+    [row] = await add(database, Run(id=1))
+    async with AsyncExitStack() as stack:
+        for _ in range(deaths + 1):
+            pipeline = RunPipeline(max_deaths=3)
+            steps = await stack.enter_async_context(stepping(replica(database), pipeline))
+            steps.run.context.claims_rows = claims_rows
+            assert len(await steps.fetch_once()) == 1
+            assert database.clock is not None
+            database.clock.advance(31)
+        database.clock.advance(-31)
+        await steps.work_once()
+    assert len(pipeline.items) == (deaths < 3)
+    assert ((await read(database, row)).parked_at is None) == (deaths < 3)

@@ -155,10 +155,13 @@ async def hold(
         holder.renewing = contained_task(
             holder.renew(held), name=f"rowlock: hold rows of {leased.name}"
         )
-        yield held
-        # Letting go would wait for that very transaction.
-        if not held.is_committed():
-            holder.acquired = None
+        try:
+            yield held
+        finally:
+            if is_open := not held.is_committed():
+                # Letting go would wait for that very transaction.
+                holder.acquired = None
+        if is_open:
             raise PipelineError(
                 "a guarded transaction is still open at the end of hold_rows, and would be"
                 " committed without the lease; commit inside the block. The rows stay leased until"
