@@ -5,7 +5,7 @@ schedule.
 from __future__ import annotations
 
 import asyncio
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -19,6 +19,7 @@ from rowlock import (
     ModelError,
     Periodic,
     PipelineManager,
+    Retry,
     ScheduleColumns,
     SettingsError,
     UtcDateTime,
@@ -134,6 +135,74 @@ async def test_a_schedule_that_has_changed_counts_at_once(database: TemporaryDat
         await steps.fetch_once()
     row = (await _rows(database))["purge"]
     assert row.due_at < FAR
+
+
+class Hourly:
+    """A schedule of a host's own."""
+
+    def __init__(self, minute: int) -> None:
+        """Take the minute of each hour."""
+        self.minute = minute
+
+    def next_after(self, now: datetime) -> datetime:
+        """Return that minute of the next hour, and a half of a second."""
+        return now.replace(minute=self.minute, microsecond=500_000) + timedelta(hours=1)
+
+
+OUTCOMES = {
+    "Retry(after)": Retry(after=7200, error="busy"),
+    "Apply(after)": Apply(after=7200),
+    "Apply(due_at)": Apply(due_at=FAR),
+}
+
+
+@pytest.mark.parametrize("outcome", OUTCOMES)
+@pytest.mark.parametrize("schedule", [Cron("* * * * *"), Hourly(3)], ids=["cron", "own"])
+async def test_a_declared_row_rests_as_its_outcome_said(
+    database: TemporaryDatabase, outcome: str, schedule: Any
+) -> None:
+    """What an outcome said stands; only a changed schedule brings it forward."""
+    await add(database, Chore(name="purge", status="on"))
+    answer = OUTCOMES[outcome]
+
+    def chores(own: Any) -> Chores:
+        declared = {"periodic": [Periodic("purge", own, {"status": "on"})]}
+        return type("DeclaredChores", (Chores,), declared)(answer=answer)
+
+    async with stepping(database.session_factory, chores(schedule)) as steps:
+        await steps.fetch_once()
+        await steps.work_all()
+    rests = (await _rows(database))["purge"]
+    assert rests.last_processed_at is not None
+    said_at = (rests.last_processed_at + timedelta(hours=2)) if "after" in outcome else FAR
+    assert abs(rests.due_at - said_at) < timedelta(milliseconds=1)
+    again = Hourly(3) if isinstance(schedule, Hourly) else schedule
+    async with stepping(database.session_factory, chores(again)) as steps:
+        assert await steps.fetch_once() == []
+    assert (await _rows(database))["purge"].due_at == rests.due_at
+    for changed in (Hourly(4), Cron("*/2 * * * *")):
+        async with stepping(database.session_factory, chores(changed)) as steps:
+            await steps.fetch_once()
+        row = (await _rows(database))["purge"]
+        assert row.due_at < rests.due_at
+        async with database.session_factory.begin() as session:
+            (await session.get_one(Chore, "purge")).due_at = rests.due_at
+
+
+async def test_a_declared_row_that_a_wrong_clock_put_far_ahead_comes_back(
+    database: TemporaryDatabase,
+) -> None:
+    """It would rest for years, as its outcome said by that clock."""
+    await add(database, Chore(name="purge", status="on"))
+    async with stepping(database.session_factory, Chores(answer=Apply(due_at=FAR))) as steps:
+        await steps.fetch_once()
+        await steps.work_all()
+    async with database.session_factory.begin() as session:
+        purge = await session.get_one(Chore, "purge")
+        purge.last_processed_at = FAR - timedelta(hours=1)
+    async with stepping(database.session_factory, Chores()) as steps:
+        await steps.fetch_once()
+    assert (await _rows(database))["purge"].due_at < FAR
 
 
 async def test_a_row_that_is_leased_is_left_alone(database: TemporaryDatabase) -> None:

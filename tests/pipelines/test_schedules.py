@@ -156,6 +156,17 @@ async def test_a_clock_that_was_set_back_brings_no_occurrence_again() -> None:
     )
 
 
+async def test_a_clock_that_was_years_ahead_does_not_keep_a_row_there() -> None:
+    """A row in hand while the clock is put right would be due again in those years."""
+    schedules = row_schedules("Nightly", RUNS, schedule=NIGHTLY, of_row=None, periodic=())
+    assert schedules is not None
+    item = ticket()
+    item.row = Run(id=1, due_at=datetime(2036, 5, 1, 1, tzinfo=UTC))
+    make_transient_to_detached(item.row)
+    now = datetime(2026, 5, 1, 2, tzinfo=UTC)
+    assert schedules.next_after(item, now) == datetime(2026, 5, 2, 1, tzinfo=UTC)
+
+
 @pytest.mark.parametrize(
     ("base", "attributes", "kind", "says"),
     [

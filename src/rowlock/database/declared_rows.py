@@ -1,6 +1,10 @@
 """Rows that a pipeline declares: inserts those that are not there, and brings forward those whose
 schedule has changed.
 
+The one idea: no column remembers the schedule of a row, so the due time itself does. What an
+outcome asks for, under some schedule, has that schedule's mark as its last three digits; times of a
+schedule are as that gave them. A due time beyond the next occurrence stands if it has the mark.
+
 It writes no lock column: what is inserted is free.
 """
 
@@ -8,29 +12,60 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from datetime import datetime
-from typing import Any
+from hashlib import blake2b
+from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, insert, not_, select, update
+from sqlalchemy import ColumnElement, insert, not_, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rowlock.rows.assignments import without_onupdate
-from rowlock.rows.database_time import database_now
+from rowlock.rows.database_time import database_now, is_beyond_time
 from rowlock.rows.leased_table import LeasedTable
+from rowlock.rows.stamps import STAMP_AHEAD_MAX
 from rowlock.rows.updates import Values, column_values, resolve_now_placeholders
 
-NextAfter = Callable[[datetime], datetime]
-"""Gives the first occurrence after a time."""
+MARKS = 1000
+"""A mark is this many microseconds at most, and not 0: what a cron gives, or a person writes."""
+
+
+class DeclaredRow(NamedTuple):
+    """A row that is to be there.
+
+    Attributes:
+        next_after: gives the first occurrence after a time.
+        mark: of its schedule.
+        values: the columns that it is inserted with.
+    """
+
+    next_after: Callable[[datetime], datetime]
+    mark: int
+    values: Values
+
+
+def mark_of(schedule: object) -> int:
+    """Return the mark of a schedule, by its `repr`, or by its attributes where it has none of its
+    own.
+    """
+    kind = type(schedule)
+    text = f"{kind.__qualname__} {getattr(schedule, '__dict__', '')}"
+    if kind.__repr__ is not object.__repr__:
+        text = repr(schedule)
+    return 1 + int.from_bytes(blake2b(text.encode(), digest_size=8).digest()) % (MARKS - 1)
+
+
+def marked(due_at: datetime, mark: int) -> datetime:
+    """Return `due_at`, less than a millisecond off, with a mark."""
+    return due_at.replace(microsecond=due_at.microsecond // MARKS * MARKS + mark)
 
 
 async def ensure_rows(
-    connection: AsyncConnection,
-    leased: LeasedTable,
-    rows: Mapping[Any, tuple[NextAfter, Values]],
+    connection: AsyncConnection, leased: LeasedTable, rows: Mapping[Any, DeclaredRow]
 ) -> int:
     """Insert those `rows` that are not there, due at their next occurrence, and let those that are
     there be due then at the latest; joins the caller's transaction.
 
-    Rows that are leased or parked are left as they are.
+    Rows that are leased or parked are left as they are, and what an outcome said under the same
+    schedule stands, unless it was written by a clock that is far ahead of the present one.
 
     Returns:
         How many were inserted.
@@ -41,14 +76,22 @@ async def ensure_rows(
     """
     now = await connection.scalar(select(database_now()))
     assert now is not None
-    found = await connection.scalars(select(leased.key).where(leased.key.in_(list(rows))))
-    there = frozenset(found.all())
-    due_at = leased.column("due_at")
+    keys = await connection.scalars(select(leased.key).where(leased.key.in_(list(rows))))
+    there = frozenset(keys.all())
+    due_at, last = leased.column("due_at"), leased.column("last_processed_at")
+    of_this_clock = or_(last.is_(None), last <= now + STAMP_AHEAD_MAX)
+    times = select(leased.key, due_at).where(
+        leased.key.in_(list(there)), due_at > now, of_this_clock, not_(is_beyond_time(due_at))
+    )
+    found = await connection.execute(times)
+    resting = {key for key, at in found if at.microsecond % MARKS == rows[key].mark}
     inserted = 0
-    for key, (next_after, values) in rows.items():
-        due = next_after(now)
+    for key, row in rows.items():
+        if key in resting:
+            continue
+        due = row.next_after(now)
         if key not in there:
-            written = column_values(leased, resolve_now_placeholders(values, now))
+            written = column_values(leased, resolve_now_placeholders(row.values, now))
             new = {due_at: due, **written, leased.key: key}
             await connection.execute(insert(leased.table).values(new))
             inserted += 1

@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
 from rowlock.backoff import jittered
 from rowlock.clock import monotonic
-from rowlock.database.declared_rows import ensure_rows, not_ready
+from rowlock.database.declared_rows import DeclaredRow, ensure_rows, mark_of, not_ready
 from rowlock.database.faults import is_outage
 from rowlock.logs import get_logger
 from rowlock.pipelines.context import PipelineContext
@@ -81,7 +81,10 @@ class PeriodicRows(Generic[ModelT]):
 
     async def _work(self, session: AsyncSession, connection: AsyncConnection) -> list[Any]:
         context = self.context
-        rows = {key: (partial(_next_after, row), row.values) for key, row in self._rows.items()}
+        rows = {
+            key: DeclaredRow(partial(_next_after, row), mark_of(row.schedule), row.values)
+            for key, row in self._rows.items()
+        }
         await ensure_rows(connection, context.leased, rows)
         ready = ready_condition(context.name, context.leased, context.hooks)
         return await not_ready(connection, context.leased, list(rows), ready=ready)

@@ -15,9 +15,11 @@ from typing import Any
 
 from sqlalchemy import Column
 
+from rowlock.database.declared_rows import mark_of, marked
 from rowlock.errors import ModelError, OutcomeError, SettingsError
 from rowlock.leases.item import PipelineItem
 from rowlock.rows.leased_table import LeasedTable
+from rowlock.rows.stamps import STAMP_AHEAD_MAX
 from rowlock.rows.updates import Values, columns_written
 from rowlock.schedules import Schedule
 
@@ -71,11 +73,17 @@ class RowSchedules:
         if not isinstance(schedule, Schedule):
             raise SettingsError(f"schedule_of must return a schedule, not {schedule!r:.100}")
         as_read = item.value_as_read(self.leased, self.leased.column("due_at"))
-        start = max(now, as_read)
+        # Further ahead it is of a clock that was wrong.
+        start = as_read if now < as_read <= now + STAMP_AHEAD_MAX else now
         due_at = checked_time(schedule.next_after(start))
         if due_at <= start:
             raise SettingsError(f"a schedule must look forward, and {due_at} is not after {start}")
         return due_at
+
+    def marked(self, item: PipelineItem[Any], due_at: datetime) -> datetime:
+        """Return a due time that an outcome asks for, so that it stands for a declared row."""
+        declared = self.periodic.get(item.id) if self.periodic else None
+        return due_at if declared is None else marked(due_at, mark_of(declared.schedule))
 
 
 def checked_time(due_at: object) -> datetime:

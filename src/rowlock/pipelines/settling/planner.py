@@ -265,15 +265,19 @@ class Planner:
             except BaseException as error:  # noqa: BLE001
                 return self._parked(f"{NO_NEXT_TIME}: {describe(error)}"), True
         if due_at is not None:
-            return self._due_at(item, due_at), False
+            return self._due_at(item, due_at, by_schedule=outcome.due_at is None), False
         rest = self._rounds.rest_after(item, outcome) if after is None else delay_of(after)
         return self._due(item, rest), False
 
     def _due(self, item: PipelineItem[Any], after: timedelta) -> ColumnValues:
         return self._due_at(item, self._now + after)
 
-    def _due_at(self, item: PipelineItem[Any], due_at: datetime) -> ColumnValues:
+    def _due_at(
+        self, item: PipelineItem[Any], due_at: datetime, *, by_schedule: bool = False
+    ) -> ColumnValues:
         column = self._leased.column("due_at")
+        if self._schedules is not None and not by_schedule:
+            due_at = self._schedules.marked(item, due_at)
         # An attempt that failed before the row could be read knows of no request that came since.
         if not item.has_row:
             return {column: due_at}
