@@ -14,7 +14,7 @@ from sqlalchemy import ColumnElement
 from rowlock import PipelineHinter, PipelineManager, events
 from rowlock.testing import TemporaryDatabase, stepping, virtual_time
 
-from ..host import Volume, VolumePipeline, heard_events
+from ..host import Run, RunPipeline, Volume, VolumePipeline, heard_events
 from .scenes import (
     add,
     faults_of,
@@ -263,3 +263,35 @@ async def test_items_are_tracked_before_they_are_queued(
         steps.run.context.queue.put = look  # type: ignore[method-assign]
         await steps.fetch_once()
         assert tracked == [1]
+
+
+@pytest.mark.parametrize("columns", [["lock_expires_at"], ["last_processed_at", "due_at"]])
+async def test_times_without_a_zone_are_one_clear_error_at_the_start(
+    postgresql_database: TemporaryDatabase,
+    columns: list[str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Naive time columns under the mixin (an unmigrated table): at the start, as `check` does, one
+    clear error; rows would wait for hours.
+    """
+    [run] = await add(postgresql_database, Run())
+
+    async def retype(type_: str) -> None:
+        async with postgresql_database.engine.begin() as connection:
+            for column in columns:
+                await connection.exec_driver_sql(f"ALTER TABLE runs ALTER {column} TYPE {type_}")
+
+    await retype("timestamp")
+    said = f"runs has times without a zone in the database: {', '.join(columns)}"
+    with heard_events() as heard:
+        async with PipelineManager(
+            postgresql_database.session_factory, [RunPipeline(fetch_delays=(0.05,))]
+        ) as manager:
+            await heard.wait_for(events.FetchFailed, count=2)
+            assert said in (manager.health().pipelines[0].last_error or "")
+            assert heard.of(events.RowsClaimed) == []
+            await retype("timestamptz")
+            await heard.wait_for(events.ItemApplied)
+    [error] = [record for record in caplog.records if record.levelname == "ERROR"]
+    assert said in error.getMessage()
+    assert (await read(postgresql_database, run)).status == "done"

@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Any
 
-from sqlalchemy import Executable, TextClause
+from sqlalchemy import Column, Executable, Text, TextClause, literal
 from sqlalchemy.engine.default import StrCompileDialect
 from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.elements import ColumnElement
@@ -85,6 +85,12 @@ class RowDialect(ABC):
         """Return whether what is written lies behind all times that Python reads, or is none;
         never null.
         """
+
+    def type_of(self, column: Column[Any]) -> ColumnElement[str | None]:
+        """Return the type that the table has for a column, without reading a row; null if types
+        do not matter. Asked where the database `keeps_zones`.
+        """
+        return literal(None, Text)
 
     @abstractmethod
     def nulls_first(self, column: str) -> str:

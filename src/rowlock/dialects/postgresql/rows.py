@@ -10,7 +10,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import Executable, TextClause
+from sqlalchemy import (
+    Column,
+    ColumnElement,
+    Executable,
+    Text,
+    TextClause,
+    cast,
+    func,
+    select,
+)
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.sql.compiler import SQLCompiler
 
@@ -77,6 +86,11 @@ class PostgresqlRows(RowDialect):
     def is_beyond_time(self, written: str, compiler: SQLCompiler) -> str:
         """Compare with the last time of Python's."""
         return f"coalesce({written} >= {_NO_MORE_TIME}, false)"
+
+    def type_of(self, column: Column[Any]) -> ColumnElement[str | None]:
+        """Ask for the type of no row's value."""
+        nothing = select(column).limit(0).scalar_subquery()
+        return cast(func.pg_typeof(nothing), Text)
 
     def nulls_first(self, column: str) -> str:
         """Say so: they come last otherwise."""

@@ -21,12 +21,14 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 from rowlock import events
 from rowlock.backoff import JITTER, fetch_delay, jittered
 from rowlock.clock import monotonic, rest
+from rowlock.database.binds import bind_of
 from rowlock.database.faults import is_of_the_schema, is_outage
-from rowlock.errors import PipelineError, TransactionTimeout, describe
+from rowlock.errors import ModelError, PipelineError, TransactionTimeout, describe
 from rowlock.leases.claim import claim
 from rowlock.leases.claim_request import ClaimRequest, Position
 from rowlock.leases.item import PipelineItem
 from rowlock.leases.release import mend_stamps, sweep
+from rowlock.leases.time_columns import check_time_columns
 from rowlock.logs import get_logger
 from rowlock.pipelines.context import PipelineContext
 from rowlock.pipelines.fetching.claim_builder import ClaimBuilder
@@ -37,6 +39,7 @@ from rowlock.pipelines.processing.loader import LOADER
 from rowlock.pipelines.renewing.heartbeater import Heartbeater
 from rowlock.pipelines.settling.release import release_items
 from rowlock.rows.leased_table import ModelT
+from rowlock.rows.row_dialect import ROWS
 from rowlock.shielding import finish
 
 logger = get_logger(__name__)
@@ -94,6 +97,8 @@ class Fetcher(Generic[ModelT]):
         self._woken = asyncio.Event()
         self._hinted = self._is_hinted = False
         self._stopped = False
+        dialect = bind_of(context.session_factory(), context.leased).dialect
+        self._checks_times = ROWS.on(dialect.name).keeps_zones
         self._cursor = ClaimCursor(
             context.settings.fetch_delays_s, context.settings.lock_timeout.total_seconds()
         )
@@ -217,6 +222,8 @@ class Fetcher(Generic[ModelT]):
         limit = limit if unreadable is None else min(limit, 2)
         hinted, self._hinted = self._hinted, False
         try:
+            if self._checks_times:
+                await self._check_times()
             claimed, resumed = await self._fetch_from(hinted=hinted, limit=limit)
             self.context.counters.hints_useful += hinted and claimed > 0
             await self._sweep_if_due()
@@ -229,6 +236,20 @@ class Fetcher(Generic[ModelT]):
         self.context.failures.succeeded("fetcher")
         self._record_claimed(is_full=claimed >= limit)
         self._plan_rest(claimed, limit, resumed=resumed)
+
+    async def _check_times(self) -> None:
+        async def work(session: AsyncSession, connection: AsyncConnection) -> None:
+            for leased in (self.context.leased, *self.context.locker.tables):
+                await check_time_columns(connection, leased)
+
+        try:
+            await self.context.transact(work, purpose="check time columns", writes=False)
+        except ModelError as error:
+            if self.context.failures.errors.get("fetcher") != describe(error):
+                name = self.context.name
+                logger.error("%s: %s", name, error, extra={"pipeline": name})
+            raise
+        self._checks_times = False
 
     def _record_claimed(self, *, is_full: bool) -> None:
         if self.context.queue.ahead is not None:
