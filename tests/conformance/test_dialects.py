@@ -46,7 +46,7 @@ T = TypeVar("T")
 TIMEOUT = timedelta(seconds=20)
 LOCK_TIMEOUT = timedelta(seconds=30)
 FUNCTIONS = (
-    *("excluding", "claim", "claims_surely", "matches_leases", "lease_parameters"),
+    *("excluding", "claim", "release_claim", "matches_leases", "lease_parameters"),
     *("takes_arrays", "reads_alike", "unnested", "skip_locked", "is_unchanged", "kept_as"),
     "is_served_by",
 )

@@ -8,6 +8,7 @@ become of the row now.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -17,12 +18,16 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionm
 from rowlock.clock import monotonic
 from rowlock.database.binds import bind_of
 from rowlock.database.claim_slots import claim_slot
+from rowlock.database.faults import is_outage
 from rowlock.database.transaction import in_transaction
+from rowlock.errors import PipelineError
 from rowlock.leases.claim_request import ClaimedRow, ClaimRequest, Position
 from rowlock.leases.equal_keys import check_keys
 from rowlock.leases.item import LocksRelated, PipelineItem
 from rowlock.leases.lease_dialect import LEASES, lockset_guard
+from rowlock.leases.load import as_seen
 from rowlock.leases.release import release_dead
+from rowlock.rows.lock_tokens import fresh_token
 
 
 async def claim(
@@ -51,7 +56,7 @@ async def claim(
             free by expiry.
     """
     engine = bind_of(session_factory(), request.leased).engine
-    surely = LEASES.on(engine.dialect.name).claims_surely
+    request = replace(request, digits=fresh_token().hex)
     async with (
         lockset_guard(session_factory, request.leased, timeout=timeout) as in_lockset,
         claim_slot(engine, wait_s=timeout.total_seconds() / 2),
@@ -59,23 +64,21 @@ async def claim(
         sent_at = monotonic()
 
         async def lease(session: AsyncSession, connection: AsyncConnection) -> list[ClaimedRow]:
-            rows = await LEASES.of(connection).claim(connection, request, in_lockset)
-            await check_keys(connection, request.leased, [row.id for row in rows])
-            await _release_what_dead_held(connection, request, rows)
-            return rows
+            return await _lease(connection, await _as_seen(session, request), in_lockset)
 
-        # A row that cannot be read must not leave the others leased to nobody.
-        autocommit = not request.related and request.prepared(
-            (surely, request.with_rows), lambda: surely(request, engine.dialect)
-        )
-        rows = await in_transaction(
-            session_factory,
-            request.leased,
-            lease,
-            purpose="claim rows",
-            timeout=timeout,
-            autocommit=autocommit,
-        )
+        transact = partial(in_transaction, session_factory, request.leased, timeout=timeout)
+        autocommit = not request.related
+        try:
+            rows = await transact(lease, purpose="claim rows", autocommit=autocommit)
+        except Exception as error:
+            # An autocommitted claim has leased its rows before their values are decoded, and any
+            # type may fail at that; without an answer their tokens are unknown here.
+            if autocommit and not is_outage(error):
+                await transact(
+                    lambda _, connection: LEASES.of(connection).release_claim(connection, request),
+                    purpose="release rows of a claim that cannot be read",
+                )
+            raise
     # A place that cannot be read is none to resume behind.
     last = next((row for row in reversed(rows) if row.unreadable is None), None)
     if last is not None and reached is not None:
@@ -90,6 +93,28 @@ async def claim(
         trust_s=trust_s,
     )
     return [ticket(row) for row in rows]
+
+
+async def _lease(
+    connection: AsyncConnection, request: ClaimRequest, in_lockset: frozenset[Any]
+) -> list[ClaimedRow]:
+    rows = await LEASES.of(connection).claim(connection, request, in_lockset | request.left_out)
+    if any(row.lock_token is None for row in rows):
+        raise PipelineError(
+            f"rows of {request.leased.name} have no lock_token although they were leased: does a"
+            " trigger clear it?"
+        )
+    await check_keys(connection, request.leased, [row.id for row in rows])
+    await _release_what_dead_held(connection, request, rows)
+    return rows
+
+
+async def _as_seen(session: AsyncSession, request: ClaimRequest) -> ClaimRequest:
+    eligible = await as_seen(session, request.leased, request.eligible)
+    if eligible is request.eligible:
+        return request
+    # What a listener asks for may differ from claim to claim.
+    return replace(request, eligible=eligible, statements={})
 
 
 async def _release_what_dead_held(

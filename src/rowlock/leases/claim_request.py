@@ -61,6 +61,9 @@ class ClaimRequest:
         after: look only behind this position, and if it is that of a row that was never processed,
             only at others like it; None looks from the head of the order.
         with_rows: whether all of the rows is to be returned; of plain models alone.
+        digits: of a token; where the database makes tokens, those of this one claim have its first
+            digits and its mark.
+        left_out: keys of rows that are left to other replicas.
         statements: what was prepared for this order; copies that differ in the four above share
             them.
     """
@@ -76,6 +79,8 @@ class ClaimRequest:
     related: Sequence[LeasedTable] = ()
     after: Position | None = None
     with_rows: bool = False
+    digits: str = ""
+    left_out: frozenset[Any] = frozenset()
     statements: dict[Hashable, Any] = field(default_factory=dict, repr=False)
 
     def prepared(self, key: Hashable, build: Callable[[], StatementT]) -> StatementT:

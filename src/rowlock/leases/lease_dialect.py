@@ -13,7 +13,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Column, ColumnElement, Dialect
+from sqlalchemy import Column, ColumnElement
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.selectable import TableValuedAlias
 
@@ -45,9 +45,9 @@ class LeaseDialect(ABC):
         """Lease the rows that `request` describes, save those of `held`; oldest first."""
 
     @abstractmethod
-    def claims_surely(self, request: ClaimRequest, dialect: Dialect) -> bool:
-        """Return whether `claim` is one statement that cannot fail once rows are leased, so that
-        it need not be rolled back.
+    async def release_claim(self, connection: AsyncConnection, request: ClaimRequest) -> None:
+        """Release the rows of a claim that was committed and whose answer could not be read, as
+        they were before; one that somebody has locked for the moment is left to its expiry.
         """
 
     @abstractmethod

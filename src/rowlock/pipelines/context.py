@@ -4,6 +4,7 @@ the database.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -13,6 +14,7 @@ from sqlalchemy import Column
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionmaker
 
 from rowlock import events
+from rowlock.backoff import JITTER
 from rowlock.database.transaction import in_transaction
 from rowlock.hints.hinter import PipelineHinter
 from rowlock.leases.item import PipelineItem
@@ -35,6 +37,64 @@ from rowlock.rows.leased_table import LeasedTable, ModelT
 logger = get_logger(__name__)
 
 T = TypeVar("T")
+
+LEFT_OUT_MAX = 1000
+"""Most rows that are remembered: each is a value in the statement of every claim."""
+FETCH_S = 1.0
+"""How much longer than the longest rest between two fetches a row is left out at first: time for
+the fetch itself, in seconds."""
+LEFT_OUT_S_MAX = 300.0
+"""Longest time for which a row is left out at once, in seconds; it doubles each time."""
+
+
+class LeftOut:
+    """Rows that this replica cannot read, by key, and for how long its claims leave them to others.
+
+    Whether a value is damaged or only newer than this code cannot be told from the error. Another
+    replica tells: such a row is released as if it had never been claimed, and stays out of this
+    replica's claims for longer than another one rests between two fetches. If it comes back, no
+    replica has read it.
+
+    Attributes:
+        kinds: names of the errors that were logged, each of them once.
+    """
+
+    def __init__(self, settings: PipelineSettings) -> None:
+        self._first_s = (1 + JITTER) * max(settings.fetch_delays_s) + FETCH_S
+        self._rows: dict[Any, tuple[float, float]] = {}
+        self.kinds: set[str] = set()
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._rows
+
+    def add(self, key: object, now: float) -> bool:
+        """Leave the row of `key` out from `now` on; False if no more can be remembered."""
+        if key not in self._rows and len(self._rows) >= LEFT_OUT_MAX:
+            return False
+        _, last_s = self._rows.get(key, (now, self._first_s / 2))
+        rest_s = min(2 * last_s, max(LEFT_OUT_S_MAX, self._first_s))
+        self._rows[key] = (now + rest_s, rest_s)
+        return True
+
+    def discard(self, key: object) -> None:
+        """Forget the row of `key`: it could be read, or is parked."""
+        if self._rows:
+            self._rows.pop(key, None)
+
+    def next_at(self, now: float) -> float:
+        """Return when the next row after `now` is no longer left out; infinity if there is none."""
+        return min((until for until, _ in self._rows.values() if until > now), default=math.inf)
+
+    def keys(self, now: float) -> frozenset[Any]:
+        """Return the keys of the rows that a claim leaves out `now`.
+
+        A row that has not come back for `LEFT_OUT_S_MAX` is forgotten: another replica has read it.
+        """
+        if not self._rows:
+            return frozenset()
+        for key in [k for k, (until, _) in self._rows.items() if until + LEFT_OUT_S_MAX < now]:
+            del self._rows[key]
+        return frozenset(key for key, (until, _) in self._rows.items() if now < until)
 
 
 @dataclass(eq=False)
@@ -62,6 +122,7 @@ class PipelineContext(Generic[ModelT]):
         in_progress: items that workers have in hand.
         running: attempts by lock token; the worker that began one adds it, and takes it out when it
             has ended.
+        left_out: rows that this replica cannot read, and leaves to others for a while.
         stop: given when the pipeline shuts down: work is to end soon.
         grace_over: the grace of a shutdown is over; nothing is waited out any more.
         background: short tasks that must end before the pipeline has stopped.
@@ -91,6 +152,7 @@ class PipelineContext(Generic[ModelT]):
     failures: Failures = field(default_factory=Failures)
     in_progress: set[PipelineItem[ModelT]] = field(default_factory=set)
     running: dict[Any, Attempt] = field(default_factory=dict)
+    left_out: LeftOut = field(init=False)
     stop: StopSignal = field(default_factory=StopSignal)
     grace_over: bool = False
     background: BackgroundTasks = field(init=False)
@@ -98,6 +160,7 @@ class PipelineContext(Generic[ModelT]):
 
     def __post_init__(self) -> None:
         self.histograms = Histograms(self.name)
+        self.left_out = LeftOut(self.settings)
         self.background = BackgroundTasks(self.name, check_ending=self._is_ending)
         self.calls = HostCalls(self.name, self.settings)
 

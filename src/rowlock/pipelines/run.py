@@ -328,6 +328,8 @@ class PipelineRun(Generic[ModelT]):
             last_error=context.failures.last_error,
             abandoned=len(context.calls.abandoned()),
             parked=context.counters.parked,
+            unreadable=context.counters.unreadable,
+            never_begun=context.counters.never_begun,
             late_s=self._late_s() if self.state == "running" else {},
         )
 

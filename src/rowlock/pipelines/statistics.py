@@ -207,8 +207,10 @@ class Counters:
     retried: int = 0
     reset: int = 0
     parked: int = 0
+    unreadable: int = 0
     unchanged: int = 0
     stale: int = 0
+    never_begun: int = 0
     changed: int = 0
     released: int = 0
     leases_lost: int = 0
@@ -327,6 +329,9 @@ class PipelineHealth:
         last_error: the last of those failures, shortened; None while all is well.
         abandoned: processes that ignored their cancellation and still run.
         parked: rows that were set aside here since the start; they harm nobody's health.
+        unreadable: how often this replica could not read a row since the start; such a row is left
+            to other replicas, and parked if none reads it.
+        never_begun: leases that were lost since the start before work on their rows began.
         late_s: by how much each loop is behind its own plan, in seconds; 0 for one that is on time,
             as is a fetcher that waits for room. Empty unless the pipeline runs.
     """
@@ -339,6 +344,8 @@ class PipelineHealth:
     last_error: str | None
     abandoned: int
     parked: int = 0
+    unreadable: int = 0
+    never_begun: int = 0
     late_s: dict[str, float] = field(default_factory=dict)
 
     @property

@@ -2,8 +2,9 @@
 how many died before it.
 
 *Marks.* Each process draws a mark, anew in a child that was forked, and all tokens that it makes
-end so. A row by itself says who has it, and no column is needed; the rest of the token is as random
-as it was.
+end so. A row by itself says who has it, and no column is needed. On PostgreSQL the client draws the
+first eight digits for each claim, so that the rows of a claim whose answer cannot be read are found
+and released; the rest of the token is random for each row.
 
 *Reservations.* A row that was reset keeps its owner: a reservation, which the pipelines of its
 related rows respect. The next claim must not end that reservation before the related rows are
@@ -29,7 +30,7 @@ import os
 import uuid
 from typing import Any, Final
 
-from sqlalchemy import Column, ColumnElement, Text, cast, func
+from sqlalchemy import Column, ColumnElement, Text, and_, cast, func
 from sqlalchemy.orm import InstrumentedAttribute
 
 VERSION_DIGIT_AT = 13
@@ -42,6 +43,8 @@ MARK_AT = 25
 """Where the mark begins, which is the rest of the token."""
 MARK_BYTES = 4
 """How long the mark is."""
+CLAIM_DIGITS = 8
+"""How many digits at the start of a token are those of its claim."""
 TOKEN_BYTES = 16
 """How long a token is."""
 DEATHS_MAX = 255
@@ -100,6 +103,15 @@ def is_reservation_token(token: Column[Any] | InstrumentedAttribute[Any]) -> Col
     """Whether `token` is that of a holder that came back; null if there is none."""
     digits = func.replace(cast(token, Text), "-", "")
     return func.substr(digits, VERSION_DIGIT_AT, 1) == "8"
+
+
+def is_of_claim(token: Column[Any], digits: str) -> ColumnElement[bool]:
+    """Whether `token` has the first digits and the mark of the claim that was given `digits`."""
+    found = func.replace(cast(token, Text), "-", "")
+    return and_(
+        func.substr(found, 1, CLAIM_DIGITS) == digits[:CLAIM_DIGITS],
+        func.substr(found, MARK_AT) == mark_of(digits),
+    )
 
 
 def keeps_reservation(token: object) -> bool:

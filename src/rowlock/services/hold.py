@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any, Generic, TypeVar
 
@@ -45,6 +45,7 @@ from rowlock.leases.acquire import (
     renew_keys,
 )
 from rowlock.leases.lease_dialect import lockset_guard
+from rowlock.leases.load import as_seen
 from rowlock.locks.advisory import WAIT_S_MAX, wait_limit_s
 from rowlock.logs import get_logger
 from rowlock.rows.database_time import UtcDateTime, database_now, database_time_after
@@ -220,7 +221,8 @@ class _Holder(Generic[ModelT]):
             sent_at = monotonic()
 
             async def work(session: AsyncSession, connection: AsyncConnection) -> list[ModelT]:
-                self.acquired = await acquire(connection, request, in_lockset)
+                seen = replace(request, where=await as_seen(session, leased, named))
+                self.acquired = await acquire(connection, seen, in_lockset)
                 return await read_acquired(session, leased, self.acquired.keys)
 
             rows = await self._transact(work, purpose="hold rows")

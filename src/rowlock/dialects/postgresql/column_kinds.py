@@ -58,16 +58,6 @@ def fits_array(type_: TypeEngine[Any]) -> bool:
     return isinstance(there, _PLAIN) and not isinstance(there, Enum) and is_ours(type_, _dialect())
 
 
-def is_read_surely(type_: TypeEngine[Any]) -> bool:
-    """Return whether whatever the database keeps of the type can be read, but for times that
-    Python has no value for.
-    """
-    is_any_value_one = isinstance(as_there(type_), (*_PLAIN, LargeBinary, JSON)) and not isinstance(
-        type_, Enum
-    )
-    return is_any_value_one and is_ours(type_, _dialect())
-
-
 def unbounded(type_: TypeEngine[Any]) -> TypeEngine[Any]:
     """Return the type of an array's values: of texts, without their greatest length."""
     # An array is cast to its type, and an explicit cast to VARCHAR(5) cuts what is longer without a

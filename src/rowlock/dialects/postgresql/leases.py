@@ -16,12 +16,10 @@ from typing import Any
 
 from sqlalchemy import (
     CTE,
-    JSON,
     Column,
     ColumnElement,
     Date,
     DateTime,
-    Dialect,
     Integer,
     Text,
     Uuid,
@@ -53,20 +51,26 @@ from rowlock.dialects.postgresql.column_kinds import (
     as_there,
     compared,
     fits_array,
-    is_read_surely,
 )
-from rowlock.dialects.postgresql.death_tokens import digits_after
+from rowlock.dialects.postgresql.death_tokens import digits_after, digits_before
 from rowlock.dialects.postgresql.table_names import name_in_database
 from rowlock.leases.claim_request import ClaimedRow, ClaimRequest, Lease, Range, claim_parameters
 from rowlock.leases.indexes.plans import Query, plan_of
 from rowlock.leases.lease_dialect import LeaseDialect
-from rowlock.rows.assignments import ColumnValues, Slot
+from rowlock.rows.assignments import ColumnValues, Slot, without_onupdate
 from rowlock.rows.database_time import UtcDateTime, database_time_after, is_unreadable_time
 from rowlock.rows.eligibility import is_reserved_by, order_column, was_main_lease
 from rowlock.rows.expressions.unreadable import attempts_counted, if_readable, unreadable_column
 from rowlock.rows.lease_values import leased_values
 from rowlock.rows.leased_table import LeasedTable
-from rowlock.rows.lock_tokens import MARK_AT, VERSION_DIGIT_AT, replica_mark
+from rowlock.rows.lock_tokens import (
+    CLAIM_DIGITS,
+    COUNTED,
+    MARK_AT,
+    VARIANT_DIGIT_AT,
+    VERSION_DIGIT_AT,
+    is_of_claim,
+)
 
 
 def _claimed(request: ClaimRequest, returned: Sequence[Any]) -> ClaimedRow:
@@ -94,7 +98,9 @@ def _claimed(request: ClaimRequest, returned: Sequence[Any]) -> ClaimedRow:
     )
 
 
-def _claiming(request: ClaimRequest, key_range: Range) -> ReturningUpdate[*tuple[Any, ...]]:
+def _claiming(
+    request: ClaimRequest, key_range: Range, *, leaves_out: bool
+) -> ReturningUpdate[*tuple[Any, ...]]:
     leased = request.leased
     token, attempts = (
         leased.column("lock_token"),
@@ -110,7 +116,13 @@ def _claiming(request: ClaimRequest, key_range: Range) -> ReturningUpdate[*tuple
             is_reserved_by(leased, request.owner).label("is_reserved"),
             type_coerce(order_column(leased), UtcDateTime).label("place"),
         )
-        .where(request.eligible, _is_behind(leased, key_range))
+        .where(
+            request.eligible,
+            _is_behind(leased, key_range),
+            leased.key.not_in(bindparam("rowlock_left_out", expanding=True))
+            if leaves_out
+            else true(),
+        )
         .order_by(*request.oldest_first)
         .limit(bindparam("rowlock_limit", type_=Integer))
         .with_for_update(key_share=True, skip_locked=True, of=leased.model)
@@ -193,15 +205,20 @@ def _values(request: ClaimRequest, due: CTE) -> ColumnValues:
 
 def _new_token(column: Column[Any], due: CTE) -> ColumnElement[Any]:
     random = func.replace(cast(func.gen_random_uuid(), Text), "-", "")
-    digits = func.overlay(random, bindparam("rowlock_mark", type_=Text), MARK_AT)
+    between = func.substr(random, CLAIM_DIGITS + 1, MARK_AT - 1 - CLAIM_DIGITS)
+    digits = func.overlay(bindparam("rowlock_digits", type_=Text), between, CLAIM_DIGITS + 1)
     reserved = func.overlay(digits, "8", VERSION_DIGIT_AT)
     text = case(
         (due.c.is_reserved, reserved),
         (due.c.died_here, digits_after(due.c.dead_token, digits)),
         else_=digits,
     )
+    return _as_token(column, text)
+
+
+def _as_token(column: Column[Any], digits: ColumnElement[Any]) -> ColumnElement[Any]:
     # A Uuid that is declared not to be native is kept as its 32 digits.
-    return cast(text, Uuid) if getattr(as_there(column.type), "native_uuid", True) else text
+    return cast(digits, Uuid) if getattr(as_there(column.type), "native_uuid", True) else digits
 
 
 # Not found by the `tableoid` of its rows: a view has none.
@@ -240,24 +257,42 @@ class PostgresqlLeases(LeaseDialect):
         may run it again for each row and lease more than the limit.
         """
         key_range = Range.of(request.after)
+        leaves_out = bool(held)
         statement = request.prepared(
-            (_claiming, key_range, request.with_rows), lambda: _claiming(request, key_range)
+            (_claiming, key_range, request.with_rows, leaves_out),
+            lambda: _claiming(request, key_range, leaves_out=leaves_out),
         )
-        # Bound with each claim: a process that was forked has another mark.
-        parameters = claim_parameters(request) | {"rowlock_mark": replica_mark()}
+        parameters = claim_parameters(request) | {"rowlock_digits": request.digits}
+        if held:
+            parameters["rowlock_left_out"] = list(held)
         rows = (await connection.execute(statement, parameters)).all()
         return [_claimed(request, row) for row in sorted(rows, key=itemgetter(0))]
 
-    def claims_surely(self, request: ClaimRequest, dialect: Dialect) -> bool:
-        """Return whether whatever it asks for can be read: a type or a deserializer of the
-        host's may refuse what is there.
+    async def release_claim(self, connection: AsyncConnection, request: ClaimRequest) -> None:
+        """Find the rows by the digits that their tokens share.
+
+        A token that counts a death stays, ended and without the death that the claim has counted:
+        the next claim counts it again.
         """
-        columns = request.leased.attributes.values() if request.with_rows else [request.leased.key]
-        types = [column.type for column in columns]
-        reads_documents = getattr(dialect, "_json_deserializer", None) is not None
-        return all(
-            is_read_surely(one) and not (reads_documents and isinstance(as_there(one), JSON))
-            for one in types
+        leased = request.leased
+        token, owner = leased.column("lock_token"), leased.column("lock_owner")
+        ours = and_(owner == request.owner, is_of_claim(token, request.digits))
+        digits = func.replace(cast(token, Text), "-", "")
+        died = func.substr(digits, VARIANT_DIGIT_AT, 1) == COUNTED
+        values: ColumnValues = {
+            token: case((died, _as_token(token, digits_before(digits))), else_=null()),
+            owner: case((died, owner), else_=null()),
+            leased.column("lock_expires_at"): case(
+                (died, database_time_after(-request.lock_timeout)), else_=null()
+            ),
+        }
+        if leased.has_schedule:
+            attempts = leased.column("attempts")
+            values[attempts] = attempts - died.cast(Integer)
+        await connection.execute(
+            update(leased.table)
+            .where(self.skip_locked(leased, ours))
+            .values(without_onupdate(leased, values))
         )
 
     def matches_leases(self, leased: LeasedTable) -> ColumnElement[bool]:

@@ -327,9 +327,8 @@ class SqliteLeases(LeaseDialect):
         await connection.execute(lease_each, parameters)
         return claimed
 
-    def claims_surely(self, request: ClaimRequest, dialect: Dialect) -> bool:
-        """Return False: a claim reads first and writes then, which must be one transaction."""
-        return False
+    async def release_claim(self, connection: AsyncConnection, request: ClaimRequest) -> None:
+        """Do nothing: the claim was rolled back."""
 
     def matches_leases(self, leased: LeasedTable) -> ColumnElement[bool]:
         """Find by key, then compare pairs: SQLite uses no index for a comparison of pairs."""

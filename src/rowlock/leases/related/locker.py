@@ -36,6 +36,7 @@ from rowlock.errors import (
 from rowlock.leases.acquire import ACQUIRED_ROWS_MAX, AcquireRequest, acquire, read_acquired
 from rowlock.leases.item import PipelineItem
 from rowlock.leases.lease_dialect import lockset_guard
+from rowlock.leases.load import as_seen
 from rowlock.rows.database_time import UtcDateTime, database_instant
 from rowlock.rows.eligibility import related_owner
 from rowlock.rows.leased_table import LeasedTable, ModelT
@@ -101,7 +102,11 @@ class RelatedLocker:
                 async def work(session: AsyncSession, connection: AsyncConnection) -> list[ModelT]:
                     expires_at = await self._need_main(connection, item)
                     request = AcquireRequest(
-                        leased, where, leased.as_token(item.lock_token), owner, expires_at
+                        leased,
+                        await as_seen(session, leased, where),
+                        leased.as_token(item.lock_token),
+                        owner,
+                        expires_at,
                     )
                     acquired = await acquire(connection, request, in_lockset)
                     if held.count_with(leased, acquired) > ACQUIRED_ROWS_MAX:

@@ -99,12 +99,19 @@ class ClaimBuilder(Generic[ModelT]):
             self._last = (fingerprints, self._new(ready, locking_pipelines))
         with_rows = (
             context.claims_rows
+            # Only rows that are read by themselves tell that a failure is over.
+            and not context.failures
             and context.queue.starts_soon
             and monotonic() >= self._with_rows_from
         )
         related = context.locker.tables
         return replace(
-            self._last[1], limit=limit, related=related, after=after, with_rows=with_rows
+            self._last[1],
+            limit=limit,
+            related=related,
+            after=after,
+            with_rows=with_rows,
+            left_out=context.left_out.keys(monotonic()),
         )
 
     def _fingerprints(

@@ -31,7 +31,7 @@ from rowlock.leases.release import mend_stamps, sweep
 from rowlock.leases.time_columns import check_time_columns
 from rowlock.logs import get_logger
 from rowlock.pipelines.context import PipelineContext
-from rowlock.pipelines.fetching.claim_builder import ClaimBuilder
+from rowlock.pipelines.fetching.claim_builder import UNREADABLE_S, ClaimBuilder
 from rowlock.pipelines.fetching.cursor import ClaimCursor
 from rowlock.pipelines.fetching.periodic_rows import PeriodicRows
 from rowlock.pipelines.fetching.unstarted import Unstarted
@@ -211,6 +211,14 @@ class Fetcher(Generic[ModelT]):
             # Perhaps one of the rows cannot be read. Without them each is claimed, and fails by
             # itself.
             self._claim_builder.do_without_rows()
+            logger.warning(
+                "%s: the answer to a claim could not be read; its rows were released, and for"
+                " %.0f s claims read no rows: each row is read by itself when its turn comes",
+                self.context.name,
+                UNREADABLE_S,
+                extra={"pipeline": self.context.name},
+                exc_info=error,
+            )
             return await finish(
                 self._claim_and_queue(replace(request, with_rows=False)), purpose="fetch"
             )
@@ -287,7 +295,8 @@ class Fetcher(Generic[ModelT]):
             return
         self._fetches_in_vain = 0 if claimed else self._fetches_in_vain + 1
         delay_s = 0.0 if claimed >= limit else self._delay_s()
-        self._rests_until = monotonic() + delay_s
+        now = monotonic()
+        self._rests_until = min(now + delay_s, self.context.left_out.next_at(now))
 
     async def _claim_and_queue(self, request: ClaimRequest) -> int:
         context, settings = self.context, self.context.settings

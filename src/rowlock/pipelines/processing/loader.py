@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Generic
+from typing import Any, Generic
 
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 from sqlalchemy.orm.interfaces import LoaderOption
@@ -15,7 +15,8 @@ from rowlock.database.faults import is_of_the_schema, is_transient
 from rowlock.database.retries import Retries, within
 from rowlock.errors import describe
 from rowlock.leases.item import PipelineItem
-from rowlock.leases.load import load_rows
+from rowlock.leases.load import load_rows, row_hidden
+from rowlock.leases.renew import tokens_still_held
 from rowlock.logs import get_logger
 from rowlock.pipelines.context import PipelineContext
 from rowlock.pipelines.host_code.call import contained
@@ -33,6 +34,12 @@ own, in seconds.
 """
 LOADER = "loader"
 """Under this name the pipeline's health tells that no row can be read."""
+TOKENS_GONE_MAX = 10
+"""After so many trusted leases in a row whose tokens were gone, the pipeline is unhealthy."""
+
+
+HIDDEN: Any = object()
+"""Stands for a row that is there under its token and was not returned."""
 
 
 class Loader(Generic[ModelT]):
@@ -45,6 +52,7 @@ class Loader(Generic[ModelT]):
     def __init__(self, context: PipelineContext[ModelT]) -> None:
         self.context = context
         self._others_load_until = -math.inf
+        self._tokens_gone = 0
         self._batcher: Batcher[PipelineItem[ModelT], ModelT | None] = Batcher(
             self._load_together,
             name=f"{context.name} reads rows",
@@ -66,6 +74,7 @@ class Loader(Generic[ModelT]):
         hurry.
 
         Raises:
+            NoResultFound: a filter of the host's keeps the row from being read.
             Exception: the row cannot be read.
         """
         retries = Retries(within(self.context.settings.lock_timeout.total_seconds()))
@@ -91,13 +100,32 @@ class Loader(Generic[ModelT]):
                 )
                 await retries.rest()
                 continue
+            if row is HIDDEN:
+                raise row_hidden()
+            if row is None:
+                self._record_token_gone(item)
+                return False
+            self._tokens_gone = 0
             if LOADER in self.context.failures.errors:
                 self._others_load_until = monotonic() + ROWS_DIFFER_S
                 self.context.failures.succeeded(LOADER)
-            if row is not None:
-                item.row = row
-            return row is not None
+            item.row = row
+            return True
         return False
+
+    def _record_token_gone(self, item: PipelineItem[ModelT]) -> None:
+        """Count a lease that was lost although nothing has ended it, in a row: one is a person's or
+        a service's doing, many are a trigger's.
+        """
+        if not item.is_trusted():
+            return
+        self._tokens_gone += 1
+        if self._tokens_gone >= TOKENS_GONE_MAX:
+            self.context.failures.failed(
+                LOADER,
+                f"{self._tokens_gone} leases in a row were gone before work began: does a trigger"
+                " or a service clear lock_token?",
+            )
 
     def concerns_all_rows(self, error: Exception) -> bool:
         """Whether no row can be read, as before a migration, rather than this one, whose kind
@@ -111,9 +139,16 @@ class Loader(Generic[ModelT]):
         async def work(session: AsyncSession, connection: AsyncConnection) -> list[ModelT | None]:
             context = self.context
             self._batcher.begun()
-            return await load_rows(
+            rows = await load_rows(
                 session, context.leased, items, options=options, compared=context.intent
             )
+            if None not in rows:
+                return rows
+            held = await tokens_still_held(connection, context.leased, items)
+            return [
+                HIDDEN if row is None and item.lock_token in held else row
+                for row, item in zip(rows, items, strict=True)
+            ]
 
         return await self.context.transact(work, purpose="read rows", writes=False, autocommit=True)
 

@@ -27,8 +27,7 @@ from rowlock.pipelines.host_code.call import Attempt, Ended, Raised, Result, end
 from rowlock.pipelines.outcomes import Park
 from rowlock.pipelines.processing.loader import Loader
 from rowlock.pipelines.renewing.heartbeater import Heartbeater
-from rowlock.pipelines.settling.decisions import Decision, decide, record_unreadable
-from rowlock.pipelines.settling.raised import record_failure
+from rowlock.pipelines.settling.decisions import Decision, decide, decide_unread, record_unreadable
 from rowlock.pipelines.settling.settler import Settler
 from rowlock.rows.leased_table import ModelT
 from rowlock.rows.lock_tokens import deaths_of
@@ -193,8 +192,9 @@ class Worker(Generic[ModelT]):
             return (
                 Ended.INTERRUPTED
                 if self._loader.concerns_all_rows(error)
-                else record_failure(context, item, error)
+                else decide_unread(context, item, error)
             )
+        context.left_out.discard(item.id)
         if item.attempt > self._attempts_max:
             return Park(f"gave up after {item.attempt - 1} attempts: the last holder died")
         if item.prev_lock_expired and deaths_of(item.lock_token) >= self._deaths_max:

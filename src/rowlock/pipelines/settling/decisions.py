@@ -11,7 +11,11 @@ from __future__ import annotations
 
 from typing import Any, TypeAlias
 
+from rowlock.clock import monotonic
+from rowlock.database.faults import is_transient
+from rowlock.errors import RowlockError, describe
 from rowlock.leases.item import PipelineItem
+from rowlock.leases.load import NOT_DAMAGED
 from rowlock.logs import get_logger
 from rowlock.pipelines.context import PipelineContext
 from rowlock.pipelines.host_code.call import Ended, Raised, Result, Returned
@@ -20,6 +24,7 @@ from rowlock.pipelines.outcomes import (
     Delete,
     Outcome,
     Park,
+    Reset,
     Retry,
     as_outcome,
     check_outcome,
@@ -74,6 +79,43 @@ def checked(
     if isinstance(outcome, Apply | Delete) and outcome.related != {}:
         check_related(item, outcome.related)
     return outcome
+
+
+def decide_unread(
+    context: PipelineContext[Any], item: PipelineItem[Any], error: Exception
+) -> Decision:
+    """Return what is to be settled for an `item` whose row could not be read because of `error`.
+
+    No attempt is counted. The row is released and left to other replicas, whose code may read it;
+    one that comes back has been read by none of them, and is parked. A value that this code does
+    not name is never a reason to park: the replica that reads it may be started later.
+    """
+    if is_transient(error) or isinstance(error, RowlockError):
+        # An outage that lasts, or `options()` of the host's: that says nothing of the row.
+        return record_failure(context, item, error)
+    context.counters.unreadable += 1
+    left_out, kind, text = context.left_out, type(error).__qualname__, describe(error)
+    parks = context.leased.has_schedule and not isinstance(error, NOT_DAMAGED)
+    if parks and item.id in left_out:
+        left_out.discard(item.id)
+        return Park(
+            f"no replica has read it: {text}; correct it, or deploy code that reads it, then unpark"
+            " the row"
+        )
+    if kind not in left_out.kinds:
+        left_out.kinds.add(kind)
+        logger.error(
+            "%s: row %s cannot be read by this replica: %s; it is released without an attempt and"
+            " left to other replicas%s; this is logged once for each kind of error",
+            context.name,
+            item.id,
+            text,
+            ", and parked if it comes back" if parks else "",
+            extra={"pipeline": context.name, "row_id": item.id, "error": text},
+            exc_info=error,
+        )
+    # A row that cannot be left out as well must not head the next claim again.
+    return Ended.INTERRUPTED if left_out.add(item.id, monotonic()) else Reset()
 
 
 def record_unreadable(

@@ -168,6 +168,7 @@ class Recorder(Generic[ModelT]):
             self.context.counters.changed += 1
         else:
             self.context.counters.stale += 1
+            self.context.counters.never_begun += not item.begun_at
         events.emit(
             events.ItemStale(
                 self.context.name,

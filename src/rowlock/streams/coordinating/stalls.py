@@ -109,8 +109,6 @@ class FlowLook:
         shards: all of them.
         sources: what it reads.
         unsent: by stage, the shards for whose messages others wait in the step of the frontier.
-        missing: which buckets have no shard, in words; None: each has one.
-        recorded: the frontier as it was known last, where shards are missing.
     """
 
     state: str
@@ -118,21 +116,16 @@ class FlowLook:
     shards: Sequence[ShardLook]
     sources: Sequence[SourceLook] = ()
     unsent: Mapping[str, Sequence[BucketRange]] = field(default_factory=dict)
-    missing: str | None = None
-    recorded: int = 0
 
     @property
     def frontier(self) -> int:
         """Every shard has done all steps below it."""
-        if self.missing is not None:
-            return self.recorded
-        return min(shard.step for shard in self.shards)
+        return min((shard.step for shard in self.shards), default=0)
 
 
 class StallKind(Enum):
     """What a flow waits for."""
 
-    MISSING = "shards are missing"
     PARKED = "parked"
     FAILING = "failing"
     NO_HOLDER = "no holder"
@@ -163,8 +156,6 @@ def stall_of(before: FlowLook, now: FlowLook) -> Stall | None:
         before: the earlier look.
         now: the later one.
     """
-    if now.missing is not None:
-        return Stall(StallKind.MISSING, now.missing)
     if now.frontier > before.frontier:
         return None
     if before.frontier < before.next_step:
