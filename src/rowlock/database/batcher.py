@@ -206,6 +206,11 @@ class Batcher(Generic[RequestT, ResultT]):
         except BaseException:  # noqa: BLE001
             self._tell_all(self._waiting)
 
+    async def wait_until_idle(self) -> None:
+        """Wait until no batch is under way."""
+        while self._is_working and self._round is not None:
+            await asyncio.wait({self._round})
+
     def begun(self) -> None:
         """Count the time of this batch from now: until now it waited for a connection, or for
         SQLite's write lock.

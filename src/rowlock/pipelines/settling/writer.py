@@ -96,6 +96,10 @@ class Writer(Generic[ModelT]):
         self._batcher.submit_nowait(pending, done)
         return True
 
+    async def wait_until_idle(self) -> None:
+        """Wait until no batch is under way."""
+        await self._batcher.wait_until_idle()
+
     async def write(self, pending: PendingOutcome[ModelT]) -> Written:
         """Write an outcome under the guard and return what became of it, after the COMMIT was
         answered.
