@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import ColumnElement, event, insert, literal_column, text
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import async_sessionmaker
 
 from rowlock.database.faults import is_outage
@@ -230,6 +231,36 @@ async def test_a_claim_that_is_refused(
     # The planner gave no answer, and there is an index.
     view = await insight.explain_pipeline(pipeline.__name__)
     assert "  index     ?" in view.text().split("\n")
+
+
+class OutOfTime(Exception):
+    """What a driver raises of a statement that the server has ended."""
+
+    sqlstate = "57014"
+
+
+@pytest.mark.parametrize("question", ["pg_get_indexdef", "EXPLAIN"])
+async def test_a_question_that_is_out_of_time_says_nothing_of_the_claim(
+    postgresql_database: TemporaryDatabase, question: str
+) -> None:
+    """An index about which a starved database gives no answer in time is not missing, and the claim
+    is not refused: the next look may find it.
+    """
+    database = postgresql_database
+    await be_well(database)
+
+    def on_execute(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
+        if question in statement:
+            raise DBAPIError(statement, {}, OutOfTime("canceling statement due to timeout"))
+
+    insight = insight_of(database, pipelines=[VolumePipeline])
+    event.listen(database.engine.sync_engine, "before_cursor_execute", on_execute)
+    plan = await insight.explain_claim("VolumePipeline")
+    event.remove(database.engine.sync_engine, "before_cursor_execute", on_execute)
+    assert plan.headline == (
+        "NO ANSWER ABOUT CLAIMS OF VolumePipeline: canceling statement due to timeout"
+    )
+    assert plan.wanted == ""
 
 
 async def test_the_plan_of_a_claim(database: TemporaryDatabase) -> None:

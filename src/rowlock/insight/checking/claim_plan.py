@@ -57,6 +57,7 @@ class ClaimPlan:
         rows: about how many rows the table has; None if nobody has counted.
         lines: the plan of a claim, as the database tells it.
         refused: why the database refuses the claim; empty if it does not.
+        may_pass: `refused` says nothing of the claim, and the database may answer another time.
     """
 
     pipeline: str
@@ -66,6 +67,7 @@ class ClaimPlan:
     rows: int | None = None
     lines: tuple[str, ...] = ()
     refused: str = ""
+    may_pass: bool = False
 
     @property
     def needs_person(self) -> bool:
@@ -75,6 +77,8 @@ class ClaimPlan:
     @property
     def headline(self) -> str:
         """The plan in one line."""
+        if self.may_pass:
+            return f"NO ANSWER ABOUT CLAIMS OF {self.pipeline}: {shown(self.refused)}"
         if self.refused:
             return f"CLAIMS OF {self.pipeline} ARE REFUSED by the database: {shown(self.refused)}"
         if self.served_by is not None:
@@ -119,12 +123,14 @@ class ClaimSeen:
         served_by: the index that serves them; None if none does.
         wanted: the index that would; None if none is needed, or nobody can say.
         refused: why the database refuses them; empty if it does not.
+        may_pass: `refused` says nothing of them, as in `ClaimPlan`.
     """
 
     pipeline: str
     served_by: str | None
     wanted: code.IndexWanted | None
     refused: str = ""
+    may_pass: bool = False
 
 
 def whole_table(rows: int | None) -> str:
@@ -159,7 +165,7 @@ async def claim_seen(
         connection, asked, partial(_serving, connection, asked, indexes=indexes), apart=apart
     )
     if isinstance(found, Refused):
-        return ClaimSeen(name, None, wanted, found.why)
+        return ClaimSeen(name, None, wanted, found.why, found.may_pass)
     return ClaimSeen(name, found, wanted)
 
 
@@ -169,8 +175,10 @@ async def claim_plan(connection: AsyncConnection, asked: RowAsked, *, is_alone: 
     """
     dialect, table = INSIGHT.of(connection), asked.question.leased.table
     indexes = await ask_part(connection, partial(dialect.indexes, connection, table), apart=True)
-    known = () if isinstance(indexes, Refused) else indexes
-    seen = await claim_seen(connection, asked, known, is_alone=is_alone)
+    if isinstance(indexes, Refused):
+        seen = ClaimSeen(asked.pipeline.name, None, None, indexes.why, indexes.may_pass)
+    else:
+        seen = await claim_seen(connection, asked, indexes, is_alone=is_alone)
     ask = partial(dialect.storage, connection, table)
     storage = await ask_part(connection, ask, apart=True)
     lines: Any = ()
@@ -184,6 +192,7 @@ async def claim_plan(connection: AsyncConnection, asked: RowAsked, *, is_alone: 
         storage.rows if isinstance(storage, StorageSeen) else None,
         () if isinstance(lines, Refused) else tuple(lines),
         seen.refused,
+        seen.may_pass,
     )
 
 

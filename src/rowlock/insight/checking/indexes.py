@@ -56,7 +56,8 @@ def claim_findings(claimed: ClaimedTable, seen: TableSeen) -> Iterable[Finding]:
     for claim in claimed.claims:
         serving = next((one for one in seen.indexes if one.name == claim.served_by), None)
         if claim.refused:
-            yield Finding(claim.pipeline, Level.BAD, f"its claim is refused: {claim.refused}")
+            what = "cannot be looked at now" if claim.may_pass else "is refused"
+            yield Finding(claim.pipeline, Level.BAD, f"its claim {what}: {claim.refused}")
         elif claim.wanted is not None and serving is None:
             yield _unserved(claimed, seen, claim, given=given)
         elif claim.wanted is not None and serving is not None:
