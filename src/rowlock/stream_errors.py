@@ -27,6 +27,7 @@ class PositionsWentBackError(RowlockError):
 
 class ShardsMissingError(RowlockError):
     """The shards of a flow do not have each bucket once, as after a backup was restored in part.
+    How far the flow is cannot be known then, so nothing of it is read, done or deleted.
 
     Attributes:
         missing: the buckets that no shard has, each range as its first one and that behind it.
@@ -36,7 +37,15 @@ class ShardsMissingError(RowlockError):
     def __init__(
         self, *, flow: str, missing: tuple[tuple[int, int], ...], twice: tuple[tuple[int, int], ...]
     ) -> None:
-        super().__init__(f"shards of {flow!r}: no shard has {missing}, two shards have {twice}")
+        parts = [
+            f"{who} the buckets {lo} to {hi - 1}"
+            for who, ranges in (("no shard has", missing), ("two shards have", twice))
+            for lo, hi in ranges
+        ]
+        super().__init__(
+            f"shards of the flow {flow!r} are missing, or are there twice: {'; '.join(parts)};"
+            " restore all tables of streams from a backup of one moment"
+        )
         self.flow = flow
         self.missing = missing
         self.twice = twice

@@ -6,6 +6,7 @@ import asyncio
 import heapq
 from collections.abc import Sequence
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -143,6 +144,28 @@ async def test_one_iteration_begins_no_call_after_its_time() -> None:
     await run.to_its_end()
     counter.cancel()
     assert max(ran.count(iteration) for iteration in ran) == 2
+
+
+async def test_wakes_are_coalesced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hundred thousand calls of ``wake`` are one callback of the event loop."""
+    loop = asyncio.get_running_loop()
+    schedule, callbacks = loop.call_soon_threadsafe, list[object]()
+
+    def counted(callback: Any, *args: Any) -> asyncio.Handle:
+        callbacks.append(callback)
+        return schedule(callback, *args)
+
+    async def wake(value: int) -> int:
+        monkeypatch.setattr(loop, "call_soon_threadsafe", counted)
+        for _ in range(100_000):
+            lane.wake()
+        monkeypatch.undo()
+        return value
+
+    lane = Apply(wake, is_async=True)
+    graph = line_of(lane, values=[1])
+    await run_graph(graph)
+    assert (got(graph), len(callbacks)) == ([1], 1)
 
 
 @virtual_time(max_iterations=200)

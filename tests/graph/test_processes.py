@@ -210,6 +210,31 @@ def test_child_is_killed_at_the_end() -> None:
     assert caught.value.abandoned == ()
 
 
+async def test_starts_that_are_cancelled_leave_no_child(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A child is started shielded, and called then: however many starts are cancelled, no child
+    lives but that of the last call.
+    """
+    loop = asyncio.get_running_loop()
+    begin, children = loop.subprocess_exec, list[asyncio.SubprocessTransport]()
+
+    async def counted(*args: Any, **options: Any) -> Any:
+        transport, protocol = await begin(*args, **options)
+        children.append(transport)
+        return transport, protocol
+
+    monkeypatch.setattr(loop, "subprocess_exec", counted)
+    lane = ProcessLane()
+    for turns in range(20):
+        call = asyncio.create_task(lane.call(process_id, 1))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+    last = await lane.call(process_id, 1)
+    assert [child.get_pid() for child in children if child.get_returncode() is None] == [last]
+
+
 @virtual_time
 async def test_simulation_needs_no_child() -> None:
     """A simulation with such an operator would wait for a process in no time at all."""

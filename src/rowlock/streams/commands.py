@@ -20,6 +20,7 @@ from rowlock.execution import execute
 from rowlock.hints.hinter import hint_after_commit
 from rowlock.rows.database_time import database_now
 from rowlock.rows.leased_table import LeasedTable
+from rowlock.streams.frontier import check_shards
 from rowlock.streams.inputs.arguments import check_whole_number
 from rowlock.streams.program import FlowProgram
 from rowlock.streams.queries.absence import no_row
@@ -60,11 +61,15 @@ async def reshard(session: AsyncSession, program: FlowProgram, shards: int) -> i
     Raises:
         ValueError: the number is none that a flow can have.
         ConfigurationError: the number follows that of the replicas.
+        ShardsMissingError: the shards that there are do not have each bucket once.
     """
     check_number(shards)
     if isinstance(program.shards, DynamicShards):
         raise ConfigurationError(f"the flow {program.name!r} finds its number of shards itself")
-    return await _change(session, program, {"shards_wanted": shards})
+    next_step = await _change(session, program, {"shards_wanted": shards})
+    connection = await session.connection(_bind_arguments(session, program))
+    await check_shards(connection, program.tables, program.name)
+    return next_step
 
 
 async def unpark(session: AsyncSession, program: FlowProgram, shard: int | None = None) -> int:

@@ -220,6 +220,7 @@ class StreamFlow(StreamStage[E]):
         Raises:
             ValueError: the number is none that a flow can have.
             ConfigurationError: the number follows that of the replicas (`DynamicShards`).
+            ShardsMissingError: the shards that there are do not have each bucket once.
             PipelineError: as `pause`.
         """
         return await commands.reshard(session, self._declared, shards)
@@ -263,6 +264,7 @@ class StreamFlow(StreamStage[E]):
 
         Raises:
             NotProcessedYet: the time is over; the text says what the flow waits for.
+            ShardsMissingError: the row of a shard is missing, so what is done cannot be known.
             ConfigurationError: the flow reads no such thing, or begins behind it; or the time is no
                 number.
         """
@@ -304,6 +306,7 @@ class StreamFlow(StreamStage[E]):
 
         Raises:
             NotProcessedYet: not all shards have done these steps.
+            ShardsMissingError: as `wait_for`.
             StepExpired: one of the steps, or an event of it, is kept no longer.
             ConfigurationError: these are no steps, or the last one is before the first.
         """
@@ -326,6 +329,7 @@ class StreamFlow(StreamStage[E]):
         Raises:
             NotProcessedYet: the time is over; the text says what the flow waits for.
             VersionNotFoundError: the snapshot was there, and is kept no longer.
+            ShardsMissingError: as `wait_for`.
             ConfigurationError: the time is no number.
             PipelineError: as `pause`.
         """

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from rowlock.graph.building.flow import Flow, Graph
+from rowlock.graph.stock.limits import LimitProcessor
 from rowlock.graph.stock.maps import MapProcessor, consume
 from rowlock.graph.stock.sources import IterableSource
 
@@ -114,6 +115,15 @@ def test_zip_and_ordered_merge() -> None:
     graph.source("abc").zip(graph.source([1, 2])).sink(found.append)
     Sequential(graph).run()
     assert found == [("a", 1), ("b", 2)]
+
+
+def test_a_processor_of_the_host_within_a_flow() -> None:
+    """A processor of one's own can be used inside a flow, between lanes: `Flow.through`."""
+
+    def build(flow: Flow[int]) -> Flow[str]:
+        return flow.map(abs, lanes=2).through(LimitProcessor(9)).map(str, lanes=2)
+
+    assert sorted(ran(build, [-1, -2, -3])) == ["1", "2", "3"]
 
 
 def test_each_lane_has_its_own_function() -> None:

@@ -334,6 +334,18 @@ async def test_dropped_values_are_counted() -> None:
     assert all(one.held == 0 for one in statistics.values())
 
 
+async def test_small_values_pass_a_large_one() -> None:
+    """Open groups are read in turn: a hundred small values pass a large one."""
+    found: list[int] = []
+    graph = Graph()
+    flow = graph.source([10_000, *range(100)]).fan_out(
+        range, lambda parts: parts.map(abs, on="loop")
+    )
+    flow.limit(100).sink(lambda one: found.append(one[0]), on="loop")
+    await run_graph(graph)
+    assert found == list(range(100))
+
+
 async def test_a_diamond_without_room_is_reported() -> None:
     """A graph would wait for ever, and a host guess where."""
     graph = Graph()

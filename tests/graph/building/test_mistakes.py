@@ -13,6 +13,7 @@ import pytest
 from rowlock.errors import GraphError
 from rowlock.graph.building.arguments import is_coroutine_function
 from rowlock.graph.building.flow import Flow, Graph
+from rowlock.graph.processor import Processor
 from rowlock.graph.scheduling.run import run_graph
 
 
@@ -148,8 +149,14 @@ MISTAKES: list[tuple[Callable[[Flow[Any]], Any], str]] = [
     (lambda flow: flow.split(str, on="process"), "one of 'loop', 'thread'"),
     (lambda flow: flow.graph.resize(0), "width is 0"),
     (lambda flow: flow.map(str).sink(print).resize(2), "the number of open outputs is 0"),
+    (lambda flow: flow.through(str), "processor is a value of type type; it must be a Processor"),
+    (lambda flow: flow.through(Processor(inputs=2)), "Processor has 2 inputs and 0 outputs"),
+    (within_parts(lambda parts: parts.through(Processor())), r"through\(\) cannot"),
     (within_parts(lambda parts: parts.limit(1)), r"limit\(\) cannot"),
     (within_parts(lambda parts: parts.batch(2)), r"batch\(\) cannot"),
+    (within_parts(lambda parts: parts.map_batch(list, size=2)), "needs within="),
+    (within_parts(lambda parts: parts.amap_batch(awaited, size=2)), "needs within="),
+    (within_parts(within_parts(lambda parts: parts.map_batch(list, size=2))), "needs within="),
     (within_parts(lambda parts: parts.unbatch()), r"unbatch\(\) cannot"),
     (within_parts(lambda parts: parts.flat_map(range)), r"flat_map\(\) cannot"),
     (within_parts(lambda parts: parts.aflat_map(yielded)), r"aflat_map\(\) cannot"),

@@ -43,6 +43,18 @@ async def test_always_call_on_finished_after_failing_start() -> None:
     assert got(graph) == []
 
 
+async def test_cancellation_that_escapes_from_a_start_is_an_error_of_the_host() -> None:
+    """A stray cancellation out of `on_start` is a `HostCodeError`: the caller was not cancelled."""
+
+    async def stray() -> None:
+        raise asyncio.CancelledError
+
+    graph = line_of(values=[1])
+    graph.on_start(stray)
+    with pytest.raises(HostCodeError, match="cancellation"):
+        await run_graph(graph)
+
+
 async def test_end_of_an_empty_graph() -> None:
     """A graph with a mistake would skip its hooks."""
     ends: list[BaseException | None] = []

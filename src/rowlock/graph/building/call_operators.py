@@ -32,7 +32,7 @@ from rowlock.graph.building.operators import (
 )
 from rowlock.graph.processor import Place, Processor
 from rowlock.graph.stock.batches import AsyncBatchMapProcessor, BatchMapProcessor, BatchProcessor
-from rowlock.graph.stock.carriers import SyncPlace
+from rowlock.graph.stock.carriers import BARE, SyncPlace
 from rowlock.graph.stock.flat_maps import AsyncFlatMapProcessor, FlatMapProcessor
 from rowlock.graph.stock.lanes import Lane, OnError
 from rowlock.graph.stock.maps import AsyncMapProcessor, Use, replace, select
@@ -175,8 +175,9 @@ def add_batch_calls(
 
 
 def _batch(end: OpenEnd, options: BatchOptions, *, lanes: int, name: str) -> BatchProcessor:
-    if end.carrier.has_callers and options.within is None:
-        msg = f"{name} of {end.graph.name!r} needs within=: no end of values fills its last batch"
+    # Values of callers never end; parts end only with those before them, which may be in the batch.
+    if end.carrier is not BARE and options.within is None:
+        msg = f"{name} of {end.graph.name!r} needs within=: its last batch may never be full"
         raise GraphError(msg)
     return BatchProcessor(
         bounded("size", options.size, high=BATCH_MAX),

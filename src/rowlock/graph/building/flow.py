@@ -47,6 +47,7 @@ from rowlock.graph.building.call_operators import (
 )
 from rowlock.graph.building.operators import (
     OpenEnd,
+    add_own,
     behind_one,
     branches,
     joined,
@@ -56,7 +57,7 @@ from rowlock.graph.building.operators import (
 )
 from rowlock.graph.building.topology import NODES_MAX, Topology
 from rowlock.graph.ports import OutputPort
-from rowlock.graph.processor import Place
+from rowlock.graph.processor import Place, Processor
 from rowlock.graph.stock.carriers import SyncPlace
 from rowlock.graph.stock.copies import DuplicateProcessor
 from rowlock.graph.stock.joins import OrderedMergeProcessor, ResizeProcessor, ZipProcessor
@@ -293,6 +294,13 @@ class Flow(Generic[T_co, L]):
         begun = FanOut(self._end, parts, groups=groups, parts_max=parts_max, name=name)
         inside = not_awaited(through(Flow(begun.parts)))
         return Flow(begun.gathered(inside._end if isinstance(inside, Flow) else None))
+
+    def through(self, processor: Processor, *, name: str | None = None) -> Flow[Any, L]:
+        """Return a flow of what a processor of the host's hands on; it has one input and one
+        output.
+        """
+        self._end.check_bare("through")
+        return Flow(add_own(self._end, processor, name=name))
 
     def limit(self, count: int) -> Flow[T_co, L]:
         """Return a flow of the first `count` values; no more are read."""

@@ -20,6 +20,7 @@ from rowlock.graph.building.arguments import (
     bounded,
     check_place,
     check_plain_function,
+    check_type,
     shown,
 )
 from rowlock.graph.building.topology import Topology
@@ -264,6 +265,20 @@ def _needs_result(what: str) -> GraphError:
 def behind_one(end: OpenEnd, processor: Processor, *, name: str) -> OpenEnd:
     """Add a node with one input, and return the end behind it."""
     return end.behind(add_one(end.graph, end.use(), processor, name=name))
+
+
+def add_own(end: OpenEnd, processor: Processor, *, name: str | None) -> OpenEnd:
+    """Add a processor of the host's.
+
+    Raises:
+        GraphError: it is none, or has another number of ports.
+    """
+    check_type("processor", processor, Processor)
+    ports = len(processor.inputs), len(processor.outputs)
+    if ports != (1, 1):
+        msg = f"{processor.name} has {ports[0]} inputs and {ports[1]} outputs; it must have 1 and 1"
+        raise GraphError(msg)
+    return behind_one(end, processor, name=name or processor.name)
 
 
 def branches(end: OpenEnd, processor: Processor, *, name: str) -> list[OpenEnd]:

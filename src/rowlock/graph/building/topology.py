@@ -56,6 +56,7 @@ class Node(PortOwner):
         started_at, ended_at: when the last call ran, by the run's stopwatch.
         timer: the number of its latest timer.
         has_timer: that timer is set.
+        has_wake: it was woken, and the scheduler has not taken that in.
         spent_s: seconds in each status, by `NodeStatus`.
         since: when `status` was set.
         calls: how many calls ended.
@@ -71,6 +72,7 @@ class Node(PortOwner):
         "graph",
         "hand",
         "has_timer",
+        "has_wake",
         "index",
         "is_abandoned",
         "is_busy",
@@ -107,7 +109,7 @@ class Node(PortOwner):
         self.hand: Any = None
         self.started_at = self.ended_at = self.since = 0.0
         self.timer = 0
-        self.has_timer = False
+        self.has_timer = self.has_wake = False
         self.spent_s = [0.0] * len(NodeStatus)
         self.calls = 0
         self.busy_s = self.slowest_s = 0.0

@@ -79,8 +79,9 @@ class LoopLanes:
 
     def advance_soon(self) -> None:
         """Have the scheduler advance in the loop; from anywhere."""
-        self._is_advance_due = True
-        self._in_loop(self._iterate_soon)
+        if not self._is_advance_due:
+            self._is_advance_due = True
+            self._in_loop(self._iterate_soon)
 
     def set_timer(self, node: Node, number: int, seconds: float) -> None:
         """Have the timer of a node fire in that time; from anywhere."""

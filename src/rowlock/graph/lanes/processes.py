@@ -1,24 +1,27 @@
 """Calls in child processes: pure-Python computation, and code that leaks or crashes.
 
 A coroutine waits for the child, so that such a call is one of the event loop; cancelling it kills
-the child at once. Children are kept for further calls, and end with the event loop. On a loop whose
-time is moved by a test, the function is called in the loop.
+the child at once, or waits until the child has begun: anyio forgets one that is cancelled before
+that, and it lives on. Children are kept for further calls, and end with the event loop. On a loop
+whose time is moved by a test, the function is called in the loop.
 
 The only file of the wing that imports anyio, whose `to_process` does the work.
 """
 
 from __future__ import annotations
 
+import asyncio
 import multiprocessing  # noqa: F401 - gives the main module the name that children know it by
 import pickle
 from collections.abc import Callable
 from functools import partial
 from types import FunctionType
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 from anyio import BrokenWorkerProcess, CapacityLimiter, to_process
 
 from rowlock.clock import is_real
+from rowlock.containment import contained_task
 from rowlock.errors import GraphError, HostCodeError, describe
 
 ADVICE: Final = (
@@ -57,9 +60,7 @@ class ProcessLane:
             # Anyio would bound the children by the number of processors; here lanes do.
             self._limiter = CapacityLimiter(1)
         try:
-            return await to_process.run_sync(
-                _called, function, value, cancellable=True, limiter=self._limiter
-            )
+            return await self._call(function, value)
         except BrokenWorkerProcess as error:
             # Anyio gives it a text only where the child did not begin: one that died has none.
             if error.args:
@@ -70,6 +71,49 @@ class ProcessLane:
             if note:
                 error.add_note(note)
             raise
+
+    async def _call(self, function: Callable[[V], T], value: V) -> T:
+        assert self._limiter is not None
+        start = _Start(self._limiter)
+        work = to_process.run_sync(
+            _called, function, value, cancellable=True, limiter=cast("CapacityLimiter", start)
+        )
+        task = contained_task(work, name="rowlock: call in a child process")
+        cancelled: asyncio.CancelledError | None = None
+        while not task.done():
+            try:
+                await asyncio.wait({task})
+            except asyncio.CancelledError as error:
+                cancelled, start.is_unwanted = error, True
+                if start.is_done:
+                    task.cancel()
+        try:
+            if cancelled is None:
+                return task.result()
+            if not task.cancelled():
+                task.exception()  # asyncio would log that it was never retrieved
+            raise cancelled
+        finally:
+            del cancelled  # its traceback would refer to itself
+
+
+class _Start:
+    """Stands in the place of anyio's limiter, which is entered right before a child is taken: it
+    calls nothing in a child first, so that one that has begun waits for the call.
+    """
+
+    def __init__(self, limiter: CapacityLimiter) -> None:
+        self.is_done = self.is_unwanted = False
+        self._limiter = limiter
+
+    async def __aenter__(self) -> None:
+        await to_process.run_sync(bool, limiter=self._limiter)
+        if self.is_unwanted:
+            raise asyncio.CancelledError
+        self.is_done = True
+
+    async def __aexit__(self, *_error: object) -> None:
+        return
 
 
 def _called(function: Callable[[V], T], value: V) -> T:

@@ -10,9 +10,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from inspect import isawaitable
 
-from rowlock.containment import as_ordinary
+from rowlock.containment import as_host_code, as_ordinary
 from rowlock.errors import GraphError, GraphTimeLimit
 from rowlock.graph.building.arguments import shown
 from rowlock.graph.building.topology import Node, Topology
@@ -180,14 +181,7 @@ class GraphRun:
         for _ in self.graph.checks():
             await asyncio.sleep(0)
         for hook in self.graph.start_hooks:
-            try:
-                result = hook()
-                if isawaitable(result):
-                    await result
-            except asyncio.CancelledError:
-                raise
-            except BaseException as error:  # noqa: BLE001  # it must not end the host's task
-                raise as_ordinary(error)  # noqa: B904  # it is the cause, or the error itself
+            await as_host_code(partial(_call_hook, hook))
 
     async def _wait(self, cancelled: asyncio.CancelledError | None) -> None:
         """Wait until nothing is in flight.
@@ -257,14 +251,18 @@ class GraphRun:
             if failure is not None and not self.graph.is_always(hook):
                 continue
             try:
-                result = hook(error)
-                if isawaitable(result):
-                    await result
+                await _call_hook(hook, error)
             except BaseException as raised:  # the others are called nevertheless
                 if failure is not None or error is not None:
                     logger.warning("A hook of the end of a graph failed", exc_info=raised)
                 failure = failure or as_ordinary(raised)
         return failure
+
+
+async def _call_hook(hook: Callable[..., object], *args: object) -> None:
+    result = hook(*args)
+    if isawaitable(result):
+        await result
 
 
 def _check_graph(graph: object) -> None:

@@ -115,6 +115,9 @@ class Scheduler:
         """Have the node of `processor` asked soon; from anywhere."""
         node = processor.owner
         assert isinstance(node, Node)
+        if node.has_wake:
+            return  # it will be asked after this
+        node.has_wake = True
         self._inbox.append(partial(self._wake, node))
         self._outside.advance_soon()
 
@@ -358,6 +361,7 @@ class Scheduler:
         self._first.clear()
 
     def _wake(self, node: Node, _now: float) -> None:
+        node.has_wake = False
         if self.phase is Phase.RUNNING:
             wake(node, self._changes)
 

@@ -3,16 +3,18 @@
 The one idea: a part knows its group, so any operator between the two ends can hand it on, drop it
 or fail it; the group is complete when each of its parts has come or is known to be lost. So few
 groups are open that memory is bounded, and so many that the parts of the next value fill the lanes
-while those of the first one end.
+while those of the first one end. Open groups are read in turn, a part of each, so that a value with
+few parts does not wait for one with many.
 
-A group is written by one side at a time: `count` by the scattering node, `results` by the gathering
-one. What is lost is noted from any thread, by appending.
+A group is written by one side at a time: `results` by the gathering node, the rest by the
+scattering one. What is lost is noted from any thread, by appending.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
 from contextvars import Context
 from typing import Any
 
@@ -33,10 +35,13 @@ class PartGroup:
         count: how many parts it has; None while they are still read.
         results: of the parts that came through, by their numbers.
         lost: one entry for each part that will not come.
-        is_obsolete: nobody waits for its result: a part failed, or has left.
+        is_obsolete: its result is not wanted: a part failed, or has left.
+        read: how many parts were read.
+        reader: of its parts; None before the first one, and when it is closed.
+        call: that reads them, from the first part to the last.
     """
 
-    __slots__ = ("count", "is_obsolete", "item", "lost", "results")
+    __slots__ = ("call", "count", "is_obsolete", "item", "lost", "read", "reader", "results")
 
     def __init__(self, item: Any) -> None:
         self.item = item
@@ -44,6 +49,9 @@ class PartGroup:
         self.results: dict[int, Any] = {}
         self.lost: deque[None] = deque()
         self.is_obsolete = False
+        self.read = 0
+        self.reader: Reader | None = None
+        self.call: Call | None = None
 
     @property
     def is_complete(self) -> bool:
@@ -159,55 +167,64 @@ class ScatterProcessor(Processor):
         self.groups = groups
         self._parts_max = parts_max
         self._outer = outer
+        self._reading: deque[PartGroup] = deque()
         self._group: PartGroup | None = None
-        self._reader: Reader | None = None
-        self._call: Call | None = None
-        self._read = 0
         self._part: Any = EMPTY
 
     def event(self, changed: Sequence[Port]) -> NodeStatus:
-        """Hand on the part that was read, then read the next one, or open the next group."""
+        """Hand on the part that was read, open the next group, then read the group whose turn it
+        is.
+        """
         del changed
         source, output = self.inputs[0], self.outputs[0]
+        group, self._group = self._group, None
+        self.context = None
+        if group is not None and group.count is None:
+            self._reading.append(group)
+        elif group is not None:
+            ask_again(self.gather)
         if output.is_finished:
             return self._end()
         if self._part is not EMPTY:
             output.push(self._part)
             self._part = EMPTY
-        if self._group is not None:
-            if self._group.count is None:
-                is_next = output.can_push or not self._is_wanted(self._group)
-                return NodeStatus.SYNC if is_next else NodeStatus.NEED_CONSUME
-            ask_again(self.gather)
-            self._group = self.context = None
+        if source.has_data and len(self.open) < self.groups:
+            self._open(source.pull())
+        if len(self.open) < self.groups:
+            source.need()
+        if self._reading:
+            return self._read_next(is_blocked=not output.can_push)
         if source.is_finished:
             output.finish()
             return NodeStatus.FINISHED
-        if len(self.open) == self.groups:
-            return NodeStatus.NEED_CONSUME
-        if source.has_data:
-            item = source.pull()
-            if self._outer.is_wanted(item):
-                return self._begin(item)
+        return NodeStatus.NEED_DATA if len(self.open) < self.groups else NodeStatus.NEED_CONSUME
+
+    def _open(self, item: Any) -> None:
+        if self._outer.is_wanted(item):
+            group = PartGroup(item)
+            self.open[group] = None
+            self._reading.append(group)
+        else:
             self.dropped += 1
             self._outer.drop(item)
-            discard(source, item)
-        source.need()
-        return NodeStatus.NEED_DATA
+            discard(self.inputs[0], item)
 
-    def _begin(self, item: Any) -> NodeStatus:
-        self._group = PartGroup(item)
-        self._read = 0
-        self.open[self._group] = None
-        self.context = self._outer.context(item)
+    def _read_next(self, *, is_blocked: bool) -> NodeStatus:
+        """Read the group whose turn it is, or close one whose parts are not wanted any more."""
+        groups = (one for one in self._reading if not (is_blocked and self._is_wanted(one)))
+        self._group = group = next(groups, None)
+        if group is None:
+            return NodeStatus.NEED_CONSUME
+        self._reading.remove(group)
+        self.context = self._outer.context(group.item)
         return NodeStatus.SYNC
 
     def _is_wanted(self, group: PartGroup) -> bool:
         return not group.is_obsolete and self._outer.is_wanted(group.item)
 
     def _end(self) -> NodeStatus:
-        if self._reader is not None:
-            return NodeStatus.SYNC
+        if self._reading:
+            return self._read_next(is_blocked=False)
         if self._part is not EMPTY:
             self.dropped += 1
             discard(self.inputs[0], self._part)
@@ -220,63 +237,55 @@ class ScatterProcessor(Processor):
         group = self._group
         assert group is not None
         if self._outer.has_callers:
-            self._call = self._call or Call(self)
-            self._call.begin(self._outer, (group.item,))
+            group.call = group.call or Call(self)
+            group.call.begin(self._outer, (group.item,))
         try:
             if self.outputs[0].is_finished or not self._is_wanted(group):
-                self.close()
-                self.dropped += self._read == 0
-                group.count = self._read
+                _close(group)
+                self.dropped += group.read == 0
+                group.count = group.read
                 return
-            if self._reader is None:
-                self._reader = Reader(not_awaited(self._parts(self._outer.body(group.item))))
-            self._read_part(group, self._reader)
+            if group.reader is None:
+                group.reader = Reader(not_awaited(self._parts(self._outer.body(group.item))))
+            self._read_part(group, group.reader)
         except BaseException as error:
             add_place(error, self)
             if not self._outer.fail(group.item, error):
                 raise
             self.failed += 1
-            self.made += self._read > 0
+            self.made += group.read > 0
             group.is_obsolete = True
-            group.count = self._read
-            self.close()
+            group.count = group.read
+            _close(group)
         finally:
             if group.count is not None:
-                self._end_call()
-
-    def _end_call(self) -> None:
-        """End the call for a value, which went on until its last part was read."""
-        call, self._call = self._call, None
-        if call is not None:
-            call.end()
+                _end_call(group)
 
     def _read_part(self, group: PartGroup, reader: Reader) -> None:
         try:
             part = reader.next()
         except StopIteration:
-            self._reader = None
-            self.merged += self._read == 0
-            group.count = self._read
+            group.reader = None
+            self.merged += group.read == 0
+            group.count = group.read
             return
-        if self._read == self._parts_max:
+        if group.read == self._parts_max:
             msg = f"{self.name} got more than {self._parts_max} parts of one value"
             raise ValueError(msg)
-        self._part = PartEnvelope(group, self._read, part)
-        self.made += self._read > 0
-        self._read += 1
+        self._part = PartEnvelope(group, group.read, part)
+        self.made += group.read > 0
+        group.read += 1
 
     def closing(self) -> NodeStatus | None:
         """Return how to close what is read."""
-        return None if self._reader is None else NodeStatus.SYNC
+        is_read = any(group.reader is not None for group in self.open)
+        return NodeStatus.SYNC if is_read else None
 
     def close(self) -> None:
-        """Close the generator; other iterators have nothing to close."""
-        reader, self._reader = self._reader, None
-        try:
-            if reader is not None:
-                reader.close()
-        finally:
-            self._end_call()
+        """Close the generators; other iterators have nothing to close."""
+        with ExitStack() as closed:
+            for group in self.open:
+                closed.callback(_close, group)
 
     def subject(self) -> object:
         """Return the value whose parts are read."""
@@ -292,9 +301,25 @@ class ScatterProcessor(Processor):
 
     def clear(self) -> None:
         """Forget all values."""
-        self._group = self._reader = self._call = None
-        self._part = EMPTY
+        self._group, self._part = None, EMPTY
+        self._reading.clear()
         self.open.clear()
+
+
+def _close(group: PartGroup) -> None:
+    reader, group.reader = group.reader, None
+    try:
+        if reader is not None:
+            reader.close()
+    finally:
+        _end_call(group)
+
+
+def _end_call(group: PartGroup) -> None:
+    """End the call for a value, which went on until its last part was read."""
+    call, group.call = group.call, None
+    if call is not None:
+        call.end()
 
 
 class GatherProcessor(Processor):

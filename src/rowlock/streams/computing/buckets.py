@@ -19,6 +19,12 @@ NOT_HERE = -1
 """In the table of owners: a bucket that is in none of the ranges."""
 
 
+def is_part(lo: int, hi: int) -> bool:
+    """Return whether buckets from `lo` to one below `hi` are what repeated halving leads to."""
+    width = hi - lo
+    return 0 <= lo < hi <= BUCKETS and not width & (width - 1) and not lo % width
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class BucketRange:
     """Buckets from `lo` to one below `hi`.
@@ -31,9 +37,7 @@ class BucketRange:
     hi: int
 
     def __post_init__(self) -> None:
-        width = self.hi - self.lo
-        is_within = 0 <= self.lo < self.hi <= BUCKETS
-        if not is_within or width & (width - 1) or self.lo % width:
+        if not is_part(self.lo, self.hi):
             msg = f"buckets {self.lo} to {self.hi} are no part that repeated halving leads to"
             raise ValueError(msg)
 

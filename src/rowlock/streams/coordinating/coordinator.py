@@ -101,7 +101,7 @@ class Coordinator:
         stall = await self._stall_of(seen)
         is_more = False
         every_s = EXPIRE_QUIET_EVERY_S if seen == self._expired else EXPIRE_EVERY_S
-        if monotonic() >= self._expired_at + every_s:
+        if seen.look.missing is None and monotonic() >= self._expired_at + every_s:
             is_more = await self._expiry.run(
                 goes_on=lambda: item.is_trusted() and not item.stop_requested
             )
@@ -123,7 +123,7 @@ class Coordinator:
             "code_version": self._program.code_version,
             "stalled": None if stall is None else stall.text,
         }
-        if self._before is None and seen.look.frontier == row.frontier:
+        if self._before is None and stall is None and seen.look.frontier == row.frontier:
             # What the coordinator before this one has found holds as long as nothing has changed.
             del values["stalled"]
         wanted = self._wanted.after(row.shards_wanted, replicas=seen.replicas, now=monotonic())
@@ -132,9 +132,10 @@ class Coordinator:
         return {name: one for name, one in values.items() if one != getattr(row, name)}
 
     async def _stall_of(self, seen: Seen) -> Stall | None:
-        if self._before is None:
+        if self._before is None and seen.look.missing is None:
             return None
-        stall = stall_of(self._before.look, seen.look)
+        before = seen.look if self._before is None else self._before.look
+        stall = stall_of(before, seen.look)
         if stall is not None and stall.kind is StallKind.BUSY:
 
             async def look(session: AsyncSession, connection: AsyncConnection) -> FlowLook:
@@ -142,7 +143,7 @@ class Coordinator:
 
             purpose = "see what steps wait for"
             more = await self._context.transact(look, purpose=purpose, writes=False)
-            stall = stall_of(self._before.look, more)
+            stall = stall_of(before, more)
         self._tell(stall)
         return stall
 

@@ -15,11 +15,13 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rowlock.errors import RowlockError
 from rowlock.rows.database_time import database_instant
-from rowlock.streams.computing.buckets import BucketRange, merged
+from rowlock.stream_errors import ShardsMissingError
+from rowlock.streams.computing.buckets import BucketRange, is_part, merged
 from rowlock.streams.coordinating.stalls import BusyCall, FlowLook, ShardLook, SourceLook
 from rowlock.streams.cutting.flow_view import lease_holds
 from rowlock.streams.program import FlowProgram
 from rowlock.streams.shards.failures import StepFailures
+from rowlock.streams.shards.layout import check_layout
 
 LAST_STEPS = 64
 """In so many steps before the next one is looked for what took a shard how long."""
@@ -57,18 +59,33 @@ class FlowLooker:
     async def look(self, connection: AsyncConnection) -> Seen | None:
         """Look at the flow; None if it is not there; joins the caller's transaction."""
         flows = self._program.tables.flows
-        columns = (flows.c.state, flows.c.next_step, flows.c.upto)
+        columns = (flows.c.state, flows.c.next_step, flows.c.upto, flows.c.frontier)
         own = select(*columns, database_instant()).where(flows.c.id == self._program.id)
         row = (await connection.execute(own)).first()
         if row is None:
             return None
-        state, next_step, upto, now = row
+        state, next_step, upto, recorded, now = row
         replicas = await self._replicas(connection)
-        shards, holding = await self._shards(connection, replicas, now)
+        rows = await self._shards(connection)
+        holding = {row.replica for row in rows if row.is_held}
         since = now - self._present_for
         present = sum(one.seen_at > since or one.id in holding for one in replicas)
-        sources = [await self._source(connection, name, upto[name]) for name in self._watches]
-        return Seen(FlowLook(state, next_step, shards, sources), present)
+        look = FlowLook(
+            state,
+            next_step,
+            _shard_looks(rows, replicas, now),
+            [await self._source(connection, name, upto[name]) for name in self._watches],
+            missing=self._missing(rows),
+            recorded=recorded,
+        )
+        return Seen(look, present)
+
+    def _missing(self, shards: Sequence[Any]) -> str | None:
+        try:
+            check_layout(self._program.name, shards)
+        except ShardsMissingError as error:
+            return error.message
+        return None
 
     async def with_causes(self, connection: AsyncConnection, seen: FlowLook) -> FlowLook:
         """Add how long the last steps of shards took, and for whose messages others wait; joins the
@@ -113,12 +130,8 @@ class FlowLooker:
         )
         return (await connection.execute(found)).all()
 
-    async def _shards(
-        self, connection: AsyncConnection, replicas: Sequence[Any], now: datetime
-    ) -> tuple[Sequence[ShardLook], set[Any]]:
-        """Return the shards, and which replicas hold one."""
-        names = {row.id: row.name for row in replicas}
-        busy = {(row.id, row.busy_lo): _call_of(row, now) for row in replicas if row.busy_since}
+    async def _shards(self, connection: AsyncConnection) -> Sequence[Any]:
+        """Return the rows of the shards."""
         c = self._program.tables.shards.c
         found = select(
             c.lo,
@@ -132,22 +145,7 @@ class FlowLooker:
             c.parked_at,
             lease_holds(self._program.tables).label("is_held"),
         ).where(c.flow_id == self._program.id)
-        rows = (await connection.execute(found.order_by(c.lo))).all()
-        looks = [
-            ShardLook(
-                BucketRange(row.lo, row.hi),
-                row.step,
-                bool(row.is_held),
-                replica=names.get(row.replica, "a replica that is gone"),
-                parked=None if row.parked_at is None else row.last_error or "no reason is stored",
-                failures=StepFailures(row.failures, row.failed_step).at(row.step),
-                error=row.last_error,
-                version=row.version,
-                busy=busy.get((row.replica, row.lo)),
-            )
-            for row in rows
-        ]
-        return looks, {row.replica for row in rows if row.is_held}
+        return (await connection.execute(found.order_by(c.lo))).all()
 
     async def _source(self, connection: AsyncConnection, name: str, upto: int) -> SourceLook:
         try:
@@ -157,6 +155,28 @@ class FlowLooker:
         return SourceLook(
             name, upto, seen.newest, seen.mark, seen.held_back_by, upstream=seen.upstream
         )
+
+
+def _shard_looks(
+    shards: Sequence[Any], replicas: Sequence[Any], now: datetime
+) -> Sequence[ShardLook]:
+    names = {row.id: row.name for row in replicas}
+    busy = {(row.id, row.busy_lo): _call_of(row, now) for row in replicas if row.busy_since}
+    return [
+        ShardLook(
+            BucketRange(row.lo, row.hi),
+            row.step,
+            bool(row.is_held),
+            replica=names.get(row.replica, "a replica that is gone"),
+            parked=None if row.parked_at is None else row.last_error or "no reason is stored",
+            failures=StepFailures(row.failures, row.failed_step).at(row.step),
+            error=row.last_error,
+            version=row.version,
+            busy=busy.get((row.replica, row.lo)),
+        )
+        for row in shards
+        if is_part(row.lo, row.hi)
+    ]
 
 
 def _call_of(row: Any, now: datetime) -> BusyCall:

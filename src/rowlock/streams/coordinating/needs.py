@@ -11,17 +11,16 @@ from __future__ import annotations
 from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from rowlock.streams.frontier import frontier_of
 from rowlock.streams.outputs.cursors import DISCARDED
 from rowlock.streams.tables import StreamTables
 
 
 async def lowest_version(connection: AsyncConnection, tables: StreamTables, flow_id: int) -> int:
     """Return the step at which a shard of a flow may begin again: the lowest of them, held or
-    not; 0 if there are none.
+    not; 0 if shards are missing, which may begin anywhere.
     """
-    shards = tables.shards.c
-    found = select(func.min(shards.version)).where(shards.flow_id == flow_id)
-    return await connection.scalar(found) or 0
+    return await connection.scalar(select(frontier_of(tables, flow_id, column="version"))) or 0
 
 
 async def first_needed_step(connection: AsyncConnection, tables: StreamTables, flow_id: int) -> int:

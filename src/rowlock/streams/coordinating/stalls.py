@@ -109,6 +109,8 @@ class FlowLook:
         shards: all of them.
         sources: what it reads.
         unsent: by stage, the shards for whose messages others wait in the step of the frontier.
+        missing: which buckets have no shard, in words; None: each has one.
+        recorded: the frontier as it was known last, where shards are missing.
     """
 
     state: str
@@ -116,16 +118,21 @@ class FlowLook:
     shards: Sequence[ShardLook]
     sources: Sequence[SourceLook] = ()
     unsent: Mapping[str, Sequence[BucketRange]] = field(default_factory=dict)
+    missing: str | None = None
+    recorded: int = 0
 
     @property
     def frontier(self) -> int:
         """Every shard has done all steps below it."""
-        return min((shard.step for shard in self.shards), default=0)
+        if self.missing is not None:
+            return self.recorded
+        return min(shard.step for shard in self.shards)
 
 
 class StallKind(Enum):
     """What a flow waits for."""
 
+    MISSING = "shards are missing"
     PARKED = "parked"
     FAILING = "failing"
     NO_HOLDER = "no holder"
@@ -156,6 +163,8 @@ def stall_of(before: FlowLook, now: FlowLook) -> Stall | None:
         before: the earlier look.
         now: the later one.
     """
+    if now.missing is not None:
+        return Stall(StallKind.MISSING, now.missing)
     if now.frontier > before.frontier:
         return None
     if before.frontier < before.next_step:

@@ -33,6 +33,7 @@ from rowlock.streams.cutting.plan import (
 )
 from rowlock.streams.cutting.quiet import Quiet, overdue_at
 from rowlock.streams.cutting.together import plan_cuts, rows_looked_at
+from rowlock.streams.frontier import frontier_of
 from rowlock.streams.inputs.high_water import HighWater
 from rowlock.streams.inputs.source import NO_ROWS
 from rowlock.streams.program import FlowProgram
@@ -174,10 +175,10 @@ class Cutter:
 
     async def _last_snapshot(self, connection: AsyncConnection) -> _LastSnapshot:
         """Return the last snapshot, and how far all shards are."""
-        flows, shards = self._program.tables.flows, self._program.tables.shards
-        frontier = select(func.min(shards.c.step)).where(shards.c.flow_id == self._program.id)
+        flows = self._program.tables.flows
+        frontier = frontier_of(self._program.tables, self._program.id)
         is_kept = flows.c.kept_until > database_instant()
-        found = select(flows.c.kept_snapshot, is_kept, frontier.scalar_subquery())
+        found = select(flows.c.kept_snapshot, is_kept, frontier)
         row = await connection.execute(found.where(flows.c.id == self._program.id))
         version, kept, lowest = tuple(row.one())
         # It is a version, and so named by the step behind its cut.

@@ -16,6 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
 from rowlock.rows.database_time import database_instant
 from rowlock.streams.cutting.plan import Cut
+from rowlock.streams.frontier import frontier_of
 from rowlock.streams.tables import StreamTables
 
 T = TypeVar("T")
@@ -106,11 +107,13 @@ class Moment:
         newest: the last position that was visible of each source, in their order; None: it had no
             row.
         crowd: who works on the flow.
+        is_whole: its shards have each bucket once.
     """
 
     clock: datetime
     newest: tuple[int | None, ...]
     crowd: Crowd
+    is_whole: bool = True
 
 
 class KnownFlow:
@@ -163,11 +166,19 @@ class KnownFlow:
 
     def _moment_of(self, row: Any) -> Moment:
         newest = tuple(getattr(row, name) for name in self._newest)
-        return Moment(row.clock, newest, Crowd(row.replicas, row.shards, row.held))
+        crowd = Crowd(row.replicas, row.shards, row.held)
+        return Moment(row.clock, newest, crowd, is_whole=row.frontier is not None)
 
     def cut(self, step: int) -> RecordedCut | None:
         """Return a cut; None if it is not known."""
         return self._cuts.get(step)
+
+    def lost_step(self, first: int) -> int | None:
+        """Return a step whose row is missing though shards need it that do `first` next."""
+        if self.facts is None:
+            return None
+        needed = (first - 1, first) if first < self.facts.next_step else (first - 1,)
+        return next((step for step in needed if step not in self._cuts), None)
 
     def is_recorded(self, cut: Cut) -> None:
         """Note a cut that was made here."""
@@ -280,4 +291,5 @@ def _crowd(tables: StreamTables) -> list[Any]:
         there.scalar_subquery().label("replicas"),
         own.scalar_subquery().label("shards"),
         own.where(lease_holds(tables)).scalar_subquery().label("held"),
+        frontier_of(tables, flow).label("frontier"),
     ]

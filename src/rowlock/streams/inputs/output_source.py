@@ -20,6 +20,7 @@ from rowlock.database.bulk_dialect import BULK
 from rowlock.stream_errors import PositionsWentBackError, StepExpired
 from rowlock.streams.computing.buckets import BucketRange, merged
 from rowlock.streams.computing.rows import SourceRows
+from rowlock.streams.frontier import check_shards, frontier_of
 from rowlock.streams.inputs.gathered_query import GatheredQuery
 from rowlock.streams.inputs.high_water import HighWater
 from rowlock.streams.inputs.row_reader import QUERIES_MAX
@@ -78,9 +79,7 @@ class OutputSource(Source[E]):
         """Return the query for the position of the last step with results that all shards have
         done.
         """
-        shards = self._output.tables.shards.c
-        frontier = select(func.min(shards.step)).where(shards.flow_id == self._output.flow_id)
-        is_done = self._step < frontier.scalar_subquery()
+        is_done = self._step < frontier_of(self._output.tables, self._output.flow_id)
         return select(func.max(self._step) + 1).where(*self._own, is_done).scalar_subquery()
 
     def position_of(self, added: object) -> int | None:
@@ -199,19 +198,18 @@ class OutputWatch:
     """
 
     def __init__(self, output: ResultsOf, *, name: str) -> None:
-        self._name, self._flow = name, output.flow
-        tables = output.tables
-        rows, shards, flows = tables.outputs, tables.shards, tables.flows
-        frontier = select(func.min(shards.c.step)).where(shards.c.flow_id == output.flow_id)
+        self._name, self._output = name, output
+        rows, flows = output.tables.outputs, output.tables.flows
+        frontier = frontier_of(output.tables, output.flow_id)
         newest = select(func.max(rows.c.step)).where(
             rows.c.flow_id == output.flow_id, rows.c.output == output.name
         )
         next_step = select(flows.c.next_step).where(flows.c.id == output.flow_id)
         # One statement, so that no step is seen done whose results were not there yet.
         self._look = select(
-            frontier.scalar_subquery().label("frontier"),
+            frontier.label("frontier"),
             newest.scalar_subquery().label("newest"),
-            newest.where(rows.c.step < frontier.scalar_subquery()).scalar_subquery().label("done"),
+            newest.where(rows.c.step < frontier).scalar_subquery().label("done"),
             next_step.scalar_subquery().label("next_step"),
         )
 
@@ -222,13 +220,16 @@ class OutputWatch:
         Raises:
             PositionsWentBackError: the other flow has fewer steps than were read: it was begun
                 anew, or a part of a backup was restored.
+            ShardsMissingError: its shards do not have each bucket once.
         """
-        seen = (await connection.execute(self._look)).one()
+        seen, output = (await connection.execute(self._look)).one(), self._output
+        if seen.frontier is None:
+            await check_shards(connection, output.tables, output.flow)
         assigned = seen.next_step or 0
         if assigned < recorded:
             raise PositionsWentBackError(source=self._name, recorded=recorded, assigned=assigned)
         mark, newest = (
             0 if step is None else position_of_step(step) for step in (seen.done, seen.newest)
         )
-        awaited = f"the flow {self._flow!r}, whose slowest shard is at step {seen.frontier}"
+        awaited = f"the flow {output.flow!r}, whose slowest shard is at step {seen.frontier}"
         return HighWater(mark, newest, (), upstream=awaited if newest > mark else None)

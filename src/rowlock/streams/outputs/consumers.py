@@ -25,6 +25,7 @@ from rowlock.database.transaction import in_transaction
 from rowlock.errors import ConfigurationError
 from rowlock.rows.leased_table import LeasedTable
 from rowlock.stream_errors import CursorMoved
+from rowlock.streams.frontier import read_frontier
 from rowlock.streams.inputs.arguments import check_party, check_whole_number
 from rowlock.streams.inputs.step_inputs import FlowSources, StepInputs, inputs_of
 from rowlock.streams.outputs.cursors import (
@@ -237,6 +238,7 @@ class Consumer(Generic[O]):
 
         Raises:
             StepExpired: results behind `after` were discarded.
+            ShardsMissingError: the shards do not have each bucket once.
         """
 
         async def work(session: AsyncSession, connection: AsyncConnection) -> Sequence[Any]:
@@ -248,10 +250,9 @@ class Consumer(Generic[O]):
         return self._steps_of(await self._look(work))
 
     async def _found(self, connection: AsyncConnection, after: int) -> Sequence[Any]:
-        shards, rows = self._output.tables.shards, self._output.tables.outputs
-        frontier = select(func.min(shards.c.step)).where(shards.c.flow_id == self._output.flow_id)
+        output, rows = self._output, self._output.tables.outputs
         # First, and then the results: those below it are there and do not change.
-        end = await connection.scalar(frontier)
+        end = await read_frontier(connection, output.tables, output.flow)
         if end is None:
             return []
         next_ones = self._own(), rows.c.step > after, rows.c.step < end

@@ -12,6 +12,7 @@ from rowlock.execution import execute
 from rowlock.rows.leased_table import LeasedTable
 from rowlock.stream_errors import StillNeeded
 from rowlock.streams.coordinating.needs import needed_positions
+from rowlock.streams.frontier import read_frontier
 from rowlock.streams.outputs.cursors import (
     DISCARDED,
     ResultsOf,
@@ -28,6 +29,7 @@ async def discard(session: AsyncSession, output: ResultsOf, before: int) -> int:
 
     Raises:
         StillNeeded: a consumer may read them.
+        ShardsMissingError: the shards of the flow do not have each bucket once.
     """
     tables = output.tables
     bind = {"bind": bind_of(session, LeasedTable.of(tables.flow_model))}
@@ -61,9 +63,9 @@ async def _check(
 ) -> None:
     """Refuse what consumers need, and steps that are not complete."""
     tables, name = output.tables, f"{output.flow}/{output.name}"
-    cursors, shards, rows = tables.cursors, tables.shards, tables.outputs
-    frontier = select(func.min(shards.c.step)).where(shards.c.flow_id == output.flow_id)
-    end = (await execute(session, frontier, bind_arguments=bind)).scalar()
+    cursors, rows = tables.cursors, tables.outputs
+    connection = await session.connection(bind)
+    end = await read_frontier(connection, tables, output.flow)
     if end is None or end < before:
         raise StillNeeded(source=name, step=end or 0, by="the flow itself, which has not done them")
     of_output = (cursors.c.flow_id == output.flow_id, cursors.c.output == output.name)
@@ -82,7 +84,6 @@ async def _check(
     if slowest is not None:
         who = f"the consumer {slowest.consumer!r}"
         raise StillNeeded(source=name, step=slowest.step + 1, by=who)
-    connection = await session.connection(bind)
     for flow, position in (await needed_positions(connection, tables, name)).items():
         needed = select(func.min(rows.c.step)).where(
             rows.c.flow_id == output.flow_id,

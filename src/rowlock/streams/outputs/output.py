@@ -132,6 +132,7 @@ class Output(Generic[O]):
         Raises:
             StepExpired: results behind `after`, or that were not read yet, were discarded; or
                 `consumer` is new, and all before the first that is kept were.
+            ShardsMissingError: the row of a shard is missing, so no step is known to be whole.
             ConfigurationError: the name of the consumer is none, or `after` is no step.
         """
         return Consumer(self, sessions, name=consumer, after=after).steps(follow=follow)
@@ -146,6 +147,7 @@ class Output(Generic[O]):
         Raises:
             StillNeeded: a consumer has not acknowledged them, or a flow that reads them may have to
                 read them again.
+            ShardsMissingError: as `consume`.
             ConfigurationError: `before` is no step.
         """
         check_whole_number(before, "the first step whose results stay")

@@ -18,7 +18,7 @@ from heapq import heapify, heappop, heappush
 from itertools import count
 from typing import Final
 
-from sqlalchemy import and_, func, select
+from sqlalchemy import and_, select
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionmaker
 
 from rowlock.clock import monotonic, rest, sleep
@@ -28,6 +28,7 @@ from rowlock.database.transaction import in_transaction
 from rowlock.rows.leased_table import LeasedTable
 from rowlock.shielding import finish
 from rowlock.streams.cutting.flow_view import BEFORE_FIRST
+from rowlock.streams.frontier import check_shards, frontier_of
 from rowlock.streams.outputs.listening import woken_by
 from rowlock.streams.program import FlowProgram
 
@@ -60,10 +61,12 @@ class DoneUpto:
 async def done_upto(connection: AsyncConnection, program: FlowProgram) -> DoneUpto | None:
     """Return how far a flow is, by one statement; None if it has no row yet; joins the caller's
     transaction.
+
+    Raises:
+        ShardsMissingError: the shards do not have each bucket once.
     """
-    flows, shards, steps = program.tables.flows, program.tables.shards, program.tables.steps
-    lowest = select(func.min(shards.c.step)).where(shards.c.flow_id == program.id)
-    frontier = lowest.scalar_subquery()
+    flows, steps = program.tables.flows, program.tables.steps
+    frontier = frontier_of(program.tables, program.id)
     done, first = steps.alias(), steps.alias()
     found = (
         select(frontier, done.c.upto, first.c.upto)
@@ -74,6 +77,7 @@ async def done_upto(connection: AsyncConnection, program: FlowProgram) -> DoneUp
     )
     row = (await connection.execute(found)).first()
     if row is None or row[0] is None:
+        await check_shards(connection, program.tables, program.name)
         return None
     return DoneUpto(row[0], row[1] or {}, row[2] or {})
 

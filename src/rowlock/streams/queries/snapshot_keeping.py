@@ -30,6 +30,7 @@ from rowlock.rows.database_time import database_instant
 from rowlock.rows.leased_table import LeasedTable
 from rowlock.shielding import finish
 from rowlock.stream_errors import NotProcessedYet, VersionNotFoundError
+from rowlock.streams.frontier import read_frontier
 from rowlock.streams.inputs.arguments import seconds_of
 from rowlock.streams.outputs.listening import woken_by
 from rowlock.streams.program import FlowProgram
@@ -89,6 +90,7 @@ class SnapshotKeeping:
             VersionNotFoundError: it was there, and is kept no longer.
             ConfigurationError: the limit is no number.
             PipelineError: the flow was never started.
+            ShardsMissingError: the shards do not have each bucket once.
         """
         limit_s = seconds_of(timeout)
         request = contained_task(self._request(), name="rowlock: request a snapshot")
@@ -181,12 +183,11 @@ class SnapshotKeeping:
             return None
 
     async def _seen(self, connection: AsyncConnection, asked_at: int) -> _Look:
-        flows, shards = self._program.tables.flows.c, self._program.tables.shards.c
-        frontier = select(func.min(shards.step)).where(shards.flow_id == self._program.id)
+        program, flows = self._program, self._program.tables.flows.c
         is_kept = flows.kept_until > database_instant()
-        found = select(flows.kept_snapshot, is_kept, frontier.scalar_subquery())
-        row = await connection.execute(found.where(flows.id == self._program.id))
-        last, kept, lowest = tuple(row.one())
+        found = select(flows.kept_snapshot, is_kept).where(flows.id == program.id)
+        last, kept = tuple((await connection.execute(found)).one())
+        lowest = await read_frontier(connection, program.tables, program.name) or 0
         if last is None or last <= asked_at:
             return _Look(None, is_kept=False, frontier=lowest)
         version = await self._version(connection, asked_at)

@@ -122,12 +122,14 @@ class StreamStatus:
         state: ``running``, ``paused``, ``stopped``; ``new`` as long as it was never started;
             ``lost`` if its row was deleted, and others of it are there.
         next_step: the first step that is not cut.
-        frontier: the first step that is not done by all shards.
+        frontier: the first step that is not done by all shards; where shards are missing, as it
+            was known last.
         lag_rows: how many rows of all sources are visible and not done.
         lag_s: for how long the oldest of them has waited, in seconds: since its step was cut. For
             rows that are not cut, which have no time of their own: since the oldest transaction
             began that holds them back, or else since the last cut, which may be too much.
-        text: what it waits for; `NOTHING` if all rows are done, and no shard is parked.
+        text: what it waits for, or which shards are missing; `NOTHING` if all rows are done, and
+            no shard is parked.
         shards: in the order of their buckets.
         sources: in the order of their declaration.
         consumers: that have a name, by output and name.
@@ -149,6 +151,8 @@ class StreamStatus:
 
 def flow_text(look: FlowLook) -> str:
     """Return what a flow waits for."""
+    if look.missing is not None:
+        return look.missing
     if look.frontier < look.next_step:
         return stall_of_steps(look).text
     waits = cut_text(look)
@@ -182,8 +186,8 @@ def shard_text(look: FlowLook, shard: ShardLook) -> str | None:
         return None
     awaited = {each for ranges in look.unsent.values() for each in ranges}
     if awaited and shard.step == look.frontier and shard.range not in awaited:
-        return stall_of_steps(look).text
-    return stall_of_steps(replace(look, shards=[shard], unsent={})).text
+        return flow_text(look)
+    return stall_of_steps(replace(look, shards=[shard], unsent={}, missing=None)).text
 
 
 def why_not_done(look: FlowLook, positions: Mapping[str, int]) -> str:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final, NamedTuple
 
-from sqlalchemy import func, select
+from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionmaker
 
 from rowlock.database.transaction import in_transaction
@@ -20,6 +20,7 @@ from rowlock.stream_errors import NotProcessedYet
 from rowlock.streams.computing.buckets import BucketRange
 from rowlock.streams.computing.hashing import BUCKETS
 from rowlock.streams.computing.rows import SourceRows, divide, input_digest
+from rowlock.streams.frontier import read_frontier
 from rowlock.streams.inputs.arguments import check_whole_number
 from rowlock.streams.inputs.step_inputs import FlowSources, cut_pair, rows_of
 
@@ -110,6 +111,7 @@ async def verify(
 
     Raises:
         NotProcessedYet: not all shards have done these steps.
+        ShardsMissingError: the shards do not have each bucket once.
         StepExpired: one of the steps, or an event of it, is kept no longer.
         ConfigurationError: these are no steps, or the last one is before the first.
     """
@@ -145,9 +147,7 @@ class _Compared(NamedTuple):
 
 async def _check_done(connection: AsyncConnection, flow: FlowSources, last: int) -> None:
     """Refuse steps whose parts are not all written."""
-    shards = flow.tables.shards
-    found = select(func.min(shards.c.step)).where(shards.c.flow_id == flow.id)
-    frontier = await connection.scalar(found) or 0
+    frontier = await read_frontier(connection, flow.tables, flow.name) or 0
     if last >= frontier:
         reason = f"shards are at step {frontier}"
         raise NotProcessedYet(flow=flow.name, what=f"step {last}", reason=reason)

@@ -13,9 +13,10 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from rowlock.stream_errors import ShardsMissingError
-from rowlock.streams.computing.buckets import BucketRange
+from rowlock.streams.computing.buckets import BucketRange, is_part
 from rowlock.streams.computing.hashing import BUCKETS
 
 SHARDS_MAX = 1024
@@ -101,14 +102,20 @@ def even_layout(shards: int) -> list[BucketRange]:
     return [BucketRange(lo, lo + width) for lo in range(0, BUCKETS, width)]
 
 
-def check_layout(flow: str, ranges: Iterable[BucketRange]) -> None:
+def check_layout(flow: str, ranges: Iterable[Any]) -> None:
     """Check that each bucket is in one range.
+
+    Args:
+        flow: its name.
+        ranges: rows of shards, or what else has `lo` and `hi`; what is no range of buckets has
+            none.
 
     Raises:
         ShardsMissingError: a bucket is in none of the ranges, or in two.
     """
     gaps, twice, reached = [], [], 0
-    for lo, hi in [*sorted((each.lo, each.hi) for each in ranges), (BUCKETS, BUCKETS)]:
+    pairs = sorted((each.lo, each.hi) for each in ranges if is_part(each.lo, each.hi))
+    for lo, hi in [*pairs, (BUCKETS, BUCKETS)]:
         if lo > reached:
             gaps.append((reached, lo))
         elif lo < reached:

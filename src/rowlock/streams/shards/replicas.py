@@ -138,8 +138,8 @@ class Replicas:
         """
         program, tables = self._program, self._program.tables
         shards = (await connection.execute(_shards(program))).all()
+        check_layout(program.name, shards)
         ranges = {BucketRange(row.lo, row.hi): row.id for row in shards}
-        check_layout(program.name, ranges)
         holders = {BucketRange(row.lo, row.hi): _text(row.holder) for row in shards}
         holding = set(holders.values())
         c = tables.replicas.c

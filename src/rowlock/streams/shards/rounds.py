@@ -16,6 +16,7 @@ from sqlalchemy import update
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
 from rowlock.clock import monotonic
+from rowlock.errors import PipelineError
 from rowlock.hints.hinter import Wake, pipeline_hinter
 from rowlock.pipelines.context import PipelineContext
 from rowlock.pipelines.outcomes import Apply
@@ -23,6 +24,7 @@ from rowlock.streams.committing.committer import Committer
 from rowlock.streams.cutting.cutter import Cutter
 from rowlock.streams.cutting.flow_view import FlowFacts, KnownFlow
 from rowlock.streams.cutting.plan import NoCut
+from rowlock.streams.frontier import check_shards
 from rowlock.streams.program import FlowProgram
 from rowlock.streams.shards.dividing import Dividing
 from rowlock.streams.shards.next_action import FlowView, NextAction, next_action
@@ -289,6 +291,15 @@ class FlowRounds:
             opened = [shard for shard in self.shards.values() if shard.is_open]
             first = lowest(opened)
             await known.look(connection, first=0 if first is None else first)
+            program = self._program
+            if known.moment is not None and not known.moment.is_whole:
+                await check_shards(connection, program.tables, program.name)
+            if first is not None and (lost := known.lost_step(first)) is not None:
+                raise PipelineError(
+                    f"the flow {program.name!r} has no row of step {lost} in"
+                    f" {program.tables.steps.name}, and needs it: restore all tables of streams"
+                    " from a backup of one moment"
+                )
 
         await self._context.transact(look, purpose="look at a flow", writes=bool(closed))
         for shard in closed:
