@@ -250,23 +250,15 @@ async def existing(
 
 
 async def release_keys(
-    connection: AsyncConnection,
-    leased: LeasedTable,
-    acquired: Acquired,
-    *,
-    token: object,
-    waits: bool = True,
+    connection: AsyncConnection, leased: LeasedTable, acquired: Acquired, *, token: object
 ) -> None:
     """Release the rows that still carry `token`, those that were reserved to their reservation;
     joins the transaction.
-
-    With ``waits=False`` rows that somebody has locked for the moment are left to their expiry.
     """
     by_owner: dict[str | None, list[Any]] = {}
     for key in acquired.keys:
         by_owner.setdefault(acquired.reset_by.get(key), []).append(key)
     for owner, keys in by_owner.items():
-        ours = held_under(leased, keys, token)
-        narrowed = ours if waits else LEASES.of(connection).skip_locked(leased, ours)
         values = without_onupdate(leased, unlocked_values(leased, owner=owner))
-        await connection.execute(update(leased.table).where(narrowed).values(values))
+        ours = held_under(leased, keys, token)
+        await connection.execute(update(leased.table).where(ours).values(values))

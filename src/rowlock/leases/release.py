@@ -32,19 +32,25 @@ SWEPT_ROWS_MAX = 1000
 
 
 async def release(
-    connection: AsyncConnection, leased: LeasedTable, items: Sequence[PipelineItem[Any]]
+    connection: AsyncConnection,
+    leased: LeasedTable,
+    items: Sequence[PipelineItem[Any]],
+    *,
+    waits: bool = True,
 ) -> frozenset[Any]:
     """Unlock rows that were not worked on, as if they had never been claimed; joins the caller's
     transaction.
 
     Returns:
-        The keys of the rows that were released. The others were no longer ours to give.
+        The keys of the rows that were released. The others were no longer ours to give or, with
+        ``waits=False``, locked by another transaction for the moment.
     """
     dialect = LEASES.of(connection)
+    ours = dialect.matches_leases(leased)
     values = without_onupdate(leased, unlocked_values(leased))
     statement = (
         update(leased.table)
-        .where(dialect.matches_leases(leased))
+        .where(ours if waits else dialect.skip_locked(leased, ours))
         .values(values)
         .returning(leased.key)
     )

@@ -20,10 +20,13 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from rowlock.errors import LockWaitTimeout
 from rowlock.leases.acquire import existing, held_under, release_keys
 from rowlock.leases.apply import RelatedWrite
+from rowlock.leases.claim_request import Lease
 from rowlock.leases.compare import all_unchanged
 from rowlock.leases.item import PipelineItem
+from rowlock.leases.lease_dialect import LEASES
 from rowlock.leases.renew import LEASES_PER_STATEMENT_MAX, renew_each
-from rowlock.rows.assignments import Shape, set_clause, slots_of, split
+from rowlock.rows.assignments import Shape, set_clause, slots_of, split, without_onupdate
+from rowlock.rows.lease_values import unlocked_values
 from rowlock.rows.leased_table import LeasedTable
 
 
@@ -96,20 +99,33 @@ async def release_related(connection: AsyncConnection, item: PipelineItem[Any]) 
     await _release_all(connection, item)
 
 
-async def release_unlocked_related(connection: AsyncConnection, item: PipelineItem[Any]) -> None:
-    """As `release_related`, but rows that somebody has locked for the moment are left to their
-    expiry.
-    """
-    await _release_all(connection, item, waits=False)
-
-
-async def _release_all(
-    connection: AsyncConnection, item: PipelineItem[Any], *, waits: bool = True
+async def release_unlocked_related(
+    connection: AsyncConnection, items: Iterable[PipelineItem[Any]]
 ) -> None:
+    """As `release_related`, for many items at once, but rows that another transaction has locked
+    for the moment are left to their expiry.
+    """
+    leases: dict[tuple[LeasedTable, str | None], list[Lease]] = {}
+    for item in items:
+        for leased, acquired in item.held.perhaps() if item.held is not None else ():
+            token = leased.as_token(item.lock_token)
+            for key in acquired.keys:
+                # Rows that another pipeline had reserved go back to it.
+                group = leased, acquired.reset_by.get(key)
+                leases.setdefault(group, []).append((key, token))
+    dialect = LEASES.of(connection)
+    for (leased, owner), pairs in leases.items():
+        values = without_onupdate(leased, unlocked_values(leased, owner=owner))
+        unlocked = dialect.skip_locked(leased, dialect.matches_leases(leased))
+        statement = update(leased.table).where(unlocked).values(values)
+        for start in range(0, len(pairs), LEASES_PER_STATEMENT_MAX):
+            chunk = pairs[start : start + LEASES_PER_STATEMENT_MAX]
+            await connection.execute(statement, dialect.lease_parameters(chunk))
+
+
+async def _release_all(connection: AsyncConnection, item: PipelineItem[Any]) -> None:
     for leased, acquired in item.held.perhaps() if item.held is not None else ():
-        await release_keys(
-            connection, leased, acquired, token=leased.as_token(item.lock_token), waits=waits
-        )
+        await release_keys(connection, leased, acquired, token=leased.as_token(item.lock_token))
 
 
 async def renew_related(

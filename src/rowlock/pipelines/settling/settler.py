@@ -12,13 +12,14 @@ Not here: how outcomes become one transaction (``pipelines/settling/writer.py``)
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
+from datetime import timedelta
 from functools import partial
 from typing import Any, Generic
 
 from rowlock import events
-from rowlock.database.batcher import BATCH_MAX
+from rowlock.database.batcher import BATCH_MAX, Batcher
 from rowlock.database.faults import is_transient
 from rowlock.leases.apply import Written
 from rowlock.leases.item import PipelineItem
@@ -66,6 +67,10 @@ class Settler(Generic[ModelT]):
             context.leased, context.settings, are_scheduled=context.schedules is not None
         )
         self._writer = Writer(context, rounds)
+        # Each batch is bounded by its own statements, and what fails in it is handled there.
+        self._releases: Batcher[tuple[PipelineItem[ModelT], bool], None] = Batcher(
+            self._release_together, name=f"{context.name} releases rows", timeout=timedelta.max
+        )
         self.recorder = Recorder(context, rounds)
         self._pending: set[PipelineItem[ModelT]] = set()
         self._cleaning: set[Attempt] = set()
@@ -216,15 +221,28 @@ class Settler(Generic[ModelT]):
                 await self._interrupt(item, attempt)
             case Ended():
                 self.recorder.stale(item, "lost")
-                await release_related_of(self.context, item)
+                await self._release_related(item)
             case outcome:
                 await self._write(PendingOutcome(item, outcome))
 
     async def _interrupt(self, item: PipelineItem[ModelT], attempt: Attempt | None) -> None:
         if attempt is None or await attempt.ends_within_grace(Ended.INTERRUPTED):
-            await release_items(self.context, [item])
+            await self._releases.submit((item, False))
         else:
             self._abandon(item, attempt)
+
+    async def _release_together(
+        self, batch: Sequence[tuple[PipelineItem[ModelT], bool]]
+    ) -> list[None]:
+        items = [item for item, only_related in batch if not only_related]
+        await release_items(self.context, items, locked_in_background=True)
+        holders = [item for item, only_related in batch if only_related]
+        await release_related_of(self.context, *holders)
+        return [None] * len(batch)
+
+    async def _release_related(self, item: PipelineItem[ModelT]) -> None:
+        if item.held:
+            await self._releases.submit((item, True))
 
     def _abandon(self, item: PipelineItem[ModelT], attempt: Attempt) -> None:
         """Leave the row of an attempt that still runs to its lease: until that ends, nobody else
@@ -271,8 +289,10 @@ class Settler(Generic[ModelT]):
             self.recorder.wake_after(self.context.settings.retry_delay)
         # A stale outcome may have had no transaction that could release them: trust had ended
         # before.
-        are_released = written not in {Written.STALE, Written.UNKNOWN}
-        await release_related_of(self.context, item, are_released=are_released)
+        if written in {Written.STALE, Written.UNKNOWN}:
+            await self._release_related(item)
+        else:
+            await release_related_of(self.context, item, are_released=True)
         if cleans_up:
             await self.clean_up(item, outcome)
 
@@ -300,7 +320,7 @@ class Settler(Generic[ModelT]):
                 "%s: the failure of row %s could not be written; it is free when its lease expires"
             )
             self._tell_unwritten(text, item, again)
-        await release_related_of(self.context, item)
+        await self._release_related(item)
         await self.clean_up(item, outcome)
 
     async def _write_instead(
