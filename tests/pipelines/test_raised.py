@@ -217,6 +217,67 @@ async def test_also_may_raise_an_outcome(
     assert not told(caplog, "failed")
 
 
+async def test_also_may_raise_an_outcome_in_a_task_group(database: TemporaryDatabase) -> None:
+    """A `Park` that a task within `also` raises is a Park, and a failure beside it is reported."""
+
+    async def also(_session: Any, _now: Any) -> None:
+        await _in_a_group(Park("taken"), KeyError("x"))
+
+    row, counters, heard = await _after(database, Apply({"status": "done"}, also=also))
+    assert (row.status, counters["parked"], row.last_error) == ("queued", 1, "taken")
+    assert len(heard.of(events.ItemFailed)) == 1
+
+
+AGAIN = Retry()
+
+
+async def _raise_again(_item: Any) -> NoReturn:
+    raise AGAIN from ConnectionResetError("by peer")
+
+
+async def _raise_again_when_ended(_item: Any) -> NoReturn:
+    try:
+        await asyncio.Event().wait()
+    except asyncio.CancelledError:
+        raise AGAIN  # noqa: B904 - what hosts write
+
+
+async def _raise_again_in_also(item: Any) -> Outcome:
+    async def also(_session: Any, _now: Any) -> None:
+        await _raise_again(item)
+
+    return Apply(also=also)
+
+
+@pytest.mark.parametrize(
+    "process",
+    [
+        _raise_again,
+        lambda _item: _in_a_group(AGAIN, Reset()),
+        _raise_again_in_also,
+        _raise_again_when_ended,
+    ],
+    ids=["alone", "in a task group", "in also", "when it is ended"],
+)
+def test_a_raised_constant_keeps_nothing_of_the_attempt(
+    virtual_database: TemporaryDatabase, process: Any
+) -> None:
+    """What was raised keeps no traceback, cause or context once its outcome was taken."""
+
+    @virtual_time
+    async def play() -> None:
+        await add(virtual_database, Run())
+        pipeline = RunPipeline(answer=process, process_timeout=1)
+        async with stepping(virtual_database.session_factory, pipeline) as steps:
+            await steps.fetch_once()
+            await steps.work_once()
+            assert counted(steps)["retried"] == 1
+
+    play()
+    assert (AGAIN.__traceback__, AGAIN.__cause__, AGAIN.__context__) == (None, None, None)
+    assert not AGAIN.__suppress_context__
+
+
 # ---------------------------------------------------------------- as exceptions
 
 

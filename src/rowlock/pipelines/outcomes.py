@@ -6,7 +6,16 @@ Not here: what each outcome writes (``pipelines/settling/planner.py``) and who w
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence, Set
+from collections.abc import (
+    Awaitable,
+    Callable,
+    Hashable,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+    Set,
+)
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, TypeAlias, cast, get_args
@@ -127,6 +136,33 @@ OUTCOMES: Final = get_args(Outcome)
 
 SUCCESSES: Final = (Apply, Delete)
 """Outcomes of attempts that succeeded, which may bring more with them."""
+
+
+RAISABLE: Final = (Retry, Reset, Park)
+"""Outcomes that may be raised."""
+
+
+def leaves_of(error: BaseException) -> Iterator[BaseException]:
+    """Yield what was raised, without the groups in which task groups wrap it."""
+    if isinstance(error, BaseExceptionGroup):
+        for one in error.exceptions:
+            yield from leaves_of(one)
+    else:
+        yield error
+
+
+def forget_raising(error: BaseException) -> None:
+    """Drop what raising left on the outcomes in `error`, once they are taken.
+
+    A constant of a host's module, raised again and again, would keep the frames of every attempt
+    with all that is in them, and the cause of an earlier attempt.
+    """
+    for leaf in leaves_of(error):
+        if isinstance(leaf, RAISABLE):
+            # Past the class of the host's, which may be a frozen dataclass.
+            for name in ("__traceback__", "__cause__", "__context__"):
+                BaseException.__setattr__(leaf, name, None)
+            BaseException.__setattr__(leaf, "__suppress_context__", False)
 
 
 def as_outcome(returned: object) -> Outcome:

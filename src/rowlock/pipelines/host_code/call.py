@@ -24,6 +24,7 @@ from rowlock.errors import HostCodeError, ProcessCancelledError, describe
 from rowlock.pipelines.copies import copied
 from rowlock.pipelines.host_code.deadlines import Deadlines
 from rowlock.pipelines.host_code.surroundings import Surroundings
+from rowlock.pipelines.outcomes import forget_raising
 
 T = TypeVar("T")
 
@@ -207,7 +208,10 @@ class Attempt:
             raise
 
     def _or_ended(self, result: Returned | Raised) -> Result:
-        return result if self.ended is None or isinstance(result, Returned) else self.ended
+        if self.ended is None or isinstance(result, Returned):
+            return result
+        forget_raising(result.error)
+        return self.ended
 
     def _time_out(self) -> None:
         self.end(Ended.TIMED_OUT)

@@ -29,6 +29,7 @@ from rowlock.pipelines.outcomes import (
     as_outcome,
     check_outcome,
     check_related,
+    forget_raising,
 )
 from rowlock.pipelines.settling.raised import outcome_of_error, record_failure
 from rowlock.pipelines.settling.returned import check_returned, check_written
@@ -53,6 +54,9 @@ def decide(context: PipelineContext[Any], item: PipelineItem[Any], result: Resul
     # Out of the host's own object: never the end of this task, or of the loop.
     except BaseException as raised:  # noqa: BLE001
         error = raised
+    finally:
+        if isinstance(result, Raised):
+            forget_raising(result.error)
     return record_failure(context, item, error)
 
 

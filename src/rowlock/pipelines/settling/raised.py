@@ -9,7 +9,6 @@ Not here: the rules (``pipelines/host_code/expected_errors.py``).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -20,7 +19,17 @@ from rowlock.logs import get_logger
 from rowlock.pipelines.context import PipelineContext
 from rowlock.pipelines.copies import copied
 from rowlock.pipelines.host_code.expected_errors import ErrorRule
-from rowlock.pipelines.outcomes import Outcome, Park, Reset, Retry, delay_of, error_text
+from rowlock.pipelines.outcomes import (
+    RAISABLE,
+    Outcome,
+    Park,
+    Reset,
+    Retry,
+    delay_of,
+    error_text,
+    forget_raising,
+    leaves_of,
+)
 
 logger = get_logger(__name__)
 
@@ -49,7 +58,7 @@ def outcome_of_error(
         BaseException: whatever the host's own objects raise.
     """
     meanings = _Meanings()
-    for leaf in _leaves(error):
+    for leaf in leaves_of(error):
         _collect(context, leaf, meanings)
     outcome = _together(meanings, error)
     if meanings.failures:
@@ -60,20 +69,22 @@ def outcome_of_error(
     return Reset() if outcome is None else outcome
 
 
-def raised_by_also(error: BaseException) -> Outcome | None:
-    """Return the outcome that `also` raised, if `error` is about one: nothing of its transaction
-    was written.
+def raised_by_also(
+    context: PipelineContext[Any], item: PipelineItem[Any], error: BaseException
+) -> Outcome | None:
+    """Return the outcome that `also` raised, alone or in a task group; None if it raised none.
+    Nothing of its transaction was written.
 
     Raises:
         BaseException: whatever the host's own objects raise.
     """
-    match error.__cause__ if isinstance(error, HostCodeError) else None:
-        case Retry() as retry:
-            return _with_cause(retry)
-        case (Reset() | Park()) as outcome:
-            return copied(outcome)
-        case _:
-            return None
+    raised = error.__cause__ if isinstance(error, HostCodeError) else None
+    if raised is None or not any(isinstance(leaf, RAISABLE) for leaf in leaves_of(raised)):
+        return None
+    try:
+        return outcome_of_error(context, item, raised)
+    finally:
+        forget_raising(raised)
 
 
 def record_failure(
@@ -104,14 +115,6 @@ def _tell_failed(context: PipelineContext[Any], item: PipelineItem[Any], text: s
     events.emit(
         events.ItemFailed(context.name, item.id, item.lock_token, text, process_s=item.process_s)
     )
-
-
-def _leaves(error: BaseException) -> Iterator[BaseException]:
-    if isinstance(error, BaseExceptionGroup):
-        for one in error.exceptions:
-            yield from _leaves(one)
-    else:
-        yield error
 
 
 def _collect(context: PipelineContext[Any], error: BaseException, meanings: _Meanings) -> None:

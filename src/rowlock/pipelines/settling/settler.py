@@ -363,7 +363,7 @@ class Settler(Generic[ModelT]):
     def _raised_outcome(self, item: PipelineItem[ModelT], error: Exception) -> Outcome | None:
         """Return the outcome that `also` raised, which is no failure; None if it raised none."""
         try:
-            raised = raised_by_also(error)
+            raised = raised_by_also(self.context, item, error)
             return None if raised is None else checked(self.context, item, raised)
         except BaseException:  # noqa: BLE001 - of the host's own object; `error` tells of it
             return None
