@@ -4,12 +4,15 @@ hold.
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import uuid
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import MetaData, select
+from sqlalchemy import MetaData, event, select, text
+from sqlalchemy.ext.asyncio import async_sessionmaker
 
 from rowlock import PipelineError, pipeline_hinter
 from rowlock.errors import AppError
@@ -19,11 +22,12 @@ from rowlock.insight.steering.actions import Actions
 from rowlock.pipelines.host_code.seams import Seams
 from rowlock.testing import TemporaryDatabase, stepping
 
-from ..host import Run, RunPipeline
+from ..host import HANG_S_MAX, Run, RunPipeline
 from ..pipelines.scenes import add
-from .test_actions import AUDIT, BY, told
+from .test_actions import AUDIT, BY, Seen, told
 
 TABLES = insight_tables(MetaData())
+LONG_AGO = datetime(2001, 1, 1, tzinfo=UTC)
 
 
 def actions_on(database: TemporaryDatabase, **given: Any) -> Actions:
@@ -43,6 +47,35 @@ async def pauses(database: TemporaryDatabase) -> list[Any]:
     assert TABLES.controls is not None
     async with database.engine.connect() as connection:
         return [tuple(row) for row in await connection.execute(select(TABLES.controls))]
+
+
+ON_ROWS = ("park", "unpark", "make_due", "release")
+
+
+@pytest.mark.parametrize("action", ["pause", "resume", *ON_ROWS])
+async def test_an_action_queues_for_the_file(
+    sqlite_database: TemporaryDatabase, action: str
+) -> None:
+    """`pause` on SQLite would meet `database is locked` while a service writes."""
+    database, refused = sqlite_database, asyncio.Event()
+    await add_run(database)
+    engine = database.create_engine(connect_args={"timeout": 0})
+    event.listen(engine.sync_engine, "handle_error", lambda _context: refused.set())
+    actions = Actions(async_sessionmaker(engine), [RunPipeline()], tables=TABLES)
+    arguments: dict[str, Any] = {**BY}
+    if action == "release":
+        token = uuid.uuid4()
+        async with database.session_factory.begin() as session:
+            run = await session.get_one(Run, 1)
+            run.lock_token, run.lock_owner, run.lock_expires_at = token, "RunPipeline", LONG_AGO
+        arguments["seen"] = Seen("RunPipeline", str(token))
+    of = (Run, 1) if action in ON_ROWS else ("RunPipeline",)
+    async with database.session_factory.begin() as service:
+        await service.execute(text("UPDATE runs SET status = status"))
+        acting = asyncio.create_task(getattr(actions, action)(*of, **arguments))
+        async with asyncio.timeout(HANG_S_MAX):
+            await refused.wait()
+    assert (await acting).act.action == action
 
 
 async def test_a_pause_holds_until_it_is_ended(

@@ -19,6 +19,9 @@ from sqlalchemy import ColumnElement, Table, and_, case, select, true
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
+from rowlock.clock import monotonic
+from rowlock.database.faults import is_outage
+from rowlock.database.retries import Retries
 from rowlock.database.transaction import in_transaction
 from rowlock.hints.hinter import hint_after_commit, pipeline_hinter
 from rowlock.insight.asking.hosted_pipelines import HostedPipelines, Sessions
@@ -51,6 +54,8 @@ NOT_PARKED: Final = "was not parked"
 NOT_PAUSED: Final = "was not paused"
 ACTION_TIMEOUT: Final = timedelta(seconds=10)
 """Longest time for an action."""
+LAST_TRY_S: Final = 0.1
+"""Shortest time for its last try, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,13 +326,27 @@ class Actions(HostedPipelines):
         purpose: str,
         sessions: Sessions | None = None,
     ) -> T:
-        return await in_transaction(
-            sessions or self.sessions_of(leased),
-            leased,
-            work,
-            purpose=purpose,
-            timeout=time_left(ACTION_TIMEOUT),
-        )
+        """Run `work` in one transaction, again while others are in the way: SQLite's busy timeout
+        may be short, and its writers have no order.
+        """
+        ends_at = monotonic() + time_left(ACTION_TIMEOUT).total_seconds()
+        retries = Retries(lambda _failed_at: ends_at)
+        while True:
+            timeout = timedelta(seconds=max(LAST_TRY_S, ends_at - monotonic()))
+            try:
+                return await in_transaction(
+                    sessions or self.sessions_of(leased),
+                    leased,
+                    work,
+                    purpose=purpose,
+                    timeout=timeout,
+                )
+            except DBAPIError as error:
+                retries.failed()
+                # Without an answer, the transaction may have been committed.
+                if error.connection_invalidated or not is_outage(error) or retries.are_over:
+                    raise
+            await retries.rest()
 
     def _controls(self, pipeline: Pipeline[Any]) -> Table:
         return controls_of(pipeline.name, self.tables, self.host_of(pipeline).gates)
