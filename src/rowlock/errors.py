@@ -207,9 +207,8 @@ class LockWaitTimeout(Refusal):
         seconds_left: float | None = None,
     ) -> None:
         held = "" if holder is None else f"; held by {holder}"
-        super().__init__(
-            f"{len(keys)} key(s) of {namespace!r} were not free within {timeout_s:g} s{held}"
-        )
+        what = f"{len(keys)} key(s) of {namespace!r} were" if keys else f"{namespace!r} was"
+        super().__init__(f"{what} not free within {timeout_s:g} s{held}")
         self.namespace = namespace
         self.keys = keys
         self.timeout_s = timeout_s

@@ -102,17 +102,21 @@ def _check(expression: str, timezone: str) -> None:
 
 
 def _next_after(expression: str, timezone: str, now: datetime) -> datetime:
-    cronsim = _cronsim()
+    cronsim, zone = _cronsim(), _zone(timezone)
     try:
-        occurrences = cronsim.CronSim(expression, now.astimezone(_zone(timezone)))
+        occurrences = cronsim.CronSim(expression, now.astimezone(zone))
+        for occurrence in occurrences:
+            due_at: datetime = occurrence.astimezone(UTC)
+            # In the second of two equal hours, the first occurrence found may be in the first.
+            if due_at > now:
+                return due_at
+    except OverflowError:
+        raise SettingsError(
+            f"{expression!r:.100} has no occurrence after {now} in the years that Python has"
+        ) from None
     except (cronsim.CronSimError, ValueError) as error:
         raise SettingsError(
             f"{expression!r:.100} is no cron expression ({error}); write five fields, such as"
             " '0 3 * * *'"
         ) from error
-    for occurrence in occurrences:
-        due_at: datetime = occurrence.astimezone(UTC)
-        # In the second of two equal hours, the first occurrence that is found may be in the first.
-        if due_at > now:
-            return due_at
     raise SettingsError(f"{expression!r:.100} never occurs")

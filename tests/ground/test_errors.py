@@ -211,6 +211,12 @@ def below(error_class: type[RowlockError]) -> Iterator[type[RowlockError]]:
             yield from below(child)
 
 
+def test_a_wait_without_keys_names_what_was_waited_for() -> None:
+    """It would say that `0 key(s)` were not free."""
+    waited = LockWaitTimeout(namespace="volumes", keys=(), timeout_s=1.5)
+    assert waited.message == "'volumes' was not free within 1.5 s"
+
+
 def test_every_error_is_in_the_table_above() -> None:
     """A new error could do without data, and no test would ask."""
     assert {error_class.slug: error_class for error_class in below(RowlockError)} == {

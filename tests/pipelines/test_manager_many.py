@@ -83,6 +83,27 @@ async def test_the_hinter_of_the_process_reaches_every_started_manager(
 
 
 @virtual_time
+async def test_the_hint_of_an_outcome_during_a_drain_is_no_warning(
+    virtual_database: TemporaryDatabase, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A hint at the end of a drain would advise `notify=True` where the pipeline is here."""
+    await add(virtual_database, Volume())
+    pipeline_hinter._warned.clear()
+
+    async def answer(_item: Any) -> Apply:
+        started.set()
+        await asyncio.sleep(5)
+        return Apply({"status": "active"}, hint=[Run])
+
+    started = asyncio.Event()
+    volumes = VolumePipeline(answer=answer)
+    async with PipelineManager(virtual_database.session_factory, [volumes, RunPipeline()]):
+        await started.wait()
+    assert volumes.statistics().counters["applied"] == 1
+    assert not any("reached no pipeline" in text for text in caplog.messages)
+
+
+@virtual_time
 async def test_after_a_shutdown_hints_reach_nobody(
     virtual_database: TemporaryDatabase, caplog: pytest.LogCaptureFixture
 ) -> None:

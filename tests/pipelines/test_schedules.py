@@ -156,6 +156,22 @@ async def test_a_clock_that_was_set_back_brings_no_occurrence_again() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("zone", "now"),
+    [
+        ("America/New_York", datetime(1, 1, 1, tzinfo=UTC)),
+        ("UTC", datetime(9999, 12, 31, 23, 58, tzinfo=UTC)),
+        ("Pacific/Auckland", datetime(9999, 12, 31, 23, 58, tzinfo=UTC)),
+    ],
+)
+def test_a_cron_at_the_ends_of_time(zone: str, now: datetime) -> None:
+    """A wrong clock would have a row parked for an error that names no cause."""
+    cron = Cron("*/5 * * * *", zone)
+    with pytest.raises(SettingsError, match=f"no occurrence after {now.year:04}"):
+        cron.next_after(now)
+    assert cron.next_after(datetime(9990, 1, 1, tzinfo=UTC)).year == 9990
+
+
 async def test_a_clock_that_was_years_ahead_does_not_keep_a_row_there() -> None:
     """A row in hand while the clock is put right would be due again in those years."""
     schedules = row_schedules("Nightly", RUNS, schedule=NIGHTLY, of_row=None, periodic=())

@@ -203,8 +203,6 @@ class PipelineManager:
             return
         self._shut_down = True
         for pipeline in self._pipelines.values():
-            for hinter in (self.hinter, pipeline_hinter):
-                hinter.detach(pipeline.leased.name, pipeline.hint)
             pipeline.shutdown()
 
     async def drain(self, timeout: timedelta | float | None = None) -> None:
@@ -220,6 +218,10 @@ class PipelineManager:
         try:
             await asyncio.gather(*(pipeline.drain(grace) for pipeline in self._pipelines.values()))
         finally:
+            # Not before: an outcome may still hint a pipeline, and it is not missing.
+            for pipeline in self._pipelines.values():
+                for hinter in (self.hinter, pipeline_hinter):
+                    hinter.detach(pipeline.leased.name, pipeline.hint)
             # Whole, even if the caller is cancelled: half of it could not be made up for.
             await finish(self._stop_threads(), purpose="stop heartbeats and notifications")
             tell_counts()
