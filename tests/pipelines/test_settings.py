@@ -17,7 +17,7 @@ from rowlock.pipelines import settings as settings_module
 from rowlock.pipelines.settings import SETTING_NAMES, SettingsAttributes, build_settings
 from rowlock.testing import TemporaryDatabase
 
-from ..host import VolumePipeline
+from ..host import RunPipeline, VolumePipeline
 
 
 def test_defaults_are_the_documented_ones() -> None:
@@ -35,6 +35,23 @@ def test_defaults_are_the_documented_ones() -> None:
         timedelta(minutes=5),
     )
     assert (settings.max_attempts, settings.max_deaths) == (None, 20)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"max_attempts": 3}, {"max_deaths": 3}, {"retry_delay_max": 60}, {"retry_delay_max": 900}],
+)
+def test_a_setting_without_effect_is_refused(settings: Any) -> None:
+    """A limit of attempts that no column counts is refused, and accepted with `ScheduleColumns`."""
+    with pytest.raises(SettingsError, match="has no effect, since Volume has no Schedule") as told:
+        VolumePipeline(**settings)
+    assert told.value.settings == tuple(settings)
+    assert RunPipeline(**settings)
+
+
+def test_a_long_rest_after_a_reset_needs_no_schedule() -> None:
+    """`retry_delay_max` bounds `retry_delay`, which counts for every model."""
+    assert VolumePipeline(retry_delay=900, retry_delay_max=900, max_deaths=None)
 
 
 def test_class_attributes_are_the_defaults_of_the_settings() -> None:

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import Integer, String
-from sqlalchemy.orm import DeclarativeBase, Mapped, aliased, mapped_column
+from sqlalchemy.ext.hybrid import hybrid_property
+from sqlalchemy.orm import DeclarativeBase, Mapped, aliased, mapped_column, synonym
 
 from rowlock import NOW_PLACEHOLDER, LockColumns, resolve_now_placeholders
 from rowlock.errors import OutcomeError
@@ -164,6 +165,38 @@ def test_a_key_that_is_no_column_of_the_model_is_refused(key: object) -> None:
     """
     with pytest.raises(OutcomeError, match=r"Volume has no column .*; it has active_at, disk_id, "):
         column_values(VOLUMES, {key: 1})
+
+
+def test_a_synonym_is_its_column() -> None:
+    """Synonyms are accepted as their column, by name and by attribute; of a synonym, too."""
+
+    class Base(DeclarativeBase):
+        pass
+
+    class Job(LockColumns, Base):
+        __tablename__ = "jobs"
+        id: Mapped[int] = mapped_column(primary_key=True)
+        state: Mapped[str] = mapped_column("status")
+        status = synonym("state")
+        phase = synonym("status")
+
+        @hybrid_property
+        def shout(self) -> str:
+            return self.state + "!"
+
+        @shout.inplace.update_expression
+        @classmethod
+        def _write_shout(cls, value: str) -> Any:
+            return [(cls.state, value[:-1])]
+
+    leased = LeasedTable.of(Job)
+    for key in ("status", "phase", Job.status, Job.phase):
+        assert column_of(leased, key) is Job.__table__.c.status
+    with pytest.raises(OutcomeError, match="in the values twice"):
+        column_values(leased, {"state": "a", "phase": "b"})
+    for hybrid in ("shout", Job.shout):
+        with pytest.raises(OutcomeError, match="is a hybrid, so write the columns behind it"):
+            column_of(leased, hybrid)
 
 
 def test_a_relationship_is_no_column() -> None:

@@ -43,7 +43,7 @@ from rowlock.rows.assignments import (
     varying,
 )
 from rowlock.rows.database_time import UtcDateTime, database_now, database_time_after, readable_time
-from rowlock.rows.leased_table import LeasedTable
+from rowlock.rows.leased_table import NEXT_VERSION, LeasedTable
 from rowlock.rows.stamps import STAMP_AHEAD_MAX, stamp_after
 
 
@@ -122,7 +122,8 @@ async def apply(
     unchanged = [
         dialect.is_unchanged(column, value) for column, value in write.unless_changed.items()
     ]
-    if await _update(connection, leased, item, values=write.values, provided=unchanged):
+    [values] = await with_versions(connection, leased, [(item.id, write.values)])
+    if await _update(connection, leased, item, values=values, provided=unchanged):
         return write.once_written
     if unchanged and await _update(connection, leased, item, values=write.when_changed):
         return Written.CHANGED
@@ -184,8 +185,9 @@ async def apply_locked(
         as_read = [((item.id, item.lock_token), write.unless_changed) for item, write in writes]
         compared = await compare_many(connection, leased, as_read)
     last: tuple[ColumnValues, list[Any], list[PipelineItem[Any]], list[list[Any]]] | None = None
+    moved = await with_versions(connection, leased, [(item.id, one.values) for item, one in writes])
     for index, (item, write) in enumerate(writes):
-        values = write.values
+        values = moved[index]
         if write.unless_changed and index not in compared:
             results[index] = await apply(connection, leased, item, write=write)
             continue
@@ -200,6 +202,30 @@ async def apply_locked(
     for shape, (items, rows) in groups.items():
         await _update_together(connection, leased, shape, leases=leases_of(items), rows=rows)
     return results
+
+
+async def with_versions(
+    connection: AsyncConnection, leased: LeasedTable, writes: Sequence[tuple[Any, ColumnValues]]
+) -> list[ColumnValues]:
+    """Return the values of `writes` to rows, given by their keys, with each row's next version;
+    joins the caller's transaction.
+    """
+    each, generator = [values for _, values in writes], leased.version_generator
+    if generator is None:
+        return each
+    column = leased.mapper.version_id_col
+    assert isinstance(column, Column)
+    keys = [key for key, values in writes if values.get(column) is NEXT_VERSION]
+    if not keys:
+        return each
+    there = select(leased.key, column).where(leased.key.in_(keys)).with_for_update(key_share=True)
+    present = {key: version for key, version in await connection.execute(there)}  # noqa: C416
+    return [
+        values | {column: generator(present.get(key))}
+        if values.get(column) is NEXT_VERSION
+        else values
+        for key, values in writes
+    ]
 
 
 async def _update_together(

@@ -51,6 +51,7 @@ from rowlock.pipelines.settings import (
     SettingsAttributes,
     SettingsKeywords,
     build_settings,
+    check_has_effect,
 )
 from rowlock.pipelines.statistics import Counters, Histograms, PipelineHealth, PipelineStatistics
 from rowlock.rows.leased_table import LeasedTable, ModelT_co
@@ -119,6 +120,8 @@ class Pipeline(SettingsAttributes, Generic[ModelT_co]):
             )
         self.leased: LeasedTable = LeasedTable.of(self.model)
         self.leased.check_owner(self.name)
+        if not self.leased.has_schedule:
+            check_has_effect(self.name, self.settings, self.leased.name)
         self.declared_locks: tuple[DeclaredLock, ...] = declared_locks(
             self.name, self.leased, self.locks
         )

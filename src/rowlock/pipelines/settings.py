@@ -282,6 +282,29 @@ def build_settings(pipeline: str, values: dict[str, Any]) -> PipelineSettings:
     return settings
 
 
+NEED_SCHEDULE = ("retry_delay_max", "max_attempts", "max_deaths")
+"""Settings that count failed attempts and deaths, which only `ScheduleColumns` remember."""
+
+
+def check_has_effect(pipeline: str, settings: PipelineSettings, model: str) -> None:
+    """Refuse settings that have no effect over a `model` without `ScheduleColumns`.
+
+    Raises:
+        SettingsError: one is set.
+    """
+    for name in NEED_SCHEDULE:
+        value, default = getattr(settings, name), PipelineSettings.model_fields[name].default
+        # The rest after a Reset must not be above it, with a schedule or without.
+        is_bound = name == "retry_delay_max" and settings.retry_delay > default
+        if value not in {None, default} and not is_bound:
+            raise SettingsError(
+                f"{pipeline}: {name} has no effect, since {model} has no ScheduleColumns; mix them"
+                " in, or leave the setting out",
+                pipeline=pipeline,
+                settings=(name,),
+            )
+
+
 def _as_settings_error(pipeline: str, error: ValidationError) -> SettingsError:
     names = tuple(dict.fromkeys(str(problem["loc"][0]) for problem in error.errors()))
     unknown = [

@@ -11,11 +11,17 @@ import uuid
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from sqlalchemy import Column, ColumnElement, Dialect, Integer, String, Table, Uuid, inspect, join
 from sqlalchemy.exc import ArgumentError
-from sqlalchemy.orm import InstrumentedAttribute, LoaderCallableStatus, Mapper
+from sqlalchemy.orm import (
+    ColumnProperty,
+    InstrumentedAttribute,
+    LoaderCallableStatus,
+    Mapper,
+    MapperProperty,
+)
 
 from rowlock.errors import ModelError, OutcomeError
 from rowlock.rows.instances import attributes_of, instance_of, is_plain
@@ -38,6 +44,8 @@ ModelT_co = TypeVar("ModelT_co", covariant=True)
 """The model of what is only asked for rows and never given any: a claim, a pipeline."""
 StatementT = TypeVar("StatementT")
 
+NEXT_VERSION: Final = object()
+"""Stands for what the host's generator of versions gives for the row's present one."""
 PREPARED_MAX = 500
 """Most statements that a table remembers: as many as SQLAlchemy keeps compiled by default."""
 
@@ -240,8 +248,15 @@ class LeasedTable:
 
     @cached_property
     def columns_by_name(self) -> dict[str, Column[Any]]:
-        """Every column by its attribute name and, where that name is free, by its own."""
+        """Every column by its attribute name, by its synonyms and, where that name is free, by its
+        own.
+        """
         by_attribute = {prop.key: prop.columns[0] for prop in self.mapper.column_attrs}
+        by_attribute |= {
+            synonym.key: meant.columns[0]
+            for synonym in self.mapper.synonyms.values()
+            if isinstance(meant := _meant(self.mapper, synonym.key), ColumnProperty)
+        }
         by_column = {column.name: column for column in self.table.columns}
         return {
             **by_column,
@@ -249,24 +264,25 @@ class LeasedTable:
         }
 
     @cached_property
-    def version_column(self) -> Column[Any] | None:
-        """The host's ``version_id_col``, where it counts: SQLAlchemy itself only moves it for
-        instances.
-        """
-        column = self.mapper.version_id_col
-        return (
-            column
-            if isinstance(column, Column) and isinstance(innermost(column.type), Integer)
-            else None
-        )
+    def version_generator(self) -> Callable[[Any], Any] | None:
+        """The host's own ``version_id_generator``: gives the next version for the present one."""
+        generator = self.mapper.version_id_generator
+        if not callable(generator) or getattr(generator, "__module__", "") == Mapper.__module__:
+            return None
+        return generator if isinstance(self.mapper.version_id_col, Column) else None
 
     @cached_property
     def next_version(self) -> dict[Column[Any], Any]:
-        """What is written to that column: the same expression for all rows, so that they can
-        share a statement.
+        """What is written to the host's ``version_id_col``, which SQLAlchemy moves for instances
+        only; `NEXT_VERSION` for the host's own generator. Nothing where the server keeps it.
         """
-        column = self.version_column
-        return {} if column is None else {column: column + 1}
+        column = self.mapper.version_id_col
+        if not isinstance(column, Column) or self.mapper.version_id_generator is False:
+            return {}
+        if self.version_generator is not None:
+            return {column: NEXT_VERSION}
+        # The same expression for all rows, so that they share a statement.
+        return {column: column + 1} if isinstance(innermost(column.type), Integer) else {}
 
     @cached_property
     def columns_with_onupdate(self) -> tuple[Column[Any], ...]:
@@ -281,6 +297,13 @@ class LeasedTable:
             for column in self.columns_with_onupdate
             if getattr(column.onupdate, "is_callable", False)
         )
+
+
+def _meant(mapper: Mapper[Any], name: str) -> MapperProperty[Any] | None:
+    """Return the property that is called `name`, or for which a synonym of that name stands."""
+    while name in mapper.synonyms:
+        name = mapper.synonyms[name].name
+    return mapper.attrs.get(name)
 
 
 def relation_between(leased: LeasedTable, related: LeasedTable) -> ColumnElement[bool] | None:

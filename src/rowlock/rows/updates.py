@@ -12,6 +12,7 @@ from enum import Enum
 from typing import Any, Final, TypeAlias, overload
 
 from sqlalchemy import Column, PickleType
+from sqlalchemy.ext.hybrid import hybrid_property
 from sqlalchemy.orm import Mapped
 from sqlalchemy.orm.attributes import InstrumentedAttribute, QueryableAttribute
 from sqlalchemy.sql.elements import KeyedColumnElement
@@ -103,9 +104,10 @@ def column_of(leased: LeasedTable, key: object) -> Column[Any]:
     column = leased.columns_by_name.get(name) if isinstance(name, str) else None
     if column is None:
         known = ", ".join(sorted(leased.columns_by_name)[:NAMES_SHOWN_MAX])
-        raise OutcomeError(
-            f"{leased.name} has no column {name!r}; it has {known}", column=str(name)
-        )
+        mapped = leased.mapper.all_orm_descriptors.get(str(name))
+        is_hybrid = isinstance(mapped, hybrid_property)
+        cure = "it is a hybrid, so write the columns behind it: " if is_hybrid else "it has "
+        raise OutcomeError(f"{leased.name} has no column {name!r}; {cure}{known}", column=str(name))
     return column
 
 

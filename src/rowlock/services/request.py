@@ -17,6 +17,7 @@ from sqlalchemy.orm.attributes import set_committed_value
 from rowlock.database.binds import bind_of
 from rowlock.execution import execute
 from rowlock.hints.intents import is_intent
+from rowlock.leases.apply import with_versions
 from rowlock.rows.assignments import ColumnValues
 from rowlock.rows.database_time import database_now
 from rowlock.rows.leased_table import LeasedTable
@@ -41,9 +42,10 @@ async def write_request(
     bind = {"bind": bind_of(session, leased)}
     now = (await execute(session, select(database_now()), bind_arguments=bind)).scalar_one()
     written = column_values(leased, resolve_now_placeholders(values, now))
-    version = leased.version_column
-    if version is not None and written:
-        written[version] = version + 1
+    if written:
+        connection = await session.connection(bind_arguments=bind)
+        moved = (key, leased.next_version | written)
+        [written] = await with_versions(connection, leased, [moved])
     if leased.has_schedule:
         if is_intent(leased.model, written):
             # Else the request would be written, and nothing would ever come of it.

@@ -19,7 +19,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rowlock.errors import LockWaitTimeout
 from rowlock.leases.acquire import existing, held_under, release_keys
-from rowlock.leases.apply import RelatedWrite
+from rowlock.leases.apply import RelatedWrite, with_versions
 from rowlock.leases.claim_request import Lease
 from rowlock.leases.compare import all_unchanged
 from rowlock.leases.item import PipelineItem
@@ -169,8 +169,9 @@ async def _write(
     how many there are.
     """
     groups: dict[Shape, list[dict[str, Any]]] = {}
-    for write in writes:
-        shape, parameters = split(write.values)
+    each = await with_versions(connection, leased, [(write.key, write.values) for write in writes])
+    for write, values in zip(writes, each, strict=True):
+        shape, parameters = split(values)
         given = {name: value for (name, _), value in zip(slots_of(shape), parameters, strict=True)}
         groups.setdefault(shape, []).append({"rowlock_key": write.key, **given})
     for shape, rows in groups.items():

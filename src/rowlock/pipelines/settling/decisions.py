@@ -47,7 +47,7 @@ def decide(context: PipelineContext[Any], item: PipelineItem[Any], result: Resul
         if isinstance(result, Returned):
             outcome = checked(context, item, result.value, allows_none=context.allows_none)
             if context.checks_rows and (changed := item.changed_attributes()):
-                check_written(changed, outcome)
+                check_written(context.leased, changed, outcome)
             return outcome
         error = result.error if isinstance(result, Raised) else TimeoutError(result.value)
         return checked(context, item, outcome_of_error(context, item, error))

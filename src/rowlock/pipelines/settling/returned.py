@@ -8,6 +8,8 @@ import inspect
 
 from rowlock.errors import OutcomeError
 from rowlock.pipelines.outcomes import Apply, Outcome, Retry
+from rowlock.rows.leased_table import LeasedTable
+from rowlock.rows.updates import columns_written
 
 NAMES_SHOWN_MAX = 5
 
@@ -34,15 +36,15 @@ def check_returned(value: object, *, hook: str, allows_none: bool) -> None:
         raise OutcomeError(f"{hook} returned the class {value.__name__}: write {value.__name__}()")
 
 
-def check_written(changed: list[str], outcome: Outcome) -> None:
+def check_written(leased: LeasedTable, changed: list[str], outcome: Outcome) -> None:
     """Refuse what was `changed` of ``item.row`` and is not written by `outcome`.
 
     Raises:
         OutcomeError: names what was changed.
     """
     if isinstance(outcome, Apply | Retry):
-        written = {getattr(key, "key", key) for key in outcome.values}
-        changed = [name for name in changed if name not in written]
+        written = columns_written(leased, outcome.values)
+        changed = [name for name in changed if leased.columns_by_name.get(name) not in written]
     if changed:
         names = ", ".join(changed[:NAMES_SHOWN_MAX])
         raise OutcomeError(
