@@ -37,6 +37,8 @@ _ARGUMENT = re.compile(r"(query argument \$\d+[^:]*): .*")
 """Of a driver, of a value that it cannot send."""
 _WITHOUT_VALUES = re.compile(r"[^'\"\d:<]*")
 """As much of a text as holds no quoted value, no number and nothing behind a colon."""
+_COLUMN = "rowlock_column"
+"""Where an error keeps the column that it is about."""
 _DATA_ERRORS = "22"
 """The class of SQLSTATE whose text ends in the value, behind a colon."""
 
@@ -51,12 +53,21 @@ def text_of(error: BaseException) -> str:
     raises.
     """
     try:
-        if _is_of_database(error):
-            return _of_database(error)
-        return _WITH_STATEMENT.split(str(error), maxsplit=1)[0]
+        text = (
+            _of_database(error)
+            if _is_of_database(error)
+            else _WITH_STATEMENT.split(str(error), maxsplit=1)[0]
+        )
+        column = vars(error).get(_COLUMN)
+        return text if column is None else f"{text} (of {column})"
     # A host's __str__ may do anything; the type alone still says something.
     except BaseException:  # noqa: BLE001
         return "(no text: its __str__ raised)"
+
+
+def name_column(error: BaseException, column: str | None) -> None:
+    """Have the texts of `error` say that it is about a value of `column`."""
+    vars(error)[_COLUMN] = column
 
 
 def without_values(error: BaseException) -> BaseException:

@@ -22,7 +22,7 @@ from rowlock.rows.assignments import without_onupdate
 from rowlock.rows.database_time import database_now, is_beyond_time
 from rowlock.rows.leased_table import LeasedTable
 from rowlock.rows.stamps import STAMP_AHEAD_MAX
-from rowlock.rows.updates import Values, column_values, resolve_now_placeholders
+from rowlock.rows.updates import Values, checked_values, resolve_now_placeholders
 
 MARKS = 1000
 """A mark is this many microseconds at most, and not 0: what a cron gives, or a person writes."""
@@ -91,7 +91,8 @@ async def ensure_rows(
             continue
         due = row.next_after(now)
         if key not in there:
-            written = column_values(leased, resolve_now_placeholders(row.values, now))
+            resolved = resolve_now_placeholders(row.values, now)
+            written = checked_values(leased, resolved, connection.dialect)
             new = {due_at: due, **written, leased.key: key}
             await connection.execute(insert(leased.table).values(new))
             inserted += 1

@@ -119,6 +119,13 @@ def is_of_the_schema(error: BaseException) -> bool:
     return fault is not None and fault.is_of_the_schema
 
 
+def may_be_of_a_value(error: BaseException) -> bool:
+    """Whether a statement may have been refused for one value in it: no outage, no constraint of a
+    table, and nothing that rowlock itself says.
+    """
+    return not is_transient(error) and not isinstance(error, exc.IntegrityError | RowlockError)
+
+
 def is_of_the_values(error: BaseException) -> bool:
     """Whether a statement was refused for a value in it that the database cannot keep: a character
     that its encoding does not have, say, or a text that is too long.

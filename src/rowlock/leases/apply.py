@@ -22,6 +22,7 @@ from sqlalchemy import (
     and_,
     bindparam,
     case,
+    cast,
     null,
     select,
     type_coerce,
@@ -202,6 +203,14 @@ async def apply_locked(
     for shape, (items, rows) in groups.items():
         await _update_together(connection, leased, shape, leases=leases_of(items), rows=rows)
     return results
+
+
+async def cast_value(connection: AsyncConnection, column: Column[Any], value: Any) -> None:
+    """Have a value cast to the type of a column, which the database or its driver may refuse; joins
+    the caller's transaction, and writes nothing.
+    """
+    given = bindparam("rowlock_new", value, type_=column.type)
+    await connection.execute(select(cast(given, column.type)))
 
 
 async def with_versions(

@@ -21,7 +21,7 @@ from rowlock.leases.item import PipelineItem
 from rowlock.leases.lease_dialect import LEASES
 from rowlock.rows.assignments import ColumnValues
 from rowlock.rows.leased_table import LeasedTable, ModelT
-from rowlock.rows.updates import Values, column_values, resolve_now_placeholders
+from rowlock.rows.updates import Values, checked_values, column_values, resolve_now_placeholders
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -75,7 +75,8 @@ async def _write(
     # Trust is asked as late as it can be: the transaction may have waited for its turn.
     if not patch.item.is_trusted():
         return None
-    written = column_values(leased, resolve_now_placeholders(patch.values, now))
+    resolved = resolve_now_placeholders(patch.values, now)
+    written = checked_values(leased, resolved, connection.dialect)
     token, unchanged = leased.column("lock_token"), LEASES.of(connection).is_unchanged
     statement = (
         update(leased.table)

@@ -6,21 +6,35 @@ touched, and one `NOW_PLACEHOLDER`, resolved once per transaction, gives all of 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from datetime import datetime
+from collections.abc import Callable, Iterable, Mapping
+from datetime import date, datetime, time
 from enum import Enum
 from typing import Any, Final, TypeAlias, overload
 
-from sqlalchemy import Column, PickleType
+from sqlalchemy import (
+    ARRAY,
+    Column,
+    DateTime,
+    Dialect,
+    Float,
+    Integer,
+    Numeric,
+    PickleType,
+    String,
+    Time,
+)
+from sqlalchemy import Enum as EnumType
 from sqlalchemy.ext.hybrid import hybrid_property
 from sqlalchemy.orm import Mapped
 from sqlalchemy.orm.attributes import InstrumentedAttribute, QueryableAttribute
 from sqlalchemy.sql.elements import KeyedColumnElement
-from sqlalchemy.types import NullType
+from sqlalchemy.types import NullType, TypeDecorator, TypeEngine
 
 from rowlock.errors import OutcomeError
+from rowlock.rows.assignments import PLAIN, is_sql
 from rowlock.rows.leased_table import LeasedTable
 from rowlock.rows.model_check import innermost
+from rowlock.rows.row_dialect import ROWS
 
 NAMES_SHOWN_MAX = 30
 """Most column names that an error lists."""
@@ -143,6 +157,155 @@ def column_values(leased: LeasedTable, values: Values) -> dict[Column[Any], Any]
             that rowlock itself keeps.
     """
     return dict(zip(columns_written(leased, values), values.values(), strict=True))
+
+
+def checked_values(leased: LeasedTable, values: Values, dialect: Dialect) -> dict[Column[Any], Any]:
+    """Return what `column_values` does, of values that their columns can keep and the model can
+    read back.
+
+    Raises:
+        OutcomeError: as `column_values`; or names the column and the type of a value.
+    """
+    written = column_values(leased, values)
+    trials: dict[Column[Any], Trial] = leased.prepared((checked_values, dialect), dict)
+    for column, value in written.items():
+        if (trial := trials.get(column)) is None:
+            trial = trials[column] = _trial_of(column, dialect)
+        if trial is _any_value or value is None or (type(value) not in PLAIN and is_sql(value)):
+            continue
+        if (why := trial(value)) is not None:
+            raise OutcomeError(
+                f"{leased.name}.{column.name} cannot be set to a value of type"
+                f" {type(value).__name__}: {why}",
+                column=column.name,
+            )
+    return written
+
+
+Trial: TypeAlias = Callable[[Any], str | None]
+"""Returns why a column cannot be set to a value; None if it can."""
+READ_BACK_CHARS_MAX = 1000
+"""A text up to this long is read back by the code of its column's type for trial."""
+
+
+def _any_value(_value: Any) -> None:
+    """Say nothing against a value: its column takes it, or only the database knows."""
+
+
+def _trial_of(column: Column[Any], dialect: Dialect) -> Trial:
+    """Return what tells whether a column can keep a value, and the model read it back.
+
+    What a host's own type makes of a value is tried and not guessed.
+    """
+    layers, inner = _layers_of(column.type, dialect)
+    binds = [one.process_bind_param for one in layers if _has_own(one, "process_bind_param")]
+    reads = [one.process_result_value for one in layers if _has_own(one, "process_result_value")]
+    check = _check_of(inner, dialect, is_converted=bool(binds))
+    if not isinstance(inner, String | Integer):
+        reads.clear()
+    if not reads and (check is _any_value or not layers):
+        return check
+
+    def trial(value: Any) -> str | None:
+        is_read_back = bool(reads) and _is_small(value)
+        if check is _any_value and not is_read_back:
+            return None
+        try:
+            for bind in binds:
+                value = bind(value, dialect)
+            why = None if value is None else check(value)
+            # A value of another type is converted by the driver or the database first.
+            if why is None and is_read_back and isinstance(value, inner.python_type):
+                for read in reversed(reads):
+                    value = read(value, dialect)
+        # As in `_read_back`.
+        except Exception as error:  # noqa: BLE001
+            return f"{column.type!r:.200} raises {type(error).__name__}"
+        return why
+
+    return trial
+
+
+def _layers_of(
+    type_: TypeEngine[Any], dialect: Dialect
+) -> tuple[list[TypeDecorator[Any]], TypeEngine[Any]]:
+    """Return the decorators of a type, and what is decorated."""
+    layers, inner = [], type_.dialect_impl(dialect)
+    while isinstance(inner, TypeDecorator):
+        if _has_own(inner, "bind_processor"):
+            # What reaches the type within is not known.
+            return [], NullType()
+        layers.append(inner)
+        inner = inner.impl_instance.dialect_impl(dialect)
+    return layers, inner
+
+
+def _has_own(layer: TypeDecorator[Any], name: str) -> bool:
+    return getattr(type(layer), name) is not getattr(TypeDecorator, name)
+
+
+def _is_small(value: object) -> bool:
+    if isinstance(value, str):
+        return len(value) <= READ_BACK_CHARS_MAX
+    return isinstance(value, int | Enum)
+
+
+def _check_of(inner: TypeEngine[Any], dialect: Dialect, *, is_converted: bool) -> Trial:
+    match inner:
+        case EnumType() | ARRAY():
+            return _read_back(inner, dialect)
+        case String(length=int(length)):
+            # PostgreSQL cuts spaces at the end.
+            return lambda value: (
+                f"its text is longer than {length} characters"
+                if isinstance(value, str) and len(value) > length < len(value.rstrip(" "))
+                else None
+            )
+        case DateTime(timezone=True) | Time(timezone=True):
+            # A host's own type may keep UTC where the database keeps no zone; it may refuse others.
+            is_checked = ROWS.on(dialect.name).keeps_zones or not is_converted
+            return _without_zone if is_checked else lambda _value: None
+        case Integer() | Numeric() | Float():
+            return _no_number
+        case _:
+            return _any_value
+
+
+def _read_back(inner: TypeEngine[Any], dialect: Dialect) -> Trial:
+    element = inner.item_type if isinstance(inner, ARRAY) else inner
+    if not isinstance(innermost(element, dialect), EnumType):
+        return _any_value
+    bind, read = inner.bind_processor(dialect), inner.result_processor(dialect, None)
+    assert bind is not None
+    assert read is not None
+
+    def check(value: Any) -> str | None:
+        try:
+            read(bind(value))
+        # Its text holds the value.
+        except Exception as error:  # noqa: BLE001
+            return f"{inner!r:.200} raises {type(error).__name__}"
+        return None
+
+    return check
+
+
+def _without_zone(value: Any) -> str | None:
+    is_aware = getattr(value, "tzinfo", None) is not None
+    if not isinstance(value, date | time) or is_aware:
+        return None
+    return "it has no time zone; pass an aware one, such as datetime.now(UTC)"
+
+
+def _no_number(value: Any) -> str | None:
+    # SQLite keeps any text in a column of numbers; text of a number is one.
+    if not isinstance(value, str | bytes):
+        return None
+    try:
+        float(value)
+    except ValueError:
+        return "it is no number"
+    return None
 
 
 def columns_written(leased: LeasedTable, values: Values) -> tuple[Column[Any], ...]:

@@ -21,7 +21,7 @@ from rowlock.leases.apply import with_versions
 from rowlock.rows.assignments import ColumnValues
 from rowlock.rows.database_time import database_now
 from rowlock.rows.leased_table import LeasedTable
-from rowlock.rows.updates import Values, column_values, resolve_now_placeholders
+from rowlock.rows.updates import Values, checked_values, column_values, resolve_now_placeholders
 
 
 async def write_request(
@@ -34,14 +34,18 @@ async def write_request(
     was written.
 
     Raises:
-        OutcomeError: a column is unknown, the key, or one that rowlock keeps.
+        OutcomeError: a column is unknown, the key, or one that rowlock keeps, or cannot be set to
+            its value.
     """
     column_values(leased, values)
     await session.flush()
     # Where the row is written, also in a session that sends reads to a replica.
-    bind = {"bind": bind_of(session, leased)}
+    bound = bind_of(session, leased)
+    bind = {"bind": bound}
     now = (await execute(session, select(database_now()), bind_arguments=bind)).scalar_one()
-    written = column_values(leased, resolve_now_placeholders(values, now))
+    written: ColumnValues = checked_values(
+        leased, resolve_now_placeholders(values, now), bound.dialect
+    )
     if written:
         connection = await session.connection(bind_arguments=bind)
         moved = (key, leased.next_version | written)

@@ -8,7 +8,7 @@ says.
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from operator import is_
@@ -38,7 +38,12 @@ from rowlock.pipelines.settling.rounds import Rounds
 from rowlock.rows.assignments import ColumnValues, UnlessSet, without_onupdate
 from rowlock.rows.lease_values import due_values, processed_values, reset_values, unlocked_values
 from rowlock.rows.leased_table import LeasedTable
-from rowlock.rows.updates import Values, column_of, column_values, resolve_now_placeholders
+from rowlock.rows.updates import (
+    Values,
+    column_of,
+    column_values,
+    resolve_now_placeholders,
+)
 
 DEADLINE_PASSED = "deadline passed"
 NO_NEXT_TIME = "its schedule gives no next time"
@@ -66,9 +71,11 @@ class Planner:
 
     Attributes:
         rng: the chance in rests after failures.
+        values_of: resolves update maps; where they are to be written, it checks their values.
     """
 
     rng: Randomness = random
+    values_of: Callable[[LeasedTable, Values], ColumnValues] = staticmethod(column_values)
 
     def __init__(
         self,
@@ -206,7 +213,7 @@ class Planner:
         # Outcomes of a batch are mostly alike.
         last, written = self._last
         if not _is_alike(values, last):
-            written = column_values(self._leased, resolve_now_placeholders(values, self._now))
+            written = self.values_of(self._leased, resolve_now_placeholders(values, self._now))
             self._last = (values, written)
         return written
 
@@ -285,7 +292,7 @@ class Planner:
 
     def _related(self, item: PipelineItem[Any], named: object, values: Values) -> RelatedWrite:
         leased, key = item.held_rows().find(named)
-        written = column_values(leased, resolve_now_placeholders(values, self._now))
+        written = self.values_of(leased, resolve_now_placeholders(values, self._now))
         return RelatedWrite(leased, key, with_onupdate_if(leased, written, unlocked_values(leased)))
 
     def _unless_changed(

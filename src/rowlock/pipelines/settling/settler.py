@@ -302,6 +302,7 @@ class Settler(Generic[ModelT]):
         raised = self._raised_outcome(item, error)
         of_ours, of_hosts = raised, None
         if of_ours is None:
+            await self._writer.name_refused(item, outcome, error)
             of_ours = record_failure(self.context, item, error)
             of_hosts = self._refused_outcome(item, error)
         again = await self._write_instead(item, of_hosts or of_ours, of=outcome)

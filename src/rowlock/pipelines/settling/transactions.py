@@ -12,21 +12,24 @@ Not here: which of the two an outcome gets, and when one that failed is tried ag
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, Generic
 
+from sqlalchemy import Column
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
 from rowlock.clock import monotonic
-from rowlock.database.faults import is_after_an_error
+from rowlock.database.faults import is_after_an_error, is_transient, may_be_of_a_value
 from rowlock.errors import LeaseLost, OutcomeError, TransactionTimeout
 from rowlock.leases.apply import (
     RowWrite,
     Written,
     apply,
     apply_locked,
+    cast_value,
     lock_for_apply,
     processed_at,
 )
@@ -37,11 +40,28 @@ from rowlock.leases.related.writes import release_related, write_related
 from rowlock.logs import get_logger
 from rowlock.pipelines.context import PipelineContext
 from rowlock.pipelines.host_code.call import contained
-from rowlock.pipelines.outcomes import SUCCESSES, Also, Delete, Outcome, Reset
+from rowlock.pipelines.outcomes import (
+    SUCCESSES,
+    Also,
+    Apply,
+    Delete,
+    Outcome,
+    Reset,
+    Retry,
+    related_items,
+)
 from rowlock.pipelines.settings import PipelineSettings
 from rowlock.pipelines.settling.planner import Planner
 from rowlock.pipelines.settling.rounds import Rounds
-from rowlock.rows.leased_table import ModelT
+from rowlock.rows.assignments import is_sql
+from rowlock.rows.leased_table import LeasedTable, ModelT
+from rowlock.rows.updates import (
+    NAMES_SHOWN_MAX,
+    Values,
+    checked_values,
+    column_values,
+    resolve_now_placeholders,
+)
 
 logger = get_logger(__name__)
 
@@ -142,12 +162,12 @@ class OutcomeTransactions(Generic[ModelT]):
             if now is None:
                 return written
             ours = [i for i, item in enumerate(items) if item.lock_token in stamps]
-            planner = self._planner(now)
+            planner = self._planner(connection, now)
             writes, at_once = [], frozenset({now})
             deletes: dict[int, PendingOutcome[ModelT]] = {}
             for i in ours:
                 stamp = stamps[items[i].lock_token]
-                of_this = planner if stamp == now else self._planner(now, stamp)
+                of_this = planner if stamp == now else self._planner(connection, now, stamp)
                 write = of_this.plan(items[i], batch[i].outcome)
                 if write.deletes:
                     deletes[i] = batch[i]
@@ -185,7 +205,8 @@ class OutcomeTransactions(Generic[ModelT]):
             pending.row_is_locked = now is not None
             written, write = Written.STALE, RowWrite({})
             if now is not None:
-                write = self._planner(now, stamps[item.lock_token]).plan(item, outcome)
+                planner = self._planner(connection, now, stamps[item.lock_token])
+                write = planner.plan(item, outcome)
                 written = await apply(connection, leased, item, write=write)
             # Before the related rows, as everywhere: two that lock them in different orders would
             # wait for each other.
@@ -238,6 +259,37 @@ class OutcomeTransactions(Generic[ModelT]):
         at = monotonic()
         trusted = [item for item in items if at < item.trusted_until]
         return await lock_for_apply(connection, self.context.leased, trusted, waits=waits)
+
+    async def find_refused(
+        self, item: PipelineItem[ModelT], outcome: Outcome, error: Exception
+    ) -> str | None:
+        """Return the table and column whose value was refused with `error`; None if that is not
+        known.
+
+        Drivers name a parameter by its number or not at all, so the database is asked to cast one
+        value after the other.
+        """
+        if not may_be_of_a_value(error):
+            return None
+        for leased, values in _maps_of(self.context.leased, item, outcome):
+            # Any time will do.
+            resolved = resolve_now_placeholders(values, item.lock_expires_at)
+            for column, value in list(column_values(leased, resolved).items())[:NAMES_SHOWN_MAX]:
+                if not is_sql(value) and await self._is_refused(column, value, error):
+                    return f"{leased.table.name}.{column.name}"
+        return None
+
+    async def _is_refused(self, column: Column[Any], value: Any, error: Exception) -> bool:
+        async def work(session: AsyncSession, connection: AsyncConnection) -> None:
+            await cast_value(connection, column, value)
+
+        try:
+            await self.context.transact(work, purpose="find a refused value", writes=False)
+        except Exception as raised:
+            if is_transient(raised):
+                raise
+            return _kind_of(raised) == _kind_of(error)
+        return False
 
     async def find_earlier(
         self, pending: PendingOutcome[ModelT], *, purpose: str, waits: bool = False
@@ -350,8 +402,27 @@ class OutcomeTransactions(Generic[ModelT]):
         )
         return left
 
-    def _planner(self, now: datetime, stamp: datetime | None = None) -> Planner:
-        return Planner.of(self.context, now, rounds=self._rounds, stamp=stamp)
+    def _planner(
+        self, connection: AsyncConnection, now: datetime, stamp: datetime | None = None
+    ) -> Planner:
+        planner = Planner.of(self.context, now, rounds=self._rounds, stamp=stamp)
+        planner.values_of = partial(checked_values, dialect=connection.dialect)
+        return planner
+
+
+def _kind_of(error: Exception) -> tuple[object, ...]:
+    of_driver = getattr(error, "orig", None)
+    return type(error), type(of_driver), getattr(of_driver, "sqlstate", None)
+
+
+def _maps_of(
+    leased: LeasedTable, item: PipelineItem[Any], outcome: Outcome
+) -> Iterator[tuple[LeasedTable, Values]]:
+    if isinstance(outcome, Apply | Retry):
+        yield leased, outcome.values
+    if isinstance(outcome, SUCCESSES):
+        for named, values in related_items(outcome.related):
+            yield item.held_rows().find(named)[0], values
 
 
 def time_for(item: PipelineItem[Any], settings: PipelineSettings) -> timedelta:

@@ -29,13 +29,14 @@ from rowlock.leases.apply import MADE, Written
 from rowlock.leases.item import PipelineItem
 from rowlock.logs import get_logger
 from rowlock.pipelines.context import PipelineContext
-from rowlock.pipelines.outcomes import Apply, Delete, Retry
+from rowlock.pipelines.outcomes import Apply, Delete, Outcome, Retry
 from rowlock.pipelines.settling.rounds import Rounds
 from rowlock.pipelines.settling.transactions import (
     OutcomeTransactions,
     PendingOutcome,
     renewed_within_s,
 )
+from rowlock.redaction import name_column
 from rowlock.rows.assignments import PLAIN, is_like_no_other
 from rowlock.rows.leased_table import ModelT, is_referenced
 
@@ -140,6 +141,16 @@ class Writer(Generic[ModelT]):
                     exc_info=error,
                 )
             await retries.rest()
+
+    async def name_refused(
+        self, item: PipelineItem[ModelT], outcome: Outcome, error: Exception
+    ) -> None:
+        """Have the texts of `error` name the column whose value was refused, if that is found."""
+        try:
+            name_column(error, await self._transactions.find_refused(item, outcome, error))
+        # The database is away, or host objects raise: the error says what it says.
+        except Exception as raised:
+            logger.debug("%s: no column was found for an error", self.context.name, exc_info=raised)
 
     def _goes_alone(self, pending: PendingOutcome[ModelT]) -> bool:
         outcome = pending.outcome

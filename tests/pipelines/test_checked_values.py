@@ -1,0 +1,235 @@
+"""Tests of values that a column cannot keep, or that the model could not read back: they are
+refused before they are written, on both databases alike.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from sqlalchemy import ARRAY, DateTime, Enum, Integer, Numeric, String, TypeDecorator, func, select
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+from rowlock import (
+    NOW_PLACEHOLDER,
+    Apply,
+    LockColumns,
+    Outcome,
+    OutcomeError,
+    Pipeline,
+    PipelineItem,
+    Retry,
+    ScheduleColumns,
+    UtcDateTime,
+    request_update,
+)
+from rowlock.rows.leased_table import LeasedTable
+from rowlock.rows.updates import checked_values
+from rowlock.testing import TemporaryDatabase, stepping
+
+NAIVE, AWARE = datetime(2031, 5, 17, 12), datetime(2031, 5, 17, 12, tzinfo=UTC)  # noqa: DTZ001
+SECRET = "a-secret-that-is-long"
+
+
+class Colour(enum.Enum):
+    """What the host's enumerations hold."""
+
+    RED = "r"
+    BLUE = "b"
+
+
+class Other(enum.Enum):
+    """Another enumeration, of the same names."""
+
+    RED = "r"
+
+
+class ColourText(TypeDecorator[Colour]):
+    """The host's own enumeration over text: its values are written as they are."""
+
+    impl = String(30)
+    cache_ok = True
+
+    def process_bind_param(self, value: Any, dialect: Any) -> Any:
+        """Take members and texts."""
+        return value.value if isinstance(value, Colour) else value
+
+    def process_result_value(self, value: Any, dialect: Any) -> Any:
+        """Give members."""
+        return value and Colour(value)
+
+
+class Initials(TypeDecorator[str]):
+    """Cuts what is too long for its column."""
+
+    impl = String(3)
+    cache_ok = True
+
+    def process_bind_param(self, value: Any, dialect: Any) -> Any:
+        """Cut it."""
+        return value and value[:3]
+
+
+class Local(TypeDecorator[datetime]):
+    """Takes naive times for times in UTC."""
+
+    impl = DateTime(timezone=True)
+    cache_ok = True
+
+    def process_bind_param(self, value: Any, dialect: Any) -> Any:
+        """Add the zone."""
+        return value and value.replace(tzinfo=UTC)
+
+
+class TriedBase(DeclarativeBase):
+    """Tables of this file alone."""
+
+
+class Tried(LockColumns, ScheduleColumns, TriedBase):
+    """A column of each kind."""
+
+    __tablename__ = "tried"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    phase: Mapped[str] = mapped_column(default="new")
+    colour: Mapped[Any] = mapped_column(Enum(Colour, native_enum=False, length=30), nullable=True)
+    native: Mapped[Any] = mapped_column(Enum(Colour, name="native_colour"), nullable=True)
+    label: Mapped[Any] = mapped_column(
+        Enum("red", "blue", native_enum=False, create_constraint=False, length=30), nullable=True
+    )
+    own: Mapped[Any] = mapped_column(ColourText, nullable=True)
+    code: Mapped[Any] = mapped_column("short_code", String(5), nullable=True)
+    initials: Mapped[Any] = mapped_column(Initials, nullable=True)
+    zoned: Mapped[Any] = mapped_column(DateTime(timezone=True), nullable=True)
+    utc: Mapped[Any] = mapped_column(UtcDateTime, nullable=True)
+    local: Mapped[Any] = mapped_column(Local, nullable=True)
+    number: Mapped[Any] = mapped_column(Integer, nullable=True)
+    price: Mapped[Any] = mapped_column(Numeric(10, 2), nullable=True)
+
+
+class ArraysBase(DeclarativeBase):
+    """Tables of PostgreSQL alone."""
+
+
+class Tags(LockColumns, ArraysBase):
+    """Arrays of enumerations."""
+
+    __tablename__ = "tags"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    colours: Mapped[Any] = mapped_column(ARRAY(Enum(Colour, native_enum=False)), nullable=True)
+    natives: Mapped[Any] = mapped_column(ARRAY(Enum(Colour, name="native_colour")), nullable=True)
+
+
+class TriedPipeline(Pipeline[Any]):
+    """Returns the outcome of each row."""
+
+    model = Tried
+    outcomes: Mapping[int, Any]
+
+    def ready(self) -> Any:
+        """New ones."""
+        return Tried.phase == "new"
+
+    async def process(self, item: PipelineItem[Any]) -> Outcome:
+        """Return it; a map is that of a related row."""
+        outcome = self.outcomes[item.id]
+        if not isinstance(outcome, dict):
+            return outcome  # type: ignore[no-any-return]
+        [related] = await item.lock_related(Tried, Tried.id == item.id + 1000)
+        return Apply({"phase": "done"}, related={related: outcome})
+
+
+REFUSED: Sequence[tuple[str, Any, Any]] = [
+    ("colour", "colour", "GREEN"),
+    ("native", "native", "GREEN"),
+    ("colour", "colour", "r"),
+    ("colour", "colour", Other.RED),
+    ("label", "label", "green"),
+    ("label", "label", ["red"]),
+    ("own", "own", "green"),
+    ("short_code", "code", SECRET),
+    ("short_code", "short_code", "äöüäöü"),
+    ("short_code", Tried.code, SECRET),
+    ("zoned", "zoned", NAIVE),
+    ("utc", "utc", NAIVE),
+    ("zoned", "zoned", NAIVE.date()),
+    ("number", "number", "many"),
+    ("price", "price", SECRET),
+]
+"""Columns, what names them, and what they cannot keep."""
+TAKEN: Sequence[dict[str, Any]] = [
+    {"colour": Colour.RED, "native": "RED", "label": "red", "own": "r"},
+    {"code": "äöüäö", "initials": "abcdef", "number": 5, "price": 1.5},
+    {"zoned": AWARE, "utc": NOW_PLACEHOLDER, "local": NAIVE},
+    {"colour": None, "own": None, "zoned": None, "number": None},
+    {"code": func.substr("abcdefgh", 1, 5), "number": Tried.id + 1},
+]
+
+
+async def _after(
+    database: TemporaryDatabase, outcomes: Mapping[int, Any]
+) -> tuple[Sequence[Any], dict[str, int]]:
+    """Have a row processed for each outcome; return the rows and the counters."""
+    await database.create_tables(TriedBase.metadata)
+    async with database.session_factory.begin() as session:
+        for number in outcomes:
+            session.add_all([Tried(id=number), Tried(id=1000 + number, phase="related")])
+    pipeline = TriedPipeline(workers_num=50)
+    pipeline.outcomes = outcomes
+    async with stepping(database.session_factory, pipeline) as steps:
+        await steps.fetch_once()
+        await steps.work_all()
+        counters = steps.run.statistics().counters
+    async with database.session_factory() as session:
+        # Whatever was written can be read, by the host's own queries.
+        rows = await session.scalars(select(Tried).where(Tried.id < 1000).order_by(Tried.id))
+        return rows.all(), counters
+
+
+async def test_a_value_that_its_column_cannot_keep_is_refused(database: TemporaryDatabase) -> None:
+    """Values are checked against the column's type before they are written: an `OutcomeError`
+    names the column and the value's type, and never the value.
+    """
+    outcomes = {n: Apply({key: value}) for n, (_, key, value) in enumerate(REFUSED)}
+    rows, counters = await _after(database, outcomes)
+    assert (counters["applied"], counters["retried"]) == (0, len(REFUSED))
+    for (column, _, value), row in zip(REFUSED, rows, strict=True):
+        kind = type(value).__name__
+        said = f"OutcomeError: Tried.{column} cannot be set to a value of type {kind}: "
+        assert (row.last_error or "").startswith(said), (row.last_error, said)
+        assert len(str(value)) == 1 or str(value) not in row.last_error
+        assert (row.phase, row.lock_token) == ("new", None)
+
+
+async def test_it_is_refused_wherever_it_is_written(database: TemporaryDatabase) -> None:
+    """The values of a `Retry` and of a related row are checked as well, and those of a request."""
+    outcomes = {1: Retry(values={"label": "green"}), 2: {"label": "green"}, 3: Apply()}
+    rows, counters = await _after(database, outcomes)
+    assert counters["retried"] == 2
+    said = "Tried.label cannot be set to a value of type str"
+    assert [said in (row.last_error or "") for row in rows] == [True, True, False]
+    async with database.session_factory.begin() as session:
+        with pytest.raises(OutcomeError, match=re.escape(said)):
+            await request_update(session, Tried, 3, {"label": "green"})
+
+
+async def test_a_typo_within_an_array_is_refused(postgresql_database: TemporaryDatabase) -> None:
+    """Arrays of an enumeration hold what it has, native or not."""
+    async with postgresql_database.engine.connect() as connection:
+        dialect = connection.dialect
+    leased = LeasedTable.of(Tags)
+    for name in ("colours", "natives"):
+        assert checked_values(leased, {name: ["RED", Colour.BLUE, None]}, dialect)
+        with pytest.raises(OutcomeError, match=f"Tags.{name} cannot be set to a value of type li"):
+            checked_values(leased, {name: ["GREEN"]}, dialect)
+
+
+async def test_a_value_that_its_type_takes_is_written(database: TemporaryDatabase) -> None:
+    """A value that the column's own type converts, null, SQL and the placeholder are left alone."""
+    outcomes = {n: Apply({"phase": "done", **values}) for n, values in enumerate(TAKEN)}
+    rows, counters = await _after(database, outcomes)
+    assert [row.last_error for row in rows] == [None] * len(TAKEN)
+    assert counters["applied"] == len(TAKEN)
