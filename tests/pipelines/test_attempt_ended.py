@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 
-from rowlock.pipelines.host_code.call import Attempt, Ended, host_call
+from rowlock.pipelines.host_code.call import Attempt, Ended, Result, host_call
 from rowlock.pipelines.host_code.deadlines import Deadlines
 from rowlock.testing import virtual_time
 
@@ -104,3 +104,28 @@ async def test_a_thread_that_is_ended_is_left_behind_after_the_grace() -> None:
     await asyncio.to_thread(returned.wait, HANG_S_MAX)
     await turns()
     assert not attempt.is_running
+
+
+@virtual_time
+async def test_a_late_end_by_our_cancellation_is_no_error_of_the_host() -> None:
+    """After an abandoned call that ends by the cancellation that it was given, the log does not
+    blame the host.
+    """
+    go_on = asyncio.Event()
+
+    async def process() -> None:
+        try:
+            await hang()
+        finally:
+            await go_on.wait()
+
+    late: list[Result] = []
+    attempt = attempt_of(process, grace_s=1)
+    running = asyncio.create_task(attempt.run())
+    await turns()
+    attempt.end(Ended.INTERRUPTED)
+    assert await running is Ended.ABANDONED
+    attempt.on_late_result(late.append)
+    go_on.set()
+    await turns()
+    assert late == [Ended.ABANDONED]

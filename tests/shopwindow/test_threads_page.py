@@ -10,7 +10,7 @@ from .pages import DOCS, ROOT
 
 PAGE = (DOCS / "design" / "threads-and-loops.md").read_text(encoding="utf-8")
 PACKAGE = ROOT / "src" / "rowlock"
-STARTERS = frozenset({"Thread", "ThreadPoolExecutor", "run_sync"})
+STARTERS = frozenset({"Thread", "ThreadPoolExecutor", "DaemonThreads", "run_sync"})
 """Calls that start a thread or a process, by their last name; ``run_sync`` is anyio's."""
 NAMED_BY = ("name", "thread_name_prefix")
 NOT_A_REPLICA = ("testing", "demo")

@@ -15,7 +15,7 @@ from .reading import PACKAGE, Source, imports, package, planted, room_of
 FLOORS: dict[str, float] = {
     **dict.fromkeys(("clock", "backoff", "redaction", "repeats"), -3),
     **dict.fromkeys(("errors", "logs"), -2),
-    **dict.fromkeys(("containment", "events", "schedules", "stream_errors"), -1),
+    **dict.fromkeys(("containment", "daemon_threads", "events", "schedules", "stream_errors"), -1),
     **dict.fromkeys(("shielding", "supervisor", "dialects", "execution"), 0),
     **dict.fromkeys(("rows", "locks"), 1),
     "database": 2,

@@ -10,9 +10,11 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextvars import copy_context
 from typing import Any, Final
+
+from rowlock.daemon_threads import DaemonThreads
 
 THREADS_MAX: Final = 16
 """Most threads in which plain functions of the host answer."""
@@ -22,7 +24,7 @@ class AuthorizeThreads:
     """Calls plain functions, `THREADS_MAX` at once, also if they never return."""
 
     def __init__(self) -> None:
-        self._pool: ThreadPoolExecutor | None = None
+        self._pool: DaemonThreads | None = None
         self._process = os.getpid()
         self._hanging: list[Future[Any]] = []
 
@@ -48,10 +50,10 @@ class AuthorizeThreads:
             raise error
         return answer
 
-    def _threads(self) -> ThreadPoolExecutor:
+    def _threads(self) -> DaemonThreads:
         if self._pool is None or self._process != os.getpid():
             # A child that was forked has none of its parent's threads.
-            self._pool = ThreadPoolExecutor(THREADS_MAX, thread_name_prefix="rowlock authorize")
+            self._pool = DaemonThreads(THREADS_MAX, name="rowlock authorize")
             self._process, self._hanging = os.getpid(), []
         return self._pool
 

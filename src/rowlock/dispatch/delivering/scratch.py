@@ -8,12 +8,12 @@ import asyncio
 import shutil
 import tempfile
 from collections.abc import AsyncIterator, Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
+from rowlock.daemon_threads import DaemonThreads
 from rowlock.logs import get_logger
 from rowlock.shielding import finish
 
@@ -34,7 +34,7 @@ class Scratch:
 
     def __init__(self, root: Path | None) -> None:
         self._root = root
-        self._threads = ThreadPoolExecutor(THREADS_MAX, thread_name_prefix="rowlock scratch")
+        self._threads = DaemonThreads(THREADS_MAX, name="rowlock scratch")
 
     @asynccontextmanager
     async def folder(self) -> AsyncIterator[Path]:

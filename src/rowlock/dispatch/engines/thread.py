@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import AsyncGenerator, Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ClassVar
 
+from rowlock.daemon_threads import DaemonThreads
 from rowlock.dispatch.engines.local import LocalEngine, called
 from rowlock.dispatch.task import AttemptEvent, Heartbeat, Task
 from rowlock.errors import ConfigurationError
@@ -44,7 +44,7 @@ class ThreadEngine(LocalEngine):
         """Yield a `Heartbeat` when there is a thread, then run the task's handler in it and
         yield its events.
         """
-        thread = ThreadPoolExecutor(1, thread_name_prefix="rowlock handler")
+        thread = DaemonThreads(1, name="rowlock handler")
         try:
             # Starts it, or raises that there is none to be had.
             thread.submit(_nothing)
@@ -65,7 +65,7 @@ class ThreadEngine(LocalEngine):
             thread.shutdown(wait=False)
 
 
-async def _in(thread: ThreadPoolExecutor, function: Any, *args: Any) -> Any:
+async def _in(thread: DaemonThreads, function: Any, *args: Any) -> Any:
     """Call in `thread`, and come back only when it has done, also when cancelled."""
     call = asyncio.get_running_loop().run_in_executor(thread, function, *args)
     try:

@@ -28,6 +28,12 @@ from rowlock.pipelines.outcomes import forget_raising
 
 T = TypeVar("T")
 
+ENDED = "ended by rowlock"
+"""Says of a cancellation that the call is waited for, or abandoned: it is an attempt's own."""
+
+LEFT_BEHIND = "left behind in its thread"
+"""Says of a cancellation that the event loop ends, and that the call still runs."""
+
 METHODS_MAX = 1000
 """Of at most so many methods it is remembered whether they are coroutine functions."""
 
@@ -135,7 +141,7 @@ class Attempt:
             return
         first, self.ended = self.ended is None, why
         if first and self._task is not None:
-            self._task.cancel()
+            self._task.cancel(ENDED)
             self._grace = asyncio.get_running_loop().call_later(self._grace_s, self._abandon)
 
     def lose(self) -> None:
@@ -163,7 +169,7 @@ class Attempt:
         except BaseException as error:  # noqa: BLE001
             if around is not None:
                 around.leave(error)
-            result = _raised(error)
+            result = self._raised(error)
         finally:
             # Between the last step of the host's code and this one nobody else runs.
             self._task = self._on_abandoned = None
@@ -173,11 +179,24 @@ class Attempt:
             if self._waiter is not None and not self._waiter.done():
                 self._waiter.set_result(None)
         if self.is_abandoned:
-            self._late_result = result
-            if self._on_late_result is not None:
-                self._on_late_result(result)
+            self._note_late(result)
             return None
         return self._or_ended(result)
+
+    def _raised(self, error: BaseException) -> Raised:
+        is_left = isinstance(error, asyncio.CancelledError) and error.args == (LEFT_BEHIND,)
+        if is_left and not self.is_abandoned:
+            self._abandon()
+        return _raised(error)
+
+    def _note_late(self, result: Returned | Raised) -> None:
+        # The cancellation of an abandoned call was ours.
+        is_cancelled = isinstance(result, Raised) and isinstance(
+            result.error, ProcessCancelledError
+        )
+        self._late_result = Ended.ABANDONED if is_cancelled else result
+        if self._on_late_result is not None:
+            self._on_late_result(self._late_result)
 
     async def run(self) -> Result:
         """Run the call in a task of its own, until it ends, or until it was ended and ignored
@@ -313,9 +332,11 @@ async def _in_thread(call: Callable[[], Any], threads: Executor) -> Any:
     while not thread.done():
         try:
             await asyncio.wait({thread})
-        except asyncio.CancelledError:
+        except asyncio.CancelledError as cancellation:
             # A thread that runs is waited for, and left behind when the grace is over.
             unwanted = True
+            if cancellation.args != (ENDED,):
+                raise asyncio.CancelledError(LEFT_BEHIND) from None
     match thread.result():
         case Raised(error):
             raise error

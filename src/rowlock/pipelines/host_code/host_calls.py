@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Any
 
+from rowlock.daemon_threads import DaemonThreads
 from rowlock.leases.item import PipelineItem
 from rowlock.pipelines.host_code.call import Attempt, host_call
 from rowlock.pipelines.host_code.deadlines import Deadlines
@@ -35,9 +35,7 @@ class HostCalls:
         self._cleanup_deadlines = self._deadlines if limit else Deadlines(CLEANUP_S_MAX)
         self._grace_s = settings.cancel_grace.total_seconds()
         # Twice as many as workers: those that were left behind must not keep all others waiting.
-        self.threads: Executor = ThreadPoolExecutor(
-            2 * settings.workers_num, thread_name_prefix=f"rowlock {name}"
-        )
+        self.threads = DaemonThreads(2 * settings.workers_num, name=f"rowlock {name}")
         self._abandoned: list[Attempt] = []
 
     def attempt(

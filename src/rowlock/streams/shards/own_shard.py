@@ -35,6 +35,7 @@ class OwnShard:
         is_unrecorded: it has done steps since its version whose messages stayed in memory, so
             no shard could do them again without all others.
         doing: the steps that are under way.
+        is_computed: a thread that is not waited for computes them, from `cache`.
         redone: how often in a row its next step was not written, since the host had changed rows
             that it was computed from.
     """
@@ -52,6 +53,7 @@ class OwnShard:
     is_open: bool = False
     is_unrecorded: bool = False
     doing: object = None
+    is_computed: bool = False
     redone: int = 0
 
     @property
@@ -74,7 +76,8 @@ class OwnShard:
     @property
     def progress(self) -> ShardProgress:
         """How far it is, for the plan of a cut."""
-        return ShardProgress(self.step, timer_at=self.cache.earliest_timer)
+        timer_at = None if self.is_computed else self.cache.earliest_timer
+        return ShardProgress(self.step, timer_at=timer_at)
 
     def open(self, row: Any, cache: ShardCache) -> None:
         """Begin anew with what the shard's row says; what it has sent is to be read."""
@@ -88,7 +91,7 @@ class OwnShard:
     def drop(self) -> None:
         """Forget what is in memory: whether it is what the database has is unknown."""
         self.state = Stopped()
-        self.is_open = self.is_unrecorded = False
+        self.is_open = self.is_unrecorded = self.is_computed = False
         self.doing = None
 
     def leave(self, outcome: Outcome) -> None:

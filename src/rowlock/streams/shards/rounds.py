@@ -1,9 +1,9 @@
 """What one replica does over and over with the shards of a flow that it holds: look, release,
 divide, do steps, cut.
 
-The one idea: nothing waits within a round. Steps whose messages are not all there stay under way
-until a later one; meanwhile further shards are opened, and those that the others wait for do their
-part.
+The one idea: nothing waits within a round. Steps whose messages are not all there, or whose handler
+hangs, stay under way until a later one; meanwhile further shards are opened, and those that the
+others wait for do their part.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class FlowRounds:
         )
         self._cutter = Cutter(program, transact)
         calls = SlowCalls(program, transact, replica=replicas.id, background=context.background)
-        self._work = StepWork(program, context.leased, transact, calls=calls)
+        self._work = StepWork(program, context.leased, transact, calls=calls, wake=wake)
         self._telling = Telling(context.name, program.name)
         committer = Committer(program, context.leased, transact)
         self._writer = StepWriter(program, committer, replica=replicas.id, telling=self._telling)
@@ -358,7 +358,7 @@ class FlowRounds:
         )
         actions = {}
         for key, shard in list(self.shards.items()):
-            if shard.is_leaving or not shard.is_open:
+            if shard.is_leaving or not shard.is_open or shard.is_computed:
                 continue
             shard.state = steered(shard, facts, leaves=self._is_to_leave(key, shard))
             actions[shard] = next_action(shard.state, view, shard.view)
@@ -372,4 +372,5 @@ class FlowRounds:
                 pipeline_hinter.hint_fetch(topic)
         most = self._program.settings.cached_keys_max // max(1, len(self.shards))
         for shard in self.shards.values():
-            shard.cache.shrink(most)
+            if not shard.is_computed:
+                shard.cache.shrink(most)

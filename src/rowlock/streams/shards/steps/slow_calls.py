@@ -1,30 +1,31 @@
 """Calls of handlers that take long: written into this replica's row, so that anybody sees which key
 it is.
 
-The one idea: nothing is measured where handlers are called. What is called stands in one place, and
-is looked at twice: a call that is there both times has been under way for as long as that.
+The one idea: nothing is measured where handlers are called. What each thread calls stands in one
+place, and is looked at twice: a call that is there both times has been under way for as long as
+that.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
+from threading import get_ident
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from sqlalchemy import update
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
-from rowlock.clock import is_real
 from rowlock.logs import get_logger
 from rowlock.pipelines.background import BackgroundTasks
 from rowlock.rows.database_time import database_time_after
 from rowlock.streams.computing.context import StepContext, key_under_way
 from rowlock.streams.computing.handlers import StageHandler
 from rowlock.streams.cutting.flow_view import Transact
-from rowlock.streams.exchanging.in_thread import in_thread
+from rowlock.streams.exchanging.in_thread import begun_in_thread
 from rowlock.streams.program import FlowProgram
 
 logger = get_logger(__name__)
@@ -38,27 +39,35 @@ class SlowCall(NamedTuple):
     """A call of a handler.
 
     Attributes:
+        lo: the first bucket of the shard.
         context: of the step.
         stage: the name of the handler.
         key: of the call; None in a batch.
     """
 
+    lo: int
     context: StepContext
     stage: str
     key: str | None
 
 
+@dataclass(slots=True)
+class _Called:
+    """What a thread computes, and which handler it calls."""
+
+    lo: int
+    context: StepContext | None = None
+    stage: str = ""
+
+
 class SlowCalls:
-    """Sees which call is under way in the thread of one replica.
+    """Sees which calls are under way in the threads of one replica.
 
     Args:
         program: the flow.
         transact: runs a transaction.
         replica: the id in this replica's row.
         background: what is not waited for.
-
-    Attributes:
-        lo: the first bucket of the shard that is computed.
     """
 
     def __init__(
@@ -69,14 +78,13 @@ class SlowCalls:
         replica: UUID,
         background: BackgroundTasks,
     ) -> None:
-        self.lo = 0
         self._program = program
         self._transact = transact
         self._replica = replica
         self._background = background
-        self._context: StepContext | None = None
-        self._stage = ""
-        self._seen: SlowCall | None = None
+        self._called: dict[int, _Called] = {}
+        self._threads = 0
+        self._seen: list[SlowCall] = []
         self._shown: SlowCall | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._writing: asyncio.Task[None] | None = None
@@ -89,48 +97,70 @@ class SlowCalls:
         call, name = stage.call, stage.name
 
         def watched_call(context: StepContext, *rest: Any) -> Any:
-            self._context, self._stage = context, name
+            called = self._called[get_ident()]
+            called.context, called.stage = context, name
             return call(context, *rest)
 
         return replace(stage, call=watched_call)
 
-    async def in_thread(self, work: Callable[[], None]) -> None:
+    def computes(self, lo: int) -> None:
+        """Note that this thread computes the shard whose first bucket is `lo`."""
+        self._called[get_ident()] = _Called(lo)
+
+    def begin(self, work: Callable[[], None]) -> asyncio.Future[None]:
         """Run `work`, which calls handlers, in a thread; on virtual time, here."""
-        if not is_real():
-            work()
-            return
-        self._timer = asyncio.get_running_loop().call_later(SLOW_S, self._look)
-        try:
-            await in_thread(work)
-        finally:
+
+        def watched() -> None:
+            try:
+                work()
+            finally:
+                self._called.pop(get_ident(), None)
+
+        if not self._threads:
+            self._look_later()
+        self._threads += 1
+        thread = begun_in_thread(watched)
+        thread.add_done_callback(self._has_ended)
+        return thread
+
+    def _has_ended(self, thread: asyncio.Future[None]) -> None:
+        if not thread.cancelled():
+            thread.exception()  # of a shard that is not held any more: nothing asks for it
+        self._threads -= 1
+        if not self._threads:
+            assert self._timer is not None
             self._timer.cancel()
-            self._seen = self._context = None
+            self._seen = []
             if self._shown is not None:
                 self._show(None)
 
-    def _look(self) -> None:
-        context = self._context
-        call = None if context is None else SlowCall(context, self._stage, key_under_way(context))
-        slow = call if call == self._seen else None
-        if slow != self._shown:
-            self._show(slow)
-        self._seen = call
+    def _look_later(self) -> None:
         self._timer = asyncio.get_running_loop().call_later(SLOW_S, self._look)
+
+    def _look(self) -> None:
+        calls = [
+            SlowCall(one.lo, context, one.stage, key_under_way(context))
+            for one in list(self._called.values())
+            if (context := one.context) is not None
+        ]
+        slow = [one for one in calls if one in self._seen]
+        if self._shown not in slow and (slow or self._shown is not None):
+            self._show(slow[0] if slow else None)
+        self._seen = calls
+        self._look_later()
 
     def _show(self, call: SlowCall | None) -> None:
         self._shown = call
-        work = self._write(call, self.lo, behind=self._writing)
+        work = self._write(call, behind=self._writing)
         self._writing = self._background.begin(work, purpose="show a slow call")
 
-    async def _write(
-        self, call: SlowCall | None, lo: int, *, behind: asyncio.Task[None] | None
-    ) -> None:
+    async def _write(self, call: SlowCall | None, *, behind: asyncio.Task[None] | None) -> None:
         if behind is not None:
             await asyncio.wait([behind])
         values: dict[str, Any] = dict(NOT_BUSY)
         if call is not None:
             since = database_time_after(timedelta(seconds=-SLOW_S))
-            values = {"busy_lo": lo, "busy_stage": call.stage, "busy_key": call.key}
+            values = {"busy_lo": call.lo, "busy_stage": call.stage, "busy_key": call.key}
             values["busy_since"] = since
         table = self._program.tables.replicas
         own = (table.c.flow_id == self._program.id, table.c.id == self._replica)

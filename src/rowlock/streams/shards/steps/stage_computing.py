@@ -1,6 +1,7 @@
 """Computes one stage of the steps of one shard from what was read: nothing is read here.
 
-It runs in a thread, while the shard waits; so nothing else touches its states.
+It runs in a thread, while the shard waits; so nothing else touches its states. A shard whose
+handler hangs may be dropped meanwhile, and begin anew: with states that are not the thread's.
 """
 
 from __future__ import annotations
@@ -54,17 +55,17 @@ class StageComputing:
                 those behind these steps then.
             events: of the shard, of each step, part by part.
         """
-        self._calls.lo = did.shard.range.lo
+        self._calls.computes(did.shard.range.lo)
         for cut, own in zip(did.steps.cuts, events, strict=True):
             clock = stopwatch()
             began = clock()
             batch: EventBatch[Any] = EventBatch(own)
-            cache = did.shard.cache[self._stage.name]
+            cache = did.cache[self._stage.name]
             due = cache.timers.due(cut.now)
             done = did.done.setdefault(cut.step, StagesDone())
             computed = None
             if len(batch) or due:
-                found = self._compute_step(did.shard, cut, batch, due=due, done=done)
+                found = self._compute_step(did, cut, batch, due=due, done=done)
                 if isinstance(found, PoisonedKey):
                     did.poisoned, did.step = found, cut.step
                     return
@@ -75,14 +76,14 @@ class StageComputing:
 
     def _compute_step(
         self,
-        shard: OwnShard,
+        did: ShardDid,
         cut: RecordedCut,
         batch: EventBatch[Any],
         *,
         due: Sequence[str],
         done: StagesDone,
     ) -> Computed | PoisonedKey:
-        program, cache = self._program, shard.cache[self._stage.name]
+        program, shard, cache = self._program, did.shard, did.cache[self._stage.name]
         keys: Any = batch.keys if self._stage.by is None else keys_of(self._stage, batch)
         states = cache.states(dict.fromkeys([*keys, *due]))
         is_last = cut.step < shard.step or is_last_attempt(

@@ -5,18 +5,21 @@ steps at once where they lag. The first stage reads the rows of the sources, eac
 it was sent; where that is not all there yet, the steps stay under way, and nothing here waits
 for them.
 
-Each is computed in a thread, with no session open.
+Each is computed in a thread, with no session open. A shard whose handler hangs goes on alone, and
+the others without it, unless their messages stay in memory.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
+from rowlock.hints.hinter import Wake
 from rowlock.rows.leased_table import LeasedTable
 from rowlock.streams.computing.batch import EventBatch
 from rowlock.streams.computing.compute import keys_of
@@ -31,7 +34,7 @@ from rowlock.streams.program import FlowProgram
 from rowlock.streams.shards.own_shard import OwnShard
 from rowlock.streams.shards.steps.slow_calls import SlowCalls
 from rowlock.streams.shards.steps.stage_computing import StageComputing, due_keys, finish
-from rowlock.streams.shards.steps.steps_of import ShardDid, StepsOf
+from rowlock.streams.shards.steps.steps_of import ShardDid, StageThread, StepsOf
 from rowlock.streams.shards.steps.timers import open_timers
 from rowlock.streams.state.store import read_states
 
@@ -44,18 +47,26 @@ class StepWork:
         leased: the table of the shards.
         transact: runs a transaction.
         calls: sees which handler is called.
+        wake: called when a handler has returned that was not waited for.
 
     Attributes:
         under_way: steps that were begun and are not through.
     """
 
     def __init__(
-        self, program: FlowProgram, leased: LeasedTable, transact: Transact, *, calls: SlowCalls
+        self,
+        program: FlowProgram,
+        leased: LeasedTable,
+        transact: Transact,
+        *,
+        calls: SlowCalls,
+        wake: Wake,
     ) -> None:
         self.under_way: list[StepsOf] = []
         self._program = program
         self._transact = transact
         self._calls = calls
+        self._wake = wake
         numbers = range(len(program.stages))
         self._stages = [StageComputing(program, number, calls) for number in numbers]
         self._receiving = receiving_stages(program)
@@ -82,7 +93,7 @@ class StepWork:
         self.under_way.append(steps)
         for shard in steps.shards:
             shard.doing = steps
-            steps.did[shard] = ShardDid(shard, steps, steps.cuts[-1].step + 1)
+            steps.did[shard] = ShardDid(shard, steps, shard.cache, steps.cuts[-1].step + 1)
 
     async def advance(self, steps: StepsOf) -> list[ShardDid]:
         """Go through as many stages as there are events for; return what those shards did that are
@@ -92,12 +103,20 @@ class StepWork:
             Exception: as of the database. What is known of states may be wrong then.
         """
         through: list[ShardDid] = []
-        steps.shards = [shard for shard in steps.shards if shard.doing is steps]
+        here = [shard for shard in steps.shards if shard.doing is steps]
+        if steps.in_memory and len(here) < len(steps.shards):
+            for shard in here:
+                shard.drop()  # what the others have sent it is lost
+            here = []
+        steps.shards = here
         while steps.shards:
-            events = await self._events(steps)
-            if events is None:
+            if steps.thread is None:
+                events = await self._events(steps)
+                if events is None:
+                    break
+                self._begin_stage(steps, events)
+            if not await self._is_computed(steps):
                 break
-            await self._compute(steps, events)
             through += self._take_out(steps)
             if steps.shards:
                 await self._send(steps)
@@ -245,19 +264,42 @@ class StepWork:
             for shard in steps.shards:
                 shard.cache[name].shrink(0)
 
-    async def _compute(self, steps: StepsOf, events: Events) -> None:
-        """Do the next stage."""
-        stage = self._stages[steps.stage]
-        steps.stage += 1
-        is_last = steps.stage == len(self._stages)
+    def _begin_stage(self, steps: StepsOf, events: Events) -> None:
+        stage, is_last = self._stages[steps.stage], steps.stage + 1 == len(self._stages)
 
-        def work() -> None:
-            for shard, own in zip(steps.shards, events, strict=True):
-                stage.compute(steps.did[shard], own)
-                if is_last:
-                    finish(steps.did[shard])
+        def compute(did: ShardDid, own: Sequence[Sequence[SourceRows]]) -> None:
+            stage.compute(did, own)
+            if is_last:
+                finish(did)
 
-        await self._calls.in_thread(work)
+        dids = [steps.did[shard] for shard in steps.shards]
+        steps.thread = StageThread(
+            zip(dids, events, strict=True), compute, calls=self._calls, wake=self._wake
+        )
+
+    async def _is_computed(self, steps: StepsOf) -> bool:
+        """Return whether the stage is done; False while a handler hangs in all of these shards."""
+        while True:
+            thread = steps.thread
+            assert thread is not None
+            await thread.wait()
+            if thread.is_done or len(steps.shards) == 1 or steps.in_memory:
+                break
+            self._set_apart(steps, thread)
+        for shard in steps.shards:
+            shard.is_computed = not thread.is_done
+        if thread.is_done:
+            steps.thread = None
+            steps.stage += 1
+        return thread.is_done
+
+    def _set_apart(self, steps: StepsOf, thread: StageThread) -> None:
+        """Have the shard in which a handler hangs go on alone, and the others without it."""
+        did, steps.thread = thread.leave()
+        apart = replace(steps, shards=[did.shard], did={did.shard: did}, thread=thread)
+        did.shard.doing, did.shard.is_computed = apart, True
+        self.under_way.append(apart)
+        steps.shards = [shard for shard in steps.shards if shard is not did.shard]
 
     async def _send(self, steps: StepsOf) -> None:
         """Send what there is for the next stage."""

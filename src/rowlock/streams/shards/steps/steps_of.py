@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from rowlock.hints.hinter import Wake
 from rowlock.streams.committing.step_write import PartRow
 from rowlock.streams.computing.compute import Computed, PoisonedKey
 from rowlock.streams.computing.context import NOTHING_YET, HandedOut
@@ -16,6 +20,8 @@ from rowlock.streams.cutting.flow_view import RecordedCut
 from rowlock.streams.exchanging.exchange import Exchange
 from rowlock.streams.outputs.output import ResultRow
 from rowlock.streams.shards.own_shard import OwnShard
+from rowlock.streams.shards.steps.slow_calls import SLOW_S, SlowCalls
+from rowlock.streams.state.cache import ShardCache
 
 NO_INPUT = input_digest(())
 
@@ -34,6 +40,7 @@ class StepsOf:
         stage: the number of the stage that is done next.
         did: what each shard has done of them.
         parts: what replays are compared with, by `lo` and step.
+        thread: that computes the stage; None while none does.
     """
 
     shards: list[OwnShard]
@@ -44,6 +51,7 @@ class StepsOf:
     stage: int = 0
     did: dict[OwnShard, ShardDid] = field(default_factory=dict)
     parts: Mapping[tuple[int, int], Any] = field(default_factory=dict)
+    thread: StageThread | None = None
 
     @property
     def numbers(self) -> list[int]:
@@ -98,6 +106,7 @@ class ShardDid:
     Attributes:
         shard: which one.
         steps: that it was to do.
+        cache: its states in memory.
         step: the step behind the last one that it did.
         done: each step, up to the stage that was done last.
         sent: messages, by the name of the stage that gets them, the step, and the number of the
@@ -110,6 +119,7 @@ class ShardDid:
 
     shard: OwnShard
     steps: StepsOf
+    cache: ShardCache
     step: int
     done: dict[int, StagesDone] = field(default_factory=dict)
     sent: dict[str, dict[int, dict[int, SentMessages]]] = field(default_factory=dict)
@@ -129,3 +139,77 @@ class ShardDid:
     def has_failed(self) -> bool:
         """Whether the shard cannot go on."""
         return self.poisoned is not None or self.differs is not None
+
+
+class StageThread:
+    """A thread that computes a stage of some steps, for one shard after the other.
+
+    Attributes:
+        is_slow: a handler is called for longer than `SLOW_S`; it is not waited for.
+    """
+
+    def __init__(
+        self,
+        dids: Iterable[tuple[ShardDid, Any]],
+        compute: Callable[[ShardDid, Any], None],
+        *,
+        calls: SlowCalls,
+        wake: Wake,
+    ) -> None:
+        """Begin.
+
+        Args:
+            dids: what each shard does, and its events.
+            compute: does the stage for one of them.
+            calls: sees which handler is called.
+            wake: called when it has ended and was slow.
+        """
+        self.is_slow = False
+        self._left = deque(dids)
+        self._compute = compute
+        self._calls = calls
+        self._wake = wake
+        self._at: ShardDid | None = None
+        self._lock = threading.Lock()
+        self._ended = calls.begin(self._work)
+        self._ended.add_done_callback(self._has_ended)
+
+    def _work(self) -> None:
+        while True:
+            with self._lock:
+                if not self._left:
+                    return
+                did, events = self._left.popleft()
+                self._at = did
+            self._compute(did, events)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether it has ended."""
+        return self._ended.done()
+
+    def _has_ended(self, _ended: asyncio.Future[None]) -> None:
+        if self.is_slow:
+            self._wake()
+
+    async def wait(self) -> None:
+        """Wait until it has ended, or is slow.
+
+        Raises:
+            Exception: whatever is no handler's fault.
+        """
+        while not (self.is_done or self.is_slow):
+            at = self._at
+            await asyncio.wait({self._ended}, timeout=SLOW_S)
+            self.is_slow = self._at is at
+        if self.is_done:
+            self._ended.result()
+
+    def leave(self) -> tuple[ShardDid, StageThread]:
+        """Have it end behind the shard that it computes, and another thread go on behind that;
+        return the two.
+        """
+        with self._lock:
+            left, self._left = self._left, deque()
+            assert self._at is not None
+            return self._at, StageThread(left, self._compute, calls=self._calls, wake=self._wake)
