@@ -32,6 +32,8 @@ from rowlock.insight.checking.migration import migration_text
 from rowlock.streams import EventColumns
 from rowlock.testing import TemporaryDatabase
 
+from .shop import UNTIMED
+
 
 class Base(DeclarativeBase):
     """The host's mapped classes."""
@@ -284,7 +286,8 @@ async def spoil(database: TemporaryDatabase, sql: tuple[str, ...]) -> None:
 def insight_of(database: TemporaryDatabase, **how: Any) -> Insight:
     """Return the questions to the host."""
     pipelines = [pipeline() for pipeline in how.pop("pipelines", PIPELINES)]
-    return Insight(database.session_factory, pipelines, tables=how.pop("tables", TABLES), **how)
+    how = {"tables": TABLES, "limits": UNTIMED} | how
+    return Insight(database.session_factory, pipelines, **how)
 
 
 async def run_migration(

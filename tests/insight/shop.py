@@ -14,10 +14,13 @@ from sqlalchemy import ColumnElement, ForeignKey, insert
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from rowlock import Apply, LockColumns, Outcome, Pipeline, PipelineItem, ScheduleColumns
-from rowlock.insight import Insight
+from rowlock.insight import Insight, InsightLimits
 from rowlock.testing import TemporaryDatabase
 
 NOW: Final = datetime(2026, 11, 22, 3, 14, 5, tzinfo=UTC)
+HOUR: Final = timedelta(hours=1)
+UNTIMED: Final = InsightLimits(timeout=HOUR, statement_timeout=HOUR, count_timeout=HOUR)
+"""Of questions whose time is not what a test is about: a starved machine takes long for each."""
 TOKEN: Final = uuid.UUID("00000000-0000-4000-8000-00003fa2c1d0")
 DEAD_TOKEN: Final = uuid.UUID("00000000-0000-4000-8000-000091be04aa")
 
@@ -180,5 +183,5 @@ async def furnish(database: TemporaryDatabase, scene: Scene) -> None:
 
 def insight_of(database: TemporaryDatabase, **how: Any) -> Insight:
     """Return the questions to the shop."""
-    pipelines = [VolumePipeline(), FleetPipeline()]
-    return Insight(database.session_factory, how.pop("pipelines", pipelines), **how)
+    pipelines, limits = [VolumePipeline(), FleetPipeline()], how.pop("limits", UNTIMED)
+    return Insight(database.session_factory, how.pop("pipelines", pipelines), limits=limits, **how)

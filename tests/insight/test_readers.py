@@ -22,7 +22,17 @@ from rowlock.cli.top.looking import look_once
 from rowlock.insight import Insight, Observer, Verdict, insight_tables
 from rowlock.testing import TemporaryDatabase
 
-from .shop import TOKEN, Base, FleetPipeline, Scene, Volume, VolumePipeline, at, furnish
+from .shop import (
+    TOKEN,
+    UNTIMED,
+    Base,
+    FleetPipeline,
+    Scene,
+    Volume,
+    VolumePipeline,
+    at,
+    furnish,
+)
 
 TABLES = insight_tables(Base.metadata, history=True)
 FORBIDDEN = "permission denied|readonly database|read-only"
@@ -43,7 +53,7 @@ class Reader(NamedTuple):
     def insight(self) -> Insight:
         """The questions, with all optional tables."""
         pipelines = self.manager.pipelines
-        return Insight(self.manager.session_factory, pipelines, tables=TABLES)
+        return Insight(self.manager.session_factory, pipelines, tables=TABLES, limits=UNTIMED)
 
 
 @pytest.fixture

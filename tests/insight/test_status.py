@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -15,6 +17,7 @@ from rowlock.testing import TemporaryDatabase
 from .shop import (
     DEAD_TOKEN,
     TOKEN,
+    UNTIMED,
     Base,
     Scene,
     Volume,
@@ -257,13 +260,15 @@ async def test_a_count_that_takes_too_long_is_an_answer(
 
     class Slow(VolumePipeline):
         def ready(self) -> ColumnElement[bool]:
-            return (Volume.status == "submitted") & func.pg_sleep(0.5).is_not(None)
+            return (Volume.status == "submitted") & func.pg_sleep(3600).is_not(None)
 
     class Other(VolumePipeline):
         pass
 
     await furnish(postgresql_database, Scene())
-    status = await insight_of(postgresql_database, pipelines=[Slow(), Other()]).status()
+    limits = replace(UNTIMED, count_timeout=timedelta(seconds=3))
+    pipelines = [Slow(), Other()]
+    status = await insight_of(postgresql_database, pipelines=pipelines, limits=limits).status()
     assert [one.counts.due for one in status.pipelines] == [None, 1]
     assert status.pipelines[0].troubles == ()
 

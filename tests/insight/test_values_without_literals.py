@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -20,9 +19,11 @@ from rowlock import (
     ScheduleColumns,
     due_index,
 )
-from rowlock.insight import Insight, InsightLimits
+from rowlock.insight import Insight
 from rowlock.insight.checking import claim_plan
 from rowlock.testing import TemporaryDatabase
+
+from .shop import UNTIMED
 
 
 class Unspoken(UserDefinedType[str]):
@@ -88,7 +89,6 @@ class TaggedPipeline(Pipeline[Tagged]):
         return Apply()
 
 
-LONG = timedelta(hours=1)
 SERVING = "CREATE INDEX ix_scans_due_at ON scans (due_at, id) WHERE status = 'new'"
 
 
@@ -103,7 +103,7 @@ async def test_a_value_without_a_literal_is_bound(
     async with database.session_factory() as session:
         session.add_all(Scan() for _ in range(3))
         await session.commit()
-    insight = Insight(database.session_factory, [ScanPipeline()])
+    insight = Insight(database.session_factory, [ScanPipeline()], limits=UNTIMED)
     told = (await insight.explain(Scan, 1)).text()
     assert "IN LINE: 1st" in told
     assert "! every claim reads the whole table" in told
@@ -124,7 +124,7 @@ async def test_a_literal_of_another_type_refuses_no_claim(
 ) -> None:
     """A check in CI would call claims refused that ask for a tag of an array."""
     await postgresql_database.create_tables(TaggedBase.metadata)
-    insight = Insight(postgresql_database.session_factory, [TaggedPipeline()])
+    insight = Insight(postgresql_database.session_factory, [TaggedPipeline()], limits=UNTIMED)
     plan = await insight.explain_claim("TaggedPipeline")
     assert plan.refused == ""
     assert plan.wanted
@@ -157,8 +157,6 @@ async def test_an_index_over_an_array_is_accepted(
 
     due_index(NamedPipeline)
     await postgresql_database.create_tables(Hosts.metadata)
-    # Not about time: a starved machine plans for as long as a question may take.
-    limits = InsightLimits(timeout=LONG, statement_timeout=LONG, count_timeout=LONG)
-    insight = Insight(postgresql_database.session_factory, [NamedPipeline()], limits=limits)
+    insight = Insight(postgresql_database.session_factory, [NamedPipeline()], limits=UNTIMED)
     plan = await insight.explain_claim("NamedPipeline")
     assert (plan.served_by, plan.refused) == ("ix_named_due_at", "")

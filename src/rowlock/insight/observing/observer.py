@@ -26,6 +26,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
 from rowlock.clock import monotonic, sleep, utc_now
 from rowlock.containment import contained_task, without_exits
+from rowlock.database.faults import is_of_the_server
 from rowlock.database.transaction import in_transaction
 from rowlock.errors import ConfigurationError, PipelineError, TransactionTimeout, describe
 from rowlock.insight.asking.hosted_pipelines import Sessions, by_database, engine_of
@@ -244,7 +245,9 @@ class Observer:
                 await self._beat_in(sessions, leased, tables, row=row, names=names)
                 break
             except Exception as error:
-                if not (is_of_a_statement(error) or isinstance(error, TransactionTimeout)):
+                # A server that only reads still tells of pauses.
+                is_of_one = is_of_a_statement(error) or is_of_the_server(error)
+                if not (is_of_one or isinstance(error, TransactionTimeout)):
                     raise
                 failures.append(error)
         return failures
