@@ -17,6 +17,7 @@ from sqlalchemy.orm.interfaces import LoaderOption
 from rowlock import Apply, LockColumns, PipelineItem, PipelineManager, ScheduleColumns, events
 from rowlock.pipelines.processing import loader
 from rowlock.pipelines.processing.loader import FRESH_S
+from rowlock.rows.expressions.unreadable import CLAIMED_BYTES_MAX
 from rowlock.testing import TemporaryDatabase, stepping, virtual_time
 
 from ..host import Base, RecordingPipeline, Run, RunPipeline, Volume, VolumePipeline, heard_events
@@ -184,6 +185,21 @@ async def test_a_row_that_cannot_be_read_fails_alone(database: TemporaryDatabase
         }
     assert fetches == 0
     assert [(row.status, row.attempts) for row in rows.values()] == [("new", 0), *[("done", 0)] * 4]
+
+
+async def test_a_claim_fetches_bounded_bytes(database: TemporaryDatabase) -> None:
+    """A bound on rows × size held ahead: the queue would hold hundreds of large rows, of which
+    workers read a few.
+    """
+    large = "x" * (CLAIMED_BYTES_MAX + 1)
+    await add(database, Run(id=1, result=large), Run(id=2, result="small"), Run(id=3))
+    pipeline = RunPipeline()
+    async with stepping(database.session_factory, pipeline) as steps:
+        steps.run.context.claims_rows = True
+        has_row = {item.id: item.has_row for item in await steps.fetch_once()}
+        await steps.work_all()
+    assert has_row == {1: False, 2: True, 3: True}
+    assert {item.id: item.row.result for item in pipeline.items} == {1: large, 2: "small", 3: None}
 
 
 async def test_what_a_trigger_writes_is_in_the_row(

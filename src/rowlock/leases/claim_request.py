@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 from sqlalchemy import ColumnElement
 
 from rowlock.rows.leased_table import LeasedTable
+from rowlock.rows.lock_tokens import fresh_token
 
 StatementT = TypeVar("StatementT")
 
@@ -79,7 +80,7 @@ class ClaimRequest:
     related: Sequence[LeasedTable] = ()
     after: Position | None = None
     with_rows: bool = False
-    digits: str = ""
+    digits: str = field(default_factory=lambda: fresh_token().hex)
     left_out: frozenset[Any] = frozenset()
     statements: dict[Hashable, Any] = field(default_factory=dict, repr=False)
 

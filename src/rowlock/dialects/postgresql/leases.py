@@ -21,6 +21,7 @@ from sqlalchemy import (
     Date,
     DateTime,
     Integer,
+    String,
     Text,
     Uuid,
     and_,
@@ -60,7 +61,13 @@ from rowlock.leases.lease_dialect import LeaseDialect
 from rowlock.rows.assignments import ColumnValues, Slot, without_onupdate
 from rowlock.rows.database_time import UtcDateTime, database_time_after, is_unreadable_time
 from rowlock.rows.eligibility import is_reserved_by, order_column, was_main_lease
-from rowlock.rows.expressions.unreadable import attempts_counted, if_readable, unreadable_column
+from rowlock.rows.expressions.unreadable import (
+    attempts_counted,
+    if_readable,
+    is_small,
+    may_be_large,
+    unreadable_column,
+)
 from rowlock.rows.lease_values import leased_values
 from rowlock.rows.leased_table import LeasedTable
 from rowlock.rows.lock_tokens import (
@@ -150,18 +157,40 @@ def _claiming(
 
 
 def _whole_row(leased: LeasedTable) -> list[ColumnElement[Any]]:
-    times = {id(time) for time in _times_of(leased)}
+    times, large = ({id(one) for one in found} for found in (_times_of(leased), _large_of(leased)))
     return [
-        if_readable(column) if id(column) in times else column
+        if_readable(column)
+        if id(column) in times
+        else case((is_small(_size_of(column)), column))
+        if id(column) in large
+        else column
         for column in leased.attributes.values()
     ]
 
 
 def _is_whole(leased: LeasedTable) -> ColumnElement[bool]:
-    """Return whether every time of the row can be read."""
-    return not_(
-        or_(unreadable_column(leased).is_not(None), *map(is_unreadable_time, _times_of(leased)))
+    """Return whether every time of the row can be read, and every value is small."""
+    unreadable = or_(
+        unreadable_column(leased).is_not(None), *map(is_unreadable_time, _times_of(leased))
     )
+    return and_(not_(unreadable), *(is_small(_size_of(column)) for column in _large_of(leased)))
+
+
+def _large_of(leased: LeasedTable) -> list[Column[Any]]:
+    return [
+        column
+        for column in leased.attributes.values()
+        if may_be_large(as_there(column.type)) and column not in leased.kept_columns
+    ]
+
+
+def _size_of(column: Column[Any]) -> ColumnElement[int]:
+    # Of text the server knows the length without reading it; of the rest, which may be of any type
+    # there, how much is stored. What the column really is need not be what the model says.
+    is_text = as_there(column.type).__visit_name__ == "JSON" or isinstance(
+        as_there(column.type), String
+    )
+    return func.octet_length(cast(column, Text)) if is_text else func.pg_column_size(column)
 
 
 def _times_of(leased: LeasedTable) -> list[Column[Any]]:

@@ -33,6 +33,7 @@ from sqlalchemy import (
 from sqlalchemy.types import TypeEngine
 
 from rowlock.dialects.ownership import is_ours
+from rowlock.rows.expressions.unreadable import may_be_large
 from rowlock.rows.model_check import innermost, keeps_time
 
 _PLAIN = (Boolean, Date, DateTime, Float, Integer, Numeric, String, Uuid)
@@ -59,6 +60,11 @@ def is_unchanged_document(column: Column[Any], value: object) -> ColumnElement[b
 def is_time(column: Column[Any]) -> bool:
     """Return whether the column keeps times."""
     return keeps_time(column.type, _dialect())
+
+
+def keeps_large(column: Column[Any]) -> bool:
+    """Return whether values of the column may be large."""
+    return may_be_large(innermost(column.type, _dialect()))
 
 
 def _is_same_document(column: Column[Any], value: object) -> ColumnElement[bool]:

@@ -29,6 +29,7 @@ from sqlalchemy import (
     and_,
     bindparam,
     case,
+    func,
     literal,
     null,
     select,
@@ -43,7 +44,12 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.selectable import TableValuedAlias, TypedReturnsRows
 from sqlalchemy.types import TypeEngine
 
-from rowlock.dialects.sqlite.column_kinds import is_read_alike, is_time, is_unchanged_document
+from rowlock.dialects.sqlite.column_kinds import (
+    is_read_alike,
+    is_time,
+    is_unchanged_document,
+    keeps_large,
+)
 from rowlock.dialects.sqlite.plans import is_plan_with
 from rowlock.dialects.sqlite.written_keys import (
     SPOILT,
@@ -60,7 +66,7 @@ from rowlock.locks.locker import LOCKERS
 from rowlock.rows.assignments import Slot
 from rowlock.rows.database_time import UtcDateTime, database_now, same_time
 from rowlock.rows.eligibility import is_reserved_by, order_column, was_main_lease
-from rowlock.rows.expressions.unreadable import attempts_max, times_read
+from rowlock.rows.expressions.unreadable import attempts_max, is_small, times_read
 from rowlock.rows.lease_values import leased_values
 from rowlock.rows.leased_table import LeasedTable
 
@@ -165,7 +171,9 @@ def _claimed(
 ) -> ClaimedRow:
     leased, count = request.leased, len(values.times)
     times = values.read_times(due[:count])
-    _written, dead, died_here, is_reserved, failed, place_as_written, _now, *row = due[count:]
+    _written, dead, died_here, is_reserved, failed, place_as_written, _now, is_whole, *row = due[
+        count:
+    ]
     attempts = None
     if leased.has_schedule:
         attempts = min(values.read_attempts(failed) + bool(died_here), attempts_max(leased))
@@ -173,7 +181,8 @@ def _claimed(
     dead_token = values.read_token(dead)
     token = leased.new_token(is_reserved=is_reserved, dead=dead_token if died_here else None)
     expires_at = now + request.lock_timeout
-    if request.with_rows and unreadable is None:
+    is_read = request.with_rows and unreadable is None and is_whole
+    if is_read:
         # It was read before it was leased.
         lease = {"lock_token": token, "lock_owner": request.owner, "lock_expires_at": expires_at}
         counted = {"attempts": attempts} if leased.has_schedule else {}
@@ -189,7 +198,7 @@ def _claimed(
         attempts=attempts,
         place=place,
         place_as_written=place_as_written,
-        row=row if request.with_rows and unreadable is None else None,
+        row=row if is_read else None,
         died_here=bool(died_here),
         unreadable=unreadable,
     )
@@ -218,6 +227,7 @@ def _due(
         type_coerce(order_column(leased), Text).label("place_as_written"),
         # The same for all of them: read once.
         type_coerce(database_now(), Text).label("now"),
+        and_(true(), *map(_is_small, _large_of(request))).label("is_whole"),
         *_whole_row(request),
     ).where(request.eligible, leased.key.not_in(held) if held else true())
     if leased.spoilt_keys:
@@ -243,8 +253,26 @@ def _whole_row(request: ClaimRequest) -> list[ColumnElement[Any]]:
         *(leased.column(name) for name in names),
         *times_read(leased).values(),
     }
-    as_read = (type_coerce(column, Text) if column in as_written else column for column in columns)
+    large = {id(column) for column in _large_of(request)}
+    as_read = (
+        type_coerce(column, Text)
+        if column in as_written
+        else case((_is_small(column), column))
+        if id(column) in large
+        else column
+        for column in columns
+    )
     return [column.label(f"rowlock_row_{number}") for number, column in enumerate(as_read)]
+
+
+def _large_of(request: ClaimRequest) -> list[Column[Any]]:
+    columns = request.leased.attributes.values() if request.with_rows else ()
+    kept = request.leased.kept_columns
+    return [column for column in columns if column not in kept and keeps_large(column)]
+
+
+def _is_small(column: Column[Any]) -> ColumnElement[bool]:
+    return is_small(func.length(column))
 
 
 def _ranges(leased: LeasedTable, key_range: Range) -> list[ColumnElement[bool]]:

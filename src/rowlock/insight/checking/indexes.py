@@ -21,6 +21,8 @@ from rowlock.rows.indexes.due_index import INDEX_INFO
 from rowlock.rows.migrations import FILLFACTOR
 from rowlock.rows.row_dialect import ROWS
 
+LARGE_ROW_BYTES: Final = 64 * 1024
+"""A row above makes updates of its lease slow where they write all of it, in bytes."""
 FULL_MIN: Final = 90
 """A fillfactor above leaves heartbeats no room, in percent."""
 _NAMED_PARKED: Final = re.compile(r"\bparked_at\b.*\bIS NULL\b", re.IGNORECASE | re.DOTALL)
@@ -63,6 +65,14 @@ def claim_findings(claimed: ClaimedTable, seen: TableSeen) -> Iterable[Finding]:
         elif claim.wanted is not None and serving is not None:
             yield from _weaker(wanted, claim, serving)
     yield from _fillfactor(wanted, seen)
+    if seen.storage.row_bytes > LARGE_ROW_BYTES:
+        yield Finding(
+            wanted.name,
+            Level.WARN,
+            f"rows have up to {seen.storage.row_bytes // 1024} KiB, and each claim, heartbeat and"
+            " outcome writes a row as a whole",
+            "keep long columns in a table of their own",
+        )
 
 
 def index_findings(wanted: TableWanted, seen: TableSeen) -> Iterable[Finding]:

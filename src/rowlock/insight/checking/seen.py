@@ -54,10 +54,13 @@ class StorageSeen:
         fillfactor: how far its pages are filled at first, in percent; None where pages have no
             such room.
         rows: about how many rows it has; None if nobody has counted.
+        row_bytes: how large a row is, the largest of a few, where each update writes all of it; 0
+            where large values are stored apart.
     """
 
     fillfactor: int | None
     rows: int | None
+    row_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,6 @@
-"""Looks at one table in the database; reads its catalogue, and no row."""
+"""Looks at one table in the database; reads its catalogue, and a few rows
+at most.
+"""
 
 from __future__ import annotations
 

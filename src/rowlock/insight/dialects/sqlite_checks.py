@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
-from sqlalchemy import Connection, Table, text
+from sqlalchemy import Connection, Table, func, select, text
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -20,6 +20,10 @@ from rowlock.leases.indexes.plans import Query, plan_of
 
 _SORTED: Final = "USE TEMP B-TREE FOR ORDER BY"
 _BODY: Final = re.compile(r"\bON\b[^(]*(\(.*)", re.IGNORECASE | re.DOTALL)
+
+
+SIZED_ROWS: Final = 10
+"""So many rows are asked for their size: to know the length of a text SQLite reads it."""
 
 
 class SqliteChecks(CheckDialect):
@@ -37,8 +41,16 @@ class SqliteChecks(CheckDialect):
         return tuple(IndexSeen(str(row[0]), str(row[1]), _body_of(str(row[1]))) for row in rows)
 
     async def storage(self, connection: AsyncConnection, table: Table) -> StorageSeen:
-        """Return that nothing is known."""
-        return StorageSeen(None, None)
+        """Return how large the newest rows are; nothing else is known."""
+        sizes_of: list[Any] = [func.coalesce(func.length(column), 0) for column in table.columns]
+        newest = [column.desc() for column in table.primary_key]
+        statement = select(sum(sizes_of)).select_from(table).order_by(*newest).limit(SIZED_ROWS)
+        try:
+            sizes = (await connection.scalars(statement)).all()
+        except OperationalError:
+            # A column is missing, which is a finding of its own.
+            sizes = ()
+        return StorageSeen(None, None, max(sizes, default=0))
 
     async def plan(self, connection: AsyncConnection, query: Query) -> tuple[str, ...]:
         """Ask for the plan; the planner prefers an index anyway."""

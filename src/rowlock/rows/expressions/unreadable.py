@@ -1,4 +1,5 @@
-"""Which rows hold a time that Python cannot read, and what a claim may read of them.
+"""Which rows hold a time that Python cannot read, or a large value, and what a claim may read of
+them.
 
 The one idea: a database keeps times that Python has no value for (before the year 1, after the year
 9999; on SQLite any text). A claim that read one would fail with all of its rows, and the next claim
@@ -14,23 +15,42 @@ from __future__ import annotations
 from typing import Any
 
 from sqlalchemy import (
+    Boolean,
     Column,
     ColumnElement,
+    Date,
+    DateTime,
+    Enum,
+    Float,
     Integer,
+    Interval,
+    Numeric,
     SmallInteger,
+    String,
     Text,
+    Time,
+    Uuid,
     case,
+    func,
     literal,
+    literal_column,
     not_,
     null,
     or_,
 )
+from sqlalchemy.types import TypeEngine
 
 from rowlock.rows.database_time import is_beyond_time, is_unreadable_time
 from rowlock.rows.leased_table import LeasedTable
 from rowlock.rows.model_check import innermost
 
 SMALL_MAX, INTEGER_MAX = 2**15 - 1, 2**31 - 1
+CLAIMED_BYTES_MAX = 2**15
+"""A claim brings no value that is larger than this, in bytes; such a row is read when work on it
+begins, so that what is held ahead of the workers is bounded by bytes, too."""
+TEXT_CHARS_MAX = 1000
+"""A text of at most so many characters, by its type, is not asked for its size."""
+_BOUNDED = (Boolean, Date, DateTime, Enum, Float, Integer, Interval, Numeric, Time, Uuid)
 
 
 def times_read(leased: LeasedTable) -> dict[str, Column[Any]]:
@@ -78,3 +98,14 @@ def attempts_counted(leased: LeasedTable, more: ColumnElement[int]) -> ColumnEle
     """
     attempts, most = leased.column("attempts"), attempts_max(leased)
     return case((attempts >= most, literal(most, Integer)), else_=attempts + more)
+
+
+def may_be_large(type_: TypeEngine[Any]) -> bool:
+    """Return whether a value of the type, as the database resolves it, may be large."""
+    length = getattr(type_, "length", None) if isinstance(type_, String) else None
+    return not isinstance(type_, _BOUNDED) and not (length and length <= TEXT_CHARS_MAX)
+
+
+def is_small(size: ColumnElement[int]) -> ColumnElement[bool]:
+    """Return whether a value of this size, null for none, comes with a claim."""
+    return func.coalesce(size, 0) <= literal_column(str(CLAIMED_BYTES_MAX), Integer)
