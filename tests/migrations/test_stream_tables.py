@@ -13,7 +13,12 @@ from sqlalchemy.orm import DeclarativeBase, MappedAsDataclass, declarative_base
 from sqlmodel import SQLModel
 
 from rowlock.rows.leased_table import LeasedTable
-from rowlock.streams.migrations import add_stream_tables, drop_stream_tables
+from rowlock.streams.migrations import (
+    add_stream_checks,
+    add_stream_tables,
+    drop_stream_checks,
+    drop_stream_tables,
+)
 from rowlock.streams.tables import StreamTables
 from rowlock.testing import TemporaryDatabase
 
@@ -80,6 +85,23 @@ async def test_the_way_back(database: TemporaryDatabase, with_op: WithOp) -> Non
     await with_op(add_stream_tables)
     await with_op(drop_stream_tables)
     assert await picture(database) == before
+
+
+async def test_tables_of_an_earlier_version_are_upgraded(
+    database: TemporaryDatabase, with_op: WithOp
+) -> None:
+    """A step adds what tables of an earlier version lack, and passes over what is there."""
+    StreamTables.of(Base)
+    await with_op(add_stream_tables)
+    await with_op(drop_stream_checks)
+    async with database.engine.connect() as connection:
+        lacking = await connection.run_sync(differences, Base.metadata)
+    names = {change[3].name for change in lacking if change[0] == "add_column"}
+    assert names == {"state_keys", "state_keys_at", "begins_after", "differs", "differs_at"}
+    for _ in range(2):
+        await with_op(add_stream_checks)
+        async with database.engine.connect() as connection:
+            assert await connection.run_sync(differences, Base.metadata) == []
 
 
 async def test_tables_in_a_schema(

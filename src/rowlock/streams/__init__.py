@@ -24,8 +24,12 @@ from rowlock.streams.inputs.step_inputs import InputRow, StepInputs
 from rowlock.streams.inputs.table_source import TableSource
 from rowlock.streams.migrations import (
     add_event_columns,
+    add_event_guard,
+    add_stream_checks,
     add_stream_tables,
     drop_event_columns,
+    drop_event_guard,
+    drop_stream_checks,
     drop_stream_tables,
     event_columns,
 )
@@ -77,8 +81,12 @@ __all__ = [
     "TableSource",
     "Verification",
     "add_event_columns",
+    "add_event_guard",
+    "add_stream_checks",
     "add_stream_tables",
     "drop_event_columns",
+    "drop_event_guard",
+    "drop_stream_checks",
     "drop_stream_tables",
     "event_columns",
 ]

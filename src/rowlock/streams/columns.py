@@ -4,9 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
+from weakref import WeakKeyDictionary, ref
 
-from sqlalchemy import Column, Identity, Integer, String, Table, Uuid, event
-from sqlalchemy.orm import InstrumentedAttribute, Mapped, Mapper, mapped_column
+from sqlalchemy import (
+    Column,
+    Connection,
+    Identity,
+    Integer,
+    String,
+    Table,
+    Uuid,
+    event,
+    inspect,
+)
+from sqlalchemy.orm import (
+    InstanceState,
+    InstrumentedAttribute,
+    Mapped,
+    Mapper,
+    ORMExecuteState,
+    Session,
+    mapped_column,
+)
 
 from rowlock.errors import ModelError
 from rowlock.rows.columns import for_type_checkers
@@ -15,6 +34,8 @@ from rowlock.streams.computing.hashing import bucket_of
 from rowlock.streams.dialects.position_type import POSITION, keep_counting
 
 UUID_CHARS = 36
+_READ = "rowlock_stream_columns"
+"""Where a table names its columns that flows read."""
 _KEY = "rowlock_stream_key"
 """Where a table says which of its columns is the key."""
 
@@ -69,6 +90,13 @@ def _check_position_is_free(table: Table, given: Mapping[str, Any]) -> None:
 class EventColumns:
     """A table whose rows are only ever added, as a stream.
 
+    A flush, and an UPDATE or DELETE of a session, that would change or delete a row is refused with
+    `ModelError`, unless the row was added in the same transaction: flows that have counted it would
+    never see the difference. Add a row that corrects it. Of what is read by no flow, which is the
+    bucket and columns that are `deferred`, all may change. Where a change is meant, such as the
+    deletion of rows that all flows have done, the statement says so:
+    ``execution_options(rowlock_changes_events=True)``.
+
         class Payment(EventColumns, Base):
             __tablename__ = "payments"
             __stream_key__ = "account"
@@ -92,9 +120,76 @@ class EventColumns:
 @event.listens_for(EventColumns, "after_mapper_constructed", propagate=True)
 def _note_key(mapper: Mapper[Any], model: type[EventColumns]) -> None:
     name, table = getattr(model, "__stream_key__", None), mapper.local_table
+    if isinstance(table, Table):
+        read = [each for each in mapper.column_attrs if not each.deferred and each.key != "bucket"]
+        vars(table)[_READ] = {name for each in read for name in (each.key, each.columns[0].key)}
     if isinstance(name, str) and name in mapper.column_attrs and isinstance(table, Table):
         # Not in its `info`, which Alembic writes into migrations.
         vars(table)[_KEY] = mapper.column_attrs[name].columns[0].key
+
+
+_added: WeakKeyDictionary[object, object] = WeakKeyDictionary()
+"""The transaction that has added a row, by the state of the row."""
+
+
+@event.listens_for(EventColumns, "after_insert", propagate=True)
+def _note_added(mapper: Mapper[Any], joined: Connection, row: object) -> None:
+    transaction = joined.get_transaction()
+    if transaction is not None:
+        _added[inspect(row)] = ref(transaction)
+
+
+@event.listens_for(EventColumns, "before_update", propagate=True)
+def _refuse_change(mapper: Mapper[Any], joined: Connection, row: object) -> None:
+    state: InstanceState[Any] = inspect(row)
+    read = vars(mapper.local_table).get(_READ, ())
+    changed = [one.key for one in state.attrs if one.key in read and one.history.has_changes()]
+    if changed and not _is_new(joined, state):
+        raise _is_event(mapper.local_table, changed[0])
+
+
+@event.listens_for(EventColumns, "before_delete", propagate=True)
+def _refuse_deletion(mapper: Mapper[Any], joined: Connection, row: object) -> None:
+    if not _is_new(joined, inspect(row)):
+        raise _is_event(mapper.local_table, None)
+
+
+def _is_new(joined: Connection, state: object) -> bool:
+    """Whether a row was added in this transaction, so that no flow has read it yet."""
+    added: Any = _added.get(state)
+    return added is not None and added() is joined.get_transaction()
+
+
+@event.listens_for(Session, "do_orm_execute")
+def _refuse_statement(execution: ORMExecuteState) -> None:
+    if not (execution.is_update or execution.is_delete):
+        return
+    statement: Any = execution.statement
+    # What is returned may be read as rows of a model: `select(...).from_statement(...)`.
+    statement = getattr(statement, "element", statement)
+    read = vars(statement.table).get(_READ)
+    if read is None or execution.execution_options.get("rowlock_changes_events"):
+        return
+    if execution.is_delete:
+        raise _is_event(statement.table, None)
+    assigned = (dict(getattr(statement, one, None) or {}) for one in ("_values", "_ordered_values"))
+    names = [getattr(one, "key", one) for values in assigned for one in values]
+    given = execution.parameters or ()
+    names += [name for one in ([given] if isinstance(given, Mapping) else given) for name in one]
+    key = {column.key for column in statement.table.primary_key}
+    if changed := [name for name in names if name in read and name not in key]:
+        raise _is_event(statement.table, changed[0])
+
+
+def _is_event(table: Any, column: str | None) -> ModelError:
+    what = "is deleted" if column is None else f"changes its {column}"
+    return ModelError(
+        f"an event of {table.name} {what}: flows that have counted it go on with what it was; add"
+        " an event that corrects it, or say that it is meant, in a statement with"
+        " execution_options(rowlock_changes_events=True)",
+        model=table.name,
+        column=column,
+    )
 
 
 def stream_key_of(model: type[EventColumns]) -> InstrumentedAttribute[Any]:

@@ -45,11 +45,6 @@ async def stop(session: AsyncSession, program: FlowProgram) -> int:
     return await _change(session, program, {"state": "stopped"})
 
 
-async def start(session: AsyncSession, program: FlowProgram) -> int:
-    """Go on after a stop or a pause; return the next step."""
-    return await _change(session, program, {"state": "running"})
-
-
 async def checkpoint(session: AsyncSession, program: FlowProgram) -> int:
     """Have all states written with the next step, and return it."""
     return await _change(session, program, {"checkpoint_requested": True})
@@ -73,8 +68,8 @@ async def reshard(session: AsyncSession, program: FlowProgram, shards: int) -> i
 
 
 async def unpark(session: AsyncSession, program: FlowProgram, shard: int | None = None) -> int:
-    """Have parked shards tried again, or the one that begins with a bucket; return how many there
-    were.
+    """Have parked shards tried again, or the one that begins with a bucket, with the states that
+    are there; return how many there were.
 
     Raises:
         ConfigurationError: it is no number of a bucket.
@@ -90,6 +85,7 @@ async def unpark(session: AsyncSession, program: FlowProgram, shard: int | None 
         "attempts": 0,
         "failures": 0,
         "failed_step": None,
+        "state_keys": None,
         "due_at": database_now(),
     }
     done = await execute(

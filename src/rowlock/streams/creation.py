@@ -9,6 +9,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
 from rowlock.errors import PipelineError, shorten
+from rowlock.logs import get_logger
 from rowlock.rows.database_time import database_instant
 from rowlock.stream_errors import FlowChangedError
 from rowlock.streams.cutting.flow_view import BEFORE_FIRST, Transact
@@ -16,6 +17,8 @@ from rowlock.streams.program import FlowProgram
 from rowlock.streams.queries.absence import LOST, absence_of
 from rowlock.streams.shards.layout import even_layout
 from rowlock.streams.tables import check_lasts
+
+logger = get_logger(__name__)
 
 DECLARATION_CHARS_MAX: Final = 20_000
 """So much of what a flow is declared as is stored, in words."""
@@ -36,25 +39,36 @@ async def ensure_flow(program: FlowProgram, transact: Transact) -> None:
         return
     upto = await _positions(program, transact)
 
-    async def create(session: AsyncSession, connection: AsyncConnection) -> None:
+    async def create(session: AsyncSession, connection: AsyncConnection) -> dict[str, int]:
         # First: another replica may be making it, with its row and its shards in one transaction.
         absence = await absence_of(connection, program)
-        if not await _is_there(connection, program):
-            if absence.state == LOST:
-                # Its states and results are there: begun anew, each event would count once more.
-                raise PipelineError(f"the flow {program.name!r}: {absence.text}")
-            # What it is to read may have been deleted since it was looked at, and is kept from now.
-            begins = {
-                name: max(upto[name], await source.lock_begin(connection))
-                for name, source in sorted(program.sources.items())
-            }
-            await _create(connection, program, {name: begins[name] for name in upto})
+        if await _is_there(connection, program):
+            return {}
+        if absence.state == LOST:
+            # Its states and results are there: begun anew, each event would count once more.
+            raise PipelineError(f"the flow {program.name!r}: {absence.text}")
+        # What it is to read may have been deleted since it was looked at, and is kept from now.
+        begins = {
+            name: max(upto[name], await source.lock_begin(connection))
+            for name, source in sorted(program.sources.items())
+        }
+        await _create(connection, program, {name: begins[name] for name in upto})
+        return begins
 
     try:
-        await transact(create, purpose="create a flow")
+        begins = await transact(create, purpose="create a flow")
     except IntegrityError:
         # Another replica did it at this moment; and if that is not why, it is refused again.
-        await transact(create, purpose="create a flow")
+        begins = await transact(create, purpose="create a flow")
+    for name, position in begins.items():
+        if position and not program.from_now:
+            logger.warning(
+                "the flow %s begins behind position %s of %s: what was there before was deleted",
+                program.name,
+                position,
+                name,
+                extra={"flow": program.name, "source": name, "begins_after": position},
+            )
 
 
 async def _positions(program: FlowProgram, transact: Transact) -> dict[str, int]:
@@ -97,6 +111,7 @@ async def _create(connection: AsyncConnection, program: FlowProgram, upto: dict[
         "declaration": shorten(program.description, chars_max=DECLARATION_CHARS_MAX),
         "code_version": program.code_version,
         "upto": upto,
+        "begins_after": upto,
     }
     await connection.execute(insert(tables.flows).values(flow))
     first = {

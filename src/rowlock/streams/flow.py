@@ -202,7 +202,7 @@ class StreamFlow(StreamStage[E]):
         Raises:
             PipelineError: as `pause`.
         """
-        return await commands.start(session, self._declared)
+        return await commands.resume(session, self._declared)
 
     async def checkpoint(self, session: AsyncSession) -> int:
         """Have all states written with the next step, which is cut for it; joins the caller's

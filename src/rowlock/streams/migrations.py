@@ -1,12 +1,14 @@
 """Steps for the host's own migrations: the wing's tables, up and down.
 
-As in ``rows/migrations.py``, what a step does never changes, and the host's Alembic runs it. The
-tables of the models are made of the same columns (``tables.py``); a later column will come as a
-later step.
+The host's Alembic runs them. The tables of the models are made of the same columns (``tables.py``).
+A later column comes as a step of its own, too, which passes over what a newer `add_stream_tables`
+has made: a history of migrations leads to the same tables, whichever version runs it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from hashlib import sha256
 from typing import Any, Final
 
 from sqlalchemy import (
@@ -23,6 +25,8 @@ from sqlalchemy import (
     Uuid,
     column,
     false,
+    inspect,
+    table,
     text,
 )
 
@@ -36,6 +40,7 @@ from rowlock.rows.migrations import (
 )
 from rowlock.rows.row_dialect import partial_index_options
 from rowlock.streams.dialects.position_type import KEEPS_COUNTING, POSITION
+from rowlock.streams.dialects.stream_dialect import STREAMS, StreamDialect
 
 FLOWS: Final = "rowlock_stream_flows"
 SHARDS: Final = "rowlock_stream_shards"
@@ -77,6 +82,7 @@ def _flows_columns() -> list[Column[Any]]:
         Column("snapshots_requested", Integer, nullable=False, server_default="0"),
         Column("frontier", BigInteger, nullable=False, server_default="0"),
         Column("stalled", Text),
+        *_flows_checks(),
         *lock_columns(),
         *schedule_columns(),
     ]
@@ -94,8 +100,21 @@ def _shards_columns() -> list[Column[Any]]:
         Column("replica", Uuid),
         Column("failures", Integer, nullable=False, server_default="0"),
         Column("failed_step", BigInteger),
+        *_shards_checks(),
         *lock_columns(),
         *schedule_columns(),
+    ]
+
+
+def _shards_checks() -> list[Column[Any]]:
+    return [Column("state_keys", BigInteger), Column("state_keys_at", BigInteger)]
+
+
+def _flows_checks() -> list[Column[Any]]:
+    return [
+        Column("begins_after", JSON),
+        Column("differs", Text),
+        Column("differs_at", BigInteger),
     ]
 
 
@@ -231,6 +250,7 @@ _TABLES: Final = {
     LOG: _log_columns,
     APPENDS: _appends_columns,
 }
+_CHECKS: Final = {SHARDS: _shards_checks, FLOWS: _flows_checks}
 OPTIONS: Final[dict[str, dict[str, Any]]] = {LOG: KEEPS_COUNTING}
 """Of tables when they are created."""
 
@@ -285,6 +305,33 @@ def drop_stream_tables(op: MigrationOperations, *, schema: str | None = None) ->
         op.drop_table(name, schema=schema)
 
 
+def add_stream_checks(op: MigrationOperations, *, schema: str | None = None) -> None:
+    """Add to tables that an earlier version has made what flows are checked by: how many keys of a
+    shard have a state, where a flow began, and which step has other events than it was done with.
+    Shards count their keys when they are opened next; nothing is rewritten, and replicas of that
+    version go on. Columns that are there are passed over.
+
+    Args:
+        op: Alembic's, handed in by the migration.
+        schema: where the tables are.
+    """
+    connection = op.get_context().connection
+    for name, columns in _CHECKS.items():
+        seen = [] if connection is None else inspect(connection).get_columns(name, schema=schema)
+        there = {one["name"] for one in seen}
+        with op.batch_alter_table(name, schema=schema, recreate="never") as table:
+            for added in (each for each in columns() if each.name not in there):
+                table.add_column(added)
+
+
+def drop_stream_checks(op: MigrationOperations, *, schema: str | None = None) -> None:
+    """Take back `add_stream_checks`. End the replicas that need it first."""
+    for name, columns in _CHECKS.items():
+        with op.batch_alter_table(name, schema=schema, recreate="never") as table:
+            for added in columns():
+                table.drop_column(added.name)
+
+
 def event_columns() -> list[Column[Any]]:
     """Return the columns of `EventColumns`, for a table that is created:
     ``op.create_table("payments", *event_columns(), ..., sqlite_autoincrement=True)``.
@@ -319,3 +366,47 @@ def drop_event_columns(
     """Drop the bucket again. Stop the flows that read the table first."""
     with op.batch_alter_table(table_name, schema=schema, recreate="never") as table:
         table.drop_column("bucket")
+
+
+def add_event_guard(
+    op: MigrationOperations,
+    table_name: str,
+    columns: Sequence[str],
+    *,
+    deletes: bool = True,
+    schema: str | None = None,
+) -> None:
+    """Have the database refuse changes of events, whatever writes: a trigger of the table.
+
+    Args:
+        op: Alembic's, handed in by the migration.
+        table_name: of the host's table.
+        columns: that never change: all that flows read.
+        deletes: refuse deletions, too; False where rows are deleted that all flows have done.
+        schema: where the table is.
+    """
+    dialect, quoted = _quoted(op, table_name, schema)
+    names = [op.get_context().dialect.identifier_preparer.quote(one) for one in columns]
+    for each in dialect.event_guard(quoted, names, name=_guard(table_name), deletes=deletes):
+        op.execute(text(each.replace(":", r"\:")))
+
+
+def drop_event_guard(
+    op: MigrationOperations, table_name: str, *, schema: str | None = None
+) -> None:
+    """Take back `add_event_guard`."""
+    dialect, quoted = _quoted(op, table_name, schema)
+    for each in dialect.no_event_guard(quoted, name=_guard(table_name)):
+        op.execute(text(each.replace(":", r"\:")))
+
+
+def _guard(table_name: str) -> str:
+    return f"rowlock_events_{sha256(table_name.encode()).hexdigest()[:12]}"
+
+
+def _quoted(
+    op: MigrationOperations, table_name: str, schema: str | None
+) -> tuple[StreamDialect, str]:
+    dialect = op.get_context().dialect
+    quoted = dialect.identifier_preparer.format_table(table(table_name, schema=schema))
+    return STREAMS.on(dialect.name), quoted

@@ -72,6 +72,10 @@ class FlowRow(Protocol):
         snapshots_requested: how many readers wait for the next one.
         frontier: every shard has completed all steps below it, as the coordinator knows.
         stalled: why the frontier does not advance; null: it does.
+        begins_after: by source, the position behind which it began; null: it is not known.
+        differs: how the events of a step differ from those that it was done with; null: those of
+            the last steps that were verified do not.
+        differs_at: that step.
     """
 
     id: int
@@ -91,6 +95,9 @@ class FlowRow(Protocol):
     snapshots_requested: int
     frontier: int
     stalled: str | None
+    begins_after: dict[str, int] | None
+    differs: str | None
+    differs_at: int | None
 
 
 class ShardRow(Protocol):
@@ -107,6 +114,8 @@ class ShardRow(Protocol):
         replica: which process has it, or had it last.
         failures: failed attempts at `failed_step`.
         failed_step: where it fails; null: it does not.
+        state_keys: so many keys have a state, at least; null: that is not known.
+        state_keys_at: the version that they were counted at.
     """
 
     id: int
@@ -119,6 +128,8 @@ class ShardRow(Protocol):
     replica: UUID | None
     failures: int
     failed_step: int | None
+    state_keys: int | None
+    state_keys_at: int | None
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,6 +9,7 @@ from rowlock.streams import Checkpoint
 from rowlock.streams.computing.hashing import bucket_of
 from rowlock.testing import TemporaryDatabase
 
+from ..walk.payments import MEANT
 from .ledger import Ledger, open_ledger, until
 
 RETRIES = {"retry_delay": 0.01, "retry_delay_max": 0.02}
@@ -91,7 +92,9 @@ async def test_a_row_that_was_changed_parks_its_shard(database: TemporaryDatabas
         await ledger.wait_for_end()
         model = ledger.transfer
         async with ledger.sessions.begin() as session:
-            await session.execute(update(model).where(model.position == 1).values(cents=-5))
+            await session.execute(
+                update(model).execution_options(**MEANT).where(model.position == 1).values(cents=-5)
+            )
         await ledger.lose()
 
         async def is_parked() -> bool:

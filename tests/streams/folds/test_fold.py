@@ -14,6 +14,7 @@ from rowlock.streams import Checkpoint, StepContext
 from rowlock.streams.shards.writing import REDONE_MAX
 from rowlock.testing import TemporaryDatabase
 
+from ..walk.payments import MEANT
 from ..walk.waiting import FAST, until
 from .books import (
     CENTS_MAX,
@@ -272,7 +273,12 @@ async def test_a_row_that_the_database_refuses(database: TemporaryDatabase) -> N
         assert balances.items() <= books.paid.items()
         assert len(balances) > len(books.paid) / 2
         async with books.sessions.begin() as session:
-            await session.execute(update(Payment).values(cents=1).where(Payment.cents == rich))
+            await session.execute(
+                update(Payment)
+                .execution_options(**MEANT)
+                .values(cents=1)
+                .where(Payment.cents == rich)
+            )
             await books.flow.unpark(session)
         await until(books.has_done_all)
     assert await books.balances() == {**books.paid, "rich": 1}

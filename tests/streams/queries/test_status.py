@@ -22,7 +22,7 @@ from rowlock.streams.shards.steps import slow_calls
 from rowlock.testing import TemporaryDatabase, run_until_settled
 
 from ..walk.flows import Bank, add_up, open_bank
-from ..walk.payments import Paid, pay
+from ..walk.payments import MEANT, Paid, pay
 from ..walk.test_creation import transact_of
 from ..walk.waiting import FAST, is_at_end, until
 from .test_step_inputs import done_bank
@@ -260,7 +260,9 @@ async def test_a_long_lag_is_counted_in_part(
     await bank.pay(50)
     async with bank.sessions.begin() as session:
         position = bank.payment.position
-        await session.execute(delete(bank.payment).where(position.between(31, 59)))
+        await session.execute(
+            delete(bank.payment).execution_options(**MEANT).where(position.between(31, 59))
+        )
     # 7 rows, and 43 positions behind them, of which few have a row.
     assert (await status(bank)).lag_rows == 50
 

@@ -16,7 +16,7 @@ from rowlock.streams.queries import verification
 from rowlock.testing import TemporaryDatabase, run_until_settled
 
 from ..walk.flows import Bank, add_up, open_bank
-from ..walk.payments import pay
+from ..walk.payments import MEANT, pay
 from .test_step_inputs import done_bank, inputs
 
 
@@ -41,7 +41,12 @@ async def test_a_row_that_was_changed_is_found(database: TemporaryDatabase, shar
     row = (await inputs(bank, 1)).rows[3]
     async with bank.sessions.begin() as session:
         own = bank.payment.position == row.position
-        await session.execute(update(bank.payment).where(own).values(cents=row.value.cents + 1))
+        await session.execute(
+            update(bank.payment)
+            .execution_options(**MEANT)
+            .where(own)
+            .values(cents=row.value.cents + 1)
+        )
     found = await bank.flow.verify(bank.sessions, 0, last)
     (difference,) = found.differences
     assert difference.step == 1
@@ -54,7 +59,11 @@ async def test_a_row_that_was_deleted_is_found(database: TemporaryDatabase) -> N
     bank = await done_bank(database)
     row = (await inputs(bank, 1)).rows[3]
     async with bank.sessions.begin() as session:
-        await session.execute(delete(bank.payment).where(bank.payment.position == row.position))
+        await session.execute(
+            delete(bank.payment)
+            .execution_options(**MEANT)
+            .where(bank.payment.position == row.position)
+        )
     found = await bank.flow.verify(bank.sessions, 0, await last_step(bank))
     (difference,) = found.differences
     assert difference.step == 1
@@ -78,7 +87,9 @@ async def test_a_row_that_came_below_the_cut_is_refused_or_found(
     await bank.pay(120)
     free = 60
     async with bank.sessions.begin() as session:
-        await session.execute(delete(bank.payment).where(bank.payment.position == free))
+        await session.execute(
+            delete(bank.payment).execution_options(**MEANT).where(bank.payment.position == free)
+        )
     await run_until_settled(bank.sessions, bank.streams.pipelines())
     row = {"position": free, "account": "late", "cents": 1}
     given: list[Callable[[AsyncSession], Awaitable[object]]] = [
@@ -111,7 +122,7 @@ async def test_a_row_that_belongs_to_another_shard_now(database: TemporaryDataba
     await pay(bank.sessions, bank.payment, [(one, 1), (one, 2)])
     await run_until_settled(bank.sessions, bank.streams.pipelines())
     async with bank.sessions.begin() as session:
-        moved = update(bank.payment).where(bank.payment.position == 2)
+        moved = update(bank.payment).execution_options(**MEANT).where(bank.payment.position == 2)
         await session.execute(moved.values(account=other, bucket=bucket_of(other)))
     found = await bank.flow.verify(bank.sessions, 0, 0)
     assert [(d.lo, d.hi) for d in found.differences] == [(0, BUCKETS // 2), (0, BUCKETS)]
@@ -143,7 +154,9 @@ async def test_a_table_that_was_changed_all_over(
     monkeypatch.setattr(verification, "DIFFERENCES_MAX", 5)
     bank = await done_bank(database)
     async with bank.sessions.begin() as session:
-        await session.execute(update(bank.payment).values(cents=bank.payment.cents + 1))
+        await session.execute(
+            update(bank.payment).execution_options(**MEANT).values(cents=bank.payment.cents + 1)
+        )
     found = await bank.flow.verify(bank.sessions, 0, await last_step(bank))
     assert len(found.differences) == 5
     assert found.steps == 2

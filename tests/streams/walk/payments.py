@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from sqlalchemy import String, insert
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
@@ -11,6 +11,9 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from rowlock.streams.columns import EventColumns
 from rowlock.streams.computing.hashing import bucket_of
+
+MEANT: Final = {"rowlock_changes_events": True}
+"""Options of a statement that changes events on purpose."""
 
 
 class Paid(Protocol):

@@ -14,7 +14,7 @@ from rowlock.streams.computing.hashing import BUCKETS, bucket_of
 from rowlock.testing import TemporaryDatabase
 
 from .flows import Bank, open_bank
-from .payments import Paid, pay
+from .payments import MEANT, Paid, pay
 from .test_poison import RETRIES, parked
 from .waiting import FAST, is_at_end, until
 
@@ -82,7 +82,9 @@ async def test_a_row_without_a_key_stops_its_own_shard(database: TemporaryDataba
         # Added anew: another key in the same row would be of a shard that has done the step.
         await pay(bank.sessions, bank.payment, [("mended", 1)] * bad)
         async with bank.sessions.begin() as session:
-            await session.execute(delete(bank.payment).where(bank.payment.position <= bad))
+            await session.execute(
+                delete(bank.payment).execution_options(**MEANT).where(bank.payment.position <= bad)
+            )
             assert await bank.flow.unpark(session) == len(stopped)
         await until(partial(is_at_end, bank))
     assert await bank.balances() == {**bank.paid, "mended": bad}

@@ -14,7 +14,7 @@ from rowlock.streams.cutting.plan import Checkpoint
 from rowlock.testing import TemporaryDatabase
 
 from .flows import Bank, add_up, open_bank
-from .payments import Paid, pay
+from .payments import MEANT, Paid, pay
 from .waiting import FAST, is_at_end, until
 
 RETRIES = {"retry_delay": 0.01, "retry_delay_max": 0.02}
@@ -82,7 +82,10 @@ async def test_a_replay_that_comes_out_otherwise_parks_its_shard(
         await until(partial(is_at_end, bank))
         async with bank.sessions.begin() as session:
             await session.execute(
-                update(bank.payment).values(cents=5).where(bank.payment.cents == 1)
+                update(bank.payment)
+                .execution_options(**MEANT)
+                .values(cents=5)
+                .where(bank.payment.cents == 1)
             )
             shards = bank.streams.tables.shards
             free = {"lock_token": None, "lock_owner": None, "lock_expires_at": None}
@@ -106,7 +109,9 @@ async def test_what_parks_all_shards_is_told(database: TemporaryDatabase) -> Non
         await bank.pay(40)
         await until(partial(is_at_end, bank))
         async with bank.sessions.begin() as session:
-            await session.execute(update(bank.payment).values(cents=bank.payment.cents + 1))
+            await session.execute(
+                update(bank.payment).execution_options(**MEANT).values(cents=bank.payment.cents + 1)
+            )
             shards = bank.streams.tables.shards
             free = {"lock_token": None, "lock_owner": None, "lock_expires_at": None}
             await session.execute(update(shards).values(free))
@@ -126,6 +131,7 @@ async def test_what_parks_all_shards_is_told(database: TemporaryDatabase) -> Non
     async with bank.sessions.begin() as session:
         await session.execute(
             update(bank.payment)
+            .execution_options(**MEANT)
             .values(cents=bank.payment.cents - 1)
             .where(bank.payment.position <= 40)
         )

@@ -51,7 +51,10 @@ class Committer:
         self._transact = transact
         column = leased.column
         self._step = column("step")
-        own = ("step", "version", "snapshot", "replica", "failures", "failed_step", "last_error")
+        own = (
+            *("step", "version", "snapshot", "replica", "failures", "failed_step", "last_error"),
+            *("state_keys", "state_keys_at"),
+        )
         self._columns = [column(name) for name in own]
 
     def __repr__(self) -> str:
@@ -117,6 +120,8 @@ class Committer:
             failures.failures,
             failures.failed_step,
             None,  # What it has failed of before is over.
+            write.state_keys,
+            write.version,
         )
         assigned = dict(zip(self._columns, values, strict=True))
         return Fenced(write.item, assigned, unless_changed={self._step: write.before})

@@ -51,6 +51,7 @@ class StepWrite:
         results: by the name of the output.
         states: that are written now.
         rows: of the host's tables, by the name of the stage that has folded into them.
+        state_keys: how many keys have a state then, at least.
     """
 
     item: PipelineItem[Any]
@@ -65,6 +66,7 @@ class StepWrite:
     results: dict[str, list[ResultRow]] = field(default_factory=dict)
     states: list[StateWrite] = field(default_factory=list)
     rows: dict[str, list[FoldedRow]] = field(default_factory=dict)
+    state_keys: int = 0
 
     @property
     def is_version(self) -> bool:

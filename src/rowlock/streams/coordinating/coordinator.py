@@ -34,7 +34,9 @@ from rowlock.streams.coordinating.flow_looks import FlowLooker, Seen
 from rowlock.streams.coordinating.stalls import FlowLook, Stall, StallKind, stall_of
 from rowlock.streams.coordinating.wanted_shards import WantedShards
 from rowlock.streams.events import FlowStalled
+from rowlock.streams.inputs.step_inputs import FlowSources
 from rowlock.streams.program import FlowProgram, lease_owner
+from rowlock.streams.queries.verification import first_difference
 from rowlock.streams.shards.replicas import presence
 from rowlock.streams.tables import FlowRow
 
@@ -54,6 +56,10 @@ look deletes.
 """
 EXPIRE_QUIET_EVERY_S = 600.0
 """The same where nothing has happened since then: only time makes more needless."""
+VERIFY_EVERY_S = 600.0
+"""Rest between two looks whether the events of the last steps are as they were, in seconds."""
+VERIFIED_STEPS = 4
+"""So many steps are compared then."""
 QUIET_ROUNDS = 3
 """After so many rounds in which nothing happened the rest between two of them grows no longer; it
 doubles until then.
@@ -84,6 +90,7 @@ class Coordinator:
         self._before: Seen | None = None
         self._stall: StallKind | None = None
         self._quiet_rounds = 0
+        self._verifies_at = float("-inf")
 
     def __repr__(self) -> str:
         return f"<Coordinator of {self._program.name}>"
@@ -107,7 +114,7 @@ class Coordinator:
             )
             self._expired_at = float("-inf") if is_more else monotonic()
             self._expired = seen
-        values = self._values(item.row, seen, stall)
+        values = self._values(item.row, seen, stall) | await self._verified(item.row, seen.look)
         is_quiet = self._before == seen and stall is None and not self._wanted.is_waiting
         self._quiet_rounds = min(self._quiet_rounds + 1, QUIET_ROUNDS) if is_quiet else 0
         self._before = seen
@@ -130,6 +137,40 @@ class Coordinator:
         if wanted is not None:
             values["shards_wanted"] = wanted
         return {name: one for name, one in values.items() if one != getattr(row, name)}
+
+    async def _verified(self, row: FlowRow, look: FlowLook) -> dict[str, Any]:
+        """Compare the events of the last steps with those that they were done with, where that is
+        due; return what is to be written of it.
+        """
+        if look.missing is not None or monotonic() < self._verifies_at:
+            return {}
+        self._verifies_at = monotonic() + VERIFY_EVERY_S
+        program, text, at = self._program, None, None
+        flow = FlowSources(program.name, program.id, program.sources, program.tables)
+        steps = range(max(0, look.frontier - VERIFIED_STEPS), look.frontier)
+        # A difference stands until the events are as they were.
+        for step in ([] if row.differs_at is None else [row.differs_at]) + list(steps):
+
+            async def compare(
+                session: AsyncSession, connection: AsyncConnection, step: int = step
+            ) -> str | None:
+                return await first_difference(connection, flow, step)
+
+            purpose = "compare the rows of a step"
+            text = await self._context.transact(compare, purpose=purpose, writes=False)
+            if text is not None:
+                at = step
+                break
+        if text == row.differs:
+            return {}
+        if text is not None:
+            logger.warning(
+                "the flow %s has counted events that were changed or deleted since: %s",
+                program.name,
+                text,
+                extra={"flow": program.name, "reason": text},
+            )
+        return {"differs": text, "differs_at": at}
 
     async def _stall_of(self, seen: Seen) -> Stall | None:
         if self._before is None and seen.look.missing is None:

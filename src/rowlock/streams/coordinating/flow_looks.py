@@ -59,24 +59,29 @@ class FlowLooker:
     async def look(self, connection: AsyncConnection) -> Seen | None:
         """Look at the flow; None if it is not there; joins the caller's transaction."""
         flows = self._program.tables.flows
-        columns = (flows.c.state, flows.c.next_step, flows.c.upto, flows.c.frontier)
-        own = select(*columns, database_instant()).where(flows.c.id == self._program.id)
+        names = ("state", "next_step", "upto", "frontier", "begins_after", "differs")
+        columns = [flows.c[name] for name in names]
+        own = select(*columns, database_instant().label("clock")).where(
+            flows.c.id == self._program.id
+        )
         row = (await connection.execute(own)).first()
         if row is None:
             return None
-        state, next_step, upto, recorded, now = row
+        now = row.clock
         replicas = await self._replicas(connection)
         rows = await self._shards(connection)
         holding = {row.replica for row in rows if row.is_held}
         since = now - self._present_for
         present = sum(one.seen_at > since or one.id in holding for one in replicas)
         look = FlowLook(
-            state,
-            next_step,
+            row.state,
+            row.next_step,
             _shard_looks(rows, replicas, now),
-            [await self._source(connection, name, upto[name]) for name in self._watches],
+            [await self._source(connection, name, row.upto[name]) for name in self._watches],
             missing=self._missing(rows),
-            recorded=recorded,
+            recorded=row.frontier,
+            begins_after=row.begins_after or {},
+            differs=row.differs,
         )
         return Seen(look, present)
 

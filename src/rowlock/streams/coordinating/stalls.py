@@ -111,6 +111,8 @@ class FlowLook:
         unsent: by stage, the shards for whose messages others wait in the step of the frontier.
         missing: which buckets have no shard, in words; None: each has one.
         recorded: the frontier as it was known last, where shards are missing.
+        begins_after: by source, the position behind which the flow began, where there was one.
+        differs: which step has other events than it was done with, in words; None: none is known.
     """
 
     state: str
@@ -120,6 +122,8 @@ class FlowLook:
     unsent: Mapping[str, Sequence[BucketRange]] = field(default_factory=dict)
     missing: str | None = None
     recorded: int = 0
+    begins_after: Mapping[str, int] = field(default_factory=dict)
+    differs: str | None = None
 
     @property
     def frontier(self) -> int:

@@ -23,7 +23,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from rowlock.database.bulk_dialect import BULK
 from rowlock.dialects.postgresql.table_names import name_in_database
 from rowlock.errors import ConfigurationError, ModelError
-from rowlock.streams.dialects.stream_dialect import StreamDialect
+from rowlock.streams.dialects.stream_dialect import NO_COLUMN, REFUSES, StreamDialect
 from rowlock.streams.inputs.candidates import OpenWriter
 from rowlock.streams.sliced_writes import sliced
 
@@ -56,6 +56,12 @@ LEFT JOIN pg_catalog.pg_namespace n ON n.oid = o.relnamespace
 WHERE c.oid = to_regclass(:table)
 """)
 """What assigns a column: its sequence, if it is an identity or has ``nextval`` as its default."""
+
+_TYPE_OF = text("""
+SELECT t.typcategory::text, format_type(a.atttypid, a.atttypmod) AS name
+FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_type t ON t.oid = a.atttypid
+WHERE a.attrelid = to_regclass(:table) AND a.attname = :column AND NOT a.attisdropped
+""")
 
 # One call of the function that reads the locks: two would see two moments. A row that is added to a
 # partition by way of its parent has its position before the partition is locked, and a row that is
@@ -104,6 +110,14 @@ class PostgresqlStreams(StreamDialect):
             )
         return str(found[0].counter)
 
+    async def problem_with_number(self, connection: AsyncConnection, column: Column[Any]) -> str:
+        """Ask for the category of its type, which a domain shares."""
+        names = {"table": name_in_database(connection, column.table), "column": column.name}
+        found = (await connection.execute(_TYPE_OF, names)).first()
+        if found is None:
+            return NO_COLUMN
+        return "" if found.typcategory == "N" else f"it is {found.name} in the database"
+
     async def last_assigned(
         self, connection: AsyncConnection, column: Column[Any], counter: str
     ) -> int:
@@ -130,6 +144,24 @@ class PostgresqlStreams(StreamDialect):
             for name, pid, application, age_s in await connection.execute(_OPEN_WRITERS, names)
         )
 
+    def event_guard(
+        self, table: str, columns: Sequence[str], *, name: str, deletes: bool
+    ) -> list[str]:
+        """Make a function in the schema of the table, and a trigger that calls it."""
+        quoted = _beside(table, name)
+        when = f"UPDATE OF {', '.join(columns)}" + " OR DELETE" * deletes
+        return [
+            f"CREATE FUNCTION {quoted}() RETURNS trigger LANGUAGE plpgsql AS"
+            f" $$ BEGIN RAISE EXCEPTION '{REFUSES}: %', TG_TABLE_NAME; END $$",
+            f'CREATE TRIGGER "{name}" BEFORE {when} ON {table}'
+            f" FOR EACH ROW EXECUTE FUNCTION {quoted}()",
+        ]
+
+    def no_event_guard(self, table: str, *, name: str) -> list[str]:
+        """Drop the trigger, and then its function."""
+        quoted = _beside(table, name)
+        return [f'DROP TRIGGER "{name}" ON {table}', f"DROP FUNCTION {quoted}()"]
+
     async def append(
         self,
         connection: AsyncConnection,
@@ -149,9 +181,15 @@ class PostgresqlStreams(StreamDialect):
         return ends[0], ends[-1]
 
 
+def _beside(table: str, name: str) -> str:
+    """Return a name in the schema of a table, whose name is quoted where it has to be."""
+    schema = re.match(r'((?:"(?:[^"]|"")*"|[^".]+)\.)?', table)
+    return f'{schema[0] if schema else ""}"{name}"'
+
+
 def _problem_with(found: Sequence[Any]) -> str:
     if not found:
-        return "there is no such column in the database"
+        return NO_COLUMN
     one = found[0]
     if one.relkind not in ("r", "p"):
         return "a stream is a table, not a view or a foreign table"

@@ -28,7 +28,7 @@ from sqlalchemy.types import NullType
 
 from rowlock.database.bulk_dialect import BULK
 from rowlock.errors import ModelError
-from rowlock.streams.dialects.stream_dialect import StreamDialect
+from rowlock.streams.dialects.stream_dialect import NO_COLUMN, REFUSES, StreamDialect
 from rowlock.streams.inputs.candidates import OpenWriter
 from rowlock.streams.sliced_writes import write_rows
 
@@ -68,6 +68,16 @@ class SqliteStreams(StreamDialect):
             )
         return str(created.name)
 
+    async def problem_with_number(self, connection: AsyncConnection, column: Column[Any]) -> str:
+        """Ask for the declared type, which is a whole number's if that has INT in it."""
+        listed = func.pragma_table_info(column.table.name, getattr(column.table, "schema", None))
+        info = listed.table_valued("name", "type")
+        found = select(info.c.type).where(func.lower(info.c.name) == column.name.lower())
+        kept = await connection.scalar(found)
+        if kept is None:
+            return NO_COLUMN
+        return "" if "INT" in kept.upper() else f"it is {kept or 'of no type'} in the database"
+
     async def last_assigned(
         self, connection: AsyncConnection, column: Column[Any], counter: str
     ) -> int:
@@ -84,6 +94,22 @@ class SqliteStreams(StreamDialect):
         visible.
         """
         return ()
+
+    def event_guard(
+        self, table: str, columns: Sequence[str], *, name: str, deletes: bool
+    ) -> list[str]:
+        """Make a trigger for each kind of statement."""
+        kinds = {"update": f"UPDATE OF {', '.join(columns)}", "delete": "DELETE"}
+        return [
+            f'CREATE TRIGGER "{name}_{kind}" BEFORE {when} ON {table}'
+            f" BEGIN SELECT RAISE(ABORT, '{REFUSES}'); END"
+            for kind, when in kinds.items()
+            if deletes or kind == "update"
+        ]
+
+    def no_event_guard(self, table: str, *, name: str) -> list[str]:
+        """Drop the triggers."""
+        return [f'DROP TRIGGER IF EXISTS "{name}_{kind}"' for kind in ("update", "delete")]
 
     async def append(
         self,

@@ -8,13 +8,17 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 from sqlalchemy import Column, Table
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rowlock.dialects import DialectPart
 from rowlock.streams.inputs.candidates import OpenWriter
+
+NO_COLUMN: Final = "there is no such column in the database"
+
+REFUSES: Final = "events are neither changed nor deleted, add one that corrects it"
 
 
 class StreamDialect(ABC):
@@ -27,6 +31,10 @@ class StreamDialect(ABC):
         Raises:
             ModelError: the database does not assign them, or not in an order that can be followed.
         """
+
+    @abstractmethod
+    async def problem_with_number(self, connection: AsyncConnection, column: Column[Any]) -> str:
+        """Return why `column` keeps no whole numbers in the database; empty: it does."""
 
     @abstractmethod
     async def last_assigned(
@@ -46,6 +54,23 @@ class StreamDialect(ABC):
         """Return the transactions that may have added rows to `table` which are not visible yet:
         all of them that had taken a position before this was called.
         """
+
+    @abstractmethod
+    def event_guard(
+        self, table: str, columns: Sequence[str], *, name: str, deletes: bool
+    ) -> list[str]:
+        """Return the statements that have a table refuse changes of its rows.
+
+        Args:
+            table: its name, quoted.
+            columns: that never change, quoted.
+            name: of what is made, without quotes.
+            deletes: also deletions are refused.
+        """
+
+    @abstractmethod
+    def no_event_guard(self, table: str, *, name: str) -> list[str]:
+        """Return the statements that take `event_guard` back."""
 
     @abstractmethod
     async def append(

@@ -18,15 +18,19 @@ by other means.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from sqlalchemy import Column, ColumnElement, Select, Table, func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from rowlock.clock import monotonic
 from rowlock.stream_errors import PositionsWentBackError
 from rowlock.streams.dialects.stream_dialect import STREAMS
 from rowlock.streams.inputs.candidates import Candidates, OpenWriter
 from rowlock.streams.inputs.positions import check_position
+
+CHECK_EVERY_S: Final = 10.0
+"""How often the database is asked whether it assigns positions as it did, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +72,8 @@ class HighWaterLook:
         self._position, self._name = position, name
         self._newest = newest_of(position, rows)
         self._candidates = Candidates()
-        self._counter: str | None = None
+        self._counter = ""
+        self._checks_at = float("-inf")
 
     async def look(self, connection: AsyncConnection, *, recorded: int) -> HighWater:
         """Find the mark; joins the caller's transaction, in which no row below it may be read: see
@@ -80,13 +85,14 @@ class HighWaterLook:
 
         Raises:
             PositionsWentBackError: positions that were read will be assigned again.
-            ModelError: the column cannot give positions; asked at the first look.
+            ModelError: the column cannot give positions, or does no longer.
             ConfigurationError: the connection leads to a replica of the database.
         """
         dialect, table = STREAMS.of(connection), self._position.table
         assert isinstance(table, Table)
-        if self._counter is None:
+        if monotonic() >= self._checks_at:
             self._counter = await check_position(connection, self._position)
+            self._checks_at = monotonic() + CHECK_EVERY_S
         newest = await connection.scalar(self._newest) or 0
         # Behind it, never before: who is listed is who may have been there when it was read.
         writers = await dialect.open_writers(connection, table)

@@ -60,6 +60,22 @@ async def check_position(connection: AsyncConnection, column: Column[Any]) -> st
     return await STREAMS.of(connection).check_position(connection, column)
 
 
+async def check_bucket(connection: AsyncConnection, column: Column[Any]) -> None:
+    """Refuse a column that cannot keep buckets in the database; joins the caller's transaction.
+
+    Raises:
+        ModelError: it cannot; the text says why.
+    """
+    problem = await STREAMS.of(connection).problem_with_number(connection, column)
+    if problem:
+        raise ModelError(
+            f"{column.table.name}.{column.name} is no bucket: {problem}, and buckets are whole"
+            " numbers, or null",
+            model=column.table.name,
+            column=column.name,
+        )
+
+
 def _problem_with(column: Column[Any]) -> str:
     if not isinstance(innermost(column.type), Integer):
         return f"it is {column.type}, and positions are whole numbers"

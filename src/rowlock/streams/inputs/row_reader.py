@@ -37,6 +37,7 @@ from rowlock.streams.computing.hashing import (
 from rowlock.streams.computing.rows import NOTHING_BROKEN, Decoder, SourceRows
 from rowlock.streams.inputs.gathered_query import GatheredQuery
 from rowlock.streams.inputs.high_water import HighWaterLook, newest_of
+from rowlock.streams.inputs.positions import check_bucket, check_position
 from rowlock.streams.inputs.source import NextRows, Source
 from rowlock.streams.range_condition import has_all, in_ranges
 
@@ -250,6 +251,12 @@ class RowSource(Source[E]):
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name}>"
+
+    async def check(self, connection: AsyncConnection) -> None:
+        """Refuse columns that cannot be what they are for."""
+        await check_position(connection, self._reader.position)
+        if self._reader.bucket is not None:
+            await check_bucket(connection, self._reader.bucket)
 
     def watcher(self) -> HighWaterLook:
         """Return what looks at the table, for one replica."""

@@ -89,6 +89,14 @@ class Source(ABC, Generic[E_co]):
         """
         return None
 
+    async def check(self, connection: AsyncConnection) -> None:
+        """Refuse a source that the database has otherwise than a flow needs; joins the caller's
+        transaction.
+
+        Raises:
+            ModelError: it has; the text says what to change.
+        """
+
     async def begins_after(self, connection: AsyncConnection) -> int:
         """Return the last position that is kept no more, 0 if all are; joins the caller's
         transaction.

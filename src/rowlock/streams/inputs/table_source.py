@@ -8,13 +8,13 @@ from datetime import date
 from typing import Any, TypeVar
 from uuid import UUID
 
-from sqlalchemy import Column, Table, inspect
+from sqlalchemy import Column, Integer, Table, inspect
 from sqlalchemy.orm import InstanceState, InstrumentedAttribute, Mapper
 
 from rowlock.errors import ConfigurationError, ModelError
 from rowlock.rows.database_time import UtcDateTime
 from rowlock.rows.instances import instance_of
-from rowlock.rows.model_check import keeps_time, mapper_of, single_table
+from rowlock.rows.model_check import innermost, keeps_time, mapper_of, single_table
 from rowlock.streams.columns import EventColumns, key_chars_max, stream_key_of
 from rowlock.streams.inputs.positions import position_column
 from rowlock.streams.inputs.row_reader import RowReader, RowSource
@@ -67,7 +67,7 @@ class TableSource(RowSource[E]):
             table.name if name is None else name,
             position_column(table, position),
             _key_column(table, key),
-            None if bucket is None else _column(table, bucket, "bucket"),
+            None if bucket is None else _bucket_column(table, bucket),
             decoder.columns,
             lambda *columns: list(zip(*columns, strict=True)),
             decoder,
@@ -173,6 +173,14 @@ def _column(table: Table, given: Any, what: str) -> Column[Any]:
     if not isinstance(column, Column) or column.table is not table:
         msg = f"the {what} of a stream is a column of {table.name}, not {given!r:.100}"
         raise ModelError(msg, model=table.name)
+    return column
+
+
+def _bucket_column(table: Table, given: Any) -> Column[Any]:
+    column = _column(table, given, "bucket")
+    if not isinstance(innermost(column.type), Integer):
+        msg = f"{table.name}.{column.name} is no bucket: it is {column.type!r}, and not an Integer"
+        raise ModelError(msg, model=table.name, column=column.name)
     return column
 
 

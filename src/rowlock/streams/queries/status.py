@@ -64,6 +64,8 @@ class SourceStatus:
         held_back_by: the transactions that may still add rows below `newest`, the one that has been
             open for longest first.
         text: why its rows are not cut; None if they are.
+        begins_after: the position behind which the flow began: there was nothing before it, or it
+            was deleted, or the flow began with what came next (``start="now"``).
     """
 
     name: str
@@ -74,6 +76,7 @@ class SourceStatus:
     lag_rows: int
     held_back_by: tuple[OpenWriter, ...]
     text: str | None
+    begins_after: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +137,8 @@ class StreamStatus:
         sources: in the order of their declaration.
         consumers: that have a name, by output and name.
         replicas: that were seen, by name.
+        differs: which of the steps that were verified has other events than it was done with; None
+            if none has. The coordinator verifies the last ones every ten minutes.
     """
 
     flow: str
@@ -147,6 +152,7 @@ class StreamStatus:
     sources: Sequence[SourceStatus] = ()
     consumers: Sequence[ConsumerStatus] = ()
     replicas: Sequence[ReplicaStatus] = ()
+    differs: str | None = None
 
 
 def flow_text(look: FlowLook) -> str:

@@ -74,6 +74,7 @@ async def status_of(connection: AsyncConnection, program: FlowProgram) -> Stream
         sources,
         await _consumers(connection, program, frontier=look.frontier, now=now),
         await _replicas(connection, program, now),
+        look.differs,
     )
 
 
@@ -138,6 +139,7 @@ async def _source(
         len(ahead) + more,
         source.held_back_by,
         source_text(look, source),
+        look.begins_after.get(source.name, 0),
     )
 
 

@@ -16,10 +16,11 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionm
 
 from rowlock.database.transaction import in_transaction
 from rowlock.rows.leased_table import LeasedTable
-from rowlock.stream_errors import NotProcessedYet
+from rowlock.stream_errors import NotProcessedYet, StepExpired
 from rowlock.streams.computing.buckets import BucketRange
 from rowlock.streams.computing.hashing import BUCKETS
 from rowlock.streams.computing.rows import SourceRows, divide, input_digest
+from rowlock.streams.cutting.flow_view import RecordedCut
 from rowlock.streams.frontier import read_frontier
 from rowlock.streams.inputs.arguments import check_whole_number
 from rowlock.streams.inputs.step_inputs import FlowSources, cut_pair, rows_of
@@ -138,6 +139,30 @@ async def verify(
         if len(differences) >= DIFFERENCES_MAX:
             break
     return Verification(steps, rows, differences[:DIFFERENCES_MAX])
+
+
+async def first_difference(connection: AsyncConnection, flow: FlowSources, step: int) -> str | None:
+    """Return how the events of a step differ from those that it was done with; None if they do not,
+    or are not kept. Joins the caller's transaction.
+    """
+    try:
+        _, cut = await cut_pair(connection, flow, step)
+        found = await _compare(connection, flow, step)
+    except (StepExpired, ValueError):
+        return None
+    if not found.differences or (not found.rows and not await _is_any(connection, flow, cut)):
+        # What a host deletes that all flows have done begins with the first row.
+        return None
+    _, lo, hi, text = found.differences[0]
+    return f"step {step}, buckets {lo}..{hi}: {text}; results stand as they were"
+
+
+async def _is_any(connection: AsyncConnection, flow: FlowSources, cut: RecordedCut) -> bool:
+    """Return whether a row is left up to a cut."""
+    for name, source in flow.sources.items():
+        if (await source.ahead(connection, after=0, upto=cut.upto[name], limit=1)).positions:
+            return True
+    return False
 
 
 class _Compared(NamedTuple):

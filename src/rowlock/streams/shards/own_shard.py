@@ -36,6 +36,7 @@ class OwnShard:
             no shard could do them again without all others.
         doing: the steps that are under way.
         is_computed: a thread that is not waited for computes them, from `cache`.
+        state_keys: how many keys have a state in the database, at least.
         redone: how often in a row its next step was not written, since the host had changed rows
             that it was computed from.
     """
@@ -54,6 +55,7 @@ class OwnShard:
     is_unrecorded: bool = False
     doing: object = None
     is_computed: bool = False
+    state_keys: int = 0
     redone: int = 0
 
     @property

@@ -201,6 +201,7 @@ class FlowPipeline(Pipeline[Any], reserved=False):
         that is due.
 
         Raises:
+            ModelError: the database has a source otherwise than a flow needs.
             FlowChangedError: the flow is stored with another declaration.
             ShardsMissingError: the shards do not have each bucket once.
         """
@@ -212,10 +213,12 @@ class FlowPipeline(Pipeline[Any], reserved=False):
         transact = self.runner.context.transact
         is_new = not self._is_there
         if is_new:
+            await transact(self._check_sources, purpose="look at the sources", writes=False)
             await ensure_flow(self.program, transact)
             self._is_there = True
 
         async def look(session: AsyncSession, connection: AsyncConnection) -> None:
+            await self._check_sources(session, connection)
             await self.replicas.appear(connection, shards=len(self.runner.shards))
             if is_new:
                 await self.replicas.tell_coordinator(connection)
@@ -236,6 +239,10 @@ class FlowPipeline(Pipeline[Any], reserved=False):
             self._compare_number()
         if before - set(self.replicas.mine):
             self.runner.wake()
+
+    async def _check_sources(self, session: AsyncSession, connection: AsyncConnection) -> None:
+        for source in self.program.sources.values():
+            await source.check(connection)
 
     def _compare_number(self) -> None:
         """Say that a declared number of shards changes nothing, where it is another one."""

@@ -15,9 +15,11 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 from rowlock.errors import LeaseLost
 from rowlock.leases.lasting.fence import Fenced, fence
 from rowlock.rows.leased_table import LeasedTable
+from rowlock.streams.computing.buckets import BucketRange
 from rowlock.streams.cutting.flow_view import Transact
 from rowlock.streams.program import FlowProgram
 from rowlock.streams.shards.own_shard import OwnShard
+from rowlock.streams.state.store import count_states
 
 
 class Resharding:
@@ -44,7 +46,8 @@ class Resharding:
         lower, upper = shard.range.halves
 
         async def work(session: AsyncSession, connection: AsyncConnection) -> None:
-            await self._fence(connection, shard, hi=lower.hi)
+            counts = [await self._count(connection, half) for half in (lower, upper)]
+            await self._fence(connection, shard, hi=lower.hi, state_keys=counts[0])
             half = {
                 "id": self._program.shard_id(upper.lo),
                 "flow_id": self._program.id,
@@ -53,6 +56,8 @@ class Resharding:
                 "step": shard.step,
                 "version": shard.version,
                 "snapshot": shard.snapshot,
+                "state_keys": counts[1],
+                "state_keys_at": shard.version,
             }
             await connection.execute(insert(self._program.tables.shards).values(half))
 
@@ -64,7 +69,8 @@ class Resharding:
         """
 
         async def work(session: AsyncSession, connection: AsyncConnection) -> None:
-            await self._fence(connection, lower, upper, hi=upper.range.hi)
+            both = lower.state_keys + upper.state_keys
+            await self._fence(connection, lower, upper, hi=upper.range.hi, state_keys=both)
             shards = self._program.tables.shards
             await connection.execute(delete(shards).where(shards.c.id == upper.item.id))
 
@@ -77,6 +83,10 @@ class Resharding:
             item.is_settling = item.is_deleted
         return item.is_deleted
 
+    async def _count(self, connection: AsyncConnection, half: BucketRange) -> int:
+        table = self._program.tables.state
+        return (await count_states(connection, table, self._program.id, buckets=half)).keys
+
     async def _if_held(
         self, work: Callable[[AsyncSession, AsyncConnection], Awaitable[None]], *, purpose: str
     ) -> bool:
@@ -87,15 +97,17 @@ class Resharding:
         return True
 
     async def _fence(
-        self, connection: AsyncConnection, first: OwnShard, *others: OwnShard, hi: int
+        self, connection: AsyncConnection, first: OwnShard, *others: OwnShard, **values: int
     ) -> None:
-        """Lock shards that are as their holder knows them, and write the end of the first one's
-        range; joins the caller's transaction.
+        """Lock shards that are as their holder knows them, and write into the row of the first one;
+        joins the caller's transaction.
 
         Raises:
             LeaseLost: one of them is not; what was written is to be rolled back.
         """
-        rows = [self._fenced(first, {self._leased.column("hi"): hi})]
+        values["state_keys_at"] = first.version
+        assigned = {self._leased.column(name): value for name, value in values.items()}
+        rows = [self._fenced(first, assigned)]
         rows += [self._fenced(other, {}) for other in others]
         tokens = await fence(connection, self._leased, rows, waits=True)
         if len(tokens) < len(rows):

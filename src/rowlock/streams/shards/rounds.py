@@ -19,7 +19,7 @@ from rowlock.clock import monotonic
 from rowlock.errors import PipelineError
 from rowlock.hints.hinter import Wake, pipeline_hinter
 from rowlock.pipelines.context import PipelineContext
-from rowlock.pipelines.outcomes import Apply
+from rowlock.pipelines.outcomes import Apply, Park
 from rowlock.streams.committing.committer import Committer
 from rowlock.streams.cutting.cutter import Cutter
 from rowlock.streams.cutting.flow_view import FlowFacts, KnownFlow
@@ -38,6 +38,7 @@ from rowlock.streams.shards.steps.timers import open_timers
 from rowlock.streams.shards.telling import Telling
 from rowlock.streams.shards.writing import StepWriter, topics_of
 from rowlock.streams.state.cache import ShardCache
+from rowlock.streams.state.store import STATES_COUNTED_MAX, count_states
 
 OPENED_AT_ONCE = 64
 """So many shards are opened in one transaction, which has a statement for each."""
@@ -345,9 +346,34 @@ class FlowRounds:
                 shard.leave(Apply())
                 continue
             shard.open(row, self.new_cache())
+            if (text := await self._without_states(connection, shard, row)) is not None:
+                self._telling.failed(shard, row.step, text, is_parked=True)
+                shard.drop()
+                shard.leave(Park(text))
+                continue
             await open_timers(connection, self._program, shard)
         if self._program.has_exchange:
             await self._work.read_sent(connection, closed)
+
+    async def _without_states(
+        self, connection: AsyncConnection, shard: OwnShard, row: Any
+    ) -> str | None:
+        """Count the states of a shard; return what is wrong with them, None if nothing is."""
+        program, known = self._program, 0
+        table = program.tables.state
+        found = await count_states(connection, table, program.id, buckets=shard.range)
+        # A replica of an older version of rowlock does not count.
+        if row.state_keys is not None and row.state_keys_at == row.version:
+            known = row.state_keys
+        shard.state_keys = max(known, found.keys)
+        if found.keys >= min(known, STATES_COUNTED_MAX) and found.newest <= row.version:
+            return None
+        return (
+            f"step {row.step}: {table.name} is of another moment than its shard: it has states of"
+            f" {found.keys} keys up to step {found.newest}, and had those of {known} keys at step"
+            f" {row.version}: restore all tables of streams from a backup of one moment; unpark()"
+            " goes on with the states that are there"
+        )
 
     def _actions(self, facts: FlowFacts) -> dict[OwnShard, NextAction]:
         """Return what each shard does next, after what is wished of it."""

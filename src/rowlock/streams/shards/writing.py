@@ -159,13 +159,13 @@ class StepWriter:
         write.snapshot = snapshots[-1] if snapshots else shard.snapshot
         write.parts, write.results = did.parts, did.results
         if writes_states:
-            write.version, write.states = did.step, self._dirty(shard, version=did.step)
+            self._with_states(write, shard)
             write.rows = self._folded(shard)
         return write
 
     def _version_of(self, shard: OwnShard) -> StepWrite:
         write = self._empty(shard, shard.step)
-        write.version, write.states = shard.step, self._dirty(shard, version=shard.step)
+        self._with_states(write, shard)
         return write
 
     def _empty(self, shard: OwnShard, step: int) -> StepWrite:
@@ -177,14 +177,18 @@ class StepWriter:
             version=shard.version,
             snapshot=shard.snapshot,
             replica=self._replica,
+            state_keys=shard.state_keys,
         )
 
-    def _dirty(self, shard: OwnShard, *, version: int) -> list[StateWrite]:
+    def _with_states(self, write: StepWrite, shard: OwnShard) -> None:
+        """Add the states that are not written yet, as of the step that comes next."""
+        write.version = write.step
+        stages = [(name, one) for name, one in shard.cache if name not in self._program.folds]
+        write.state_keys += sum(stage.grown for _, stage in stages)
         # What is written belongs to the step behind an earlier snapshot, whose values stay.
-        return [
-            StateWrite(name, key, bucket_of(key), version, state, shard.snapshot)
-            for name, stage in shard.cache
-            if name not in self._program.folds
+        write.states = [
+            StateWrite(name, key, bucket_of(key), write.version, state, shard.snapshot)
+            for name, stage in stages
             for key, state in stage.states(sorted(stage.dirty)).items()
         ]
 
@@ -260,6 +264,9 @@ class StepWriter:
         shard.sent = {(step, stage) for step, stage in shard.sent if step >= write.step}
         if shard.version == shard.step:
             shard.is_unrecorded = False
+            for _, stage in shard.cache:
+                stage.grown = 0
+        shard.state_keys = write.state_keys
         for state in write.states:
             shard.cache[state.name].dirty.discard(state.key)
         for name, fold in self._program.folds.items():

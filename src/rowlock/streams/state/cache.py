@@ -69,11 +69,13 @@ class StageCache:
     Attributes:
         timers: of its keys.
         dirty: keys whose state is newer than that in the database.
+        grown: how many more keys have a state than in the database.
     """
 
     def __init__(self) -> None:
         self.timers = TimerHeap()
         self.dirty: set[str] = set()
+        self.grown = 0
         self._states: dict[str, KeyState] = {}
 
     def __len__(self) -> int:
@@ -98,8 +100,9 @@ class StageCache:
         """Keep what a step has made of states."""
         for key, state in states.items():
             # Behind all others, so that what has not been written for long is forgotten first.
-            self._states.pop(key, None)
+            before = self._states.pop(key, NO_STATE)
             self._states[key] = state
+            self.grown += (state != NO_STATE) - (before != NO_STATE)
             self.timers.set(key, state.timer_at)
         self.dirty.update(states)
 

@@ -34,6 +34,8 @@ from rowlock.streams.computing.compute import NO_STATE, KeyState
 from rowlock.streams.range_condition import in_ranges
 from rowlock.streams.sliced_writes import write_rows
 
+STATES_COUNTED_MAX = 10_000
+"""So many states of a shard are counted at most."""
 TIMERS_READ_MAX = 10_000
 """Most timers of a replica that are read at once; the next ones are read when these are over."""
 
@@ -114,6 +116,34 @@ async def read_states(
         rows = await connection.execute(found, given)
         states.update((key, KeyState(value, at)) for key, value, at in rows)
     return states
+
+
+class CountedStates(NamedTuple):
+    """States of a range of buckets.
+
+    Attributes:
+        keys: how many keys have one, or a timer: `STATES_COUNTED_MAX` at most.
+        newest: the latest version of these.
+    """
+
+    keys: int
+    newest: int
+
+
+async def count_states(
+    connection: AsyncConnection, table: Table, flow_id: int, *, buckets: BucketRange
+) -> CountedStates:
+    """Count the states of a range."""
+    own = table.c
+    has_state = or_(own.value.is_not(None), own.timer_at.is_not(None))
+    some = select(own.version).where(
+        own.flow_id == flow_id, in_ranges(own.bucket, [buckets]), has_state
+    )
+    found = some.limit(STATES_COUNTED_MAX).subquery().c.version
+    keys, newest = tuple(
+        (await connection.execute(select(func.count(found), func.max(found)))).one()
+    )
+    return CountedStates(keys, newest or 0)
 
 
 async def read_timers(
@@ -291,11 +321,3 @@ async def drop_empty(
     # Asked again of the row itself: a step may have written a state since the list was made.
     gone = await connection.execute(delete(table).where(is_empty, tuple_(*key).in_(empty)))
     return gone.rowcount
-
-
-async def count_states(connection: AsyncConnection, table: Table, flow_id: int) -> int:
-    """Return how many keys of a flow have a state or a timer."""
-    found = select(func.count()).where(
-        table.c.flow_id == flow_id, or_(table.c.value.is_not(None), table.c.timer_at.is_not(None))
-    )
-    return await connection.scalar(found) or 0
