@@ -90,11 +90,13 @@ def command_in(tmp_path: Path, database: TemporaryDatabase) -> Command:
     url = database.url.render_as_string(hide_password=False)
     (tmp_path / "app.py").write_text(APP.format(url=url), encoding="utf-8")
 
-    def run(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    def run(
+        *words: str, folder: Path = tmp_path, **environment: str
+    ) -> subprocess.CompletedProcess[str]:
         path = os.pathsep.join([str(SHOP), os.environ.get("PYTHONPATH", "")])
         return subprocess.run(
             [sys.executable, "-m", "rowlock", *words],
-            cwd=tmp_path,
+            cwd=folder,
             env=os.environ | {"PYTHONPATH": path} | environment,
             capture_output=True,
             text=True,

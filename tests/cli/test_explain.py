@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from pathlib import Path
 
@@ -66,7 +67,32 @@ async def test_the_project_names_the_app(
     """Everybody would have to type where the pipelines are."""
     await furnish(sqlite_database, Scene({"status": "active"}))
     (tmp_path / "pyproject.toml").write_text('[tool.rowlock]\napp = "app:pair"\n', "utf-8")
-    assert rowlock("explain", "Volume", "17").returncode == 0
+    ended = rowlock("explain", "Volume", "17")
+    assert ended.returncode == 0
+    assert ended.stderr == f"rowlock: the app is app:pair, named by {tmp_path}/pyproject.toml\n"
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root may chown")
+@pytest.mark.parametrize("whose", ["folder", "file", "link"])
+def test_a_project_of_another_user_names_no_app(
+    rowlock: Command, tmp_path: Path, whose: str
+) -> None:
+    """`rowlock` imports no module by the `pyproject.toml` of a folder that another owner owns."""
+    project, below = tmp_path / "pyproject.toml", tmp_path / "below"
+    project.write_text('[tool.rowlock]\napp = "planted:pair"\n', "utf-8")
+    (tmp_path / "planted.py").write_text("print('imported')\n", "utf-8")
+    below.mkdir()
+    if whose == "link":
+        project.rename(below / "pyproject.toml")
+        project.symlink_to(below / "pyproject.toml")
+    os.chown(tmp_path if whose == "folder" else project, 65534, -1, follow_symlinks=False)
+    for folder in (tmp_path,) if whose == "link" else (tmp_path, below):
+        ended = rowlock("explain", "Volume", "17", folder=folder)
+        assert (ended.returncode, ended.stdout) == (2, "")
+        assert ended.stderr.startswith(
+            f"rowlock: {project} names the app planted:pair, which is not"
+        )
+    assert rowlock("explain", "Volume", "17", "--app", "app:pair").returncode != 2
 
 
 @pytest.mark.parametrize(

@@ -112,7 +112,7 @@ async def test_threads_of_drivers_end_before_the_loop_does() -> None:
         ended.append("driver")
 
     async def fail() -> None:
-        async with insight_of_app(APP[1]):
+        async with insight_of_app(hasty, APP[1]):
             threading.Thread(target=driver, daemon=True).start()
             asyncio.get_running_loop().call_soon(released.set)
             raise ConnectionError

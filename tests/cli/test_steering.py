@@ -16,7 +16,7 @@ from rowlock.insight.migrations import PERSON_CHARS_MAX
 from rowlock.rows.database_time import database_time_after
 from rowlock.testing import TemporaryDatabase
 
-from ..insight.shop import DEAD_TOKEN, Base, Volume
+from ..insight.shop import DEAD_TOKEN, TOKEN, Base, Volume
 from ..pipelines.scenes import is_free
 from .conftest import Command
 
@@ -71,14 +71,20 @@ async def test_a_row_is_parked_and_put_back(
 async def test_a_live_lease_is_released_by_force_alone(
     database: TemporaryDatabase, rowlock_on_both: Command
 ) -> None:
-    """A script could not tell that nothing was done; or a row at work would be taken."""
+    """`release --force` breaks the lease that was shown, not that of whoever holds the row now."""
     await furnished(database)
     await leased(database, 3600)
     ended = rowlock_on_both("release", "Volume", "17", *WHY, APP)
     assert (ended.returncode, ended.stdout) == (4, "")
-    assert "VolumePipeline holds Volume 17" in ended.stderr
+    assert f"VolumePipeline holds Volume 17 by the lease {DEAD_TOKEN}" in ended.stderr
+    force = ("release", "Volume", "17", *WHY, APP, "--force")
+    ended = rowlock_on_both(*force)
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert "--seen TOKEN" in ended.stderr
+    ended = rowlock_on_both(*force, "--seen", str(TOKEN), "--json")
+    assert (ended.returncode, json.loads(ended.stdout)["error"]) == (4, "lease-changed")
     assert not is_free(await volume_17(database))
-    ended = rowlock_on_both("release", "Volume", "17", *WHY, APP, "--force")
+    ended = rowlock_on_both(*force, "--seen", str(DEAD_TOKEN))
     assert (ended.returncode, ended.stdout) == (0, "Volume 17 released\n")
     assert is_free(await volume_17(database))
 
@@ -101,10 +107,14 @@ async def test_a_pipeline_is_paused_and_resumed(
     await furnished(database)
     ended = rowlock_on_both("pause", "VolumePipeline", *WHY, APP)
     assert (ended.returncode, ended.stdout) == (0, "VolumePipeline paused\n"), ended.stderr
-    ended = rowlock_on_both("pause", "VolumePipeline", *WHY, APP, "--for", "2h", "--json")
-    assert json.loads(ended.stdout)["until"].endswith("Z")
-    assert rowlock_on_both("resume", "VolumePipeline", *WHY, APP).stdout == (
-        "VolumePipeline resumed\n"
+    again = ("pause", "VolumePipeline", *WHY, APP, "--for", "2h", "--json")
+    ended = rowlock_on_both(*again)
+    assert (ended.returncode, json.loads(ended.stdout)["error"]) == (4, "already-paused")
+    document = json.loads(rowlock_on_both(*again, "--replace").stdout)
+    assert document["until"].endswith("Z")
+    assert document["ended"]["reason"] == WHY[1]
+    assert rowlock_on_both("resume", "VolumePipeline", *WHY, APP).stdout.startswith(
+        f"VolumePipeline resumed; this ends the pause by {user_at_host()} since "
     )
     ended = rowlock_on_both("resume", "VolumePipeline", *WHY, APP)
     assert (ended.returncode, ended.stdout) == (0, "VolumePipeline was not paused\n")

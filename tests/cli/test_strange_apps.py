@@ -14,7 +14,7 @@ from typing import Any, Final
 import pytest
 
 from rowlock.cli import answering
-from rowlock.cli.answering import NO_DATABASE, answered
+from rowlock.cli.answering import MISUSED, answered
 from rowlock.cli.asking import mcp
 from rowlock.cli.watching.again import watched
 from rowlock.cli.windows import dashboard
@@ -41,6 +41,16 @@ async def exits():
 async def fails_at_its_end():
     yield pair
     raise RuntimeError("no broker")
+"""
+
+SLOW: Final = """\
+import asyncio
+from rowlock.insight import Insight
+
+loop = asyncio.get_running_loop()
+now = loop.time
+loop.time = lambda: now() + 3600  # as if the import took an hour
+nothing = Insight(None, [])
 """
 
 STUBBORN: Final = """\
@@ -98,8 +108,10 @@ def test_an_app_that_exits_is_no_answer(rowlock: Command, tmp_path: Path, app: s
     assert "SystemExit: 0" in ended.stderr
 
 
-def test_an_app_that_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A command would wait for ever for a host that waits for its database as it is opened."""
+def test_an_app_that_hangs_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A command waits some seconds for an app that is opened, and says that it was the app."""
     (tmp_path / "hanging.py").write_text(
         STRANGE.replace("from app import pair\n", ""), encoding="utf-8"
     )
@@ -107,12 +119,33 @@ def test_an_app_that_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest.Monke
     options = argparse.Namespace(
         app="hanging:hangs", database=None, json=False, traceback=False, no_colour=True
     )
-    assert answered(options, Insight.status, within_s=0.1) == NO_DATABASE
     monkeypatch.setattr(answering, "ANSWER_WITHIN_S", 0.1)
-    assert watched(options, Insight.status, every_s=1) == NO_DATABASE
-    assert mcp.run(options) == NO_DATABASE
+    assert answered(options, Insight.status) == MISUSED
+    assert watched(options, Insight.status, every_s=1) == MISUSED
+    assert mcp.run(options) == MISUSED
     options = argparse.Namespace(**vars(options), host="127.0.0.1", port=0, look_only=True)
-    assert dashboard.run(options) == answering.MISUSED
+    assert dashboard.run(options) == MISUSED
+    lines = capsys.readouterr().err.splitlines()
+    hint = "the app hanging:hangs was not open within 0.1 s"
+    assert [hint in line for line in lines] == [True] * 4
+
+
+async def replicas_soon(insight: Insight) -> Any:
+    """Ask what needs no database, after the event loop has looked at its timers."""
+    await asyncio.sleep(0)
+    return await insight.replicas()
+
+
+def test_an_import_takes_as_long_as_it_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The limit of a command begins behind the import of the app."""
+    (tmp_path / "slow_app.py").write_text(SLOW, encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    options = argparse.Namespace(
+        app="slow_app:nothing", database=None, json=False, traceback=False, no_colour=True
+    )
+    assert answered(options, replicas_soon) == answering.WELL, capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,10 @@ def test_a_link_leads_to_the_row_that_is_named() -> None:
     ("do", "button"),
     [
         ('mend what the error says, then: rowlock unpark Volume 17 --reason "..."', "unpark"),
-        ('wait; if it is gone: rowlock release Volume 17 --force --reason "..."', "release"),
+        (
+            'wait; if it is gone: rowlock release Volume 17 --force --seen 91be --reason "..."',
+            "release",
+        ),
         ('wait, or: rowlock due Volume 17 --reason "..."', "make_due"),
         ("nothing: the next claim takes it over, within 6 s", ""),
         ("rowlock explain Fleet 3", ""),

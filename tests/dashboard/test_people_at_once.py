@@ -102,7 +102,7 @@ HELD_CONTROLS = "LOCK TABLE rowlock_controls IN SHARE ROW EXCLUSIVE MODE"
         ("unpark", [(303, "nothing"), (303, "unpark")], 1),
         ("park", [(303, "park"), (303, "park")], 2),
         ("make_due", [(303, "make_due"), (303, "make_due")], 2),
-        ("pause", [(303, "pause"), (303, "pause")], 2),
+        ("pause", [(303, "pause"), (409, "")], 1),
         ("resume", [(303, "nothing"), (303, "resume")], 1),
     ],
 )

@@ -41,7 +41,7 @@ from rowlock.errors import (
     describe,
     shorten,
 )
-from rowlock.insight import LeaseAlive, LeaseChanged, NotPausable, RowNotFound
+from rowlock.insight import AlreadyPaused, LeaseAlive, LeaseChanged, NotPausable, RowNotFound
 from rowlock.stream_errors import (
     CursorMoved,
     FlowChangedError,
@@ -195,8 +195,12 @@ CARRIED: dict[str, tuple[RowlockError, dict[str, object]]] = {
         {"model": "Volume", "row_id": 17, "owner": "P"},
     ),
     "lease-alive": (
-        LeaseAlive(model="Volume", row_id=17, owner="P", seconds_left=2.5),
-        {"model": "Volume", "row_id": 17, "owner": "P", "seconds_left": 2.5},
+        LeaseAlive(model="Volume", row_id=17, owner="P", token="T", seconds_left=2.5),
+        {"model": "Volume", "row_id": 17, "owner": "P", "token": "T", "seconds_left": 2.5},
+    ),
+    "already-paused": (
+        AlreadyPaused(pipeline="P", by="alice", reason="down"),
+        {"pipeline": "P", "by": "alice"},
     ),
     "not-pausable": (NotPausable("text", pipeline="P"), {"pipeline": "P"}),
     "internal-error": (InternalError("text"), {}),
@@ -325,7 +329,7 @@ def test_errors_are_at_the_front_door() -> None:
     exported = {
         error_class for error_class in below(RowlockError) if hasattr(rowlock, error_class.__name__)
     }
-    at_insight = {AppError, LeaseAlive, LeaseChanged, NotPausable, RowNotFound}
+    at_insight = {AlreadyPaused, AppError, LeaseAlive, LeaseChanged, NotPausable, RowNotFound}
     assert exported == {type(error) for error, _ in CARRIED.values()} - at_insight
 
 

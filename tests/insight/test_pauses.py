@@ -17,7 +17,7 @@ from sqlalchemy.ext.asyncio import async_sessionmaker
 from rowlock import PipelineError, pipeline_hinter
 from rowlock.errors import AppError
 from rowlock.insight import InsightTables, insight_tables
-from rowlock.insight.steering.action_errors import NotPausable
+from rowlock.insight.steering.action_errors import AlreadyPaused, NotPausable
 from rowlock.insight.steering.actions import Actions
 from rowlock.pipelines.host_code.seams import Seams
 from rowlock.testing import TemporaryDatabase, stepping
@@ -123,17 +123,33 @@ async def test_a_pause_ends_by_itself(database_with_clock: TemporaryDatabase, ki
         assert len(await steps.fetch_once()) == 1
 
 
-async def test_a_second_pause_takes_the_place_of_the_first(
+async def test_a_second_pause_does_not_end_the_first_one_silently(
     database_with_clock: TemporaryDatabase,
 ) -> None:
-    """A pause could not be made longer, or the page would name who began it."""
+    """It is refused; or it replaces the first one, as `resume` ends it, and says whose that was."""
     database = database_with_clock
+    assert database.clock is not None
     await add_run(database)
     actions = actions_on(database)
+    bob: Any = {"by": "bob", "reason": "still down"}
     await actions.pause("RunPipeline", until=timedelta(minutes=1), **BY)
-    await actions.pause("RunPipeline", by="bob", reason="still down")
-    [(_, _, by, reason, until)] = await pauses(database)
-    assert (by, reason, until) == ("bob", "still down", None)
+    with pytest.raises(AlreadyPaused, match="alice has paused RunPipeline already: provider down"):
+        await actions.pause("RunPipeline", **bob)
+    [(_, since, by, reason, until)] = await pauses(database)
+    assert (by, reason, until) == ("alice", "provider down", since + timedelta(minutes=1))
+    done = await actions.pause("RunPipeline", replace=True, **bob)
+    ended = "this ends the pause by alice since 20"
+    assert done.text().startswith(f"RunPipeline paused; {ended}")
+    assert [row[2:] for row in await pauses(database)] == [("bob", "still down", None)]
+    done = await actions.resume("RunPipeline", **BY)
+    assert done.ended is not None
+    assert done.ended.by == "bob"
+    assert done.text().endswith(": still down")
+    # A pause that has ended by itself is no pause.
+    await actions.pause("RunPipeline", until=timedelta(minutes=1), **BY)
+    database.clock.advance(60)
+    assert (await actions.resume("RunPipeline", **BY)).outcome == "was not paused"
+    assert (await actions.pause("RunPipeline", replace=True, **bob)).ended is None
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ installs it.
 |---|---|
 | {WELL} | all is well |
 | {NEEDS_PERSON} | a person is needed |
-| {MISUSED} | wrong usage, no app, or an extra is missing |
+| {MISUSED} | wrong usage, no app that opens, or an extra is missing |
 | {NO_DATABASE} | no answer from the database within 10 s: from none, of several, or not \
 from the one that was asked about |
 | {NO_SUCH_ROW} | no such row; its lease has not ended and nothing was forced; it has changed |

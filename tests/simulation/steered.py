@@ -67,7 +67,8 @@ class Steered(Orders):
     async def _pause(self, actions: Insight) -> None:
         # Each ends by itself: who has paused may be killed.
         lasts = timedelta(seconds=self.world.random.choice((0.5, 2, 6)))
-        await actions.pause(self.world.random.choice(PIPELINES), until=lasts, **SAID)
+        pipeline = self.world.random.choice(PIPELINES)
+        await actions.pause(pipeline, until=lasts, replace=True, **SAID)
 
     async def _resume(self, actions: Insight) -> None:
         await actions.resume(self.world.random.choice(PIPELINES), **SAID)

@@ -54,7 +54,8 @@ async def test_nothing_is_claimed_behind_a_pause(database: TemporaryDatabase) ->
                 while await now_in(database) < watched_until:  # noqa: ASYNC110 - it is the database's time
                     await asyncio.sleep(0.05)
             assert len(await history(database)) < LETTERS
-            done = await actions.pause("LetterPipeline", until=timedelta(seconds=1), **who)
+            lasts = timedelta(seconds=1)
+            done = await actions.pause("LetterPipeline", until=lasts, replace=True, **who)
             for replica in (heir, *others):
                 await replica.wait_for("Done")
     assert done.until is not None

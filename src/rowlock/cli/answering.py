@@ -15,6 +15,7 @@ import threading
 import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from pathlib import Path
 from typing import Any, Final, Protocol
 
 from sqlalchemy.exc import SQLAlchemyError
@@ -31,7 +32,7 @@ from rowlock.errors import (
     TransactionTimeout,
     describe,
 )
-from rowlock.insight.apps import insight_of_app
+from rowlock.insight.apps import app_named, imported, insight_of_app
 from rowlock.insight.dialects.insight_dialect import is_locked_out
 from rowlock.insight.insight import Insight
 from rowlock.insight.shown import shown
@@ -46,7 +47,9 @@ INTERRUPTED: Final = 130
 """Exit codes."""
 ERROR_SCHEMA: Final = "rowlock.error/1"
 ANSWER_WITHIN_S: Final = 10.0
-"""An app that is opened, asked and closed in longer is given up."""
+"""Longest time in which an imported app is opened, then in which it answers, and then in which it
+is closed, each.
+"""
 ENDS_WITHIN_S: Final = 5.0
 """Code of the host that goes on for longer behind the answer is left behind."""
 ENDING_LOOKS: Final = 10
@@ -164,11 +167,12 @@ def _printed(options: argparse.Namespace, answer: CommandAnswer, code: int) -> i
 
 async def _asked(options: argparse.Namespace, ask: Ask, within_s: float) -> CommandAnswer:
     answer: CommandAnswer | None = None
-    limit = asyncio.timeout(within_s)
+    loop = asyncio.get_running_loop()
     try:
-        # The app's own opening and closing, too: either may wait for a database that is away.
-        async with limit, insight_of_app(options.app, database=options.database) as insight:
+        async with asyncio.timeout(None) as limit, opened(options) as insight:
+            limit.reschedule(loop.time() + within_s)
             answer = await ask(insight)
+            limit.reschedule(loop.time() + ANSWER_WITHIN_S)
     except Exception as error:
         if answer is None:
             if limit.expired() and within_s > ANSWER_WITHIN_S:
@@ -181,15 +185,22 @@ async def _asked(options: argparse.Namespace, ask: Ask, within_s: float) -> Comm
 
 @asynccontextmanager
 async def opened(options: argparse.Namespace) -> AsyncIterator[Insight]:
-    """Have the questions of the app in the block, for as long as somebody watches.
+    """Import the app, however long that takes, and have its questions in the block.
 
     Raises:
-        TimeoutError: the app was not open within `ANSWER_WITHIN_S`.
+        AppError: there is no app, or it was not open within `ANSWER_WITHIN_S`.
     """
+    name, folder, project = app_named(options.app, os.environ, Path.cwd())
+    if project is not None:
+        print(f"rowlock: the app is {shown(name)}, named by {project}", file=sys.stderr)
+    app = insight_of_app(imported(name, folder), name, database=options.database)
     async with AsyncExitStack() as stack:
-        async with asyncio.timeout(ANSWER_WITHIN_S):
-            app = insight_of_app(options.app, database=options.database)
-            insight = await stack.enter_async_context(app)
+        try:
+            async with asyncio.timeout(ANSWER_WITHIN_S) as limit:
+                insight = await stack.enter_async_context(app)
+        except TimeoutError as error:
+            why = f"within {ANSWER_WITHIN_S:g} s" if limit.expired() else f"({describe(error)})"
+            raise AppError(f"the app {shown(name)} was not open {why}") from error
         yield insight
 
 

@@ -13,7 +13,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments that `run` reads."""
     parser.description = (
         "Have a pipeline claim nothing, in any replica; what runs goes on. A restart keeps the"
-        " pause. Exit code 2: this host cannot pause, and what to add."
+        " pause. Exit code 2: this host cannot pause, and what to add. Exit code 4: it is paused"
+        " already."
     )
     parser.add_argument("pipeline", metavar="PIPELINE", help="the name of its class")
     parser.add_argument(
@@ -23,6 +24,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=lasts,
         help="how long, such as 90s, 30m, 2h or 1d, by the database's clock; else until resume",
     )
+    parser.add_argument(
+        "--replace", action="store_true", help="end a pause that there is, and say whose it was"
+    )
     add_act_arguments(parser)
 
 
@@ -30,6 +34,8 @@ def run(options: argparse.Namespace) -> int:
     """Do it, print what was done, and return the exit code."""
 
     async def act(insight: Insight, signed: Signed) -> ActionDone:
-        return await insight.pause(options.pipeline, until=options.lasts, **signed)
+        return await insight.pause(
+            options.pipeline, until=options.lasts, replace=options.replace, **signed
+        )
 
     return acted(options, act)

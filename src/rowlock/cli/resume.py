@@ -11,7 +11,7 @@ from rowlock.insight.steering.actions import ActionDone
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments that `run` reads."""
-    parser.description = "End the pause of a pipeline."
+    parser.description = "End the pause of a pipeline, and say whose it was."
     parser.add_argument("pipeline", metavar="PIPELINE", help="the name of its class")
     add_act_arguments(parser)
 

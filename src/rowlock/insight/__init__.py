@@ -19,6 +19,7 @@ from rowlock.insight.lines import ExplanationLine
 from rowlock.insight.listing.row_page import ListedRow, ListedState, RowPage
 from rowlock.insight.observing.observer import Observer
 from rowlock.insight.steering.action_errors import (
+    AlreadyPaused,
     LeaseAlive,
     LeaseChanged,
     NotPausable,
@@ -31,6 +32,7 @@ from rowlock.rows.lock_tokens import mark_of, replica_mark
 
 __all__ = [
     "ActionDone",
+    "AlreadyPaused",
     "AppError",
     "ClaimPlan",
     "Explanation",

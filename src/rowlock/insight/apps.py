@@ -26,6 +26,7 @@ from rowlock.database.binds import bind_of
 from rowlock.errors import AppError, describe
 from rowlock.insight.insight import Insight
 from rowlock.insight.observing.observer import Observer
+from rowlock.insight.shown import shown
 from rowlock.pipelines.manager import PipelineManager
 
 APP_VARIABLE: Final = "ROWLOCK_APP"
@@ -43,20 +44,18 @@ WHAT_FITS: Final = (
 
 @asynccontextmanager
 async def insight_of_app(
-    app: str | None = None, *, database: str | None = None
+    found: Any, name: str, *, database: str | None = None
 ) -> AsyncIterator[Insight]:
     """Give the questions to the pipelines of an app, and close its engines behind them.
 
     Args:
-        app: ``module:attribute``; else what ``ROWLOCK_APP`` says; else ``[tool.rowlock] app``
-            of the nearest ``pyproject.toml``.
+        found: what `imported` gave.
+        name: its ``module:attribute``.
         database: the URL of another database than the app's; else what ``ROWLOCK_DATABASE`` says.
 
     Raises:
-        AppError: there is no app, or it gives something else.
+        AppError: the app gives something else than pipelines.
     """
-    name, folder = app_named(app, os.environ, Path.cwd())
-    found = imported(name, folder)
     url = database or os.environ.get(DATABASE_VARIABLE)
     async with _threads_ended_behind_errors(), AsyncExitStack() as stack:
         insight = await _resolved(found, name, stack)
@@ -87,25 +86,39 @@ def _join(threads: Iterable[threading.Thread], until: float) -> None:
         thread.join(max(0.0, until - monotonic()))
 
 
-def app_named(app: str | None, environment: Mapping[str, str], folder: Path) -> tuple[str, Path]:
-    """Return ``module:attribute``, and the folder in which its module is looked for.
+def app_named(
+    app: str | None, environment: Mapping[str, str], folder: Path
+) -> tuple[str, Path, Path | None]:
+    """Return ``module:attribute``, the folder in which its module is looked for, and the
+    ``pyproject.toml`` that names it: the nearest one, if neither `app` nor ``ROWLOCK_APP`` does.
 
     Raises:
-        AppError: nothing names an app.
+        AppError: nothing names an app, or a file of another user.
     """
     if app or environment.get(APP_VARIABLE):
-        return app or environment[APP_VARIABLE], folder
+        return app or environment[APP_VARIABLE], folder, None
     for above in (folder, *folder.parents):
         project = above / "pyproject.toml"
         if project.is_file():
             named = _tool_table(project).get("app")
             if isinstance(named, str) and named:
-                return named, above
+                _check_owner(project, named)
+                return named, above, project
             break
     raise AppError(
         f"say where the pipelines are: {EXAMPLE}, or {APP_VARIABLE}=myservice.app:manager in the"
         ' environment, or app = "myservice.app:manager" below [tool.rowlock] in pyproject.toml'
     )
+
+
+def _check_owner(project: Path, named: str) -> None:
+    # A folder such as /tmp is everybody's: its file would have this user run another one's code.
+    owners = {project.stat().st_uid, project.lstat().st_uid, project.parent.stat().st_uid}
+    if hasattr(os, "geteuid") and owners != {os.geteuid()}:
+        raise AppError(
+            f"{project} names the app {shown(named)}, which is not imported: the file or its folder"
+            f" is owned by another user; if you trust it, go there and say --app {shown(named)}"
+        )
 
 
 def _tool_table(project: Path) -> Mapping[str, Any]:

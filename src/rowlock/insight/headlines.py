@@ -23,6 +23,7 @@ from rowlock.insight.shown import (
     pipeline_command,
     row_command,
     shown,
+    typed_word,
 )
 from rowlock.insight.verdicts import (
     Facts,
@@ -133,10 +134,11 @@ def _held(facts: Facts) -> VerdictText:
         holder = f"by a service ({shown(owner)})"
     else:
         holder = f"by {shown(owner)} on {replica(facts)}"
+    seen = f"--seen {typed_word(str(facts.column('lock_token')))}"
     return VerdictText(
         f"HELD {holder}, {_ends(facts)}",
         "Who holds it keeps pipelines away until it lets go or its lease ends.",
-        f"wait; if it is gone: {_command('release', facts, '--force', REASON)}",
+        f"wait; if it is gone: {_command('release', facts, '--force', seen, REASON)}",
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from rowlock.errors import Refusal
+from rowlock.insight.shown import shown
 
 
 class RowNotFound(Refusal):
@@ -35,18 +36,38 @@ class LeaseAlive(Refusal):
 
     Attributes:
         owner: who holds the row.
+        token: of its lease.
         seconds_left: of the lease, unless it is renewed.
     """
 
-    def __init__(self, *, model: str, row_id: object, owner: str, seconds_left: float) -> None:
+    def __init__(
+        self, *, model: str, row_id: object, owner: str, token: str, seconds_left: float
+    ) -> None:
         super().__init__(
-            f"{owner} holds {model} {row_id}, for {seconds_left:.0f} s more unless that is renewed;"
-            " if it is gone, use force"
+            f"{owner} holds {model} {row_id} by the lease {token}, for {seconds_left:.0f} s more"
+            " unless that is renewed; if it is gone, use force"
         )
         self.model = model
         self.row_id = row_id
         self.owner = owner
+        self.token = token
         self.seconds_left = seconds_left
+
+
+class AlreadyPaused(Refusal):
+    """A pipeline is paused already, and that pause was not to be replaced; nothing was written.
+
+    Attributes:
+        by: who paused it.
+    """
+
+    def __init__(self, *, pipeline: str, by: str, reason: str) -> None:
+        super().__init__(
+            f"{by} has paused {pipeline} already: {shown(reason)}; resume it first, or replace that"
+            " pause (--replace)"
+        )
+        self.pipeline = pipeline
+        self.by = by
 
 
 class NotPausable(Refusal):

@@ -11,7 +11,7 @@ Not here: how a lease is broken (``leases/release.py``), and what a service writ
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final, TypeVar
 
@@ -39,6 +39,7 @@ from rowlock.insight.steering.pauses import (
     no_table,
     write_pause,
 )
+from rowlock.insight.verdicts import PipelinePause
 from rowlock.leases.release import ShownLease, break_lease, is_as_shown
 from rowlock.pipelines.pipeline import Pipeline
 from rowlock.rows.assignments import ColumnValues, without_onupdate
@@ -68,12 +69,14 @@ class ActionDone:
         until: when a pause ends; None if it does not end by itself.
         is_changed: whether anything was to be done; False if the row or the pipeline was so
             already.
+        ended: the pause that this ended.
     """
 
     act: Act
     outcome: str
     until: datetime | None = None
     is_changed: bool = True
+    ended: PipelinePause | None = None
 
     @property
     def needs_person(self) -> bool:
@@ -83,7 +86,11 @@ class ActionDone:
     def text(self, width: int = 0) -> str:
         """Return it in one line, however many columns there are."""
         ends = "" if self.until is None else f" until {iso(self.until)}"
-        return f"{shown(self.act.object)} {self.outcome}{ends}"
+        text = f"{shown(self.act.object)} {self.outcome}{ends}"
+        if self.ended is None:
+            return text
+        since = f"since {iso(self.ended.at)}: {shown(self.ended.reason)}"
+        return f"{text}; this ends the pause by {shown(self.ended.by)} {since}"
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as JSON has it."""
@@ -98,6 +105,9 @@ class ActionDone:
             "reason": act.reason,
             "outcome": self.outcome,
             "until": iso(self.until),
+            "ended": None
+            if self.ended is None
+            else asdict(self.ended) | {"at": iso(self.ended.at)},
         }
 
 
@@ -224,12 +234,17 @@ class Actions(HostedPipelines):
         return await self._told(ActionDone(act, "due now"), leased)
 
     async def pause(
-        self, pipeline: str, *, by: str, reason: str, until: datetime | timedelta | None = None
+        self,
+        pipeline: str,
+        *,
+        by: str,
+        reason: str,
+        until: datetime | timedelta | None = None,
+        replace: bool = False,
     ) -> ActionDone:
         """Have a pipeline claim nothing, in any replica; what runs goes on.
 
-        A pause holds once it is committed, and a restart keeps it. A second one takes the place of
-        the first.
+        A pause holds once it is committed, and a restart keeps it.
 
         Args:
             pipeline: its name.
@@ -237,8 +252,10 @@ class Actions(HostedPipelines):
             reason: why, in at most 200 characters.
             until: when it ends, or how long it lasts, by the database's clock; None: until
                 `resume`.
+            replace: end a pause that there is; `ActionDone.ended` says whose.
 
         Raises:
+            AlreadyPaused: it is paused, and that pause was not to be replaced.
             NotPausable: the host has no table of pauses, or its manager no gate.
             AppError: the app has no such pipeline.
             PipelineError: `until` is not ahead, or no time with a zone; or as `release`.
@@ -250,28 +267,36 @@ class Actions(HostedPipelines):
             controls = self._controls(found)
             check_until(until)
 
-            async def work(session: AsyncSession, connection: AsyncConnection) -> datetime | None:
-                return await write_pause(connection, controls, act, until=until)
+            async def work(
+                session: AsyncSession, connection: AsyncConnection
+            ) -> tuple[datetime | None, PipelinePause | None]:
+                ended = await delete_pause(connection, controls, found.name) if replace else None
+                return await write_pause(connection, controls, act, until=until), ended
 
-            ends = await self._on_controls(found, work, purpose="pause a pipeline")
-        return await self._told(ActionDone(act, "paused", ends), found.leased)
+            ends, ended = await self._on_controls(found, work, purpose="pause a pipeline")
+        return await self._told(ActionDone(act, "paused", ends, ended=ended), found.leased)
 
     async def resume(self, pipeline: str, *, by: str, reason: str) -> ActionDone:
-        """End the pause of a pipeline, which claims again at once; errors as of `pause`."""
+        """End the pause of a pipeline, which claims again at once, and say whose that was; errors
+        as of `pause`.
+        """
         act = Act("resume", by, reason, pipeline=str(pipeline))
         with audited(act) as result:
             found = pipeline_named(pipeline, self.pipelines.values())
             controls = self._controls(found)
 
-            async def work(session: AsyncSession, connection: AsyncConnection) -> bool:
+            async def work(
+                session: AsyncSession, connection: AsyncConnection
+            ) -> PipelinePause | None:
                 _hint(session, found.leased)
                 return await delete_pause(connection, controls, found.name)
 
-            was_paused = await self._on_controls(found, work, purpose="resume a pipeline")
-            if not was_paused:
+            ended = await self._on_controls(found, work, purpose="resume a pipeline")
+            if ended is None:
                 result.text = NOT_PAUSED
-        done = "resumed" if was_paused else NOT_PAUSED
-        return await self._told(ActionDone(act, done, is_changed=was_paused), found.leased)
+        outcome = NOT_PAUSED if ended is None else "resumed"
+        done = ActionDone(act, outcome, is_changed=ended is not None, ended=ended)
+        return await self._told(done, found.leased)
 
     async def _told(self, done: ActionDone, leased: LeasedTable) -> ActionDone:
         if done.is_changed:
@@ -404,7 +429,9 @@ async def _refusal(
     if expires_at is None:
         return LeaseChanged(model=leased.name, row_id=key, owner=owner)
     left_s = max(0.0, (expires_at - now).total_seconds())
-    return LeaseAlive(model=leased.name, row_id=key, owner=str(owner), seconds_left=left_s)
+    return LeaseAlive(
+        model=leased.name, row_id=key, owner=str(owner), token=str(seen.token), seconds_left=left_s
+    )
 
 
 def _hint(session: AsyncSession, leased: LeasedTable) -> None:

@@ -10,16 +10,18 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Final
 
-from sqlalchemy import Connection, Table, delete, inspect, select
+from sqlalchemy import ColumnElement, Connection, Table, delete, inspect, not_, or_, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rowlock.database.bulk_dialect import BULK
 from rowlock.errors import PipelineError
+from rowlock.insight.facts import PAUSE_NAMES, pause_read
 from rowlock.insight.migrations import CONTROLS
 from rowlock.insight.shown import iso
-from rowlock.insight.steering.action_errors import NotPausable
+from rowlock.insight.steering.action_errors import AlreadyPaused, NotPausable
 from rowlock.insight.steering.audit import Act
 from rowlock.insight.tables import InsightTables
+from rowlock.insight.verdicts import PipelinePause
 from rowlock.pipelines.host_code.seams import Gate
 from rowlock.rows.database_time import database_now, database_time_after
 
@@ -91,10 +93,10 @@ async def is_there(connection: AsyncConnection, table: Table) -> bool:
 async def write_pause(
     connection: AsyncConnection, controls: Table, act: Act, *, until: datetime | timedelta | None
 ) -> datetime | None:
-    """Pause a pipeline, or pause it otherwise, and return when that ends; joins the caller's
-    transaction.
+    """Pause a pipeline, and return when that ends; joins the caller's transaction.
 
     Raises:
+        AlreadyPaused: it is paused.
         PipelineError: it would end at once.
     """
     lasts = database_time_after(until) if isinstance(until, timedelta) else database_now()
@@ -114,15 +116,31 @@ async def write_pause(
     statement = inserted.on_conflict_do_update(
         index_elements=[controls.c.pipeline],
         set_={name: inserted.excluded[name] for name in row if name != "pipeline"},
+        where=not_(_is_in_force(controls)),
     )
     parameters = bulk.insert_parameters(tuple(row), [tuple(row.values())])
-    await connection.execute(statement, parameters)
+    if (await connection.execute(statement, parameters)).rowcount == 0:
+        paused = controls.c
+        found = select(paused.paused_by, paused.reason).where(paused.pipeline == act.pipeline)
+        by, reason = (await connection.execute(found)).one()
+        raise AlreadyPaused(pipeline=act.pipeline, by=by, reason=reason)
     return ends
 
 
-async def delete_pause(connection: AsyncConnection, controls: Table, pipeline: str) -> bool:
-    """End the pause of a pipeline, and return whether there was one; joins the caller's
+async def delete_pause(
+    connection: AsyncConnection, controls: Table, pipeline: str
+) -> PipelinePause | None:
+    """End the pause of a pipeline, and return it; None if there was none. Joins the caller's
     transaction.
     """
-    statement = delete(controls).where(controls.c.pipeline == pipeline)
-    return (await connection.execute(statement)).rowcount > 0
+    statement = (
+        delete(controls)
+        .where(controls.c.pipeline == pipeline, _is_in_force(controls))
+        .returning(*(controls.c[name] for name in PAUSE_NAMES))
+    )
+    found = (await connection.execute(statement)).first()
+    return None if found is None else pause_read(found)
+
+
+def _is_in_force(controls: Table) -> ColumnElement[bool]:
+    return or_(controls.c.until.is_(None), controls.c.until > database_now())
