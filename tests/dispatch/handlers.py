@@ -132,6 +132,29 @@ def removes_its_folder(_task: Task[Any]) -> Iterator[AttemptEvent]:
     yield Completed({"pid": os.getpid()})
 
 
+def meets_an_outage(task: Task[Any]) -> Iterator[AttemptEvent]:
+    """Find a server away at first, as a group of tasks would tell it."""
+    tried = Path(task.row.scene, "tried")
+    if not tried.exists():
+        tried.touch()
+        yield StageDone("raw")
+        raise ExceptionGroup("two calls", [ConnectionResetError("gone"), Away()])
+    yield Completed({"report": sorted(task.stages)})
+
+
+async def meets_an_outage_on_a_loop(task: Task[Any]) -> AsyncIterator[AttemptEvent]:
+    """Do the same."""
+    for event in meets_an_outage(task):
+        yield event
+
+
+class Away(Exception):
+    """An error whose class takes more than its text: it does not come back from a pickle."""
+
+    def __init__(self, server: str = "a", *, port: int = 1) -> None:
+        super().__init__(server, port)
+
+
 def fails(_task: Task[Any]) -> Iterator[AttemptEvent]:
     """Say no."""
     yield Failed("input", "no such scene")

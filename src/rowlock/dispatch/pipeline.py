@@ -13,7 +13,6 @@ import os
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict, replace
 from datetime import timedelta
-from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Unpack
 
@@ -31,12 +30,14 @@ from rowlock.dispatch.delivering.scratch import Scratch
 from rowlock.dispatch.delivering.status_updates import StatusUpdates
 from rowlock.dispatch.dispatch_log import DispatchLog
 from rowlock.dispatch.engine import Engine
+from rowlock.dispatch.engines.local import called, is_generator
 from rowlock.dispatch.settings import (
     LEASES_PER_TICK_MAX,
     DispatchKeywords,
     DispatchSettings,
     build_dispatch_settings,
     check_beside,
+    retried_errors,
     split_settings,
 )
 from rowlock.dispatch.states import DISPATCH_COLUMNS, is_active
@@ -100,7 +101,9 @@ class DispatchPipeline(Pipeline[ModelT], reserved=False):
         balancer: whom to ask first; `PriorityLoadBalancer` by default.
         provision: asks for one more worker, after an overflow.
         scratch_root: where the attempts' folders are made; the system's place by default.
-        settings: `DispatchSettings`, and those of every pipeline (`PipelineSettings`).
+        settings: `DispatchSettings`, those of every pipeline (`PipelineSettings`), and `retry_on`,
+            as of every pipeline: a row whose handler raises such an error is tried again, up to
+            `dispatch_deadline`.
 
     Raises:
         ModelError: a column is missing; the text says how to get it.
@@ -130,6 +133,7 @@ class DispatchPipeline(Pipeline[ModelT], reserved=False):
         **settings: Unpack[DispatchKeywords],
     ) -> None:
         self.model = model
+        self.retry_on = settings.pop("retry_on", self.retry_on)
         both = split_settings(settings)
         self.dispatch: DispatchSettings = build_dispatch_settings(self.name, both["own"])
         _check_parts(self.name, handler, engine, scratch_root=scratch_root)
@@ -159,6 +163,7 @@ class DispatchPipeline(Pipeline[ModelT], reserved=False):
             handler,
             self.settings,
             self.dispatch,
+            retried_errors(self.name, self.expected_errors.rules),
             self.placement,
             StatusUpdates(
                 self.leased,
@@ -325,12 +330,12 @@ def _check_parts(name: str, handler: object, engine: object, *, scratch_root: Pa
         raise ConfigurationError(
             f"{name}: handler must be a function with yield, not {handler!r:.100}"
         )
-    inner = inspect.unwrap(handler.func if isinstance(handler, partial) else handler)
-    call = inner if inspect.isroutine(inner) else getattr(inner, "__call__", inner)  # noqa: B004
-    if inspect.iscoroutinefunction(call):
+    call = called(handler)
+    is_function = inspect.isfunction(call) or inspect.ismethod(call)
+    if is_function and not is_generator(call) and call.__name__ != "<lambda>":
         raise ConfigurationError(
-            f"{name}: handler must yield events, the last one Completed or Failed; an `async def`"
-            " that returns is none: write `yield Completed(...)`"
+            f"{name}: handler must yield events, the last one Completed or Failed; a function that"
+            " returns is none: write `yield Completed(...)`, or `yield` what another one gives"
         )
     _check_arity(name, handler)
     if isinstance(engine, type) or not isinstance(engine, Engine):
@@ -340,7 +345,7 @@ def _check_parts(name: str, handler: object, engine: object, *, scratch_root: Pa
     # Engines of hosts need not have it.
     check_handler = getattr(engine, "check_handler", None)
     if check_handler is not None:
-        check_handler(call if isinstance(handler, partial) else handler)
+        check_handler(handler)
     if scratch_root is not None and not (
         scratch_root.is_dir() and os.access(scratch_root, os.W_OK)
     ):

@@ -44,7 +44,10 @@ def _plain(event: object) -> AttemptEvent:
         case Completed(values):
             return Completed(_values(values))
         case Failed(kind, text, detail):
-            return Failed(str(kind), str(text), shorten(str(detail), chars_max=DETAIL_CHARS_MAX))
+            # A worker of an earlier version does not send it.
+            raised = tuple(tuple(map(str, one)) for one in getattr(event, "raised", ()))
+            shown = shorten(str(detail), chars_max=DETAIL_CHARS_MAX)
+            return Failed(str(kind), str(text), shown, raised)
         case _:
             raise OutcomeError(f"the handler gave a {type(event).__name__}, which is no event")
 

@@ -4,8 +4,9 @@ what must hold between them.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import timedelta
-from typing import Annotated, Any, TypedDict
+from typing import Annotated, Any, TypeAlias, TypedDict
 
 from pydantic import (
     BaseModel,
@@ -17,7 +18,10 @@ from pydantic import (
     field_validator,
 )
 
+from rowlock.dispatch.task import class_name
 from rowlock.errors import SettingsError
+from rowlock.pipelines.host_code.expected_errors import ErrorRule, RetryOn
+from rowlock.pipelines.outcomes import delay_of
 from rowlock.pipelines.settings import (
     ATTEMPTS_MAX,
     DURATION_MAX,
@@ -35,6 +39,7 @@ PROVISIONS_MAX = 16
 """Most calls of the provisioner in flight."""
 FLEET_MAX = 100_000
 
+Rest: TypeAlias = timedelta | None
 _Duration = Annotated[timedelta, Field(gt=timedelta(0), le=DURATION_MAX)]
 
 
@@ -52,7 +57,9 @@ class DispatchSettings(BaseModel):
     retry_interval: _Duration = timedelta(seconds=120)
     """How long a row that found no worker rests, and what a refused client is told to wait."""
     dispatch_deadline: _Duration = timedelta(seconds=14_400)
-    """A row that no worker has accepted so long after its submission fails."""
+    """A row that no worker has accepted so long after its submission fails, and no attempt at it is
+    repeated later.
+    """
     time_limit: _Duration = timedelta(seconds=14_400)
     """Longest time for one attempt that a worker has accepted."""
     heartbeat: _Duration = timedelta(seconds=10)
@@ -93,6 +100,7 @@ class DispatchKeywords(SettingsKeywords, total=False):
     meant.
     """
 
+    retry_on: RetryOn
     max_active: int
     attach_at_ceiling: bool
     retry_interval: timedelta | float
@@ -106,6 +114,28 @@ class DispatchKeywords(SettingsKeywords, total=False):
 
 
 DISPATCH_NAMES = frozenset(DispatchSettings.model_fields)
+
+
+def retried_errors(pipeline: str, rules: Mapping[type, ErrorRule]) -> dict[str, Rest]:
+    """Return how long a row rests after each error of `retry_on`, by the name of its class; None:
+    the backoff.
+
+    Raises:
+        SettingsError: a delay is a function.
+    """
+    rests: dict[str, Rest] = {}
+    for error, rule in rules.items():
+        if callable(rule.delay):
+            raise SettingsError(
+                f"{pipeline}.retry_on: the delay of {error.__name__} is a function, and the error"
+                " of another process is not there to be asked; give a duration, or None for the"
+                " backoff",
+                pipeline=pipeline,
+                settings=("retry_on",),
+            )
+        if not rule.parks:
+            rests[class_name(error)] = None if rule.delay is None else delay_of(rule.delay)
+    return rests
 
 
 class _Split(TypedDict):

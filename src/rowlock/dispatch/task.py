@@ -11,7 +11,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, TypeAlias, TypeVar
 
+from rowlock.dispatch.client_text import detail_of
+from rowlock.errors import describe
+from rowlock.pipelines.outcomes import leaves_of
+
 RowT = TypeVar("RowT")
+
+
+def class_name(cls: type) -> str:
+    """Return the name by which a class is known in each process."""
+    # The main module has another name in a process that was started for a handler.
+    module = "__main__" if cls.__module__ == "__mp_main__" else cls.__module__
+    return f"{module}.{cls.__qualname__}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +61,8 @@ class Completed:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The work cannot be done, and will not be tried again.
+    """The work cannot be done. It is not tried again, unless the handler raised an error of
+    `retry_on`.
 
     Attributes:
         kind: prefix of the error: ``internal``, or a word of the host's own, such as ``input``: at
@@ -59,11 +71,20 @@ class Failed:
         text: what went wrong.
         detail: what the log is to say of it beyond that, such as a traceback; clients do not see
             it.
+        raised: of each error that the handler raised, the names of its classes, the nearest first:
+            the error itself may not survive the way from another process.
     """
 
     kind: str
     text: str
     detail: str = field(default="", compare=False)
+    raised: tuple[tuple[str, ...], ...] = field(default=(), compare=False)
+
+    @classmethod
+    def of(cls, error: BaseException) -> Failed:
+        """Return what an engine tells of an error that a handler raised."""
+        raised = tuple(tuple(map(class_name, type(one).__mro__)) for one in leaves_of(error))
+        return cls("internal", describe(error), detail=detail_of(error), raised=raised)
 
 
 AttemptEvent: TypeAlias = Heartbeat | Progress | StageDone | Completed | Failed

@@ -36,7 +36,7 @@ from rowlock.dispatch.delivering.status_updates import StatusUpdates
 from rowlock.dispatch.dispatch_log import DispatchLog
 from rowlock.dispatch.engine import Events
 from rowlock.dispatch.plain_events import plain_event
-from rowlock.dispatch.settings import DispatchSettings
+from rowlock.dispatch.settings import DispatchSettings, Rest
 from rowlock.dispatch.states import (
     ACTIVE,
     CAPACITY,
@@ -96,6 +96,7 @@ class DeliveryContext(Generic[ModelT]):
         handler: the host's.
         lease: settings of the lease.
         settings: the knobs of the wing.
+        retried: how long a row rests after each error that is retried, by the name of its class.
         placement: finds workers.
         status_updates: writes what must be seen at once.
         hint: says that there is room.
@@ -108,6 +109,7 @@ class DeliveryContext(Generic[ModelT]):
     handler: Handler[ModelT]
     lease: PipelineSettings
     settings: DispatchSettings
+    retried: Mapping[str, Rest]
     placement: Placement
     status_updates: StatusUpdates[ModelT]
     hint: Callable[[], None]
@@ -186,6 +188,7 @@ class Delivery(Generic[ModelT]):
                     "An attempt could not be begun here", extra={"row_id": self._item.id}
                 )
                 return Retry(error=error_of(INTERNAL, describe(error)))
+            stack.callback(self._context.hint)
             stack.callback(self._context.placement.capacity.freed)
             stack.push_async_callback(_end, events)
             limit = asyncio.timeout(self._context.settings.time_limit.total_seconds())
@@ -220,7 +223,6 @@ class Delivery(Generic[ModelT]):
             logger.exception(
                 "An attempt failed while it was closed", extra={"row_id": self._item.id}
             )
-        self._context.hint()
 
     async def _recover_orphan(self) -> None:
         """An orphan is pending again, due now, and keeps its stages: its holder is gone."""
@@ -272,8 +274,7 @@ class Delivery(Generic[ModelT]):
                     self._has_ended = True
                     return self._completed(values, progress.last)
                 case Failed():
-                    self._has_ended = True
-                    return self._failed_by_handler(event)
+                    return await self._failed_by_handler(event)
             if (shown := progress.due()) is not None:
                 await self._record_status({"progress": shown}, unless_changed={"status": RUNNING})
 
@@ -310,7 +311,10 @@ class Delivery(Generic[ModelT]):
     def _failed(self, kind: str, text: str) -> Outcome:
         return self._ended({"status": FAILED, "error": error_of(kind, text)})
 
-    def _failed_by_handler(self, failed: Failed) -> Outcome:
+    async def _failed_by_handler(self, failed: Failed) -> Outcome:
+        if (rest := self._rest_after(failed)) is not None:
+            return await self._again(failed, rest)
+        self._has_ended = True
         if failed.detail:
             kind = failed.text.partition(":")[0]
             logger.warning(
@@ -319,6 +323,30 @@ class Delivery(Generic[ModelT]):
                 extra={"row_id": self._item.id, "error_type": kind},
             )
         return self._ended({"status": FAILED, "error": failure_of(failed.kind, failed.text)})
+
+    def _rest_after(self, failed: Failed) -> timedelta | None:
+        """Return how long the row rests before it is tried again; None if it is not."""
+        rests, retried = list[Rest](), self._context.retried
+        for names in failed.raised:
+            nearest = next((name for name in names if name in retried), None)
+            if nearest is None:
+                return None
+            rests.append(retried[nearest])
+        backoff = self._rest(self._item.attempt)
+        rest = max((one for one in rests if one is not None), default=backoff)
+        in_time = self._waited() + rest < self._context.settings.dispatch_deadline
+        return rest if rests and in_time else None
+
+    async def _again(self, failed: Failed, rest: timedelta) -> Outcome:
+        # Guarded as in `_lost`.
+        await self._record_status({"status": PENDING}, unless_changed={"status": RUNNING})
+        error = failure_of(failed.kind, failed.text)
+        logger.warning(
+            "A handler failed with an error that is expected: %s",
+            error,
+            extra={"row_id": self._item.id, "error": error},
+        )
+        return Retry(after=rest, error=error)
 
     async def _lost(self, why: str) -> Outcome:
         losses = self._row.losses + 1
@@ -329,13 +357,13 @@ class Delivery(Generic[ModelT]):
         await self._record_status(
             {"status": PENDING, "losses": losses}, unless_changed={"status": self._row.status}
         )
+        # Not by the attempts: a row that has waited for long was offered often, and failed never.
         return Retry(after=self._rest(losses), error=error_of(HEARTBEAT_LOST, why))
 
-    def _rest(self, losses: int) -> timedelta:
-        # Not by the attempts: a row that has waited for long was offered often, and failed never.
+    def _rest(self, failures: int) -> timedelta:
         lease = self._context.lease
         first_s, most_s = lease.retry_delay.total_seconds(), lease.retry_delay_max.total_seconds()
-        return timedelta(seconds=exponential(losses, first_s=first_s, most_s=most_s))
+        return timedelta(seconds=exponential(failures, first_s=first_s, most_s=most_s))
 
     def _ended(self, values: Mapping[Any, Any]) -> Apply:
         return self._apply({**values, "finished_at": NOW_PLACEHOLDER})

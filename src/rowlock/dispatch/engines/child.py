@@ -21,12 +21,10 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-from rowlock.dispatch.client_text import detail_of
 from rowlock.dispatch.engines.framing import ACK, frame_of
 from rowlock.dispatch.engines.group import end, kept_from_forks, lead, redirected_streams
 from rowlock.dispatch.engines.stream import is_last
 from rowlock.dispatch.task import AttemptEvent, Failed, Heartbeat, StageDone, Task
-from rowlock.errors import describe
 
 NOBODY_LISTENS = 70
 """Exit code of a process whose dispatcher is gone."""
@@ -110,7 +108,7 @@ def run_task(path: str, pickled: bytes, beat_s: float) -> None:
             _run(pickle.loads(pickled), dispatcher)  # noqa: S301
         # The handler is host code and may raise anything.
         except BaseException as error:  # noqa: BLE001
-            dispatcher.send(Failed("internal", describe(error), detail=detail_of(error)))
+            dispatcher.send(Failed.of(error))
         finally:
             ended.set()
             # Cut off in the middle of a beat, it would take the dispatcher for dead.

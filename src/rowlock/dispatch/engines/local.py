@@ -142,9 +142,18 @@ class LocalEngine(ABC):
 
 
 def called(handler: Any) -> Any:
-    """Return the function that is run when `handler` is called."""
-    inner = inspect.unwrap(handler)
+    """Return the function that is run when `handler` is called: of those that wrap each other the
+    outermost one that yields, or else the innermost.
+    """
+    while isinstance(handler, partial):
+        handler = handler.func
+    inner = inspect.unwrap(handler, stop=is_generator)
     return inner if inspect.isroutine(inner) else getattr(inner, "__call__", inner)  # noqa: B004
+
+
+def is_generator(function: Any) -> bool:
+    """Whether a call gives a generator, of either kind."""
+    return inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
 
 
 async def _undo(

@@ -6,10 +6,9 @@ import inspect
 from collections.abc import AsyncGenerator, Callable
 from typing import Any, ClassVar
 
-from rowlock.dispatch.client_text import detail_of
 from rowlock.dispatch.engines.local import LocalEngine, called
 from rowlock.dispatch.task import AttemptEvent, Failed, Task
-from rowlock.errors import ConfigurationError, describe
+from rowlock.errors import ConfigurationError
 
 _WRONG_KIND = "LoopEngine takes an `async def` handler with yield; use ThreadEngine for a `def`"
 
@@ -42,4 +41,4 @@ class LoopEngine(LocalEngine):
 
 
 async def _fails(error: Exception) -> AsyncGenerator[AttemptEvent, None]:
-    yield Failed("internal", describe(error), detail=detail_of(error))
+    yield Failed.of(error)

@@ -15,9 +15,8 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable
 from typing import Any, Final, Self
 
-from rowlock.dispatch.client_text import detail_of
 from rowlock.dispatch.task import AttemptEvent, Completed, Failed, Heartbeat
-from rowlock.errors import WorkerGone, describe
+from rowlock.errors import WorkerGone
 from rowlock.logs import get_logger
 
 logger = get_logger(__name__)
@@ -113,7 +112,7 @@ class Stream:
             await self._tell(Failed("internal", "the handler let a cancellation escape"))
         # The handler is host code and may raise anything.
         except BaseException as error:  # noqa: BLE001
-            await self._tell(Failed("internal", describe(error), detail=detail_of(error)))
+            await self._tell(Failed.of(error))
         finally:
             await self._close_source()
 

@@ -29,11 +29,9 @@ from typing import Any
 
 import cloudpickle
 
-from rowlock.dispatch.client_text import detail_of
 from rowlock.dispatch.delivering.scratch import PREFIX
 from rowlock.dispatch.engines.stream import is_last
 from rowlock.dispatch.task import AttemptEvent, Failed, Heartbeat, Task
-from rowlock.errors import describe
 from rowlock.logs import get_logger
 
 logger = get_logger(__name__)
@@ -166,7 +164,7 @@ class HandlerThread:
             self._handle(replace(task, workdir=folder))
         # The handler is host code and may raise anything.
         except BaseException as error:  # noqa: BLE001
-            self._emit(Failed("internal", describe(error), detail=detail_of(error))).result()
+            self._emit(Failed.of(error)).result()
 
     def _handle(self, task: Task[Any]) -> None:
         events: Any = task.handler(task)

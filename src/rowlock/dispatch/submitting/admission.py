@@ -78,6 +78,7 @@ class Admission(Generic[ModelT]):
             PipelineError: the key is no text that a database takes, or too long; or its active row
                 came and went at each try.
         """
+        bind_of(session, self._leased)  # refuses a session that is not async
         _check_key(dedup_key)
         self._check_values(values)
         holds_lock, made = (
@@ -104,6 +105,7 @@ class Admission(Generic[ModelT]):
             PipelineError: the key is no text that a database takes, or too long; no statement was
                 sent.
         """
+        bind_of(session, self._leased)  # refuses a session that is not async
         _check_key(dedup_key)
         row: ModelT | None = None
         holds_lock = await self._submission_lock.acquire(session, unless=_never)

@@ -54,10 +54,14 @@ class ErrorRule:
 
 
 class ExpectedErrors:
-    """The errors that a pipeline expects."""
+    """The errors that a pipeline expects.
+
+    Attributes:
+        rules: what comes of each class of them.
+    """
 
     def __init__(self, rules: Mapping[type, ErrorRule]) -> None:
-        self._rules = rules
+        self.rules = rules
 
     @classmethod
     def of(
@@ -90,9 +94,9 @@ class ExpectedErrors:
         """Return what comes of `error`: of the rules for its class and those above it, the
         nearest.
         """
-        if not self._rules:
+        if not self.rules:
             return None
-        return next((self._rules[cls] for cls in type(error).__mro__ if cls in self._rules), None)
+        return next((self.rules[cls] for cls in type(error).__mro__ if cls in self.rules), None)
 
 
 NOTHING_EXPECTED = ExpectedErrors({})
