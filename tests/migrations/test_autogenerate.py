@@ -9,7 +9,14 @@ import pytest
 from sqlalchemy import MetaData, String, text
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-from rowlock import Apply, LockColumns, Pipeline, ScheduleColumns, due_index
+from rowlock import (
+    Apply,
+    ConfigurationError,
+    LockColumns,
+    Pipeline,
+    ScheduleColumns,
+    due_index,
+)
 from rowlock.testing import TemporaryDatabase, run_until_settled
 
 from .autogenerating import WrittenTree
@@ -243,6 +250,66 @@ async def test_an_index_that_is_gone_or_changed(
     assert [one["name"] for one in (await picture(database))["volumes"]["indexes"]] == [
         one["name"] for one in made["volumes"]["indexes"]
     ]
+
+
+def host_with_one_index(of: str) -> MetaData:
+    """Return the models as ``env.py`` has them; only ``"pipeline"`` is imported with an index."""
+
+    class Base(DeclarativeBase):
+        pass
+
+    class Volume(LockColumns, ScheduleColumns, Base):
+        __tablename__ = "volumes"
+        id: Mapped[int] = mapped_column(primary_key=True)
+        status: Mapped[str]
+
+    if of == "condition":
+        due_index(Volume, ready=Volume.status == "new")
+    elif of == "pipeline":
+
+        class VolumePipeline(Pipeline[Volume]):
+            model = Volume
+
+            def ready(self) -> Any:
+                return Volume.status == "new"
+
+            async def process(self, item: Any) -> Apply:
+                return Apply({"status": "active"})
+
+        due_index(VolumePipeline)
+    return Base.metadata
+
+
+@pytest.mark.parametrize("of", ["pipeline", "condition"])
+async def test_an_index_is_not_dropped_for_want_of_an_import(
+    written: WrittenTree, of: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`env.py` lacks the import of the pipelines: autogenerate refuses to drop indexes of claims,
+    and says which import is missing.
+    """
+    await written.write(host_with_one_index(of), "first")
+    await written.upgrade()
+    project = '[tool.rowlock]\napp = "my_service.app:manager"\n'
+    (tmp_path / "pyproject.toml").write_text(project, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    match = r"pipelines of volumes in env\.py, such as `import my_service\.app`"
+    with pytest.raises(ConfigurationError, match=match):
+        await written.write(host_with_one_index("nothing"), "second")
+    with pytest.raises(ConfigurationError, match="ix_volumes_"):
+        await written.check()
+    written.config.attributes["metadata"] = host_with_one_index(of)
+    await written.check()
+
+
+async def test_a_migration_without_the_options_runs(written: WrittenTree) -> None:
+    """A host that has not read so far gets no `NameError: rowlock` of what Alembic has written."""
+    plain = (written.folder / "env.py").read_text("utf-8").splitlines()
+    kept = [line for line in plain if "autogenerate_options" not in line]
+    (written.folder / "env.py").write_text("\n".join(kept), encoding="utf-8")
+    (text_,) = await written.write(host_with_one_index("condition"), "first")
+    assert "rowlock" not in text_
+    await written.upgrade()
+    await written.check()
 
 
 async def test_a_revision_by_hand_is_left_alone(

@@ -9,8 +9,10 @@ Source: Alembic, "Auto Generating Migrations" and "Operation Plugins".
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, Final, TypeAlias, cast, get_args
 
 from alembic.autogenerate.api import AutogenContext
@@ -28,8 +30,10 @@ from alembic.operations.ops import (
     UpgradeOps,
 )
 from alembic.util import rev_id
-from sqlalchemy import Column, DefaultClause, Identity, Index, MetaData, Table
+from sqlalchemy import Column, DefaultClause, Identity, Index, MetaData, Table, inspect
 
+from rowlock.errors import AppError, ConfigurationError
+from rowlock.insight.apps import app_named
 from rowlock.migrations.comparing import compare_claim_indexes
 from rowlock.migrations.operations import (
     STEPS_MODULE,
@@ -40,6 +44,7 @@ from rowlock.migrations.operations import (
     IndexStep,
     SetFillfactor,
 )
+from rowlock.pipelines.pipeline import Pipeline
 from rowlock.rows.database_time import UtcDateTime, due_at_once
 from rowlock.rows.indexes.due_index import INDEX_INFO, DueColumn, DueIndex
 from rowlock.rows.indexes.parked_index import PARKED
@@ -113,6 +118,7 @@ def _rewrite(
     for up, down in zip(script.upgrade_ops_list, script.downgrade_ops_list, strict=True):
         possible = up.ops if has_identities else list(_without_identities(up.ops))
         steps = list(_steps_of(possible, tables))
+        _check_drops(steps, tables)
         if steps == up.ops:
             continue
         # Stable: what is concurrent comes last, since it commits all that came before.
@@ -124,6 +130,48 @@ def _rewrite(
         up.ops[:] = steps
         up.reverse_into(down)
     return apart
+
+
+def _check_drops(steps: Collection[MigrateOperation], tables: dict[TableKey, Table]) -> None:
+    """Refuse to drop indexes of claims that a pipeline may want which was not imported.
+
+    Raises:
+        ConfigurationError: says what to import in ``env.py``.
+    """
+    added = {(one.schema, one.table_name) for one in steps if isinstance(one, AddDueIndex)}
+    for step in steps:
+        if not isinstance(step, DropDueIndex) or (step.schema, step.table_name) in added:
+            continue
+        table = tables[step.schema, step.table_name]
+        declared = sum(INDEX_INFO in index.info for index in table.indexes)
+        # Of a pipeline that was imported the index was taken away.
+        if step.made_of.column[0] not in table.columns or declared < _pipelines_of(table):
+            continue
+        raise ConfigurationError(
+            f"the migration would drop {step.name}, an index of claims that the database has and no"
+            f" module declares; import the module of the pipelines of {step.table_name} in"
+            f" env.py{_import_of_app()}; or, if the index is to go, call drop_due_index(op,"
+            f" {step.table_name!r}, name={step.name!r}) in a migration of your own"
+        )
+
+
+def _pipelines_of(table: Table) -> int:
+    """Return how many classes of pipelines of a table were imported."""
+    count, classes = 0, [Pipeline]
+    while classes:
+        one: Any = classes.pop()
+        classes += one.__subclasses__()
+        mapper = inspect(getattr(one, "model", None), raiseerr=False)
+        count += not one.__subclasses__() and table is getattr(mapper, "local_table", None)
+    return count
+
+
+def _import_of_app() -> str:
+    try:
+        module = app_named(None, os.environ, Path.cwd())[0].partition(":")[0]
+    except AppError:
+        return ", which calls due_index"
+    return f", such as `import {module}`"
 
 
 def _without_identities(steps: Iterable[MigrateOperation]) -> Iterator[MigrateOperation]:

@@ -41,6 +41,15 @@ class UtcDateTime(TypeDecorator[datetime]):
     impl = DateTime(timezone=True)
     cache_ok = True
 
+    def __init__(self) -> None:
+        super().__init__()
+        # Alembic writes a type as `__module__` of the instance, a dot and its `repr`. With the name
+        # of this module a migration would need an import that Alembic does not write.
+        self.__module__ = "sa"
+
+    def __repr__(self) -> str:
+        return "DateTime(timezone=True)"
+
     def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
         """Return `value` in UTC, without the zone where the database keeps none."""
         if value is None:
