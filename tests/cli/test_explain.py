@@ -77,7 +77,7 @@ async def test_the_project_names_the_app(
 def test_a_project_of_another_user_names_no_app(
     rowlock: Command, tmp_path: Path, whose: str
 ) -> None:
-    """`rowlock` imports no module by the `pyproject.toml` of a folder that another owner owns."""
+    """`rowlock` imports no module by the project file of a folder that another owner owns."""
     project, below = tmp_path / "pyproject.toml", tmp_path / "below"
     project.write_text('[tool.rowlock]\napp = "planted:pair"\n', "utf-8")
     (tmp_path / "planted.py").write_text("print('imported')\n", "utf-8")

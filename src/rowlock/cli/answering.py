@@ -167,9 +167,9 @@ def _printed(options: argparse.Namespace, answer: CommandAnswer, code: int) -> i
 
 async def _asked(options: argparse.Namespace, ask: Ask, within_s: float) -> CommandAnswer:
     answer: CommandAnswer | None = None
-    loop = asyncio.get_running_loop()
+    loop, limit = asyncio.get_running_loop(), asyncio.timeout(None)
     try:
-        async with asyncio.timeout(None) as limit, opened(options) as insight:
+        async with limit, opened(options) as insight:
             limit.reschedule(loop.time() + within_s)
             answer = await ask(insight)
             limit.reschedule(loop.time() + ANSWER_WITHIN_S)
@@ -194,9 +194,10 @@ async def opened(options: argparse.Namespace) -> AsyncIterator[Insight]:
     if project is not None:
         print(f"rowlock: the app is {shown(name)}, named by {project}", file=sys.stderr)
     app = insight_of_app(imported(name, folder), name, database=options.database)
+    limit = asyncio.timeout(ANSWER_WITHIN_S)
     async with AsyncExitStack() as stack:
         try:
-            async with asyncio.timeout(ANSWER_WITHIN_S) as limit:
+            async with limit:
                 insight = await stack.enter_async_context(app)
         except TimeoutError as error:
             why = f"within {ANSWER_WITHIN_S:g} s" if limit.expired() else f"({describe(error)})"

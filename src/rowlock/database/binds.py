@@ -22,7 +22,12 @@ def bind_of(session: AsyncSession, leased: LeasedTable) -> Engine | Connection:
     A session that sends reads to a replica must not send ours there: a lease is read where it is
     written. From now on the bind's pool replaces its connections where one of them answers that
     its server is of no use.
+
+    Raises:
+        TypeError: it is no async session.
     """
+    if not hasattr(session, "sync_session"):
+        raise TypeError(f"pass an AsyncSession, not a {type(session).__name__}")
     bind = session.sync_session.get_bind(leased.mapper, clause=update(leased.table))
     if not event.contains(bind.engine, "handle_error", _replace_connections):
         event.listen(bind.engine, "handle_error", _replace_connections)

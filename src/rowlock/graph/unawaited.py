@@ -1,4 +1,5 @@
-"""Coroutines that a function of the host returned where nothing is awaited.
+"""Coroutines that a function of the host returned where nothing is awaited, and other values where
+something is.
 
 A lambda around a coroutine function looks like any other function until it is called. Its coroutine
 is true, so a predicate would choose one way for all values.
@@ -6,6 +7,7 @@ is true, so a predicate would choose one way for all values.
 
 from __future__ import annotations
 
+from inspect import isawaitable
 from types import CoroutineType
 from typing import Any, TypeVar
 
@@ -31,3 +33,19 @@ def never_awaited(coroutine: Any) -> TypeError:
         " whose name begins with a, or a function that is not async"
     )
     return TypeError(msg)
+
+
+def to_await(returned: T) -> T:
+    """Return what a function of the host returned.
+
+    Raises:
+        TypeError: it cannot be awaited.
+    """
+    if type(returned) is not CoroutineType and not isawaitable(returned):
+        msg = (
+            f"a value of type {type(returned).__qualname__} was returned where a coroutine is"
+            " awaited: use the operator whose name has no a in front, or a function that is async;"
+            " aflat_map reads what an asynchronous generator yields"
+        )
+        raise TypeError(msg)
+    return returned

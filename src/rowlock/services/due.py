@@ -12,6 +12,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, ColumnExpressionArgument, func, inspect, true, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from rowlock.database.binds import bind_of
 from rowlock.errors import ERROR_TEXT_CHARS_MAX, ModelError, PipelineError, shorten
 from rowlock.execution import execute
 from rowlock.hints.hinter import hint_after_commit
@@ -96,6 +97,7 @@ async def _unpark_all(session: AsyncSession, model: type, where: object) -> int:
             f"unpark takes one SQL expression as `where`, such as {leased.name}.last_error =="
             f" '...', not {where!r:.100}"
         )
+    bind_of(session, leased)  # refuses a session that is not async
     await session.flush()
     values = without_onupdate(leased, unparked_values(leased))
     statement = (
@@ -162,6 +164,7 @@ def check_schedule(leased: LeasedTable) -> None:
 async def _write(
     session: AsyncSession, leased: LeasedTable, row: Any, *, values: ColumnValues
 ) -> None:
+    bind_of(session, leased)  # refuses a session that is not async
     # A row added in this transaction has no key before the flush.
     await session.flush()
     identity = inspect(row).identity

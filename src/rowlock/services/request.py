@@ -38,10 +38,10 @@ async def write_request(
             its value.
     """
     column_values(leased, values)
-    await session.flush()
     # Where the row is written, also in a session that sends reads to a replica.
     bound = bind_of(session, leased)
     bind = {"bind": bound}
+    await session.flush()
     now = (await execute(session, select(database_now()), bind_arguments=bind)).scalar_one()
     written: ColumnValues = checked_values(
         leased, resolve_now_placeholders(values, now), bound.dialect

@@ -30,12 +30,13 @@ from sqlalchemy import inspect, select, update
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 
 from rowlock.clock import utc_now
+from rowlock.database.binds import check_session_factory
 from rowlock.leases.item import PipelineItem
 from rowlock.pipelines.pipeline import Pipeline
 from rowlock.rows.leased_table import LeasedTable, ModelT
 from rowlock.rows.model_check import LOCK_COLUMNS
 from rowlock.services.handlers import hold_rows
-from rowlock.testing.stepping import stepping
+from rowlock.testing.stepping import stepping, tables_wanted
 
 Sessions = async_sessionmaker[AsyncSession]
 
@@ -82,7 +83,8 @@ class PipelineContract(Generic[ModelT]):
 
     def build(self) -> Pipeline[ModelT]:
         """Return a new pipeline."""
-        return self.pipeline_class(**self.settings)
+        made: Pipeline[ModelT] = self._class()(**self.settings)
+        return made
 
     async def test_claims_ready_rows_only(self, session_factory: Sessions) -> None:
         """A row that wants no work would be worked on, or one that does would be left."""
@@ -171,7 +173,28 @@ class PipelineContract(Generic[ModelT]):
             assert counters.applied == 1, "process did not succeed with all related rows free"
         assert await _locked(session_factory, row, *related) == []
 
+    def _class(self) -> Any:
+        found = getattr(self, "pipeline_class", None)
+        if not (isinstance(found, type) and issubclass(found, Pipeline)):
+            raise TypeError(
+                f"{type(self).__name__} must say which class it tests, as in pipeline_class ="
+                f" VolumePipeline; it has {found!r:.100}"
+            )
+        return found
+
     async def _add(self, session_factory: Sessions, *rows: object) -> None:
+        if type(self).build is PipelineContract.build:
+            self._class()
+        for row in rows:
+            if isinstance(row, type) or row is None:
+                raise TypeError(
+                    f"a row of {type(self).__name__} is a new instance, not {row!r:.100}"
+                )
+        check_session_factory(session_factory, LeasedTable.of(type(rows[0])))
+        with tables_wanted():
+            await self._insert(session_factory, *rows)
+
+    async def _insert(self, session_factory: Sessions, *rows: object) -> None:
         async with session_factory(expire_on_commit=False) as session, session.begin():
             await self.prepare(session)
             # Without a relationship between them, nobody knows what must be there first.

@@ -48,6 +48,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 import pytest
 from sqlalchemy import URL, MetaData, make_url
 
+from rowlock.testing.contract import PipelineContract
 from rowlock.testing.databases.clock import DatabaseClock
 from rowlock.testing.databases.postgresql_server import (
     PostgresqlServer,
@@ -174,6 +175,20 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if drop:
         config.hook.pytest_deselected(items=drop)
         items[:] = keep
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Fail a test of a contract in one sentence where its sessions are missing."""
+    contract = getattr(item, "cls", None)
+    if isinstance(contract, type) and issubclass(contract, PipelineContract):
+        known = getattr(item, "_fixtureinfo").name2fixturedefs  # noqa: B009 - not public
+        if "session_factory" not in known:
+            pytest.fail(
+                f"{contract.__name__} needs a fixture session_factory: write one that takes"
+                " rowlock_session_factory and returns it",
+                pytrace=False,
+            )
 
 
 def _chosen(config: pytest.Config) -> tuple[str, ...]:

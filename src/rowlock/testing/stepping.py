@@ -14,14 +14,16 @@ Not here: time (``virtual_time``), several replicas as processes.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from typing import Any, Generic
 
 from sqlalchemy import select
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 
-from rowlock.errors import PipelineError
+from rowlock.database.faults import is_of_the_schema
+from rowlock.errors import ConfigurationError, PipelineError, describe
 from rowlock.execution import execute
 from rowlock.hints.hinter import PipelineHinter
 from rowlock.leases.item import PipelineItem
@@ -42,6 +44,39 @@ QUIET_PASSES = 2
 """So often in a row all such work says that it has nothing left."""
 STOP_S_MAX = 30.0
 """How long such work may take to stop before it is cancelled, in seconds."""
+
+
+def check_pipelines(*pipelines: object) -> None:
+    """Refuse what is no pipeline, such as the class of one.
+
+    Raises:
+        ConfigurationError: says what to pass.
+    """
+    for one in pipelines:
+        if not isinstance(one, Pipeline):
+            raise ConfigurationError(
+                f"a pipeline is an instance of a Pipeline subclass, such as VolumePipeline(), not"
+                f" {one!r:.100}"
+            )
+
+
+@contextmanager
+def tables_wanted() -> Iterator[None]:
+    """Say what to do where the database of a test lacks a table, or one of its columns.
+
+    Raises:
+        ConfigurationError: it does.
+    """
+    try:
+        yield
+    except DBAPIError as error:
+        if not is_of_the_schema(error):
+            raise
+        raise ConfigurationError(
+            f"the database of the test lacks what the model has ({describe(error.orig or error)});"
+            " return Base.metadata from an own fixture rowlock_metadata, or await"
+            " database.create_tables(Base.metadata)"
+        ) from error
 
 
 class Steps(Generic[ModelT]):
@@ -65,7 +100,8 @@ class Steps(Generic[ModelT]):
         """
         places = self.run.context.queue.places
         before = {item.lock_token for item in self.queued}
-        await self.run.fetcher.fetch_once(places if limit is None else min(limit, places))
+        with tables_wanted():
+            await self.run.fetcher.fetch_once(places if limit is None else min(limit, places))
         return [item for item in self.queued if item.lock_token not in before]
 
     async def work_once(self) -> PipelineItem[ModelT]:
@@ -115,9 +151,10 @@ async def stepping(
             left alone (`Pipeline.locks`).
 
     Raises:
-        ConfigurationError: the session factory cannot serve the pipeline, or the pipelines lock
-            each other's rows in a circle.
+        ConfigurationError: the session factory cannot serve the pipeline, one of them is none, or
+            the pipelines lock each other's rows in a circle.
     """
+    check_pipelines(pipeline, *beside)
     lock_graph = LockGraph([pipeline, *beside])
     lock_graph.check()
     steps = Steps(pipeline.build_run(session_factory, PipelineHinter(), lock_graph))
@@ -142,9 +179,16 @@ async def run_until_settled(
     holds.
 
     Raises:
+        ConfigurationError: as `stepping`.
         PipelineError: after `ROUNDS_MAX` rounds in which there was work, or `LOOKS_MAX` looks at
             work without a limit, there was still work.
     """
+    if not isinstance(pipelines, Sequence):
+        raise ConfigurationError(
+            "run_until_settled takes a session factory and a list of pipelines, such as"
+            f" [VolumePipeline()], not {pipelines!r:.100}"
+        )
+    check_pipelines(*pipelines)
     worked = rounds = looks = quiet = 0
     lasting = [one for one in pipelines if one.settings.process_timeout is None]
     brief = [one for one in pipelines if one not in lasting]

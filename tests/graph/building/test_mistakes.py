@@ -221,3 +221,26 @@ async def test_flow_without_a_reader_is_named(build: Callable[[Flow[Any]], Any])
 def test_what_is_a_coroutine_function(function: Any, is_one: bool) -> None:
     """A coroutine would be handed on as a result, and never be awaited."""
     assert is_coroutine_function(function) is is_one
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda flow: flow.amap(str), "type str was returned where a coroutine is awaited"),
+        (lambda flow: flow.amap(yielded), "aflat_map reads what"),
+        (lambda flow: flow.amap(str, timeout=1), "the operator whose name has no a"),
+        (lambda flow: flow.amap_batch(list, size=2), "type list was returned where a coroutine"),
+        (lambda flow: flow.map(lambda one: awaited(one)), "the operator whose name begins with a"),  # noqa: PLW0108
+        (lambda flow: flow.flat_map(lambda one: yielded(one)), "cannot be read: use aflat_map"),  # noqa: PLW0108
+        (lambda flow: flow.flat_map(int), "cannot be read: return an iterable"),
+        (lambda flow: flow.aflat_map(range), "asynchronously: use flat_map"),
+    ],
+)
+async def test_a_function_of_the_other_kind_is_told_in_our_words(
+    build: Callable[[Flow[Any]], Flow[Any]], message: str
+) -> None:
+    """A host reads which operator to use, and nothing of what cannot be awaited."""
+    graph = Graph("test")
+    build(graph.source([1])).sink(list[Any]().append)
+    with pytest.raises(TypeError, match=message):
+        await run_graph(graph)

@@ -16,7 +16,7 @@ from rowlock.graph.ports import EMPTY, Port
 from rowlock.graph.processor import NodeStatus, Place, Processor
 from rowlock.graph.stock.carriers import BARE, GONE, Call, Carrier, SyncPlace, discard
 from rowlock.graph.stock.port_queues import HungryOutputs
-from rowlock.graph.unawaited import not_awaited
+from rowlock.graph.unawaited import not_awaited, to_await
 
 
 class BatchProcessor(Processor):
@@ -326,7 +326,7 @@ class AsyncBatchMapProcessor(_BatchLane):
         if self._carrier.has_callers and not self._begins():
             return
         try:
-            results = self._checked(await self._function(self._bodies()))
+            results = self._checked(await to_await(self._function(self._bodies())))
         # Of the host's function; raised again if it ends the run.
         except BaseException as error:  # noqa: BLE001
             self._fail_all(error)

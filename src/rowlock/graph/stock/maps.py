@@ -14,7 +14,7 @@ from rowlock.graph.ports import EMPTY
 from rowlock.graph.processor import NodeStatus
 from rowlock.graph.stock.carriers import BARE, GONE, Carrier, SyncPlace
 from rowlock.graph.stock.lanes import Lane, OnError
-from rowlock.graph.unawaited import never_awaited
+from rowlock.graph.unawaited import never_awaited, to_await
 
 Use: TypeAlias = Callable[[Lane, Any, Any], Any]
 """From a lane, its item and what the call returned, to what is handed on."""
@@ -149,7 +149,7 @@ class AsyncMapProcessor(Lane):
         item = self.item
         try:
             if self._is_plain:
-                self.result = await self._function(item)
+                self.result = await to_await(self._function(item))
             else:
                 self.result = self._use(self, item, await self._await(self.carrier.body(item)))
         except BaseException as error:
@@ -162,6 +162,6 @@ class AsyncMapProcessor(Lane):
 
     async def _await(self, value: Any) -> Any:
         if self._timeout is None:
-            return await self._function(value)
+            return await to_await(self._function(value))
         async with time_limit(self._timeout):
-            return await self._function(value)
+            return await to_await(self._function(value))

@@ -28,6 +28,11 @@ class Reader:
         Raises:
             BaseException: whatever `items` raises that cannot be read.
         """
+        if not hasattr(items, "__iter__") and not hasattr(items, "__getitem__"):
+            is_async = hasattr(items, "__aiter__")
+            advice = "use aflat_map" if is_async else "return an iterable"
+            msg = f"a value of type {type(items).__qualname__} cannot be read: {advice}"
+            raise TypeError(msg)
         self._context = copy_context()
         self._iterator: Iterator[Any] = self._context.run(iter, items)
 
@@ -62,6 +67,12 @@ class AsyncReader:
         Raises:
             BaseException: whatever `items` raises that cannot be read.
         """
+        if not hasattr(items, "__aiter__"):
+            msg = (
+                f"a value of type {type(items).__qualname__} cannot be read asynchronously: use"
+                " flat_map, or a function that is async and yields"
+            )
+            raise TypeError(msg)
         self._iterator: AsyncIterator[Any] = aiter(items)
 
     async def next(self, cancelled: CancelledError | None = None) -> Any:

@@ -47,7 +47,7 @@ from rowlock.testing.crashes.killable_replica import KillableReplica
 from rowlock.testing.crashes.run_result import RunResult, keys_made_anew, read_rows
 from rowlock.testing.databases.clock import DEFAULT_START, DatabaseClock
 from rowlock.testing.databases.temporary import TemporaryDatabase
-from rowlock.testing.stepping import stepping
+from rowlock.testing.stepping import check_pipelines, stepping, tables_wanted
 
 __all__ = ["CrashContract", "CrashError", "crash_everywhere"]
 
@@ -126,10 +126,16 @@ async def crash_everywhere(
     """
     if isinstance(ignore, str):
         raise PipelineError(f"`ignore` is a sequence of names, such as [{ignore!r}]")
+    if not isinstance(database, TemporaryDatabase):
+        raise PipelineError(
+            "crash_everywhere takes a TemporaryDatabase, such as the fixture"
+            f" rowlock_database_with_clock, not {database!r:.100}"
+        )
     runs = _Runs(
         database, row, world, build=build, effects=effects, until=until, ignore=frozenset(ignore)
     )
-    expected, anew = await runs.undisturbed()
+    with tables_wanted():
+        expected, anew = await runs.undisturbed()
     findings: list[str] = []
     for at in range(MOMENTS_MAX):
         replica = KillableReplica(at)
@@ -293,6 +299,7 @@ class _Runs(Generic[ModelT, WorldT]):
     async def _set_scene(self, *, is_first: bool = False) -> tuple[Pipeline[ModelT], WorldT]:
         made, world = self.row(), self.world()
         pipeline = self.build(world)
+        check_pipelines(pipeline)
         self.name, self._leased = pipeline.name, pipeline.leased
         rows = list(made) if isinstance(made, list | tuple) else [made]
         if not rows or not isinstance(rows[0], pipeline.model):

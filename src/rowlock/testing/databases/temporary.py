@@ -14,7 +14,7 @@ from contextlib import ExitStack, asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from sqlalchemy import URL, event, text
+from sqlalchemy import URL, MetaData, event, text
 from sqlalchemy.ext.asyncio import (
     AsyncConnection,
     AsyncEngine,
@@ -23,6 +23,7 @@ from sqlalchemy.ext.asyncio import (
     create_async_engine,
 )
 
+from rowlock.errors import ConfigurationError
 from rowlock.testing.databases.clock import follow_on_postgresql, follow_on_sqlite
 from rowlock.testing.databases.drivers import connect_args
 from rowlock.testing.databases.inline_sqlite import inline_sqlite_engine
@@ -125,7 +126,15 @@ class TemporaryDatabase:
         return engine
 
     async def create_tables(self, metadata: MetaData) -> None:
-        """Create all tables of `metadata`, in a transaction of its own."""
+        """Create all tables of `metadata`, in a transaction of its own.
+
+        Raises:
+            ConfigurationError: it is no metadata.
+        """
+        if not isinstance(metadata, MetaData):
+            raise ConfigurationError(
+                f"tables are created of a MetaData, such as Base.metadata, not of {metadata!r:.100}"
+            )
         async with self.engine.begin() as connection:
             await connection.run_sync(metadata.create_all)
 
