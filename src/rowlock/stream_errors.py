@@ -51,6 +51,27 @@ class ShardsMissingError(RowlockError):
         self.twice = twice
 
 
+class ReplayMismatchError(RowlockError):
+    """The steps of a shard, done again, came out otherwise than the first time; it is parked, and
+    nothing is written.
+
+    Attributes:
+        flow: its name.
+        shard: its buckets.
+        step: the first one that came out otherwise.
+        sources: of the flow, whose rows are the input.
+    """
+
+    def __init__(
+        self, *, flow: str, shard: str, step: int, sources: tuple[str, ...], differs: str
+    ) -> None:
+        super().__init__(
+            f"step {step} of the flow {flow!r}, shard {shard}, over {', '.join(sources)}:"
+            f" its replay came out otherwise: {differs}"
+        )
+        self.flow, self.shard, self.step, self.sources = flow, shard, step, sources
+
+
 class ShardStateError(RowlockError):
     """Something happened to a shard that cannot happen in its state; nothing was changed."""
 

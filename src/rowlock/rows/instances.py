@@ -9,14 +9,18 @@ rows are loaded) is SQLAlchemy's to load, by a SELECT.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from functools import lru_cache
+from typing import Any, Final, NamedTuple
 
 from sqlalchemy import Column
-from sqlalchemy.orm import Mapper, make_transient_to_detached
-from sqlalchemy.orm.attributes import instance_dict
+from sqlalchemy.orm import Mapper
+from sqlalchemy.orm.attributes import instance_dict, instance_state
 
 _EAGER = ("joined", False, "selectin", "subquery", "immediate")
 """How relationships are loaded together with their row; False is an older word for joined."""
+
+PLANS_MAX: Final = 1000
+"""Of at most so many mappers it is remembered how their instances are made."""
 
 
 def is_plain(mapper: Mapper[Any]) -> bool:
@@ -47,11 +51,28 @@ def attributes_of(mapper: Mapper[Any]) -> dict[str, Column[Any]]:
 
 def instance_of(mapper: Mapper[Any], values: Mapping[str, Any]) -> Any:
     """Return a detached instance of a plain mapper that has these `values`, by attribute name,
-    as if just loaded.
+    as if just loaded; among them those of the primary key.
     """
+    plan = _plan_of(mapper)
     instance = mapper.class_manager.new_instance()
     # Where SQLAlchemy's own loading puts them; there is no history yet that `set_committed_value`
     # would have to keep.
     instance_dict(instance).update(values)
-    make_transient_to_detached(instance)
+    # What `make_transient_to_detached` does, which asks each attribute of each instance for it.
+    state = instance_state(instance)
+    identity = tuple([values.get(name) for name in plan.identity])
+    state.key = mapper.identity_key_from_primary_key(identity)
+    if len(values) < len(plan.attributes):
+        state.expired_attributes.update(plan.attributes - values.keys())
     return instance
+
+
+class _Plan(NamedTuple):
+    identity: tuple[str, ...]
+    attributes: frozenset[str]
+
+
+@lru_cache(PLANS_MAX)
+def _plan_of(mapper: Mapper[Any]) -> _Plan:
+    identity = (mapper.get_property_by_column(column).key for column in mapper.primary_key)
+    return _Plan(tuple(identity), frozenset(prop.key for prop in mapper.column_attrs))

@@ -309,6 +309,17 @@ def test_types_that_cannot_be_stored(type_: Any) -> None:
         Codec(type_)
 
 
+async def _state() -> int:
+    return 0
+
+
+@pytest.mark.parametrize("value", [0, "int", {}, [], (), Plain(), _state, len])
+def test_values_instead_of_types(value: Any) -> None:
+    """A coroutine function or another value in ``state=`` is refused, with advice."""
+    with pytest.raises(TypeError, match=r"was given as a type: .* such as int, dict\[str, int\]"):
+        Codec(value)
+
+
 @pytest.mark.parametrize("type_", [set, frozenset, tuple])
 def test_types_without_what_is_in_them(type_: type) -> None:
     """A host would read that a set cannot be stored, and that it is to use a set."""

@@ -114,6 +114,16 @@ RETURNS: list[tuple[HandlerKind, Any, object, str]] = [
 ]
 
 
+@pytest.mark.parametrize("kind", ["by_key", "batch", "fold"])
+def test_a_coroutine_that_is_returned(kind: HandlerKind) -> None:
+    """A lambda around a coroutine function is refused with advice, and nothing stays unawaited."""
+    stage = StageHandler(
+        "s", kind, lambda *_: later(1, 1, 1, 1), Codec(int), fresh=lambda _: object()
+    )
+    failed = poisoned(stage, batch_of(int, ("k", 1)))
+    assert "returned a coroutine, which is not awaited: a handler is a plain" in str(failed.error)
+
+
 @pytest.mark.parametrize(("kind", "codec", "after", "text"), RETURNS)
 def test_wrong_returns(kind: HandlerKind, codec: Any, after: object, text: str) -> None:
     """A forgotten ``return`` would drop the state of a key."""

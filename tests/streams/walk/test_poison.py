@@ -97,6 +97,9 @@ async def test_a_replay_that_comes_out_otherwise_parks_its_shard(
         await until(is_parked)
         (text,) = await parked(bank)
         assert "its replay came out otherwise" in text
+        assert "the flow 'balances', shard " in text
+        assert "over payments" in text
+        assert "replay-mismatch-error" in text
         (row,) = [row for row in await bank.shards() if row.parked_at is not None]
         assert row.lo <= bucket_of("one") < row.hi
 

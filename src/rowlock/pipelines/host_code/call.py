@@ -184,8 +184,8 @@ class Attempt:
         return self._or_ended(result)
 
     def _raised(self, error: BaseException) -> Raised:
-        is_left = isinstance(error, asyncio.CancelledError) and error.args == (LEFT_BEHIND,)
-        if is_left and not self.is_abandoned:
+        has_thread = isinstance(error, asyncio.CancelledError) and error.args == (LEFT_BEHIND,)
+        if has_thread and not self.is_abandoned:
             self._abandon()
         return _raised(error)
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
+from types import CoroutineType
 from typing import Any, Final, Literal, Protocol, TypeAlias, TypeVar
 
 from rowlock.errors import ConfigurationError
@@ -133,9 +134,10 @@ class StageHandler:
         """
         if self.kind == "fold":
             row = state if state is not None or self.fresh is None else self.fresh(key)
-            self._refuse(self.call(context, row, events), "a fold changes its row")
+            after = _not_awaited(self.call(context, row, events), self.name)
+            self._refuse(after, "a fold changes its row")
             return row
-        after = self.call(context, key, state, events)
+        after = _not_awaited(self.call(context, key, state, events), self.name)
         if self.codec is None:
             self._refuse(after, "without state=... there is nowhere to keep it")
         elif after is None:
@@ -152,7 +154,7 @@ class StageHandler:
             TypeError: the handler returned what it must not.
             Exception: whatever the handler raised.
         """
-        after = self.call(context, batch, states)
+        after = _not_awaited(self.call(context, batch, states), self.name)
         if self.codec is None:
             self._refuse(after, "without state=... there is nowhere to keep it")
         elif after is not None and not isinstance(after, Mapping):
@@ -170,6 +172,17 @@ class StageHandler:
         if after is not None:
             msg = f"{self.name!r} returned a {type(after).__name__}; it must return None: {why}"
             raise TypeError(msg)
+
+
+def _not_awaited(after: Any, name: str) -> Any:
+    if type(after) is CoroutineType:
+        after.close()
+        msg = (
+            f"{name!r} returned a coroutine, which is not awaited: a handler is a plain function;"
+            " emit to an output and deliver from there"
+        )
+        raise TypeError(msg)
+    return after
 
 
 def name_of(call: object) -> str:

@@ -13,7 +13,7 @@ from rowlock.database.faults import is_transient
 from rowlock.errors import describe
 from rowlock.logs import get_logger
 from rowlock.pipelines.outcomes import Outcome, Park, Retry
-from rowlock.stream_errors import RowsChanged
+from rowlock.stream_errors import ReplayMismatchError, RowsChanged
 from rowlock.streams.committing.committer import Committer
 from rowlock.streams.committing.step_write import StepWrite
 from rowlock.streams.computing.hashing import bucket_of
@@ -117,7 +117,14 @@ class StepWriter:
             self.failed(did.shard, did.step, did.poisoned.text)
         else:
             # Nothing but a checkpoint stands between the states here and those in the database.
-            text = f"step {did.step}: its replay came out otherwise: {did.differs}"
+            error = ReplayMismatchError(
+                flow=self._program.name,
+                shard=str(did.shard.range),
+                step=did.step,
+                sources=tuple(self._program.sources),
+                differs=str(did.differs),
+            )
+            text = describe(error)
             self._telling.failed(did.shard, did.step, text, is_parked=True)
             self._leave(did.shard, Park(text))
 
