@@ -47,6 +47,22 @@ def is_real() -> bool:
     )
 
 
+def ahead_of_monotonic() -> tuple[float, ...]:
+    """Return by how much the clocks that go on while the machine sleeps are ahead of the
+    monotonic one, in seconds.
+
+    Two readings differ if the machine slept in between: by its own account, or by the wall clock
+    alone if it is a virtual machine that was paused. They also differ if the wall clock was set.
+    Nothing differs where a test moves the time.
+    """
+    if not is_real():
+        return ()
+    boot = getattr(time, "CLOCK_BOOTTIME", None)
+    asleep = time.time() if boot is None else time.clock_gettime(boot)
+    now = time.monotonic()
+    return asleep - now, time.time() - now
+
+
 def stopwatch() -> Callable[[], float]:
     """Return a clock for busy time: the difference of two of its readings is what passed between
     them, in seconds.

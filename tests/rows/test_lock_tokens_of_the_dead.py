@@ -1,4 +1,4 @@
-"""Deaths counted in the token: by Python and by PostgreSQL alike, and by nobody else's token."""
+"""Deaths counted in the token, and the rule by which they are."""
 
 from __future__ import annotations
 
@@ -6,44 +6,58 @@ import uuid
 from contextlib import AsyncExitStack
 
 import pytest
-from sqlalchemy import Text, literal, select
 
-from rowlock.dialects.postgresql.death_tokens import digits_after
-from rowlock.rows.lock_tokens import DEATHS_MAX, deaths_of, token_after
+from rowlock.rows.lock_tokens import (
+    DEATHS_MAX,
+    FEW_MAX,
+    Deaths,
+    deaths_after,
+    deaths_of,
+    is_in_crowd,
+    with_deaths,
+)
 from rowlock.testing import TemporaryDatabase, stepping
 
 from ..host import Run, RunPipeline
 from ..pipelines.scenes import add, read, replica
 
+MAX = 20
+
 
 def test_a_random_token_counts_nothing() -> None:
     """A row would be parked for deaths that never happened."""
-    assert {deaths_of(uuid.uuid4()) for _ in range(1000)} == {0}
-    assert [deaths_of(token) for token in (None, "", "no token", f"{'0' * 16}e{'z' * 15}")] == [
-        0
-    ] * 4
+    assert {deaths_of(uuid.uuid4()) for _ in range(1000)} == {Deaths()}
+    of_others = (None, "", "no token", f"{'0' * 16}e{'z' * 15}")
+    assert {deaths_of(token) for token in of_others} == {Deaths()}
 
 
-def test_each_death_counts_one_up_to_the_limit() -> None:
-    """A row that kills its holders would never be told from others, or start again from none."""
-    token = uuid.uuid4()
-    for number in range(1, DEATHS_MAX + 3):
-        token = token_after(token, uuid.uuid4())
-        assert deaths_of(token) == min(number, DEATHS_MAX)
-        assert deaths_of(str(token)) == deaths_of(token.hex) == deaths_of(token)
+@pytest.mark.parametrize("in_crowd", [True, False])
+@pytest.mark.parametrize("deaths", [Deaths(), Deaths(1, 2), Deaths(DEATHS_MAX + 5, DEATHS_MAX + 1)])
+def test_a_token_says_what_was_counted(deaths: Deaths, in_crowd: bool) -> None:
+    """A row that kills its holders would start again from none, or be taken for another."""
+    token = with_deaths(uuid.uuid4(), deaths, in_crowd=in_crowd)
+    expected = Deaths(*(min(count, DEATHS_MAX) for count in deaths))
+    assert deaths_of(token) == deaths_of(str(token)) == deaths_of(token.hex) == expected
+    assert is_in_crowd(token) is in_crowd
 
 
-@pytest.mark.parametrize("deaths", [0, 1, 15, 16, 254, 255])
-async def test_the_database_counts_alike(
-    postgresql_database: TemporaryDatabase, deaths: int
+@pytest.mark.parametrize(
+    ("before", "in_crowd", "lost", "after"),
+    [
+        (Deaths(), False, 1, Deaths(1, 0)),
+        (Deaths(3, 4), False, FEW_MAX, Deaths(4, 4)),
+        (Deaths(3, 4), False, FEW_MAX + 1, Deaths(3, 5)),
+        (Deaths(3, 4), True, 1, Deaths(3, 5)),
+        (Deaths(3, MAX), True, 1, Deaths(3, MAX + 1)),
+        (Deaths(3, MAX), False, 100, Deaths(3 + MAX // 2, MAX)),
+    ],
+)
+def test_deaths_in_a_crowd_are_not_held_against_a_row(
+    before: Deaths, in_crowd: bool, lost: int, after: Deaths
 ) -> None:
-    """Replicas of one release would count apart."""
-    dead, fresh = uuid.uuid4(), uuid.uuid4()
-    for _ in range(deaths):
-        dead = token_after(dead, uuid.uuid4())
-    async with postgresql_database.session_factory() as session:
-        digits = digits_after(literal(dead), literal(fresh.hex, Text))
-        assert uuid.UUID(await session.scalar(select(digits))) == token_after(dead, fresh)
+    """Few rows lost count one; many count none; a row that is tried alone counts half of all."""
+    dead = with_deaths(uuid.uuid4(), before, in_crowd=in_crowd)
+    assert deaths_after(dead, lost=lost, max_deaths=MAX) == after
 
 
 @pytest.mark.parametrize("claims_rows", [True, False])

@@ -11,12 +11,13 @@ import pytest
 from rowlock import PipelineManager, hold_rows
 from rowlock.rows.lock_tokens import (
     OWN_MARK,
+    Deaths,
     deaths_of,
     fresh_token,
     mark_of,
     replica_mark,
     reservation_token,
-    token_after,
+    with_deaths,
 )
 from rowlock.testing import TemporaryDatabase, stepping
 
@@ -26,7 +27,11 @@ from ..pipelines.scenes import add, read
 
 def test_tokens_of_one_process_end_alike() -> None:
     """A row would not say who has it."""
-    tokens = [fresh_token(), reservation_token(), token_after(uuid.uuid4(), fresh_token())]
+    tokens = [
+        fresh_token(),
+        reservation_token(),
+        with_deaths(fresh_token(), Deaths(), in_crowd=True),
+    ]
     assert {mark_of(token) for token in tokens} == {replica_mark()}
     assert {mark_of(str(token)) for token in tokens} == {replica_mark()}
     assert len({token.hex[:24] for token in tokens}) == 3
@@ -75,7 +80,7 @@ async def test_a_claim_behind_a_dead_holder_leaves_the_mark(database: TemporaryD
     )
     async with stepping(database.session_factory, VolumePipeline()) as steps:
         (item,) = await steps.fetch_once()
-        assert deaths_of(item.lock_token) == 1
+        assert deaths_of(item.lock_token) == Deaths(counted=1)
         assert mark_of(item.lock_token) == replica_mark()
 
 

@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import Enum
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
-from sqlalchemy import ColumnElement
+from sqlalchemy import ColumnElement, Text, cast, select
+from sqlalchemy.ext.asyncio import AsyncConnection
 
+from rowlock.rows.expressions.unreadable import attempts_max
 from rowlock.rows.leased_table import LeasedTable
-from rowlock.rows.lock_tokens import fresh_token
+from rowlock.rows.lock_tokens import (
+    FEW_MAX,
+    deaths_after,
+    deaths_of,
+    fresh_token,
+    mark_of,
+    with_deaths,
+)
 
+LOST_ROWS_LOOKED_AT = 100
+"""Among so many rows that are due, others of a dead replica are looked for."""
 StatementT = TypeVar("StatementT")
 
 Lease: TypeAlias = tuple[Any, Any]
@@ -50,6 +62,26 @@ class Range(Enum):
         return cls.NEVER_PROCESSED if after.place is None else cls.PLACED
 
 
+class OwnRows(NamedTuple):
+    """Rows that the claiming pipeline has in hand itself, by key: a claim leaves them out.
+
+    Their leases may have ended by the database's clock all the same: the machine slept, or that
+    clock was set. Claimed again, they would be worked on twice in one process.
+
+    Attributes:
+        running: they are worked on.
+        held: they are queued, worked on, or their outcomes are being written. Free rows among them
+            are claimed: their outcomes were written a moment ago.
+        total: how many rows the replica has in hand, of all its pipelines.
+        is_trying: a row is being tried alone.
+    """
+
+    running: frozenset[Any] = frozenset()
+    held: frozenset[Any] = frozenset()
+    total: int = 0
+    is_trying: bool = False
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class ClaimRequest:
     """Lease at most `limit` rows that are `eligible`, oldest first, for `owner`, until
@@ -65,6 +97,8 @@ class ClaimRequest:
         digits: of a token; where the database makes tokens, those of this one claim have its first
             digits and its mark.
         left_out: keys of rows that are left to other replicas.
+        own_rows: what the replica has in hand already; asked when the claim is sent.
+        max_deaths: after so many deaths in crowds, a row is tried alone.
         statements: what was prepared for this order; copies that differ in the four above share
             them.
     """
@@ -82,6 +116,8 @@ class ClaimRequest:
     with_rows: bool = False
     digits: str = field(default_factory=lambda: fresh_token().hex)
     left_out: frozenset[Any] = frozenset()
+    own_rows: Callable[[], OwnRows] = OwnRows
+    max_deaths: int | None = None
     statements: dict[Hashable, Any] = field(default_factory=dict, repr=False)
 
     def prepared(self, key: Hashable, build: Callable[[], StatementT]) -> StatementT:
@@ -124,6 +160,67 @@ class ClaimedRow(NamedTuple):
     def position(self) -> Position:
         """Where a later claim resumes behind this row."""
         return Position(self.place_as_written, self.id)
+
+
+async def count_deaths(
+    connection: AsyncConnection,
+    request: ClaimRequest,
+    rows: Sequence[ClaimedRow],
+    *,
+    own_rows: OwnRows,
+) -> list[ClaimedRow]:
+    """Return `rows`, in their order; those of which a holder of this owner has died with tokens
+    and attempts that count it.
+
+    The first that is to be tried alone counts as held alone, whatever its replica has in hand; the
+    others wait for it.
+    """
+    dead = {_digits(row.dead_token) for row in rows if row.died_here}
+    if dead:
+        # What the dead replica had claimed stands at the head of the order, in other claims too.
+        due = (
+            select(cast(request.leased.attribute("lock_token"), Text))
+            .where(request.eligible)
+            .order_by(*request.oldest_first)
+            .limit(LOST_ROWS_LOOKED_AT)
+        )
+        dead.update(map(_digits, await connection.scalars(due)))
+    lost = Counter(map(mark_of, dead))
+    in_crowd, is_trying = own_rows.total + len(rows) > FEW_MAX, own_rows.is_trying
+    counted = []
+    for row in rows:
+        if not row.died_here or row.lock_token is None:
+            counted.append(row)
+            continue
+        before = deaths_of(row.dead_token)
+        deaths = deaths_after(
+            row.dead_token, lost=lost[mark_of(row.dead_token)], max_deaths=request.max_deaths
+        )
+        is_first = deaths.are_trying(request.max_deaths) and not is_trying
+        is_trying = is_trying or is_first
+        token = with_deaths(row.lock_token, deaths, in_crowd=in_crowd and not is_first)
+        counted.append(
+            _with_lease(request.leased, row, token, is_attempt=deaths.counted > before.counted)
+        )
+    return counted
+
+
+def _digits(token: object) -> str:
+    return str(token).replace("-", "")
+
+
+def _with_lease(
+    leased: LeasedTable, row: ClaimedRow, token: object, *, is_attempt: bool
+) -> ClaimedRow:
+    attempts, changed = row.attempts, {"lock_token": leased.as_token(token)}
+    if attempts is not None:
+        attempts = min(attempts + is_attempt, attempts_max(leased))
+        changed["attempts"] = attempts
+    values = None if row.row is None else list(row.row)
+    if values is not None:
+        for name, value in changed.items():
+            values[leased.places[name]] = value
+    return row._replace(lock_token=changed["lock_token"], attempts=attempts, row=values)
 
 
 def claim_parameters(request: ClaimRequest) -> dict[str, Any]:

@@ -4,6 +4,7 @@ the database.
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
@@ -123,6 +124,9 @@ class PipelineContext(Generic[ModelT]):
         running: attempts by lock token; the worker that began one adds it, and takes it out when it
             has ended.
         left_out: rows that this replica cannot read, and leaves to others for a while.
+        trial: held while a row is tried alone, over which holders have died in crowds, until its
+            outcome is written.
+        tried: its item.
         stop: given when the pipeline shuts down: work is to end soon.
         grace_over: the grace of a shutdown is over; nothing is waited out any more.
         background: short tasks that must end before the pipeline has stopped.
@@ -153,6 +157,8 @@ class PipelineContext(Generic[ModelT]):
     in_progress: set[PipelineItem[ModelT]] = field(default_factory=set)
     running: dict[Any, Attempt] = field(default_factory=dict)
     left_out: LeftOut = field(init=False)
+    trial: asyncio.Lock = field(default_factory=asyncio.Lock)
+    tried: PipelineItem[ModelT] | None = None
     stop: StopSignal = field(default_factory=StopSignal)
     grace_over: bool = False
     background: BackgroundTasks = field(init=False)

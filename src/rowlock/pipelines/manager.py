@@ -291,11 +291,16 @@ class PipelineManager:
             heartbeat_thread=self._heartbeats,
             seams=self._seams,
         )
+        pipeline.run.fetcher.rows_leased = self._rows_leased
         for hinter in (self.hinter, pipeline_hinter):
             hinter.attach(pipeline.leased.name, pipeline.hint)
         # Under a test's clock nothing waits for real, and what runs is compared.
         if self._check_indexes and is_real():
             pipeline.look_at_indexes()
+
+    def _rows_leased(self) -> int:
+        started = (pipeline for pipeline in self._pipelines.values() if pipeline.state != "new")
+        return sum(len(pipeline.run.heartbeater) for pipeline in started)
 
     def _build_notifier(self, notify: object) -> Notifier:
         if notify is not True:

@@ -25,7 +25,7 @@ from sqlalchemy.orm import (
 
 from rowlock.errors import ModelError, OutcomeError
 from rowlock.rows.instances import attributes_of, instance_of, is_plain
-from rowlock.rows.lock_tokens import fresh_token, reservation_token, token_after
+from rowlock.rows.lock_tokens import Deaths, fresh_token, reservation_token, with_deaths
 from rowlock.rows.model_check import (
     KEPT_SCHEDULE_COLUMNS,
     LOCK_COLUMNS,
@@ -170,12 +170,12 @@ class LeasedTable:
         """The attribute name of the primary key."""
         return self.mapper.get_property_by_column(self.key).key
 
-    def new_token(self, *, is_reserved: bool = False, dead: object = None) -> Any:
+    def new_token(self, *, is_reserved: bool = False, in_crowd: bool = False) -> Any:
         """Return a fresh lock token in the shape in which the column is read; `is_reserved`: of
-        a holder that comes back; `dead`: the token of a holder that died.
+        a holder that comes back; `in_crowd`: of one that has many rows in hand.
         """
         token = reservation_token() if is_reserved else fresh_token()
-        return self.as_token(token if dead is None else token_after(dead, token))
+        return self.as_token(with_deaths(token, Deaths(), in_crowd=True) if in_crowd else token)
 
     def as_token(self, token: Any) -> Any:
         """Return a token of another table in the shape of this one's column."""

@@ -12,13 +12,15 @@ locked, or busy children would be claimed in between, every time. No column is l
 token itself can: a claim that comes back has a UUID of version 8, as random as any of version 4.
 
 *Deaths.* A failure is written by its holder, which so proves that it lives; only a death leaves its
-token behind. The claim that finds one hands out a token that counts one more: its variant digit is
-``e``, which no random UUID has, and the two digits before the mark are the count. An outcome or a
-release clears the token, and the count with it; a claim of a free row pays nothing.
+token behind. The claim that finds one hands out a token that counts it: its variant digit is ``e``
+or ``f``, which no random UUID has, and the four digits before the mark are two counts. An outcome
+or a release clears the token, and the counts with it.
 
-Not here: who respects the reservation (``rows/eligibility.py``), deaths in SQL
-(``dialects/postgresql/death_tokens.py``), and what becomes of a row that kills its holders
-(``pipelines/processing/worker.py``).
+*Crowds.* Where a replica lost many rows at once, its end says nothing of one of them. So a token
+also says, by its variant ``f``, that its holder had many rows in hand. `deaths_after` is the rule.
+
+Not here: who respects the reservation (``rows/eligibility.py``), and what becomes of a row that
+kills its holders (``pipelines/processing/worker.py``).
 
 Source: RFC 9562, section 5.8: version 8 is for what an application wants to say; section 4.1:
 variants ``e`` and ``f`` are reserved.
@@ -26,9 +28,10 @@ variants ``e`` and ``f`` are reserved.
 
 from __future__ import annotations
 
+import math
 import os
 import uuid
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from sqlalchemy import Column, ColumnElement, Text, and_, cast, func
 from sqlalchemy.orm import InstrumentedAttribute
@@ -37,8 +40,10 @@ VERSION_DIGIT_AT = 13
 """Where the version stands among the 32 digits of a UUID, counted from 1 as SQL does."""
 VARIANT_DIGIT_AT = 17
 """Where the variant stands among the 32 digits of a UUID, counted from 1 as SQL does."""
-COUNT_AT = 23
-"""Where the two digits of the count stand."""
+COUNTS_AT = 21
+"""Where the four digits of the counts stand: deaths in crowds, then those that are held against
+the row.
+"""
 MARK_AT = 25
 """Where the mark begins, which is the rest of the token."""
 MARK_BYTES = 4
@@ -48,8 +53,26 @@ CLAIM_DIGITS = 8
 TOKEN_BYTES = 16
 """How long a token is."""
 DEATHS_MAX = 255
-"""Most deaths that are counted."""
-COUNTED = "e"
+"""Most deaths that are counted, of each kind."""
+COUNTED, IN_CROWD = "e", "f"
+FEW_MAX = 3
+"""A replica that has so many rows in hand at most loses few."""
+
+
+class Deaths(NamedTuple):
+    """How many holders of a row have died in a row.
+
+    Attributes:
+        counted: are held against the row.
+        in_crowds: are not: their replicas lost many rows at once.
+    """
+
+    counted: int = 0
+    in_crowds: int = 0
+
+    def are_trying(self, max_deaths: int | None) -> bool:
+        """Whether the row died so often in crowds that it is to be tried alone."""
+        return max_deaths is not None and self.in_crowds >= max_deaths
 
 
 class OwnMark:
@@ -119,20 +142,48 @@ def keeps_reservation(token: object) -> bool:
     return str(token).replace("-", "")[VERSION_DIGIT_AT - 1 : VERSION_DIGIT_AT] == "8"
 
 
-def deaths_of(token: object) -> int:
+def deaths_of(token: object) -> Deaths:
     """Return how many holders in a row have died before the one of `token`."""
     digits = str(token).replace("-", "")
-    if digits[VARIANT_DIGIT_AT - 1 : VARIANT_DIGIT_AT] != COUNTED:
-        return 0
+    if digits[VARIANT_DIGIT_AT - 1 : VARIANT_DIGIT_AT] not in (COUNTED, IN_CROWD):
+        return Deaths()
     try:
-        return int(digits[COUNT_AT - 1 : MARK_AT - 1], 16)
+        in_crowds, counted = bytes.fromhex(digits[COUNTS_AT - 1 : MARK_AT - 1])
     except ValueError:
         # Of somebody's own making.
-        return 0
+        return Deaths()
+    return Deaths(counted, in_crowds)
 
 
-def token_after(dead: object, token: uuid.UUID) -> uuid.UUID:
-    """Return the fresh `token` with one death more than the token of the holder that is `dead`."""
-    digits, deaths = token.hex, min(deaths_of(dead) + 1, DEATHS_MAX)
-    marked = digits[: VARIANT_DIGIT_AT - 1] + COUNTED + digits[VARIANT_DIGIT_AT : COUNT_AT - 1]
-    return uuid.UUID(f"{marked}{deaths:02x}{digits[MARK_AT - 1 :]}")
+def is_in_crowd(token: object) -> bool:
+    """Whether the holder of `token` had many rows in hand."""
+    return str(token).replace("-", "")[VARIANT_DIGIT_AT - 1 : VARIANT_DIGIT_AT] == IN_CROWD
+
+
+def with_deaths(token: object, deaths: Deaths, *, in_crowd: bool) -> uuid.UUID:
+    """Return `token` with what it says of deaths, and of its holder."""
+    digits, variant = str(token).replace("-", ""), IN_CROWD if in_crowd else COUNTED
+    counts = f"{min(deaths.in_crowds, DEATHS_MAX):02x}{min(deaths.counted, DEATHS_MAX):02x}"
+    before = digits[: VARIANT_DIGIT_AT - 1] + variant + digits[VARIANT_DIGIT_AT : COUNTS_AT - 1]
+    return uuid.UUID(before + counts + digits[MARK_AT - 1 :])
+
+
+def deaths_after(dead: object, *, lost: int, max_deaths: int | None) -> Deaths:
+    """Return the deaths of a row after that of the holder of the token `dead`.
+
+    A death is held against the row if its replica lost few rows at once. One in a crowd says
+    nothing of one row of it. But a row that kills its holders may always die in crowds: after
+    `max_deaths` of those it is tried alone, and to die twice then is enough.
+
+    Args:
+        dead: the token that was left behind.
+        lost: how many rows of that replica have ended as far as is known.
+        max_deaths: so many deaths that are held against a row have it parked.
+    """
+    counted, in_crowds = deaths = deaths_of(dead)
+    was_tried = deaths.are_trying(max_deaths) and not is_in_crowd(dead)
+    if was_tried and max_deaths is not None:
+        return Deaths(counted + math.ceil(max_deaths / 2), in_crowds)
+    if is_in_crowd(dead) or lost > FEW_MAX:
+        return Deaths(counted, in_crowds + 1)
+    return Deaths(counted + 1, in_crowds)

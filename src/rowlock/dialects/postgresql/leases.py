@@ -23,12 +23,12 @@ from sqlalchemy import (
     Integer,
     String,
     Text,
+    Update,
     Uuid,
     and_,
     bindparam,
     case,
     cast,
-    false,
     func,
     literal,
     not_,
@@ -53,16 +53,22 @@ from rowlock.dialects.postgresql.column_kinds import (
     compared,
     fits_array,
 )
-from rowlock.dialects.postgresql.death_tokens import digits_after, digits_before
 from rowlock.dialects.postgresql.table_names import name_in_database
-from rowlock.leases.claim_request import ClaimedRow, ClaimRequest, Lease, Range, claim_parameters
+from rowlock.leases.claim_request import (
+    ClaimedRow,
+    ClaimRequest,
+    Lease,
+    Range,
+    claim_parameters,
+    count_deaths,
+)
 from rowlock.leases.indexes.plans import Query, plan_of
 from rowlock.leases.lease_dialect import LeaseDialect
 from rowlock.rows.assignments import ColumnValues, Slot, without_onupdate
 from rowlock.rows.database_time import UtcDateTime, database_time_after, is_unreadable_time
 from rowlock.rows.eligibility import is_reserved_by, order_column, was_main_lease
 from rowlock.rows.expressions.unreadable import (
-    attempts_counted,
+    attempts_max,
     if_readable,
     is_small,
     may_be_large,
@@ -73,6 +79,9 @@ from rowlock.rows.leased_table import LeasedTable
 from rowlock.rows.lock_tokens import (
     CLAIM_DIGITS,
     COUNTED,
+    COUNTS_AT,
+    FEW_MAX,
+    IN_CROWD,
     MARK_AT,
     VARIANT_DIGIT_AT,
     VERSION_DIGIT_AT,
@@ -91,6 +100,7 @@ def _claimed(request: ClaimRequest, returned: Sequence[Any]) -> ClaimedRow:
         else row
     )
     values = row if request.with_rows and is_whole else None
+    attempts = None if attempts is None else min(attempts, attempts_max(request.leased))
     return ClaimedRow(
         key,
         token,
@@ -106,7 +116,7 @@ def _claimed(request: ClaimRequest, returned: Sequence[Any]) -> ClaimedRow:
 
 
 def _claiming(
-    request: ClaimRequest, key_range: Range, *, leaves_out: bool
+    request: ClaimRequest, key_range: Range, *, leaves_out: bool, leaves_own_out: bool
 ) -> ReturningUpdate[*tuple[Any, ...]]:
     leased = request.leased
     token, attempts = (
@@ -129,6 +139,7 @@ def _claiming(
             leased.key.not_in(bindparam("rowlock_left_out", expanding=True))
             if leaves_out
             else true(),
+            _is_not_own(leased, leaves_own_out),
         )
         .order_by(*request.oldest_first)
         .limit(bindparam("rowlock_limit", type_=Integer))
@@ -136,7 +147,9 @@ def _claiming(
         .cte("rowlock_line")
     )
     # RETURNING keeps no order, and keys sort by the database's rules, not by Python's.
-    due = select(ordered, func.row_number().over().label("number")).cte("rowlock_due")
+    due = select(
+        ordered, func.row_number().over().label("number"), func.count().over().label("count")
+    ).cte("rowlock_due")
     returned = (
         due.c.number,
         unreadable_column(leased),
@@ -201,6 +214,17 @@ def _times_of(leased: LeasedTable) -> list[Column[Any]]:
     ]
 
 
+def _is_not_own(leased: LeasedTable, leaves_own_out: bool) -> ColumnElement[bool]:
+    if not leaves_own_out:
+        return true()
+    key, token = leased.key, leased.column("lock_token")
+    running, held = (
+        select(unnested([("key", key.type)], name=name, prefix=f"rowlock_{name}_").c.key)
+        for name in ("running", "held")
+    )
+    return and_(key.not_in(running), or_(token.is_(None), key.not_in(held)))
+
+
 def _is_behind(leased: LeasedTable, key_range: Range) -> ColumnElement[bool]:
     # Each is one range of the index. Both kinds of rows in one condition would be an OR, for which
     # the index is walked from its start; so the rows that were never processed are a line of their
@@ -220,29 +244,52 @@ def _is_behind(leased: LeasedTable, key_range: Range) -> ColumnElement[bool]:
 
 def _values(request: ClaimRequest, due: CTE) -> ColumnValues:
     leased = request.leased
-    values = leased_values(
+    return leased_values(
         leased,
         token=_new_token(leased.column("lock_token"), due),
         owner=request.owner,
         expires_at=database_time_after(request.lock_timeout),
     )
-    if leased.has_schedule:
-        died = func.coalesce(due.c.died_here, false()).cast(Integer)
-        values[leased.column("attempts")] = attempts_counted(leased, died)
-    return values
+
+
+def _recounting(leased: LeasedTable) -> Update:
+    token, attempts = leased.column("lock_token"), bindparam("rowlock_attempts", type_=Integer)
+    values = {token: bindparam("rowlock_new_token", type_=token.type)}
+    return (
+        update(leased.table)
+        .where(
+            leased.key == bindparam("rowlock_key", type_=leased.key.type),
+            token == bindparam("rowlock_token", type_=token.type),
+        )
+        .values(
+            without_onupdate(
+                leased,
+                {**values, leased.column("attempts"): attempts} if leased.has_schedule else values,
+            )
+        )
+    )
 
 
 def _new_token(column: Column[Any], due: CTE) -> ColumnElement[Any]:
     random = func.replace(cast(func.gen_random_uuid(), Text), "-", "")
     between = func.substr(random, CLAIM_DIGITS + 1, MARK_AT - 1 - CLAIM_DIGITS)
     digits = func.overlay(bindparam("rowlock_digits", type_=Text), between, CLAIM_DIGITS + 1)
-    reserved = func.overlay(digits, "8", VERSION_DIGIT_AT)
+    old = func.replace(cast(due.c.dead_token, Text), "-", "")
+    was_counted = func.substr(old, VARIANT_DIGIT_AT, 1).in_((COUNTED, IN_CROWD))
+    # What was counted is kept for `release_claim`, until it is counted further.
+    counts = case((was_counted, func.substr(old, COUNTS_AT, MARK_AT - COUNTS_AT)), else_="0000")
+    is_in_crowd = due.c.count + bindparam("rowlock_count", type_=Integer) > FEW_MAX
     text = case(
-        (due.c.is_reserved, reserved),
-        (due.c.died_here, digits_after(due.c.dead_token, digits)),
+        (due.c.died_here, _with_counts(digits, COUNTED, counts)),
+        (is_in_crowd, _with_counts(digits, IN_CROWD, "0000")),
         else_=digits,
     )
-    return _as_token(column, text)
+    version = case((due.c.is_reserved, "8"), else_="4")
+    return _as_token(column, func.overlay(text, version, VERSION_DIGIT_AT))
+
+
+def _with_counts(digits: ColumnElement[Any], variant: str, counts: Any) -> ColumnElement[Any]:
+    return func.overlay(func.overlay(digits, variant, VARIANT_DIGIT_AT), counts, COUNTS_AT)
 
 
 def _as_token(column: Column[Any], digits: ColumnElement[Any]) -> ColumnElement[Any]:
@@ -285,23 +332,47 @@ class PostgresqlLeases(LeaseDialect):
         The SELECT stands in a CTE, which PostgreSQL evaluates once; as a plain subquery the planner
         may run it again for each row and lease more than the limit.
         """
-        key_range = Range.of(request.after)
-        leaves_out = bool(held)
+        key_range, own_rows = Range.of(request.after), request.own_rows()
+        leaves_out, leaves_own_out = bool(held), bool(own_rows.running or own_rows.held)
         statement = request.prepared(
-            (_claiming, key_range, request.with_rows, leaves_out),
-            lambda: _claiming(request, key_range, leaves_out=leaves_out),
+            (_claiming, key_range, request.with_rows, leaves_out, leaves_own_out),
+            lambda: _claiming(
+                request, key_range, leaves_out=leaves_out, leaves_own_out=leaves_own_out
+            ),
         )
-        parameters = claim_parameters(request) | {"rowlock_digits": request.digits}
+        parameters = claim_parameters(request) | {
+            "rowlock_digits": request.digits,
+            "rowlock_count": own_rows.total,
+        }
         if held:
             parameters["rowlock_left_out"] = list(held)
+        if leaves_own_out:
+            parameters["rowlock_running_key"] = list(own_rows.running)
+            parameters["rowlock_held_key"] = list(own_rows.held)
         rows = (await connection.execute(statement, parameters)).all()
-        return [_claimed(request, row) for row in sorted(rows, key=itemgetter(0))]
+        claimed = [_claimed(request, row) for row in sorted(rows, key=itemgetter(0))]
+        counted = await count_deaths(connection, request, claimed, own_rows=own_rows)
+        recounted = [
+            {
+                "rowlock_key": row.id,
+                "rowlock_token": before.lock_token,
+                "rowlock_new_token": row.lock_token,
+                "rowlock_attempts": row.attempts,
+            }
+            for before, row in zip(claimed, counted, strict=True)
+            if row is not before
+        ]
+        if recounted:
+            # Deaths are rare: what the token says of them is one more statement.
+            recount = request.prepared(_recounting, lambda: _recounting(request.leased))
+            await connection.execute(recount, recounted)
+        return counted
 
     async def release_claim(self, connection: AsyncConnection, request: ClaimRequest) -> None:
         """Find the rows by the digits that their tokens share.
 
-        A token that counts a death stays, ended and without the death that the claim has counted:
-        the next claim counts it again.
+        A token after a death stays, ended and with what was counted before: the next claim counts
+        that death.
         """
         leased = request.leased
         token, owner = leased.column("lock_token"), leased.column("lock_owner")
@@ -309,15 +380,12 @@ class PostgresqlLeases(LeaseDialect):
         digits = func.replace(cast(token, Text), "-", "")
         died = func.substr(digits, VARIANT_DIGIT_AT, 1) == COUNTED
         values: ColumnValues = {
-            token: case((died, _as_token(token, digits_before(digits))), else_=null()),
+            token: case((died, token), else_=null()),
             owner: case((died, owner), else_=null()),
             leased.column("lock_expires_at"): case(
                 (died, database_time_after(-request.lock_timeout)), else_=null()
             ),
         }
-        if leased.has_schedule:
-            attempts = leased.column("attempts")
-            values[attempts] = attempts - died.cast(Integer)
         await connection.execute(
             update(leased.table)
             .where(self.skip_locked(leased, ours))

@@ -59,7 +59,14 @@ from rowlock.dialects.sqlite.written_keys import (
     written_key,
 )
 from rowlock.errors import InternalError
-from rowlock.leases.claim_request import ClaimedRow, ClaimRequest, Lease, Range, claim_parameters
+from rowlock.leases.claim_request import (
+    ClaimedRow,
+    ClaimRequest,
+    Lease,
+    Range,
+    claim_parameters,
+    count_deaths,
+)
 from rowlock.leases.indexes.plans import Query
 from rowlock.leases.lease_dialect import LeaseDialect
 from rowlock.locks.locker import LOCKERS
@@ -69,6 +76,7 @@ from rowlock.rows.eligibility import is_reserved_by, order_column, was_main_leas
 from rowlock.rows.expressions.unreadable import attempts_max, is_small, times_read
 from rowlock.rows.lease_values import leased_values
 from rowlock.rows.leased_table import LeasedTable
+from rowlock.rows.lock_tokens import FEW_MAX
 
 Reader: TypeAlias = Callable[[Any], Any]
 """Makes a value of what is written; None where it is taken as it is."""
@@ -81,9 +89,10 @@ async def _read_due(
 ) -> list[tuple[Any, Any]]:
     """Return what is due, each row with its key.
 
-    A row that its key does not find takes no place of the others: they are read again without it.
+    A row that its key does not find, or that is in hand already, takes no place of the others: they
+    are read again without it.
     """
-    leased, key_range = request.leased, Range.of(request.after)
+    leased, key_range, own_rows = request.leased, Range.of(request.after), request.own_rows()
     keys_of, spoilt = WrittenKeys.of(leased, connection.dialect), leased.spoilt_keys
     while True:
         known, build = len(spoilt), partial(_due, request, key_range, held)
@@ -98,8 +107,14 @@ async def _read_due(
         for row, key in zip(rows, keys, strict=True):
             if key is SPOILT:
                 keys_of.leave_alone(row.id, owner=request.owner)
+        left_out = len(held)
+        if any(
+            key in own_rows.running or (row.died_here and key in own_rows.held)
+            for row, key in zip(rows, keys, strict=True)
+        ):
+            held = held | own_rows.running | own_rows.held
         # Each turn leaves another row alone, and they are bounded.
-        if len(spoilt) == known:
+        if len(spoilt) == known and len(held) == left_out:
             return [(row, key) for row, key in zip(rows, keys, strict=True) if key is not SPOILT]
 
 
@@ -167,7 +182,13 @@ class _Values:
 
 
 def _claimed(
-    request: ClaimRequest, due: Sequence[Any], values: _Values, *, key: Any, now: datetime
+    request: ClaimRequest,
+    due: Sequence[Any],
+    values: _Values,
+    *,
+    key: Any,
+    now: datetime,
+    in_crowd: bool,
 ) -> ClaimedRow:
     leased, count = request.leased, len(values.times)
     times = values.read_times(due[:count])
@@ -176,10 +197,10 @@ def _claimed(
     ]
     attempts = None
     if leased.has_schedule:
-        attempts = min(values.read_attempts(failed) + bool(died_here), attempts_max(leased))
+        attempts = min(values.read_attempts(failed), attempts_max(leased))
     unreadable = next((name for name, time in times.items() if time is UNREADABLE), None)
     dead_token = values.read_token(dead)
-    token = leased.new_token(is_reserved=is_reserved, dead=dead_token if died_here else None)
+    token = leased.new_token(is_reserved=is_reserved, in_crowd=in_crowd)
     expires_at = now + request.lock_timeout
     is_read = request.with_rows and unreadable is None and is_whole
     if is_read:
@@ -347,7 +368,13 @@ class SqliteLeases(LeaseDialect):
         values = _Values.of(request, connection.dialect)
         now = values.read_place(found[0][0].now)
         assert now is not None
-        claimed = [_claimed(request, row, values, key=key, now=now) for row, key in found]
+        own_rows = request.own_rows()
+        in_crowd = own_rows.total + len(found) > FEW_MAX
+        claimed = [
+            _claimed(request, row, values, key=key, now=now, in_crowd=in_crowd)
+            for row, key in found
+        ]
+        claimed = await count_deaths(connection, request, claimed, own_rows=own_rows)
         lease_each = request.prepared(_lease_each, lambda: _lease_each(request))
         parameters = [
             _parameters(request, row, due.id) for row, (due, _) in zip(claimed, found, strict=True)

@@ -8,7 +8,7 @@ than to execute it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Generic, Protocol
 
@@ -16,7 +16,7 @@ from sqlalchemy import ColumnElement
 
 from rowlock.clock import monotonic
 from rowlock.database.binds import bind_of
-from rowlock.leases.claim_request import ClaimRequest, Position
+from rowlock.leases.claim_request import ClaimRequest, OwnRows, Position
 from rowlock.pipelines.context import PipelineContext
 from rowlock.pipelines.host_code.hooks import ready_condition
 from rowlock.pipelines.settings import PipelineSettings
@@ -72,8 +72,11 @@ class ClaimBuilder(Generic[ModelT]):
         context: what the actors of the pipeline share.
     """
 
-    def __init__(self, context: PipelineContext[ModelT]) -> None:
+    def __init__(
+        self, context: PipelineContext[ModelT], own_rows: Callable[[], OwnRows] = OwnRows
+    ) -> None:
         self.context = context
+        self._own_rows = own_rows
         self._dialect = bind_of(context.session_factory(), context.leased).dialect
         self._last: tuple[list[object], ClaimRequest] | None = None
         self._with_rows_from = float("-inf")
@@ -151,4 +154,6 @@ class ClaimBuilder(Generic[ModelT]):
             limit=0,
             gates=of_no_row(context.leased, parts.gates),
             lockers=frozenset(locking.owner for locking in locking_pipelines),
+            own_rows=self._own_rows,
+            max_deaths=settings.max_deaths if context.leased.has_schedule else None,
         )

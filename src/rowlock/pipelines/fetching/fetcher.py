@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import ClassVar, Generic
@@ -25,7 +25,7 @@ from rowlock.database.binds import bind_of
 from rowlock.database.faults import is_of_the_schema, is_outage
 from rowlock.errors import ModelError, PipelineError, TransactionTimeout, describe
 from rowlock.leases.claim import claim
-from rowlock.leases.claim_request import ClaimRequest, Position
+from rowlock.leases.claim_request import ClaimRequest, OwnRows, Position
 from rowlock.leases.item import PipelineItem
 from rowlock.leases.release import mend_stamps, sweep
 from rowlock.leases.time_columns import check_time_columns
@@ -82,6 +82,8 @@ class Fetcher(Generic[ModelT]):
 
     Attributes:
         context: what the actors of the pipeline share.
+        rows_leased: counts the rows that the replica has in hand, of all its pipelines; set by the
+            manager.
         transactions_per_claim: how many transactions a fetch has until it has claimed, that of the
             claim among them; each is bounded by `database_timeout`.
     """
@@ -91,8 +93,9 @@ class Fetcher(Generic[ModelT]):
     def __init__(self, context: PipelineContext[ModelT], heartbeater: Heartbeater[ModelT]) -> None:
         self.context = context
         self._heartbeater = heartbeater
+        self.rows_leased: Callable[[], int] = heartbeater.__len__
         self._unstarted = Unstarted(context, heartbeater)
-        self._claim_builder = ClaimBuilder(context)
+        self._claim_builder = ClaimBuilder(context, self._own_rows)
         self._periodic = PeriodicRows(context)
         self._woken = asyncio.Event()
         self._hinted = self._is_hinted = False
@@ -198,6 +201,7 @@ class Fetcher(Generic[ModelT]):
         """
         # Host code stays out of the task: a SystemExit that leaves a task ends the whole event
         # loop.
+        await self._heartbeater.renew_if_slept()
         if self._periodic.are_due:
             await self._periodic.ensure()
         request = self._claim_builder.next(limit, after=self._start)
@@ -329,6 +333,14 @@ class Fetcher(Generic[ModelT]):
             events.emit(events.RowsClaimed(context.name, len(items), monotonic() - began_at))
             await self._release_surplus(left)
         return len(items)
+
+    def _own_rows(self) -> OwnRows:
+        return OwnRows(
+            frozenset(item.id for item in self.context.in_progress),
+            frozenset(item.id for item in self._heartbeater.tracked()),
+            total=self.rows_leased(),
+            is_trying=self.context.trial.locked(),
+        )
 
     def _record_fetch(
         self, items: Sequence[PipelineItem[ModelT]], request: ClaimRequest, *, seconds: float

@@ -30,7 +30,7 @@ from rowlock.pipelines.renewing.heartbeater import Heartbeater
 from rowlock.pipelines.settling.decisions import Decision, decide, decide_unread, record_unreadable
 from rowlock.pipelines.settling.settler import Settler
 from rowlock.rows.leased_table import ModelT
-from rowlock.rows.lock_tokens import deaths_of
+from rowlock.rows.lock_tokens import Deaths, deaths_of
 
 
 class Worker(Generic[ModelT]):
@@ -54,7 +54,7 @@ class Worker(Generic[ModelT]):
         self._settler = settler
         has_schedule, settings = context.leased.has_schedule, context.settings
         self._attempts_max = (settings.max_attempts if has_schedule else None) or sys.maxsize
-        self._deaths_max = (settings.max_deaths if has_schedule else None) or sys.maxsize
+        self._deaths_max = settings.max_deaths if has_schedule else None
 
     async def work(self, item: PipelineItem[ModelT]) -> None:
         """Process `item` and hand what comes of it over to the settler; if that cannot be, the item
@@ -101,13 +101,10 @@ class Worker(Generic[ModelT]):
         context, item, attempt = self.context, running.item, running.attempt
         decision: Decision | None = None
         try:
+            if self._is_to_be_tried(item) and await context.trial.acquire():
+                context.tried = item
             now = monotonic()
-            if (
-                not self._loader.check_fresh(item, now)
-                or item.unreadable is not None
-                or item.attempt > self._attempts_max
-                or (item.prev_lock_expired and deaths_of(item.lock_token) >= self._deaths_max)
-            ):
+            if self._may_be_prevented(item, now):
                 decision, now = await self._prevented(item), monotonic()
             if decision is None and (context.grace_over or self._heartbeater.has_lost(item, now)):
                 # What a shutdown interrupts was interrupted while this row was read: nobody would
@@ -141,6 +138,19 @@ class Worker(Generic[ModelT]):
         finally:
             # Last: the settler looks there for what it has to end, or to leave behind.
             context.running.pop(item.lock_token, None)
+
+    def _is_to_be_tried(self, item: PipelineItem[ModelT]) -> bool:
+        # One at a time: another row that is tried may end this process, and must not be blamed.
+        deaths = deaths_of(item.lock_token) if item.prev_lock_expired else Deaths()
+        return deaths.are_trying(self._deaths_max)
+
+    def _may_be_prevented(self, item: PipelineItem[ModelT], now: float) -> bool:
+        return (
+            not self._loader.check_fresh(item, now)
+            or item.unreadable is not None
+            or item.attempt > self._attempts_max
+            or self._reason_to_give_up(item) is not None
+        )
 
     def _record_start(self, item: PipelineItem[ModelT], now: float) -> None:
         context = self.context
@@ -179,6 +189,8 @@ class Worker(Generic[ModelT]):
     async def _prevented(self, item: PipelineItem[ModelT]) -> Decision | None:
         """Read the row; return what comes of the item if no attempt can be made at it."""
         context = self.context
+        if context.stop.is_given and self._is_to_be_tried(item):
+            return Ended.INTERRUPTED
         if item.unreadable is not None:
             return record_unreadable(context, item, item.unreadable)
         try:
@@ -197,11 +209,19 @@ class Worker(Generic[ModelT]):
         context.left_out.discard(item.id)
         if item.attempt > self._attempts_max:
             return Park(f"gave up after {item.attempt - 1} attempts: the last holder died")
-        if item.prev_lock_expired and deaths_of(item.lock_token) >= self._deaths_max:
-            return Park(
-                f"gave up: {deaths_of(item.lock_token)} holders in a row died over this row"
+        reason = self._reason_to_give_up(item)
+        return None if reason is None else Park(reason)
+
+    def _reason_to_give_up(self, item: PipelineItem[ModelT]) -> str | None:
+        deaths, deaths_max = deaths_of(item.lock_token), self._deaths_max
+        if not item.prev_lock_expired or deaths_max is None or deaths.counted < deaths_max:
+            return None
+        if deaths.are_trying(deaths_max):
+            return (
+                f"gave up: {deaths.in_crowds} holders in a row died with this row and many others,"
+                " and the next ones when it ran alone"
             )
-        return None
+        return f"gave up: {deaths.counted} holders in a row died over this row"
 
 
 class _RunningItem(Generic[ModelT]):

@@ -29,12 +29,13 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
 from rowlock import events
 from rowlock.backoff import jittered
-from rowlock.clock import monotonic, sleep
+from rowlock.clock import ahead_of_monotonic, monotonic, sleep
 from rowlock.database.faults import is_of_the_schema, is_transient
 from rowlock.database.transaction import in_transaction
-from rowlock.errors import describe
+from rowlock.errors import PipelineError, describe
 from rowlock.leases.item import PipelineItem
 from rowlock.leases.related.writes import renew_related
+from rowlock.leases.release import release
 from rowlock.leases.renew import LEASES_PER_STATEMENT_MAX, renew, tokens_still_held
 from rowlock.logs import get_logger
 from rowlock.pipelines.context import PipelineContext
@@ -69,6 +70,7 @@ class Heartbeater(Generic[ModelT]):
         self._lock = threading.Lock()
         self._rest: list[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = []
         self._beats_by = self._watches_by = math.inf
+        self._clocks_ahead = ahead_of_monotonic()
         self._has_given_up_leases = self._must_come_home = self._is_check_on_its_way = False
 
     def __len__(self) -> int:
@@ -146,13 +148,15 @@ class Heartbeater(Generic[ModelT]):
             # One is enough while the host's loop stands still, and renewals do not wait for it.
             self._is_check_on_its_way = True
             self._on_host(self._check)
-        due, began_at = self.due_for_renewal(), monotonic()
+        began_at, clocks_ahead = monotonic(), ahead_of_monotonic()
+        has_slept = self._has_slept(clocks_ahead)
+        due = self.tracked() if has_slept else self.due_for_renewal()
         renewed, failures = 0, list[Exception]()
         # Read before they are renewed.
         ends_at = min((item.trusted_until for item in due), default=0.0)
         for chunk in _chunks(due, LEASES_PER_STATEMENT_MAX):
             try:
-                renewed += await self._renew(chunk)
+                renewed += await self._renew(chunk, has_slept=has_slept)
             # Whatever went wrong, the next beat tries again while trust lasts.
             except Exception as error:  # noqa: BLE001
                 failures.append(error)
@@ -165,9 +169,39 @@ class Heartbeater(Generic[ModelT]):
                 margin_s=max(0.0, ends_at - began_at),
             )
             self._on_host(partial(self._record_round, told, failures))
+        if has_slept and not failures:
+            self._clocks_ahead = clocks_ahead
         for failure in failures:
             self._come_home_if_unsuited(failure)
         return renewed
+
+    async def renew_if_slept(self) -> None:
+        """If the machine may have slept, renew all leases, or lose those that have ended, before
+        anything is claimed: in the meantime trust, on the monotonic clock, stood still.
+
+        Raises:
+            PipelineError: the database did not answer, so what was lost is not known yet.
+        """
+        if not self._has_slept(ahead_of_monotonic()):
+            return
+
+        async def renew() -> None:
+            await self.beat_once()
+
+        before = self._clocks_ahead
+        await (renew() if self.thread is None else self.thread.run(renew))
+        if self._clocks_ahead is before:
+            raise PipelineError(
+                "the machine slept, or its clock was set, and the leases could not be renewed since"
+            )
+
+    def _has_slept(self, clocks_ahead: Sequence[float]) -> bool:
+        """Whether the clocks have parted by more than the margin since all leases were renewed."""
+        margin_s = self._settings.lease_margin.total_seconds()
+        return any(
+            abs(now - before) > margin_s
+            for before, now in zip(self._clocks_ahead, clocks_ahead, strict=False)
+        )
 
     def _record_round(self, told: events.LeasesRenewed, failures: Sequence[Exception]) -> None:
         if not failures:
@@ -221,7 +255,7 @@ class Heartbeater(Generic[ModelT]):
         soonest = min((item.trusted_until for item in self._tracked.values()), default=float("inf"))
         return min(beat_s, max(0.0, soonest - monotonic()))
 
-    async def _renew(self, items: Sequence[PipelineItem[ModelT]]) -> int:
+    async def _renew(self, items: Sequence[PipelineItem[ModelT]], *, has_slept: bool) -> int:
         sent_at = monotonic()
 
         async def work(
@@ -252,17 +286,26 @@ class Heartbeater(Generic[ModelT]):
                 item for item in items if item.lock_token not in confirmed and self._is_kept(item)
             ]
         if missing:
-            await self._lose_unless_held(missing)
+            await self._lose_unless_held(missing, releases=has_slept)
         return len(confirmed)
 
-    async def _lose_unless_held(self, items: Sequence[PipelineItem[ModelT]]) -> None:
-        async def work(session: AsyncSession, connection: AsyncConnection) -> frozenset[Any]:
-            return await tokens_still_held(connection, self.context.leased, items)
+    async def _lose_unless_held(
+        self, items: Sequence[PipelineItem[ModelT]], *, releases: bool
+    ) -> None:
+        async def work(
+            session: AsyncSession, connection: AsyncConnection
+        ) -> list[PipelineItem[ModelT]]:
+            held = await tokens_still_held(connection, self.context.leased, items)
+            # An outcome may have been committed meanwhile that is not noted yet: about such items
+            # the guard has decided.
+            lost = [item for item in items if item.lock_token not in held and not item.is_settling]
+            # What ended in a sleep has a holder that lives: no death is counted.
+            if lost and releases:
+                await release(connection, self.context.leased, lost, waits=False)
+            return lost
 
-        held = await self._transact(work, purpose="look which leases are still held", writes=False)
-        # An outcome may have been committed meanwhile that is not noted yet: about such items the
-        # guard has decided.
-        lost = [item for item in items if item.lock_token not in held and not item.is_settling]
+        purpose = "look which leases are still held"
+        lost = await self._transact(work, purpose=purpose, writes=releases)
         self._on_host(partial(self._lose_all, lost))
 
     async def _transact(self, work: Any, *, purpose: str, writes: bool = True) -> Any:

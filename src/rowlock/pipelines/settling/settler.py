@@ -198,6 +198,9 @@ class Settler(Generic[ModelT]):
         before = len(self._pending)
         self._heartbeater.untrack(item)
         self._pending.discard(item)
+        if item is self.context.tried:
+            self.context.tried = None
+            self.context.trial.release()
         if len(self._pending) < PENDING_MAX <= before:
             self.on_room()
         if self._changed is not None and not self._changed.done():
@@ -222,6 +225,7 @@ class Settler(Generic[ModelT]):
             case Ended():
                 self.recorder.stale(item, "lost")
                 await self._release_related(item)
+                self.recorder.wake_after(timedelta(0))
             case outcome:
                 await self._write(PendingOutcome(item, outcome))
 

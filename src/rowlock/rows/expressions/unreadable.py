@@ -92,14 +92,6 @@ def attempts_max(leased: LeasedTable) -> int:
     return (SMALL_MAX if isinstance(type_, SmallInteger) else INTEGER_MAX) - 1
 
 
-def attempts_counted(leased: LeasedTable, more: ColumnElement[int]) -> ColumnElement[int]:
-    """Return the attempts of a row and one that died, 0 or 1; at the most that the column
-    counts, they stay there.
-    """
-    attempts, most = leased.column("attempts"), attempts_max(leased)
-    return case((attempts >= most, literal(most, Integer)), else_=attempts + more)
-
-
 def may_be_large(type_: TypeEngine[Any]) -> bool:
     """Return whether a value of the type, as the database resolves it, may be large."""
     length = getattr(type_, "length", None) if isinstance(type_, String) else None
