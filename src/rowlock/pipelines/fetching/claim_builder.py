@@ -19,6 +19,7 @@ from rowlock.database.binds import bind_of
 from rowlock.leases.claim_request import ClaimRequest, OwnRows, Position
 from rowlock.pipelines.context import PipelineContext
 from rowlock.pipelines.host_code.hooks import ready_condition
+from rowlock.pipelines.processing.loader import LOADER
 from rowlock.pipelines.settings import PipelineSettings
 from rowlock.rows.eligibility import (
     EligibleParts,
@@ -103,7 +104,7 @@ class ClaimBuilder(Generic[ModelT]):
         with_rows = (
             context.claims_rows
             # Only rows that are read by themselves tell that a failure is over.
-            and not context.failures
+            and LOADER not in context.failures.errors
             and context.queue.starts_soon
             and monotonic() >= self._with_rows_from
         )
