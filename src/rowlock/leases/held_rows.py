@@ -10,7 +10,7 @@ never changed in place.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -19,7 +19,9 @@ from sqlalchemy.orm import InstanceState
 
 from rowlock.errors import OutcomeError
 from rowlock.leases.acquire import Acquired
+from rowlock.rows.instances import changed_attributes
 from rowlock.rows.leased_table import LeasedTable
+from rowlock.rows.updates import Values, columns_written
 
 T = TypeVar("T")
 
@@ -31,9 +33,11 @@ class HeldRows:
     Attributes:
         lock: held while rows are being locked: one call at a time, and none while the item is
             settled.
+        rows: as they were given to the host.
     """
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    rows: list[Any] = field(default_factory=list)
     _tables: dict[type, LeasedTable] = field(default_factory=dict)
     _known: dict[type, dict[Any, None]] = field(default_factory=dict)
     _perhaps: dict[type, dict[Any, None]] = field(default_factory=dict)
@@ -95,6 +99,28 @@ class HeldRows:
             f"{model.__name__} {key} is not locked by this item; lock it with item.lock_related()"
             " first"
         )
+
+    def unwritten(self, related: Mapping[Any, Values]) -> list[str]:
+        """Return which attributes of `rows` were changed that an outcome with these `related` maps
+        does not write.
+
+        Raises:
+            OutcomeError: `related` names what is not held.
+        """
+        changed = [(row, names) for row in self.rows if (names := changed_attributes(row))]
+        if not changed:
+            return []
+        written = {
+            (leased.model, key): columns_written(leased, values)
+            for (leased, key), values in ((self.find(row), each) for row, each in related.items())
+        }
+        return [
+            f"{leased.name}.{name}"
+            for row, names in changed
+            for leased, key in [self.find(row)]
+            for name in names
+            if leased.columns_by_name.get(name) not in written.get((leased.model, key), ())
+        ]
 
     def is_known(self, leased: LeasedTable, key: object) -> bool:
         """Whether a row is known to be held."""

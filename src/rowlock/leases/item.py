@@ -10,24 +10,27 @@ attempt that succeeded.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Coroutine, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar, overload
 from uuid import UUID
 
 from sqlalchemy import Column, ColumnElement, ColumnExpressionArgument
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
-from sqlalchemy.orm import Mapped
+from sqlalchemy.orm import Mapped, Session
 
 from rowlock.clock import monotonic
 from rowlock.errors import LeaseLost, PipelineError
 from rowlock.leases.acquire import lock_held, read_fresh
 from rowlock.leases.held_rows import HeldRows
 from rowlock.leases.lasting.stop_signal import StopSignal
+from rowlock.rows.instances import changed_attributes
 from rowlock.rows.leased_table import LeasedTable, ModelT_co
 
 _LOST = float("-inf")
+_WATCHED = "rowlock_watched"
 RelatedT = TypeVar("RelatedT")
 
 
@@ -118,6 +121,7 @@ class PipelineItem(_Keyed, Generic[ModelT_co]):
             None as a rule.
         held: related rows that were locked for this item; None as long as there were none.
         stop: given when work on it is to end soon; None as long as work has not begun.
+        unwritten: what was changed in a session of its own and not flushed.
         is_settling: its outcome is on its way; nothing more is locked for it.
         is_rehearsal: `process` is only rehearsed: its outcome is shown and not written, and its
             sessions only read. What it does to other systems is done.
@@ -147,6 +151,7 @@ class PipelineItem(_Keyed, Generic[ModelT_co]):
     unreadable: str | None = None
     held: HeldRows | None = None
     stop: StopSignal | None = field(default=None, repr=False)
+    unwritten: Sequence[str] = ()
     is_settling: bool = False
     is_rehearsal: bool = False
     is_deleted: bool = False
@@ -201,10 +206,7 @@ class PipelineItem(_Keyed, Generic[ModelT_co]):
         far as SQLAlchemy knows: not what was changed inside of a value.
         """
         # Asked for each row: a row that nobody has asked for, or set, is not looked into.
-        state: Any = getattr(self._row, "_sa_instance_state", None)
-        if state is None or not state.modified:
-            return []
-        return [name for name in state.committed_state if state.attrs[name].history.has_changes()]
+        return changed_attributes(self._row)
 
     def value_as_read(self, leased: LeasedTable, column: Column[Any]) -> Any:
         """Return what `column` of the row was when it was read, also where ``item.row`` was changed
@@ -255,14 +257,15 @@ class PipelineItem(_Keyed, Generic[ModelT_co]):
         item.session() as session``.
 
         Keep it short: heavy work belongs outside of sessions. What is written through it is not
-        fenced by the lease.
+        fenced by the lease. A block that ends with changes which were not flushed, and so are lost,
+        makes a success of the attempt a failure.
 
         Raises:
             LeaseLost: the lease can no longer be trusted.
         """
         if not self.is_trusted():
             raise self.lease_lost()
-        return self.session_factory()
+        return _watched(self.session_factory(), self)
 
     async def guard(self, session: AsyncSession) -> ModelT_co:
         """Make sure that the row is held under this item's token until the session's transaction
@@ -357,7 +360,9 @@ class PipelineItem(_Keyed, Generic[ModelT_co]):
                 f"lock_related takes one SQL expression, such as {model.__name__}.parent_id =="
                 f" item.id, not {where!r:.100}"
             )
-        return await self.locker.lock(self, model, condition, shared=shared)
+        rows = await self.locker.lock(self, model, condition, shared=shared)
+        self.held_rows().rows += rows
+        return rows
 
     def held_rows(self) -> HeldRows:
         """Return where related rows are noted, made at the first call."""
@@ -371,6 +376,34 @@ class PipelineItem(_Keyed, Generic[ModelT_co]):
         if self.held is not None:
             async with self.held.lock:
                 pass
+
+
+def _watched(session: AsyncSession, item: PipelineItem[Any]) -> AsyncSession:
+    """Have `item` note what is changed in `session` and not flushed when its block ends."""
+    session.sync_session.info[_WATCHED] = item
+    # A block that an exception ends has given its changes up, and only `__aexit__` knows of it.
+    cls: Any = type(session)
+    session.__class__ = _watched_class(cls)
+    return session
+
+
+@lru_cache
+def _watched_class(cls: type[AsyncSession]) -> type[AsyncSession]:
+    async def leave(self: AsyncSession, *raised: Any) -> None:
+        item, names = self.sync_session.info[_WATCHED], _unflushed(self.sync_session)
+        if raised[0] is None:
+            item.unwritten = tuple(dict.fromkeys(names)) or item.unwritten
+        await cls.__aexit__(self, *raised)
+
+    own: Any = {"__aexit__": leave, "__module__": cls.__module__}
+    return type(cls.__name__, (cls,), own)
+
+
+def _unflushed(session: Session) -> Iterator[str]:
+    for one in (*session.new, *session.deleted):
+        yield type(one).__name__
+    for one in session.dirty:
+        yield from (f"{type(one).__name__}.{name}" for name in changed_attributes(one))
 
 
 def leases_of(items: Sequence[PipelineItem[Any]]) -> list[tuple[Any, UUID]]:

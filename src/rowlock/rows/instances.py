@@ -76,3 +76,11 @@ class _Plan(NamedTuple):
 def _plan_of(mapper: Mapper[Any]) -> _Plan:
     identity = (mapper.get_property_by_column(column).key for column in mapper.primary_key)
     return _Plan(tuple(identity), frozenset(prop.key for prop in mapper.column_attrs))
+
+
+def changed_attributes(row: object) -> list[str]:
+    """Return which attributes of an instance were set to something else since it was read."""
+    state: Any = getattr(row, "_sa_instance_state", None)
+    if state is None or not state.modified:
+        return []
+    return [name for name in state.committed_state if state.attrs[name].history.has_changes()]

@@ -57,7 +57,8 @@ async def hold_rows(
             still lasts.
         LeaseLost: at the end of the block: the lease was lost before (a blocked event loop, a
             database that was away, a guarded transaction that took longer than the lease).
-        PipelineError: at the end of the block: a guarded transaction is still open.
+        PipelineError: at the end of the block: a guarded transaction is still open, or
+            `held.rows` was changed and no transaction guarded, which writes nothing.
         TransactionTimeout: the database did not answer in time; rows that were leased are free
             when their lease ends.
         ModelError: `model` cannot be leased.

@@ -50,6 +50,7 @@ from rowlock.locks.advisory import WAIT_S_MAX, wait_limit_s
 from rowlock.logs import get_logger
 from rowlock.rows.database_time import UtcDateTime, database_now, database_time_after
 from rowlock.rows.eligibility import OWNER_SEPARATOR, is_free
+from rowlock.rows.instances import changed_attributes
 from rowlock.rows.leased_table import LeasedTable, ModelT
 from rowlock.shielding import finish
 
@@ -116,6 +117,19 @@ class HeldByService(Generic[ModelT]):
         self.guarded.append((session.sync_session, session.sync_session.get_transaction()))
         return await read_fresh(session, self.leased, self.keys)
 
+    def check_written(self) -> None:
+        """Refuse changes of `rows` in a block that has guarded no transaction.
+
+        Raises:
+            PipelineError: names what was changed.
+        """
+        changed = {name for row in self.rows for name in changed_attributes(row)}
+        if changed and not self.guarded:
+            raise PipelineError(
+                f"held.rows was changed ({', '.join(sorted(changed))}), which writes nothing:"
+                " change what `await held.guard(session)` returns, and commit it in the block"
+            )
+
     def is_committed(self) -> bool:
         """Whether every transaction that `guard` has joined has ended."""
         return all(
@@ -168,6 +182,7 @@ async def hold(
                 " committed without the lease; commit inside the block. The rows stay leased until"
                 " that expires"
             )
+        held.check_written()
         if held.keys and monotonic() >= held.trusted_until:
             raise LeaseLost(pipeline=name, row_id=", ".join(map(str, held.keys)))
     finally:

@@ -46,8 +46,8 @@ def decide(context: PipelineContext[Any], item: PipelineItem[Any], result: Resul
     try:
         if isinstance(result, Returned):
             outcome = checked(context, item, result.value, allows_none=context.allows_none)
-            if context.checks_rows and (changed := item.changed_attributes()):
-                check_written(context.leased, changed, outcome)
+            if context.checks_rows:
+                check_written(context.leased, item, outcome)
             return outcome
         error = result.error if isinstance(result, Raised) else TimeoutError(result.value)
         return checked(context, item, outcome_of_error(context, item, error))

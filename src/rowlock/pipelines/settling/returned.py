@@ -1,13 +1,16 @@
 """What a hook returned that is no outcome by mistake: a forgotten return, await or pair of
-brackets, or changes of ``item.row`` that nobody writes.
+brackets, or changes of rows that nothing writes.
 """
 
 from __future__ import annotations
 
 import inspect
+from collections.abc import Sequence
+from typing import Any
 
 from rowlock.errors import OutcomeError
-from rowlock.pipelines.outcomes import Apply, Outcome, Retry
+from rowlock.leases.item import PipelineItem
+from rowlock.pipelines.outcomes import SUCCESSES, Apply, Outcome, Retry
 from rowlock.rows.leased_table import LeasedTable
 from rowlock.rows.updates import columns_written
 
@@ -36,19 +39,36 @@ def check_returned(value: object, *, hook: str, allows_none: bool) -> None:
         raise OutcomeError(f"{hook} returned the class {value.__name__}: write {value.__name__}()")
 
 
-def check_written(leased: LeasedTable, changed: list[str], outcome: Outcome) -> None:
-    """Refuse what was `changed` of ``item.row`` and is not written by `outcome`.
+def check_written(leased: LeasedTable, item: PipelineItem[Any], outcome: Outcome) -> None:
+    """Refuse what was changed of ``item.row`` and is not written by `outcome`; and of a success,
+    what was changed of related rows or in a session of the item, and is not written either.
 
     Raises:
         OutcomeError: names what was changed.
     """
-    if isinstance(outcome, Apply | Retry):
+    changed = item.changed_attributes()
+    if changed and isinstance(outcome, Apply | Retry):
         written = columns_written(leased, outcome.values)
         changed = [name for name in changed if leased.columns_by_name.get(name) not in written]
     if changed:
-        names = ", ".join(changed[:NAMES_SHOWN_MAX])
         raise OutcomeError(
-            f"process changed item.row ({names}), which writes nothing: return"
+            f"process changed item.row ({_shown(changed)}), which writes nothing: return"
             f" Apply({{{changed[0]!r}: ...}})",
             column=changed[0],
         )
+    if not isinstance(outcome, SUCCESSES):
+        return
+    if item.held is not None and (of_related := item.held.unwritten(outcome.related)):
+        raise OutcomeError(
+            f"process changed related rows ({_shown(of_related)}), which writes nothing: return"
+            " Apply(related={row: {...}})"
+        )
+    if item.unwritten:
+        raise OutcomeError(
+            f"process left item.session() without a commit ({_shown(item.unwritten)}), which writes"
+            " nothing: commit it, roll it back, or return what is to be written as an outcome"
+        )
+
+
+def _shown(names: Sequence[str]) -> str:
+    return ", ".join(names[:NAMES_SHOWN_MAX])
