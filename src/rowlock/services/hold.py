@@ -117,7 +117,7 @@ class HeldByService(Generic[ModelT]):
         self.guarded.append((session.sync_session, session.sync_session.get_transaction()))
         return await read_fresh(session, self.leased, self.keys)
 
-    def check_written(self) -> None:
+    def _check_written(self) -> None:
         """Refuse changes of `rows` in a block that has guarded no transaction.
 
         Raises:
@@ -182,7 +182,7 @@ async def hold(
                 " committed without the lease; commit inside the block. The rows stay leased until"
                 " that expires"
             )
-        held.check_written()
+        held._check_written()
         if held.keys and monotonic() >= held.trusted_until:
             raise LeaseLost(pipeline=name, row_id=", ".join(map(str, held.keys)))
     finally:

@@ -44,7 +44,8 @@ class SqliteChecks(CheckDialect):
         """Return how large the newest rows are; nothing else is known."""
         sizes_of: list[Any] = [func.coalesce(func.length(column), 0) for column in table.columns]
         newest = [column.desc() for column in table.primary_key]
-        statement = select(sum(sizes_of)).select_from(table).order_by(*newest).limit(SIZED_ROWS)
+        size: Any = sum(sizes_of)
+        statement = select(size).select_from(table).order_by(*newest).limit(SIZED_ROWS)
         try:
             sizes = (await connection.scalars(statement)).all()
         except OperationalError:

@@ -50,7 +50,8 @@ def plan_of(type_: Any, *, depth: int = 0) -> ValuePlan:
     origin = typing.get_origin(type_)
     if origin is not None:
         return _plan_of_parts(type_, origin, depth=depth + 1)
-    if not (isinstance(type_, type) or type_ is None or type_ is Any):
+    is_type = isinstance(type_, type) or any(type_ is one for one in (None, Any))
+    if not is_type:
         msg = (
             f"{kind_of(type_)} was given as a type: values are declared by their type, such as int,"
             " dict[str, int] or a dataclass"
