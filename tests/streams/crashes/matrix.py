@@ -197,7 +197,7 @@ class Matrix:
         sessions = self._database.session_factory
         async with sessions.begin() as session:
             for table in reversed(Base.metadata.sorted_tables):
-                await session.execute(delete(table))
+                await session.execute(delete(table).execution_options(rowlock_changes_events=True))
         async with sessions.begin() as session:
             session.add_all(story.rows())
         await story.before(sessions, story)
