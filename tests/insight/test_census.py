@@ -33,6 +33,7 @@ class FleetCounted(VolumePipeline):
     """Of a model without a schedule."""
 
     model = Fleet
+    max_attempts = None
 
     def ready(self) -> ColumnElement[bool]:
         """Growing fleets want work."""

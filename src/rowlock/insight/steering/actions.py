@@ -354,10 +354,10 @@ class Actions(HostedPipelines):
         """Run `work` in one transaction, again while others are in the way: SQLite's busy timeout
         may be short, and its writers have no order.
         """
-        ends_at = monotonic() + time_left(ACTION_TIMEOUT).total_seconds()
+        timeout = time_left(ACTION_TIMEOUT)
+        ends_at = monotonic() + timeout.total_seconds()
         retries = Retries(lambda _failed_at: ends_at)
         while True:
-            timeout = timedelta(seconds=max(LAST_TRY_S, ends_at - monotonic()))
             try:
                 return await in_transaction(
                     sessions or self.sessions_of(leased),
@@ -372,6 +372,7 @@ class Actions(HostedPipelines):
                 if error.connection_invalidated or not is_outage(error) or retries.are_over:
                     raise
             await retries.rest()
+            timeout = timedelta(seconds=max(LAST_TRY_S, ends_at - monotonic()))
 
     def _controls(self, pipeline: Pipeline[Any]) -> Table:
         return controls_of(pipeline.name, self.tables, self.host_of(pipeline).gates)
