@@ -7,7 +7,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 from alembic.autogenerate import compare_metadata
@@ -27,12 +27,15 @@ from rowlock import (
     due_index,
     parked_index,
 )
-from rowlock.insight import Finding, Insight, Level, insight_tables
+from rowlock.insight import Finding, Insight, InsightLimits, Level, insight_tables
 from rowlock.insight.checking.migration import migration_text
 from rowlock.streams import EventColumns
 from rowlock.testing import TemporaryDatabase
 
-from .shop import UNTIMED
+UNTIMED = InsightLimits(*[timedelta(hours=1)] * 3)
+"""Of questions whose time is not what a test is about. Not taken from another module: commands of
+tests have this one alone.
+"""
 
 
 class Base(DeclarativeBase):

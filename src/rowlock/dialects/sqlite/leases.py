@@ -67,6 +67,7 @@ from rowlock.leases.claim_request import (
     claim_parameters,
     count_deaths,
 )
+from rowlock.leases.equal_keys import check_keys
 from rowlock.leases.indexes.plans import Query
 from rowlock.leases.lease_dialect import LeaseDialect
 from rowlock.locks.locker import LOCKERS
@@ -107,6 +108,7 @@ async def _read_due(
         for row, key in zip(rows, keys, strict=True):
             if key is SPOILT:
                 keys_of.leave_alone(row.id, owner=request.owner)
+        await check_keys(connection, leased, [key for key in keys if key is not SPOILT])
         left_out = len(held)
         if any(
             key in own_rows.running or (row.died_here and key in own_rows.held)
