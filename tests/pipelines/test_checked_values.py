@@ -11,7 +11,20 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from sqlalchemy import ARRAY, DateTime, Enum, Integer, Numeric, String, TypeDecorator, func, select
+from sqlalchemy import (
+    ARRAY,
+    JSON,
+    DateTime,
+    Enum,
+    Integer,
+    LargeBinary,
+    Numeric,
+    String,
+    TypeDecorator,
+    Uuid,
+    func,
+    select,
+)
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from rowlock import (
@@ -85,6 +98,52 @@ class Local(TypeDecorator[datetime]):
         return value and value.replace(tzinfo=UTC)
 
 
+class Lowered(TypeDecorator[str]):
+    """Has the database write what it can read."""
+
+    impl = String(5)
+    cache_ok = True
+
+    def bind_expression(self, bindparam: Any) -> Any:
+        """Cut and lower it."""
+        return func.lower(func.substr(bindparam, 1, 5))
+
+    def process_result_value(self, value: Any, dialect: Any) -> Any:
+        """Give what is low."""
+        assert value is None or value.islower()
+        return value
+
+
+class Papers(TypeDecorator[str]):
+    """Takes documents or a title, and gives the title."""
+
+    impl = JSON
+    cache_ok = True
+
+    def process_bind_param(self, value: Any, dialect: Any) -> Any:
+        """Make it a document."""
+        return {"title": value} if isinstance(value, str) else value
+
+    def process_result_value(self, value: Any, dialect: Any) -> Any:
+        """Read it from the document."""
+        return value and value["title"]
+
+
+class Packed(TypeDecorator[str]):
+    """Text as bytes; bytes are written as they are."""
+
+    impl = LargeBinary
+    cache_ok = True
+
+    def process_bind_param(self, value: Any, dialect: Any) -> Any:
+        """Encode it."""
+        return value.encode() if isinstance(value, str) else value
+
+    def process_result_value(self, value: Any, dialect: Any) -> Any:
+        """Decode it."""
+        return value and value.decode()
+
+
 class TriedBase(DeclarativeBase):
     """Tables of this file alone."""
 
@@ -106,6 +165,10 @@ class Tried(LockColumns, ScheduleColumns, TriedBase):
     zoned: Mapped[Any] = mapped_column(DateTime(timezone=True), nullable=True)
     utc: Mapped[Any] = mapped_column(UtcDateTime, nullable=True)
     local: Mapped[Any] = mapped_column(Local, nullable=True)
+    lowered: Mapped[Any] = mapped_column(Lowered, nullable=True)
+    papers: Mapped[Any] = mapped_column(Papers, nullable=True)
+    packed: Mapped[Any] = mapped_column(Packed, nullable=True)
+    uid: Mapped[Any] = mapped_column(Uuid(as_uuid=False), nullable=True)
     number: Mapped[Any] = mapped_column(Integer, nullable=True)
     price: Mapped[Any] = mapped_column(Numeric(10, 2), nullable=True)
 
@@ -150,6 +213,10 @@ REFUSED: Sequence[tuple[str, Any, Any]] = [
     ("label", "label", "green"),
     ("label", "label", ["red"]),
     ("own", "own", "green"),
+    ("own", "own", 7),
+    ("own", "own", "green" * 6),
+    ("papers", "papers", {"titel": SECRET * 50}),
+    ("packed", "packed", b"\xff"),
     ("short_code", "code", SECRET),
     ("short_code", "short_code", "äöüäöü"),
     ("short_code", Tried.code, SECRET),
@@ -163,6 +230,8 @@ REFUSED: Sequence[tuple[str, Any, Any]] = [
 TAKEN: Sequence[dict[str, Any]] = [
     {"colour": Colour.RED, "native": "RED", "label": "red", "own": "r"},
     {"code": "äöüäö", "initials": "abcdef", "number": 5, "price": 1.5},
+    {"lowered": "ABCDEFG", "papers": {"title": "t"}, "packed": memoryview(b"text")},
+    {"papers": "t", "packed": "text", "uid": "9d0aee3e-39a8-4d5b-a0a0-51d7f7f8dc2a"},
     {"zoned": AWARE, "utc": NOW_PLACEHOLDER, "local": NAIVE},
     {"colour": None, "own": None, "zoned": None, "number": None},
     {"code": func.substr("abcdefgh", 1, 5), "number": Tried.id + 1},
@@ -214,6 +283,12 @@ async def test_it_is_refused_wherever_it_is_written(database: TemporaryDatabase)
     async with database.session_factory.begin() as session:
         with pytest.raises(OutcomeError, match=re.escape(said)):
             await request_update(session, Tried, 3, {"label": "green"})
+
+
+async def test_text_that_is_no_uuid_is_refused(sqlite_database: TemporaryDatabase) -> None:
+    """SQLite keeps any text, and a column of UUIDs as text could not be read from then on."""
+    rows, _ = await _after(sqlite_database, {1: Apply({"uid": SECRET})})
+    assert "Tried.uid cannot be set to a value of type str" in rows[0].last_error
 
 
 async def test_a_typo_within_an_array_is_refused(postgresql_database: TemporaryDatabase) -> None:

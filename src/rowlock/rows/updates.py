@@ -6,6 +6,7 @@ touched, and one `NOW_PLACEHOLDER`, resolved once per transaction, gives all of 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Mapping
 from datetime import date, datetime, time
 from enum import Enum
@@ -13,15 +14,18 @@ from typing import Any, Final, TypeAlias, overload
 
 from sqlalchemy import (
     ARRAY,
+    JSON,
     Column,
     DateTime,
     Dialect,
     Float,
     Integer,
+    LargeBinary,
     Numeric,
     PickleType,
     String,
     Time,
+    Uuid,
 )
 from sqlalchemy import Enum as EnumType
 from sqlalchemy.ext.hybrid import hybrid_property
@@ -184,8 +188,6 @@ def checked_values(leased: LeasedTable, values: Values, dialect: Dialect) -> dic
 
 Trial: TypeAlias = Callable[[Any], str | None]
 """Returns why a column cannot be set to a value; None if it can."""
-READ_BACK_CHARS_MAX = 1000
-"""A text up to this long is read back by the code of its column's type for trial."""
 
 
 def _any_value(_value: Any) -> None:
@@ -201,26 +203,26 @@ def _trial_of(column: Column[Any], dialect: Dialect) -> Trial:
     binds = [one.process_bind_param for one in layers if _has_own(one, "process_bind_param")]
     reads = [one.process_result_value for one in layers if _has_own(one, "process_result_value")]
     check = _check_of(inner, dialect, is_converted=bool(binds))
-    if not isinstance(inner, String | Integer):
-        reads.clear()
-    if not reads and (check is _any_value or not layers):
+    is_read_so = not any(_has_own(one, "result_processor") for one in layers)
+    stored = _stored_by(inner, dialect) if reads and is_read_so else None
+    if check is _any_value and stored is None:
         return check
 
-    def trial(value: Any) -> str | None:
-        is_read_back = bool(reads) and _is_small(value)
-        if check is _any_value and not is_read_back:
-            return None
+    def trial(given: Any) -> str | None:
+        value = given
         try:
             for bind in binds:
                 value = bind(value, dialect)
             why = None if value is None else check(value)
-            # A value of another type is converted by the driver or the database first.
-            if why is None and is_read_back and isinstance(value, inner.python_type):
+            if why is None and stored is not None:
+                value = None if value is None else stored(value)
                 for read in reversed(reads):
                     value = read(value, dialect)
-        # As in `_read_back`.
+        # Its text holds the value.
         except Exception as error:  # noqa: BLE001
-            return f"{column.type!r:.200} raises {type(error).__name__}"
+            is_zoned = isinstance(inner, DateTime | Time) and inner.timezone
+            why = _without_zone(given) if is_zoned else None
+            return why or f"{column.type!r:.200} raises {type(error).__name__}"
         return why
 
     return trial
@@ -232,28 +234,28 @@ def _layers_of(
     """Return the decorators of a type, and what is decorated."""
     layers, inner = [], type_.dialect_impl(dialect)
     while isinstance(inner, TypeDecorator):
-        if _has_own(inner, "bind_processor"):
-            # What reaches the type within is not known.
-            return [], NullType()
         layers.append(inner)
         inner = inner.impl_instance.dialect_impl(dialect)
+    by_sql = ("bind_expression", "column_expression")
+    if any(_has_own(one, name) for one in (*layers, inner) for name in by_sql) or any(
+        _has_own(one, "bind_processor") for one in layers
+    ):
+        # What reaches the column is not known.
+        return [], NullType()
     return layers, inner
 
 
-def _has_own(layer: TypeDecorator[Any], name: str) -> bool:
-    return getattr(type(layer), name) is not getattr(TypeDecorator, name)
-
-
-def _is_small(value: object) -> bool:
-    if isinstance(value, str):
-        return len(value) <= READ_BACK_CHARS_MAX
-    return isinstance(value, int | Enum)
+def _has_own(layer: TypeEngine[Any], name: str) -> bool:
+    base = TypeDecorator if isinstance(layer, TypeDecorator) else TypeEngine
+    return getattr(type(layer), name) is not getattr(base, name)
 
 
 def _check_of(inner: TypeEngine[Any], dialect: Dialect, *, is_converted: bool) -> Trial:
     match inner:
-        case EnumType() | ARRAY():
-            return _read_back(inner, dialect)
+        case EnumType() | Uuid(as_uuid=False):
+            return _raising(_as_read(inner, dialect))
+        case ARRAY() if isinstance(innermost(inner.item_type, dialect), EnumType):
+            return _raising(_as_read(inner, dialect))
         case String(length=int(length)):
             # PostgreSQL cuts spaces at the end.
             return lambda value: (
@@ -271,23 +273,40 @@ def _check_of(inner: TypeEngine[Any], dialect: Dialect, *, is_converted: bool) -
             return _any_value
 
 
-def _read_back(inner: TypeEngine[Any], dialect: Dialect) -> Trial:
-    element = inner.item_type if isinstance(inner, ARRAY) else inner
-    if not isinstance(innermost(element, dialect), EnumType):
-        return _any_value
-    bind, read = inner.bind_processor(dialect), inner.result_processor(dialect, None)
-    assert bind is not None
-    assert read is not None
-
-    def check(value: Any) -> str | None:
-        try:
-            read(bind(value))
-        # Its text holds the value.
-        except Exception as error:  # noqa: BLE001
-            return f"{inner!r:.200} raises {type(error).__name__}"
-        return None
+def _raising(convert: Callable[[Any], object]) -> Trial:
+    def check(value: Any) -> None:
+        convert(value)
 
     return check
+
+
+def _stored_by(inner: TypeEngine[Any], dialect: Dialect) -> Callable[[Any], Any] | None:
+    """Return what tells how a bound value will be read; None where only the driver knows."""
+    match inner:
+        case EnumType():
+            return _as_read(inner, dialect)
+        case JSON():
+            write: Any = getattr(dialect, "_json_serializer", None) or json.dumps
+            read: Any = getattr(dialect, "_json_deserializer", None) or json.loads
+            return lambda value: read(write(value))
+        case String():
+            return lambda value: value if isinstance(value, bytes) else str(value)
+        case LargeBinary():
+            return lambda value: bytes(memoryview(value))
+        case Integer():
+            return lambda value: value
+        case _:
+            return None
+
+
+def _as_read(type_: TypeEngine[Any], dialect: Dialect) -> Callable[[Any], Any]:
+    bind, read = type_.bind_processor(dialect), type_.result_processor(dialect, None)
+
+    def convert(value: Any) -> Any:
+        value = bind(value) if bind else value
+        return read(value) if read else value
+
+    return convert
 
 
 def _without_zone(value: Any) -> str | None:
