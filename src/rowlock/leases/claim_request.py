@@ -12,7 +12,6 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 from sqlalchemy import ColumnElement, Text, cast, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from rowlock.rows.expressions.unreadable import attempts_max
 from rowlock.rows.leased_table import LeasedTable
 from rowlock.rows.lock_tokens import (
     FEW_MAX,
@@ -214,7 +213,7 @@ def _with_lease(
 ) -> ClaimedRow:
     attempts, changed = row.attempts, {"lock_token": leased.as_token(token)}
     if attempts is not None:
-        attempts = min(attempts + is_attempt, attempts_max(leased))
+        attempts = min(attempts + is_attempt, leased.attempts_max)
         changed["attempts"] = attempts
     values = None if row.row is None else list(row.row)
     if values is not None:

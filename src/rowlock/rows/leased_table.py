@@ -13,7 +13,18 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final, TypeVar
 
-from sqlalchemy import Column, ColumnElement, Dialect, Integer, String, Table, Uuid, inspect, join
+from sqlalchemy import (
+    Column,
+    ColumnElement,
+    Dialect,
+    Integer,
+    SmallInteger,
+    String,
+    Table,
+    Uuid,
+    inspect,
+    join,
+)
 from sqlalchemy.exc import ArgumentError
 from sqlalchemy.orm import (
     ColumnProperty,
@@ -46,6 +57,7 @@ StatementT = TypeVar("StatementT")
 
 NEXT_VERSION: Final = object()
 """Stands for what the host's generator of versions gives for the row's present one."""
+SMALL_MAX, INTEGER_MAX = 2**15 - 1, 2**31 - 1
 PREPARED_MAX = 500
 """Most statements that a table remembers: as many as SQLAlchemy keeps compiled by default."""
 
@@ -229,6 +241,12 @@ class LeasedTable:
     def lease_columns(self) -> tuple[str, ...]:
         """The attribute names of the columns that rowlock keeps here."""
         return (*LOCK_COLUMNS, *(SCHEDULE_COLUMNS if self.has_schedule else ()))
+
+    @cached_property
+    def attempts_max(self) -> int:
+        """The most attempts that are counted: one more fits into the column."""
+        is_short = isinstance(innermost(self.column("attempts").type), SmallInteger)
+        return (SMALL_MAX if is_short else INTEGER_MAX) - 1
 
     @cached_property
     def is_plain(self) -> bool:

@@ -68,7 +68,6 @@ from rowlock.rows.assignments import ColumnValues, Slot, without_onupdate
 from rowlock.rows.database_time import UtcDateTime, database_time_after, is_unreadable_time
 from rowlock.rows.eligibility import is_reserved_by, order_column, was_main_lease
 from rowlock.rows.expressions.unreadable import (
-    attempts_max,
     if_readable,
     is_small,
     may_be_large,
@@ -100,7 +99,7 @@ def _claimed(request: ClaimRequest, returned: Sequence[Any]) -> ClaimedRow:
         else row
     )
     values = row if request.with_rows and is_whole else None
-    attempts = None if attempts is None else min(attempts, attempts_max(request.leased))
+    attempts = None if attempts is None else min(attempts, request.leased.attempts_max)
     return ClaimedRow(
         key,
         token,

@@ -74,7 +74,7 @@ from rowlock.locks.locker import LOCKERS
 from rowlock.rows.assignments import Slot
 from rowlock.rows.database_time import UtcDateTime, database_now, same_time
 from rowlock.rows.eligibility import is_reserved_by, order_column, was_main_lease
-from rowlock.rows.expressions.unreadable import attempts_max, is_small, times_read
+from rowlock.rows.expressions.unreadable import is_small, times_read
 from rowlock.rows.lease_values import leased_values
 from rowlock.rows.leased_table import LeasedTable
 from rowlock.rows.lock_tokens import FEW_MAX
@@ -199,7 +199,7 @@ def _claimed(
     ]
     attempts = None
     if leased.has_schedule:
-        attempts = min(values.read_attempts(failed), attempts_max(leased))
+        attempts = min(values.read_attempts(failed), leased.attempts_max)
     unreadable = next((name for name, time in times.items() if time is UNREADABLE), None)
     dead_token = values.read_token(dead)
     token = leased.new_token(is_reserved=is_reserved, in_crowd=in_crowd)

@@ -30,7 +30,7 @@ from rowlock.pipelines.renewing.heartbeater import Heartbeater
 from rowlock.pipelines.settling.decisions import Decision, decide, decide_unread, record_unreadable
 from rowlock.pipelines.settling.settler import Settler
 from rowlock.rows.leased_table import ModelT
-from rowlock.rows.lock_tokens import Deaths, deaths_of
+from rowlock.rows.lock_tokens import deaths_of
 
 
 class Worker(Generic[ModelT]):
@@ -141,8 +141,8 @@ class Worker(Generic[ModelT]):
 
     def _is_to_be_tried(self, item: PipelineItem[ModelT]) -> bool:
         # One at a time: another row that is tried may end this process, and must not be blamed.
-        deaths = deaths_of(item.lock_token) if item.prev_lock_expired else Deaths()
-        return deaths.are_trying(self._deaths_max)
+        is_recovered = item.prev_lock_expired
+        return is_recovered and deaths_of(item.lock_token).are_trying(self._deaths_max)
 
     def _may_be_prevented(self, item: PipelineItem[ModelT], now: float) -> bool:
         return (
@@ -213,8 +213,11 @@ class Worker(Generic[ModelT]):
         return None if reason is None else Park(reason)
 
     def _reason_to_give_up(self, item: PipelineItem[ModelT]) -> str | None:
-        deaths, deaths_max = deaths_of(item.lock_token), self._deaths_max
-        if not item.prev_lock_expired or deaths_max is None or deaths.counted < deaths_max:
+        deaths_max = self._deaths_max
+        if not item.prev_lock_expired or deaths_max is None:
+            return None
+        deaths = deaths_of(item.lock_token)
+        if deaths.counted < deaths_max:
             return None
         if deaths.are_trying(deaths_max):
             return (

@@ -25,7 +25,6 @@ from sqlalchemy import (
     Integer,
     Interval,
     Numeric,
-    SmallInteger,
     String,
     Text,
     Time,
@@ -42,9 +41,7 @@ from sqlalchemy.types import TypeEngine
 
 from rowlock.rows.database_time import is_beyond_time, is_unreadable_time
 from rowlock.rows.leased_table import LeasedTable
-from rowlock.rows.model_check import innermost
 
-SMALL_MAX, INTEGER_MAX = 2**15 - 1, 2**31 - 1
 CLAIMED_BYTES_MAX = 2**15
 """A claim brings no value that is larger than this, in bytes; such a row is read when work on it
 begins, so that what is held ahead of the workers is bounded by bytes, too."""
@@ -84,12 +81,6 @@ def _is_unreadable(leased: LeasedTable, column: Column[Any]) -> ColumnElement[bo
 def if_readable(time: ColumnElement[Any]) -> ColumnElement[Any]:
     """Return a time, or null if it cannot be read."""
     return case((not_(is_unreadable_time(time)), time))
-
-
-def attempts_max(leased: LeasedTable) -> int:
-    """Return the most attempts that are counted: one more fits into the column."""
-    type_ = innermost(leased.column("attempts").type)
-    return (SMALL_MAX if isinstance(type_, SmallInteger) else INTEGER_MAX) - 1
 
 
 def may_be_large(type_: TypeEngine[Any]) -> bool:
