@@ -143,6 +143,7 @@ class Hourly:
     def __init__(self, minute: int) -> None:
         """Take the minute of each hour."""
         self.minute = minute
+        self.known_by = lambda: minute
 
     def next_after(self, now: datetime) -> datetime:
         """Return that minute of the next hour, and a half of a second."""
@@ -153,6 +154,8 @@ OUTCOMES = {
     "Retry(after)": Retry(after=7200, error="busy"),
     "Apply(after)": Apply(after=7200),
     "Apply(due_at)": Apply(due_at=FAR),
+    "values of Apply": Apply({"due_at": FAR}),
+    "values of Retry": Retry(values={Chore.due_at: FAR}),
 }
 
 
@@ -187,6 +190,20 @@ async def test_a_declared_row_rests_as_its_outcome_said(
         assert row.due_at < rests.due_at
         async with database.session_factory.begin() as session:
             (await session.get_one(Chore, "purge")).due_at = rests.due_at
+
+
+async def test_a_declared_row_is_first_due_as_declared(database: TemporaryDatabase) -> None:
+    """With `due_at` among its values it is first due then, and not at the next start."""
+    await database.create_tables(Base.metadata)
+    pipeline = type(
+        "LaterChores",
+        (Chores,),
+        {"periodic": [Periodic("purge", values={"status": "on", "due_at": FAR})]},
+    )
+    for _ in range(2):
+        async with stepping(database.session_factory, pipeline()) as steps:
+            assert await steps.fetch_once() == []
+    assert (await _rows(database))["purge"].due_at >= FAR
 
 
 async def test_a_declared_row_that_a_wrong_clock_put_far_ahead_comes_back(

@@ -10,6 +10,7 @@ It writes no lock column: what is inserted is free.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from hashlib import blake2b
@@ -26,6 +27,7 @@ from rowlock.rows.updates import Values, checked_values, resolve_now_placeholder
 
 MARKS = 1000
 """A mark is this many microseconds at most, and not 0: what a cron gives, or a person writes."""
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 
 class DeclaredRow(NamedTuple):
@@ -50,6 +52,8 @@ def mark_of(schedule: object) -> int:
     text = f"{kind.__qualname__} {getattr(schedule, '__dict__', '')}"
     if kind.__repr__ is not object.__repr__:
         text = repr(schedule)
+    # Objects without a text of their own are told by their address, which is another each time.
+    text = _ADDRESS.sub("", text)
     return 1 + int.from_bytes(blake2b(text.encode(), digest_size=8).digest()) % (MARKS - 1)
 
 
@@ -93,6 +97,8 @@ async def ensure_rows(
         if key not in there:
             resolved = resolve_now_placeholders(row.values, now)
             written = checked_values(leased, resolved, connection.dialect)
+            if isinstance(first := written.get(due_at), datetime):
+                written[due_at] = marked(first, row.mark)
             new = {due_at: due, **written, leased.key: key}
             await connection.execute(insert(leased.table).values(new))
             inserted += 1

@@ -142,7 +142,7 @@ class Planner:
                 return self._delete(item, outcome)
 
     def _apply(self, item: PipelineItem[Any], outcome: Apply) -> RowWrite:
-        written, values = self._written(outcome.values), self._done
+        written, values = self._written(item, outcome.values), self._done
         if self._is_bare and not outcome.unless_changed and not outcome.related:
             return self._share(written)
         guarded, parks = self._guarded(outcome), False
@@ -175,7 +175,7 @@ class Planner:
         return self._shared[1]
 
     def _retry(self, item: PipelineItem[Any], outcome: Retry) -> RowWrite:
-        written, values = self._written(outcome.values), self._done
+        written, values = self._written(item, outcome.values), self._done
         reason, rests_on = self._reason_to_park(item) if self._leased.has_schedule else (None, ())
         if self._leased.has_schedule:
             error = self._fitting(error_text(outcome.error))
@@ -209,12 +209,16 @@ class Planner:
             values |= self._due(item, timedelta(seconds=delay_s))
         return RowWrite(without_onupdate(self._leased, values))
 
-    def _written(self, values: Values) -> ColumnValues:
+    def _written(self, item: PipelineItem[Any], values: Values) -> ColumnValues:
         # Outcomes of a batch are mostly alike.
         last, written = self._last
         if not _is_alike(values, last):
             written = self.values_of(self._leased, resolve_now_placeholders(values, self._now))
             self._last = (values, written)
+        if self._schedules is not None:
+            column = self._leased.column("due_at")
+            if isinstance(due_at := written.get(column), datetime):
+                return written | {column: self._schedules.marked(item, due_at)}
         return written
 
     def _reason_to_park(self, item: PipelineItem[Any]) -> tuple[str | None, Sequence[Column[Any]]]:
