@@ -93,7 +93,7 @@ def command_in(tmp_path: Path, database: TemporaryDatabase) -> Command:
     def run(
         *words: str, folder: Path = tmp_path, **environment: str
     ) -> subprocess.CompletedProcess[str]:
-        path = os.pathsep.join([str(SHOP), os.environ.get("PYTHONPATH", "")])
+        path = os.pathsep.join([str(SHOP), str(SHOP.parents[1]), os.environ.get("PYTHONPATH", "")])
         return subprocess.run(
             [sys.executable, "-m", "rowlock", *words],
             cwd=folder,

@@ -22,7 +22,7 @@ from .conftest import Command
 HOST = """\
 from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
 from rowlock.insight import Insight
-from checking import PIPELINES, TABLES
+from tests.insight.checking import PIPELINES, TABLES
 
 sessions = async_sessionmaker(create_async_engine({url!r}))
 insight = Insight(sessions, [pipeline() for pipeline in PIPELINES], tables=TABLES)

@@ -199,7 +199,7 @@ async def opened(options: argparse.Namespace) -> AsyncIterator[Insight]:
         try:
             async with limit:
                 insight = await stack.enter_async_context(app)
-        except TimeoutError as error:
+        except OSError as error:  # of its files and services, and not of the database alone
             why = f"within {ANSWER_WITHIN_S:g} s" if limit.expired() else f"({describe(error)})"
             raise AppError(f"the app {shown(name)} was not open {why}") from error
         yield insight
