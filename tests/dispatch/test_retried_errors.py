@@ -191,3 +191,13 @@ def test_a_delay_that_is_asked_of_the_error_is_refused() -> None:
     """The error of another process is not there to be asked, and the row would fail."""
     with pytest.raises(SettingsError, match=r"the delay of ConnectionError is a function"):
         pipeline_of(Fleet(1), retry_on={ConnectionError: lambda error: 1.0})
+
+
+def test_errors_that_park_are_refused() -> None:
+    """Settings without effect are refused: an error of a handler parks no row."""
+
+    class ParkingRenders(DispatchPipeline[Render]):
+        park_on = (FileNotFoundError,)
+
+    with pytest.raises(SettingsError, match=r"park_on: FileNotFoundError parks no row"):
+        ParkingRenders(Render, handler=handlers.works, engine=Fleet(1), retry_on=(OSError,))

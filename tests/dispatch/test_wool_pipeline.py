@@ -16,11 +16,12 @@ from typing import Any
 import wool
 
 from rowlock import PipelineManager
-from rowlock.dispatch import COMPLETED, PENDING, RUNNING, AttemptEvent, DispatchPipeline, Task
+from rowlock.dispatch import COMPLETED, PENDING, RUNNING, DispatchPipeline, Task
 from rowlock.dispatch.engines.wool import WoolEngine
 from rowlock.testing import TemporaryDatabase
 
 from ..host import HANG_S_MAX
+from . import handlers
 from .renders import Base, Render, all_renders, settled, submit
 from .wool_farm import farm
 from .wool_handlers import Holds, hangs_at_first
@@ -36,7 +37,9 @@ Renders = DispatchPipeline[Render]
 async def dispatching(
     database: TemporaryDatabase,
     namespace: str,
-    handler: Callable[[Task[Any]], AsyncIterator[AttemptEvent]],
+    handler: Callable[[Task[Any]], Any],
+    *,
+    retry_on: Any = (),
 ) -> AsyncIterator[tuple[Renders, PipelineManager]]:
     """Give a pipeline whose rows rest for an hour after an overflow, unless something brings
     them forward.
@@ -50,6 +53,7 @@ async def dispatching(
             heartbeat=1,
             retry_interval=LONG_S,
             retry_delay=0.1,
+            retry_on=retry_on,
             fetch_delays=(0.05, 0.1, 0.2),
         )
         async with PipelineManager(database.session_factory, [renders]) as manager:
@@ -87,6 +91,20 @@ async def test_what_a_killed_worker_had_in_hand_is_done_elsewhere(
     assert done.stages == row.stages
     assert done.worker != row.worker
     assert [int(done.url or 0)] == [pid for pid in pids if pid != victim]
+
+
+async def test_an_error_that_passes_does_not_end_the_work(
+    namespace: str, sqlite_database: TemporaryDatabase, tmp_path: Path
+) -> None:
+    """A handler is tried again after an error of `retry_on`, in whatever process it was raised."""
+    retry_on = {ConnectionError: 0.01, handlers.Away: 0.01}
+    async with dispatching(
+        sqlite_database, namespace, handlers.meets_an_outage, retry_on=retry_on
+    ) as (renders, _):
+        await submit(sqlite_database, renders, str(tmp_path))
+        async with asyncio.timeout(HANG_S_MAX):
+            [row] = await settled(sqlite_database, every_s=LOOK_EVERY_S)
+    assert (row.status, row.report, row.error) == (COMPLETED, ["raw"], None)
 
 
 async def test_a_worker_that_comes_late_gets_what_waits(

@@ -121,7 +121,7 @@ def retried_errors(pipeline: str, rules: Mapping[type, ErrorRule]) -> dict[str, 
     the backoff.
 
     Raises:
-        SettingsError: a delay is a function.
+        SettingsError: a delay is a function, or an error is to park the row.
     """
     rests: dict[str, Rest] = {}
     for error, rule in rules.items():
@@ -133,8 +133,14 @@ def retried_errors(pipeline: str, rules: Mapping[type, ErrorRule]) -> dict[str, 
                 pipeline=pipeline,
                 settings=("retry_on",),
             )
-        if not rule.parks:
-            rests[class_name(error)] = None if rule.delay is None else delay_of(rule.delay)
+        if rule.parks:
+            raise SettingsError(
+                f"{pipeline}.park_on: {error.__name__} parks no row of a dispatch pipeline: an"
+                " error that is not in retry_on fails the row; leave park_on out",
+                pipeline=pipeline,
+                settings=("park_on",),
+            )
+        rests[class_name(error)] = None if rule.delay is None else delay_of(rule.delay)
     return rests
 
 
