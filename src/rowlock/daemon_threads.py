@@ -16,6 +16,12 @@ from typing import Any, ParamSpec, TypeVar
 P = ParamSpec("P")
 T = TypeVar("T")
 
+ENDED = "ended by rowlock"
+"""Says of a cancellation that the call in a thread is waited for: it is an attempt's own."""
+
+LEFT_BEHIND = "left behind in its thread"
+"""Says of a cancellation that the event loop ends, and that the call still runs."""
+
 
 class DaemonThreads(Executor):
     """A pool of daemon threads. They end when it is shut down, or is collected, and nothing waits.

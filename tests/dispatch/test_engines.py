@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from rowlock import SettingsError
+from rowlock.daemon_threads import ENDED
 from rowlock.dispatch import (
     AttemptEvent,
     Completed,
@@ -243,7 +244,7 @@ def test_a_wrong_number_of_workers_is_refused(kind: type[LocalEngine], workers: 
         kind(workers)
 
 
-async def test_a_cancelled_caller_comes_back_when_the_thread_has_done() -> None:
+async def test_a_closed_attempt_comes_back_when_the_thread_has_done() -> None:
     """Its thread would go on with a generator that is being closed elsewhere."""
     begun, may_end = threading.Event(), threading.Event()
 
@@ -254,7 +255,7 @@ async def test_a_cancelled_caller_comes_back_when_the_thread_has_done() -> None:
     with ThreadPoolExecutor(1) as pool:
         calling = asyncio.create_task(thread._in(pool, work))
         await until(begun.is_set)
-        calling.cancel()
+        calling.cancel(ENDED)
         for _ in range(20):
             await asyncio.sleep(0)
         assert not calling.done()

@@ -6,7 +6,9 @@ import asyncio
 import os
 import signal
 import threading
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,6 +21,7 @@ from rowlock.dispatch import (
     LoopEngine,
     ProcessEngine,
     Progress,
+    Task,
     TaskCountBackpressure,
     ThreadEngine,
     WorkerBusy,
@@ -89,6 +92,37 @@ async def test_a_thread_that_cannot_be_had_is_no_failure_of_the_row(
             await engine.offer("thread-1", task_of(handlers.works_plainly))
     async with offered(engine, task_of(handlers.works_plainly)) as events:
         assert isinstance((await heard(events))[-1], Completed)
+
+
+def test_a_thread_that_hangs_keeps_no_event_loop_from_ending() -> None:
+    """A handler that hangs is left behind in its thread when its event loop ends, also while its
+    attempt is being closed.
+    """
+    go_on = threading.Event()
+
+    async def main(*, closes: bool) -> None:
+        started = asyncio.Event()
+        loop = asyncio.get_running_loop()
+
+        def hangs(_: Task[Any]) -> Iterator[Completed]:
+            loop.call_soon_threadsafe(started.set)
+            go_on.wait(HANG_S_MAX)
+            yield Completed()
+
+        events = await ThreadEngine(1).offer("thread-1", task_of(hangs))
+        asking = asyncio.create_task(heard(events))
+        await started.wait()
+        assert not asking.done()
+        if closes:
+            closing = asyncio.create_task(events.aclose())
+            await asyncio.wait({closing}, timeout=0)
+
+    for closes in (False, True):
+        host = threading.Thread(target=asyncio.run, args=(main(closes=closes),), daemon=True)
+        host.start()
+        host.join(HANG_S_MAX / 2)
+        assert not host.is_alive()
+    go_on.set()
 
 
 @pytest.mark.parametrize(("kind", "name"), [(LoopEngine, "works_plainly"), (ThreadEngine, "works")])

@@ -18,6 +18,7 @@ from rowlock.graph.scheduling.interrupt import check_interrupt
 from rowlock.graph.scheduling.run import run_graph
 from rowlock.testing import run_virtual, virtual_time
 
+from ..host import HANG_S_MAX
 from .nodes import Apply, Collect, Feed
 from .runs import applied, got, line_of
 
@@ -181,6 +182,24 @@ async def test_call_that_ignores_the_end_is_abandoned(caplog: pytest.LogCaptureF
     stuck.may_end.set()
     runtime.close()
     assert stuck.ended.wait(5)
+
+
+def test_a_call_that_hangs_keeps_no_event_loop_from_ending() -> None:
+    """A call that hangs in a thread is abandoned when its event loop ends, also without a grace."""
+    made: list[Stuck] = []
+
+    async def main() -> None:
+        made.append(Stuck())
+        graph = line_of(Apply(made[0], place="thread"), values=[1])
+        running = asyncio.create_task(run_graph(graph, runtime=GraphRuntime(threads_max=1)))
+        await made[0].began.wait()
+        assert not running.done()
+
+    host = threading.Thread(target=asyncio.run, args=(main(),), daemon=True)
+    host.start()
+    host.join(HANG_S_MAX / 2)
+    made[0].may_end.set()
+    assert not host.is_alive()
 
 
 async def test_abandoned_threads_are_bounded() -> None:

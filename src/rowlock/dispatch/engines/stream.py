@@ -15,6 +15,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable
 from typing import Any, Final, Self
 
+from rowlock.daemon_threads import ENDED
 from rowlock.dispatch.task import AttemptEvent, Completed, Failed, Heartbeat
 from rowlock.errors import WorkerGone
 from rowlock.logs import get_logger
@@ -85,7 +86,7 @@ class Stream:
         if self._handler is None:
             await self._close_source()
         else:
-            self._handler.cancel()
+            self._handler.cancel(ENDED)
             await asyncio.wait({self._handler})
         if self._coming is not None and self._coming.done():
             self._coming.exception()  # nobody asked any more

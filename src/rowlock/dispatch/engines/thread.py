@@ -11,7 +11,7 @@ import inspect
 from collections.abc import AsyncGenerator, Callable, Iterator
 from typing import Any, ClassVar
 
-from rowlock.daemon_threads import DaemonThreads
+from rowlock.daemon_threads import ENDED, LEFT_BEHIND, DaemonThreads
 from rowlock.dispatch.engines.local import LocalEngine, called
 from rowlock.dispatch.task import AttemptEvent, Heartbeat, Task
 from rowlock.errors import ConfigurationError
@@ -56,23 +56,38 @@ class ThreadEngine(LocalEngine):
                     f"{_WRONG_KIND}; this one gave {type(events).__name__}: write"
                     " `yield Completed(...)` instead of returning it"
                 )
+            is_left_behind = False
             try:
                 while (event := await _in(thread, next, events, None)) is not None:
                     yield event
+            except asyncio.CancelledError as cancellation:
+                is_left_behind = cancellation.args == (LEFT_BEHIND,)
+                raise
             finally:
-                await _in(thread, _close, events)
+                if is_left_behind:
+                    thread.submit(_close, events)
+                else:
+                    await _in(thread, _close, events)
         finally:
             thread.shutdown(wait=False)
 
 
 async def _in(thread: DaemonThreads, function: Any, *args: Any) -> Any:
-    """Call in `thread`, and come back only when it has done, also when cancelled."""
+    """Call in `thread`, and come back only when it has done, also when the attempt is closed; a
+    call that still runs when its event loop ends is left behind.
+    """
     call = asyncio.get_running_loop().run_in_executor(thread, function, *args)
-    try:
-        return await asyncio.shield(call)
-    except asyncio.CancelledError:
-        await asyncio.wait({call})
-        raise
+    closed: asyncio.CancelledError | None = None
+    while not call.done():
+        try:
+            await asyncio.wait({call})
+        except asyncio.CancelledError as cancellation:
+            if cancellation.args != (ENDED,):
+                raise asyncio.CancelledError(LEFT_BEHIND) from None
+            closed = cancellation
+    if closed is not None:
+        raise closed
+    return call.result()
 
 
 def _close(events: Any) -> None:

@@ -13,7 +13,7 @@ from datetime import timedelta
 from functools import partial
 from inspect import isawaitable
 
-from rowlock.containment import as_host_code, as_ordinary
+from rowlock.containment import as_host_code, as_ordinary, contained_task
 from rowlock.errors import GraphError, GraphTimeLimit
 from rowlock.graph.building.arguments import shown
 from rowlock.graph.building.topology import Node, Topology
@@ -49,7 +49,7 @@ async def run_graph(
         time_limit: seconds that the run may take, hooks of its begin and end not counted.
         keep_going: asked before each call, in its place; the run ends once it returns False.
         grace: seconds that calls may go on after the run is to end; those that do are abandoned.
-            Without it they are waited for.
+            Without it they are waited for, unless the event loop ends.
         threads: how many of its calls may run in threads at the same time.
         runtime: whose threads; those of this process by default.
         shows_values: the note on an error quotes the value of its call, shortened. The note is
@@ -193,6 +193,9 @@ class GraphRun:
         loop, limit_s = asyncio.get_running_loop(), self._limit_s
         over = GraphTimeLimit(graph=self.graph.name, time_limit_s=limit_s or 0.0)
         timer = None if limit_s is None else loop.call_later(limit_s, self.scheduler.stop, over)
+        # Nothing but the end of the event loop cancels this one.
+        until_loop_ends = contained_task(self._end.wait(), name="rowlock: a run of a graph")
+        until_loop_ends.add_done_callback(self._wait_no_longer)
         while not self._end.is_set():
             try:
                 await self._end.wait()
@@ -219,6 +222,12 @@ class GraphRun:
                 raise as_ordinary(error)
         finally:
             del error, cancelled
+
+    def _wait_no_longer(self, _: asyncio.Task[object]) -> None:
+        """Abandon calls that still run, since the end of the event loop would wait for them."""
+        if not self._end.is_set():
+            self._grace_s = 0
+            self._begin_grace()
 
     def _begin_grace(self) -> None:
         if self._grace_s is not None and self._grace_timer is None and not self._end.is_set():

@@ -19,6 +19,7 @@ from typing import Any, TypeVar, cast
 from sqlalchemy.exc import SQLAlchemyError
 
 from rowlock.containment import begin_task
+from rowlock.daemon_threads import ENDED, LEFT_BEHIND
 from rowlock.database.stalled_transactions import OUT_OF_TIME
 from rowlock.errors import HostCodeError, ProcessCancelledError, describe
 from rowlock.pipelines.copies import copied
@@ -27,12 +28,6 @@ from rowlock.pipelines.host_code.surroundings import Surroundings
 from rowlock.pipelines.outcomes import forget_raising
 
 T = TypeVar("T")
-
-ENDED = "ended by rowlock"
-"""Says of a cancellation that the call is waited for, or abandoned: it is an attempt's own."""
-
-LEFT_BEHIND = "left behind in its thread"
-"""Says of a cancellation that the event loop ends, and that the call still runs."""
 
 METHODS_MAX = 1000
 """Of at most so many methods it is remembered whether they are coroutine functions."""
