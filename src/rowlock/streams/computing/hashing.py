@@ -31,7 +31,6 @@ KEY_CHARS_MAX = 255
 Key: TypeAlias = str | int | UUID | date
 """What may be a key. Times count among dates; they must be aware."""
 
-_HASH_BYTES = 8
 _SHOWN_CHARS_MAX = 40
 
 
@@ -113,11 +112,6 @@ def is_storable(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return "\0" not in text
-
-
-def hash_of(text: str) -> int:
-    """Return the 64-bit hash of the text of a key, as an unsigned number."""
-    return int.from_bytes(sha256(text.encode()).digest()[:_HASH_BYTES], "big")
 
 
 def bucket_of(key: Key) -> int:

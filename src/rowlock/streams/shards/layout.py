@@ -125,14 +125,6 @@ def check_layout(flow: str, ranges: Iterable[Any]) -> None:
         raise ShardsMissingError(flow=flow, missing=tuple(gaps), twice=tuple(twice))
 
 
-def splits(shards: Iterable[HeldShard], wanted: int) -> list[HeldShard]:
-    """Return the shards that are to be split: wider than of `wanted` shards, with a written state,
-    so that no replay spans the change.
-    """
-    width = BUCKETS // check_number(wanted)
-    return [each for each in shards if each.range.width > width and each.is_written]
-
-
 def joins(shards: Iterable[HeldShard], wanted: int) -> list[tuple[HeldShard, HeldShard]]:
     """Return the pairs of siblings that are to be joined: narrower than of `wanted` shards, held
     by one replica, at one step, and both with a written state.
