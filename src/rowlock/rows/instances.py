@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from sqlalchemy import Column
-from sqlalchemy.orm import Mapper
+from sqlalchemy.orm import InstanceState, Mapper
 from sqlalchemy.orm.attributes import instance_dict, instance_state
 
 _EAGER = ("joined", False, "selectin", "subquery", "immediate")
@@ -53,18 +53,27 @@ def instance_of(mapper: Mapper[Any], values: Mapping[str, Any]) -> Any:
     """Return a detached instance of a plain mapper that has these `values`, by attribute name,
     as if just loaded; among them those of the primary key.
     """
-    plan = _plan_of(mapper)
-    instance = mapper.class_manager.new_instance()
+    model: Any = mapper.class_
+    instance = model.__new__(model)
     # Where SQLAlchemy's own loading puts them; there is no history yet that `set_committed_value`
     # would have to keep.
     instance_dict(instance).update(values)
-    # What `make_transient_to_detached` does, which asks each attribute of each instance for it.
-    state = instance_state(instance)
-    identity = tuple([values.get(name) for name in plan.identity])
-    state.key = mapper.identity_key_from_primary_key(identity)
-    if len(values) < len(plan.attributes):
-        state.expired_attributes.update(plan.attributes - values.keys())
+    add_state(mapper, instance)
     return instance
+
+
+def add_state(mapper: Mapper[Any], instance: Any) -> InstanceState[Any]:
+    """Have an instance that has the values of its row be detached, and return its state."""
+    # What `make_transient_to_detached` does, which asks each attribute of each instance for it.
+    plan, values = _plan_of(mapper), instance_dict(instance)
+    identity = tuple([values.get(name) for name in plan.identity])
+    missing = plan.attributes - values.keys()
+    mapper.class_manager.setup_instance(instance)
+    state = instance_state(instance)
+    state.key = mapper.identity_key_from_primary_key(identity)
+    if missing:
+        state.expired_attributes.update(missing)
+    return state
 
 
 class _Plan(NamedTuple):

@@ -29,6 +29,7 @@ from sqlalchemy.orm import (
 
 from rowlock.errors import ModelError
 from rowlock.rows.columns import for_type_checkers
+from rowlock.rows.instances import add_state
 from rowlock.rows.model_check import innermost, mapper_of
 from rowlock.streams.computing.hashing import bucket_of
 from rowlock.streams.dialects.position_type import POSITION, keep_counting
@@ -86,6 +87,18 @@ def _check_position_is_free(table: Table, given: Mapping[str, Any]) -> None:
     )
 
 
+class _StateWhenAsked:
+    """What SQLAlchemy knows of an instance, made when it is first asked for: events are read, and
+    it takes most of the time in which an event is made.
+    """
+
+    def __get__(self, event: Any, model: type[Any]) -> InstanceState[Any]:
+        if event is None or "position" not in vars(event):
+            # SQLAlchemy is about to set it.
+            raise AttributeError("_sa_instance_state")
+        return add_state(mapper_of(model), event)
+
+
 @for_type_checkers
 class EventColumns:
     """A table whose rows are only ever added, as a stream.
@@ -111,6 +124,8 @@ class EventColumns:
     """
 
     __stream_key__: str
+
+    _sa_instance_state = _StateWhenAsked()
 
     position: Mapped[int] = _position()
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from measure import Figures, Place, Scale, beside
@@ -142,6 +143,21 @@ async def drain_modes(place: Place, scale: Scale) -> Figures:
     for steps in (10, 50):
         figures[f"every {steps} / every step, by CPU"] = found[steps].cpu_s / found[1].cpu_s
     return figures
+
+
+async def drain_tables(place: Place, scale: Scale) -> Figures:
+    """Return what an event of a host's table costs, in steps of 1,000 rows; beside one of a log."""
+    kept: dict[bool, Drained] = {}
+
+    async def of(*, is_table: bool) -> Figures:
+        options = {"is_table": is_table}
+        load = Load(scale.pick(100_000, 5_000), scale.pick(1_000, 200), options=options)
+        kept[is_table] = await drained(place, load)
+        return named("table" if is_table else "log", kept[is_table].figures)
+
+    log, table = partial(of, is_table=False), partial(of, is_table=True)
+    first, second = await beside(log, table, limit_first=scale.limit_first)
+    return first | second | {"table / log, by CPU": kept[True].cpu_s / kept[False].cpu_s}
 
 
 async def drain_versions(place: Place, scale: Scale) -> Figures:

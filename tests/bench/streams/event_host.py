@@ -11,24 +11,32 @@ import asyncio
 from bisect import bisect
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import accumulate
 from random import Random
 from typing import Any
 
 from measure import Place
 from meter import Meter
-from sqlalchemy import func, select, text
+from sqlalchemy import String, Table, func, insert, select, text
 from sqlalchemy.ext.asyncio import (
     AsyncEngine,
     AsyncSession,
     async_sessionmaker,
     create_async_engine,
 )
-from sqlalchemy.orm import DeclarativeBase
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from rowlock import PipelineManager
-from rowlock.streams import EventBatch, EventLog, Output, StepContext, StreamFlow, Streams
+from rowlock.streams import (
+    EventBatch,
+    EventColumns,
+    EventLog,
+    Output,
+    StepContext,
+    StreamFlow,
+    Streams,
+)
 
 LOOKS_EVERY_S = 0.001
 APPENDED_AT_ONCE = 10_000
@@ -55,6 +63,7 @@ class EventHost:
         sessions: of its host.
         streams: one log and one flow.
         log: of payments.
+        model: a table of the host's with payments, which the flow reads instead; None: the log.
         flow: keeps balances.
         balances: each new balance, if they are emitted.
         seen: how many events the handler got.
@@ -66,7 +75,8 @@ class EventHost:
     sessions: async_sessionmaker[AsyncSession]
     streams: Streams
     log: EventLog[Payment]
-    flow: StreamFlow[Payment]
+    flow: StreamFlow[Any]
+    model: Any = None
     balances: Output[int] | None = None
     seen: int = 0
     state_chars: int = 0
@@ -81,6 +91,7 @@ class EventHost:
         empty: bool = True,
         emits: bool = False,
         exchanges: bool = False,
+        is_table: bool = False,
         state_chars: int = 0,
         **options: Any,
     ) -> AsyncIterator[EventHost]:
@@ -91,6 +102,7 @@ class EventHost:
             empty: whether they are made.
             emits: whether each new balance is a result.
             exchanges: balances are kept in a second stage, by keys of other shards.
+            is_table: payments are rows of a table of the host's.
             state_chars: states are texts of this length instead of balances.
             options: of the flow.
         """
@@ -98,9 +110,10 @@ class EventHost:
         base: Any = type("EventBase", (DeclarativeBase,), {"__doc__": "The bench's streams."})
         streams = Streams(base)
         log = streams.log("payments", Payment, key=_account)
-        flow = streams.flow("balances", log, **options)
+        model = _payment_row(base) if is_table else None
+        flow = streams.flow("balances", model or log, **options)
         sessions = async_sessionmaker(engine, expire_on_commit=False)
-        host = cls(engine, sessions, streams, log, flow)
+        host = cls(engine, sessions, streams, log, flow, model)
         host.balances = flow.output("seen", int) if emits else None
         if exchanges:
             host.add_second_stage()
@@ -158,6 +171,11 @@ class EventHost:
         """Whether it is PostgreSQL."""
         return self.engine.dialect.name == "postgresql"
 
+    @property
+    def source(self) -> Table:
+        """The table of the payments."""
+        return self.streams.tables.log if self.model is None else self.model.__table__
+
     @asynccontextmanager
     async def running(self) -> AsyncIterator[PipelineManager]:
         """Run the flow in one replica, whose shards are open when this is entered."""
@@ -170,8 +188,12 @@ class EventHost:
     async def append(self, payments: Sequence[Payment]) -> None:
         """Add payments as a service does, many in a transaction."""
         for begin in range(0, len(payments), APPENDED_AT_ONCE):
+            some = payments[begin : begin + APPENDED_AT_ONCE]
             async with self.sessions.begin() as session:
-                await self.log.append(session, payments[begin : begin + APPENDED_AT_ONCE])
+                if self.model is None:
+                    await self.log.append(session, some)
+                else:
+                    await session.execute(insert(self.model), [asdict(one) for one in some])
 
     async def append_behind_pause(self, payments: Sequence[Payment]) -> None:
         """Add payments while the flow is paused, and let the planner know."""
@@ -199,7 +221,7 @@ class EventHost:
 
     async def _is_done(self) -> bool:
         tables = self.streams.tables
-        newest = select(func.max(tables.log.c.position)).scalar_subquery()
+        newest = select(func.max(self.source.c.position)).scalar_subquery()
         frontier = select(func.min(tables.shards.c.step)).scalar_subquery()
         async with self.sessions() as session:
             row = (
@@ -210,11 +232,24 @@ class EventHost:
         return row is not None and row[0][self.log.name] >= (row[3] or 0) and row[2] == row[1]
 
     async def _lag(self) -> int:
-        log, flows = self.streams.tables.log, self.streams.tables.flows
+        log, flows = self.source, self.streams.tables.flows
         async with self.sessions() as session:
             upto = (await session.scalar(select(flows.c.upto)))[self.log.name]
             behind = select(func.count()).where(log.c.position > upto)
             return await session.scalar(behind) or 0
+
+
+def _payment_row(base: Any) -> Any:
+    class PaymentRow(EventColumns, base):
+        """A payment, as hosts have them."""
+
+        __tablename__ = "payments"
+        __stream_key__ = "account"
+        account: Mapped[str] = mapped_column(String(255))
+        cents: Mapped[int]
+        shop: Mapped[str] = mapped_column(String(20))
+
+    return PaymentRow
 
 
 def payments_of(

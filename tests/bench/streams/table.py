@@ -9,6 +9,7 @@ from streams.drains import (
     drain_modes,
     drain_shards,
     drain_steps,
+    drain_tables,
     drain_versions,
     state_updates,
 )
@@ -19,6 +20,7 @@ from streams.waits import high_water, idle, latency, latency_elsewhere
 
 STREAMS = (
     Measure("streams-drain", "events in steps of 5,000 to 1 rows", drain_steps),
+    Measure("streams-tables", "rows of a host's table, beside a log", drain_tables, rounds_max=3),
     Measure("streams-keys", "random keys, in steps of 1,000 rows", drain_keys, rounds_max=3),
     Measure("streams-states", "a million updates of states", state_updates, rounds_max=1),
     Measure("streams-shards", "steps of 5,000 rows, by shards", drain_shards, rounds_max=3),

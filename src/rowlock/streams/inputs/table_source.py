@@ -153,6 +153,11 @@ class _ModelDecoder:
     def build(self, parsed: Sequence[Any], /) -> list[Any]:
         """Return an instance for each row."""
         mapper, names = self._mapper, self._names
+        if issubclass(mapper.class_, EventColumns):
+            events = [mapper.class_.__new__(mapper.class_) for _ in parsed]
+            for event, row in zip(events, parsed, strict=True):
+                vars(event).update(zip(names, row, strict=True))
+            return events
         return [instance_of(mapper, dict(zip(names, row, strict=True))) for row in parsed]
 
     def column(self, parsed: Sequence[Any], name: str, /) -> list[Any]:
