@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,9 +12,11 @@ from sqlalchemy import delete, insert, select, update
 
 from rowlock import ConfigurationError, PipelineManager, pipeline_hinter
 from rowlock.streams import Checkpoint, StepContext
+from rowlock.streams.computing.hashing import BUCKETS, bucket_of
 from rowlock.streams.shards.writing import REDONE_MAX
 from rowlock.testing import TemporaryDatabase
 
+from ...host import HANG_S_MAX
 from ..walk.payments import MEANT
 from ..walk.waiting import FAST, until
 from .books import (
@@ -69,6 +72,48 @@ async def test_a_row_for_each_part_of_a_key(database: TemporaryDatabase) -> None
     assert len(keys) > len(books.months)
     # Of the part, not of the account: in an outbox one month would stand for all.
     assert len(set(keys)) == len(keys)
+
+
+async def test_a_part_of_a_key_that_hangs_holds_up_no_other_shard(
+    database: TemporaryDatabase,
+) -> None:
+    """One shard's handler does not hold up the others; nor does what names the rows of its keys."""
+    books = await open_books(database, by_default=False, shards=4, **FAST)
+    hangs, go_on = threading.Event(), threading.Event()
+
+    def part(payment: Payment) -> tuple[str, int]:
+        if payment.account == "hangs" and not hangs.is_set():
+            hangs.set()
+            go_on.wait(HANG_S_MAX)
+        return payment.account, payment.month
+
+    @books.flow.fold(Monthly, by=part)
+    def add_month(step: StepContext, month: Monthly, events: Sequence[Payment]) -> None:
+        month.cents += sum(event.cents for event in events)
+
+    width = BUCKETS // 4
+    accounts = [f"a{n}" for n in range(20)]
+    others = {one for one in accounts if bucket_of(one) // width != bucket_of("hangs") // width}
+
+    async def done() -> set[str]:
+        async with books.sessions() as session:
+            return set(await session.scalars(select(Monthly.account)))
+
+    async def does_it_hang() -> bool:
+        return hangs.is_set()
+
+    async def do_the_others_go_on() -> bool:
+        return others <= await done()
+
+    async with PipelineManager(books.sessions, books.streams.pipelines()):
+        await books.pay([("hangs", 1, 5)])
+        await until(does_it_hang)
+        await books.pay([(one, 1, 5) for one in accounts])
+        await until(do_the_others_go_on)
+        assert "hangs" not in await done()
+        go_on.set()
+        await until(books.has_done_all)
+    assert await done() == {"hangs", *accounts}
 
 
 @pytest.mark.parametrize("cache", [False, True])

@@ -23,7 +23,6 @@ from rowlock.streams.cutting.flow_view import RecordedCut
 from rowlock.streams.outputs.output import ResultRow
 from rowlock.streams.program import FlowProgram
 from rowlock.streams.shards.failures import is_last_attempt
-from rowlock.streams.shards.own_shard import OwnShard
 from rowlock.streams.shards.steps.slow_calls import SlowCalls
 from rowlock.streams.shards.steps.steps_of import ShardDid, StagesDone
 from rowlock.streams.state.cache import StageCache
@@ -121,9 +120,9 @@ def finish(did: ShardDid) -> None:
             did.parts.append(part)
 
 
-def due_keys(shard: OwnShard, stage: str, until: Any) -> list[str]:
+def due_keys(cache: StageCache, until: Any) -> list[str]:
     """Return keys whose timer of a stage is due at `until`, as far as it is set by now."""
-    timers = shard.cache[stage].timers
+    timers = cache.timers
     if timers.earliest is None or timers.earliest > until:
         return []
     return [key for key, at in timers.known.items() if at <= until]

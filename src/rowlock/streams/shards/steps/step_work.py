@@ -12,7 +12,7 @@ the others without it, unless their messages stay in memory.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -26,7 +26,6 @@ from rowlock.streams.computing.compute import keys_of
 from rowlock.streams.computing.rows import SourceRows, divide
 from rowlock.streams.cutting.flow_view import Transact
 from rowlock.streams.exchanging.exchange import Events
-from rowlock.streams.exchanging.in_thread import in_thread
 from rowlock.streams.exchanging.memory_exchange import MemoryExchange
 from rowlock.streams.exchanging.parcels import ReceivingStage
 from rowlock.streams.exchanging.table_exchange import TableExchange
@@ -114,9 +113,16 @@ class StepWork:
                 events = await self._events(steps)
                 if events is None:
                     break
-                self._begin_stage(steps, events)
+                steps.events = dict(zip(steps.shards, events, strict=True))
+                finds_keys = steps.stage > 0 or self._program.stages[0].by is not None
+                self._begin_thread(steps, finds_keys=finds_keys)
             if not await self._is_computed(steps):
                 break
+            if steps.keys is not None:
+                await self._load_apart(steps, steps.keys)
+                self._begin_thread(steps, finds_keys=False)
+                continue
+            steps.stage += 1
             through += self._take_out(steps)
             if steps.shards:
                 await self._send(steps)
@@ -142,35 +148,33 @@ class StepWork:
         return through
 
     async def _events(self, steps: StepsOf) -> Events | None:
-        """Return the events of the next stage, whose states are known then; None: they are not all
-        there.
-        """
+        """Return the events of the next stage; None: they are not all there."""
         if steps.stage == 0:
             return await self._read(steps)
         assert steps.exchange is not None
         stage = self._receiving[steps.stage - 1]
-        events = await steps.exchange.receive(stage, steps.numbers, steps.shards)
-        if events is not None:
-            await self._load_apart(steps, events)
-        return events
+        return await steps.exchange.receive(stage, steps.numbers, steps.shards)
 
     async def _read(self, steps: StepsOf) -> Events:
-        """Return the rows of the sources, whose states are known then."""
+        """Return the rows of the sources; their states are known then, unless the host finds out
+        their keys.
+        """
         await self._read_timers(steps)
 
         async def read(session: AsyncSession, connection: AsyncConnection) -> Events:
             events = await self._rows(connection, steps)
             if self._program.stages[0].by is None:
-                await self._load(connection, steps, self._keys(steps, events))
+                keys = {
+                    shard: self._keys(steps.did[shard], own, 0)
+                    for shard, own in zip(steps.shards, events, strict=True)
+                }
+                await self._load(connection, steps, keys)
             replays = [shard for shard in steps.shards if steps.did[shard].is_replay]
             if replays:
                 steps.parts = await self._parts(connection, steps, replays)
             return events
 
-        events = await self._transact(read, purpose="read the rows of steps", writes=False)
-        if self._program.stages[0].by is not None:
-            await self._load_apart(steps, events)
-        return events
+        return await self._transact(read, purpose="read the rows of steps", writes=False)
 
     async def _rows(self, connection: AsyncConnection, steps: StepsOf) -> Events:
         ranges = [shard.range for shard in steps.shards]
@@ -212,25 +216,19 @@ class StepWork:
         rows = (await connection.execute(found)).all()
         return {(row.lo, row.step): row for row in rows}
 
-    def _keys(self, steps: StepsOf, events: Events) -> list[list[str]]:
-        """Return the keys of each shard whose states the next stage needs."""
-        stage = self._program.stages[steps.stage]
-        until = steps.cuts[-1].now
-        found = []
-        for shard, own in zip(steps.shards, events, strict=True):
-            parts = [part for of_step in own for part in of_step]
-            batch: EventBatch[Any] = EventBatch(parts)
-            keys: Any = batch.keys if stage.by is None else keys_of(stage, batch)
-            found.append(list(dict.fromkeys([*keys, *due_keys(shard, stage.name, until)])))
-        return found
+    def _keys(self, did: ShardDid, own: Sequence[Sequence[SourceRows]], number: int) -> list[str]:
+        """Return the keys of a shard whose states a stage needs."""
+        stage = self._program.stages[number]
+        batch: EventBatch[Any] = EventBatch([part for of_step in own for part in of_step])
+        keys: Any = batch.keys if stage.by is None else keys_of(stage, batch)
+        due = due_keys(did.cache[stage.name], did.steps.cuts[-1].now)
+        return list(dict.fromkeys([*keys, *due]))
 
-    async def _load_apart(self, steps: StepsOf, events: Events) -> None:
+    async def _load_apart(self, steps: StepsOf, keys: Mapping[OwnShard, Sequence[str]]) -> None:
         """Read the states of the next stage, in a transaction if there are some to read."""
-        keys = await in_thread(lambda: self._keys(steps, events))
         name = self._program.stages[steps.stage].name
         self._forget_rows(steps, name)
-        pairs = zip(steps.shards, keys, strict=True)
-        if not any(shard.cache[name].missing(own) for shard, own in pairs):
+        if not any(shard.cache[name].missing(keys[shard]) for shard in steps.shards):
             return
 
         async def read(session: AsyncSession, connection: AsyncConnection) -> None:
@@ -239,13 +237,13 @@ class StepWork:
         await self._transact(read, purpose="read the states of steps", writes=False)
 
     async def _load(
-        self, connection: AsyncConnection, steps: StepsOf, keys: Sequence[Sequence[str]]
+        self, connection: AsyncConnection, steps: StepsOf, keys: Mapping[OwnShard, Sequence[str]]
     ) -> None:
         """Read the states of keys that are not known here; joins the caller's transaction."""
         name = self._program.stages[steps.stage].name
         self._forget_rows(steps, name)
         caches = [shard.cache[name] for shard in steps.shards]
-        missing = [cache.missing(own) for cache, own in zip(caches, keys, strict=True)]
+        missing = [shard.cache[name].missing(keys[shard]) for shard in steps.shards]
         wanted = [key for own in missing for key in own]
         if not wanted:
             return
@@ -264,21 +262,25 @@ class StepWork:
             for shard in steps.shards:
                 shard.cache[name].shrink(0)
 
-    def _begin_stage(self, steps: StepsOf, events: Events) -> None:
-        stage, is_last = self._stages[steps.stage], steps.stage + 1 == len(self._stages)
+    def _begin_thread(self, steps: StepsOf, *, finds_keys: bool) -> None:
+        """Find the keys of the next stage, or compute it, in a thread."""
+        number, is_last = steps.stage, steps.stage + 1 == len(self._stages)
+        keys: dict[OwnShard, list[str]] = {}
+        steps.keys = keys if finds_keys else None
 
         def compute(did: ShardDid, own: Sequence[Sequence[SourceRows]]) -> None:
-            stage.compute(did, own)
+            if finds_keys:
+                keys[did.shard] = self._keys(did, own, number)
+                return
+            self._stages[number].compute(did, own)
             if is_last:
                 finish(did)
 
-        dids = [steps.did[shard] for shard in steps.shards]
-        steps.thread = StageThread(
-            zip(dids, events, strict=True), compute, calls=self._calls, wake=self._wake
-        )
+        dids = [(steps.did[shard], steps.events[shard]) for shard in steps.shards]
+        steps.thread = StageThread(dids, compute, calls=self._calls, wake=self._wake)
 
     async def _is_computed(self, steps: StepsOf) -> bool:
-        """Return whether the stage is done; False while a handler hangs in all of these shards."""
+        """Return whether the thread has ended; False while it hangs in all of these shards."""
         while True:
             thread = steps.thread
             assert thread is not None
@@ -290,7 +292,6 @@ class StepWork:
             shard.is_computed = not thread.is_done
         if thread.is_done:
             steps.thread = None
-            steps.stage += 1
         return thread.is_done
 
     def _set_apart(self, steps: StepsOf, thread: StageThread) -> None:

@@ -40,7 +40,9 @@ class StepsOf:
         stage: the number of the stage that is done next.
         did: what each shard has done of them.
         parts: what replays are compared with, by `lo` and step.
-        thread: that computes the stage; None while none does.
+        events: of the stage that is done next, of each shard.
+        keys: of each shard, whose states that stage needs; None: they are known.
+        thread: that finds these keys, or computes the stage; None while none does.
     """
 
     shards: list[OwnShard]
@@ -51,6 +53,8 @@ class StepsOf:
     stage: int = 0
     did: dict[OwnShard, ShardDid] = field(default_factory=dict)
     parts: Mapping[tuple[int, int], Any] = field(default_factory=dict)
+    events: Mapping[OwnShard, Any] = field(default_factory=dict)
+    keys: dict[OwnShard, list[str]] | None = None
     thread: StageThread | None = None
 
     @property
@@ -142,7 +146,7 @@ class ShardDid:
 
 
 class StageThread:
-    """A thread that computes a stage of some steps, for one shard after the other.
+    """A thread that computes something of a stage of some steps, for one shard after the other.
 
     Attributes:
         is_slow: a handler is called for longer than `SLOW_S`; it is not waited for.
@@ -160,7 +164,7 @@ class StageThread:
 
         Args:
             dids: what each shard does, and its events.
-            compute: does the stage for one of them.
+            compute: does it for one of them.
             calls: sees which handler is called.
             wake: called when it has ended and was slow.
         """
