@@ -87,10 +87,14 @@ class Replica:
         others = replicas.mine
         replicas.mine = wanted
         before = set(self.rounds.shards.values())
-        await self._steps.run.fetcher.fetch_once(len(lows))
+        # A row whose lease was taken away is claimed here again once its loss is noticed.
+        heartbeater = self._steps.run.heartbeater
+        heartbeater._lose_all([item for item in heartbeater.tracked() if item.id in wanted])
 
         async def have_begun() -> bool:
             found = {shard.range.lo for shard in {*self.rounds.shards.values()} - before}
+            if not {item.id for item in heartbeater.tracked()} >= set(wanted):
+                await self._steps.run.fetcher.fetch_once(len(lows))
             return found >= set(lows)
 
         await until(have_begun)
