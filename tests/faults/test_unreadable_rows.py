@@ -9,7 +9,7 @@ import uuid
 from typing import Any
 
 import pytest
-from sqlalchemy import JSON, Enum, PickleType, String, text
+from sqlalchemy import JSON, Enum, PickleType, String, insert, text
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from sqlalchemy.types import TypeDecorator
 
@@ -19,7 +19,7 @@ from rowlock.testing import TemporaryDatabase, stepping
 
 from ..host import RecordingPipeline, Run, RunPipeline, Volume, VolumePipeline, heard_events
 from ..leases.test_claim_resumed import LONG_AGO, VOLUMES, claimed_behind
-from ..pipelines.scenes import add, counted, read, read_all
+from ..pipelines.scenes import add, counted, read, read_all, until
 
 TIMES = ("due_at", "last_processed_at", "deadline_at")
 BEYOND = {
@@ -191,16 +191,24 @@ async def test_times_that_no_claim_reads(
 # ---------------------------------------------------------------- columns of the host's own
 
 
+RAISED: dict[str, type[Exception]] = {
+    "bad": MemoryError,
+    "gone": FileNotFoundError,
+    "away": ConnectionRefusedError,
+    "late": TimeoutError,
+}
+
+
 class Refusing(TypeDecorator[str]):
-    """Reads no text that starts with ``bad``."""
+    """Reads none of some texts."""
 
     impl = String
     cache_ok = True
 
     def process_result_value(self, value: str | None, dialect: Any) -> str | None:
         """Raise what no list of errors has."""
-        if value is not None and value.startswith("bad"):
-            raise MemoryError(value)
+        if value in RAISED:
+            raise RAISED[value](value) from TimeoutError("of a server that is asked")
         return value
 
 
@@ -246,6 +254,7 @@ UNREAD = {
     "a torn pickle": ("config", pickle.dumps(["a", "b"])[:-4]),
     "a pickle of a class that was renamed": ("config", b"cno_such_module\nThing\n."),
     "a type that raises anything": ("label", "bad"),
+    "a type that misses a file": ("label", "gone"),
 }
 
 
@@ -286,6 +295,28 @@ async def test_a_row_that_cannot_be_read_costs_itself_alone(
         ).one()
     assert (row.attempts, row.lock_token, row.parked_at is None) == (0, None, False)
     assert row.last_error.startswith("no replica has read it: ")
+
+
+@pytest.mark.parametrize("value", ["away", "late"])
+async def test_a_type_whose_own_server_is_away_keeps_no_row_from_its_turn(
+    database: TemporaryDatabase, monkeypatch: pytest.MonkeyPatch, value: str
+) -> None:
+    """Its error would pass for an outage of the database: all rows of the claim would wait for
+    it, or be parked although nothing is wrong with them.
+    """
+    monkeypatch.setattr(context, "FETCH_S", 0.0)
+    parcel = parcels("small")
+    await database.create_tables(parcel.metadata)
+    async with database.engine.begin() as connection:
+        await connection.execute(
+            insert(parcel), [{"id": number, "label": value * (number == 1)} for number in (1, 2, 3)]
+        )
+    pipeline = parcel_pipeline(parcel, fetch_delays=(0.05,), lock_timeout=3600, max_attempts=1)
+    async with PipelineManager(database.session_factory, [pipeline]) as manager:
+        await until(lambda: pipeline.statistics().counters["unreadable"] >= 2)
+        [health] = manager.health().pipelines
+    assert sorted(item.id for item in pipeline.items) == [2, 3]
+    assert (health.parked, health.healthy) == (0, True)
 
 
 async def test_a_row_that_only_newer_code_reads_is_left_to_it(

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import Time, event, text
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, ProgrammingError
 from sqlalchemy.ext.asyncio import AsyncEngine, async_sessionmaker
 from sqlalchemy.orm import Mapped, mapped_column
 
@@ -90,6 +90,21 @@ async def test_a_claim_whose_answer_cannot_be_read_releases_its_own_rows_alone(
     again = await claimed()
     assert (again.id, again.prev_lock_expired) == (dead.id, True)
     assert deaths_of(again.lock_token).counted == 1
+
+
+async def test_a_claim_that_is_refused_looks_for_no_rows_of_its_own(
+    postgresql_database: TemporaryDatabase,
+) -> None:
+    """Nothing was leased, and each such look reads the whole table."""
+    database, sent = postgresql_database, []
+
+    @event.listens_for(database.engine.sync_engine, "before_cursor_execute")
+    def record(*args: Any) -> None:
+        sent.append(args[2])
+
+    with pytest.raises(ProgrammingError):
+        await autocommits_of_claims(database.engine, Clocked)
+    assert len([statement for statement in sent if "UPDATE clocked" in statement]) == 1
 
 
 async def test_what_the_host_sets_at_the_begin_is_set_for_claims(

@@ -12,6 +12,7 @@ Not here: what each database's codes mean (``faults.py`` of each dialect).
 from __future__ import annotations
 
 from collections.abc import Iterator
+from traceback import walk_tb
 
 from sqlalchemy import exc
 
@@ -26,13 +27,24 @@ CAUSES_MAX = 10
 _FINAL_KINDS = (exc.DataError, exc.IntegrityError, exc.NotSupportedError, exc.ProgrammingError)
 _TRANSIENT_TYPES = (TransactionTimeout, LockWaitTimeout, TimeoutError, OSError, exc.TimeoutError)
 
+_READING_MODULES = (
+    "sqlalchemy.engine.result",
+    "sqlalchemy.engine._result_cy",
+    "sqlalchemy.orm.loading",
+)
+_SENDING_MODULES = ("sqlalchemy.engine.base", "sqlalchemy.engine.cursor")
+"""Modules of SQLAlchemy that decode rows which have arrived, and that wait for the database."""
+
 
 def is_transient(error: BaseException) -> bool:
     """Whether the same statement may well succeed later without anybody changing it.
 
     Drivers let ``ConnectionRefusedError`` and ``TimeoutError`` through unwrapped, so this looks at
-    more than SQLAlchemy's own. An exception that comes from no database passes by nothing.
+    more than SQLAlchemy's own. An exception that comes from no database passes by nothing, nor does
+    one of a column's type: it may open files and ask servers of its own while a row is decoded.
     """
+    if is_of_a_type(error):
+        return False
     error = _of_database(error)
     if isinstance(error, _TRANSIENT_TYPES) or _is_of_the_connection(error):
         return True
@@ -50,9 +62,9 @@ def is_outage(error: BaseException) -> bool:
     Of the rest it is not known: a page that cannot be read, or a host's trigger with a code of its
     own, may concern one row.
     """
-    error = _of_database(error)
     if not is_transient(error):
         return False
+    error = _of_database(error)
     if isinstance(error, _TRANSIENT_TYPES):
         return True
     fault = _fault_of(error)
@@ -60,6 +72,23 @@ def is_outage(error: BaseException) -> bool:
         return True
     # The connection of a fault of the server is invalidated here, which says no more.
     return _is_of_the_connection(error) and not fault.is_of_the_server
+
+
+def is_of_a_type(error: BaseException) -> bool:
+    """Whether the database had answered, and a column's type raised `error` as the answer was
+    decoded.
+    """
+    is_reading = False
+    for frame, _ in walk_tb(error.__traceback__):
+        module = frame.f_globals.get("__name__")
+        is_reading = module in _READING_MODULES or (is_reading and module not in _SENDING_MODULES)
+    return is_reading
+
+
+def is_refused(error: BaseException) -> bool:
+    """Whether the database answered a statement with an error, and so did nothing of it."""
+    error = _of_database(error)
+    return _is_of_a_driver(error) and _fault_of(error) is not None
 
 
 def is_of_the_server(raised: BaseException) -> bool:

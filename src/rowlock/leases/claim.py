@@ -18,7 +18,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionm
 from rowlock.clock import monotonic
 from rowlock.database.binds import bind_of
 from rowlock.database.claim_slots import claim_slot
-from rowlock.database.faults import is_outage
+from rowlock.database.faults import is_outage, is_refused
 from rowlock.database.transaction import in_transaction
 from rowlock.errors import PipelineError
 from rowlock.leases.claim_request import ClaimedRow, ClaimRequest, Position
@@ -73,7 +73,7 @@ async def claim(
         except Exception as error:
             # An autocommitted claim has leased its rows before their values are decoded, and any
             # type may fail at that; without an answer their tokens are unknown here.
-            if autocommit and not is_outage(error):
+            if autocommit and not (is_outage(error) or is_refused(error)):
                 await transact(
                     lambda _, connection: LEASES.of(connection).release_claim(connection, request),
                     purpose="release rows of a claim that cannot be read",

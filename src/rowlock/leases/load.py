@@ -33,9 +33,10 @@ from rowlock.leases.item import PipelineItem, leases_of
 from rowlock.leases.lease_dialect import LEASES
 from rowlock.rows.leased_table import LeasedTable, ModelT
 
-NOT_DAMAGED = (LookupError, AssertionError, NoResultFound)
+NOT_DAMAGED = (LookupError, AssertionError, ConnectionError, TimeoutError, NoResultFound)
 """What SQLAlchemy raises for a member of an `Enum` and for a kind of row that the code does not
-have, which newer code may; and `row_hidden`."""
+have, which newer code may; what a column's type raises that asks a server which is away; and
+`row_hidden`."""
 
 
 def row_hidden() -> Exception:

@@ -74,13 +74,14 @@ class PostgresqlFaults(FaultDialect):
 
     def fault_of(self, raised: BaseException | None) -> ErrorVerdict | None:
         """Return what the SQLSTATE says, whatever the driver calls its attribute."""
+        if type(raised).__name__ == "InvalidCachedStatementError":
+            # Prepared before a migration: it is prepared anew the next time. SQLAlchemy's own error
+            # of that name has no SQLSTATE.
+            return ErrorVerdict(passes=True, concerns_every_row=True)
         sqlstate = getattr(raised, "sqlstate", None) or getattr(raised, "pgcode", None)
         if sqlstate is None:
             return None
         code = str(sqlstate)
-        if type(raised).__name__ == "InvalidCachedStatementError":
-            # Prepared before a migration: it is prepared anew the next time.
-            return ErrorVerdict(passes=True, concerns_every_row=True)
         return ErrorVerdict(
             passes=code in _PASSING_SQLSTATES or not code.startswith(_FINAL_SQLSTATES),
             concerns_every_row=code.startswith(_OUTAGE_SQLSTATES),

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Any, TypeAlias
 
 from rowlock.clock import monotonic
-from rowlock.database.faults import is_transient
+from rowlock.database.faults import is_refused, is_transient
 from rowlock.errors import RowlockError, describe
 from rowlock.leases.item import PipelineItem
 from rowlock.leases.load import NOT_DAMAGED
@@ -94,8 +94,9 @@ def decide_unread(
     one that comes back has been read by none of them, and is parked. A value that this code does
     not name is never a reason to park: the replica that reads it may be started later.
     """
-    if is_transient(error) or isinstance(error, RowlockError):
-        # An outage that lasts, or `options()` of the host's: that says nothing of the row.
+    if is_transient(error) or is_refused(error) or isinstance(error, RowlockError):
+        # An outage that lasts, a table of its kind that is not migrated yet, or `options()` of the
+        # host's: no replica would read it now.
         return record_failure(context, item, error)
     context.counters.unreadable += 1
     left_out, kind, text = context.left_out, type(error).__qualname__, describe(error)
