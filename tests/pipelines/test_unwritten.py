@@ -7,6 +7,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
+from sqlalchemy import select, update
 
 from rowlock import Apply, Outcome, PipelineError, PipelineItem, Retry, hold_rows
 from rowlock.testing import TemporaryDatabase, stepping
@@ -44,6 +45,21 @@ async def _roll_back(item: PipelineItem[Any], session: Any) -> None:
     await session.rollback()
 
 
+async def _autoflush(item: PipelineItem[Any], session: Any) -> None:
+    await _change(item, session)
+    await session.scalars(select(Run))
+
+
+async def _execute(item: PipelineItem[Any], session: Any) -> None:
+    await session.execute(update(Run).where(Run.id == 2).values(status="changed"))
+
+
+async def _release_savepoint(item: PipelineItem[Any], session: Any) -> None:
+    await session.scalar(select(Run.id))
+    async with session.begin_nested():
+        await _change(item, session)
+
+
 async def _guard(item: PipelineItem[Any], session: Any) -> None:
     await item.guard(session)
 
@@ -79,6 +95,10 @@ def _in_a_session(act: Act, outcome: Outcome) -> Any:
         (_change, "Run.status"),
         (_add, "Run"),
         (_delete, "Run"),
+        (_flush, "Run.status"),
+        (_autoflush, "Run.status"),
+        (_execute, "Run"),
+        (_release_savepoint, "Run.status"),
     ],
 )
 async def test_a_session_that_is_left_without_a_commit(
@@ -97,7 +117,6 @@ async def test_a_session_that_is_left_without_a_commit(
     [
         (_commit, Apply({"result": 1})),
         (_roll_back, Apply({"result": 1})),
-        (_flush, Apply({"result": 1})),
         (_guard, Apply({"result": 1})),
         (_give_up, Apply({"result": 1})),
         (_change, Retry(values={"result": 1})),
@@ -106,7 +125,7 @@ async def test_a_session_that_is_left_without_a_commit(
 async def test_a_session_that_is_left_on_purpose(
     database: TemporaryDatabase, act: Act, outcome: Outcome
 ) -> None:
-    """What was flushed, rolled back, given up by an exception or is no success is left alone."""
+    """What was committed, rolled back, given up by an exception or is no success is left alone."""
     row = await _after(database, _in_a_session(act, outcome))
     assert (row.last_error, row.result) == (None, 1)
 

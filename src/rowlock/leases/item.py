@@ -17,9 +17,9 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar, overload
 from uuid import UUID
 
-from sqlalchemy import Column, ColumnElement, ColumnExpressionArgument
+from sqlalchemy import Column, ColumnElement, ColumnExpressionArgument, event
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
-from sqlalchemy.orm import Mapped, Session
+from sqlalchemy.orm import Mapped, ORMExecuteState, Session, SessionTransaction
 
 from rowlock.clock import monotonic
 from rowlock.errors import LeaseLost, PipelineError
@@ -121,7 +121,7 @@ class PipelineItem(_Keyed, Generic[ModelT_co]):
             None as a rule.
         held: related rows that were locked for this item; None as long as there were none.
         stop: given when work on it is to end soon; None as long as work has not begun.
-        unwritten: what was changed in a session of its own and not flushed.
+        unwritten: what was changed in a session of its own and not committed.
         is_settling: its outcome is on its way; nothing more is locked for it.
         is_rehearsal: `process` is only rehearsed: its outcome is shown and not written, and its
             sessions only read. What it does to other systems is done.
@@ -257,8 +257,8 @@ class PipelineItem(_Keyed, Generic[ModelT_co]):
         item.session() as session``.
 
         Keep it short: heavy work belongs outside of sessions. What is written through it is not
-        fenced by the lease. A block that ends with changes which were not flushed, and so are lost,
-        makes a success of the attempt a failure.
+        fenced by the lease. A block that ends with changes that were not committed, and so are
+        lost, makes a success of the attempt a failure.
 
         Raises:
             LeaseLost: the lease can no longer be trusted.
@@ -379,8 +379,24 @@ class PipelineItem(_Keyed, Generic[ModelT_co]):
 
 
 def _watched(session: AsyncSession, item: PipelineItem[Any]) -> AsyncSession:
-    """Have `item` note what is changed in `session` and not flushed when its block ends."""
-    session.sync_session.info[_WATCHED] = item
+    """Have `item` note what is changed in `session` and not committed when its block ends."""
+    sync, flushed = session.sync_session, list[str]()
+    sync.info[_WATCHED] = (item, flushed)
+
+    def write(state: ORMExecuteState) -> None:
+        # A statement over a table, without a mapper, may be one of ours.
+        if state.bind_mapper and (state.is_insert or state.is_update or state.is_delete):
+            flushed.append(state.bind_mapper.class_.__name__)
+
+    def end(_session: Session, transaction: SessionTransaction) -> None:
+        if transaction.parent is None:
+            flushed.clear()
+
+    event.listen(sync, "after_flush", lambda *_: flushed.extend(_unflushed(sync)))
+    event.listen(sync, "do_orm_execute", write)
+    event.listen(sync, "after_transaction_end", end)
+    # Of which savepoint a change was is not known.
+    event.listen(sync, "after_soft_rollback", lambda *_: flushed.clear())
     # A block that an exception ends has given its changes up, and only `__aexit__` knows of it.
     cls: Any = type(session)
     session.__class__ = _watched_class(cls)
@@ -390,8 +406,9 @@ def _watched(session: AsyncSession, item: PipelineItem[Any]) -> AsyncSession:
 @lru_cache
 def _watched_class(cls: type[AsyncSession]) -> type[AsyncSession]:
     async def leave(self: AsyncSession, *raised: Any) -> None:
-        item, names = self.sync_session.info[_WATCHED], _unflushed(self.sync_session)
+        item, flushed = self.sync_session.info[_WATCHED]
         if raised[0] is None:
+            names = (*flushed, *_unflushed(self.sync_session))
             item.unwritten = tuple(dict.fromkeys(names)) or item.unwritten
         await cls.__aexit__(self, *raised)
 
