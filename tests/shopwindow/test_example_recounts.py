@@ -31,7 +31,11 @@ INVOICES: Spoils = {
 }
 
 BALANCES: Spoils = {
-    "a payment is missing": lambda part: delete(part.Payment).where(part.Payment.number == "a/0"),
+    "a payment is missing": lambda part: (
+        delete(part.Payment)
+        .where(part.Payment.number == "a/0")
+        .execution_options(rowlock_changes_events=True)
+    ),
     "a balance is missing": lambda part: delete(part.Balance).where(part.Balance.account == "a"),
     "a balance is too much": lambda part: insert(part.Balance).values(account="b", cents=0),
     "a cent is missing": lambda part: update(part.Balance).values(cents=part.Balance.cents - 1),

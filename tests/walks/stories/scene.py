@@ -32,6 +32,7 @@ _SAME: Final = (
     (re.compile(r"\((?=[0-9a-f]*\d)[0-9a-f]{8}\)|\([a-f]{8}\)"), "(91be04aa)"),
     (re.compile(r"replica [0-9a-f]{8}"), "replica 91be04aa"),
     (re.compile(r"billing:[0-9a-f]{8}"), "billing:7c1f02aa"),
+    (re.compile(r"--seen [0-9a-f-]{36}"), "--seen 00000000-0000-4000-8000-000091be04aa"),
     (re.compile(r"\bpid \d+"), "pid 4711"),
     (re.compile(r"terminate_backend\(\d+\)"), "terminate_backend(4711)"),
     (re.compile(r"\b(in|for) \d+ s\b"), r"\1 21 s"),

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from rowlock.rows.lock_tokens import Deaths, deaths_of
 from rowlock.testing.judge.history import Change
 from rowlock.testing.judge.state import FREE, HistoryState, is_outcome, is_stamped_ahead
 
@@ -24,7 +25,12 @@ def attempts(change: Change, history_state: HistoryState) -> Iterator[str]:
         return
     if history_state.is_claim(change):
         dead = before.lock_token is not None and before.lock_owner == after.lock_owner
-        if after.attempts != before.attempts + dead:
+        deaths = deaths_of(after.lock_token)
+        if dead and deaths == Deaths():
+            return  # its holder died before it had counted
+        # A death in a crowd is no attempt of the row.
+        is_attempt = dead and deaths.in_crowds <= deaths_of(before.lock_token).in_crowds
+        if after.attempts != before.attempts + is_attempt:
             died = "whose holder had died" if dead else "that nobody had died on"
             yield f"claimed, {died}, and attempts went from {before.attempts} to {after.attempts}"
     elif after.attempts not in (before.attempts, 0):

@@ -61,6 +61,7 @@ from rowlock.testing.judge.state import (
     is_outcome,
     is_stamped_ahead,
     place_of,
+    whole_claims,
 )
 from rowlock.testing.judge.timeline import timeline
 from rowlock.testing.judge.timing_rules import (
@@ -142,6 +143,7 @@ def check(
         rules.append(("B2", partial(claimed_late, taken_within=taken_within)))
     if attempts_max is not None:
         rules.append(("B4", partial(endless, attempts_max=attempts_max)))
+    changes = whole_claims(changes)
     history_state = HistoryState()
     broken = chain(
         _along_the_way(changes, history_state, rules),

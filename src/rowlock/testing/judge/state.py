@@ -11,14 +11,16 @@ Not here: what is right and wrong (``checker.py``).
 from __future__ import annotations
 
 import uuid
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import TypeAlias
 
 from rowlock.rows.eligibility import OWNER_SEPARATOR
+from rowlock.rows.lock_tokens import deaths_of, is_in_crowd, with_deaths
 from rowlock.testing.judge.history import Change, RowState
 
-__all__ = ["HistoryState", "Place", "TokenHistory", "place_of"]
+__all__ = ["HistoryState", "Place", "TokenHistory", "place_of", "whole_claims"]
 
 Place: TypeAlias = tuple[str, str]
 """A table and a key as text."""
@@ -131,6 +133,30 @@ class HistoryState:
 def place_of(change: Change) -> Place:
     """Return which row was changed."""
     return change.table, change.key
+
+
+def whole_claims(changes: Iterable[Change]) -> list[Change]:
+    """Return `changes` in which each claim is one: on PostgreSQL a claim that takes over from the
+    dead counts them in a second statement.
+    """
+    found: list[Change] = []
+    last: dict[Place, int] = {}
+    for change in changes:
+        place = place_of(change)
+        if place in last and _is_recount(change):
+            found[last[place]] = replace(found[last[place]], after=change.after)
+        else:
+            last[place] = len(found)
+            found.append(change)
+    return found
+
+
+def _is_recount(change: Change) -> bool:
+    before = None if change.before is None else change.before.lock_token
+    after = None if change.after is None else change.after.lock_token
+    if before is None or after is None or before == after:
+        return False
+    return with_deaths(before, deaths_of(after), in_crowd=is_in_crowd(after)) == after
 
 
 def acquired_token(change: Change) -> uuid.UUID | None:

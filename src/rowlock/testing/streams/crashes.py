@@ -133,7 +133,7 @@ async def check_empty(session: AsyncSession, tables: Sequence[Table]) -> None:
 async def empty(session: AsyncSession, tables: Sequence[Table]) -> None:
     """Delete all rows; joins the caller's transaction."""
     for table in reversed(tables):
-        await session.execute(delete(table))
+        await session.execute(delete(table).execution_options(rowlock_changes_events=True))
 
 
 def is_statement(boundary: Boundary) -> bool:
