@@ -48,6 +48,7 @@ from rowlock.stream_errors import (
     NotProcessedYet,
     PositionsWentBackError,
     ProducerConflictError,
+    ReplayMismatchError,
     RowsChanged,
     ShardsMissingError,
     ShardStateError,
@@ -138,6 +139,10 @@ CARRIED: dict[str, tuple[RowlockError, dict[str, object]]] = {
     "shards-missing-error": (
         ShardsMissingError(flow="f", missing=((0, 1),), twice=((2, 4),)),
         {"flow": "f", "missing": ((0, 1),), "twice": ((2, 4),)},
+    ),
+    "replay-mismatch-error": (
+        ReplayMismatchError(flow="f", shard="0 to 9", step=3, sources=("s",), differs="text"),
+        {"flow": "f", "shard": "0 to 9", "step": 3, "sources": ("s",)},
     ),
     "shard-state-error": (ShardStateError("text"), {}),
     "positions-went-back-error": (

@@ -76,7 +76,7 @@ def test_each_lease_state_is_drawn(name: str, is_due: bool) -> None:
 @settings(deadline=None)
 def test_settings_are_accepted(drawn: Any) -> None:
     """A property test would be about refusals, or about other settings than were asked for."""
-    pipeline = VolumePipeline(**drawn)
+    pipeline = RunPipeline(**drawn)
     assert pipeline.settings.workers_num == 3
     assert pipeline.settings.lock_timeout == timedelta(seconds=drawn["lock_timeout"])
 
@@ -98,7 +98,7 @@ def test_a_setting_that_others_depend_on_may_be_fixed(
     @given(pipeline_settings(workers_num=3, **fixed))
     @settings(deadline=None)
     def check(drawn: Any) -> None:
-        VolumePipeline(**drawn)
+        RunPipeline(**drawn)
         assert fixed.items() <= drawn.items()
         assert left_out.isdisjoint(drawn)
         assert "fetch_delays" in drawn

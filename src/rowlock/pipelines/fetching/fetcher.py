@@ -22,6 +22,7 @@ from rowlock import events
 from rowlock.backoff import JITTER, fetch_delay, jittered
 from rowlock.clock import monotonic, rest
 from rowlock.database.binds import bind_of
+from rowlock.database.claim_slots import claim_slot
 from rowlock.database.faults import is_of_the_schema, is_outage
 from rowlock.errors import ModelError, PipelineError, TransactionTimeout, describe
 from rowlock.leases.claim import claim
@@ -100,8 +101,8 @@ class Fetcher(Generic[ModelT]):
         self._woken = asyncio.Event()
         self._hinted = self._is_hinted = False
         self._stopped = False
-        dialect = bind_of(context.session_factory(), context.leased).dialect
-        self._checks_times = ROWS.on(dialect.name).keeps_zones
+        self._engine = bind_of(context.session_factory(), context.leased).engine
+        self._checks_times = ROWS.on(self._engine.dialect.name).keeps_zones
         self._cursor = ClaimCursor(
             context.settings.fetch_delays_s, context.settings.lock_timeout.total_seconds()
         )
@@ -255,7 +256,10 @@ class Fetcher(Generic[ModelT]):
                 await check_time_columns(connection, leased)
 
         try:
-            await self.context.transact(work, purpose="check time columns", writes=False)
+            # A crowd of pipelines that starts leaves connections to the host, as with claims.
+            wait_s = self.context.settings.database_timeout.total_seconds() / 2
+            async with claim_slot(self._engine, wait_s=wait_s):
+                await self.context.transact(work, purpose="check time columns", writes=False)
         except ModelError as error:
             if self.context.failures.errors.get("fetcher") != describe(error):
                 name = self.context.name

@@ -76,6 +76,7 @@ class Attempt:
         "_deadlines",
         "_grace",
         "_grace_s",
+        "_is_cancelled",
         "_late_result",
         "_on_abandoned",
         "_on_late_result",
@@ -102,6 +103,7 @@ class Attempt:
         self._on_abandoned: Callable[[], None] | None = None
         self._on_late_result: Callable[[Result], None] | None = None
         self._late_result: Result | None = None
+        self._is_cancelled = False
         self._grace: asyncio.TimerHandle | None = None
         self._waiter: asyncio.Future[None] | None = None
         self.ended: Ended | None = None
@@ -179,17 +181,17 @@ class Attempt:
         return self._or_ended(result)
 
     def _raised(self, error: BaseException) -> Raised:
-        has_thread = isinstance(error, asyncio.CancelledError) and error.args == (LEFT_BEHIND,)
+        self._is_cancelled = isinstance(error, asyncio.CancelledError) and error.args in (
+            (ENDED,),
+            (LEFT_BEHIND,),
+        )
+        has_thread = self._is_cancelled and error.args == (LEFT_BEHIND,)
         if has_thread and not self.is_abandoned:
             self._abandon()
         return _raised(error)
 
     def _note_late(self, result: Returned | Raised) -> None:
-        # The cancellation of an abandoned call was ours.
-        is_cancelled = isinstance(result, Raised) and isinstance(
-            result.error, ProcessCancelledError
-        )
-        self._late_result = Ended.ABANDONED if is_cancelled else result
+        self._late_result = Ended.ABANDONED if self._is_cancelled else result
         if self._on_late_result is not None:
             self._on_late_result(self._late_result)
 
