@@ -363,11 +363,11 @@ async def test_a_renewal_that_fails_keeps_no_other_from_being_renewed(
         renew = steps.run.heartbeater._renew
         tried: list[Any] = []
 
-        async def fail_first(chunk: Any) -> int:
+        async def fail_first(chunk: Any, **how: Any) -> int:
             tried.extend(chunk)
             if len(tried) == 1:
                 raise OSError("network")
-            return await renew(chunk)
+            return await renew(chunk, **how)
 
         steps.run.heartbeater._renew = fail_first  # type: ignore[method-assign]
         with monkeypatch.context() as patch:

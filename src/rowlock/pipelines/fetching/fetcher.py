@@ -99,7 +99,7 @@ class Fetcher(Generic[ModelT]):
         self._claim_builder = ClaimBuilder(context, self._own_rows)
         self._periodic = PeriodicRows(context)
         self._woken = asyncio.Event()
-        self._hinted = self._is_hinted = False
+        self._hinted = self._is_hinted = self._is_fetching = False
         self._stopped = False
         self._engine = bind_of(context.session_factory(), context.leased).engine
         self._checks_times = ROWS.on(self._engine.dialect.name).keeps_zones
@@ -121,7 +121,9 @@ class Fetcher(Generic[ModelT]):
         counters.hints += 1
         counters.hints_coalesced += self._hinted
         self._hinted = True
-        self._due_by = min(self._due_by, monotonic())
+        if not self._is_fetching:
+            # A fetch under way has its own limit, which an outage uses up.
+            self._due_by = min(self._due_by, monotonic())
         self._woken.set()
 
     def late_s(self) -> float:
@@ -188,7 +190,9 @@ class Fetcher(Generic[ModelT]):
                 case Fetch(limit):
                     limit_s = self.context.settings.database_timeout.total_seconds()
                     self._due_by = monotonic() + TRANSACTIONS_PER_FETCH_MAX * limit_s
+                    self._is_fetching = True
                     await self._fetch(limit)
+                    self._is_fetching = False
                 case Rest(seconds):
                     self._due_by = math.inf if seconds is None else monotonic() + seconds
                     await rest(self._woken, seconds)

@@ -29,7 +29,7 @@ from rowlock.streams.dialects.stream_dialect import STREAMS
 from rowlock.streams.inputs.candidates import Candidates, OpenWriter
 from rowlock.streams.inputs.positions import check_position
 
-CHECK_EVERY_S: Final = 10.0
+CHECK_EVERY_S: Final = 600.0
 """How often the database is asked whether it assigns positions as it did, in seconds."""
 
 

@@ -29,6 +29,7 @@ from rowlock.pipelines.settings import Duration
 from rowlock.rows.database_time import database_now
 from rowlock.rows.leased_table import ModelT
 from rowlock.streams.creation import ensure_flow
+from rowlock.streams.inputs import high_water
 from rowlock.streams.program import FlowProgram, lease_owner
 from rowlock.streams.shards.layout import SHARDS_MAX, DynamicShards
 from rowlock.streams.shards.replicas import Replicas, presence
@@ -96,6 +97,7 @@ class FlowPipeline(Pipeline[Any], reserved=False):
         self.looked_around_at = float("-inf")
         self.replicas.on_change = self.look_around_soon
         self._is_there = False
+        self._sources_checked_at = float("-inf")
         self._runner: FlowRunner | None = None
         self._hinters: list[PipelineHinter] = []
 
@@ -241,8 +243,12 @@ class FlowPipeline(Pipeline[Any], reserved=False):
             self.runner.wake()
 
     async def _check_sources(self, session: AsyncSession, connection: AsyncConnection) -> None:
+        now = monotonic()
+        if now < self._sources_checked_at + high_water.CHECK_EVERY_S:
+            return
         for source in self.program.sources.values():
             await source.check(connection)
+        self._sources_checked_at = now
 
     def _compare_number(self) -> None:
         """Say that a declared number of shards changes nothing, where it is another one."""
