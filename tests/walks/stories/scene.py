@@ -29,6 +29,8 @@ ROOT: Final = HERE.parents[2]
 _SAME: Final = (
     (re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d"), "2026-11-22 03:14:05"),
     (re.compile(r"(?<![\d-] )\b\d\d:\d\d:\d\d\b"), "03:14:05"),
+    # Soon after midnight it was yesterday.
+    (re.compile(r"2026-11-22 (?=03:14:05, \d+ h ago)|(?<=since )2026-11-22 (?=03:14:05)"), ""),
     (re.compile(r"\((?=[0-9a-f]*\d)[0-9a-f]{8}\)|\([a-f]{8}\)"), "(91be04aa)"),
     (re.compile(r"replica [0-9a-f]{8}"), "replica 91be04aa"),
     (re.compile(r"billing:[0-9a-f]{8}"), "billing:7c1f02aa"),

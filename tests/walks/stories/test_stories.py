@@ -44,7 +44,8 @@ async def explains(scene: Shop, story: str, config: pytest.Config, *, code: int 
     if renew:
         await renew_picture(scene, story, normalised(printed))
     assert found == code, printed
-    [to_do] = re.findall(r"^do    (.*)$", printed, re.MULTILINE)
+    # A long command stands on a line of its own.
+    [to_do] = re.findall(r"^do    (.*(?:(?<=:)\n {6}.*)?)$", printed, re.MULTILINE)
     return str(to_do)
 
 
