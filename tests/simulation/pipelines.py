@@ -210,6 +210,9 @@ class Director:
         return Apply(values, related=related)
 
 
+SCHEDULED: dict[str, Any] = {"retry_delay_max": 2, "max_attempts": 50}
+
+
 class SimulatedPipeline(Pipeline[Any]):
     """Leaves everything to the director.
 
@@ -235,13 +238,14 @@ class SimulatedPipeline(Pipeline[Any]):
     process_timeout = 12
     cancel_grace = 1
     retry_delay = 0.5
-    retry_delay_max = 2
-    max_attempts = 50
     orphaned_after = 15
 
     def __init__(self, replica: str, director: Director) -> None:
-        """Build it with the settings of the class."""
-        super().__init__()
+        """Build it with the settings of the class, and with those of a schedule where its rows have
+        one.
+        """
+        is_scheduled = hasattr(self.model, "due_at")
+        super().__init__(**(SCHEDULED if is_scheduled else {}))
         self.replica = replica
         self.is_dead = False
         self.is_gone: Callable[[], bool] = lambda: self.is_dead

@@ -20,7 +20,7 @@ from rowlock.testing import Change, RowState, check
 from rowlock.testing.judge.history import HISTORY_QUERY, changes_from
 
 from .book import Book, Place
-from .pipelines import PIPELINES, SimulatedPipeline
+from .pipelines import PIPELINES, SCHEDULED, SimulatedPipeline
 from .services import Services
 from .tables import TABLES
 
@@ -47,7 +47,7 @@ def judge(book: Book, file: sqlite3.Connection, services: Services) -> None:
         changes,
         settled=_is_settled,
         stopped=True,
-        attempts_max=SimulatedPipeline.max_attempts,
+        attempts_max=SCHEDULED["max_attempts"],
         services_own=["wanted"],
         lock_timeouts={pipeline.__name__: _LONGEST for pipeline in PIPELINES},
     )
