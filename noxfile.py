@@ -38,6 +38,17 @@ COMPILED = {"PYTHONDONTWRITEBYTECODE": ""}
 """Bytecode is kept, which containers often forbid: tests start hundreds of processes, and each
 would compile the package anew.
 """
+AT_LENGTH = {
+    "ROWLOCK_EXPLAINED_STATES": "2000",
+    "ROWLOCK_FLOW_CRASHES": "1",
+    "ROWLOCK_GRAPHS": "1000",
+    "ROWLOCK_GRAPH_SEEDS": "100",
+    "ROWLOCK_SIMULATION_FLOWS": "500",
+    "ROWLOCK_SIMULATION_SCHEDULES": "240",
+    "ROWLOCK_SIMULATION_SEEDS": "200",
+    "ROWLOCK_STREAMS_BOUNDARIES": "each",
+}
+"""How much is drawn, crashed and compared before a release."""
 # One more than there are cores: every sixth second of a test is spent in waiting.
 SPREAD = [f"--numprocesses={min(WORKERS_MAX, (os.cpu_count() or 1) + 1)}"]
 
@@ -178,6 +189,20 @@ def simulation(session: nox.Session) -> None:
     """
     install(session, "test")
     session.run("python", "tests/simulation", *session.posargs)
+
+
+@nox.session
+def long(session: nox.Session) -> None:
+    """Before a release: what the default sessions play in short, at length. Hours, on two cores."""
+    install(session, "test")
+    folders = ("simulation", "graph", "streams/crashes", "testing", "insight/test_parts.py")
+    paths = (f"tests/{folder}" for folder in folders)
+    session.run(
+        "pytest", *paths, "--timeout=7200", *SPREAD, *session.posargs, env=AT_LENGTH | COMPILED
+    )
+    for driver in ("asyncpg", "psycopg"):
+        session.install(*PYPROJECT["project"]["optional-dependencies"]["psycopg"])
+        session.run("python", "tests/chaos", "--minutes", "10", "--driver", driver)
 
 
 @nox.session

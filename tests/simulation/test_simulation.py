@@ -1,7 +1,7 @@
-"""Hundreds of seeds of whole managers with everything going wrong; each must keep every promise and
+"""Seeds of whole managers with everything going wrong; each must keep every promise and
 settle.
 
-``ROWLOCK_SIMULATION_SEEDS`` says how many (by default two hundred); ``python tests/simulation``
+``ROWLOCK_SIMULATION_SEEDS`` says how many (by default sixty); ``python tests/simulation``
 plays any number of them.
 """
 
@@ -18,7 +18,7 @@ from .family import Family
 from .orders import Orders
 from .steered import Steered
 
-SEEDS = int(os.environ.get("ROWLOCK_SIMULATION_SEEDS", "200"))
+SEEDS = int(os.environ.get("ROWLOCK_SIMULATION_SEEDS", "60"))
 OF_FAMILY = SEEDS // 3
 OF_CROWD = SEEDS // 20
 OF_STEERED = SEEDS // 5

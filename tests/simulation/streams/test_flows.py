@@ -21,7 +21,7 @@ from rowlock.testing.streams import FlowRecord
 from .flows import Flows
 from .reached import ENOUGH, NOTED, TOLD, never_reached, table, variants_of
 
-SEEDS = int(os.environ.get("ROWLOCK_SIMULATION_FLOWS", "500"))
+SEEDS = int(os.environ.get("ROWLOCK_SIMULATION_FLOWS", "60"))
 PER_TEST = 5
 STAGES = {"one stage", "two stages", "three stages"}
 COMMAND = "python tests/simulation --of flows --seed {seed} --seeds 1 --story"
