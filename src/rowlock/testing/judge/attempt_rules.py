@@ -11,9 +11,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from rowlock.rows.lock_tokens import Deaths, deaths_of
+from rowlock.rows.lock_tokens import deaths_of
 from rowlock.testing.judge.history import Change
-from rowlock.testing.judge.state import FREE, HistoryState, is_outcome, is_stamped_ahead
+from rowlock.testing.judge.state import (
+    FREE,
+    HistoryState,
+    is_outcome,
+    is_stamped_ahead,
+    is_uncounted,
+)
 
 __all__ = ["attempts", "endless", "kept_attempts"]
 
@@ -26,13 +32,17 @@ def attempts(change: Change, history_state: HistoryState) -> Iterator[str]:
     if history_state.is_claim(change):
         dead = before.lock_token is not None and before.lock_owner == after.lock_owner
         deaths = deaths_of(after.lock_token)
-        if dead and deaths == Deaths():
-            return  # its holder died before it had counted
+        if is_uncounted(change):
+            if history_state.is_uncounted(before.lock_token):
+                yield "claimed, and for the second time in a row a death was not counted"
+            return
         # A death in a crowd is no attempt of the row.
         is_attempt = dead and deaths.in_crowds <= deaths_of(before.lock_token).in_crowds
         if after.attempts != before.attempts + is_attempt:
             died = "whose holder had died" if dead else "that nobody had died on"
             yield f"claimed, {died}, and attempts went from {before.attempts} to {after.attempts}"
+    elif is_outcome(change) and history_state.is_uncounted(before.lock_token):
+        yield "worked on by a holder that had not counted the death before it"
     elif after.attempts not in (before.attempts, 0):
         history = None if before.lock_token is None else history_state.tokens.get(before.lock_token)
         if after.lock_token is not None or history is None:

@@ -17,7 +17,7 @@ from datetime import datetime
 from typing import TypeAlias
 
 from rowlock.rows.eligibility import OWNER_SEPARATOR
-from rowlock.rows.lock_tokens import deaths_of, is_in_crowd, with_deaths
+from rowlock.rows.lock_tokens import Deaths, deaths_of, is_in_crowd, with_deaths
 from rowlock.testing.judge.history import Change, RowState
 
 __all__ = ["HistoryState", "Place", "TokenHistory", "place_of", "whole_claims"]
@@ -36,6 +36,7 @@ class TokenHistory:
         home: the main row; None if there is none, or nobody knows.
         owner: the name under which it was first seen.
         attempts: of its home when it was claimed.
+        is_uncounted: whether its claim left the death before it uncounted.
         left: rows that it was on, and was taken from.
         swept: whether it was cleared from its home after its lease had ended, without an outcome.
         processed: the change that took it from its home with an outcome.
@@ -46,6 +47,7 @@ class TokenHistory:
     home: Place | None
     owner: str | None
     attempts: int | None = None
+    is_uncounted: bool = False
     left: set[Place] = field(default_factory=set)
     swept: bool = False
     processed: Change | None = None
@@ -86,6 +88,10 @@ class HistoryState:
         owner = change.after.lock_owner if change.after is not None else None
         return token is not None and token not in self.tokens and not is_composed(owner)
 
+    def is_uncounted(self, token: uuid.UUID | None) -> bool:
+        """Whether the claim that handed out the token left a death uncounted."""
+        return token is not None and token in self.tokens and self.tokens[token].is_uncounted
+
     def enter(self, change: Change) -> None:
         """Note a change."""
         place, before, after = place_of(change), change.before or FREE, change.after
@@ -104,7 +110,12 @@ class HistoryState:
             self.returning[place] = None
         if after.lock_token is not None and after.lock_token not in self.tokens:
             claims = change.before is not None and not is_composed(after.lock_owner)
-            history = TokenHistory(place if claims else None, after.lock_owner, after.attempts)
+            history = TokenHistory(
+                place if claims else None,
+                after.lock_owner,
+                after.attempts,
+                is_uncounted=claims and is_uncounted(change),
+            )
             self.tokens[after.lock_token] = history
             self.claimed = change.number
         is_of_its_time = is_outcome(change) and not is_stamped_ahead(change)
@@ -157,6 +168,23 @@ def _is_recount(change: Change) -> bool:
     if before is None or after is None or before == after:
         return False
     return with_deaths(before, deaths_of(after), in_crowd=is_in_crowd(after)) == after
+
+
+def is_uncounted(change: Change) -> bool:
+    """Whether a claim left the death of its own pipeline's holder uncounted.
+
+    Where a second statement counts, its holder may die before that: then it works on none of the
+    rows, and the next claim counts.
+    """
+    before, after = change.before, change.after
+    return (
+        before is not None
+        and after is not None
+        and before.lock_token is not None
+        and before.lock_owner == after.lock_owner
+        and deaths_of(after.lock_token) == Deaths()
+        and after.attempts == before.attempts
+    )
 
 
 def acquired_token(change: Change) -> uuid.UUID | None:
