@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import settings
 
-from rowlock import logs
+from rowlock import logs, pipeline_hinter
 
 from .well_told import ToldLines, look_at_errors
 
@@ -100,6 +100,16 @@ def whole_lines() -> Iterator[None]:
     stop()
     logger.removeHandler(lines)
     assert not lines.wrong
+
+
+@pytest.fixture(autouse=True)
+def no_listeners_left_behind() -> Iterator[None]:
+    """Fail the test that leaves a pipeline running, and not the ones behind it that hint."""
+    yield
+    left, pipeline_hinter._wakes = pipeline_hinter._wakes, {}
+    relays, pipeline_hinter._relays = pipeline_hinter._relays, []
+    assert not left
+    assert not relays
 
 
 @pytest.fixture(autouse=True)

@@ -54,7 +54,7 @@ class DaemonThreads(Executor):
                 return
             try:
                 result = function(*args, **kwargs)
-            except BaseException as error:  # noqa: BLE001 - the caller's, whatever it is
+            except BaseException as error:  # noqa: BLE001 - raised again where the call is awaited
                 future.set_exception(error)
             else:
                 future.set_result(result)

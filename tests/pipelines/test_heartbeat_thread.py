@@ -15,7 +15,15 @@ import pytest
 from sqlalchemy import event
 from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
 
-from rowlock import Apply, Heartbeater, Outcome, PipelineItem, PipelineManager, events
+from rowlock import (
+    Apply,
+    Heartbeater,
+    Outcome,
+    PipelineItem,
+    PipelineManager,
+    events,
+    pipeline_hinter,
+)
 from rowlock.errors import HostCodeError
 from rowlock.pipelines.renewing.heartbeat_thread import HeartbeatThread
 from rowlock.pipelines.renewing.loop_monitor import LoopMonitor
@@ -283,8 +291,9 @@ async def test_a_loop_that_ended_without_a_drain_leaves_no_thread(
         manager = PipelineManager(async_sessionmaker(engine), [VolumePipeline()])
         manager.start()
         await until_so(lambda: heartbeat_threads() > before)
-        manager.shutdown()  # so that no hint of another test looks for it
         await engine.dispose()
 
     await asyncio.to_thread(lambda: asyncio.run(forget()))
     await until_so(lambda: heartbeat_threads() == before)
+    pipeline_hinter._wakes.clear()  # a manager that is never drained stays attached
+    pipeline_hinter._wakes.clear()  # a manager that is never drained stays attached

@@ -13,7 +13,7 @@ from sqlalchemy import ColumnElement, insert
 from rowlock import Apply, Outcome, Pipeline, PipelineItem, PipelineManager
 from rowlock.testing import TemporaryDatabase
 
-from .pipelines import SimulatedPipeline
+from .pipelines import SimulatedPipeline, settings_for
 from .tables import Base, Fleet, Instance, Job, Mount, Volume
 
 HINT_EVERY_S: Final = 0.1
@@ -36,7 +36,7 @@ class BusyPipeline(SimulatedPipeline):
 
     def __init__(self, act: Act, **settings: Any) -> None:
         """Take what `process` does, and settings as any pipeline."""
-        Pipeline.__init__(self, **settings)
+        Pipeline.__init__(self, **settings_for(self.model), **settings)
         self.act = act
         self.worked: dict[int, list[float]] = {}
 

@@ -213,6 +213,11 @@ class Director:
 SCHEDULED: dict[str, Any] = {"retry_delay_max": 2, "max_attempts": 50}
 
 
+def settings_for(model: type[Any]) -> dict[str, Any]:
+    """Return the settings that have an effect on rows with a schedule alone."""
+    return SCHEDULED if hasattr(model, "due_at") else {}
+
+
 class SimulatedPipeline(Pipeline[Any]):
     """Leaves everything to the director.
 
@@ -241,11 +246,8 @@ class SimulatedPipeline(Pipeline[Any]):
     orphaned_after = 15
 
     def __init__(self, replica: str, director: Director) -> None:
-        """Build it with the settings of the class, and with those of a schedule where its rows have
-        one.
-        """
-        is_scheduled = hasattr(self.model, "due_at")
-        super().__init__(**(SCHEDULED if is_scheduled else {}))
+        """Build it with the settings of the class."""
+        super().__init__(**settings_for(self.model))
         self.replica = replica
         self.is_dead = False
         self.is_gone: Callable[[], bool] = lambda: self.is_dead

@@ -2,7 +2,7 @@
 
 The one idea: the path of its address begins with a key that is new each time. Who has it may look
 and act, since that person can run the commands, too. The key is no cookie, since browsers send
-cookies to each server of the host, whatever its port; a path is sent to its own server alone, and
+cookies to each server of the host, on any port; a path is sent to its own server alone, and
 the referrer policy keeps it out of requests to others.
 """
 

@@ -52,7 +52,7 @@ def mark_of(schedule: object) -> int:
     text = f"{kind.__qualname__} {getattr(schedule, '__dict__', '')}"
     if kind.__repr__ is not object.__repr__:
         text = repr(schedule)
-    # Objects without a text of their own are told by their address, which is another each time.
+    # Objects without a text of their own are shown by their address, which differs each time.
     text = _ADDRESS.sub("", text)
     return 1 + int.from_bytes(blake2b(text.encode(), digest_size=8).digest()) % (MARKS - 1)
 

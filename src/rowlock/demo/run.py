@@ -165,8 +165,11 @@ async def work_off(engine: AsyncEngine, replicas: Sequence[Replica], files: Sequ
     paths, is_kill_due, finished = iter(files), True, 0
     began_at = moved_at = monotonic()
     shown_at = float("-inf")
+    progress = await _look(engine)
     while finished < len(files) and monotonic() - moved_at < STALL_S_MAX and _alive(replicas):
-        if chunk := list(islice(paths, CHUNK_ROWS)):
+        # Rows follow as they are worked on: replicas that are faster than this loop would else have
+        # finished all of them between two looks, and none could be killed half-way.
+        if progress.waiting < CHUNK_ROWS and (chunk := list(islice(paths, CHUNK_ROWS))):
             await _insert(engine, chunk)
         else:
             await sleep(LOOK_S)

@@ -181,7 +181,7 @@ class Insight(DatabaseQuestions):
         Raises:
             AppError: the app has no such pipeline, the text is no key, or there are too many.
             ConfigurationError: the pipeline does not say ``rehearsable = True``.
-            LockWaitTimeout: somebody holds one of the rows.
+            LockWaitTimeout: one of the rows is locked.
             LeaseLost: a row was not held until its rehearsal ended.
             TransactionTimeout: the database did not answer in time.
         """

@@ -171,8 +171,8 @@ async def count_deaths(
     """Return `rows`, in their order; those of which a holder of this owner has died with tokens
     and attempts that count it.
 
-    The first that is to be tried alone counts as held alone, whatever its replica has in hand; the
-    others wait for it.
+    The first that is to be tried alone counts as held alone, also among many rows of its replica;
+    the others wait for it.
     """
     dead = {_digits(row.dead_token) for row in rows if row.died_here}
     if dead:

@@ -47,7 +47,7 @@ class LeaseDialect(ABC):
     @abstractmethod
     async def release_claim(self, connection: AsyncConnection, request: ClaimRequest) -> None:
         """Release the rows of a claim that was committed and whose answer could not be read, as
-        they were before; one that somebody has locked for the moment is left to its expiry.
+        they were before; one that is locked at the moment is left to its expiry.
         """
 
     @abstractmethod

@@ -69,7 +69,7 @@ async def release_dead(
     """Free related rows that dead holders left under their tokens; joins the transaction that
     claims their main rows.
 
-    A row that somebody has locked for the moment is left to its expiry.
+    A row that is locked at the moment is left to its expiry.
 
     Args:
         connection: of a transaction that may write.
@@ -191,7 +191,7 @@ async def break_lease(
     A holder that lives finds out as with any lease that it has lost: its renewal and its outcome
     match nothing.
 
-    A reservation is ended likewise. Related rows that somebody has locked for the moment are left
+    A reservation is ended likewise. Related rows that are locked at the moment are left
     to their expiry: to wait for them with the row in hand could deadlock.
 
     Args:

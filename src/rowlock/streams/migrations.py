@@ -376,7 +376,7 @@ def add_event_guard(
     deletes: bool = True,
     schema: str | None = None,
 ) -> None:
-    """Have the database refuse changes of events, whatever writes: a trigger of the table.
+    """Have the database refuse changes of events by all writers: a trigger of the table.
 
     Args:
         op: Alembic's, handed in by the migration.

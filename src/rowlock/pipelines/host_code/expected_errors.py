@@ -57,7 +57,7 @@ class ExpectedErrors:
     """The errors that a pipeline expects.
 
     Attributes:
-        rules: what comes of each class of them.
+        rules: the outcome of each class of errors.
     """
 
     def __init__(self, rules: Mapping[type, ErrorRule]) -> None:

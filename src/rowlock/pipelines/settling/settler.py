@@ -97,7 +97,7 @@ class Settler(Generic[ModelT]):
         """Wait until all that was handed over has been settled."""
         while self._pending:
             await self._wait_for_change()
-        # A settlement that was cancelled by somebody may have left its batch with a session.
+        # A settlement that was cancelled from outside may have left its batch with a session.
         await self._writer.wait_until_idle()
 
     def interrupt(self) -> None:

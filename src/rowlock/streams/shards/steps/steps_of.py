@@ -200,7 +200,7 @@ class StageThread:
         """Wait until it has ended, or is slow.
 
         Raises:
-            Exception: whatever is no handler's fault.
+            Exception: any that is not a handler's.
         """
         while not (self.is_done or self.is_slow):
             at = self._at
