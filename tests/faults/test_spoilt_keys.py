@@ -1,5 +1,5 @@
-"""Keys that a script has spoilt: SQLite keeps whatever is written, and only the rows with such
-keys are affected.
+"""Keys that a script has spoilt, or that the host's own type refuses: only the rows with such keys
+are affected.
 """
 
 from __future__ import annotations
@@ -8,15 +8,16 @@ import uuid
 from typing import Any
 
 import pytest
-from sqlalchemy import Dialect, Text, text
+from sqlalchemy import Dialect, String, Text, text
 from sqlalchemy.orm import Mapped, mapped_column
 from sqlalchemy.types import TypeDecorator
 
-from rowlock import Apply, LockColumns, Pipeline, PipelineItem, events
-from rowlock.dialects.sqlite import written_keys
+from rowlock import Apply, LockColumns, Pipeline, PipelineItem, ScheduleColumns, events
+from rowlock.leases import spoilt_keys
 from rowlock.testing import Steps, TemporaryDatabase, stepping
 
-from ..host import Base, Volume, VolumePipeline, heard_events
+from ..host import Attachment, Base, RecordingPipeline, Volume, VolumePipeline, heard_events
+from ..leases.test_claim_resumed import LONG_AGO
 from ..pipelines.scenes import add, is_free
 
 ANOTHER = uuid.UUID("0ce54f70-4506-48fb-9e58-51395649c43a")
@@ -152,7 +153,7 @@ async def test_how_many_are_remembered_is_bounded(
 ) -> None:
     """A table full of such rows would be all of a claim's statement, and all of the log."""
     database = sqlite_database
-    monkeypatch.setattr(written_keys, "SPOILT_KEYS_MAX", 3)
+    monkeypatch.setattr(spoilt_keys, "SPOILT_KEYS_MAX", 3)
     await add(database, Volume())
     await spoil(database, *(f" no uuid {number}" for number in range(5)))
     async with stepping(database.session_factory, VolumePipeline()) as steps:
@@ -237,3 +238,131 @@ async def test_an_end_that_is_no_time_is_swept(
         after = await session.get(Volume, volume.id)
     assert after is not None
     assert (item.id, after.status, is_free(after)) == (volume.id, "active", True)
+
+
+class Ticking(TypeDecorator[str]):
+    """Reads no text with a cross, and takes any."""
+
+    impl = String(40)
+    cache_ok = True
+
+    def process_result_value(self, value: str | None, dialect: Dialect) -> str | None:
+        """Raise what no list of errors has."""
+        if value is not None and "x" in value:
+            raise ZeroDivisionError(value)
+        return value
+
+
+class Ticket(LockColumns, ScheduleColumns, Base):
+    """A row whose key is of a type of the host's."""
+
+    __tablename__ = "tickets"
+    name: Mapped[str] = mapped_column(Ticking, primary_key=True)
+    status: Mapped[str] = mapped_column(default="new")
+
+
+class TicketPipeline(RecordingPipeline):
+    """Ends new tickets."""
+
+    model = Ticket
+
+    def ready(self) -> Any:
+        """New ones want work."""
+        return Ticket.status == "new"
+
+
+async def add_tickets(database: TemporaryDatabase, *names: str) -> None:
+    """Put tickets in, in this order of claims."""
+    await add(database, *(Ticket(name=name, due_at=LONG_AGO) for name in names))
+
+
+@with_and_without_rows
+async def test_a_key_that_its_type_cannot_read_costs_its_own_row_only(
+    database: TemporaryDatabase, caplog: pytest.LogCaptureFixture, *, with_rows: bool
+) -> None:
+    """The other rows are worked on before the first lease ends; the bad one is left alone and
+    told once, in the log and in `health()`.
+    """
+    await add_tickets(database, "a", "bx", "c", "dx", "e")
+    pipeline = TicketPipeline(answer=Apply({"status": "done"}), lock_timeout=3600)
+    with heard_events() as heard:
+        async with stepping(database.session_factory, pipeline) as steps:
+            claims_rows(steps, with_rows=with_rows)
+            items = await steps.fetch_once()
+            assert {item.has_row for item in items} == {with_rows}
+            await steps.work_all()
+            assert await steps.fetch_once() == []
+            assert steps.run.health().unreadable == 2
+    assert heard.of(events.FetchFailed) == []
+    assert [(item.id, item.attempt) for item in pipeline.items] == [("a", 1), ("c", 1), ("e", 1)]
+    assert [line.split(": ")[-1] for line in told(caplog)] == [
+        f"its key {name!r} cannot be read back" for name in ("bx", "dx")
+    ]
+    async with database.engine.connect() as connection:
+        columns = "status, lock_token, lock_owner, lock_expires_at, attempts, parked_at"
+        left = await connection.execute(text(f"SELECT {columns} FROM tickets WHERE name LIKE '%x'"))
+        assert [tuple(row) for row in left] == [("new", None, None, None, 0, None)] * 2
+
+
+async def test_only_such_rows_at_the_head_starve_no_row(
+    database: TemporaryDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those behind them would wait for one more fetch for each; and where no more are remembered,
+    for the end of their leases.
+    """
+    await add_tickets(database, "1x", "2x", "3x", "4")
+    pipeline = TicketPipeline(answer=Apply({"status": "done"}), lock_timeout=3600)
+    async with stepping(database.session_factory, pipeline) as steps:
+        assert [item.id for item in await steps.fetch_once(1)] == ["4"]
+        await steps.work_all()
+    monkeypatch.setattr(spoilt_keys, "SPOILT_KEYS_MAX", 1)
+    await add_tickets(database, "5")
+    async with stepping(database.session_factory, TicketPipeline(lock_timeout=3600)) as steps:
+        assert [[item.id for item in await steps.fetch_once(limit)] for limit in (1, 1, 3)] == [
+            *([], []),
+            ["5"],
+        ]
+        assert len(steps.run.context.leased.spoilt_keys) == 1
+        await steps.work_all()
+
+
+async def test_such_a_key_in_a_claim_that_is_one_transaction_with_others(
+    database: TemporaryDatabase,
+) -> None:
+    """Pipelines that lock related rows would fail for ever."""
+
+    class Locking(TicketPipeline):
+        """Locks others."""
+
+        locks = (Attachment,)
+
+    await add_tickets(database, "a", "bx")
+    pipeline = Locking(answer=Apply({"status": "done"}))
+    async with stepping(database.session_factory, pipeline) as steps:
+        assert [item.id for item in await steps.fetch_once()] == ["a"]
+        await steps.work_all()
+
+
+async def test_such_a_row_whose_holder_died(database: TemporaryDatabase) -> None:
+    """Its death would be counted against it at each fetch."""
+    died_with: dict[str, Any] = {"lock_token": uuid.uuid4(), "lock_owner": "TicketPipeline"}
+    await add(database, Ticket(name="ax", due_at=LONG_AGO, **died_with), Ticket(name="b"))
+    pipeline = TicketPipeline(answer=Apply({"status": "done"}))
+    async with stepping(database.session_factory, pipeline) as steps:
+        assert [item.id for item in await steps.fetch_once()] == ["b"]
+        await steps.work_all()
+    async with database.engine.connect() as connection:
+        [row] = await connection.execute(text("SELECT attempts FROM tickets WHERE name = 'ax'"))
+    assert row.attempts == 0
+
+
+async def test_a_key_that_finds_no_row_is_left_alone(
+    postgresql_database: TemporaryDatabase, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A key that is read otherwise than it is written would be leased for ever, and lost."""
+    database = postgresql_database
+    await add(database, Tag(name="LARGE"), Tag(name="small"))
+    async with stepping(database.session_factory, TagPipeline()) as steps:
+        assert [item.id for item in await steps.fetch_once()] == ["small"]
+        await steps.work_all()
+    assert len(told(caplog)) == 1

@@ -221,10 +221,6 @@ def _pipeline_dict(one: PipelineExplanation) -> dict[str, Any]:
     }
 
 
-def _line_from(document: Mapping[str, Any]) -> ExplanationLine:
-    return ExplanationLine(document["name"], document["answer"], document["detail"])
-
-
 def _pipeline_from(document: Mapping[str, Any]) -> PipelineExplanation:
     return PipelineExplanation(
         document["pipeline"],

@@ -6,7 +6,7 @@ No row that is read again would be one that is held: its outcomes would be chang
 rows lost, at every attempt. Such a key is read a second time when the first rows are leased, and
 what cannot be found is refused before anything is.
 
-Not here: keys that the database itself does not find (``dialects/sqlite/written_keys.py``).
+Not here: keys that the database itself does not find (``leases/spoilt_keys.py``).
 """
 
 from __future__ import annotations

@@ -259,6 +259,7 @@ class PipelineRun(Generic[ModelT]):
         """Return a snapshot of what was done."""
         # Copied at once, since whoever asks may do so in another thread.
         attempts = tuple(self.context.running.values())
+        ahead_s = self.context.database_ahead_s
         self.context.counters.loops_replaced = self._supervisor.restarts + self.pool.restarts
         return PipelineStatistics(
             self.context.name,
@@ -272,12 +273,8 @@ class PipelineRun(Generic[ModelT]):
             settling=len(self.settler),
             abandoned=len(self.context.calls.abandoned()),
             longest_running_s=max((view.since_s for view in self._running()), default=0.0),
-            clock_skew_s=self._clock_skew_s(),
+            clock_skew_s=None if ahead_s is None else utc_now().timestamp() - monotonic() - ahead_s,
         )
-
-    def _clock_skew_s(self) -> float | None:
-        ahead_s = self.context.database_ahead_s
-        return None if ahead_s is None else utc_now().timestamp() - monotonic() - ahead_s
 
     def items(self, limit: int) -> list[ItemView]:
         """Return what is in hand, at most `limit`: what runs or is being settled, the oldest
@@ -318,7 +315,10 @@ class PipelineRun(Generic[ModelT]):
 
     def health(self) -> PipelineHealth:
         """Return whether every loop runs and the database answers."""
-        context = self.context
+        context, late_s = self.context, {}
+        if self.state == "running":
+            beat_s, watch_s = self.heartbeater.late_s()
+            late_s = {FETCHER: self.fetcher.late_s(), BEAT: beat_s, WATCH: watch_s}
         return PipelineHealth(
             context.name,
             state=self.state,
@@ -330,12 +330,8 @@ class PipelineRun(Generic[ModelT]):
             parked=context.counters.parked,
             unreadable=context.counters.unreadable,
             never_begun=context.counters.never_begun,
-            late_s=self._late_s() if self.state == "running" else {},
+            late_s=late_s,
         )
-
-    def _late_s(self) -> dict[str, float]:
-        beat_s, watch_s = self.heartbeater.late_s()
-        return {FETCHER: self.fetcher.late_s(), BEAT: beat_s, WATCH: watch_s}
 
     def _last_wait_s(self) -> float:
         settings = self.context.settings

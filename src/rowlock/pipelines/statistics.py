@@ -330,7 +330,8 @@ class PipelineHealth:
         abandoned: processes that ignored their cancellation and still run.
         parked: rows that were set aside here since the start; they harm nobody's health.
         unreadable: how often this replica could not read a row since the start; such a row is left
-            to other replicas, and parked if none reads it.
+            to other replicas, and parked if none reads it. One whose key it could not read counts
+            once, and is left out for good.
         never_begun: leases that were lost since the start before work on their rows began.
         late_s: by how much each loop is behind its own plan, in seconds; 0 for one that is on time,
             as is a fetcher that waits for room. Empty unless the pipeline runs.

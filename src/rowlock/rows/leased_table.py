@@ -75,7 +75,7 @@ class LeasedTable:
         columns_by_keys: what update maps with these keys write; written by ``rows/updates.py``,
             bounded by `KEYS_MAX`.
         spoilt_keys: what stands in keys that do not find their rows; written, and bounded, by
-            ``dialects/sqlite/written_keys.py``.
+            ``leases/spoilt_keys.py``.
         sound_key_classes: classes of keys that are equal where their values are; written, and
             bounded, by ``leases/equal_keys.py``.
     """

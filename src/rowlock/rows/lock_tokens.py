@@ -140,11 +140,6 @@ def is_of_claim(token: Column[Any], digits: str) -> ColumnElement[bool]:
     )
 
 
-def keeps_reservation(token: object) -> bool:
-    """Whether `token`, as it was read, is that of a holder that came back."""
-    return str(token).replace("-", "")[VERSION_DIGIT_AT - 1 : VERSION_DIGIT_AT] == "8"
-
-
 def deaths_of(token: object) -> Deaths:
     """Return how many holders in a row have died before the one of `token`."""
     digits = str(token).replace("-", "")

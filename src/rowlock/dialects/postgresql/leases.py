@@ -8,7 +8,7 @@ of somebody's holds up nobody else's row.
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
 from operator import itemgetter
@@ -64,6 +64,14 @@ from rowlock.leases.claim_request import (
 )
 from rowlock.leases.indexes.plans import Query, plan_of
 from rowlock.leases.lease_dialect import LeaseDialect
+from rowlock.leases.spoilt_keys import (
+    WrittenKey,
+    checked_keys,
+    is_not_spoilt,
+    is_spoilt,
+    key_as_read,
+    spoilt_parameters,
+)
 from rowlock.rows.assignments import ColumnValues, Slot, without_onupdate
 from rowlock.rows.database_time import UtcDateTime, database_time_after, is_unreadable_time
 from rowlock.rows.eligibility import is_reserved_by, order_column, was_main_lease
@@ -88,17 +96,11 @@ from rowlock.rows.lock_tokens import (
 )
 
 
-def _claimed(request: ClaimRequest, returned: Sequence[Any]) -> ClaimedRow:
-    _number, unreadable, is_whole, place, expires_at, dead_token, died_here, attempts, *row = (
-        returned
-    )
-    places = request.leased.places
-    key, token = (
-        (row[places[request.leased.key_name]], row[places["lock_token"]])
-        if request.with_rows
-        else row
-    )
+def _claimed(request: ClaimRequest, key: Any, returned: Sequence[Any]) -> ClaimedRow:
+    unreadable, is_whole, place, expires_at, dead_token, died_here, attempts, token, *row = returned
     values = row if request.with_rows and is_whole else None
+    if values is not None:
+        values[request.leased.places[request.leased.key_name]] = key
     attempts = None if attempts is None else min(attempts, request.leased.attempts_max)
     return ClaimedRow(
         key,
@@ -115,7 +117,9 @@ def _claimed(request: ClaimRequest, returned: Sequence[Any]) -> ClaimedRow:
 
 
 def _claiming(
-    request: ClaimRequest, key_range: Range, *, leaves_out: bool, leaves_own_out: bool
+    request: ClaimRequest,
+    key_range: Range,
+    left_out: Iterable[Callable[[LeasedTable], ColumnElement[bool]]],
 ) -> ReturningUpdate[*tuple[Any, ...]]:
     leased = request.leased
     token, attempts = (
@@ -135,10 +139,7 @@ def _claiming(
         .where(
             request.eligible,
             _is_behind(leased, key_range),
-            leased.key.not_in(bindparam("rowlock_left_out", expanding=True))
-            if leaves_out
-            else true(),
-            _is_not_own(leased, leaves_own_out),
+            *(is_not(leased) for is_not in left_out),
         )
         .order_by(*request.oldest_first)
         .limit(bindparam("rowlock_limit", type_=Integer))
@@ -151,6 +152,7 @@ def _claiming(
     ).cte("rowlock_due")
     returned = (
         due.c.number,
+        key_as_read(leased),
         unreadable_column(leased),
         _is_whole(leased) if request.with_rows else true(),
         if_readable(due.c.place),
@@ -158,7 +160,8 @@ def _claiming(
         due.c.dead_token,
         due.c.died_here,
         attempts.cast(Integer),
-        *(_whole_row(leased) if request.with_rows else (leased.key, token)),
+        token,
+        *(_whole_row(leased) if request.with_rows else ()),
     )
     return (
         update(leased.table)
@@ -171,7 +174,9 @@ def _claiming(
 def _whole_row(leased: LeasedTable) -> list[ColumnElement[Any]]:
     times, large = ({id(one) for one in found} for found in (_times_of(leased), _large_of(leased)))
     return [
-        if_readable(column)
+        null()
+        if column is leased.key
+        else if_readable(column)
         if id(column) in times
         else case((is_small(_size_of(column)), column))
         if id(column) in large
@@ -213,9 +218,11 @@ def _times_of(leased: LeasedTable) -> list[Column[Any]]:
     ]
 
 
-def _is_not_own(leased: LeasedTable, leaves_own_out: bool) -> ColumnElement[bool]:
-    if not leaves_own_out:
-        return true()
+def _is_not_held(leased: LeasedTable) -> ColumnElement[bool]:
+    return leased.key.not_in(bindparam("rowlock_left_out", expanding=True))
+
+
+def _is_not_own(leased: LeasedTable) -> ColumnElement[bool]:
     key, token = leased.key, leased.column("lock_token")
     running, held = (
         select(unnested([("key", key.type)], name=name, prefix=f"rowlock_{name}_").c.key)
@@ -332,24 +339,41 @@ class PostgresqlLeases(LeaseDialect):
         may run it again for each row and lease more than the limit.
         """
         key_range, own_rows = Range.of(request.after), request.own_rows()
-        leaves_out, leaves_own_out = bool(held), bool(own_rows.running or own_rows.held)
+        leased, spoilt = request.leased, request.leased.spoilt_keys
+        left_out: dict[Any, dict[str, Any]] = {}
+        if held:
+            left_out[_is_not_held] = {"rowlock_left_out": list(held)}
+        if own_rows.running or own_rows.held:
+            left_out[_is_not_own] = {
+                "rowlock_running_key": list(own_rows.running),
+                "rowlock_held_key": list(own_rows.held),
+            }
+        if spoilt:
+            left_out[is_not_spoilt] = spoilt_parameters(spoilt)
         statement = request.prepared(
-            (_claiming, key_range, request.with_rows, leaves_out, leaves_own_out),
-            lambda: _claiming(
-                request, key_range, leaves_out=leaves_out, leaves_own_out=leaves_own_out
-            ),
+            (_claiming, key_range, request.with_rows, *left_out),
+            lambda: _claiming(request, key_range, left_out),
         )
         parameters = claim_parameters(request) | {
             "rowlock_digits": request.digits,
             "rowlock_count": own_rows.total,
         }
-        if held:
-            parameters["rowlock_left_out"] = list(held)
-        if leaves_own_out:
-            parameters["rowlock_running_key"] = list(own_rows.running)
-            parameters["rowlock_held_key"] = list(own_rows.held)
-        rows = (await connection.execute(statement, parameters)).all()
-        claimed = [_claimed(request, row) for row in sorted(rows, key=itemgetter(0))]
+        for given in left_out.values():
+            parameters |= given
+        known = len(spoilt)
+        rows = sorted((await connection.execute(statement, parameters)).all(), key=itemgetter(0))
+        keys = await checked_keys(connection, leased, [row[1] for row in rows], owner=request.owner)
+        claimed = [
+            _claimed(request, key, row[2:])
+            for key, row in zip(keys, rows, strict=True)
+            if not isinstance(key, WrittenKey)
+        ]
+        if len(claimed) < len(rows):
+            left = [key.written for key in keys if isinstance(key, WrittenKey)]
+            await self.release_claim(connection, request, left)
+            if not claimed and len(spoilt) > known:
+                # Such rows alone must not make those behind them wait for the next fetch.
+                return await self.claim(connection, request, held)
         counted = await count_deaths(connection, request, claimed, own_rows=own_rows)
         recounted = [
             {
@@ -367,8 +391,11 @@ class PostgresqlLeases(LeaseDialect):
             await connection.execute(recount, recounted)
         return counted
 
-    async def release_claim(self, connection: AsyncConnection, request: ClaimRequest) -> None:
-        """Find the rows by the digits that their tokens share.
+    async def release_claim(
+        self, connection: AsyncConnection, request: ClaimRequest, spoilt: Sequence[Any] = ()
+    ) -> None:
+        """Find the rows by the digits that their tokens share, and those with `spoilt` keys alone
+        if there are any.
 
         A token after a death stays, ended and with what was counted before: the next claim counts
         that death.
@@ -387,8 +414,9 @@ class PostgresqlLeases(LeaseDialect):
         }
         await connection.execute(
             update(leased.table)
-            .where(self.skip_locked(leased, ours))
-            .values(without_onupdate(leased, values))
+            .where(self.skip_locked(leased, ours), is_spoilt(leased) if spoilt else true())
+            .values(without_onupdate(leased, values)),
+            spoilt_parameters(spoilt) if spoilt else None,
         )
 
     def matches_leases(self, leased: LeasedTable) -> ColumnElement[bool]:

@@ -42,7 +42,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.selectable import TableValuedAlias, TypedReturnsRows
-from sqlalchemy.types import TypeEngine
+from sqlalchemy.types import NullType, TypeEngine
 
 from rowlock.dialects.sqlite.column_kinds import (
     is_read_alike,
@@ -51,13 +51,6 @@ from rowlock.dialects.sqlite.column_kinds import (
     keeps_large,
 )
 from rowlock.dialects.sqlite.plans import is_plan_with
-from rowlock.dialects.sqlite.written_keys import (
-    SPOILT,
-    WrittenKeys,
-    is_not_spoilt,
-    spoilt_parameters,
-    written_key,
-)
 from rowlock.errors import InternalError
 from rowlock.leases.claim_request import (
     ClaimedRow,
@@ -70,6 +63,14 @@ from rowlock.leases.claim_request import (
 from rowlock.leases.equal_keys import check_keys
 from rowlock.leases.indexes.plans import Query
 from rowlock.leases.lease_dialect import LeaseDialect
+from rowlock.leases.spoilt_keys import (
+    WrittenKey,
+    checked_keys,
+    is_not_spoilt,
+    key_as_read,
+    spoilt_parameters,
+    written_key,
+)
 from rowlock.locks.locker import LOCKERS
 from rowlock.rows.assignments import Slot
 from rowlock.rows.database_time import UtcDateTime, database_now, same_time
@@ -94,7 +95,7 @@ async def _read_due(
     are read again without it.
     """
     leased, key_range, own_rows = request.leased, Range.of(request.after), request.own_rows()
-    keys_of, spoilt = WrittenKeys.of(leased, connection.dialect), leased.spoilt_keys
+    spoilt = leased.spoilt_keys
     while True:
         known, build = len(spoilt), partial(_due, request, key_range, held)
         due = (
@@ -102,22 +103,25 @@ async def _read_due(
             if held
             else request.prepared((_due, key_range, request.with_rows, known > 0), build)
         )
-        parameters = claim_parameters(request) | (spoilt_parameters(leased) if spoilt else {})
+        parameters = claim_parameters(request) | (spoilt_parameters(spoilt) if spoilt else {})
         rows = (await connection.execute(due, parameters)).all()
-        keys = await keys_of.keys_of(connection, [row.id for row in rows])
-        for row, key in zip(rows, keys, strict=True):
-            if key is SPOILT:
-                keys_of.leave_alone(row.id, owner=request.owner)
-        await check_keys(connection, leased, [key for key in keys if key is not SPOILT])
+        keys = [row.key_as_read for row in rows]
+        keys = await checked_keys(connection, leased, keys, owner=request.owner)
+        found = [
+            (row, key)
+            for row, key in zip(rows, keys, strict=True)
+            if not isinstance(key, WrittenKey)
+        ]
+        await check_keys(connection, leased, [key for _, key in found])
         left_out = len(held)
         if any(
             key in own_rows.running or (row.died_here and key in own_rows.held)
-            for row, key in zip(rows, keys, strict=True)
+            for row, key in found
         ):
             held = held | own_rows.running | own_rows.held
         # Each turn leaves another row alone, and they are bounded.
         if len(spoilt) == known and len(held) == left_out:
-            return [(row, key) for row, key in zip(rows, keys, strict=True) if key is not SPOILT]
+            return found
 
 
 async def _has_triggers(connection: AsyncConnection, request: ClaimRequest) -> bool:
@@ -194,9 +198,9 @@ def _claimed(
 ) -> ClaimedRow:
     leased, count = request.leased, len(values.times)
     times = values.read_times(due[:count])
-    _written, dead, died_here, is_reserved, failed, place_as_written, _now, is_whole, *row = due[
-        count:
-    ]
+    _written, _key, dead, died_here, is_reserved, failed, place_as_written, _now, is_whole, *row = (
+        due[count:]
+    )
     attempts = None
     if leased.has_schedule:
         attempts = min(values.read_attempts(failed), leased.attempts_max)
@@ -241,6 +245,7 @@ def _due(
             for name, time in times_read(leased).items()
         ),
         written_key(leased).label("id"),
+        key_as_read(leased).label("key_as_read"),
         type_coerce(case((was_main_lease(leased, request.lockers), token), else_=None), Text).label(
             "dead_token"
         ),
@@ -329,7 +334,7 @@ def _lease_each(request: ClaimRequest) -> Update:
     # As written: another row's key may be the same value in another shape.
     return (
         update(leased.table)
-        .where(written_key(leased) == bindparam("rowlock_key", type_=Text))
+        .where(written_key(leased) == bindparam("rowlock_key", type_=NullType()))
         .values(values)
     )
 

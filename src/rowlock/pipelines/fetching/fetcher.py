@@ -314,6 +314,8 @@ class Fetcher(Generic[ModelT]):
         context, settings = self.context, self.context.settings
         began_at = monotonic()
         context.counters.fetches += 1
+        spoilt = context.leased.spoilt_keys
+        known = len(spoilt)
         items = await claim(
             context.session_factory,
             request,
@@ -322,6 +324,7 @@ class Fetcher(Generic[ModelT]):
             locker=context.locker,
             reached=self._record_reached,
         )
+        context.counters.unreadable += len(spoilt) - known
         context.counters.claimed += len(items)
         context.counters.fetches_empty += not items
         context.counters.recovered += sum(item.prev_lock_expired for item in items)

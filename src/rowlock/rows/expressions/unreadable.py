@@ -6,7 +6,7 @@ The one idea: a database keeps times that Python has no value for (before the ye
 would begin with the same row. So the claim asks the database which column it is, reads null
 instead, and the pipeline sets that row aside.
 
-Not here: keys (``dialects/sqlite/written_keys.py``), and columns of the host's own, which fail
+Not here: keys (``leases/spoilt_keys.py``), and columns of the host's own, which fail
 their own row's attempt.
 """
 
