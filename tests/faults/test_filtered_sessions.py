@@ -5,6 +5,7 @@ what cannot be read under its token is told.
 from __future__ import annotations
 
 import uuid
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from sqlalchemy.ext.asyncio import async_sessionmaker
 from sqlalchemy.orm import ORMExecuteState, Session, with_loader_criteria
 
 from rowlock import PipelineItem, PipelineManager, hold_rows
+from rowlock.insight import Insight, Verdict
 from rowlock.testing import TemporaryDatabase, stepping
 
 from ..host import Attachment, Run, RunPipeline, Volume, VolumePipeline
@@ -83,6 +85,35 @@ async def test_claim_and_read_agree(
         assert list(tokens) == [None, None]
     async with hold_rows(sessions, Volume, [next(iter(shown))]) as held:
         assert [row.size_gb for row in held.rows] == [1]
+
+
+@pytest.mark.parametrize("session_class", [ByOption, ByCondition])
+async def test_explain_says_that_a_row_is_hidden(
+    database: TemporaryDatabase, session_class: type[Session]
+) -> None:
+    """A person would wait for a row in line that no claim ever takes, and count rows before it
+    that wait as well.
+    """
+    sessions = async_sessionmaker(database.engine, sync_session_class=session_class)
+    ago = datetime.now(UTC) - timedelta(seconds=5)
+    hidden, _, shown = await add(
+        database,
+        *(
+            Volume(id=uuid.UUID(int=number), size_gb=size, last_processed_at=ago)
+            for number, size in enumerate((2, 2, 1))
+        ),
+    )
+    pipeline = VolumePipeline(min_processing_interval=0, fetch_delays=(60.0,))
+    insight = Insight(sessions, [pipeline])
+    [of_hidden] = (await insight.explain(Volume, hidden.id)).pipelines
+    assert (of_hidden.verdict, of_hidden.needs_person) == (Verdict.HIDDEN, False)
+    assert "size_gb = 1 is false" in of_hidden.headline
+    assert (of_hidden.parts or {})["seen"] is False
+    [of_shown] = (await insight.explain(Volume, shown.id)).pipelines
+    assert (of_shown.verdict, of_shown.headline) == (Verdict.IN_LINE, "IN LINE: 1st")
+    insight = Insight(database.session_factory, [pipeline])
+    [of_hidden] = (await insight.explain(Volume, hidden.id)).pipelines
+    assert (of_hidden.verdict, of_hidden.parts) == (Verdict.IN_LINE, of_shown.parts)
 
 
 async def test_a_row_that_is_hidden_under_its_token_is_told(

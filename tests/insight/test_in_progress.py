@@ -110,6 +110,16 @@ async def test_a_row_in_line_says_when_it_starts_and_who_is_busy(
     assert one.why == ("Nothing keeps it: no row is before it, and 3 of 4 workers have a row.")
 
 
+async def test_a_row_in_line_may_be_one_that_its_replicas_cannot_read(
+    sqlite_database_with_clock: TemporaryDatabase,
+) -> None:
+    """A person would wait for a row that each replica leaves to the others."""
+    insight = await filled(sqlite_database_with_clock, web(totals={"unreadable": 3}))
+    [one] = (await insight.explain(Volume, 17)).pipelines
+    assert one.verdict is Verdict.IN_LINE
+    assert " could not read rows 3 times" in one.why
+
+
 async def test_status_tells_each_trouble(sqlite_database_with_clock: TemporaryDatabase) -> None:
     """Claims that fail everywhere, or rows that wait beside idle workers, would look like any
     other day.

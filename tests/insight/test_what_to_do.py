@@ -36,6 +36,7 @@ WITHOUT_COMMAND: Final = {
     Verdict.RUNNING: "nothing",
     Verdict.QUEUED: "nothing",
     Verdict.NOT_READY: "nothing",
+    Verdict.HIDDEN: "nothing",
     Verdict.NOBODY_RUNS: "register VolumePipeline()",
     Verdict.CLAIMS_FAIL: "mend what the error says",
     Verdict.LEFT_BY_DEAD: "nothing",

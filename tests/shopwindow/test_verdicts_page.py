@@ -105,6 +105,7 @@ STORIES: dict[Verdict, tuple[Facts, ...]] = {
             conjuncts=(Conjunct("status = 'submitted'", holds=False, values="status is 'active'"),),
         ),
     ),
+    Verdict.HIDDEN: (row(seen=False, seen_text="volumes.deleted_at IS NULL"),),
     Verdict.KEPT: tuple(
         row(mine=False, columns=columns(lock_owner=owner, last_processed_at=at(-3)))
         for owner in ("BackupPipeline", "OldPipeline")
@@ -158,6 +159,7 @@ STORIES: dict[Verdict, tuple[Facts, ...]] = {
         row(place=117),
         row(),
         row(place=10_001),
+        row(presence=replace(TWO, unreadable=3)),
     ),
 }
 BEGIN = """\

@@ -179,7 +179,9 @@ class Explanation:
             document["model"],
             document["row_id"],
             None if document["at"] is None else datetime.fromisoformat(document["at"]),
-            None if lease is None else _lease_from(lease),
+            None
+            if lease is None
+            else SeenLease(lease["owner"], lease["token"], lease["ends_in_s"]),
             tuple(_pipeline_from(one) for one in document["pipelines"]),
             tuple(AwayDatabase.from_dict(one) for one in document.get("away", ())),
         )
@@ -196,13 +198,11 @@ def explanation_without_pipeline(model: str, row_id: str) -> Explanation:
 
 def _parts(facts: Facts) -> dict[str, bool | None]:
     parts = {"ready": facts.ready, "free": facts.free, "mine": facts.mine, "due": facts.due}
+    # Only of a session that hides rows.
+    parts |= {} if facts.seen is True else {"seen": facts.seen}
     parts |= {f"unawaited by {name}": part for name, part in facts.unawaited.items()}
     parts |= {f"gate {name}": part for name, part in facts.gates.items()}
     return {name: None if isinstance(part, Refused) else part for name, part in parts.items()}
-
-
-def _lease_from(document: Mapping[str, Any]) -> SeenLease:
-    return SeenLease(document["owner"], document["token"], document["ends_in_s"])
 
 
 def _pipeline_dict(one: PipelineExplanation) -> dict[str, Any]:

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from sqlalchemy import Select, Table, select
-from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy import Select, Table, select, true
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
 from rowlock.backoff import JITTER
 from rowlock.errors import describe
@@ -37,6 +37,7 @@ from rowlock.insight.verdicts import (
     TouchingTransaction,
     is_overdue,
 )
+from rowlock.leases.load import as_seen
 from rowlock.pipelines.pipeline import Pipeline
 from rowlock.rows.database_time import database_now
 from rowlock.rows.eligibility import RESERVED_BEYOND
@@ -84,6 +85,13 @@ class RowAsked:
     def is_dispatched(self) -> bool:
         """Whether the row is work that is handed to a worker elsewhere."""
         return set(WORK_COLUMNS) <= set(self.question.leased.columns_by_name)
+
+
+async def seen_by(session: AsyncSession, asked: RowAsked) -> RowAsked:
+    """Return the same question where claims leave out what `session` hides, as they do."""
+    question = asked.question
+    parts = replace(question.parts, seen=await as_seen(session, question.leased, true()))
+    return replace(asked, question=replace(question, parts=parts))
 
 
 async def facts_of(connection: AsyncConnection, asked: RowAsked, *, apart: bool) -> Facts:
@@ -218,6 +226,8 @@ def _with_row(facts: Facts, asked: RowAsked, answers: Mapping[str, Any]) -> Fact
         free=part("free"),
         mine=part("mine"),
         due=part("due"),
+        seen=part("seen"),
+        seen_text="" if part("seen") else question.text(question.parts.seen),
         unawaited={name: part(f"unawaited {number}") for number, name in enumerate(owners)},
         gates={name: part(f"gate {number}") for number, name in enumerate(asked.gates)},
         work={

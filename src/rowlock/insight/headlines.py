@@ -163,6 +163,15 @@ def _not_ready(facts: Facts) -> VerdictText:
     )
 
 
+def _hidden(facts: Facts) -> VerdictText:
+    return VerdictText(
+        f"HIDDEN from SELECTs of the session: {facts.seen_text} is false",
+        "with_loader_criteria, or a do_orm_execute listener, leaves it out of what the host's"
+        " sessions read, so no claim takes it.",
+        "nothing, if it is meant to be hidden, as after a soft deletion",
+    )
+
+
 def false_part(facts: Facts) -> str:
     """Return the first part of `ready` that is not true of the row."""
     for part in facts.conjuncts:
@@ -356,8 +365,13 @@ def _busy(facts: Facts) -> str:
 
 
 def _unseen(facts: Facts) -> str:
-    stepped_back = _stepped_back(facts)
+    stepped_back, presence = _stepped_back(facts), facts.presence
     lacking = f" It has {stepped_back}." if stepped_back else ""
+    if presence is not None and presence.unreadable:
+        lacking += (
+            f" Its replicas could not read rows {presence.unreadable:,} times: if this is one of"
+            " them, they leave it to others, and their logs say why."
+        )
     # Asked of a row that should have been claimed long ago, and of no other.
     if not isinstance(facts.touched, Refused):
         return lacking
@@ -374,6 +388,7 @@ _FINDINGS: Final[dict[Verdict, Callable[[Facts], VerdictText]]] = {
     Verdict.HELD: _held,
     Verdict.PARKED: _parked,
     Verdict.NOT_READY: _not_ready,
+    Verdict.HIDDEN: _hidden,
     Verdict.KEPT: _kept,
     Verdict.RESTING: _resting,
     Verdict.AWAITED: _awaited,

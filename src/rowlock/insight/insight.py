@@ -43,7 +43,7 @@ from rowlock.insight.explanation import (
     SeenLease,
     explanation_without_pipeline,
 )
-from rowlock.insight.facts import RowAsked, facts_of
+from rowlock.insight.facts import RowAsked, facts_of, seen_by
 from rowlock.insight.history.timeline import ENTRIES_MAX, Timeline, read_timeline
 from rowlock.insight.listing.asking import PAGE_ROWS, page_read, state_question
 from rowlock.insight.listing.row_page import RowPage
@@ -388,18 +388,20 @@ class Insight(DatabaseQuestions):
         """
 
         async def ask(
-            connection: AsyncConnection, *, apart: bool
+            session: AsyncSession, connection: AsyncConnection, *, apart: bool
         ) -> list[tuple[Facts, str | None]]:
-            told = [await facts_of(connection, each, apart=apart) for each in asked]
+            each_seen = [await seen_by(session, each) for each in asked]
+            told = [await facts_of(connection, each, apart=apart) for each in each_seen]
             # Last: a plan is made under settings that hold to the end of the transaction.
-            remarks = await unserved_remarks(connection, asked, apart=apart)
+            remarks = await unserved_remarks(connection, each_seen, apart=apart)
             return list(zip(told, remarks, strict=True))
 
-        read = partial(self.read, asked[0].question.leased, ask, sessions=sessions)
-        told: list[tuple[Facts, str | None]] = await whole_else_apart(
-            read, part_timeout=partial(part_timeout, self.limits)
-        )
-        return told
+        async def read(*, apart: bool, **shorter: Any) -> list[tuple[Facts, str | None]]:
+            ask_so = partial(ask, apart=apart)
+            leased = asked[0].question.leased
+            return await self.read_by_session(leased, ask_so, sessions=sessions, **shorter)
+
+        return await whole_else_apart(read, part_timeout=partial(part_timeout, self.limits))
 
 
 def _lease_of(facts: Facts) -> SeenLease:

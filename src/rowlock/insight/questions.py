@@ -114,6 +114,7 @@ class RowQuestion:
             "free": self.parts.free,
             "mine": self.parts.mine,
             "due": self.parts.due,
+            "seen": self.parts.seen,
         }
         parts |= {f"unawaited {number}": part for number, part in enumerate(self.parts.unawaited)}
         parts |= {f"gate {number}": part for number, part in enumerate(self.parts.gates)}

@@ -28,6 +28,7 @@ class Verdict(StrEnum):
     HELD = "held"
     PARKED = "parked"
     NOT_READY = "not_ready"
+    HIDDEN = "hidden"
     KEPT = "kept"
     RESTING = "resting"
     AWAITED = "awaited"
@@ -153,6 +154,7 @@ class RunningReplicas:
         busy: how many of their workers have a row.
         workers: how many they have.
         idle: how many replicas have the pipeline registered, and have not started it, or stop it.
+        unreadable: how often they could not read a row.
     """
 
     live: int
@@ -164,6 +166,7 @@ class RunningReplicas:
     busy: int = 0
     workers: int = 0
     idle: int = 0
+    unreadable: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,7 +220,8 @@ class Facts:
         at: the database's time.
         is_there: whether there is such a row.
         ready: whether the host wants work on it; what `ready` says, and its parts.
-        free, mine, due: the parts of eligibility.
+        free, mine, due, seen: the parts of eligibility.
+        seen_text: what the host's session makes of its SELECTs.
         unawaited: for each pipeline that locks such rows, by its name.
         gates: for each gate, by its name.
         lockers: pipelines that lock such rows, and the models of their main rows.
@@ -248,6 +252,8 @@ class Facts:
     free: Answer = None
     mine: Answer = None
     due: Answer = None
+    seen: Answer = True
+    seen_text: str = ""
     unawaited: Mapping[str, Answer] = field(default_factory=dict)
     gates: Mapping[str, Answer] = field(default_factory=dict)
     lockers: Mapping[str, str] = field(default_factory=dict)
@@ -297,13 +303,14 @@ class Facts:
     @property
     def refusal(self) -> Refused | None:
         """A part beside `ready` that the database refuses, as it refuses the whole claim."""
-        parts = (self.free, self.mine, self.due, *self.unawaited.values(), *self.gates.values())
+        own = (self.free, self.mine, self.due, self.seen)
+        parts = (*own, *self.unawaited.values(), *self.gates.values())
         return next((part for part in parts if isinstance(part, Refused)), None)
 
     @property
     def is_claimable(self) -> bool:
         """Whether every part lets the row be claimed, as far as is known."""
-        parts = (self.ready, self.free, self.mine, self.due)
+        parts = (self.ready, self.free, self.mine, self.due, self.seen)
         return self.is_there and all(
             part is True for part in (*parts, *self.unawaited.values(), *self.gates.values())
         )
@@ -339,6 +346,7 @@ def verdicts_of(facts: Facts) -> tuple[Verdict, ...]:
         Verdict.HELD: is_live and not facts.is_own_lease,
         Verdict.PARKED: facts.column("parked_at") is not None,
         Verdict.NOT_READY: facts.ready is False,
+        Verdict.HIDDEN: facts.seen is False,
         Verdict.KEPT: facts.mine is False,
         Verdict.RESTING: facts.due is False and facts.column("parked_at") is None,
         Verdict.AWAITED: False in facts.unawaited.values(),

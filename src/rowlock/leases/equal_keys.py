@@ -39,7 +39,8 @@ async def check_keys(connection: AsyncConnection, leased: LeasedTable, keys: Ite
     for class_, key in {type(key): key for key in keys}.items():
         if class_ in sound:
             continue
-        if not (_compares_values(class_) or await _is_found_again(connection, leased, key)):
+        compares_values = {class_.__eq__, class_.__hash__}.isdisjoint(_NOT_BY_VALUE)
+        if not (compares_values or await _is_found_again(connection, leased, key)):
             raise ModelError(
                 f"{leased.name}.{leased.key_name} is read as objects of {class_.__name__}, and two"
                 " that are read of one row are not equal: give that class __eq__ and __hash__, or"
@@ -49,10 +50,6 @@ async def check_keys(connection: AsyncConnection, leased: LeasedTable, keys: Ite
             )
         if len(sound) < KEY_CLASSES_MAX:
             sound.add(class_)
-
-
-def _compares_values(class_: type) -> bool:
-    return class_.__eq__ not in _NOT_BY_VALUE and class_.__hash__ not in _NOT_BY_VALUE
 
 
 async def _is_found_again(connection: AsyncConnection, leased: LeasedTable, key: object) -> bool:

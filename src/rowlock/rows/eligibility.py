@@ -11,7 +11,7 @@ An expired lease is free for everybody who wants the row, whoever held it. A res
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from hashlib import blake2b
 from typing import Any
@@ -231,6 +231,7 @@ class EligibleParts:
         due: its time has come.
         unawaited: for each pipeline that locks such rows, no main row of it awaits this one.
         gates: what else the host makes of claims, such as a pause.
+        seen: SELECTs of the host's session return it; only a session can tell.
     """
 
     ready: ColumnElement[bool]
@@ -239,11 +240,13 @@ class EligibleParts:
     due: ColumnElement[bool]
     unawaited: tuple[ColumnElement[bool], ...] = ()
     gates: tuple[ColumnElement[bool], ...] = ()
+    seen: ColumnElement[bool] = field(default_factory=true)
 
     @property
     def whole(self) -> ColumnElement[bool]:
         """All of them together."""
-        return and_(self.ready, self.free, self.mine, self.due, *self.unawaited, *self.gates)
+        own = (self.ready, self.free, self.mine, self.due, self.seen)
+        return and_(*own, *self.unawaited, *self.gates)
 
 
 def eligible_parts(

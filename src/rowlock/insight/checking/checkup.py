@@ -112,13 +112,9 @@ def _tables_of(asked: Sequence[RowAsked]) -> list[tuple[TableAsked, LeasedTable]
         table: group[0].question.leased
         for claimed_table, group in claimed.items()
         for table in claimed_table.metadata.sorted_tables
-        if table not in claimed and _is_looked_at(table)
+        if table not in claimed and (table.name.startswith(OWN_PREFIX) or STREAM_KEY in vars(table))
     }
     return [*found, *((TableAsked(table), leased) for table, leased in beside.items())]
-
-
-def _is_looked_at(table: Table) -> bool:
-    return table.name.startswith(OWN_PREFIX) or STREAM_KEY in vars(table)
 
 
 async def _findings_of(

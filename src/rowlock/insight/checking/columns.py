@@ -100,7 +100,11 @@ def _differences(wanted: TableWanted, column: Column[Any], there: ColumnSeen) ->
     if there.is_nullable != bool(column.nullable):
         yield _nullability(wanted, column, there)
     elif not (column.nullable or there.has_default or _has_no_default(wanted, column)):
-        yield _without_default(wanted, column, there)
+        mend = _defaulted(wanted, column, there)
+        what = (
+            f"column {column.name} has no default: rows that others insert without it are refused"
+        )
+        yield Finding(wanted.name, Level.WARN, what, "give it the model's", (mend,))
 
 
 def _has_no_default(wanted: TableWanted, column: Column[Any]) -> bool:
@@ -166,12 +170,6 @@ def _nullability(wanted: TableWanted, column: Column[Any], there: ColumnSeen) ->
     mend = replace(mend, up=(*defaulted.up, code.executed(filled), *mend.up))
     mend = replace(mend, down=(*mend.down, *defaulted.down))
     return Finding(wanted.name, Level.BAD, what, "set it NOT NULL", (mend,))
-
-
-def _without_default(wanted: TableWanted, column: Column[Any], there: ColumnSeen) -> Finding:
-    mend = _defaulted(wanted, column, there)
-    what = f"column {column.name} has no default: rows that others insert without it are refused"
-    return Finding(wanted.name, Level.WARN, what, "give it the model's", (mend,))
 
 
 AlterOptions = tuple[dict[str, str], tuple[str, str]]

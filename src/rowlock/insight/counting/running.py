@@ -35,6 +35,7 @@ def with_replicas(facts: Facts, replicas: LiveReplicas) -> Facts:
         return replace(facts, no_replicas=unseen)
     reports = _reports(facts.pipeline, running)
     failing, error = _failing(reports)
+    totals = [told for one in reports if isinstance(told := one.get("totals"), dict)]
     presence = RunningReplicas(
         len(replicas.live),
         tuple(one.name for one in running),
@@ -45,6 +46,7 @@ def with_replicas(facts: Facts, replicas: LiveReplicas) -> Facts:
         int(_sum(reports, "running") or 0),
         int(_sum(reports, "workers") or 0),
         idle=_idle(facts.pipeline, replicas),
+        unreadable=int(_sum(totals, "unreadable") or 0),
     )
     wing = facts.wing or graph_line(reports)
     in_progress = _in_progress(facts, replicas)

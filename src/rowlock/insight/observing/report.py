@@ -157,30 +157,28 @@ def report_of(
         LEFT_OUT: 0,
         "census": counts,
     }
-    while _bytes_of(report) > REPORT_BYTES_MAX:
+    while len(json.dumps(report).encode()) > REPORT_BYTES_MAX:
         told_of = report["pipelines"].values()
         if told:
             kept = len(told) // 2
             report["left_out"] += len(told) - kept
             del told[kept:]
         elif any("totals" in one for one in told_of):
-            report["pipelines"] = {name: _without_totals(one) for name, one in pipelines.items()}
+            report["pipelines"] = {
+                name: {key: value for key, value in one.items() if key != "totals"}
+                for name, one in pipelines.items()
+            }
         elif any(set(one) - STATE_ALONE for one in told_of):
             # Who runs what is the last to be left out: else rows would seem to be nobody's.
-            report["pipelines"] = {name: _state_of(one) for name, one in pipelines.items()}
+            report["pipelines"] = {
+                name: {key: value for key, value in one.items() if key in STATE_ALONE and value}
+                for name, one in pipelines.items()
+            }
         else:
             report["pipelines"].popitem()
             report["left_out"] += 1
             report[LEFT_OUT] += 1
     return report
-
-
-def _without_totals(report: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in report.items() if key != "totals"}
-
-
-def _state_of(report: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in report.items() if key in STATE_ALONE and value}
 
 
 def _item_report(view: ItemView) -> dict[str, Any]:
@@ -198,10 +196,6 @@ def _item_report(view: ItemView) -> dict[str, Any]:
 def token_head(token: object) -> str:
     """Return the beginning of a lease's token, by which a report is told from an older one."""
     return str(token).replace("-", "")[:TOKEN_CHARS]
-
-
-def _bytes_of(report: dict[str, Any]) -> int:
-    return len(json.dumps(report).encode())
 
 
 def _short(number: float | None) -> float | None:

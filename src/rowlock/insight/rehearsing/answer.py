@@ -143,7 +143,7 @@ def row_rehearsal(
         type(outcome).__name__,
         reason_of(outcome),
         tuple(_changes(item, leased, values, hidden=hidden)),
-        beside_of(outcome),
+        tuple(_beside(outcome)),
         item.process_s or 0.0,
     )
 
@@ -171,12 +171,8 @@ def _changes(
             yield ColumnChange(column.name, written_text(old), written_text(value))
 
 
-def beside_of(outcome: Outcome) -> tuple[str, ...]:
-    """Return what an outcome would do beside writing its row, a line for each."""
-    return tuple(_beside(outcome))
-
-
 def _beside(outcome: Outcome) -> Iterator[str]:
+    """Return what an outcome would do beside writing its row, a line for each."""
     if not isinstance(outcome, Apply | Delete):
         return
     if outcome.related:

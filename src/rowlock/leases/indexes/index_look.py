@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Select, inspect, literal_column, select
+from sqlalchemy import Select, inspect, literal_column, select
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -44,7 +44,10 @@ async def look_at_indexes(connection: AsyncConnection, request: ClaimRequest) ->
     may write nothing afterwards.
     """
     leased = request.leased
-    indexes = await connection.run_sync(_indexes_of, leased)
+    table = leased.table
+    indexes = await connection.run_sync(
+        lambda sync: inspect(sync).get_indexes(table.name, schema=table.schema)
+    )
     first = leased.column(order_column(leased).key).name
     candidates = tuple(
         str(index["name"]) for index in indexes if index["column_names"][:1] == [first]
@@ -75,10 +78,6 @@ async def _is_served(
             refusal = error
     assert refusal is not None
     raise refusal
-
-
-def _indexes_of(connection: Connection, leased: LeasedTable) -> list[Any]:
-    return list(inspect(connection).get_indexes(leased.table.name, schema=leased.table.schema))
 
 
 def _with_lock_columns(leased: LeasedTable, indexes: Iterable[Any]) -> dict[str, str]:

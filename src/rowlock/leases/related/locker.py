@@ -127,9 +127,9 @@ class RelatedLocker:
                     raise RelatedLockUnavailable(
                         model=leased.name, wanted=1, available=0
                     ) from error
-            held.holds(
-                leased, {_key_of(leased, row): _as_read(leased, row, intent) for row in rows}
-            )
+            keys = [leased.value_as_read(row, leased.key) for row in rows]
+            values = [_as_read(leased, row, intent) for row in rows]
+            held.holds(leased, dict(zip(keys, values, strict=True)))
         return rows
 
     async def _again_if_aborted(
@@ -219,10 +219,6 @@ def check_one_database(
                 f"{table.name} lives in another database than {leased.name}; no transaction could"
                 " free the rows of both"
             )
-
-
-def _key_of(leased: LeasedTable, row: object) -> Any:
-    return leased.value_as_read(row, leased.key)
 
 
 def _as_read(

@@ -41,10 +41,6 @@ def _is_rule_of_errors(value: object) -> bool:
     return isinstance(value, dict | list | tuple | type)
 
 
-def _is_schedule(value: object) -> bool:
-    return isinstance(value, Schedule) and not isinstance(value, type)
-
-
 def _is_periodic(value: object) -> bool:
     rows = value if isinstance(value, list | tuple) else (value,)
     return any(isinstance(row, Periodic) for row in rows)
@@ -60,7 +56,7 @@ MEANT: Mapping[str, Callable[[object], bool]] = {
     "park_on": _is_rule_of_errors,
     "periodic": _is_periodic,
     "retry_on": _is_rule_of_errors,
-    "schedule": _is_schedule,
+    "schedule": lambda value: isinstance(value, Schedule) and not isinstance(value, type),
 }
 """What a host sets on its class, each with what its value is like."""
 
