@@ -5,7 +5,9 @@ none.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 from sqlalchemy import delete, text, update
@@ -13,7 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 from sqlalchemy.sql.expression import Executable
 
 from rowlock import database_now
-from rowlock.demo.database import address_in, tables_at
+from rowlock.demo.database import CHANGES, address_in, tables_at
 from rowlock.demo.host import CatalogueFiles, Document
 from rowlock.demo.verdict import DemoFinding, gather, judge
 from rowlock.testing import TemporaryDatabase, run_until_settled
@@ -80,15 +82,26 @@ async def test_truth_is_free(database: TemporaryDatabase, tmp_path: Path) -> Non
         ),
         (update(Document).where(SECOND).values(status="new"), "files lost: 1"),
         (delete(Document).where(SECOND), "files lost: 1"),
-        (text("DELETE FROM rowlock_history WHERE became LIKE '%done%'"), "files lost: 3"),
-        (update(Document).where(SECOND).values(lock_expires_at=database_now()), "promises broken"),
+        (text("DELETE FROM changes WHERE new_status = 'done'"), "files lost: 3"),
+        (
+            update(Document).where(SECOND).values(lock_expires_at=database_now()),
+            "files still locked: 1 (b.txt)",
+        ),
+        (
+            update(CHANGES)
+            .where(CHANGES.c.new_lock_token.is_not(None))
+            .values(
+                old_lock_token=uuid4(), old_lock_expires_at=datetime.now(UTC) + timedelta(hours=1)
+            ),
+            "live leases taken",
+        ),
     ],
 )
 async def test_planted_lie(
     database: TemporaryDatabase, tmp_path: Path, lie: Executable, found: str
 ) -> None:
-    """The demo would call a wrong, doubled or lost result right, or overlook what the checker
-    finds.
+    """The demo would call a wrong, doubled or lost result right, or overlook a lease that
+    was left, or taken from its holder.
     """
     assert any(found in line for line in broken(await judged(database, tmp_path, lie)))
 

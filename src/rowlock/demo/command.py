@@ -31,7 +31,7 @@ PASSED_OVER = "__pycache__"
 """Folders of this name are left out: Python itself writes into them meanwhile."""
 
 DETAILS_MAX = 5
-"""How many broken promises are printed, each with the changes of its row."""
+"""How many stories of rows whose live leases were taken are printed."""
 MARKS = {True: "ok", False: "BAD", None: ""}
 
 FILE_COLUMNS = 120
@@ -110,8 +110,8 @@ async def _run(options: argparse.Namespace, files: list[str], scratch: Path) -> 
         await asyncio.gather(*(replica.end() for replica in replicas if replica.is_alive))
         async with engine.connect() as connection:
             evidence = await gather(connection, folder, files)
-    for key in taken_over(evidence.changes)[:1]:
-        _print_story(story_of(evidence.changes, key))
+    for document in taken_over(evidence.changes)[:1]:
+        _print_story(story_of(evidence.changes, document))
     return _conclude(
         judge(evidence, [replica.process.returncode for replica in replicas]), replicas
     )

@@ -10,13 +10,43 @@ from contextlib import asynccontextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
-from sqlalchemy import URL, make_url
+from sqlalchemy import URL, Column, Integer, Table, make_url
 from sqlalchemy.exc import ArgumentError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from rowlock import ConfigurationError
+from rowlock import ConfigurationError, UtcDateTime
 from rowlock.demo.host import Base, Document, open_engine
-from rowlock.testing import install_historian
+
+WATCHED = ("lock_token", "lock_owner", "lock_expires_at", "last_processed_at", "status")
+_SIDES = [(side, name) for name in WATCHED for side in ("old", "new")]
+CHANGES = Table(
+    "changes",
+    Base.metadata,
+    Column("number", Integer, primary_key=True),
+    Column("document_id", Integer, nullable=False),
+    Column("at", UtcDateTime, nullable=False),
+    *(Column(f"{side}_{name}", Document.__table__.c[name].type) for side, name in _SIDES),
+)
+"""Every change of a document, noted by a trigger in the transaction that makes it: what is rolled
+back leaves none, and those of one document are in the order of their commits.
+"""
+_INSERT = (
+    f"INSERT INTO changes (document_id, at, {', '.join('_'.join(side) for side in _SIDES)})"  # noqa: S608 - names of ours
+    f" VALUES (NEW.id, {{now}}, {', '.join('.'.join(side) for side in _SIDES)})"
+)
+_NOW_ON_SQLITE = "strftime('%Y-%m-%d %H:%M:%f000', 'now')"
+_TRIGGER = {
+    "sqlite": (
+        "CREATE TRIGGER note_change AFTER UPDATE ON documents BEGIN"
+        f" {_INSERT.format(now=_NOW_ON_SQLITE)}; END",
+    ),
+    "postgresql": (
+        "CREATE FUNCTION note_change() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
+        f" {_INSERT.format(now='clock_timestamp()')}; RETURN NULL; END $$",
+        "CREATE TRIGGER note_change AFTER UPDATE ON documents FOR EACH ROW"
+        " EXECUTE FUNCTION note_change()",
+    ),
+}
 
 
 def address_in(folder: Path, database: str | None) -> URL:
@@ -47,7 +77,7 @@ def address_in(folder: Path, database: str | None) -> URL:
 
 @asynccontextmanager
 async def tables_at(address: URL) -> AsyncIterator[AsyncEngine]:
-    """Create the tables and the historian, yield an engine, and drop the schema afterwards.
+    """Create the tables and the trigger, yield an engine, and drop the schema afterwards.
 
     Raises:
         ConfigurationError: the database cannot be reached or does not let us create a schema.
@@ -73,7 +103,8 @@ async def _create(engine: AsyncEngine, first: str) -> None:
     async with engine.begin() as connection:
         await connection.exec_driver_sql(first)
         await connection.run_sync(Base.metadata.create_all)
-        await install_historian(connection, [Document], also={Document: ["status"]})
+        for statement in _TRIGGER[connection.dialect.name]:
+            await connection.exec_driver_sql(statement)
 
 
 async def _drop(engine: AsyncEngine, schema: str) -> None:
