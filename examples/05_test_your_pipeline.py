@@ -1,7 +1,6 @@
-"""How a host tests its own pipeline, in six ways.
+"""How a host tests its own pipeline, in five ways.
 
-Inherited tests; one step at a time; time that is moved; any order of steps; killed at every await;
-everything wrong at once.
+Inherited tests; one step at a time; time that is moved; any order of steps; killed at every await.
 
 The one idea: a test takes a row's day step by step with the real actors on a real database, and
 moves the time instead of waiting.
@@ -42,20 +41,17 @@ from rowlock import (
 from rowlock.testing import (
     DatabaseClock,
     PipelineContract,
-    Scenario,
     Step,
     TemporaryDatabase,
     crash_everywhere,
     inline_sqlite_database,
     run_virtual,
-    simulate,
     stepping,
     take_step,
     virtual_time,
     virtual_time_now,
 )
 from rowlock.testing.plugin import OpenSteps
-from rowlock.testing.simulation import World
 from rowlock.testing.strategies import step_sequences
 
 Sessions = async_sessionmaker[AsyncSession]
@@ -250,41 +246,6 @@ async def test_a_crash_makes_no_difference(rowlock_database_with_clock: Temporar
         build=VolumePipeline,
         effects=lambda cloud: cloud.disks,
     )
-
-
-# Everything at once -------------------------------------------------------------------------------
-
-
-class Volumes(Scenario):
-    """Two replicas and some volumes, while replicas die, freeze and stop, and the database comes
-    and goes.
-    """
-
-    def __init__(self, world: World) -> None:
-        super().__init__(world)
-        self.cloud = Cloud(
-            failures=world.random.randint(0, 2), takes_s=world.random.uniform(0.1, 2)
-        )
-
-    def pipelines(self) -> list[Pipeline[Volume]]:
-        """Have leases of seconds: what goes wrong then lasts for seconds, too."""
-        return [VolumePipeline(self.cloud, lock_timeout=6, heartbeat_trigger=3, retry_delay=1)]
-
-    def rows(self) -> list[Volume]:
-        """Some are there at first, the others come later."""
-        return [Volume() for _ in range(4)]
-
-    def check(self) -> None:
-        """In the end each volume is active and has one disk."""
-        volumes = self.world.read(Volume)
-        assert {volume.status for volume in volumes} == {"active"}
-        assert self.cloud.disks == {str(volume.id) for volume in volumes}
-
-
-@pytest.mark.parametrize("seed", range(5))  # five with every change; play hundreds at night
-def test_volumes_survive_everything(seed: int) -> None:
-    """Something that nobody thought of would lose a volume, or work on it twice at once."""
-    simulate(Volumes, seed=seed)
 
 
 if __name__ == "__main__":

@@ -20,8 +20,9 @@ from sqlalchemy import URL, text
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 
-from rowlock.testing import Change, PostgresqlServer, install_historian, read_history
+from rowlock.testing import PostgresqlServer
 
+from ..simulator.judge.history import Change, install_historian, read_history
 from .host import BATCHES, JOBS, SITES, WATCHED, Base, Batch, Job, Site
 
 AWAY_S_MAX = 30.0

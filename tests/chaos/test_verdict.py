@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from ..testing.stories import Story
+from ..simulator.judge.stories import Story
 from .host import SITES, Traces, sites_of
 from .replicas import Replica
 from .verdict import OVERLAP_S_MAX, TAKEN_WITHIN, Work, judge, read_work

@@ -17,9 +17,10 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from rowlock.testing import Change, RowState, check, timeline
-from rowlock.testing.judge.state import is_outcome
-
+from ..simulator.judge.checker import check
+from ..simulator.judge.history import Change, RowState
+from ..simulator.judge.state import is_outcome
+from ..simulator.judge.timeline import timeline
 from .host import ATTEMPTS_MAX, LOCK_TIMEOUT_S, sites_of
 from .replicas import Replica
 

@@ -25,9 +25,9 @@ from rowlock.dispatch import (
     Task,
     WorkerGone,
 )
-from rowlock.testing import Scenario, simulate
-from rowlock.testing.simulation import World
 
+from ..simulator.scenario import Scenario, World
+from ..simulator.simulation import simulate
 from .renders import Fleet, Render
 
 SEEDS = 20

@@ -23,20 +23,19 @@ from typing import Any, Final
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
-from rowlock.testing import (
-    Change,
-    RowState,
-    TemporaryDatabase,
-    check,
-    install_historian,
-    read_history,
-    stepping,
-)
-from rowlock.testing.judge.history import HISTORY_TABLE
-from rowlock.testing.judge.state import place_of
+from rowlock.testing import TemporaryDatabase, stepping
 
 from ..host import Attachment, Base, Run, Volume
 from ..leases.transactions import file_may_be_written
+from ..simulator.judge.checker import check
+from ..simulator.judge.history import (
+    HISTORY_TABLE,
+    Change,
+    RowState,
+    install_historian,
+    read_history,
+)
+from ..simulator.judge.state import place_of
 from .nursery import CLOCK, REPLICA_S_MAX
 from .stories import Story
 

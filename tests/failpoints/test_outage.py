@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 from sqlalchemy.ext.asyncio import async_sessionmaker
 
-from rowlock.testing import Failpoints, TemporaryDatabase, check
+from rowlock.testing import Failpoints, TemporaryDatabase
 
 from ..leases.transactions import checked_out
+from ..simulator.judge.checker import check
 from .stories import STORIES, Scene
 from .survivors import finish, history, judge, make_tables, set_scene, wait_for_the_server
 from .test_death import BOUNDARIES_MAX, BOUNDARIES_MIN

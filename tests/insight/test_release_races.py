@@ -15,17 +15,12 @@ from sqlalchemy.util import await_only
 from rowlock import TransactionTimeout
 from rowlock.insight import Insight, LeaseChanged
 from rowlock.insight.steering import actions as actions_module
-from rowlock.testing import (
-    Failpoints,
-    TemporaryDatabase,
-    check,
-    install_historian,
-    read_history,
-    stepping,
-)
+from rowlock.testing import Failpoints, TemporaryDatabase, stepping
 
 from ..host import Base, Run, RunPipeline
 from ..pipelines.scenes import is_free, read
+from ..simulator.judge.checker import check
+from ..simulator.judge.history import install_historian, read_history
 from .test_actions import BY, seen_on
 
 BOUNDARIES_MAX = 60

@@ -20,7 +20,6 @@ LISTED = (
     "rowlock.graph",
     "rowlock.streams",
     "rowlock.testing",
-    "rowlock.testing.simulation",
 )
 """Modules that list their public names."""
 WHOLE = (

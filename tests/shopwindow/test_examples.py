@@ -44,7 +44,7 @@ EXPECTED = {
         "a result came too late: its disk was deleted",
         "the row: cancelled, disks 1",
     ],
-    "05_test_your_pipeline.py": ["... 15 passed, 1 skipped in ..."],
+    "05_test_your_pipeline.py": ["... 10 passed, 1 skipped in ..."],
     "06_fleet_locks_its_instances.py": [
         "instances: a 4/8, b 4/8, c 4/8, d 4/8",
         "fleet: ... of 4 instances are free, so it takes none",

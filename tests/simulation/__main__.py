@@ -21,8 +21,6 @@ from typing import Final
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from rowlock.testing import Simulation
-from rowlock.testing.simulation.command import tell, with_options
 from tests.simulation.crowd import Crowd
 from tests.simulation.family import Family
 from tests.simulation.orders import Orders
@@ -30,6 +28,8 @@ from tests.simulation.play import play
 from tests.simulation.steered import Steered
 from tests.simulation.streams.flows import Flows
 from tests.simulation.streams.reached import counted, never_reached, table
+from tests.simulator.command import tell, with_options
+from tests.simulator.simulation import Simulation
 
 SCENARIOS: Final = {
     "orders": Orders,

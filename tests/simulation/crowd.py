@@ -26,8 +26,9 @@ from rowlock import (
     ScheduleColumns,
     hint_after_commit,
 )
-from rowlock.testing import Scenario
-from rowlock.testing.simulation import Fault, World
+
+from ..simulator.faults.fault_kinds import Fault
+from ..simulator.scenario import Scenario, World
 
 ROWS: Final = (150, 200)
 """Fewest and most rows of a run."""

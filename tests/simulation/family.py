@@ -2,7 +2,7 @@
 volumes, and their services.
 
 The one idea: what the attempts do is drawn as in ``schedule.py``; what happens to the replicas is
-`rowlock.testing.simulation`'s business. What each attempt had in mind is judged as in
+`tests/simulator`'s business. What each attempt had in mind is judged as in
 ``verdict.py``; what becomes of leases, by the simulation itself.
 """
 
@@ -14,9 +14,8 @@ from functools import partial
 from typing import Any, Final
 
 from rowlock import Pipeline
-from rowlock.testing import Scenario
-from rowlock.testing.simulation import World
 
+from ..simulator.scenario import Scenario, World
 from .book import Book, Place
 from .pipelines import Director
 from .schedule import KINDS, draw_rows, with_graphs

@@ -27,8 +27,8 @@ from rowlock import (
     Retry,
     ScheduleColumns,
 )
-from rowlock.testing import Scenario
-from rowlock.testing.simulation import World
+
+from ..simulator.scenario import Scenario, World
 
 STEPS: Final = {"new": "paid", "paid": "shipped"}
 ROWS_MAX: Final = 8

@@ -17,8 +17,8 @@ from sqlalchemy import select, text
 
 from rowlock.errors import Refusal
 from rowlock.insight import Insight, insight_tables
-from rowlock.testing.simulation import World
 
+from ..simulator.scenario import World
 from .orders import Base, Order, Orders
 
 TABLES: Final = insight_tables(Base.metadata, replicas=False)

@@ -15,8 +15,8 @@ from sqlalchemy.dialects import sqlite
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from rowlock import LockColumns, ScheduleColumns
-from rowlock.testing import historian_statements
-from rowlock.testing.judge.history import HISTORY_TABLE
+
+from ..simulator.judge.history import HISTORY_TABLE, historian_statements
 
 
 class Base(DeclarativeBase):

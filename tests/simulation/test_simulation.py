@@ -11,8 +11,7 @@ import os
 
 import pytest
 
-from rowlock.testing import Simulation
-
+from ..simulator.simulation import Simulation
 from .crowd import Crowd
 from .family import Family
 from .orders import Orders

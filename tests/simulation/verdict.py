@@ -16,9 +16,8 @@ from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from typing import Any, Final
 
-from rowlock.testing import Change, RowState, check
-from rowlock.testing.judge.history import HISTORY_QUERY, changes_from
-
+from ..simulator.judge.checker import check
+from ..simulator.judge.history import HISTORY_QUERY, Change, RowState, changes_from
 from .book import Book, Place
 from .pipelines import PIPELINES, SCHEDULED, SimulatedPipeline
 from .services import Services

@@ -33,8 +33,7 @@ FLOORS: dict[str, float] = {
 
 Insight asks about the wings too, and the command line opens every window but the demo.
 
-The demo stands above the other windows, because its verdict is that of `testing`: one historian and
-one checker for both.
+The demo stands above the other windows, because it opens its databases as `testing` does.
 """
 IMPLEMENTATIONS_FLOOR = 3.5
 """Where the parts of each database stand, ``dialects/<database>/*.py``: they know what is asked of
@@ -229,7 +228,7 @@ def test_no_circles() -> None:
         ),
         ("src/rowlock/clock.py", "from rowlock.errors import RowlockError"),
         ("src/rowlock/testing/a.py", "from rowlock.demo import host"),
-        ("src/rowlock/telemetry/a.py", "from rowlock.testing import check"),
+        ("src/rowlock/telemetry/a.py", "from rowlock.testing import stepping"),
         ("src/rowlock/__init__.py", "from rowlock.testing import faults"),
         ("src/rowlock/attic/a.py", "x = 1"),
         ("src/rowlock/leases/a.py", "from rowlock.dialects.sqlite.leases import SqliteLeases"),
@@ -265,7 +264,7 @@ def test_planted_upward_import(path: str, text: str) -> None:
             "from rowlock.dialects.registry import Dialect",
         ),
         ("src/rowlock/demo/a.py", "from rowlock import Pipeline"),
-        ("src/rowlock/demo/a.py", "from rowlock.testing import check"),
+        ("src/rowlock/demo/a.py", "from rowlock.testing import stepping"),
         ("src/rowlock/__init__.py", "from rowlock.pipelines.processing.worker import Worker"),
         ("src/rowlock/rows/a.py", "from rowlocker import x"),
     ],

@@ -13,8 +13,6 @@ import pytest
 from .reading import Source, dotted, imports, package, planted
 
 LOGS = "src/rowlock/logs.py"
-HOST = "src/rowlock/testing/simulation/faults/hostile_host.py"
-"""Sets up logging as a host does."""
 LOGGERS = frozenset({"getLogger", "Logger", "LoggerAdapter", "getLoggerClass"})
 CALLS = frozenset(
     {"debug", "info", "warning", "warn", "error", "exception", "critical", "fatal", "log"}
@@ -25,7 +23,7 @@ OF_LEVELS = frozenset({"level", "setLevel"})
 def loggers_astray(tree: list[Source]) -> list[str]:
     """Find places that log past ``logs.py``, or get what they could do so with."""
     found = []
-    for source in (source for source in tree if source.path not in {LOGS, HOST}):
+    for source in (source for source in tree if source.path != LOGS):
         for target, line in imports(source):
             origin, _, name = target.rpartition(".")
             if origin == "logging" and name in LOGGERS | CALLS:

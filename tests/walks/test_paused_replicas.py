@@ -11,10 +11,11 @@ from sqlalchemy import select
 
 from rowlock import database_now
 from rowlock.insight import Insight
-from rowlock.testing import TemporaryDatabase, install_historian, read_history
+from rowlock.testing import TemporaryDatabase
 
 from ..host import wait_s_max
 from ..insight.test_actions import Said
+from ..simulator.judge.history import install_historian, read_history
 from .processes import history, locked, make_tables, post_letters, replicas
 from .replica import TABLES, Letter, LetterPipeline
 

@@ -16,9 +16,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
-from typing import Any, Generic
+from typing import Any, Generic, Protocol, runtime_checkable
 
-from sqlalchemy import select
+from sqlalchemy import ColumnElement, select
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 
@@ -32,7 +32,6 @@ from rowlock.pipelines.lock_graph import LockGraph
 from rowlock.pipelines.pipeline import Pipeline
 from rowlock.pipelines.run import PipelineRun
 from rowlock.rows.leased_table import ModelT
-from rowlock.testing.unsettled import unsettled_rows
 
 ROUNDS_MAX = 1000
 """Most rounds of `run_until_settled`: rows that are always due never settle."""
@@ -44,6 +43,17 @@ QUIET_PASSES = 2
 """So often in a row all such work says that it has nothing left."""
 STOP_S_MAX = 30.0
 """How long such work may take to stop before it is cancelled, in seconds."""
+
+
+@runtime_checkable
+class KnowsUnsettled(Protocol):
+    """A pipeline with a condition of its own for rows that still want something: `ready()` of work
+    without an end is always true.
+    """
+
+    def unsettled(self) -> ColumnElement[bool]:
+        """Return which of its rows still want something."""
+        ...
 
 
 def check_pipelines(*pipelines: object) -> None:
@@ -273,9 +283,8 @@ async def _lasting_work(
 async def _is_left(
     session_factory: async_sessionmaker[AsyncSession], pipeline: Pipeline[Any]
 ) -> bool:
-    condition = unsettled_rows(pipeline)
-    if condition is None:
+    if not isinstance(pipeline, KnowsUnsettled):
         return False
     async with session_factory() as session:
-        found = select(pipeline.leased.key).where(condition).limit(1)
+        found = select(pipeline.leased.key).where(pipeline.unsettled()).limit(1)
         return (await execute(session, found)).first() is not None

@@ -17,16 +17,11 @@ from pathlib import Path
 import pytest
 from sqlalchemy import select, text
 
-from rowlock.testing import (
-    TemporaryDatabase,
-    check,
-    install_historian,
-    read_history,
-    stepping,
-)
-from rowlock.testing.judge.history import HISTORY_TABLE
+from rowlock.testing import TemporaryDatabase, stepping
 
 from ...failpoints.survivors import Nursery, may_be_written, shared_clock, wait_for_the_server
+from ...simulator.judge.checker import check
+from ...simulator.judge.history import HISTORY_TABLE, install_historian, read_history
 from .ingest import CHUNKS, STORIES, URLS, Base, Document, Ingest, Outside, work_on_all
 
 STORY = STORIES["ingest"]

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from rowlock import Pipeline
-from rowlock.testing import Scenario, simulate
-from rowlock.testing.simulation import World
 
+from ...simulator.scenario import Scenario, World
+from ...simulator.simulation import simulate
 from .documents import Document, Ingest, Outside
 
 SEEDS = int(os.environ.get("ROWLOCK_GRAPH_SEEDS", "20"))

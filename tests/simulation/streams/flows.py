@@ -20,9 +20,10 @@ from sqlalchemy.exc import DBAPIError
 from rowlock.errors import PipelineError
 from rowlock.stream_errors import CursorMoved
 from rowlock.streams import Appended, Checkpoint, DynamicShards
-from rowlock.testing.simulation import World
-from rowlock.testing.streams import FlowRecord, FlowScenario
+from rowlock.testing.streams import FlowRecord
 
+from ...simulator.flows import FlowScenario
+from ...simulator.scenario import World
 from .further import (
     SnapshotReader,
     check_balances,

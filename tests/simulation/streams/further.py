@@ -21,10 +21,10 @@ from rowlock.rows.leased_table import LeasedTable
 from rowlock.streams import Output, StepContext, StreamFlow
 from rowlock.streams.computing.hashing import bucket_of
 from rowlock.streams.coordinating.expiry import Expiry
-from rowlock.testing.streams.at_once import at_once
 from rowlock.testing.streams.one_loop import read_reference
 from rowlock.testing.streams.recorded import read_shards
 
+from ...simulator.at_once import at_once
 from .host import Base, Host, Moved, Payment, Region
 
 PATIENCE: Final = timedelta(seconds=3)

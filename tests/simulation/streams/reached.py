@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from rowlock.testing import SimulationReport
+from ...simulator.simulation import SimulationReport
 
 REACHED: Final = "reached: "
 """Begins a line of the scenario's own."""

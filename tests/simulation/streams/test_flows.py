@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from rowlock.testing import Simulation
 from rowlock.testing.streams import FlowRecord
 
+from ...simulator.simulation import Simulation
 from .flows import Flows
 from .reached import ENOUGH, NOTED, TOLD, never_reached, table, variants_of
 

@@ -1,9 +1,8 @@
-"""Tools for testing flows: the host's and our own.
+"""Tools for testing a host's flows.
 
 `run_flow` works off what was added, `recorded` is what came of it, `reference` what must have:
 the same handlers over the recorded steps in one loop. `StreamContract` has the tests that every
-flow should pass, `crash_flow_everywhere` kills a replica at each statement, and `FlowScenario`
-compares the two in a simulation.
+flow should pass, and `crash_flow_everywhere` kills a replica at each statement.
 """
 
 from __future__ import annotations
@@ -12,12 +11,10 @@ from rowlock.testing.streams.contract import StreamContract
 from rowlock.testing.streams.crashes import crash_flow_everywhere
 from rowlock.testing.streams.records import FlowRecord, FlowResult
 from rowlock.testing.streams.running import recorded, reference, run_flow
-from rowlock.testing.streams.scenario import FlowScenario
 
 __all__ = [
     "FlowRecord",
     "FlowResult",
-    "FlowScenario",
     "StreamContract",
     "crash_flow_everywhere",
     "recorded",

@@ -1,1 +1,0 @@
-"""What became of leases, as the database wrote it down, and whether all promises were kept."""
