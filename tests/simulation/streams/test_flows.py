@@ -52,7 +52,7 @@ def test_a_seed_gives_the_same_history_in_each_process() -> None:
     with Simulation(Flows) as simulation:
         here = [simulation.run(seed).fingerprint for seed in (2, *seeds)][1:]
     code = (
-        "from rowlock.testing import Simulation\n"
+        "from tests.simulator.simulation import Simulation\n"
         "from tests.simulation.streams.flows import Flows\n"
         "with Simulation(Flows) as simulation:\n"
         f"    print(*(simulation.run(seed).fingerprint for seed in {seeds}))\n"
