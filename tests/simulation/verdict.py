@@ -1,11 +1,11 @@
 """The verdict on a schedule: the one checker on what was committed, and what only this host can
 judge.
 
-The one idea: the judge of `tests/simulator` knows leases and outcomes. It cannot know what an attempt
-meant to write, nor what a service was told: that is in the book and with the services, and is
-compared here with the host's own columns. Nor can it know, on SQLite, where a transaction ends; but
-each schedule hears every ``BEGIN``, and looks then for related rows that outlived their main row's
-lease (`tables.orphans`), also where it ended without an outcome.
+The one idea: the judge in `tests/simulator` knows leases and outcomes. It cannot know what an
+attempt meant to write, nor what a service was told: that is in the book and with the services, and
+is compared here with the host's own columns. Nor can it know, on SQLite, where a transaction ends;
+but each schedule hears every ``BEGIN``, and looks then for related rows that outlived their main
+row's lease (`tables.orphans`), also where it ended without an outcome.
 """
 
 from __future__ import annotations
