@@ -16,7 +16,6 @@ from rowlock.rows.lock_tokens import (
     fresh_token,
     mark_of,
     replica_mark,
-    reservation_token,
     with_deaths,
 )
 from rowlock.testing import TemporaryDatabase, stepping
@@ -29,7 +28,7 @@ def test_tokens_of_one_process_end_alike() -> None:
     """A row would not say who has it."""
     tokens = [
         fresh_token(),
-        reservation_token(),
+        fresh_token(is_reserved=True),
         with_deaths(fresh_token(), Deaths(), in_crowd=True),
     ]
     assert {mark_of(token) for token in tokens} == {replica_mark()}

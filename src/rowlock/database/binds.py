@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from weakref import WeakSet
 
 from sqlalchemy import Connection, Engine, ExceptionContext, event, update
 from sqlalchemy.exc import SQLAlchemyError
@@ -13,6 +14,9 @@ from rowlock.database.faults import is_of_the_server
 from rowlock.dialects import dialect_named
 from rowlock.errors import ConfigurationError, UnsupportedDialectError
 from rowlock.rows.leased_table import LeasedTable
+
+# To ask `event.contains` for each transaction takes longer than the rest of `bind_of`.
+_LISTENED: WeakSet[Engine] = WeakSet()
 
 
 def bind_of(session: AsyncSession, leased: LeasedTable) -> Engine | Connection:
@@ -29,7 +33,8 @@ def bind_of(session: AsyncSession, leased: LeasedTable) -> Engine | Connection:
     if not hasattr(session, "sync_session"):
         raise TypeError(f"pass an AsyncSession, not a {type(session).__name__}")
     bind = session.sync_session.get_bind(leased.mapper, clause=update(leased.table))
-    if not event.contains(bind.engine, "handle_error", _replace_connections):
+    if bind.engine not in _LISTENED:
+        _LISTENED.add(bind.engine)
         event.listen(bind.engine, "handle_error", _replace_connections)
     return bind
 

@@ -186,9 +186,10 @@ async def apply_locked(
         as_read = [((item.id, item.lock_token), write.unless_changed) for item, write in writes]
         compared = await compare_many(connection, leased, as_read)
     last: tuple[ColumnValues, list[Any], list[PipelineItem[Any]], list[list[Any]]] | None = None
-    moved = await with_versions(connection, leased, [(item.id, one.values) for item, one in writes])
+    given = [(item.id, write.values) for item, write in writes] if leased.version_generator else []
+    moved = await with_versions(connection, leased, given)
     for index, (item, write) in enumerate(writes):
-        values = moved[index]
+        values = moved[index] if moved else write.values
         if write.unless_changed and index not in compared:
             results[index] = await apply(connection, leased, item, write=write)
             continue

@@ -20,7 +20,6 @@ from rowlock.database.binds import bind_of
 from rowlock.database.claim_slots import claim_slot
 from rowlock.database.faults import is_outage, is_refused
 from rowlock.database.transaction import in_transaction
-from rowlock.errors import PipelineError
 from rowlock.leases.claim_request import ClaimedRow, ClaimRequest, Position
 from rowlock.leases.equal_keys import check_keys
 from rowlock.leases.item import LocksRelated, PipelineItem
@@ -99,11 +98,6 @@ async def _lease(
     connection: AsyncConnection, request: ClaimRequest, in_lockset: frozenset[Any]
 ) -> list[ClaimedRow]:
     rows = await LEASES.of(connection).claim(connection, request, in_lockset | request.left_out)
-    if any(row.lock_token is None for row in rows):
-        raise PipelineError(
-            f"rows of {request.leased.name} have no lock_token although they were leased: does a"
-            " trigger clear it?"
-        )
     await check_keys(connection, request.leased, [row.id for row in rows])
     await _release_what_dead_held(connection, request, rows)
     return rows

@@ -69,8 +69,8 @@ class OwnRows(NamedTuple):
 
     Attributes:
         running: they are worked on.
-        held: they are queued, worked on, or their outcomes are being written. Free rows among them
-            are claimed: their outcomes were written a moment ago.
+        held: they are queued, or their outcomes are being written. Free rows among them are
+            claimed: their outcomes were written a moment ago.
         total: how many rows the replica has in hand, of all its pipelines.
         is_trying: a row is being tried alone.
     """
@@ -164,7 +164,7 @@ class ClaimedRow(NamedTuple):
 async def count_deaths(
     connection: AsyncConnection,
     request: ClaimRequest,
-    rows: Sequence[ClaimedRow],
+    rows: list[ClaimedRow],
     *,
     own_rows: OwnRows,
 ) -> list[ClaimedRow]:
@@ -175,20 +175,21 @@ async def count_deaths(
     the others wait for it.
     """
     dead = {_digits(row.dead_token) for row in rows if row.died_here}
-    if dead:
-        # What the dead replica had claimed stands at the head of the order, in other claims too.
-        due = (
-            select(cast(request.leased.attribute("lock_token"), Text))
-            .where(request.eligible)
-            .order_by(*request.oldest_first)
-            .limit(LOST_ROWS_LOOKED_AT)
-        )
-        dead.update(map(_digits, await connection.scalars(due)))
+    if not dead:
+        return rows
+    # What the dead replica had claimed stands at the head of the order, in other claims too.
+    due = (
+        select(cast(request.leased.attribute("lock_token"), Text))
+        .where(request.eligible)
+        .order_by(*request.oldest_first)
+        .limit(LOST_ROWS_LOOKED_AT)
+    )
+    dead.update(map(_digits, await connection.scalars(due)))
     lost = Counter(map(mark_of, dead))
     in_crowd, is_trying = own_rows.total + len(rows) > FEW_MAX, own_rows.is_trying
     counted = []
     for row in rows:
-        if not row.died_here or row.lock_token is None:
+        if not row.died_here:
             counted.append(row)
             continue
         before = deaths_of(row.dead_token)

@@ -201,11 +201,18 @@ class PipelineItem(_Keyed, Generic[ModelT_co]):
         """Whether the row was read."""
         return self._row is not None or self._claimed is not None
 
+    @property
+    def is_untouched(self) -> bool:
+        """Whether the row is as it was read, no other is locked, and no change is uncommitted."""
+        # Asked for each row, and so of SQLAlchemy's state itself.
+        state: Any = getattr(self._row, "_sa_instance_state", None)
+        is_modified = state is not None and state.modified
+        return not (is_modified or self.held is not None or self.unwritten)
+
     def changed_attributes(self) -> list[str]:
         """Return which attributes of ``item.row`` were set to something else since it was read, as
         far as SQLAlchemy knows: not what was changed inside of a value.
         """
-        # Asked for each row: a row that nobody has asked for, or set, is not looked into.
         return changed_attributes(self._row)
 
     def value_as_read(self, leased: LeasedTable, column: Column[Any]) -> Any:

@@ -36,7 +36,7 @@ from sqlalchemy.orm import (
 
 from rowlock.errors import ModelError, OutcomeError
 from rowlock.rows.instances import attributes_of, instance_of, is_plain
-from rowlock.rows.lock_tokens import Deaths, fresh_token, reservation_token, with_deaths
+from rowlock.rows.lock_tokens import fresh_token
 from rowlock.rows.model_check import (
     KEPT_SCHEDULE_COLUMNS,
     LOCK_COLUMNS,
@@ -186,8 +186,7 @@ class LeasedTable:
         """Return a fresh lock token in the shape in which the column is read; `is_reserved`: of
         a holder that comes back; `in_crowd`: of one that has many rows in hand.
         """
-        token = reservation_token() if is_reserved else fresh_token()
-        return self.as_token(with_deaths(token, Deaths(), in_crowd=True) if in_crowd else token)
+        return self.as_token(fresh_token(is_reserved=is_reserved, in_crowd=in_crowd))
 
     def as_token(self, token: Any) -> Any:
         """Return a token of another table in the shape of this one's column."""

@@ -58,6 +58,9 @@ COUNTED, IN_CROWD = "e", "f"
 _VARIANT_SHIFT, _COUNTS_SHIFT = 4 * (32 - VARIANT_DIGIT_AT), 4 * (33 - MARK_AT)
 _SAID = 0xF << _VARIANT_SHIFT | 0xFFFF << _COUNTS_SHIFT
 """The bits of the variant and of both counts."""
+_VERSION_SHIFT = 4 * (32 - VERSION_DIGIT_AT)
+_RANDOM = ~(0xF << _VERSION_SHIFT | 0xC << _VARIANT_SHIFT)
+"""The bits that are random in a token without deaths."""
 FEW_MAX = 3
 """A replica that has so many rows in hand at most loses few."""
 
@@ -113,16 +116,14 @@ def mark_of(token: object) -> str:
     return str(token).replace("-", "")[MARK_AT - 1 :]
 
 
-def fresh_token() -> uuid.UUID:
-    """Return a token that no holder has had."""
-    random = os.urandom(TOKEN_BYTES - MARK_BYTES)
-    return uuid.UUID(bytes=random + OWN_MARK.octets, version=4)
-
-
-def reservation_token() -> uuid.UUID:
-    """Return a fresh token of a holder that comes back."""
-    digits = fresh_token().hex
-    return uuid.UUID(digits[: VERSION_DIGIT_AT - 1] + "8" + digits[VERSION_DIGIT_AT:])
+def fresh_token(*, is_reserved: bool = False, in_crowd: bool = False) -> uuid.UUID:
+    """Return a token that no holder has had; `is_reserved`: of a holder that comes back;
+    `in_crowd`: of one that has many rows in hand.
+    """
+    # By its bits: on SQLite the token of each row is made here.
+    number = int.from_bytes(os.urandom(TOKEN_BYTES - MARK_BYTES) + OWN_MARK.octets) & _RANDOM
+    number |= (8 if is_reserved else 4) << _VERSION_SHIFT | 0x8 << _VARIANT_SHIFT
+    return uuid.UUID(int=number & ~_SAID | 0xF << _VARIANT_SHIFT if in_crowd else number)
 
 
 def is_reservation_token(token: Column[Any] | InstrumentedAttribute[Any]) -> ColumnElement[bool]:
@@ -160,7 +161,6 @@ def is_in_crowd(token: object) -> bool:
 
 def with_deaths(token: object, deaths: Deaths, *, in_crowd: bool) -> uuid.UUID:
     """Return `token` with what it says of deaths, and of its holder."""
-    # By its bits: on SQLite each token of a busy replica is made so.
     number = (token if isinstance(token, uuid.UUID) else uuid.UUID(str(token))).int
     variant = int(IN_CROWD if in_crowd else COUNTED, 16) << _VARIANT_SHIFT
     counts = min(deaths.in_crowds, DEATHS_MAX) << 8 | min(deaths.counted, DEATHS_MAX)

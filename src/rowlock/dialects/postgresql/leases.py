@@ -8,7 +8,7 @@ of somebody's holds up nobody else's row.
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
 from operator import itemgetter
@@ -54,6 +54,7 @@ from rowlock.dialects.postgresql.column_kinds import (
     fits_array,
 )
 from rowlock.dialects.postgresql.table_names import name_in_database
+from rowlock.errors import PipelineError
 from rowlock.leases.claim_request import (
     ClaimedRow,
     ClaimRequest,
@@ -98,10 +99,16 @@ from rowlock.rows.lock_tokens import (
 
 def _claimed(request: ClaimRequest, key: Any, returned: Sequence[Any]) -> ClaimedRow:
     unreadable, is_whole, place, expires_at, dead_token, died_here, attempts, token, *row = returned
+    if token is None:
+        raise PipelineError(
+            f"rows of {request.leased.name} have no lock_token although they were leased: does a"
+            " trigger clear it?"
+        )
     values = row if request.with_rows and is_whole else None
     if values is not None:
         values[request.leased.places[request.leased.key_name]] = key
-    attempts = None if attempts is None else min(attempts, request.leased.attempts_max)
+    if attempts is not None and attempts > request.leased.attempts_max:
+        attempts = request.leased.attempts_max
     return ClaimedRow(
         key,
         token,
@@ -117,9 +124,7 @@ def _claimed(request: ClaimRequest, key: Any, returned: Sequence[Any]) -> Claime
 
 
 def _claiming(
-    request: ClaimRequest,
-    key_range: Range,
-    left_out: Iterable[Callable[[LeasedTable], ColumnElement[bool]]],
+    request: ClaimRequest, key_range: Range, *, leaves_spoilt_out: bool
 ) -> ReturningUpdate[*tuple[Any, ...]]:
     leased = request.leased
     token, attempts = (
@@ -139,7 +144,8 @@ def _claiming(
         .where(
             request.eligible,
             _is_behind(leased, key_range),
-            *(is_not(leased) for is_not in left_out),
+            _is_not_left_out(leased),
+            is_not_spoilt(leased) if leaves_spoilt_out else true(),
         )
         .order_by(*request.oldest_first)
         .limit(bindparam("rowlock_limit", type_=Integer))
@@ -218,17 +224,13 @@ def _times_of(leased: LeasedTable) -> list[Column[Any]]:
     ]
 
 
-def _is_not_held(leased: LeasedTable) -> ColumnElement[bool]:
-    return leased.key.not_in(bindparam("rowlock_left_out", expanding=True))
-
-
-def _is_not_own(leased: LeasedTable) -> ColumnElement[bool]:
+def _is_not_left_out(leased: LeasedTable) -> ColumnElement[bool]:
     key, token = leased.key, leased.column("lock_token")
-    running, held = (
+    left_out, held = (
         select(unnested([("key", key.type)], name=name, prefix=f"rowlock_{name}_").c.key)
-        for name in ("running", "held")
+        for name in ("left_out", "own")
     )
-    return and_(key.not_in(running), or_(token.is_(None), key.not_in(held)))
+    return and_(key.not_in(left_out), or_(token.is_(None), key.not_in(held)))
 
 
 def _is_behind(leased: LeasedTable, key_range: Range) -> ColumnElement[bool]:
@@ -281,7 +283,9 @@ def _new_token(column: Column[Any], due: CTE) -> ColumnElement[Any]:
     between = func.substr(random, CLAIM_DIGITS + 1, MARK_AT - 1 - CLAIM_DIGITS)
     digits = func.overlay(bindparam("rowlock_digits", type_=Text), between, CLAIM_DIGITS + 1)
     old = func.replace(cast(due.c.dead_token, Text), "-", "")
-    was_counted = func.substr(old, VARIANT_DIGIT_AT, 1).in_((COUNTED, IN_CROWD))
+    variant = func.substr(old, VARIANT_DIGIT_AT, 1)
+    # Not `in_`, whose list would be put into the text of each claim anew.
+    was_counted = or_(variant == COUNTED, variant == IN_CROWD)
     # What was counted is kept for `release_claim`, until it is counted further.
     counts = case((was_counted, func.substr(old, COUNTS_AT, MARK_AT - COUNTS_AT)), else_="0000")
     is_in_crowd = due.c.count + bindparam("rowlock_count", type_=Integer) > FEW_MAX
@@ -340,27 +344,19 @@ class PostgresqlLeases(LeaseDialect):
         """
         key_range, own_rows = Range.of(request.after), request.own_rows()
         leased, spoilt = request.leased, request.leased.spoilt_keys
-        left_out: dict[Any, dict[str, Any]] = {}
-        if held:
-            left_out[_is_not_held] = {"rowlock_left_out": list(held)}
-        if own_rows.running or own_rows.held:
-            left_out[_is_not_own] = {
-                "rowlock_running_key": list(own_rows.running),
-                "rowlock_held_key": list(own_rows.held),
-            }
-        if spoilt:
-            left_out[is_not_spoilt] = spoilt_parameters(spoilt)
+        known = len(spoilt)
         statement = request.prepared(
-            (_claiming, key_range, request.with_rows, *left_out),
-            lambda: _claiming(request, key_range, left_out),
+            (_claiming, key_range, request.with_rows, known > 0),
+            lambda: _claiming(request, key_range, leaves_spoilt_out=known > 0),
         )
         parameters = claim_parameters(request) | {
             "rowlock_digits": request.digits,
             "rowlock_count": own_rows.total,
+            "rowlock_left_out_key": [*held, *own_rows.running],
+            "rowlock_own_key": list(own_rows.held),
         }
-        for given in left_out.values():
-            parameters |= given
-        known = len(spoilt)
+        if spoilt:
+            parameters |= spoilt_parameters(spoilt)
         rows = sorted((await connection.execute(statement, parameters)).all(), key=itemgetter(0))
         keys = await checked_keys(connection, leased, [row[1] for row in rows], owner=request.owner)
         claimed = [
@@ -370,11 +366,15 @@ class PostgresqlLeases(LeaseDialect):
         ]
         if len(claimed) < len(rows):
             left = [key.written for key in keys if isinstance(key, WrittenKey)]
-            await self.release_claim(connection, request, left)
+            await self._release_claimed(connection, request, left)
             if not claimed and len(spoilt) > known:
                 # Such rows alone must not make those behind them wait for the next fetch.
                 return await self.claim(connection, request, held)
         counted = await count_deaths(connection, request, claimed, own_rows=own_rows)
+        if counted is claimed:
+            return claimed
+        # Deaths are rare: what the token says of them is one more statement.
+        recount = request.prepared(_recounting, lambda: _recounting(request.leased))
         recounted = [
             {
                 "rowlock_key": row.id,
@@ -385,21 +385,20 @@ class PostgresqlLeases(LeaseDialect):
             for before, row in zip(claimed, counted, strict=True)
             if row is not before
         ]
-        if recounted:
-            # Deaths are rare: what the token says of them is one more statement.
-            recount = request.prepared(_recounting, lambda: _recounting(request.leased))
-            await connection.execute(recount, recounted)
+        await connection.execute(recount, recounted)
         return counted
 
-    async def release_claim(
-        self, connection: AsyncConnection, request: ClaimRequest, spoilt: Sequence[Any] = ()
-    ) -> None:
-        """Find the rows by the digits that their tokens share, and those with `spoilt` keys alone
-        if there are any.
+    async def release_claim(self, connection: AsyncConnection, request: ClaimRequest) -> None:
+        """Find the rows by the digits that their tokens share.
 
         A token after a death stays, ended and with what was counted before: the next claim counts
         that death.
         """
+        await self._release_claimed(connection, request, ())
+
+    async def _release_claimed(
+        self, connection: AsyncConnection, request: ClaimRequest, spoilt: Sequence[Any]
+    ) -> None:
         leased = request.leased
         token, owner = leased.column("lock_token"), leased.column("lock_owner")
         ours = and_(owner == request.owner, is_of_claim(token, request.digits))

@@ -56,6 +56,7 @@ from rowlock.leases.claim_request import (
     ClaimedRow,
     ClaimRequest,
     Lease,
+    OwnRows,
     Range,
     claim_parameters,
     count_deaths,
@@ -87,15 +88,14 @@ UNREADABLE: Any = object()
 
 
 async def _read_due(
-    connection: AsyncConnection, request: ClaimRequest, held: frozenset[Any]
+    connection: AsyncConnection, request: ClaimRequest, held: frozenset[Any], *, own_rows: OwnRows
 ) -> list[tuple[Any, Any]]:
     """Return what is due, each row with its key.
 
     A row that its key does not find, or that is in hand already, takes no place of the others: they
     are read again without it.
     """
-    leased, key_range, own_rows = request.leased, Range.of(request.after), request.own_rows()
-    spoilt = leased.spoilt_keys
+    leased, key_range, spoilt = request.leased, Range.of(request.after), request.leased.spoilt_keys
     while True:
         known, build = len(spoilt), partial(_due, request, key_range, held)
         due = (
@@ -369,13 +369,13 @@ class SqliteLeases(LeaseDialect):
         if request.with_rows and await _has_triggers(connection, request):
             # What they write when the row is leased would not be in it.
             request = replace(request, with_rows=False)
-        found = await _read_due(connection, request, held)
+        own_rows = request.own_rows()
+        found = await _read_due(connection, request, held, own_rows=own_rows)
         if not found:
             return []
         values = _Values.of(request, connection.dialect)
         now = values.read_place(found[0][0].now)
         assert now is not None
-        own_rows = request.own_rows()
         in_crowd = own_rows.total + len(found) > FEW_MAX
         claimed = [
             _claimed(request, row, values, key=key, now=now, in_crowd=in_crowd)

@@ -346,9 +346,10 @@ class Fetcher(Generic[ModelT]):
         return len(items)
 
     def _own_rows(self) -> OwnRows:
+        running = frozenset([item.id for item in self.context.in_progress])
         return OwnRows(
-            frozenset(item.id for item in self.context.in_progress),
-            frozenset(item.id for item in self._heartbeater.tracked()),
+            running,
+            frozenset([item.id for item in self._heartbeater.tracked()]) - running,
             total=self.rows_leased(),
             is_trying=self.context.trial.locked(),
         )

@@ -101,10 +101,16 @@ class Worker(Generic[ModelT]):
         context, item, attempt = self.context, running.item, running.attempt
         decision: Decision | None = None
         try:
-            if self._is_to_be_tried(item) and await context.trial.acquire():
+            if item.prev_lock_expired and self._is_to_be_tried(item):
+                await context.trial.acquire()
                 context.tried = item
             now = monotonic()
-            if self._may_be_prevented(item, now):
+            if (
+                not self._loader.check_fresh(item, now)
+                or item.unreadable is not None
+                or item.attempt > self._attempts_max
+                or (item.prev_lock_expired and self._reason_to_give_up(item))
+            ):
                 decision, now = await self._prevented(item), monotonic()
             if decision is None and (context.grace_over or self._heartbeater.has_lost(item, now)):
                 # What a shutdown interrupts was interrupted while this row was read: nobody would
@@ -141,16 +147,7 @@ class Worker(Generic[ModelT]):
 
     def _is_to_be_tried(self, item: PipelineItem[ModelT]) -> bool:
         # One at a time: another row that is tried may end this process, and must not be blamed.
-        is_recovered = item.prev_lock_expired
-        return is_recovered and deaths_of(item.lock_token).are_trying(self._deaths_max)
-
-    def _may_be_prevented(self, item: PipelineItem[ModelT], now: float) -> bool:
-        return (
-            not self._loader.check_fresh(item, now)
-            or item.unreadable is not None
-            or item.attempt > self._attempts_max
-            or self._reason_to_give_up(item) is not None
-        )
+        return deaths_of(item.lock_token).are_trying(self._deaths_max)
 
     def _record_start(self, item: PipelineItem[ModelT], now: float) -> None:
         context = self.context
@@ -189,7 +186,7 @@ class Worker(Generic[ModelT]):
     async def _prevented(self, item: PipelineItem[ModelT]) -> Decision | None:
         """Read the row; return what comes of the item if no attempt can be made at it."""
         context = self.context
-        if context.stop.is_given and self._is_to_be_tried(item):
+        if context.stop.is_given and item.prev_lock_expired and self._is_to_be_tried(item):
             return Ended.INTERRUPTED
         if item.unreadable is not None:
             return record_unreadable(context, item, item.unreadable)
@@ -209,15 +206,12 @@ class Worker(Generic[ModelT]):
         context.left_out.discard(item.id)
         if item.attempt > self._attempts_max:
             return Park(f"gave up after {item.attempt - 1} attempts: the last holder died")
-        reason = self._reason_to_give_up(item)
+        reason = self._reason_to_give_up(item) if item.prev_lock_expired else None
         return None if reason is None else Park(reason)
 
     def _reason_to_give_up(self, item: PipelineItem[ModelT]) -> str | None:
-        deaths_max = self._deaths_max
-        if not item.prev_lock_expired or deaths_max is None:
-            return None
-        deaths = deaths_of(item.lock_token)
-        if deaths.counted < deaths_max:
+        deaths_max, deaths = self._deaths_max, deaths_of(item.lock_token)
+        if deaths_max is None or deaths.counted < deaths_max:
             return None
         if deaths.are_trying(deaths_max):
             return (

@@ -46,7 +46,7 @@ def decide(context: PipelineContext[Any], item: PipelineItem[Any], result: Resul
     try:
         if isinstance(result, Returned):
             outcome = checked(context, item, result.value, allows_none=context.allows_none)
-            if context.checks_rows:
+            if context.checks_rows and not item.is_untouched:
                 check_written(context.leased, item, outcome)
             return outcome
         error = result.error if isinstance(result, Raised) else TimeoutError(result.value)
