@@ -13,7 +13,7 @@ from typing import Any, Final
 from hypothesis import strategies as st
 
 from rowlock import SettingsKeywords
-from rowlock.backoff import JITTER
+from rowlock.clock import JITTER
 from rowlock.rows.leased_table import LeasedTable
 from rowlock.testing.databases.clock import DEFAULT_START
 

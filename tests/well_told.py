@@ -22,10 +22,7 @@ MAY_BE_EMPTY: Final = frozenset({"row_id"})
 PIPELINES: Final = "rowlock.pipelines."
 """What logs under this name belongs to a pipeline, as a rule."""
 OF_NO_PIPELINE: Final = frozenset(
-    {
-        f"{PIPELINES}{name}"
-        for name in ("manager", "renewing.heartbeat_thread", "renewing.loop_monitor")
-    }
+    {f"{PIPELINES}{name}" for name in ("manager", "heartbeat_thread")}
 )
 """Modules there that work for several pipelines."""
 

@@ -36,21 +36,23 @@ from rowlock.errors import (
     WorkerGone,
 )
 from rowlock.events import Event, subscribe
-from rowlock.hints.hinter import PipelineHinter, hint_after_commit, pipeline_hinter
-from rowlock.hints.notifier import NotificationStatistics
+from rowlock.hints import NotificationStatistics, PipelineHinter, hint_after_commit, pipeline_hinter
 from rowlock.leases.item import PipelineItem
-from rowlock.locks.advisory import advisory_lock_ctx, string_to_lock_id, try_advisory_lock_ctx
+from rowlock.locks.advisory import (
+    advisory_lock_ctx,
+    lock_unique_names,
+    string_to_lock_id,
+    try_advisory_lock_ctx,
+)
 from rowlock.locks.locker import ResourceLocker, get_locker
 from rowlock.locks.rows_until_commit import lock_rows
-from rowlock.locks.unique_names import lock_unique_names
-from rowlock.pipelines.fetching.fetcher import Fetcher
-from rowlock.pipelines.host_code.row_schedules import Periodic
+from rowlock.pipelines.fetcher import Fetcher
+from rowlock.pipelines.heartbeater import Heartbeater
 from rowlock.pipelines.lock_graph import Related
 from rowlock.pipelines.manager import PipelineManager
 from rowlock.pipelines.outcomes import Apply, Delete, Outcome, Park, Reset, Retry
 from rowlock.pipelines.pipeline import Pipeline
-from rowlock.pipelines.processing.worker import Worker
-from rowlock.pipelines.renewing.heartbeater import Heartbeater
+from rowlock.pipelines.schedules import Periodic
 from rowlock.pipelines.settings import PipelineSettings, SettingsKeywords
 from rowlock.pipelines.statistics import (
     Buckets,
@@ -59,15 +61,15 @@ from rowlock.pipelines.statistics import (
     PipelineHealth,
     PipelineStatistics,
 )
+from rowlock.pipelines.worker import Worker
 from rowlock.rows.columns import LockColumns, ScheduleColumns
 from rowlock.rows.database_time import UtcDateTime, database_now
-from rowlock.rows.indexes.due_index import due_index
-from rowlock.rows.indexes.parked_index import parked_index
+from rowlock.rows.indexes import due_index, parked_index
 from rowlock.rows.updates import NOW_PLACEHOLDER, resolve_now_placeholders
 from rowlock.schedules import Cron, Schedule
 from rowlock.services.due import make_due, park, unpark
-from rowlock.services.handlers import hold_rows, request_update
-from rowlock.services.hold import HeldByService
+from rowlock.services.hold import HeldByService, hold_rows
+from rowlock.services.request import request_update
 from rowlock.stream_errors import (
     CursorMoved,
     FlowChangedError,

@@ -1,7 +1,8 @@
 """The command line: ``python -m rowlock COMMAND``, or ``rowlock COMMAND`` once installed.
 
-Each command is a module with `add_arguments` and `run`, imported when it is asked for. Exit codes:
-0 all is well, 1 it is not, 2 wrong usage; more of them in ``cli/answering.py``.
+Each command is two functions, such as `add_status_arguments` and `run_status`, of a module that is
+imported when one of its commands is asked for. Exit codes: 0 all is well, 1 it is not, 2 wrong
+usage; more of them in ``cli/answering.py``.
 """
 
 from __future__ import annotations
@@ -11,56 +12,43 @@ import os
 import sys
 from collections.abc import Collection, Sequence
 from importlib import import_module
-from typing import Protocol, TextIO, cast
-
-
-class Command(Protocol):
-    """What is asked of a module that is a command."""
-
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Add the arguments that `run` reads."""
-        ...
-
-    def run(self, options: argparse.Namespace) -> int:
-        """Do it, and return the exit code."""
-        ...
-
+from typing import TextIO
 
 COMPLETION = "completion"
 COMMANDS: dict[str, tuple[str, str]] = {
     "check": (
-        "rowlock.cli.asking.check",
+        "rowlock.cli.questions",
         "say what is to be mended in the database, and write the migration",
     ),
-    COMPLETION: ("rowlock.cli.asking.completion", "print what a shell needs to complete this"),
-    "dashboard": ("rowlock.cli.windows.dashboard", "serve the dashboard to a browser here"),
+    COMPLETION: ("rowlock.cli.without_app", "print what a shell needs to complete this"),
+    "dashboard": ("rowlock.cli.windows", "serve the dashboard to a browser here"),
     "demo": (
         "rowlock.demo.command",
         "catalogue a folder with several replicas, one of them killed half-way",
     ),
-    "due": ("rowlock.cli.due", "make a row due now"),
-    "errors": ("rowlock.cli.explain_error", "say what an error means and what to change"),
-    "explain": ("rowlock.cli.explain", "say why a row or a pipeline waits, or who works on it"),
+    "due": ("rowlock.cli.actions", "make a row due now"),
+    "errors": ("rowlock.cli.without_app", "say what an error means and what to change"),
+    "explain": ("rowlock.cli.questions", "say why a row or a pipeline waits, or who works on it"),
     "export": (
-        "rowlock.cli.shipped.export",
+        "rowlock.cli.without_app",
         "print the dashboard for Grafana, or the alerts for Prometheus",
     ),
-    "mcp": ("rowlock.cli.asking.mcp", "let an assistant ask, over stdin and stdout"),
-    "park": ("rowlock.cli.park", "set a row aside until it is put back"),
-    "pause": ("rowlock.cli.pause", "have a pipeline claim nothing, anywhere"),
-    "plan": ("rowlock.cli.asking.plan", "say what would come of rows, without writing it"),
-    "release": ("rowlock.cli.release", "free a row whose holder is gone"),
-    "resume": ("rowlock.cli.resume", "end the pause of a pipeline"),
-    "replicas": ("rowlock.cli.replicas", "list the replicas, as they say themselves"),
-    "rows": ("rowlock.cli.windows.rows", "list the rows of one state, a page of them"),
+    "mcp": ("rowlock.cli.windows", "let an assistant ask, over stdin and stdout"),
+    "park": ("rowlock.cli.actions", "set a row aside until it is put back"),
+    "pause": ("rowlock.cli.actions", "have a pipeline claim nothing, anywhere"),
+    "plan": ("rowlock.cli.questions", "say what would come of rows, without writing it"),
+    "release": ("rowlock.cli.actions", "free a row whose holder is gone"),
+    "resume": ("rowlock.cli.actions", "end the pause of a pipeline"),
+    "replicas": ("rowlock.cli.questions", "list the replicas, as they say themselves"),
+    "rows": ("rowlock.cli.questions", "list the rows of one state, a page of them"),
     "run": (
-        "rowlock.cli.run_file",
+        "rowlock.cli.without_app",
         "run a program in which await may stand at the top, such as a page's",
     ),
-    "status": ("rowlock.cli.status", "say whether anything waits too long"),
-    "timeline": ("rowlock.cli.asking.timeline", "say what happened to a row"),
-    "top": ("rowlock.cli.top.command", "show the status as a picture that keeps itself new"),
-    "unpark": ("rowlock.cli.unpark", "put a parked row back"),
+    "status": ("rowlock.cli.questions", "say whether anything waits too long"),
+    "timeline": ("rowlock.cli.questions", "say what happened to a row"),
+    "top": ("rowlock.cli.windows", "show the status as a picture that keeps itself new"),
+    "unpark": ("rowlock.cli.actions", "put a parked row back"),
 }
 """The module of each command, and what it does in a line."""
 
@@ -79,9 +67,9 @@ def command_parser(named: Collection[str] = tuple(COMMANDS)) -> argparse.Argumen
     for name, (module, summary) in COMMANDS.items():
         subparser = commands.add_parser(name, help=summary)
         if name in named:
-            command = cast("Command", import_module(module))
-            command.add_arguments(subparser)
-            subparser.set_defaults(run=command.run)
+            functions = import_module(module)
+            getattr(functions, f"add_{name}_arguments")(subparser)
+            subparser.set_defaults(run=getattr(functions, f"run_{name}"))
     return parser
 
 

@@ -3,7 +3,7 @@
 The one idea: a schedule looks forward only. Occurrences that were missed are one, and what took
 longer than until the next one begins with the one after it.
 
-Not here: which row has which schedule (``pipelines/host_code/row_schedules.py``).
+Not here: which row has which schedule (``pipelines/schedules.py``).
 """
 
 from __future__ import annotations

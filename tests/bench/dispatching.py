@@ -28,7 +28,7 @@ from rowlock.dispatch import (
     Task,
     dispatch_indexes,
 )
-from rowlock.dispatch.states import ACTIVE
+from rowlock.dispatch.columns import ACTIVE
 
 CLIENTS = 50
 POOL = 20

@@ -19,10 +19,10 @@ from rowlock import database_now
 from rowlock.database.transaction import in_transaction
 from rowlock.insight import insight_tables
 from rowlock.leases.claim import claim
-from rowlock.leases.claim_request import ClaimRequest
+from rowlock.leases.lease_dialect import ClaimRequest
 from rowlock.leases.release import release
 from rowlock.rows.eligibility import eligible, oldest_first
-from rowlock.rows.expressions.parameter_names import with_names_of_its_own
+from rowlock.rows.expressions import with_names_of_its_own
 
 DUE = 2_000
 PER_CLAIM = 10

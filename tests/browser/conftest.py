@@ -13,9 +13,9 @@ import pytest
 import uvicorn
 from sqlalchemy import insert
 
-from rowlock.containment import contained_task
 from rowlock.dashboard import Dashboard
 from rowlock.graph import Flow, StandingGraph
+from rowlock.tasks import contained_task
 from rowlock.testing import TemporaryDatabase
 
 from ..dashboard.shop_window import Label, ago, be_generous, everything, furnished, manager_of

@@ -24,7 +24,7 @@ from rowlock import PipelineManager, parked_index
 from rowlock.dashboard import Dashboard
 from rowlock.graph import Flow, StandingGraph
 from rowlock.insight import Observer
-from rowlock.insight.observing.report import Sample
+from rowlock.insight.replicas import Sample
 
 from ..dashboard.shop_window import TABLES, Label, ago, everything
 from ..insight.shop import TOKEN, Base, FleetPipeline, Quiet, Volume, VolumePipeline

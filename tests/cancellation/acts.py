@@ -13,10 +13,9 @@ from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 
 from rowlock import Apply, PipelineItem, PipelineManager, hold_rows
-from rowlock.pipelines.settling.release import release_items
-from rowlock.pipelines.settling.rounds import Rounds
-from rowlock.pipelines.settling.transactions import PendingOutcome
-from rowlock.pipelines.settling.writer import Writer
+from rowlock.pipelines.planner import Rounds
+from rowlock.pipelines.settler import release_items
+from rowlock.pipelines.writer import PendingOutcome, Writer
 from rowlock.testing import Steps, stepping
 
 from ..host import Attachment, Volume, VolumePipeline

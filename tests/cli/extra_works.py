@@ -54,7 +54,7 @@ def manager(url: str = "sqlite+aiosqlite:///extra.db") -> PipelineManager:
 
 
 async def _cli() -> None:
-    importlib.import_module("rowlock.cli.top.screen")
+    importlib.import_module("rowlock.cli.top_screen")
     with redirect_stdout(io.StringIO()):
         assert main(["completion", "bash"]) == 0
 
@@ -67,7 +67,7 @@ async def _cron() -> None:
 async def _dashboard() -> None:
     from rowlock.dashboard import Dashboard, anybody_may_look  # noqa: PLC0415 - of an extra
 
-    importlib.import_module("rowlock.cli.windows.dashboard")
+    importlib.import_module("rowlock.cli.windows")
     importlib.import_module("uvicorn")
     sent: list[Any] = []
 

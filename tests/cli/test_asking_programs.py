@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from rowlock.cli.asking.completion import SHELLS
+from rowlock.cli.without_app import SHELLS
 from rowlock.testing import TemporaryDatabase
 
 from .conftest import RUN_S_MAX, SHOP, Command

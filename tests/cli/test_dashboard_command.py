@@ -13,7 +13,7 @@ import pytest
 from httpx import AsyncClient
 
 from rowlock.__main__ import main
-from rowlock.cli.windows import dashboard
+from rowlock.cli import windows
 from rowlock.dashboard.serving import KeyedDashboard, serve
 from rowlock.errors import AppError
 from rowlock.testing import TemporaryDatabase
@@ -102,7 +102,7 @@ def test_a_missing_extra_is_one_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A traceback would be all that says what to install."""
-    monkeypatch.setattr(dashboard, "find_spec", lambda _name: None)
+    monkeypatch.setattr(windows, "find_spec", lambda _name: None)
     assert main(["dashboard"]) == 2
     assert 'pip install "rowlock[dashboard]"' in capsys.readouterr().err
     with pytest.raises(SystemExit):

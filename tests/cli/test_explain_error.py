@@ -11,7 +11,7 @@ import pytest
 
 from rowlock import ModelError
 from rowlock.__main__ import main
-from rowlock.cli import explain_error
+from rowlock.cli import without_app
 from rowlock.errors import RowlockError
 
 from ..ground.test_errors import below
@@ -76,14 +76,14 @@ def test_a_wheel_has_the_page() -> None:
     included = project["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
     [(page, place)] = included.items()
     assert (ROOT / page).is_file()
-    assert explain_error.PAGES[0] == explain_error.PACKAGE.parent / place
+    assert without_app.PAGES[0] == without_app.PACKAGE.parent / place
 
 
 def test_an_installation_without_the_page_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing would say what to do."""
-    monkeypatch.setattr(explain_error, "PAGES", (Path("/nowhere/errors.md"),))
+    monkeypatch.setattr(without_app, "PAGES", (Path("/nowhere/errors.md"),))
     with pytest.raises(FileNotFoundError, match="install rowlock again"):
-        explain_error.page()
+        without_app.page()
 
 
 @pytest.mark.parametrize("words", ["errors", "errors lease-lost", "completion bash"])

@@ -13,11 +13,8 @@ from typing import Any, Final
 
 import pytest
 
-from rowlock.cli import answering
-from rowlock.cli.answering import MISUSED, answered
-from rowlock.cli.asking import mcp
-from rowlock.cli.watching.again import watched
-from rowlock.cli.windows import dashboard
+from rowlock.cli import answering, windows
+from rowlock.cli.answering import MISUSED, answered, watched
 from rowlock.insight import Insight
 from rowlock.testing import TemporaryDatabase
 
@@ -64,9 +61,9 @@ import asyncio, threading
 from datetime import timedelta
 from app import PlannedPipeline, sessions
 from rowlock.cli import answering
-from rowlock.insight.rehearsing import attempt
+from rowlock.insight import rehearsal
 
-attempt.REHEARSAL_TIMEOUT = timedelta(milliseconds=50)
+rehearsal.REHEARSAL_TIMEOUT = timedelta(milliseconds=50)
 answering.ENDS_WITHIN_S = 0.1
 
 class DeafPipeline(PlannedPipeline):
@@ -128,9 +125,9 @@ def test_an_app_that_hangs_is_given_up(
     monkeypatch.setattr(answering, "ANSWER_WITHIN_S", 0.1)
     assert answered(options, Insight.status) == MISUSED
     assert watched(options, Insight.status, every_s=1) == MISUSED
-    assert mcp.run(options) == MISUSED
+    assert windows.run_mcp(options) == MISUSED
     options = argparse.Namespace(**vars(options), host="127.0.0.1", port=0, look_only=True)
-    assert dashboard.run(options) == MISUSED
+    assert windows.run_mcp(options) == MISUSED
     lines = capsys.readouterr().err.splitlines()
     hint = "the app hanging:hangs was not open within 0.1 s"
     assert [hint in line for line in lines] == [True] * 4

@@ -14,9 +14,8 @@ from typing import Any, Final, cast
 import pytest
 from sqlalchemy import URL
 
-from rowlock.cli.top import command, looking, view
-from rowlock.cli.top.looking import Looker, LookState
-from rowlock.cli.top.rates import RateHistory, per_minute, sparkline
+from rowlock.cli import top_look, windows
+from rowlock.cli.top_look import Looker, LookState, RateHistory, per_minute, sparkline
 from rowlock.insight import Insight
 from rowlock.testing import TemporaryDatabase
 
@@ -209,16 +208,16 @@ def test_without_a_terminal_it_says_what_to_type(rowlock: Command) -> None:
 
 def test_without_the_extra_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     """The plain install would end in a traceback."""
-    options = command.argparse.Namespace(json=False)
+    options = windows.argparse.Namespace(json=False)
     for name in ("stdin", "stdout", "stderr"):
         monkeypatch.setattr(getattr(sys, name), "isatty", lambda: True, raising=False)
     monkeypatch.setenv("TERM", "xterm")
-    assert command.why_not(options) == ""
+    assert windows.why_not(options) == ""
     monkeypatch.setenv("TERM", "dumb")
-    assert "needs a terminal" in command.why_not(options)
+    assert "needs a terminal" in windows.why_not(options)
     monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setattr(command, "find_spec", lambda name: None)
-    assert 'pip install "rowlock[cli]"' in command.why_not(options)
+    monkeypatch.setattr(windows, "find_spec", lambda name: None)
+    assert 'pip install "rowlock[cli]"' in windows.why_not(options)
 
 
 class SlowQuestions:
@@ -244,7 +243,7 @@ async def test_a_slow_database_is_asked_one_question_at_a_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A person who keeps a key pressed would ask it to death."""
-    monkeypatch.setattr(looking, "EVERY_S", 0.0)
+    monkeypatch.setattr(top_look, "EVERY_S", 0.0)
     questions, seen = SlowQuestions(), list[LookState]()
     looker = Looker(cast("Insight", questions), seen.append)
     task = asyncio.create_task(looker.run())
@@ -266,10 +265,10 @@ async def test_a_slow_database_is_asked_one_question_at_a_time(
 
 def test_what_there_is_room_for() -> None:
     """A table would be cut off where its state stands."""
-    assert view.columns(59) == ("PIPELINE", "DUE", "OLDEST", "STATE")
-    assert view.heading("PIPELINE", 59) == "NAME"
-    assert {"10 MIN", "P95"}.isdisjoint(view.columns(99))
-    assert view.columns(100) == view.COLUMNS
+    assert top_look.columns(59) == ("PIPELINE", "DUE", "OLDEST", "STATE")
+    assert top_look.heading("PIPELINE", 59) == "NAME"
+    assert {"10 MIN", "P95"}.isdisjoint(top_look.columns(99))
+    assert top_look.columns(100) == top_look.COLUMNS
 
 
 def test_a_bar_for_each_minute() -> None:

@@ -14,8 +14,8 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from rowlock import Apply, LockColumns, Outcome, Pipeline, PipelineItem, ScheduleColumns
 from rowlock.insight import Insight, insight_tables
-from rowlock.insight.counting.replicas import LiveReplicas
-from rowlock.insight.counting.status import Status
+from rowlock.insight.replicas import LiveReplicas
+from rowlock.insight.status import Status
 from rowlock.testing import TemporaryDatabase
 
 URL_VARIABLE: Final = "WATCHED_DATABASE"

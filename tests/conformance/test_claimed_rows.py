@@ -13,8 +13,7 @@ from sqlalchemy import inspect
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
 from rowlock.database.transaction import in_transaction
-from rowlock.leases.claim import claim
-from rowlock.leases.load import load_rows
+from rowlock.leases.claim import claim, load_rows
 from rowlock.rows.leased_table import LeasedTable
 from rowlock.testing import TemporaryDatabase
 

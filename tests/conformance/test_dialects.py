@@ -29,10 +29,8 @@ from rowlock.leases.apply import (
     lock_for_apply,
     processed_at,
 )
-from rowlock.leases.claim import claim
-from rowlock.leases.claim_request import ClaimRequest
-from rowlock.leases.lease_dialect import LEASES, LeaseDialect
-from rowlock.leases.load import load_rows
+from rowlock.leases.claim import claim, load_rows
+from rowlock.leases.lease_dialect import LEASES, ClaimRequest, LeaseDialect
 from rowlock.leases.release import release, sweep
 from rowlock.leases.renew import renew, tokens_still_held
 from rowlock.rows.eligibility import eligible, oldest_first

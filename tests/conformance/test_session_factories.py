@@ -15,7 +15,7 @@ from sqlalchemy.pool import StaticPool
 from sqlalchemy.util import immutabledict
 
 from rowlock import LockColumns
-from rowlock.database.binds import check_session_factory
+from rowlock.database.transaction import check_session_factory
 from rowlock.errors import ConfigurationError, ModelError, UnsupportedDialectError
 from rowlock.rows.leased_table import LeasedTable
 from rowlock.testing import TemporaryDatabase

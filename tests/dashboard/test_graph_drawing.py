@@ -7,14 +7,13 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rowlock.dashboard.drawing.graph_drawing import (
+from rowlock.dashboard.drawing import (
     BOX_HEIGHT,
     TITLE_CHARS_MAX,
     GraphDrawing,
     drawing_of,
 )
-from rowlock.graph.building.pictures import Arrow, Box, Picture
-from rowlock.graph.scheduling.statistics import OperatorStatistics
+from rowlock.graph.statistics import Arrow, Box, OperatorStatistics, Picture
 
 COUNTS = ("lanes", "calls", "came", "went", "made", "merged", "failed", "dropped")
 SHARES = ("busy", "waiting", "starved", "blocked", "slowest_s")

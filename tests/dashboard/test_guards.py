@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from rowlock.dashboard import Dashboard, Viewer, ViewerAction, anybody_may_look
-from rowlock.dashboard.guarding import authorizing, threads
-from rowlock.dashboard.guarding.origins import POLICY
+from rowlock.dashboard import Dashboard, Viewer, ViewerAction, anybody_may_look, guarding
+from rowlock.dashboard.guarding import POLICY
 from rowlock.errors import ConfigurationError
 from rowlock.testing import TemporaryDatabase
 
@@ -187,7 +186,7 @@ async def test_what_is_no_viewer_lets_nobody_through(
     lie: str,
 ) -> None:
     """A sign-on that is broken would open the dashboard to everybody, or answer with its error."""
-    monkeypatch.setattr(authorizing, "AUTHORIZE_S_MAX", 0.05)
+    monkeypatch.setattr(guarding, "AUTHORIZE_S_MAX", 0.05)
     async with browser(sqlite_database, authorize=getattr(Lies, lie)) as client:
         for path in ("/", "/api/status", "/live/pipelines", "/nowhere"):
             answer = await client.get(path)
@@ -201,8 +200,8 @@ async def test_a_function_that_hangs_has_so_many_threads_and_no_more(
     sqlite_database: TemporaryDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever asks, without any right, would leave a thread behind with each request."""
-    monkeypatch.setattr(authorizing, "AUTHORIZE_S_MAX", 0.05)
-    monkeypatch.setattr(threads, "THREADS_MAX", 2)
+    monkeypatch.setattr(guarding, "AUTHORIZE_S_MAX", 0.05)
+    monkeypatch.setattr(guarding, "THREADS_MAX", 2)
     goes_on, asked = threading.Event(), []
 
     def hangs(_request: object, action: ViewerAction) -> Viewer:
@@ -215,7 +214,7 @@ async def test_a_function_that_hangs_has_so_many_threads_and_no_more(
         assert {answer.status_code for answer in answers} == {403}
         assert len(asked) <= 2
         goes_on.set()
-        monkeypatch.setattr(authorizing, "AUTHORIZE_S_MAX", 60.0)
+        monkeypatch.setattr(guarding, "AUTHORIZE_S_MAX", 60.0)
         async with asyncio.timeout(60):
             while (await client.get("/replicas")).status_code != 200:
                 pass

@@ -12,7 +12,7 @@ from sqlalchemy import ColumnElement, func, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rowlock import PipelineManager
-from rowlock.dashboard import Dashboard, pages, wings
+from rowlock.dashboard import Dashboard, pages
 from rowlock.insight import Insight, InsightLimits
 from rowlock.testing import TemporaryDatabase
 
@@ -132,6 +132,6 @@ async def test_a_flow_that_cannot_be_asked_costs_its_own_place(
             assert "<h2>balances</h2>" in page
             assert 'class="alert"' in page
             assert await are_waiting(other) == 0
-        monkeypatch.setattr(wings, "FLOWS_S_MAX", -1.0)
+        monkeypatch.setattr(pages, "FLOWS_S_MAX", -1.0)
         app._recent.forget()
-        assert wings.NOT_ASKED in await said(client, "/streams")
+        assert pages.NOT_ASKED in await said(client, "/streams")

@@ -16,8 +16,8 @@ from httpx import AsyncClient
 
 from rowlock.dashboard import live
 from rowlock.dashboard.live import LiveResponse, LiveStreams, live_events
-from rowlock.dashboard.recent import RecentAnswers
-from rowlock.insight.asking.wanted_time import half_of_the_time, question_time
+from rowlock.dashboard.visits import RecentAnswers
+from rowlock.insight.databases import half_of_the_time, question_time
 from rowlock.testing import TemporaryDatabase
 
 from .shop_window import browser, furnished

@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import insert
 
 from rowlock import parked_index
-from rowlock.dashboard.rendering import named_button, named_row
+from rowlock.dashboard.visits import named_button, named_row
 from rowlock.insight.shown import row_command
 from rowlock.testing import TemporaryDatabase
 

@@ -13,8 +13,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from rowlock import TransactionTimeout
 from rowlock.dashboard import Dashboard, dashboard
 from rowlock.insight import Insight, InsightLimits
-from rowlock.insight.asking.wanted_time import wanted_within
-from rowlock.shielding import finish
+from rowlock.insight.databases import wanted_within
+from rowlock.tasks import finish
 from rowlock.testing import TemporaryDatabase
 
 from ..host import HANG_S_MAX

@@ -18,7 +18,7 @@ from starlette.applications import Starlette
 
 from rowlock import LockColumns
 from rowlock.dashboard import Dashboard
-from rowlock.dashboard.addresses import PageAddresses
+from rowlock.dashboard.visits import PageAddresses
 from rowlock.insight import Insight, insight_tables
 from rowlock.insight.shown import shown
 from rowlock.testing import TemporaryDatabase

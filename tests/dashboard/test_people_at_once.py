@@ -18,8 +18,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rowlock import Apply, PipelineItem, PipelineManager, events
 from rowlock.dashboard import Dashboard, Viewer
-from rowlock.insight import Insight
-from rowlock.insight.steering import actions
+from rowlock.insight import Insight, actions
 from rowlock.testing import TemporaryDatabase
 
 from ..host import HANG_S_MAX, heard_events

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rowlock.__main__ import main
-from rowlock.demo import command, database, verdict
+from rowlock.demo import command, run, verdict
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ def test_missing_driver(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The plain install would end in a traceback of SQLAlchemy's."""
-    monkeypatch.setattr(database, "find_spec", lambda name: None)
+    monkeypatch.setattr(run, "find_spec", lambda name: None)
     assert demo(str(folder), "--database", "postgresql://host/name") == 2
     assert "pip install 'rowlock[postgresql]'" in capsys.readouterr().err
 

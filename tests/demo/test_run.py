@@ -10,9 +10,8 @@ import pytest
 from sqlalchemy import make_url
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 
-from rowlock.demo.database import address_in, tables_at
 from rowlock.demo.host import Document
-from rowlock.demo.run import kill_busiest, replicas_on
+from rowlock.demo.run import address_in, kill_busiest, replicas_on, tables_at
 
 
 async def insert(engine: AsyncEngine, path: str) -> None:

@@ -15,8 +15,8 @@ from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 from sqlalchemy.sql.expression import Executable
 
 from rowlock import database_now
-from rowlock.demo.database import CHANGES, address_in, tables_at
 from rowlock.demo.host import CatalogueFiles, Document
+from rowlock.demo.run import CHANGES, address_in, tables_at
 from rowlock.demo.verdict import DemoFinding, gather, judge
 from rowlock.testing import TemporaryDatabase, run_until_settled
 

@@ -25,8 +25,8 @@ from rowlock.dispatch import (
     Task,
     dispatch_indexes,
 )
+from rowlock.dispatch.columns import ACTIVE
 from rowlock.dispatch.engines.local import LocalEngine
-from rowlock.dispatch.states import ACTIVE
 from rowlock.testing import TemporaryDatabase
 
 SETTLED_S_MAX = 7_200.0

@@ -202,7 +202,7 @@ async def test_a_turn_that_does_not_come_is_told(
     """A request would wait for ever behind one that forgot to commit, or leave the turn taken
     when it gives up.
     """
-    monkeypatch.setattr("rowlock.dispatch.submitting.submission_lock.SUBMIT_WAIT_S_MAX", 0.01)
+    monkeypatch.setattr("rowlock.dispatch.admission.SUBMIT_WAIT_S_MAX", 0.01)
     renders = pipeline_of()
     sessions = async_sessionmaker(engine_of(renders_database, begin), expire_on_commit=False)
     holder = sqlite3.connect(renders_database.url.database or "", isolation_level=None)

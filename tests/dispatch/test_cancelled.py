@@ -24,7 +24,7 @@ from rowlock.dispatch import (
     StageDone,
     Task,
 )
-from rowlock.dispatch.delivering.scratch import Scratch
+from rowlock.dispatch.attempt import Scratch
 from rowlock.testing import Steps, TemporaryDatabase, stepping
 
 from ..cancellation.cancelling import Canceller, background_ends, cancelled_at

@@ -13,7 +13,7 @@ import pytest
 
 from rowlock.database.transaction import in_transaction
 from rowlock.dispatch import PENDING, RUNNING
-from rowlock.dispatch.delivering.capacity import KEPT_S, ROOM_MAX, Capacity, bring_forward
+from rowlock.dispatch.placement import KEPT_S, ROOM_MAX, Capacity, bring_forward
 from rowlock.rows.leased_table import LeasedTable
 from rowlock.testing import TemporaryDatabase, virtual_time
 

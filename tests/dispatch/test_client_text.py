@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rowlock.dispatch.client_text import error_of, failure_of, progress_of, without_paths
+from rowlock.dispatch.columns import error_of, failure_of, progress_of, without_paths
 
 
 @pytest.mark.parametrize(

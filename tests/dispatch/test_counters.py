@@ -7,8 +7,7 @@ from prometheus_client import CollectorRegistry
 
 from rowlock import AdmissionRejected, Draining, NoWorkersAvailable, PipelineManager
 from rowlock.dispatch import DispatchPipeline, PriorityLoadBalancer, WorkerBusy, WorkerGone
-from rowlock.dispatch.counters import DispatchCounters
-from rowlock.dispatch.delivering.placement import Placement
+from rowlock.dispatch.placement import DispatchCounters, Placement
 from rowlock.telemetry.prometheus import register
 from rowlock.testing import TemporaryDatabase, virtual_time
 

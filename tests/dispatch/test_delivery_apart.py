@@ -27,7 +27,7 @@ from rowlock.dispatch import (
     WorkerGone,
     WorkerView,
 )
-from rowlock.dispatch.delivering.delivery import LOOK_EVERY_S
+from rowlock.dispatch.delivery import LOOK_EVERY_S
 from rowlock.testing import TemporaryDatabase, stepping, virtual_time
 
 from ..pipelines.scenes import faults_of, is_outcome, until

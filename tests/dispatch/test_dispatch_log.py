@@ -8,7 +8,7 @@ import logging
 import pytest
 
 from rowlock import PipelineManager
-from rowlock.repeats import LINES_MAX, WINDOW_S
+from rowlock.logs import LINES_MAX, WINDOW_S
 from rowlock.testing import TemporaryDatabase, virtual_time
 
 from .renders import Base, Fleet, Scenes, pipeline_of, settled, submit

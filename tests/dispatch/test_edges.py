@@ -23,7 +23,7 @@ from rowlock.dispatch import (
     Task,
 )
 from rowlock.dispatch.columns import WORKER_CHARS_MAX
-from rowlock.dispatch.delivering.delivery import Delivery
+from rowlock.dispatch.delivery import Delivery
 from rowlock.testing import TemporaryDatabase, stepping, virtual_time
 
 from ..pipelines.scenes import until
@@ -126,7 +126,7 @@ async def test_stages_are_bounded(
 ) -> None:
     """A handler that records each frame would write a row of megabytes with each of them."""
     await virtual_database.create_tables(Base.metadata)
-    monkeypatch.setattr("rowlock.dispatch.delivering.delivery.STAGES_MAX", 3)
+    monkeypatch.setattr("rowlock.dispatch.delivery.STAGES_MAX", 3)
     scenes = Scenes()
 
     async def frames(_task: Task[Render]) -> AsyncIterator[AttemptEvent]:

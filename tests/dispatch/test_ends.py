@@ -29,8 +29,8 @@ from rowlock.dispatch import (
     Task,
     WorkerGone,
 )
-from rowlock.dispatch.delivering.delivery import ATTEMPT_END_S_MAX
-from rowlock.dispatch.delivering.scratch import Scratch
+from rowlock.dispatch.attempt import Scratch
+from rowlock.dispatch.delivery import ATTEMPT_END_S_MAX
 from rowlock.dispatch.settings import LEASES_PER_TICK_MAX
 from rowlock.testing import TemporaryDatabase, stepping, virtual_time
 

@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 
 from rowlock import SettingsError
-from rowlock.daemon_threads import ENDED
 from rowlock.dispatch import (
     AttemptEvent,
     Completed,
@@ -33,8 +32,9 @@ from rowlock.dispatch import (
     WorkerGone,
 )
 from rowlock.dispatch.engine import Events
-from rowlock.dispatch.engines import thread
+from rowlock.dispatch.engines import local as thread
 from rowlock.dispatch.engines.local import LocalEngine
+from rowlock.tasks import ENDED
 
 from ..host import HANG_S_MAX
 from . import handlers

@@ -31,8 +31,8 @@ from rowlock.dispatch import (
     Task,
     WorkerGone,
 )
-from rowlock.dispatch.engines import process_line
-from rowlock.dispatch.engines.framing import ACK, read_frame
+from rowlock.dispatch.engines import process as process_line
+from rowlock.dispatch.engines.child import ACK, read_frame
 from rowlock.testing import TemporaryDatabase
 
 from ..host import HANG_S_MAX

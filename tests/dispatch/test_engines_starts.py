@@ -27,7 +27,7 @@ from rowlock.dispatch import (
     LoopEngine,
     ProcessEngine,
 )
-from rowlock.dispatch.engines import process_line
+from rowlock.dispatch.engines import process as process_line
 from rowlock.dispatch.engines.local import LocalEngine
 from rowlock.testing import TemporaryDatabase
 

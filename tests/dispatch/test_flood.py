@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import async_sessionmaker
 
 from rowlock import AdmissionRejected, PipelineManager
 from rowlock.dispatch import COMPLETED, AttemptEvent, Completed, DispatchPipeline, Task
-from rowlock.dispatch.states import ACTIVE
+from rowlock.dispatch.columns import ACTIVE
 from rowlock.testing import TemporaryDatabase
 
 from .renders import SETTLED_S_MAX, Base, Fleet, Render, settled

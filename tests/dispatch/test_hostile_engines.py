@@ -25,9 +25,9 @@ from rowlock.dispatch import (
     WorkerGone,
     WorkerView,
 )
-from rowlock.dispatch.delivering.provisioner import Provisioner
 from rowlock.dispatch.engine import Events
 from rowlock.dispatch.engines.local import LocalEngine
+from rowlock.dispatch.placement import Provisioner
 from rowlock.errors import HostCodeError
 from rowlock.testing import TemporaryDatabase, virtual_time
 

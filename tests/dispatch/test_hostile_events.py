@@ -12,7 +12,7 @@ import pytest
 
 from rowlock import PipelineManager
 from rowlock.dispatch import FAILED, AttemptEvent, Completed, Failed, Progress, StageDone, Task
-from rowlock.dispatch.client_text import error_of, progress_of
+from rowlock.dispatch.columns import error_of, progress_of
 from rowlock.testing import TemporaryDatabase, virtual_time
 
 from .renders import Base, Fleet, Render, Scenes, pipeline_of, settled, submit

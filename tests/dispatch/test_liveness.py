@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from rowlock.dispatch import AttemptEvent, Heartbeat
-from rowlock.dispatch.delivering.liveness import CATCH_UP_S, next_event
+from rowlock.dispatch.delivery import CATCH_UP_S, next_event
 from rowlock.testing import virtual_time
 
 TURNS = 20
@@ -43,7 +43,7 @@ async def test_a_loop_that_is_blocked_again_while_it_catches_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A host that blocks its loop twice in a row would lose its attempts all the same."""
-    monkeypatch.setattr("rowlock.dispatch.delivering.liveness.CATCH_UP_S", 0.1)
+    monkeypatch.setattr("rowlock.dispatch.delivery.CATCH_UP_S", 0.1)
     spoken = asyncio.Event()
     loop = asyncio.get_running_loop()
 

@@ -24,8 +24,8 @@ from rowlock.dispatch import (
     WorkerGone,
     WorkerView,
 )
-from rowlock.dispatch.delivering.placement import EVICTED_S, Placement
 from rowlock.dispatch.engine import Events
+from rowlock.dispatch.placement import EVICTED_S, Placement
 from rowlock.testing import virtual_time
 
 TASK: Task[Any] = Task(

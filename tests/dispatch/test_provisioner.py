@@ -11,7 +11,7 @@ import pytest
 
 from rowlock import PipelineManager
 from rowlock.dispatch import PENDING, DispatchPipeline
-from rowlock.dispatch.delivering.provisioner import COMES_S_MAX, Provisioner
+from rowlock.dispatch.placement import COMES_S_MAX, Provisioner
 from rowlock.dispatch.settings import PROVISIONS_MAX
 from rowlock.testing import TemporaryDatabase, virtual_time
 

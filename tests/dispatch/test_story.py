@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 
 from rowlock import AdmissionRejected, PipelineManager
-from rowlock.backoff import JITTER
+from rowlock.clock import JITTER
 from rowlock.dispatch import COMPLETED, PENDING, RUNNING, DispatchPipeline
 from rowlock.testing import TemporaryDatabase, virtual_time
 

@@ -35,11 +35,11 @@ from rowlock.dispatch import (
     WorkerBusy,
     WorkerGone,
 )
-from rowlock.dispatch.delivering.placement import Placement
 from rowlock.dispatch.engine import Events
-from rowlock.dispatch.engines import wool_line
+from rowlock.dispatch.engines import wool as wool_line
 from rowlock.dispatch.engines.wool import FORGOTTEN_S, WoolEngine
 from rowlock.dispatch.engines.wool_worker import pickled, run_task
+from rowlock.dispatch.placement import Placement
 from rowlock.testing import virtual_time
 
 from ..host import HANG_S_MAX

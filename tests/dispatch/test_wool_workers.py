@@ -15,7 +15,7 @@ import pytest
 import wool
 
 from rowlock.dispatch import Completed, WorkerGone
-from rowlock.dispatch.engines import wool_line
+from rowlock.dispatch.engines import wool as wool_line
 from rowlock.dispatch.engines.wool import WoolEngine
 
 from ..host import HANG_S_MAX

@@ -17,7 +17,7 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.orm import Session
 
 from rowlock import Apply, Park, Reset, Retry, events
-from rowlock.database import retries
+from rowlock.database import batcher as retries
 from rowlock.testing import TemporaryDatabase, stepping
 
 from ..host import Run, RunPipeline, heard_events

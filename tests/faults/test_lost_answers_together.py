@@ -10,7 +10,7 @@ from sqlalchemy import Connection, event, func, select, text
 
 from rowlock import Apply, Reset, Retry, events
 from rowlock.leases.apply import Written
-from rowlock.pipelines.settling.transactions import PendingOutcome
+from rowlock.pipelines.writer import PendingOutcome
 from rowlock.testing import TemporaryDatabase, stepping
 
 from ..host import AttachmentPipeline, Run, RunPipeline, Volume, VolumePipeline, heard_events

@@ -13,7 +13,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 from sqlalchemy.types import TypeDecorator
 
 from rowlock import Apply, LockColumns, Pipeline, PipelineItem, ScheduleColumns, events
-from rowlock.leases import spoilt_keys
+from rowlock.leases import keys as spoilt_keys
 from rowlock.testing import Steps, TemporaryDatabase, stepping
 
 from ..host import Attachment, Base, RecordingPipeline, Volume, VolumePipeline, heard_events

@@ -6,8 +6,7 @@ import threading
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from rowlock.graph.ports import EMPTY, Port
-from rowlock.graph.processor import NodeStatus, Place, Processor
+from rowlock.graph.processor import EMPTY, NodeStatus, Place, Port, Processor
 
 
 class Overlap(AssertionError):

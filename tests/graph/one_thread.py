@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
-from rowlock.graph.building.topology import Node, Topology
-from rowlock.graph.ports import InputPort, OutputPort
-from rowlock.graph.processor import NodeStatus, Processor
-from rowlock.graph.scheduling.fix_point import settle, wake
-from rowlock.graph.stock.maps import MapProcessor, consume
+from rowlock.graph.fix_point import settle, wake
+from rowlock.graph.processor import InputPort, NodeStatus, OutputPort, Processor
+from rowlock.graph.stock.lanes import MapProcessor, consume
 from rowlock.graph.stock.sources import IterableSource
+from rowlock.graph.topology import Node, Topology
 
 
 class Sequential:

@@ -11,12 +11,11 @@ from typing import Any
 import pytest
 
 from rowlock.graph import Graph, run_graph
-from rowlock.graph.lanes.event_loop import ASKS_MAX
-from rowlock.graph.ports import Port
-from rowlock.graph.processor import NodeStatus
-from rowlock.graph.scheduling.run import GraphRun
-from rowlock.graph.stock.limits import LimitProcessor
-from rowlock.graph.stock.maps import AsyncMapProcessor, MapProcessor, consume
+from rowlock.graph.event_loop import ASKS_MAX
+from rowlock.graph.processor import NodeStatus, Port
+from rowlock.graph.run import GraphRun
+from rowlock.graph.stock.branches import LimitProcessor
+from rowlock.graph.stock.lanes import AsyncMapProcessor, MapProcessor, consume
 from rowlock.testing import virtual_time
 
 from .nodes import Apply, Collect, Feed, Spread

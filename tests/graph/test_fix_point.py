@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 
 from rowlock.errors import InternalError
 from rowlock.graph import Graph
-from rowlock.graph.building.topology import Node
-from rowlock.graph.ports import Port
-from rowlock.graph.processor import NodeStatus, Processor
-from rowlock.graph.scheduling.fix_point import Asked, settle, wake
+from rowlock.graph.fix_point import Asked, settle, wake
+from rowlock.graph.processor import NodeStatus, Port, Processor
+from rowlock.graph.topology import Node
 
 from .nodes import Apply, Collect, Feed, Watched
 

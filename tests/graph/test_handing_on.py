@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from rowlock.graph import Graph, NodeStatus, Port, Processor, run_graph
-from rowlock.graph.scheduling.run import GraphRun
+from rowlock.graph.run import GraphRun
 from rowlock.graph.stock.carriers import Carrier
-from rowlock.graph.stock.maps import AsyncMapProcessor, MapProcessor, consume
+from rowlock.graph.stock.lanes import AsyncMapProcessor, MapProcessor, consume
 from rowlock.graph.stock.sources import MemorySource
 
 from .nodes import Feed

@@ -10,10 +10,9 @@ import pytest
 
 from rowlock.errors import HostCodeError
 from rowlock.graph import Graph, run_graph
-from rowlock.graph.lanes import runtime as runtime_module
-from rowlock.graph.lanes.runtime import GraphRuntime
-from rowlock.graph.ports import Port
-from rowlock.graph.processor import NodeStatus
+from rowlock.graph import threads as runtime_module
+from rowlock.graph.processor import NodeStatus, Port
+from rowlock.graph.threads import GraphRuntime
 from rowlock.testing import virtual_time
 
 from .nodes import Apply, Watched

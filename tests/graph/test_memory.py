@@ -7,8 +7,8 @@ import gc
 import weakref
 
 from rowlock.graph import Graph
-from rowlock.graph.lanes.runtime import GraphRuntime
-from rowlock.graph.scheduling.run import run_graph
+from rowlock.graph.run import run_graph
+from rowlock.graph.threads import GraphRuntime
 
 
 async def test_a_sleeping_thread_keeps_no_graph_alive() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rowlock.errors import InternalError
-from rowlock.graph.ports import Changes, Edge, InputPort, OutputPort, PortOwner, connect
+from rowlock.graph.processor import Changes, Edge, InputPort, OutputPort, PortOwner, connect
 
 
 def joined() -> tuple[OutputPort[int], InputPort[int], Edge[int]]:

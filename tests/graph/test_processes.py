@@ -18,8 +18,8 @@ from anyio import BrokenWorkerProcess
 
 from rowlock.errors import GraphError, GraphTimeLimit, HostCodeError
 from rowlock.graph import Graph
-from rowlock.graph.lanes.processes import ADVICE, ProcessLane
-from rowlock.graph.scheduling.run import run_graph
+from rowlock.graph.processes import ADVICE, ProcessLane
+from rowlock.graph.run import run_graph
 from rowlock.testing import virtual_time
 
 from .nodes import Apply, Collect, Feed

@@ -19,9 +19,9 @@ from typing import Any
 import pytest
 
 from rowlock.graph import Flow, Graph
-from rowlock.graph.lanes.runtime import GraphRuntime
-from rowlock.graph.scheduling.run import run_graph
-from rowlock.graph.scheduling.statistics import statistics_of
+from rowlock.graph.run import run_graph
+from rowlock.graph.statistics import statistics_of
+from rowlock.graph.threads import GraphRuntime
 
 from .runs import asked_seeds
 

@@ -15,11 +15,10 @@ from typing import Any
 import pytest
 
 from rowlock.graph import Graph
-from rowlock.graph.lanes.runtime import GraphRuntime
-from rowlock.graph.ports import OutputPort
-from rowlock.graph.processor import Processor
-from rowlock.graph.scheduling.run import run_graph
-from rowlock.graph.scheduling.statistics import statistics_of
+from rowlock.graph.processor import OutputPort, Processor
+from rowlock.graph.run import run_graph
+from rowlock.graph.statistics import statistics_of
+from rowlock.graph.threads import GraphRuntime
 
 from .nodes import Apply, Collect, Copy, Feed, Pair, Spread
 from .runs import applied, asked_seeds

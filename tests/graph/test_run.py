@@ -12,10 +12,9 @@ import pytest
 
 from rowlock.errors import GraphDeadlockError, GraphError, GraphTimeLimit, HostCodeError
 from rowlock.graph import Graph
-from rowlock.graph.ports import Port
-from rowlock.graph.processor import NodeStatus
-from rowlock.graph.scheduling.run import run_graph
-from rowlock.graph.scheduling.statistics import statistics_of
+from rowlock.graph.processor import NodeStatus, Port
+from rowlock.graph.run import run_graph
+from rowlock.graph.statistics import statistics_of
 from rowlock.testing import virtual_time
 
 from .nodes import Apply, Collect, Copy, Feed, Pair, Spread

@@ -13,9 +13,9 @@ import pytest
 
 from rowlock.errors import GraphError, GraphInterrupted, GraphTimeLimit
 from rowlock.graph import Graph
-from rowlock.graph.lanes.runtime import GraphRuntime
-from rowlock.graph.scheduling.interrupt import check_interrupt
-from rowlock.graph.scheduling.run import run_graph
+from rowlock.graph.host_code import check_interrupt
+from rowlock.graph.run import run_graph
+from rowlock.graph.threads import GraphRuntime
 from rowlock.testing import run_virtual, virtual_time
 
 from ..host import HANG_S_MAX

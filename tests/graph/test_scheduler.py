@@ -10,12 +10,10 @@ import pytest
 
 from rowlock.errors import GraphDeadlockError, InternalError
 from rowlock.graph import Graph
-from rowlock.graph.building.topology import Node
-from rowlock.graph.ports import Port
-from rowlock.graph.processor import NodeStatus, Processor
-from rowlock.graph.scheduling.outside import Phase
-from rowlock.graph.scheduling.run import GraphRun, run_graph
-from rowlock.graph.scheduling.scheduler import UNLIMITED, Scheduler
+from rowlock.graph.processor import NodeStatus, Port, Processor
+from rowlock.graph.run import GraphRun, run_graph
+from rowlock.graph.scheduler import UNLIMITED, Phase, Scheduler
+from rowlock.graph.topology import Node
 from rowlock.testing import virtual_time
 
 from .nodes import Apply, Collect, Feed, Watched

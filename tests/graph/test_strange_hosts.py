@@ -23,7 +23,7 @@ from rowlock.graph import (
     StandingReports,
     run_graph,
 )
-from rowlock.graph.building.operators import behind_one
+from rowlock.graph.operators import behind_one
 
 from .standing.scenes import custom
 

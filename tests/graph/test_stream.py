@@ -12,8 +12,8 @@ import pytest
 
 from rowlock.errors import GraphClosed, GraphDeadlockError
 from rowlock.graph import Graph, stream_graph
-from rowlock.graph.ports import OutputPort, connect
-from rowlock.graph.scheduling.stream import StreamSink, StreamValues, stream_output
+from rowlock.graph.processor import OutputPort, connect
+from rowlock.graph.stream import StreamSink, StreamValues, stream_output
 from rowlock.testing import run_virtual, virtual_time
 
 from .nodes import Apply, Feed

@@ -13,10 +13,9 @@ import pytest
 
 from rowlock.errors import GraphError
 from rowlock.graph import Graph
-from rowlock.graph.lanes import runtime as runtime_module
-from rowlock.graph.lanes.runtime import GraphRuntime, default_runtime
-from rowlock.graph.lanes.threads import GraphThread, ThreadCall
-from rowlock.graph.scheduling.run import run_graph
+from rowlock.graph import threads as runtime_module
+from rowlock.graph.run import run_graph
+from rowlock.graph.threads import GraphRuntime, GraphThread, ThreadCall, default_runtime
 
 from .nodes import Apply, Collect, Feed, Spread
 from .runs import applied, got, line_of
@@ -331,9 +330,9 @@ async def test_loop_does_not_wait_for_the_mutex() -> None:
 
 CHILD = """
 import asyncio, os, sys, threading
-from rowlock.graph.lanes.runtime import default_runtime
+from rowlock.graph.threads import default_runtime
 from tests.graph.runs import applied, got, line_of
-from rowlock.graph.scheduling.run import run_graph
+from rowlock.graph.run import run_graph
 
 def run():
     graph = line_of(applied(str, "thread"), values=[1])

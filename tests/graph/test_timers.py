@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rowlock.graph.lanes.event_loop import LoopLanes
+from rowlock.graph.event_loop import LoopLanes
 from rowlock.testing import virtual_time
 
 SECONDS = 5.0

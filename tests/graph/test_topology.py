@@ -8,7 +8,7 @@ import pytest
 
 from rowlock.errors import GraphError
 from rowlock.graph import Graph
-from rowlock.graph.ports import InputPort
+from rowlock.graph.processor import InputPort
 
 from .nodes import Apply, Collect, Copy, Feed, Pair
 
@@ -137,7 +137,7 @@ def test_mistake_is_found(mistake: Callable[[Graph], None], text: str) -> None:
 
 def test_full_graph_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """A loop around the builder would fill the memory."""
-    monkeypatch.setattr("rowlock.graph.building.topology.NODES_MAX", 3)
+    monkeypatch.setattr("rowlock.graph.topology.NODES_MAX", 3)
     graph = line()
     with pytest.raises(GraphError, match="more than 3 nodes"):
         graph.add([Feed([1])])

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rowlock.backoff import EAGER_CHANCE, JITTER, exponential, fetch_delay, jittered
+from rowlock.clock import EAGER_CHANCE, JITTER, exponential, fetch_delay, jittered
 
 DELAYS_S = (0.5, 1.0, 2.0, 5.0)
 SECONDS = st.floats(min_value=0.001, max_value=10_000)

@@ -9,8 +9,8 @@ import gc
 
 import pytest
 
-from rowlock.containment import as_host_code, contained_task, without_exits
 from rowlock.errors import HostCodeError
+from rowlock.tasks import as_host_code, contained_task, without_exits
 from rowlock.testing import virtual_time
 
 

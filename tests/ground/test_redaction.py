@@ -23,7 +23,7 @@ from sqlalchemy import (
 from sqlalchemy.exc import DBAPIError, IntegrityError, PendingRollbackError, StatementError
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from rowlock.dispatch.client_text import detail_of
+from rowlock.dispatch.columns import detail_of
 from rowlock.errors import describe
 from rowlock.redaction import CHAINED_MAX, LOOKED_AT_MAX, text_of, without_values
 from rowlock.testing import TemporaryDatabase

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from rowlock import logs
-from rowlock.repeats import KINDS_MAX, LINES_MAX, WINDOW_S, LogLine, Repeats, Window
+from rowlock.logs import KINDS_MAX, LINES_MAX, WINDOW_S, LogLine, Repeats, Window
 from rowlock.testing import virtual_time
 
 from ..pipelines.told import told

@@ -28,7 +28,7 @@ from rowlock import (
     parked_index,
 )
 from rowlock.insight import Finding, Insight, InsightLimits, Level, insight_tables
-from rowlock.insight.checking.migration import migration_text
+from rowlock.insight.checking.code import migration_text
 from rowlock.streams import EventColumns
 from rowlock.testing import TemporaryDatabase
 

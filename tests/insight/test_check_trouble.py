@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import async_sessionmaker
 
 from rowlock.database.faults import is_outage
 from rowlock.insight import Insight, Level
-from rowlock.insight.checking import claim_plan, leftovers
+from rowlock.insight.checking import checkup, claim_plan
 from rowlock.rows.database_time import database_time_after
 from rowlock.testing import TemporaryDatabase
 
@@ -148,7 +148,7 @@ async def test_no_more_than_so_many_rows_are_looked_at(
     await be_well(database)
     rows = [{"lock_owner": "OldPipeline"}] * 4
     await add_rows(database, *rows)
-    monkeypatch.setattr(leftovers, "LOOKED_MAX", 3)
+    monkeypatch.setattr(checkup, "LOOKED_MAX", 3)
     with statements(database) as sent:
         [told] = await texts(insight_of(database))
     assert told.startswith("volumes warn 3 rows are kept for OldPipeline, which")

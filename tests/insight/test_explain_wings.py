@@ -13,11 +13,11 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from rowlock import PipelineManager
 from rowlock.__main__ import command_parser
 from rowlock.insight import Insight, PipelineExplanation, Verdict, insight_tables
-from rowlock.insight.counting.replicas import LiveReplicas, ReplicaState
-from rowlock.insight.counting.running import with_replicas
+from rowlock.insight.counting import with_replicas
+from rowlock.insight.explanation import lines_of
 from rowlock.insight.headlines import finding_of
-from rowlock.insight.lines import lines_of
-from rowlock.insight.listing.row_page import ListedState, RowPage
+from rowlock.insight.listing import ListedState, RowPage
+from rowlock.insight.replicas import LiveReplicas, ReplicaState
 from rowlock.insight.verdicts import PipelinePause
 from rowlock.streams import EventColumns, StepContext, Streams
 from rowlock.streams.tables import StreamTables

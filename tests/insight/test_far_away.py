@@ -11,8 +11,7 @@ import pytest
 from sqlalchemy import event
 
 from rowlock.insight import Insight, insight_tables
-from rowlock.insight.asking.concurrent_questions import asked_concurrently
-from rowlock.insight.asking.places import QUESTIONS_AT_ONCE_MAX
+from rowlock.insight.databases import QUESTIONS_AT_ONCE_MAX, asked_concurrently
 from rowlock.testing import TemporaryDatabase
 
 from .shop import Base, FleetPipeline, Scene, VolumePipeline, furnish, insight_of

@@ -14,12 +14,10 @@ from sqlalchemy import MetaData, event, insert, select
 
 from rowlock import Apply, Park, PipelineManager, Reset, Retry, events
 from rowlock.insight import Observer, insight_tables, replica_mark
-from rowlock.insight.history import queue as queue_module
-from rowlock.insight.history import statements
-from rowlock.insight.history import writer as writer_module
-from rowlock.insight.history.entries import EntryKind, NotedEvent, entry_of, stored_key
+from rowlock.insight.history import entries as entries_module
+from rowlock.insight.history import recorder as recorder_module
+from rowlock.insight.history.entries import EntryKind, NotedEvent, delete_old, entry_of, stored_key
 from rowlock.insight.history.recorder import HistoryRecorder
-from rowlock.insight.history.statements import delete_old
 from rowlock.testing import TemporaryDatabase
 
 from ..host import Run, RunPipeline, VolumePipeline, heard_events
@@ -170,8 +168,8 @@ async def test_what_finds_no_room_is_counted(
     database: TemporaryDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A history would have a hole, and look whole; or an outage would fill the memory."""
-    monkeypatch.setattr(queue_module, "QUEUED_MAX", 10)
-    monkeypatch.setattr(queue_module, "BATCH_MAX", 4)
+    monkeypatch.setattr(entries_module, "QUEUED_MAX", 10)
+    monkeypatch.setattr(entries_module, "BATCH_MAX", 4)
     recorder = recorder_of(database)
     recorder.start()
     try:
@@ -204,9 +202,9 @@ async def test_a_commit_whose_answer_is_lost_is_not_written_twice(
         events.emit(applied(2))
         [writer] = recorder._writers.values()
         told = writer.queue.confirm
-        monkeypatch.setattr(queue_module.HistoryQueue, "confirm", _lose_answer)
+        monkeypatch.setattr(entries_module.HistoryQueue, "confirm", _lose_answer)
         assert not await writer.write()
-        monkeypatch.setattr(queue_module.HistoryQueue, "confirm", told.__func__)
+        monkeypatch.setattr(entries_module.HistoryQueue, "confirm", told.__func__)
         assert await writer.write()
     finally:
         await recorder.stop()
@@ -221,7 +219,7 @@ async def test_entries_are_kept_for_a_week(
     database_with_clock: TemporaryDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The table would grow for ever, or yesterday would be gone."""
-    monkeypatch.setattr(writer_module, "CLOCK_KEPT_S", 0)
+    monkeypatch.setattr(recorder_module, "CLOCK_KEPT_S", 0)
     database = database_with_clock
     assert database.clock is not None
     await make_tables(database)
@@ -249,10 +247,15 @@ async def test_so_many_entries_are_kept(
     database: TemporaryDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A burst would fill the disk; or its deletion would lock everything for minutes."""
-    monkeypatch.setattr(statements, "KEPT_MAX", 30)
-    monkeypatch.setattr(statements, "DELETED_AT_ONCE_MAX", 25)
+    monkeypatch.setattr(entries_module, "KEPT_MAX", 30)
+    monkeypatch.setattr(entries_module, "DELETED_AT_ONCE_MAX", 25)
     await make_tables(database)
-    row = {"at": statements.database_instant(), "model": "Run", "pipeline": "P", "kind": "applied"}
+    row = {
+        "at": entries_module.database_instant(),
+        "model": "Run",
+        "pipeline": "P",
+        "kind": "applied",
+    }
     async with database.engine.begin() as connection:
         for number in range(70):
             await connection.execute(insert(HISTORY).values(row | {"row_id": str(number)}))
@@ -266,7 +269,7 @@ async def test_one_replica_deletes_at_a_time(
     postgresql_database: TemporaryDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A hundred replicas would wait for each other's deletions."""
-    monkeypatch.setattr(statements, "KEPT_MAX", 0)
+    monkeypatch.setattr(entries_module, "KEPT_MAX", 0)
     database = postgresql_database
     await make_tables(database)
     recorder = recorder_of(database)

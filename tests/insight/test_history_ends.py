@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rowlock import PipelineManager, events
 from rowlock.insight import Observer
-from rowlock.insight.history.trace_ids import TRACE_IDS
+from rowlock.insight.history.entries import TRACE_IDS
 from rowlock.testing import TemporaryDatabase, virtual_time
 
 from ..host import RunPipeline

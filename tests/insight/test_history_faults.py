@@ -14,9 +14,8 @@ from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
 
 from rowlock import PipelineManager, Retry, events
 from rowlock.insight import Insight, Observer
-from rowlock.insight.history import acts as acts_module
-from rowlock.insight.history import queue as queue_module
-from rowlock.insight.history import writer as writer_module
+from rowlock.insight.history import entries as entries_module
+from rowlock.insight.history import recorder as recorder_module
 from rowlock.insight.history.recorder import HistoryRecorder
 from rowlock.testing import PostgresqlServer, TemporaryDatabase
 
@@ -137,8 +136,8 @@ async def test_a_history_that_is_locked_delays_no_outcome(
     postgresql_database: TemporaryDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A migration of the history would stop the work, or a person's action."""
-    monkeypatch.setattr(writer_module, "TIMEOUT", timedelta(seconds=0.2))
-    monkeypatch.setattr(acts_module, "TIMEOUT", timedelta(seconds=0.2))
+    monkeypatch.setattr(recorder_module, "TIMEOUT", timedelta(seconds=0.2))
+    monkeypatch.setattr(recorder_module, "ACTION_TIMEOUT", timedelta(seconds=0.2))
     database = postgresql_database
     await make_tables(database)
     await add(database, Run(id=1))
@@ -154,7 +153,7 @@ async def test_a_history_that_is_locked_delays_no_outcome(
                 await observer.history.write()
                 done = await insight.park("Run", 1, **BY)
                 assert done.outcome == "parked"
-            monkeypatch.setattr(writer_module, "TIMEOUT", timedelta(seconds=60))
+            monkeypatch.setattr(recorder_module, "TIMEOUT", timedelta(seconds=60))
     assert [entry.kind for entry in await history_of(database)] == ["applied"]
 
 
@@ -278,7 +277,7 @@ async def test_a_server_that_is_stopped(
     postgresql_server: Callable[[], PostgresqlServer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """During an outage the history would fill the memory, and stay away behind it."""
-    monkeypatch.setattr(queue_module, "QUEUED_MAX", 50)
+    monkeypatch.setattr(entries_module, "QUEUED_MAX", 50)
     server = postgresql_server()
     engine = create_async_engine(await asyncio.to_thread(server.start))
     async with engine.begin() as connection:

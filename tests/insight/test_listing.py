@@ -9,9 +9,8 @@ from sqlalchemy import ColumnElement, func, insert, update
 from sqlalchemy.orm import Mapped, mapped_column
 
 from rowlock import LockColumns, parked_index
-from rowlock.insight import AppError, Insight, ListedState, RowPage
-from rowlock.insight.listing import row_page, states
-from rowlock.insight.listing.row_page import NOTHING
+from rowlock.insight import AppError, Insight, ListedState, RowPage, listing
+from rowlock.insight.listing import NOTHING
 from rowlock.testing import TemporaryDatabase
 
 from .shop import (
@@ -168,8 +167,7 @@ async def test_what_no_index_finds_is_sought_within_a_bound(
     database_with_clock: TemporaryDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A page of leased rows would read the whole table, or end where leased rows go on."""
-    for module in (states, row_page):
-        monkeypatch.setattr(module, "COUNTED_MAX", 4)
+    monkeypatch.setattr(listing, "COUNTED_MAX", 4)
     await furnish(database_with_clock, Scene(STATES["leased"] | {"due_at": at(5)}, before=9))
     insight = insight_of(database_with_clock, pipelines=[VolumePipeline()])
     first = await insight.rows("VolumePipeline", "leased")

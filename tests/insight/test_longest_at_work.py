@@ -7,10 +7,9 @@ from typing import Any
 from uuid import uuid4
 
 from rowlock import ItemView
-from rowlock.cli.top.view import LONGEST_MAX, Look, longest_at_work
-from rowlock.insight.counting.replicas import LiveReplicas, ReplicaState
-from rowlock.insight.counting.status import Status
-from rowlock.insight.observing.report import ENDLESS, ITEMS_MAX, report_of
+from rowlock.cli.top_look import LONGEST_MAX, Look, longest_at_work
+from rowlock.insight.replicas import ENDLESS, ITEMS_MAX, LiveReplicas, ReplicaState, report_of
+from rowlock.insight.status import Status
 from rowlock.testing import TemporaryDatabase
 
 from ..host import RunPipeline, VolumePipeline

@@ -17,8 +17,8 @@ from sqlalchemy.ext.asyncio import async_sessionmaker
 
 from rowlock import ConfigurationError, PipelineError, PipelineManager, events
 from rowlock.insight import Insight, InsightTables, Observer, insight_tables, replica_mark
-from rowlock.insight.observing import observer as observer_module
-from rowlock.insight.observing.report import REPORT_BYTES_MAX
+from rowlock.insight import observer as observer_module
+from rowlock.insight.replicas import REPORT_BYTES_MAX
 from rowlock.testing import TemporaryDatabase
 
 from ..host import Run, RunPipeline, VolumePipeline, heard_events, wait_s_max
@@ -173,7 +173,7 @@ async def test_a_table_that_is_dropped_harms_nothing(
     database: TemporaryDatabase, caplog: pytest.LogCaptureFixture, broken: str
 ) -> None:
     """A window would take the house down with it, or fill the log."""
-    caplog.set_level(logging.INFO, "rowlock.insight.observing.observer")
+    caplog.set_level(logging.INFO, "rowlock.insight.observer")
     await make_tables(database)
     await add(database, Run(id=1))
     with heard_events() as heard:
@@ -330,7 +330,7 @@ async def test_a_database_that_is_away_harms_nothing(
     database: TemporaryDatabase, caplog: pytest.LogCaptureFixture
 ) -> None:
     """After an outage a replica would live and nobody see it, or the log be full of it."""
-    caplog.set_level(logging.INFO, "rowlock.insight.observing.observer")
+    caplog.set_level(logging.INFO, "rowlock.insight.observer")
     await make_tables(database)
     await add(database, Run(id=1))
     is_away = True

@@ -11,7 +11,7 @@ from sqlalchemy import MetaData, delete, insert, select, text
 from rowlock import ConfigurationError, PipelineManager, Reset, database_now, events
 from rowlock.insight import InsightTables, insight_tables
 from rowlock.insight.tables import tables_of
-from rowlock.pipelines.host_code.seams import Seams
+from rowlock.pipelines.hooks import Seams
 from rowlock.testing import TemporaryDatabase, stepping
 
 from ..host import Run, RunPipeline, Volume, VolumePipeline, heard_events

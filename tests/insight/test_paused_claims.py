@@ -11,10 +11,10 @@ from sqlalchemy.dialects import sqlite
 
 from rowlock.dialects.sqlite.leases import _due
 from rowlock.insight import insight_tables
-from rowlock.leases.claim_request import Position, Range
-from rowlock.pipelines.fetching.claim_builder import ClaimBuilder
-from rowlock.pipelines.host_code.seams import Seams
-from rowlock.rows.expressions.row_free import of_no_row
+from rowlock.leases.lease_dialect import Position, Range
+from rowlock.pipelines.claim_builder import ClaimBuilder
+from rowlock.pipelines.hooks import Seams
+from rowlock.rows.expressions import of_no_row
 from rowlock.testing import TemporaryDatabase, stepping
 
 from ..host import Run, RunPipeline

@@ -17,9 +17,9 @@ from sqlalchemy.ext.asyncio import async_sessionmaker
 from rowlock import PipelineError, pipeline_hinter
 from rowlock.errors import AppError
 from rowlock.insight import InsightTables, insight_tables
-from rowlock.insight.steering.action_errors import AlreadyPaused, NotPausable
-from rowlock.insight.steering.actions import Actions
-from rowlock.pipelines.host_code.seams import Seams
+from rowlock.insight.action_errors import AlreadyPaused, NotPausable
+from rowlock.insight.actions import Actions
+from rowlock.pipelines.hooks import Seams
 from rowlock.testing import TemporaryDatabase, stepping
 
 from ..host import HANG_S_MAX, Run, RunPipeline

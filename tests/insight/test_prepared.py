@@ -14,8 +14,8 @@ import pytest
 from sqlalchemy import text
 
 from rowlock.insight import Insight
-from rowlock.insight.asking.open_transactions import ended, transaction_text
 from rowlock.insight.dialects import postgresql
+from rowlock.insight.headlines import ended, transaction_text
 from rowlock.insight.verdicts import TouchingTransaction
 from rowlock.testing import TemporaryDatabase
 

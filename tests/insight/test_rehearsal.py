@@ -23,7 +23,7 @@ from rowlock import (
 )
 from rowlock.errors import AppError
 from rowlock.insight import Insight
-from rowlock.insight.rehearsing import rehearsal as rehearsal_module
+from rowlock.insight import rehearsal as rehearsal_module
 from rowlock.testing import TemporaryDatabase
 
 from .shop import Base, Fleet, Volume

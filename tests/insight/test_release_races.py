@@ -14,7 +14,7 @@ from sqlalchemy.util import await_only
 
 from rowlock import TransactionTimeout
 from rowlock.insight import Insight, LeaseChanged
-from rowlock.insight.steering import actions as actions_module
+from rowlock.insight import actions as actions_module
 from rowlock.testing import Failpoints, TemporaryDatabase, stepping
 
 from ..host import Base, Run, RunPipeline

@@ -10,8 +10,7 @@ import pytest
 from sqlalchemy import ColumnElement, func, insert
 
 from rowlock import parked_index
-from rowlock.insight import Insight, Verdict, insight_tables
-from rowlock.insight.counting import counts
+from rowlock.insight import Insight, Verdict, insight_tables, status
 from rowlock.testing import TemporaryDatabase
 
 from .shop import (
@@ -247,7 +246,7 @@ async def test_counts_end_at_their_bound(
     database_with_clock: TemporaryDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A status of a large table would read all of it."""
-    monkeypatch.setattr(counts, "COUNTED_MAX", 3)
+    monkeypatch.setattr(status, "COUNTED_MAX", 3)
     await furnish(database_with_clock, Scene(before=20))
     insight = insight_of(database_with_clock, pipelines=[VolumePipeline()])
     assert (await insight.status()).pipelines[0].counts.due == 4

@@ -16,8 +16,8 @@ from rowlock.leases.apply import (
     lock_for_apply,
     processed_at,
 )
+from rowlock.rows.database_time import STAMP_SPREAD, STAMP_STEP
 from rowlock.rows.lease_values import due_values, processed_values, unlocked_values
-from rowlock.rows.stamps import STAMP_SPREAD, STAMP_STEP
 from rowlock.testing import TemporaryDatabase
 
 from ..host import Run, Volume

@@ -12,7 +12,7 @@ from sqlalchemy.orm import make_transient_to_detached
 
 from rowlock.errors import OutcomeError
 from rowlock.leases.acquire import Acquired
-from rowlock.leases.held_rows import HeldRows
+from rowlock.leases.item import HeldRows
 from rowlock.rows.leased_table import LeasedTable
 
 from ..host import Attachment, Volume

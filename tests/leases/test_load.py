@@ -13,7 +13,7 @@ from sqlalchemy.orm import Mapped, load_only, mapped_column, selectinload
 
 from rowlock import LockColumns, PipelineItem
 from rowlock.database.transaction import in_transaction
-from rowlock.leases.load import load_rows
+from rowlock.leases.claim import load_rows
 from rowlock.rows.leased_table import LeasedTable
 from rowlock.testing import TemporaryDatabase
 

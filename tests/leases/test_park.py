@@ -20,7 +20,7 @@ from rowlock import (
     unpark,
 )
 from rowlock.leases.apply import Written, apply_locked, lock_for_apply
-from rowlock.pipelines.settling.planner import Planner
+from rowlock.pipelines.planner import Planner
 from rowlock.testing import TemporaryDatabase, stepping
 
 from ..host import Run, RunPipeline, Volume

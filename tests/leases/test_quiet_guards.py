@@ -15,7 +15,7 @@ from sqlalchemy.orm.interfaces import LoaderOption
 from rowlock import make_due, unpark
 from rowlock.database.transaction import in_transaction
 from rowlock.errors import PipelineError
-from rowlock.leases.load import load_rows
+from rowlock.leases.claim import load_rows
 from rowlock.leases.release import release, sweep
 from rowlock.rows.leased_table import LeasedTable
 from rowlock.testing import TemporaryDatabase

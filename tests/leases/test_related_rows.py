@@ -13,10 +13,10 @@ from sqlalchemy import delete
 
 from rowlock import PipelineItem
 from rowlock.errors import LeaseLost
+from rowlock.leases import related as related_rows_module
 from rowlock.leases.acquire import Acquired
 from rowlock.leases.apply import RelatedWrite
-from rowlock.leases.related import writes as related_rows_module
-from rowlock.leases.related.writes import (
+from rowlock.leases.related import (
     lock_held_related,
     release_related,
     renew_related,

@@ -24,11 +24,11 @@ from sqlalchemy import (
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from rowlock import Apply, LeaseLost, LockColumns, OutcomeError, Pipeline, PipelineItem
-from rowlock.leases import compare as compare_module
+from rowlock.leases import apply as compare_module
 from rowlock.leases.apply import RelatedWrite
-from rowlock.leases.related.writes import write_related
+from rowlock.leases.related import write_related
 from rowlock.pipelines.outcomes import RELATED_KINDS_MAX, check_related
-from rowlock.pipelines.settling.planner import with_onupdate_if
+from rowlock.pipelines.planner import with_onupdate_if
 from rowlock.rows.lease_values import unlocked_values
 from rowlock.rows.leased_table import LeasedTable
 from rowlock.rows.updates import column_values

@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import event, text
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 
-from rowlock.database.separate_pool import SeparatePool
+from rowlock.database.pools import SeparatePool
 from rowlock.testing import TemporaryDatabase
 
 from ..host import HANG_S_MAX, Run, Volume

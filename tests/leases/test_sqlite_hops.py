@@ -15,7 +15,7 @@ import pytest
 from sqlalchemy import event, insert, select, text, update
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, async_sessionmaker
 
-from rowlock.dialects.sqlite.hops import ROWS_MAX, HopsCursor
+from rowlock.dialects.sqlite.transactions import ROWS_MAX, HopsCursor
 from rowlock.testing import TemporaryDatabase, virtual_time
 
 from ..host import Run

@@ -17,7 +17,7 @@ from sqlalchemy import insert, select, text
 from sqlalchemy.exc import IntegrityError, OperationalError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, async_sessionmaker
 
-from rowlock.dialects.sqlite.hops import Hops, HopsCursor
+from rowlock.dialects.sqlite.transactions import Hops, HopsCursor
 from rowlock.errors import PipelineError, TransactionTimeout
 from rowlock.testing import TemporaryDatabase
 

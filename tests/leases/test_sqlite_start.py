@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from rowlock.dialects.sqlite.begin import take_write_lock
+from rowlock.dialects.sqlite.transactions import take_write_lock
 
 from ..host import HANG_S_MAX
 

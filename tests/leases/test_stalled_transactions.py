@@ -14,9 +14,9 @@ import pytest
 from sqlalchemy import event, text
 
 from rowlock import TransactionTimeout
-from rowlock.database import stalled_transactions
-from rowlock.database.separate_pool import SeparatePool
-from rowlock.database.stalled_transactions import abort_stalled
+from rowlock.database import transaction as stalled_transactions
+from rowlock.database.pools import SeparatePool
+from rowlock.database.transaction import abort_stalled
 from rowlock.dialects.postgresql import transactions
 from rowlock.testing import TemporaryDatabase
 

@@ -23,8 +23,7 @@ from sqlalchemy.orm import Session
 
 from rowlock import make_due
 from rowlock.database.transaction import in_transaction
-from rowlock.leases.claim import claim
-from rowlock.leases.load import load_rows
+from rowlock.leases.claim import claim, load_rows
 from rowlock.testing import TemporaryDatabase
 
 from ..host import HANG_S_MAX, Base, Run
@@ -132,7 +131,7 @@ from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from rowlock import LockColumns
 from rowlock.leases.claim import claim
-from rowlock.leases.claim_request import ClaimRequest
+from rowlock.leases.lease_dialect import ClaimRequest
 from rowlock.rows.eligibility import eligible, oldest_first
 from rowlock.rows.leased_table import LeasedTable
 

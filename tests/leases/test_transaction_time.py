@@ -9,9 +9,9 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
-from rowlock import shielding
+from rowlock import tasks as shielding
 from rowlock.errors import TransactionTimeout
-from rowlock.shielding import finish
+from rowlock.tasks import finish
 from rowlock.testing import TemporaryDatabase, virtual_time
 
 from ..host import Run

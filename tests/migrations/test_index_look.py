@@ -15,8 +15,8 @@ from sqlalchemy.types import UserDefinedType
 
 from rowlock import Apply, LockColumns, Pipeline, PipelineManager, ScheduleColumns, due_index
 from rowlock.pipelines import run
-from rowlock.pipelines.fetching.claim_builder import ClaimBuilder
-from rowlock.pipelines.fetching.index_look import tell_indexes
+from rowlock.pipelines.claim_builder import ClaimBuilder
+from rowlock.pipelines.run import tell_indexes
 from rowlock.testing import TemporaryDatabase, stepping
 
 

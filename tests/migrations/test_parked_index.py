@@ -24,7 +24,7 @@ from rowlock import (
     parked_index,
 )
 from rowlock.insight import Insight, Level
-from rowlock.insight.counting.counts import COUNTED_MAX
+from rowlock.insight.status import COUNTED_MAX
 from rowlock.migrations import add_parked_index, drop_parked_index
 from rowlock.testing import TemporaryDatabase
 

@@ -8,8 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rowlock.pipelines.ahead import AHEAD_MAX, CLAIM_S_MAX, GROWS_BELOW_S, SHRINKS_ABOVE_S, Ahead
-from rowlock.pipelines.processing.loader import FRESH_S
+from rowlock.pipelines.item_queue import (
+    AHEAD_MAX,
+    CLAIM_S_MAX,
+    GROWS_BELOW_S,
+    SHRINKS_ABOVE_S,
+    Ahead,
+)
+from rowlock.pipelines.loader import FRESH_S
 
 
 def filled(capacity: int = 20) -> Ahead:

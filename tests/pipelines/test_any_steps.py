@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from sqlalchemy import select, update
 
 from rowlock import Apply, Outcome, Reset, Retry, SettingsError, events
-from rowlock.backoff import JITTER
+from rowlock.clock import JITTER
 from rowlock.pipelines.settings import build_settings
 from rowlock.testing import (
     DatabaseClock,

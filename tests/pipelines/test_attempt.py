@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 from rowlock.errors import ProcessCancelledError
-from rowlock.pipelines.host_code.call import Attempt, Ended, Raised, Result, Returned, host_call
-from rowlock.pipelines.host_code.deadlines import Deadlines
+from rowlock.pipelines.attempt import Attempt, Deadlines, Ended, Raised, Result, Returned, host_call
 from rowlock.testing import virtual_time
 
 from .scenes import hang, turns

@@ -12,7 +12,7 @@ from sqlalchemy.exc import IntegrityError
 
 from rowlock.database.faults import is_transient
 from rowlock.errors import HostCodeError
-from rowlock.pipelines.host_code.call import contained
+from rowlock.pipelines.attempt import contained
 
 REFUSED = IntegrityError("INSERT", {}, Exception("there is one already"))
 

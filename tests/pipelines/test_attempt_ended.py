@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 
-from rowlock.pipelines.host_code.call import Attempt, Ended, Result, host_call
-from rowlock.pipelines.host_code.deadlines import Deadlines
+from rowlock.pipelines.attempt import Attempt, Deadlines, Ended, Result, host_call
 from rowlock.testing import virtual_time
 
 from ..host import HANG_S_MAX

@@ -9,9 +9,8 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from rowlock.daemon_threads import DaemonThreads
-from rowlock.pipelines.host_code.call import Attempt, Ended, host_call
-from rowlock.pipelines.host_code.deadlines import Deadlines
+from rowlock.pipelines.attempt import Attempt, Deadlines, Ended, host_call
+from rowlock.tasks import DaemonThreads
 
 from ..host import HANG_S_MAX
 from .scenes import turns
@@ -66,7 +65,7 @@ def test_a_process_that_hangs_keeps_no_event_loop_from_ending() -> None:
 def test_a_call_that_hangs_keeps_no_interpreter_from_ending() -> None:
     """Code of the host runs on daemon threads: Python does not wait for a call that hangs."""
     program = (
-        "import threading; from rowlock.daemon_threads import DaemonThreads;"
+        "import threading; from rowlock.tasks import DaemonThreads;"
         "DaemonThreads(1, name='x').submit(threading.Event().wait)"
     )
     subprocess.run([sys.executable, "-c", program], check=True, timeout=HANG_S_MAX)

@@ -21,7 +21,7 @@ from sqlalchemy import event, false
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
 
 from rowlock import Apply, Outcome, PipelineItem, PipelineManager, Related, events
-from rowlock.pipelines.settling.writer import ABORTS_MAX
+from rowlock.pipelines.writer import ABORTS_MAX
 from rowlock.testing import TemporaryDatabase
 
 from ..host import (
@@ -307,7 +307,7 @@ async def test_an_outcome_that_always_blocks_fails_in_the_end(
     handler.emit = cut_logs.append  # type: ignore[method-assign]
     # A fetch may stand still beside it.
     handler.addFilter(lambda record: record.rowlock_purpose == "write an outcome")  # type: ignore[attr-defined]
-    logger = logging.getLogger("rowlock.database.stalled_transactions")
+    logger = logging.getLogger("rowlock.database.transaction")
     logger.addHandler(handler)
     settings = SETTINGS | {
         "lock_timeout": 60,

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from rowlock import Apply, PipelineItem, PipelineManager, events
-from rowlock.pipelines import ahead
-from rowlock.pipelines.fetching import unstarted
-from rowlock.pipelines.fetching.unstarted import WAITS_S_MAX
+from rowlock.pipelines import fetcher as unstarted
+from rowlock.pipelines import item_queue as ahead
+from rowlock.pipelines.fetcher import WAITS_S_MAX
 from rowlock.testing import TemporaryDatabase, virtual_time
 
 from ..host import Run, RunPipeline, heard_events

@@ -14,7 +14,7 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.util import await_only
 
 from rowlock import Apply, Fetcher, PipelineItem, PipelineManager, events
-from rowlock.pipelines.ahead import AHEAD_MAX, CLAIM_S_MAX
+from rowlock.pipelines.item_queue import AHEAD_MAX, CLAIM_S_MAX
 from rowlock.testing import TemporaryDatabase, virtual_time
 
 from ..host import HeardEvents, Run, RunPipeline, heard_events

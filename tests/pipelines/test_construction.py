@@ -21,7 +21,7 @@ from rowlock import (
     Periodic,
     SettingsError,
 )
-from rowlock.pipelines.host_code.annotations import may_return_none
+from rowlock.pipelines.construction import may_return_none
 
 from ..host import Run, RunPipeline, Volume, VolumePipeline
 

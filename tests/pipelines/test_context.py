@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from rowlock.errors import TransactionTimeout
-from rowlock.pipelines.host_code.call import Attempt, Ended
-from rowlock.pipelines.host_code.deadlines import Deadlines
+from rowlock.pipelines.attempt import Attempt, Deadlines, Ended
 from rowlock.testing import TemporaryDatabase, stepping, virtual_time
 
 from ..host import VolumePipeline

@@ -11,7 +11,7 @@ from contextvars import ContextVar
 from typing import Any
 
 from rowlock import Apply, Outcome, PipelineItem, PipelineManager, events
-from rowlock.pipelines.host_code.call import Returned
+from rowlock.pipelines.attempt import Returned
 from rowlock.testing import TemporaryDatabase
 
 from ..host import HANG_S_MAX, Volume, VolumePipeline, heard_events

@@ -11,7 +11,7 @@ from typing import Any, NoReturn, get_args
 import pytest
 
 from rowlock import NOW_PLACEHOLDER, Apply, Outcome, Park, Retry
-from rowlock.pipelines.copies import copied
+from rowlock.pipelines.outcomes import copied
 from rowlock.testing import TemporaryDatabase, stepping
 
 from ..host import Run, RunPipeline

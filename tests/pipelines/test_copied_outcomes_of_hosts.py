@@ -10,7 +10,7 @@ from typing import Any, ClassVar, NoReturn
 import pytest
 
 from rowlock import Apply, Outcome, Park, Reset, Retry
-from rowlock.pipelines.copies import copied, copied_value
+from rowlock.pipelines.outcomes import copied, copied_value
 from rowlock.testing import TemporaryDatabase, stepping, virtual_time
 
 from ..host import Run, RunPipeline

@@ -14,8 +14,8 @@ from sqlalchemy import ColumnElement, NullPool, event
 from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
 
 from rowlock import PipelineManager, events
-from rowlock.database import claim_slots as claim_queue
-from rowlock.database.claim_slots import CONNECTIONS_AT_ONCE, claim_slot
+from rowlock.database import pools as claim_queue
+from rowlock.database.pools import CONNECTIONS_AT_ONCE, claim_slot
 from rowlock.pipelines import run
 from rowlock.testing import TemporaryDatabase, stepping, virtual_time
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from functools import partial
 
-from rowlock.pipelines.host_code.deadlines import Deadlines
+from rowlock.pipelines.attempt import Deadlines
 from rowlock.testing import virtual_time
 
 from .scenes import now

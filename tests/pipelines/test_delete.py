@@ -12,8 +12,7 @@ import pytest
 from sqlalchemy import delete, select, text
 
 from rowlock import Apply, Delete, OutcomeError, PipelineItem, events
-from rowlock.leases.apply import Written
-from rowlock.leases.delete import delete_locked, deleted
+from rowlock.leases.apply import Written, delete_locked, deleted
 from rowlock.rows.leased_table import LeasedTable
 from rowlock.testing import Steps, TemporaryDatabase, crash_everywhere, stepping, virtual_time
 

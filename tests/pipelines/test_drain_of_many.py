@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import text
 
 from rowlock import PipelineHinter, PipelineItem
-from rowlock.pipelines.settling.release import release_items
+from rowlock.pipelines.settler import release_items
 from rowlock.testing import TemporaryDatabase, stepping
 
 from ..host import Attachment, Volume, VolumePipeline

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from rowlock import Apply, PipelineItem, PipelineManager, Worker, events
-from rowlock.pipelines.host_code.call import Ended
-from rowlock.pipelines.renewing import heartbeater as heartbeater_module
+from rowlock.pipelines import heartbeater as heartbeater_module
+from rowlock.pipelines.attempt import Ended
 from rowlock.testing import Steps, TemporaryDatabase, stepping, virtual_time
 
 from ..host import Run, RunPipeline, Volume, VolumePipeline, heard_events

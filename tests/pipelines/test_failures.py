@@ -7,7 +7,7 @@ from __future__ import annotations
 import pytest
 
 from rowlock import events
-from rowlock.pipelines.settling.decisions import record_failure
+from rowlock.pipelines.decisions import record_failure
 from rowlock.testing import TemporaryDatabase, stepping, virtual_time
 
 from ..host import VolumePipeline, heard_events

@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import event, null
 
 from rowlock import Apply, Fetcher, PipelineHinter, PipelineItem, PipelineManager, Reset, events
-from rowlock.pipelines.fetching.fetcher import Fetch, Rest, plan_fetch
+from rowlock.pipelines.fetcher import Fetch, Rest, plan_fetch
 from rowlock.testing import TemporaryDatabase, stepping, virtual_time
 
 from ..host import Run, RunPipeline, Volume, VolumePipeline, heard_events

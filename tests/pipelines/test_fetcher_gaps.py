@@ -11,7 +11,7 @@ import pytest
 
 from rowlock import PipelineHinter, PipelineManager, events
 from rowlock.errors import ModelError
-from rowlock.pipelines.processing.loader import LOADER
+from rowlock.pipelines.loader import LOADER
 from rowlock.testing import TemporaryDatabase, stepping, virtual_time
 
 from ..host import Volume, VolumePipeline, heard_events

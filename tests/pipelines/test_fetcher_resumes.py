@@ -15,7 +15,7 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.util import await_only
 
 from rowlock import Apply, PipelineHinter, PipelineItem, PipelineManager, events
-from rowlock.pipelines.fetching.cursor import DEFERRED_PER_EXPENSIVE, REMEMBERED
+from rowlock.pipelines.claim_builder import DEFERRED_PER_EXPENSIVE, REMEMBERED
 from rowlock.testing import TemporaryDatabase, virtual_time
 from rowlock.testing.databases.inline_sqlite import BUSY_RETRY_S
 

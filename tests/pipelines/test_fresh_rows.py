@@ -15,9 +15,9 @@ from sqlalchemy.orm import Mapped, Session, mapped_column, selectinload
 from sqlalchemy.orm.interfaces import LoaderOption
 
 from rowlock import Apply, LockColumns, PipelineItem, PipelineManager, ScheduleColumns, events
-from rowlock.pipelines.processing import loader
-from rowlock.pipelines.processing.loader import FRESH_S
-from rowlock.rows.expressions.unreadable import CLAIMED_BYTES_MAX
+from rowlock.pipelines import loader
+from rowlock.pipelines.loader import FRESH_S
+from rowlock.rows.expressions import CLAIMED_BYTES_MAX
 from rowlock.testing import TemporaryDatabase, stepping, virtual_time
 
 from ..host import Base, RecordingPipeline, Run, RunPipeline, Volume, VolumePipeline, heard_events

@@ -25,8 +25,7 @@ from rowlock import (
     pipeline_hinter,
 )
 from rowlock.errors import HostCodeError
-from rowlock.pipelines.renewing.heartbeat_thread import HeartbeatThread
-from rowlock.pipelines.renewing.loop_monitor import LoopMonitor
+from rowlock.pipelines.heartbeat_thread import HeartbeatThread, LoopMonitor
 from rowlock.testing import TemporaryDatabase
 
 from ..host import HANG_S_MAX, Volume, VolumePipeline, heard_events
@@ -198,7 +197,7 @@ async def test_a_cut_that_exits_is_made_again(
     async def nothing() -> None:
         pass
 
-    monkeypatch.setattr("rowlock.pipelines.renewing.heartbeat_thread.abort_stalled", cut)
+    monkeypatch.setattr("rowlock.pipelines.heartbeat_thread.abort_stalled", cut)
     monkeypatch.setattr(LoopMonitor, "stalled_s", 2.0)
     heartbeat_thread = HeartbeatThread(
         sqlite_database.session_factory, renew_timeout=timedelta(seconds=1)

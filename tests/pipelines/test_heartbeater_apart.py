@@ -17,8 +17,8 @@ import pytest
 from sqlalchemy.exc import OperationalError, ProgrammingError
 
 from rowlock import Heartbeater
-from rowlock.pipelines.renewing import heartbeat_thread as heartbeat_thread_module
-from rowlock.pipelines.renewing.heartbeat_thread import HeartbeatThread
+from rowlock.pipelines import heartbeat_thread as heartbeat_thread_module
+from rowlock.pipelines.heartbeat_thread import HeartbeatThread
 from rowlock.testing import Steps, TemporaryDatabase, stepping, virtual_time
 
 from ..host import Volume, VolumePipeline

@@ -13,7 +13,7 @@ import pytest
 
 from rowlock import Outcome, PipelineItem, PipelineManager, events
 from rowlock.clock import monotonic
-from rowlock.pipelines.processing.loader import Loader
+from rowlock.pipelines.loader import Loader
 from rowlock.testing import TemporaryDatabase, stepping, virtual_time
 
 from ..host import Volume, VolumePipeline, heard_events

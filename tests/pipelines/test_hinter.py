@@ -15,7 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
 from rowlock import PipelineHinter, hint_after_commit, pipeline_hinter
-from rowlock.hints.hinter import WARNED_NAMES_MAX
+from rowlock.hints import WARNED_NAMES_MAX
 from rowlock.testing import TemporaryDatabase
 
 from ..host import HANG_S_MAX, Attachment, Base, Run, Volume

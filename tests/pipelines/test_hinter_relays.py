@@ -11,7 +11,7 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncSession, async_scoped_session
 
 from rowlock import Apply, PipelineHinter, hint_after_commit
-from rowlock.pipelines.settling import settler
+from rowlock.pipelines import settler
 from rowlock.testing import TemporaryDatabase, stepping, virtual_time
 
 from ..host import Run, Volume, VolumePipeline

@@ -83,7 +83,7 @@ async def test_a_keeper_of_leases_that_stands_still_is_late(
     pipeline = VolumePipeline(answer=hang)
     async with PipelineManager(virtual_database.session_factory, [pipeline]) as manager:
         if stands == "sleep":
-            monkeypatch.setattr("rowlock.pipelines.renewing.heartbeater.sleep", stand_still)
+            monkeypatch.setattr("rowlock.pipelines.heartbeater.sleep", stand_still)
         else:
             monkeypatch.setattr(pipeline.run.heartbeater, stands, stand_still)
         await until(lambda: len(manager.items()) == 1)

@@ -15,7 +15,7 @@ from sqlalchemy.orm.interfaces import LoaderOption
 
 from rowlock import PipelineItem
 from rowlock.clock import monotonic
-from rowlock.pipelines.processing.loader import FRESH_S, Loader
+from rowlock.pipelines.loader import FRESH_S, Loader
 from rowlock.testing import Steps, TemporaryDatabase, stepping, virtual_time
 
 from ..host import Attachment, Run, RunPipeline, Volume, VolumePipeline

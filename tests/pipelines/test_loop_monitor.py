@@ -6,8 +6,8 @@ import asyncio
 import threading
 from typing import Any
 
-from rowlock.pipelines.renewing import loop_monitor
-from rowlock.pipelines.renewing.loop_monitor import LoopMonitor
+from rowlock.pipelines import heartbeat_thread as loop_monitor
+from rowlock.pipelines.heartbeat_thread import LoopMonitor
 from rowlock.testing import virtual_time
 
 from .scenes import turns
@@ -40,7 +40,8 @@ async def test_a_loop_that_stands_still_is_told_of_once(caplog: Any) -> None:
     end_of_logging()
     [told] = caplog.records
     assert told.rowlock_stalled_s == loop_monitor.TOLD_AFTER_S
-    assert "loop_monitor.py" in told.rowlock_where, "here the loop's thread is the one that asks"
+    # Here the loop's thread is the one that asks.
+    assert "heartbeat_thread.py" in told.rowlock_where
     assert len(answers) == 1
     assert host.stalled_s == 60 + loop_monitor.TOLD_AFTER_S - 1
     answers.pop()()

@@ -17,14 +17,14 @@ from rowlock import (
     hint_after_commit,
     pipeline_hinter,
 )
+from rowlock import hints as notifier
 from rowlock.database.notify_channel import (
     CHANNEL_BYTES_MAX,
     PAYLOAD_BYTES_MAX,
     channel_named,
     is_payload,
 )
-from rowlock.hints import notifier
-from rowlock.hints.notifier import Send, WaitForHint, plan_sending
+from rowlock.hints import Send, WaitForHint, plan_sending
 from rowlock.testing import TemporaryDatabase
 
 from ..host import Base, Volume, VolumePipeline, heard_events

@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import text
 
 from rowlock import PipelineManager, events
-from rowlock.hints import notifier
+from rowlock import hints as notifier
 from rowlock.testing import TemporaryDatabase
 
 from ..host import Base, Volume, VolumePipeline, heard_events

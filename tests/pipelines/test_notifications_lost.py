@@ -14,8 +14,8 @@ from sqlalchemy import event
 from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
 
 from rowlock import ConfigurationError, PipelineManager, pipeline_hinter
+from rowlock import hints as notifier
 from rowlock.database import notify_channel as notifications
-from rowlock.hints import notifier
 from rowlock.testing import PostgresqlServer, TemporaryDatabase
 
 from ..host import HANG_S_MAX, Attachment, AttachmentPipeline, Base, Volume, VolumePipeline

@@ -14,7 +14,7 @@ from sqlalchemy.orm import make_transient_to_detached
 
 from rowlock import Apply, PipelineItem, PipelineSettings, Retry
 from rowlock.leases.apply import RowWrite
-from rowlock.pipelines.settling.planner import Planner
+from rowlock.pipelines.planner import Planner
 from rowlock.rows.leased_table import LeasedTable
 from rowlock.testing import virtual_time
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from rowlock import Apply, Outcome, PipelineHinter, PipelineItem, PipelineManager, Worker, events
-from rowlock.pipelines.host_code.call import Attempt
+from rowlock.pipelines.attempt import Attempt
 from rowlock.testing import TemporaryDatabase, virtual_time
 
 from ..host import Volume, VolumePipeline, heard_events

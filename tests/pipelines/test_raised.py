@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 import pytest
 
 from rowlock import Apply, Outcome, Park, RelatedLockUnavailable, Reset, Retry, events
-from rowlock.pipelines.copies import copied
+from rowlock.pipelines.outcomes import copied
 from rowlock.testing import TemporaryDatabase, stepping, virtual_time
 
 from ..host import HeardEvents, Run, RunPipeline, Volume, VolumePipeline, heard_events

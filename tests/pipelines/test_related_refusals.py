@@ -28,7 +28,7 @@ from rowlock import (
     get_locker,
 )
 from rowlock.leases import acquire as take_module
-from rowlock.leases.related import locker as related_module
+from rowlock.leases import related as related_module
 from rowlock.testing import TemporaryDatabase, stepping
 from rowlock.testing.databases import temporary as databases
 

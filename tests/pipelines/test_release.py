@@ -12,7 +12,7 @@ from sqlalchemy import delete
 
 from rowlock import events
 from rowlock.leases.renew import LEASES_PER_STATEMENT_MAX
-from rowlock.pipelines.settling.release import release_items, release_related_of
+from rowlock.pipelines.settler import release_items, release_related_of
 from rowlock.testing import TemporaryDatabase, stepping, virtual_time
 
 from ..host import Attachment, Run, RunPipeline, Volume, VolumePipeline, heard_events

@@ -14,7 +14,7 @@ from sqlalchemy import select, update
 from sqlalchemy.orm import make_transient_to_detached
 
 from rowlock import NOW_PLACEHOLDER, Apply, Outcome, PipelineManager, events
-from rowlock.pipelines.settling import rounds
+from rowlock.pipelines import planner as rounds
 from rowlock.rows.leased_table import LeasedTable
 from rowlock.testing import TemporaryDatabase, virtual_time
 

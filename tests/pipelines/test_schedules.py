@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy.orm import make_transient_to_detached
 
 from rowlock import Apply, Cron, ModelError, Retry, Schedule, SettingsError, events
-from rowlock.pipelines.host_code.row_schedules import row_schedules
+from rowlock.pipelines.schedules import row_schedules
 from rowlock.rows.leased_table import LeasedTable
 from rowlock.testing import TemporaryDatabase, stepping, virtual_time
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from rowlock import Apply, PipelineManager, Retry, events
-from rowlock.pipelines.host_code.call import Ended
-from rowlock.pipelines.settling import settler as settler_module
+from rowlock.pipelines import settler as settler_module
+from rowlock.pipelines.attempt import Ended
 from rowlock.testing import TemporaryDatabase, stepping, virtual_time
 
 from ..host import Run, RunPipeline, Volume, VolumePipeline, heard_events

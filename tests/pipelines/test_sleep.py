@@ -12,7 +12,7 @@ from sqlalchemy import update
 
 from rowlock import PipelineHinter, PipelineItem
 from rowlock.errors import PipelineError
-from rowlock.pipelines.renewing import heartbeater
+from rowlock.pipelines import heartbeater
 from rowlock.testing import TemporaryDatabase, stepping
 
 from ..host import Run, RunPipeline

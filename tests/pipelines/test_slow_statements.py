@@ -17,7 +17,7 @@ from sqlalchemy.util import await_only
 
 from rowlock import Apply, Outcome, PipelineManager, events
 from rowlock.database.batcher import STATEMENTS_FIRST
-from rowlock.pipelines.settling.writer import OVERRUNS_MAX
+from rowlock.pipelines.writer import OVERRUNS_MAX
 from rowlock.testing import TemporaryDatabase, stepping, virtual_time
 
 from ..host import Run, RunPipeline, Volume, VolumePipeline, heard_events

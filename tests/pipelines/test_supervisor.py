@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from rowlock import Apply, PipelineHinter, PipelineItem, events
-from rowlock.backoff import JITTER
-from rowlock.supervisor import RESTART_DELAY_S, Supervisor
+from rowlock.clock import JITTER
+from rowlock.tasks import RESTART_DELAY_S, Supervisor
 from rowlock.testing import TemporaryDatabase, run_virtual, virtual_time
 
 from ..host import Volume, VolumePipeline, heard_events

@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 from rowlock import Apply, Outcome, Park, PipelineItem, PipelineManager, Retry, events
-from rowlock.pipelines.host_code.call import Attempt, Raised, Result, Returned
-from rowlock.pipelines.host_code.deadlines import Deadlines
-from rowlock.pipelines.host_code.surroundings import Surroundings
+from rowlock.pipelines.attempt import Attempt, Deadlines, Raised, Result, Returned
+from rowlock.pipelines.hooks import Surroundings
 from rowlock.testing import TemporaryDatabase
 
 from ..host import Volume, VolumePipeline, heard_events

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import pytest
 
 from rowlock import Apply, Outcome, PipelineItem, PipelineManager, Worker
-from rowlock.pipelines.fetching.unstarted import WAITS_S_MAX
+from rowlock.pipelines.fetcher import WAITS_S_MAX
 from rowlock.testing import TemporaryDatabase, virtual_time
 
 from ..host import Run, RunPipeline, Volume, VolumePipeline

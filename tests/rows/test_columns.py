@@ -9,7 +9,7 @@ from sqlalchemy import inspect, select
 from sqlalchemy.orm import DeclarativeBase, Mapped, MappedAsDataclass, mapped_column
 
 from rowlock import LockColumns, ScheduleColumns
-from rowlock.rows.model_check import LOCK_COLUMNS, SCHEDULE_COLUMNS
+from rowlock.rows.leased_table import LOCK_COLUMNS, SCHEDULE_COLUMNS
 from rowlock.testing import TemporaryDatabase
 
 from ..host import Base, Run, Volume

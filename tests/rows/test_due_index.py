@@ -21,7 +21,7 @@ from rowlock import (
     due_index,
     parked_index,
 )
-from rowlock.rows.indexes.due_index import DueOrder
+from rowlock.rows.indexes import DueOrder
 
 DIALECTS = {"postgresql": postgresql.dialect(), "sqlite": sqlite.dialect()}
 

@@ -34,8 +34,7 @@ from sqlalchemy.types import TypeDecorator
 
 from rowlock import LockColumns, UtcDateTime
 from rowlock.errors import ModelError
-from rowlock.rows.leased_table import LeasedTable
-from rowlock.rows.model_check import LOCK_COLUMNS, SCHEDULE_COLUMNS
+from rowlock.rows.leased_table import LOCK_COLUMNS, SCHEDULE_COLUMNS, LeasedTable
 
 from ..host import Attachment, Run, Volume
 

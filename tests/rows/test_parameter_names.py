@@ -23,7 +23,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import aliased
 from sqlalchemy.sql.visitors import iterate
 
-from rowlock.rows.expressions.parameter_names import with_names_of_its_own
+from rowlock.rows.expressions import with_names_of_its_own
 
 from ..host import Attachment, Volume
 

@@ -25,7 +25,7 @@ from sqlalchemy.sql.functions import FunctionElement
 from sqlalchemy.types import Boolean, TypeDecorator
 
 from rowlock import database_now
-from rowlock.rows.expressions.fingerprint import fingerprint_of, is_same
+from rowlock.rows.expressions import fingerprint_of, is_same
 
 from ..host import Attachment, Run, Volume
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from datetime import UTC, datetime, timedelta
 
-from rowlock.rows.stamps import STAMP_SPREAD, STAMP_STEP, stamp_after
+from rowlock.rows.database_time import STAMP_SPREAD, STAMP_STEP, stamp_after
 
 NOW = datetime(2031, 5, 17, 12, tzinfo=UTC)
 

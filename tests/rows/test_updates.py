@@ -15,8 +15,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, aliased, mapped_column, syno
 
 from rowlock import NOW_PLACEHOLDER, LockColumns, resolve_now_placeholders
 from rowlock.errors import OutcomeError
-from rowlock.rows.leased_table import LeasedTable
-from rowlock.rows.model_check import LOCK_COLUMNS
+from rowlock.rows.leased_table import LOCK_COLUMNS, LeasedTable
 from rowlock.rows.updates import NAMES_SHOWN_MAX, column_of, column_values
 
 from ..host import Attachment, Run, Volume

@@ -7,7 +7,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from rowlock.cli.run_file import run_text
+from rowlock.cli.without_app import run_text
 
 
 def main(program: Path, name: str) -> None:

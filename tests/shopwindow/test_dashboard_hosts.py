@@ -17,8 +17,8 @@ from httpx import AsyncClient
 from sqlalchemy import insert, select
 from starlette.applications import Starlette
 
-from rowlock.containment import contained_task
 from rowlock.dashboard import Dashboard, Viewer, ViewerAction
+from rowlock.tasks import contained_task
 from rowlock.testing import TemporaryDatabase
 
 from ..dashboard.shop_window import ago, manager_of, shown_form

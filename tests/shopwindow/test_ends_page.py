@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from rowlock import PipelineSettings
-from rowlock.dispatch.engines.process_line import PROCESS_END_S_MAX, START_S_MAX
+from rowlock.dispatch.engines.process import PROCESS_END_S_MAX, START_S_MAX
 from rowlock.dispatch.settings import DispatchSettings
 
 from .pages import DOCS

@@ -15,7 +15,7 @@ import pytest
 
 from rowlock import errors, stream_errors
 from rowlock.errors import Refusal, RowlockError
-from rowlock.insight.steering import action_errors
+from rowlock.insight import action_errors
 
 from .pages import DOCS, ROOT, blocks_of
 
@@ -26,7 +26,7 @@ PUBLIC = (
     "rowlock.dispatch.migrations",
     "rowlock.graph",
     "rowlock.insight",
-    "rowlock.rows.indexes.due_index",
+    "rowlock.rows.indexes",
     "rowlock.rows.migrations",
 )
 """Modules from which a host imports."""

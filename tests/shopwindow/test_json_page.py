@@ -14,11 +14,11 @@ import pytest
 
 from rowlock.cli.answering import failure_document
 from rowlock.errors import AppError
+from rowlock.insight.actions import ActionDone
 from rowlock.insight.checking.finding import Findings
-from rowlock.insight.rehearsing.answer import ColumnChange, Rehearsal, RowRehearsal
+from rowlock.insight.rehearsal import ColumnChange, Rehearsal, RowRehearsal
 from rowlock.insight.schemas import DOCUMENTS, schema_of
-from rowlock.insight.steering.actions import ActionDone
-from rowlock.insight.steering.audit import Act
+from rowlock.insight.steering import Act
 from rowlock.testing import TemporaryDatabase
 
 from ..insight.shop import BackupPipeline, Scene, VolumePipeline, at, furnish, insight_of

@@ -23,7 +23,7 @@ from rowlock import (
     hint_after_commit,
     request_update,
 )
-from rowlock.hints import intents
+from rowlock import hints as intents
 from rowlock.testing import TemporaryDatabase, stepping
 
 from ..host import Base, Run, RunPipeline, heard_events

@@ -13,7 +13,7 @@ from random import Random
 from typing import Any, Final
 
 from rowlock import PipelineError, PipelineHinter
-from rowlock.pipelines.host_code.call import Ended
+from rowlock.pipelines.attempt import Ended
 from rowlock.pipelines.lock_graph import LockGraph
 from rowlock.testing import Steps
 

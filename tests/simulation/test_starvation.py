@@ -28,7 +28,7 @@ import pytest
 from sqlalchemy import update
 
 from rowlock import Apply, Outcome, PipelineItem, RelatedLockUnavailable, Retry
-from rowlock.backoff import JITTER
+from rowlock.clock import JITTER
 from rowlock.testing import TemporaryDatabase, virtual_time
 
 from .busy import (

@@ -25,7 +25,7 @@ from sqlalchemy import ColumnElement, Connection, false
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rowlock import Pipeline, pipeline_hinter
-from rowlock.streams.coordinating.coordinator import CoordinatorPipeline
+from rowlock.streams.coordinator import CoordinatorPipeline
 from rowlock.streams.flow import StreamFlow
 from rowlock.streams.shards.pipeline import FlowPipeline
 from rowlock.testing.streams.one_loop import read_reference

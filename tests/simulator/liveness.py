@@ -27,8 +27,8 @@ from sqlalchemy import ColumnElement, and_, or_, select
 from sqlalchemy.orm import Session
 
 from rowlock import Pipeline
-from rowlock.backoff import JITTER
-from rowlock.pipelines.host_code.seams import Gate
+from rowlock.clock import JITTER
+from rowlock.pipelines.hooks import Gate
 from rowlock.pipelines.lock_graph import LockGraph
 from rowlock.pipelines.settings import DURATION_MAX
 from rowlock.rows.eligibility import PRECEDENCE_TIMEOUTS_PER_WINDOW

@@ -17,8 +17,7 @@ from sqlalchemy import ColumnElement, Connection, and_, or_, select
 from sqlalchemy.orm import Session
 
 from rowlock import Pipeline
-from rowlock.rows.leased_table import LeasedTable
-from rowlock.rows.model_check import CLEARED_COLUMNS
+from rowlock.rows.leased_table import CLEARED_COLUMNS, LeasedTable
 from rowlock.testing.stepping import KnowsUnsettled
 
 from .environment.engines import Engines

@@ -29,7 +29,7 @@ from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 from sqlalchemy.orm import Session
 
 from rowlock import Pipeline, pipeline_hinter
-from rowlock.pipelines.host_code.seams import Gate
+from rowlock.pipelines.hooks import Gate
 from rowlock.testing.stepping import KnowsUnsettled
 
 from .environment.engines import Engines, PooledEngine

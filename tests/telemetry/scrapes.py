@@ -7,7 +7,7 @@ from typing import Any
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from rowlock.telemetry.metric import Source
+from rowlock.telemetry.metrics import Source
 from rowlock.telemetry.prometheus import register
 
 Series = dict[tuple[str, frozenset[tuple[str, str]]], float]

@@ -72,7 +72,7 @@ async def test_each_loop_that_stands_still_is_named(
     pipeline = VolumePipeline(answer=hang)
     async with PipelineManager(virtual_database.session_factory, [pipeline]) as manager:
         if loop == "lease watch":
-            monkeypatch.setattr("rowlock.pipelines.renewing.heartbeater.sleep", stand_still)
+            monkeypatch.setattr("rowlock.pipelines.heartbeater.sleep", stand_still)
         elif loop == "heartbeater":
             monkeypatch.setattr(pipeline.run.heartbeater, "beat_once", stand_still)
         await until(lambda: len(manager.items()) == 1)

@@ -1,4 +1,4 @@
-"""Every task that may run code of the host is started by ``containment.py``; the few others are
+"""Every task that may run code of the host is started by ``tasks.py``; the few others are
 named here, with their reasons.
 """
 
@@ -9,17 +9,18 @@ import ast
 from .reading import Source, package, planted
 
 BARE: dict[str, str] = {
-    "src/rowlock/containment.py": "it is the helper",
-    "src/rowlock/pipelines/host_code/call.py": (
+    "src/rowlock/tasks.py": (
+        "it is the helper; its loops let a KeyboardInterrupt through, which is the user's"
+    ),
+    "src/rowlock/pipelines/attempt.py": (
         "whatever the call raises is a value; and this is done for each row"
     ),
-    "src/rowlock/pipelines/processing/worker.py": (
+    "src/rowlock/pipelines/worker.py": (
         "whatever escapes releases the row; and this is done for each row"
     ),
-    "src/rowlock/pipelines/background.py": "whatever a background task raises is logged by itself",
-    "src/rowlock/supervisor.py": "its loops let a KeyboardInterrupt through, which is the user's",
-    "src/rowlock/dispatch/engines/stream.py": "whatever the handler raises is an event",
-    "src/rowlock/graph/lanes/event_loop.py": (
+    "src/rowlock/pipelines/context.py": "whatever a background task raises is logged by itself",
+    "src/rowlock/dispatch/attempt.py": "whatever the handler raises is an event",
+    "src/rowlock/graph/event_loop.py": (
         "whatever a call raises is the error of its node; and this is done for each call"
     ),
     "src/rowlock/dialects/sqlite/transactions.py": (

@@ -66,7 +66,7 @@ def undrawn_rooms(page: str, present: set[str]) -> list[str]:
         f"{name.split('/')[0]}/" if "/" in name else name for name in top if name.endswith(".py")
     }
     return sorted(
-        room for room in rooms | {f"{stage}/" for stage in STAGES} if f" {room}" not in drawing
+        room for room in rooms | {f"{stage}.py" for stage in STAGES} if f" {room}" not in drawing
     )
 
 
@@ -80,7 +80,7 @@ def test_planted_undrawn_room() -> None:
     """The check above would pass any drawing."""
     page = (
         "# The house\n\n```\n  rows/  clock.py\n"
-        + "".join(f"  {stage}/\n" for stage in STAGES)
+        + "".join(f"  {stage}.py\n" for stage in STAGES)
         + "```\n attic/\n"
     )
     present = {

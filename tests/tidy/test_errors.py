@@ -15,7 +15,7 @@ from .reading import ROOT, Source, definitions, last_name, package, planted
 
 ERRORS = "src/rowlock/errors.py"
 TREE_FILES = frozenset(
-    {ERRORS, "src/rowlock/stream_errors.py", "src/rowlock/insight/steering/action_errors.py"}
+    {ERRORS, "src/rowlock/stream_errors.py", "src/rowlock/insight/action_errors.py"}
 )
 PAGE = "docs/reference/errors.md"
 HEADING = re.compile(

@@ -13,9 +13,9 @@ from .reading import PACKAGE, Source, imports, package, planted, room_of
 
 WING = "src/rowlock/graph/"
 MEETS_ROWS = f"{WING}pipeline.py"
-GROUND = frozenset({"clock", "containment", "errors", "logs", "shielding", "graph"})
+GROUND = frozenset({"clock", "errors", "graph", "logs", "tasks"})
 OF_ROWS = frozenset({"sqlalchemy", "pydantic"})
-HOME_OF_PROCESSES = f"{WING}lanes/processes.py"
+HOME_OF_PROCESSES = f"{WING}processes.py"
 
 
 def graph_imports_astray(tree: list[Source]) -> list[str]:
@@ -48,16 +48,16 @@ def test_a_graph_needs_no_rows() -> None:
 @pytest.mark.parametrize(
     ("path", "text"),
     [
-        ("src/rowlock/graph/ports.py", "from rowlock.pipelines.pipeline import Pipeline"),
-        ("src/rowlock/graph/ports.py", "from rowlock import Outcome"),
-        ("src/rowlock/graph/ports.py", "import rowlock"),
-        ("src/rowlock/graph/stock/maps.py", "from rowlock.leases.item import PipelineItem"),
-        ("src/rowlock/graph/building/flow.py", "from rowlock.rows.columns import LockColumns"),
-        ("src/rowlock/graph/standing/envelopes.py", "from rowlock.events import emit"),
-        ("src/rowlock/graph/ports.py", "def f():\n    from sqlalchemy import select"),
-        ("src/rowlock/graph/building/flow.py", "from pydantic import BaseModel"),
+        ("src/rowlock/graph/processor.py", "from rowlock.pipelines.pipeline import Pipeline"),
+        ("src/rowlock/graph/processor.py", "from rowlock import Outcome"),
+        ("src/rowlock/graph/processor.py", "import rowlock"),
+        ("src/rowlock/graph/stock/lanes.py", "from rowlock.leases.item import PipelineItem"),
+        ("src/rowlock/graph/flow.py", "from rowlock.rows.columns import LockColumns"),
+        ("src/rowlock/graph/envelopes.py", "from rowlock.events import emit"),
+        ("src/rowlock/graph/processor.py", "def f():\n    from sqlalchemy import select"),
+        ("src/rowlock/graph/flow.py", "from pydantic import BaseModel"),
         ("src/rowlock/graph/pipeline.py", "from anyio import to_process"),
-        ("src/rowlock/graph/lanes/threads.py", "import anyio"),
+        ("src/rowlock/graph/threads.py", "import anyio"),
     ],
 )
 def test_planted_graph_import(path: str, text: str) -> None:
@@ -68,11 +68,11 @@ def test_planted_graph_import(path: str, text: str) -> None:
 @pytest.mark.parametrize(
     ("path", "text"),
     [
-        ("src/rowlock/graph/ports.py", "from rowlock.errors import GraphError"),
-        ("src/rowlock/graph/ports.py", "from .processor import Processor"),
-        ("src/rowlock/graph/stock/maps.py", "from rowlock.graph.ports import InputPort"),
+        ("src/rowlock/graph/processor.py", "from rowlock.errors import GraphError"),
+        ("src/rowlock/graph/processor.py", "from .processor import Processor"),
+        ("src/rowlock/graph/stock/lanes.py", "from rowlock.graph.processor import InputPort"),
         ("src/rowlock/graph/pipeline.py", "from rowlock import Outcome, Pipeline"),
-        ("src/rowlock/graph/lanes/processes.py", "from anyio import to_process"),
+        ("src/rowlock/graph/processes.py", "from anyio import to_process"),
         ("src/rowlock/rows/a.py", "from sqlalchemy import select"),
     ],
 )

@@ -13,10 +13,10 @@ import pytest
 from .reading import PACKAGE, Source, imports, package, planted, room_of
 
 FLOORS: dict[str, float] = {
-    **dict.fromkeys(("clock", "backoff", "redaction", "repeats"), -3),
+    **dict.fromkeys(("clock", "redaction"), -3),
     **dict.fromkeys(("errors", "logs"), -2),
-    **dict.fromkeys(("containment", "daemon_threads", "events", "schedules", "stream_errors"), -1),
-    **dict.fromkeys(("shielding", "supervisor", "dialects", "execution"), 0),
+    **dict.fromkeys(("events", "schedules", "stream_errors"), -1),
+    **dict.fromkeys(("tasks", "dialects", "execution"), 0),
     **dict.fromkeys(("rows", "locks"), 1),
     "database": 2,
     "leases": 3,
@@ -47,25 +47,22 @@ FRONT_DOOR_FLOOR = 6
 it, as a host does.
 """
 STAGES: dict[str, int] = {
-    "host_code": 0,
-    "renewing": 1,
-    "settling": 2,
-    "processing": 3,
-    "fetching": 4,
+    **dict.fromkeys(("hooks", "schedules", "attempt"), 0),
+    **dict.fromkeys(("heartbeat_thread", "heartbeater"), 1),
+    **dict.fromkeys(("decisions", "planner", "writer", "settler"), 2),
+    **dict.fromkeys(("loader", "worker"), 3),
+    **dict.fromkeys(("claim_builder", "fetcher"), 4),
 }
 """Within ``pipelines/``: a stage hands its rows on, so it may know those with lower numbers."""
 SHARED: tuple[str, ...] = (
-    "ahead",
-    "background",
     "context",
-    "copies",
     "item_queue",
     "outcomes",
-    "raisable",
     "settings",
     "statistics",
 )
-"""Modules of ``pipelines/`` that all stages may know, and that know no stage but `host_code`."""
+"""Modules of ``pipelines/`` that all stages may know, and that know no stage but
+those of the host's code, the first."""
 
 
 def floor_of(room: str) -> float | None:
@@ -186,21 +183,21 @@ def test_stages_hand_rows_on() -> None:
     ("path", "text"),
     [
         (
-            "src/rowlock/pipelines/settling/a.py",
-            "from rowlock.pipelines.processing.worker import Worker",
+            "src/rowlock/pipelines/settler.py",
+            "from rowlock.pipelines.worker import Worker",
         ),
         (
-            "src/rowlock/pipelines/renewing/a.py",
-            "from rowlock.pipelines.settling.settler import Settler",
+            "src/rowlock/pipelines/heartbeater.py",
+            "from rowlock.pipelines.settler import Settler",
         ),
         (
-            "src/rowlock/pipelines/processing/a.py",
-            "from rowlock.pipelines.fetching.fetcher import Fetcher",
+            "src/rowlock/pipelines/worker.py",
+            "from rowlock.pipelines.fetcher import Fetcher",
         ),
-        ("src/rowlock/pipelines/fetching/a.py", "from rowlock.pipelines.run import PipelineRun"),
+        ("src/rowlock/pipelines/fetcher.py", "from rowlock.pipelines.run import PipelineRun"),
         (
             "src/rowlock/pipelines/context.py",
-            "from rowlock.pipelines.renewing.heartbeat_thread import HeartbeatThread",
+            "from rowlock.pipelines.heartbeat_thread import HeartbeatThread",
         ),
     ],
 )
@@ -218,13 +215,13 @@ def test_no_circles() -> None:
     ("path", "text"),
     [
         ("src/rowlock/rows/a.py", "from rowlock.leases import claim"),
-        ("src/rowlock/rows/a.py", "import rowlock.pipelines.processing.worker"),
+        ("src/rowlock/rows/a.py", "import rowlock.pipelines.worker"),
         ("src/rowlock/rows/a.py", "from ..leases.claim import claim"),
         ("src/rowlock/rows/a.py", "from rowlock import Pipeline"),
         ("src/rowlock/rows/a.py", "def f():\n    from rowlock.locks import locker"),
         (
             "src/rowlock/rows/a.py",
-            "if TYPE_CHECKING:\n    from rowlock.pipelines.processing.worker import Worker",
+            "if TYPE_CHECKING:\n    from rowlock.pipelines.worker import Worker",
         ),
         ("src/rowlock/clock.py", "from rowlock.errors import RowlockError"),
         ("src/rowlock/testing/a.py", "from rowlock.demo import host"),
@@ -241,7 +238,7 @@ def test_no_circles() -> None:
             "src/rowlock/dialects/sqlite/a.py",
             "from rowlock.dialects.postgresql.leases import PostgresqlLeases",
         ),
-        ("src/rowlock/dialects/sqlite/a.py", "from rowlock.hints.hinter import PipelineHinter"),
+        ("src/rowlock/dialects/sqlite/a.py", "from rowlock.hints import PipelineHinter"),
     ],
 )
 def test_planted_upward_import(path: str, text: str) -> None:
@@ -265,7 +262,7 @@ def test_planted_upward_import(path: str, text: str) -> None:
         ),
         ("src/rowlock/demo/a.py", "from rowlock import Pipeline"),
         ("src/rowlock/demo/a.py", "from rowlock.testing import stepping"),
-        ("src/rowlock/__init__.py", "from rowlock.pipelines.processing.worker import Worker"),
+        ("src/rowlock/__init__.py", "from rowlock.pipelines.worker import Worker"),
         ("src/rowlock/rows/a.py", "from rowlocker import x"),
     ],
 )

@@ -11,8 +11,6 @@ from datetime import date, datetime
 from random import Random
 from typing import assert_type
 
-from rowlock.streams.computing.batch import EventBatch
-from rowlock.streams.computing.context import MessageTarget, ResultTarget, StepContext
 from rowlock.streams.computing.encoding import Codec
 from rowlock.streams.computing.handlers import (
     FORGET,
@@ -20,9 +18,13 @@ from rowlock.streams.computing.handlers import (
     FoldHandler,
     Forget,
     KeyHandler,
+    MessageTarget,
+    ResultTarget,
     StatelessKeyHandler,
+    StepContext,
 )
-from rowlock.streams.queries.snapshot import StateSnapshot
+from rowlock.streams.computing.rows import EventBatch
+from rowlock.streams.snapshots import StateSnapshot
 
 
 @dataclass(frozen=True)

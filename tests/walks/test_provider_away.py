@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import func, select
 
 from rowlock import Apply, Outcome, Park, PipelineManager, Retry, events
-from rowlock.backoff import JITTER
+from rowlock.clock import JITTER
 from rowlock.testing import TemporaryDatabase, virtual_time
 
 from ..host import Base, Run, RunPipeline, heard_events

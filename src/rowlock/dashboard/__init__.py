@@ -8,6 +8,6 @@ Needs the extra ``dashboard``: ``pip install "rowlock[dashboard]"``.
 from __future__ import annotations
 
 from rowlock.dashboard.dashboard import Dashboard
-from rowlock.dashboard.guarding.authorizing import Viewer, ViewerAction, anybody_may_look
+from rowlock.dashboard.guarding import Viewer, ViewerAction, anybody_may_look
 
 __all__ = ["Dashboard", "Viewer", "ViewerAction", "anybody_may_look"]

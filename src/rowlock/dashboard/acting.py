@@ -15,16 +15,22 @@ from typing import Final
 from starlette.exceptions import HTTPException
 from starlette.responses import RedirectResponse, Response
 
-from rowlock.dashboard.guarding.authorizing import Viewer, ViewerAction
-from rowlock.dashboard.guarding.forms import read_form, seen_lease
-from rowlock.dashboard.guarding.origins import is_same_origin, is_token_of
-from rowlock.dashboard.guarding.refusals import NOT_ALLOWED, refusal_of
+from rowlock.dashboard.guarding import (
+    NOT_ALLOWED,
+    Viewer,
+    ViewerAction,
+    is_same_origin,
+    is_token_of,
+    read_form,
+    refusal_of,
+    seen_lease,
+)
 from rowlock.dashboard.pages import PIPELINE_ACTIONS, ROW_ACTIONS, explained, pipeline_shown
 from rowlock.dashboard.visits import PageVisit
 from rowlock.errors import AppError
+from rowlock.insight.actions import ActionDone
 from rowlock.insight.naming import mapped_model
-from rowlock.insight.steering.actions import ActionDone
-from rowlock.insight.steering.audit import Act, audit_refusal
+from rowlock.insight.steering import Act, audit_refusal
 from rowlock.rows.leased_table import LeasedTable
 
 LASTS: Final = {

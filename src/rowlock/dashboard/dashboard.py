@@ -10,36 +10,70 @@ first request, so a process may fork behind the import.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import lru_cache
+from importlib.resources import files
 from typing import Any, Final, TypeAlias
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, Response
+from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.routing import Match, Route
 from starlette.types import Receive, Scope, Send
 
-from rowlock.dashboard import api, pages, wings
+from rowlock.dashboard import pages
+from rowlock.dashboard import pages as api
+from rowlock.dashboard import pages as wings
 from rowlock.dashboard.acting import act
-from rowlock.dashboard.addresses import PageAddresses
-from rowlock.dashboard.guarding.authorizing import LOOK, Authorize, Gatekeeper, ViewerAction
-from rowlock.dashboard.guarding.origins import secured
-from rowlock.dashboard.guarding.page_time import made_within
-from rowlock.dashboard.guarding.refusals import NOT_ALLOWED, refusal_of
+from rowlock.dashboard.guarding import (
+    LOOK,
+    NOT_ALLOWED,
+    Authorize,
+    Gatekeeper,
+    ViewerAction,
+    made_within,
+    refusal_of,
+    secured,
+)
 from rowlock.dashboard.live import LiveStreams
 from rowlock.dashboard.pages import Answer, Handler
-from rowlock.dashboard.recent import RecentAnswers
-from rowlock.dashboard.rendering import render
-from rowlock.dashboard.shown_wings import ShownWings
-from rowlock.dashboard.static_files import static_file
-from rowlock.dashboard.visits import PageVisit
+from rowlock.dashboard.visits import PageAddresses, PageVisit, RecentAnswers, ShownWings, render
 from rowlock.errors import ConfigurationError, describe
 from rowlock.graph import StandingGraph
 from rowlock.insight.insight import Insight
-from rowlock.insight.observing.observer import Observer
-from rowlock.insight.steering.audit import Act, audit_refusal
+from rowlock.insight.observer import Observer
+from rowlock.insight.steering import Act, audit_refusal
 from rowlock.logs import get_logger
 from rowlock.pipelines.manager import PipelineManager
 from rowlock.streams import Streams
+
+# ---------------------------------------------------------------- files that never change
+
+
+KINDS: Final = {
+    "style.css": "text/css",
+    "dashboard.js": "text/javascript",
+    "htmx.min.js": "text/javascript",
+    "hx-sse.min.js": "text/javascript",
+    "icon.svg": "image/svg+xml",
+}
+"""All of them, each with its media type."""
+
+
+def static_file(name: str) -> Response:
+    """Return one of them; open to everybody, since all of it is in the package."""
+    if name not in KINDS:
+        return PlainTextResponse("there is no such file", 404)
+    headers = {"cache-control": "public, max-age=3600"}
+    return Response(_content(name), media_type=KINDS[name], headers=headers)
+
+
+@lru_cache
+def _content(name: str) -> bytes:
+    return (files("rowlock.dashboard") / "static" / name).read_bytes()
+
+
+# ---------------------------------------------------------------- the app
+
 
 logger = get_logger(__name__)
 

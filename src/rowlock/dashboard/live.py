@@ -1,7 +1,7 @@
 """Keeps open pages up to date: one stream of server-sent events a tab.
 
 The one idea: a stream asks for its part of a page every two seconds, and whatever several of them
-ask for is made once (``recent.py``). A page whose database or server is away is told so, or finds
+ask for is made once (``visits.py``). A page whose database or server is away is told so, or finds
 out by silence; it never goes on to call itself live.
 """
 
@@ -21,8 +21,8 @@ from starlette.responses import PlainTextResponse
 from starlette.types import Receive, Scope, Send
 
 from rowlock.clock import monotonic
-from rowlock.dashboard.guarding.refusals import refusal_of
-from rowlock.insight.asking.wanted_time import wanted_within
+from rowlock.dashboard.guarding import refusal_of
+from rowlock.insight.databases import wanted_within
 
 STREAMS_MAX: Final = 64
 """Most streams at once; a further page reloads itself."""

@@ -1,28 +1,168 @@
-"""The pages: each asks one question, and shows its answer as it is."""
+"""The pages, and the same answers as JSON: each asks one question, and shows its answer as it is.
+
+A report of a replica was written by another process, maybe of another version, so nothing in it is
+taken for granted.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import json
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass
 from datetime import timedelta
-from typing import TypeAlias
+from typing import Any, Final, TypeAlias
 
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
-from rowlock.dashboard.drawing.sparkline import points_of, rates_between
-from rowlock.dashboard.guarding.authorizing import ViewerAction
+from rowlock.clock import monotonic
+from rowlock.dashboard.drawing import GraphDrawing, drawing_of, points_of, rates_between
+from rowlock.dashboard.guarding import PageRefusal, ViewerAction, refusal_of
 from rowlock.dashboard.live import LiveResponse
-from rowlock.dashboard.reported import queue_text, queues_of
-from rowlock.dashboard.visits import PageVisit
-from rowlock.dashboard.wings import graphs_part, streams_part
+from rowlock.dashboard.visits import NOTHING, PageVisit
+from rowlock.errors import RowlockError
+from rowlock.graph import GraphStatistics, StandingGraph
+from rowlock.graph.statistics import picture_of
 from rowlock.insight.checking.finding import Findings
 from rowlock.insight.explanation import Explanation
 from rowlock.insight.insight import Insight
-from rowlock.insight.listing.row_page import ListedState
+from rowlock.insight.listing import ListedState
 from rowlock.insight.naming import mapped_model, pipeline_named
+from rowlock.insight.status import Status
 from rowlock.pipelines.settings import PipelineSettings
 from rowlock.rows.leased_table import LeasedTable
+from rowlock.streams import Streams, StreamStatus
+
+# ---------------------------------------------------------------- numbers of reports
+
+
+def queues_of(status: Status) -> dict[str, str]:
+    """Return for each pipeline how many rows wait for a worker, and how many may: of all replicas
+    that live.
+    """
+    live = status.replicas.live
+    return {
+        one.pipeline: queue_text(
+            replica.pipelines[one.pipeline] for replica in live if one.pipeline in replica.pipelines
+        )
+        for one in status.pipelines
+    }
+
+
+def queue_text(reports: Iterable[object]) -> str:
+    """Return the queues of some reports of pipelines, taken together."""
+    told = [one for one in reports if isinstance(one, Mapping)]
+    queued, capacity = (_sum(told, name) for name in ("queued", "capacity"))
+    return NOTHING if queued is None else f"{queued:,}/{'?' if capacity is None else capacity}"
+
+
+def _sum(reports: Iterable[Mapping[str, Any]], name: str) -> int | None:
+    numbers = [one[name] for one in reports if isinstance(one.get(name), int)]
+    return sum(numbers) if numbers else None
+
+
+# ---------------------------------------------------------------- flows and graphs
+
+
+FLOWS_MAX: Final = 50
+"""Most flows that are shown."""
+FLOWS_S_MAX: Final = 2.0
+"""For how long flows are asked, in seconds; of those that come later the page says so."""
+NOT_ASKED: Final = "Not asked: the flows before it took all the time that there was."
+SHARDS_SHOWN: Final = 64
+"""Most shards of a flow that are shown: those that lag most."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShownFlow:
+    """A flow on its page.
+
+    Attributes:
+        name: of the flow.
+        status: how far it is; None if it could not be asked.
+        trouble: why it could not be asked.
+    """
+
+    name: str
+    status: StreamStatus | None
+    trouble: str = ""
+
+    @property
+    def shards(self) -> list[Any]:
+        """Its shards, those that lag most first."""
+        shards = () if self.status is None else self.status.shards
+        return sorted(shards, key=lambda one: (not one.is_parked, -one.lag))[:SHARDS_SHOWN]
+
+
+@dataclass(frozen=True, slots=True)
+class ShownGraph:
+    """A graph on its page: what its operators did, and its picture."""
+
+    statistics: GraphStatistics
+    drawing: GraphDrawing
+
+
+async def streams_page(visit: PageVisit) -> Response:
+    """Show how far each flow is, and what it waits for."""
+    part = await streams_part(visit)
+    return visit.page("streams.html", live=visit.addresses.live("streams"), part=part)
+
+
+async def streams_part(visit: PageVisit) -> str:
+    """Return the flows."""
+
+    async def make() -> str:
+        flows = [(each, one) for each in visit.wings.streams for one in each.flows.values()]
+        ends = monotonic() + FLOWS_S_MAX
+        shown = [
+            await _shown(visit, streams, flow)
+            if monotonic() < ends
+            else ShownFlow(flow.name, None, NOT_ASKED)
+            for streams, flow in flows[:FLOWS_MAX]
+        ]
+        return visit.part("parts/streams.html", flows=shown)
+
+    return await visit.recent.get(("streams", visit.addresses.base), make)
+
+
+async def _shown(visit: PageVisit, streams: Streams, flow: Any) -> ShownFlow:
+    leased = LeasedTable.of(streams.tables.flow_model)
+
+    async def ask(connection: AsyncConnection) -> StreamStatus:
+        # Its own session ends with it; the transaction is that of the question.
+        async with AsyncSession(connection, join_transaction_mode="create_savepoint") as session:
+            status: StreamStatus = await flow.status(session)
+            return status
+
+    try:
+        # Bounded as every question is: a page that is gone leaves nothing that waits for a lock.
+        sessions = visit.insight.session_factory
+        return ShownFlow(flow.name, await visit.insight.read(leased, ask, sessions=sessions))
+    except (SQLAlchemyError, RowlockError, OSError) as error:
+        return ShownFlow(flow.name, None, refusal_of(error).sentence)
+
+
+async def graphs_page(visit: PageVisit) -> Response:
+    """Show what the graphs of this process do."""
+    part = await graphs_part(visit)
+    return visit.page("graphs.html", live=visit.addresses.live("graphs"), part=part)
+
+
+async def graphs_part(visit: PageVisit) -> str:
+    """Return the graphs, of this process alone."""
+    return visit.part("parts/graphs.html", graphs=[_drawn(one) for one in visit.wings.graphs])
+
+
+def _drawn(graph: StandingGraph[Any, Any]) -> ShownGraph:
+    statistics = graph.statistics()
+    return ShownGraph(statistics, drawing_of(picture_of(graph.graph), statistics.operators))
+
+
+# ---------------------------------------------------------------- pages
+
 
 Answer: TypeAlias = Response | ASGIApp
 Handler: TypeAlias = Callable[[PageVisit], Awaitable[Answer]]
@@ -231,3 +371,63 @@ async def live_stream(visit: PageVisit) -> Answer:
                 return await row_part(visit, asked.get("model", ""), asked.get("id", ""))
 
     return LiveResponse(visit.streams, f"{topic}:{asked}", make)
+
+
+# ---------------------------------------------------------------- JSON
+
+
+ERROR_SCHEMA = "rowlock.error/1"
+
+
+def json_response(document: dict[str, Any], status: int = 200) -> Response:
+    """Return a document."""
+    text = json.dumps(document, ensure_ascii=False, indent=2)
+    return Response(text, status, media_type="application/json")
+
+
+def refused_as_json(refusal: PageRefusal) -> Response:
+    """Return why there is no document."""
+    document = {"schema": ERROR_SCHEMA, "error": "refused", "message": refusal.sentence}
+    return json_response(document, refusal.status)
+
+
+async def status_document(visit: PageVisit) -> Response:
+    """Return what waits for each pipeline."""
+    status = await visit.recent.get("status", lambda: visit.insight.status(within=STATUS_WITHIN))
+    return json_response(status.to_dict())
+
+
+async def replicas_document(visit: PageVisit) -> Response:
+    """Return which replicas live."""
+    replicas = await visit.recent.get("live replicas", visit.insight.replicas)
+    return json_response(replicas.to_dict())
+
+
+async def checks_document(visit: PageVisit) -> Response:
+    """Return what is to be mended."""
+    findings = await visit.recent.get("checks", lambda: findings_of(visit.insight))
+    return json_response(findings.to_dict())
+
+
+async def rows_document(visit: PageVisit) -> Response:
+    """Return a page of rows."""
+    asked = visit.request.query_params
+    page = await visit.insight.rows(
+        visit.request.path_params["name"],
+        asked.get("state", ListedState.DUE.value),
+        after=asked.get("after"),
+    )
+    return json_response(page.to_dict())
+
+
+async def row_document(visit: PageVisit) -> Response:
+    """Return why a row waits."""
+    explanation = await visit.insight.explain(*row_asked(visit))
+    return json_response(explanation.to_dict(), 200 if explanation.is_there else 404)
+
+
+async def timeline_document(visit: PageVisit) -> Response:
+    """Return what happened to a row."""
+    asked = visit.request.query_params
+    timeline = await visit.insight.timeline(visit.request.path_params["model"], asked.get("id", ""))
+    return json_response(timeline.to_dict(), 200 if timeline.is_known else 404)

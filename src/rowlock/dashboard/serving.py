@@ -19,7 +19,7 @@ from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
 from rowlock.dashboard.dashboard import Dashboard
-from rowlock.dashboard.guarding.authorizing import Viewer, ViewerAction
+from rowlock.dashboard.guarding import Viewer, ViewerAction
 from rowlock.errors import AppError
 from rowlock.insight.insight import Insight
 

@@ -1,25 +1,305 @@
-"""One request: who asks, of what, and how the answer is made."""
+"""One request: who asks, of what, and how the answer is made, with the addresses and templates of
+pages, and with answers that several viewers ask for at once.
+
+The one idea: a template escapes everything, and everything of a row is shown as what it is. A key
+is text that somebody else has chosen: a browser takes ``..`` out of a path, escaped or not, and
+frameworks decode slashes; so only plain keys stand in the path of an address, and all others behind
+the question mark.
+
+Not here: which values a page has (``pages.py``).
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+import re
+import shlex
+from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from datetime import UTC, datetime
+from functools import lru_cache
+from typing import Any, Final, TypeVar, cast
+from urllib.parse import quote, urlencode
 
+from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
-from rowlock.dashboard.addresses import PageAddresses
-from rowlock.dashboard.guarding.authorizing import Gatekeeper, Viewer, ViewerAction
-from rowlock.dashboard.guarding.origins import fresh_token, keep_token, token_of
+from rowlock.clock import monotonic
+from rowlock.dashboard.guarding import (
+    Gatekeeper,
+    Viewer,
+    ViewerAction,
+    fresh_token,
+    keep_token,
+    token_of,
+)
 from rowlock.dashboard.live import LiveStreams
-from rowlock.dashboard.recent import RecentAnswers
-from rowlock.dashboard.rendering import render
-from rowlock.dashboard.shown_wings import ShownWings
+from rowlock.errors import ConfigurationError
+from rowlock.graph import StandingGraph
 from rowlock.insight.insight import Insight
-from rowlock.insight.observing.observer import Observer
+from rowlock.insight.observer import Observer
+from rowlock.insight.shown import ago, clock_time, duration, row_command, shown
+from rowlock.insight.status import COUNTED_MAX
+from rowlock.streams import Streams
+from rowlock.tasks import contained_task
+
+# ---------------------------------------------------------------- addresses
+
+
+_PLAIN: Final = re.compile(r"[A-Za-z0-9_-]{1,200}")
+
+
+@dataclass(frozen=True, slots=True)
+class PageAddresses:
+    """Addresses below the path at which the dashboard is mounted.
+
+    Attributes:
+        base: that path, without a slash at its end.
+    """
+
+    base: str
+
+    def pipelines(self) -> str:
+        """Of the first page."""
+        return f"{self.base}/"
+
+    def page(self, name: str) -> str:
+        """Of a page without arguments."""
+        return f"{self.base}/{name}"
+
+    def static(self, name: str) -> str:
+        """Of a file that never changes in one version."""
+        return f"{self.base}/static/{name}"
+
+    def pipeline(self, name: str) -> str:
+        """Of a pipeline's settings."""
+        return f"{self.base}/pipelines/{quote(name, safe='')}"
+
+    def rows(self, pipeline: str, state: str, after: str | None = None) -> str:
+        """Of the rows of a pipeline."""
+        asked = {"state": state} | ({} if after is None else {"after": after})
+        return f"{self.pipeline(pipeline)}/rows?{urlencode(asked)}"
+
+    def row(self, model: str, row_id: str) -> str:
+        """Of one row."""
+        path = f"{self.base}/rows/{quote(model, safe='')}"
+        if _PLAIN.fullmatch(row_id):
+            return f"{path}/{row_id}"
+        return f"{path}?{urlencode({'id': row_id})}"
+
+    def model(self, model: str) -> str:
+        """To which a form sends the key of a row."""
+        return f"{self.base}/rows/{quote(model, safe='')}"
+
+    def act_on_row(self, action: str, model: str, row_id: str) -> str:
+        """To which an action on a row is sent."""
+        return f"{self.base}/act/{action}?{urlencode({'model': model, 'id': row_id})}"
+
+    def act_on_pipeline(self, action: str, pipeline: str) -> str:
+        """To which an action on a pipeline is sent."""
+        return f"{self.base}/act/{action}?{urlencode({'pipeline': pipeline})}"
+
+    def live(self, topic: str, **asked: str) -> str:
+        """Of the stream that keeps a page up to date."""
+        return f"{self.base}/live/{topic}" + (f"?{urlencode(asked)}" if asked else "")
+
+
+# ---------------------------------------------------------------- what a host hands in
+
+
+@dataclass(frozen=True, slots=True)
+class ShownWings:
+    """What a host has besides pipelines.
+
+    Attributes:
+        streams: of whose flows the status is shown.
+        graphs: of which the statistics are shown.
+    """
+
+    streams: tuple[Streams, ...]
+    graphs: tuple[StandingGraph[Any, Any], ...]
+
+    @classmethod
+    def of(
+        cls, streams: Iterable[Streams], graphs: Iterable[StandingGraph[Any, Any]]
+    ) -> ShownWings:
+        """Return them.
+
+        Raises:
+            ConfigurationError: one of them is something else.
+        """
+        made = cls(tuple(streams), tuple(graphs))
+        strange: list[object] = [one for one in made.streams if not isinstance(one, Streams)]
+        strange += [one for one in made.graphs if not isinstance(one, StandingGraph)]
+        if strange:
+            raise ConfigurationError(
+                "a Dashboard takes streams=[Streams(...)] and graphs=[StandingGraph(...)], not"
+                f" {strange[0]!r:.100}"
+            )
+        return made
+
+
+# ---------------------------------------------------------------- answers for several viewers
+
+
+T = TypeVar("T")
+
+RECENT_S: Final = 1.0
+"""How long an answer is good, in seconds."""
+KEPT_MAX: Final = 256
+"""Most answers that are kept."""
+
+
+@dataclass(slots=True)
+class _Answer:
+    task: asyncio.Task[Any]
+    begun: float
+    ended: float | None = None
+
+
+class RecentAnswers:
+    """Keeps answers for `RECENT_S`; what fails is asked again by the next one."""
+
+    def __init__(self) -> None:
+        self._answers: dict[Hashable, _Answer] = {}
+
+    async def get(self, key: Hashable, ask: Callable[[], Awaitable[T]]) -> T:
+        """Return what `ask` gives, or has given to somebody else just now."""
+        # A process may have several loops, and a fork has none of its parent's.
+        place = (id(asyncio.get_running_loop()), key)
+        answer = self._answers.get(place)
+        if answer is None or not self._is_good(answer):
+            answer = self._begin(place, ask)
+        return cast("T", await asyncio.shield(answer.task))
+
+    def forget(self) -> None:
+        """Have everything asked anew: somebody has changed what there is."""
+        self._answers.clear()
+
+    def _is_good(self, answer: _Answer) -> bool:
+        if answer.task.get_loop() is not asyncio.get_running_loop():
+            return False
+        if not answer.task.done():
+            return True
+        has_failed = answer.task.cancelled() or answer.task.exception() is not None
+        return not has_failed and monotonic() - (answer.ended or 0.0) < RECENT_S
+
+    def _begin(self, place: Hashable, ask: Callable[[], Awaitable[Any]]) -> _Answer:
+        while len(self._answers) >= KEPT_MAX:
+            del self._answers[next(iter(self._answers))]
+        task = contained_task(_awaited(ask), name="rowlock: dashboard")
+        answer = _Answer(task, monotonic())
+        self._answers.pop(place, None)
+        self._answers[place] = answer
+
+        def ended(task: asyncio.Task[Any]) -> None:
+            answer.ended = monotonic()
+            # Retrieved here, too: everybody who waited for it may be gone.
+            if not task.cancelled():
+                task.exception()
+
+        task.add_done_callback(ended)
+        return answer
+
+
+def _awaited(ask: Callable[[], Awaitable[T]]) -> Coroutine[Any, Any, T]:
+    async def run() -> T:
+        return await ask()
+
+    return run()
+
+
+# ---------------------------------------------------------------- templates
+
+
+NOTHING: Final = "\N{EN DASH}"
+_ACTING: Final = re.compile(r"\browlock (unpark|release|due) ")
+_BUTTONS: Final = {"unpark": "unpark", "release": "release", "due": "make_due"}
+"""The button of the page that does what a command does."""
+_EXPLAINING: Final = re.compile(r"\browlock explain (.+)")
+
+
+@lru_cache(maxsize=1)
+def environment() -> Environment:
+    """Return the templates of this package."""
+    made = Environment(
+        loader=PackageLoader("rowlock.dashboard", "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters |= {
+        "shown": shown,
+        "count": count_text,
+        "duration": lambda value: NOTHING if value is None else duration(value),
+        "ago": ago,
+        "clock": clock_text,
+        "decimal": decimal_text,
+        "seconds": seconds_text,
+        "button": named_button,
+        "named_row": named_row,
+        "moment": lambda time, now: clock_time(time, now=now),
+    }
+    return made
+
+
+def render(template: str, **values: Any) -> str:
+    """Return a page, or a part of one."""
+    return environment().get_template(template).render(**values)
+
+
+def count_text(count: int | None) -> str:
+    """Return a bounded count in words."""
+    if count is None:
+        return NOTHING
+    return f"{COUNTED_MAX:,}+" if count > COUNTED_MAX else f"{count:,}"
+
+
+def clock_text(time: datetime | None) -> str:
+    """Return a time of the day."""
+    return "" if time is None else f"{time.astimezone(UTC):%H:%M:%S} UTC"
+
+
+def decimal_text(value: float | None, unit: str = "") -> str:
+    """Return a number with one digit behind the point."""
+    return NOTHING if value is None else f"{value:.1f}{unit}"
+
+
+def seconds_text(value: object) -> str:
+    """Return a number of seconds that a replica says it has measured."""
+    return f"{value:.3f} s" if isinstance(value, int | float) else NOTHING
+
+
+def named_button(do: str) -> str:
+    """Return the action of a button that does what an explanation says is to be done; empty if it
+    names none.
+    """
+    found = _ACTING.search(do)
+    return "" if found is None else _BUTTONS[found[1]]
+
+
+def named_row(text: str) -> tuple[str, str] | None:
+    """Return the model and the key of the row that is to be explained, by the command at the end
+    of a text; None if it ends in no such command, or in one whose key is not read back.
+    """
+    found = _EXPLAINING.search(text)
+    try:
+        words = shlex.split(found[1]) if found is not None else []
+    except ValueError:
+        return None
+    if words[:1] == ["--"]:
+        del words[0]
+    if found is None or len(words) != 2:  # noqa: PLR2004
+        return None
+    model, key = words
+    # A key with characters that are shown as escapes is another one when a shell's rules read it.
+    return (model, key) if row_command("explain", model, key) == found[0] else None
+
+
+# ---------------------------------------------------------------- one request
 
 
 @dataclass(frozen=True, slots=True)

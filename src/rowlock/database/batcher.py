@@ -5,7 +5,7 @@ Nobody waits when it is quiet, since the first request starts at once; everybody
 busy. If a batch fails for a reason that lies in one of its requests, it is halved until that one is
 alone, so that one bad request spoils nobody else's. A batch that ran out of time is tried again in
 smaller ones, and `BatchLimit` learns from how long each took, so that none outlasts its own
-transaction for long.
+transaction for long. `Retries` says how long errors that pass are waited out.
 
 Source: group commit, as databases do it with their log; the limit grows and shrinks as TCP's window
 does.
@@ -14,16 +14,67 @@ does.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from typing import Generic, TypeAlias, TypeVar, cast
 
-from rowlock.clock import monotonic
-from rowlock.containment import contained_task
+from rowlock.clock import exponential, monotonic, sleep
 from rowlock.database.faults import is_outage, may_be_of_the_size
 from rowlock.logs import get_logger
+from rowlock.tasks import contained_task
+
+# ---------------------------------------------------------------- retries
+
+
+RETRY_DELAY_S = 0.05
+RETRY_DELAY_S_MAX = 1.0
+"""First and longest rest between two tries, in seconds."""
+
+
+class Retries:
+    """The failed tries of one piece of work.
+
+    Time counts from the first failure, not from the beginning: a try may have lasted as long as the
+    host blocked its loop.
+
+    Args:
+        gives_up_at: given when the first try failed, says until when others may be made, on the
+            monotonic clock. Asked each time.
+
+    Attributes:
+        count: how many tries have failed.
+    """
+
+    def __init__(self, gives_up_at: Callable[[float], float]) -> None:
+        self.count = 0
+        self._gives_up_at = gives_up_at
+        self._failed_at = math.inf
+
+    def failed(self) -> None:
+        """Count a try that failed just now."""
+        self.count += 1
+        self._failed_at = min(self._failed_at, monotonic())
+
+    @property
+    def are_over(self) -> bool:
+        """Whether the time for further tries is over."""
+        return monotonic() >= self._gives_up_at(self._failed_at)
+
+    async def rest(self) -> None:
+        """Rest before the next try, longer after each."""
+        await sleep(exponential(self.count, first_s=RETRY_DELAY_S, most_s=RETRY_DELAY_S_MAX))
+
+
+def within(seconds: float) -> Callable[[float], float]:
+    """Return the rule that tries are made for so long after the first failure."""
+    return lambda failed_at: failed_at + seconds
+
+
+# ---------------------------------------------------------------- batcher
+
 
 logger = get_logger(__name__)
 

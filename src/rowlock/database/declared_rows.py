@@ -20,9 +20,8 @@ from sqlalchemy import ColumnElement, insert, not_, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rowlock.rows.assignments import without_onupdate
-from rowlock.rows.database_time import database_now, is_beyond_time
+from rowlock.rows.database_time import STAMP_AHEAD_MAX, database_now, is_beyond_time
 from rowlock.rows.leased_table import LeasedTable
-from rowlock.rows.stamps import STAMP_AHEAD_MAX
 from rowlock.rows.updates import Values, checked_values, resolve_now_placeholders
 
 MARKS = 1000

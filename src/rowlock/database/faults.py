@@ -6,7 +6,7 @@ their class, and only those that speak of the statement or of its values are fin
 an unknown code included, is the server's trouble: to wait once too often costs a delay
 (`lock_timeout` at most), to fail once too early costs the work.
 
-Not here: what each database's codes mean (``faults.py`` of each dialect).
+Not here: what each database's codes mean (``transactions.py`` of each dialect).
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ What is said while nobody listens is gone. A pooler in transaction mode breaks c
 goes on.
 
 Not here: what is said and when, and what to do about a channel that was lost
-(``hints/notifier.py``); the calls of the drivers (``channels.py`` of each dialect).
+(``hints.py``); the calls of the drivers (``channels.py`` of each dialect).
 
 Source: PostgreSQL, "NOTIFY", "LISTEN".
 """
@@ -26,9 +26,8 @@ from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from rowlock.database.binds import bind_of
 from rowlock.database.channel_dialect import CHANNELS, ChannelConnection
-from rowlock.database.transaction import SessionFactory
+from rowlock.database.transaction import SessionFactory, bind_of
 from rowlock.errors import ConfigurationError
 from rowlock.rows.leased_table import LeasedTable
 

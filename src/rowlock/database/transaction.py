@@ -2,32 +2,329 @@
 cancellation and bounded in time.
 
 A transaction that the database rolled back for another one's sake (a serialization failure, a
-deadlock) is run again here, since nobody else could tell it from one that was never begun. Not
-here: what to do about any other error; ``database/faults.py`` says whether it passes.
+deadlock) is run again here, since nobody else could tell it from one that was never begun.
+
+The trap: a host that blocks its loop in the middle of a transaction keeps locked what that has
+locked, for its own heartbeats too. The bound that the loop cannot keep is kept from another thread
+(`abort_stalled`), which closes the connection, or has the server end it. One that is out of time on
+a loop that turns is rolled back before it is cancelled, on SQLite: cancelled within a statement,
+its connection would be closed with a cursor still open somewhere in a traceback, and SQLite keeps
+the lock until that is collected.
+
+Not here: what to do about any other error; ``database/faults.py`` says whether it passes.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 from functools import partial
+from types import CoroutineType
 from typing import Any, TypeAlias, TypeVar
+from weakref import WeakSet
 
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy import Connection, Engine, ExceptionContext, PoolProxiedConnection, event, update
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
+from sqlalchemy.pool import SingletonThreadPool, StaticPool
 
-from rowlock.backoff import exponential
-from rowlock.clock import sleep
-from rowlock.database.binds import bind_of
-from rowlock.database.faults import is_conflict
-from rowlock.database.stalled_transactions import OpenTransaction, tracked_open
-from rowlock.database.transaction_dialect import TRANSACTIONS
+from rowlock.clock import exponential, monotonic, sleep
+from rowlock.database.faults import is_conflict, is_of_the_server
+from rowlock.database.transaction_dialect import TRANSACTIONS, Connects
+from rowlock.dialects import dialect_named
+from rowlock.errors import ConfigurationError, TransactionTimeout, UnsupportedDialectError
 from rowlock.logs import get_logger
 from rowlock.rows.leased_table import LeasedTable
-from rowlock.shielding import CancelPlan, finish
+from rowlock.tasks import CancelPlan, finish, log_in_thread
+
+# ---------------------------------------------------------------- binds
+
+
+# To ask `event.contains` for each transaction takes longer than the rest of `bind_of`.
+_LISTENED: WeakSet[Engine] = WeakSet()
+
+
+def bind_of(session: AsyncSession, leased: LeasedTable) -> Engine | Connection:
+    """Return the bind that the session's own routing gives for an UPDATE of the table, without
+    connecting.
+
+    A session that sends reads to a replica must not send ours there: a lease is read where it is
+    written. From now on the bind's pool replaces its connections where one of them answers that
+    its server is of no use.
+
+    Raises:
+        TypeError: it is no async session.
+    """
+    if not hasattr(session, "sync_session"):
+        raise TypeError(f"pass an AsyncSession, not a {type(session).__name__}")
+    bind = session.sync_session.get_bind(leased.mapper, clause=update(leased.table))
+    if bind.engine not in _LISTENED:
+        _LISTENED.add(bind.engine)
+        event.listen(bind.engine, "handle_error", _replace_connections)
+    return bind
+
+
+def _replace_connections(context: ExceptionContext) -> None:
+    """Have SQLAlchemy invalidate the connection, and each older one of the pool when it is next
+    checked out: they lead to the same server, a standby after a failover, say.
+    """
+    if is_of_the_server(context.original_exception):
+        context.is_disconnect = True
+
+
+def check_session_factory(session_factory: Any, leased: LeasedTable) -> None:
+    """Check, without connecting, that sessions of `session_factory` can keep leases of `leased`.
+
+    Raises:
+        ConfigurationError: it is not a factory of async sessions, is bound to nothing or to one
+            connection, gives the same session again, commits every statement, or commits in two
+            phases.
+        UnsupportedDialectError: the database is unknown, or all its sessions would share one
+            connection.
+        ModelError: as `LeasedTable.check_token`.
+    """
+    session = session_factory() if callable(session_factory) else session_factory
+    if not isinstance(session, AsyncSession) or session is session_factory:
+        raise ConfigurationError(
+            "session_factory must make AsyncSession objects: pass async_sessionmaker(engine)"
+        )
+    try:
+        bind = bind_of(session, leased)
+    except SQLAlchemyError as error:
+        raise ConfigurationError(
+            f"the session factory is bound to no engine for {leased.name}: {error}"
+        ) from error
+    check_supported(bind.dialect.name)
+    leased.check_token(bind.dialect)
+    if isinstance(bind, Connection):
+        raise ConfigurationError(
+            "the sessions are bound to one connection and would share its one transaction: pass"
+            " async_sessionmaker(engine). In tests use a database of the test's own"
+            " (rowlock.testing: rowlock_database) instead of a transaction around it"
+        )
+    if session_factory() is session:
+        raise ConfigurationError(
+            "the session factory gives the same session again (a scoped session?); every"
+            " transaction needs one of its own: pass async_sessionmaker(engine)"
+        )
+    if _isolation_level(session, bind) == "AUTOCOMMIT":
+        raise ConfigurationError(
+            "every statement is committed by itself (isolation_level='AUTOCOMMIT' of the engine, or"
+            " of execution_options), so nothing can be written under a guard; give rowlock sessions"
+            " without it"
+        )
+    if session.sync_session.twophase:
+        # Between the phases no connection has the row locks: neither a replica's death nor
+        # `pg_terminate_backend` frees them.
+        raise ConfigurationError(
+            "the sessions commit in two phases (twophase=True), so a replica that dies between them"
+            " would leave its rows locked for ever; SQLite and a PostgreSQL without"
+            " max_prepared_transactions refuse it. Give rowlock sessions without it"
+        )
+    if isinstance(bind.engine.pool, StaticPool | SingletonThreadPool):
+        raise UnsupportedDialectError(
+            "all sessions of this engine share one connection, and with it one transaction (SQLite"
+            " in memory?); use a file, or one in a temporary folder",
+            dialect_name=bind.dialect.name,
+        )
+
+
+def check_supported(dialect_name: str) -> None:
+    """Refuse a database that rowlock does not know, by SQLAlchemy's name of it.
+
+    Raises:
+        UnsupportedDialectError: says which ones it knows.
+    """
+    dialect_named(dialect_name)
+
+
+def _isolation_level(session: AsyncSession, bind: Engine) -> object:
+    """Return the isolation level that was asked for in the sessions' transactions; None is the
+    database's own.
+    """
+    # Sessions have execution options since SQLAlchemy 2.1. Where several levels are given, the
+    # narrowest scope wins.
+    for options in (
+        getattr(session.sync_session, "execution_options", {}),
+        bind.get_execution_options(),
+    ):
+        if (level := options.get("isolation_level")) is not None:
+            return level
+    return getattr(bind.dialect, "_on_connect_isolation_level", None)
+
+
+# ---------------------------------------------------------------- stalled transactions
+
 
 logger = get_logger(__name__)
+
+OUT_OF_TIME = "rowlock: the database did not answer in time"
+"""Message of the cancellation of a transaction that waits for a statement, perhaps one of the
+host's own.
+"""
+CLOSE_S_MAX = 2.0
+"""How long closing a connection may take, in seconds: it waits for the statement that runs."""
+
+
+class OpenTransaction:
+    """One transaction, from the moment at which it may take locks.
+
+    Args:
+        purpose: a verb phrase for the log.
+
+    Attributes:
+        was_aborted: its connection was closed under it.
+        was_stalled: by another thread, since its event loop had stalled.
+        was_rolled_back: before it was ready to commit, so that no COMMIT can have been sent.
+        is_ready_to_commit: all is done but the COMMIT; written by whoever does it.
+    """
+
+    def __init__(self, purpose: str) -> None:
+        self._purpose = purpose
+        self.was_aborted = self.was_stalled = self.was_rolled_back = self.is_ready_to_commit = False
+        self._connection: Connection | None = None
+        self._pooled: PoolProxiedConnection | None = None
+        self._began_at = 0.0
+        self._thread = 0
+        self._must_terminate = False
+        # Whoever ends it first has it: the transaction itself, or another thread.
+        self._ending = threading.Lock()
+
+    def begins(self, connection: AsyncConnection) -> None:
+        """Let it be aborted from now on."""
+        assert connection.sync_connection is not None
+        # Asked now: once it was released, a connection no longer says which one it had of the pool.
+        self._connection, self._pooled = (
+            connection.sync_connection,
+            connection.sync_connection.connection,
+        )
+        self._began_at = monotonic()
+        self._thread = threading.get_ident()
+        _open.add(self)
+
+    def ends(self) -> None:
+        """Let it not be aborted any more."""
+        _open.discard(self)
+        with self._ending:
+            self._connection = self._pooled = None
+
+    async def abort_if_stalled(
+        self, separate_pool: Connects, *, thread: int, older_than_s: float
+    ) -> None:
+        """End it, if it has stood for so long in the loop of `thread`; called in another one."""
+        if self._thread != thread or monotonic() - self._began_at < older_than_s:
+            return
+        with self._ending:
+            connection, pooled = self._connection, self._pooled
+            if (
+                connection is None
+                or pooled is None
+                or (self.was_aborted and not self._must_terminate)
+            ):
+                return
+            driver: Any = pooled.driver_connection
+            if driver is None:
+                # Released already: it is committed or rolled back.
+                return
+            if not self.was_aborted:
+                self._retire(pooled)
+            self.was_stalled = True
+        with suppress(Exception):
+            async with asyncio.timeout(CLOSE_S_MAX):
+                dialect = TRANSACTIONS.on(connection.dialect.name)
+                # Where it cannot be ended now, the next look tries again.
+                self._must_terminate = dialect.is_ended_by_server
+                ended = await dialect.end_stalled(
+                    connection, driver, separate_pool, older_than_s=older_than_s
+                )
+                self._must_terminate = dialect.is_ended_by_server and not ended
+                self.was_rolled_back = ended and not self.is_ready_to_commit
+                await dialect.close_stalled(driver)
+        if self._must_terminate:
+            return
+        told, extra = (
+            "A transaction was ended that kept locks while the event loop stood still: %s",
+            {"purpose": self._purpose},
+        )
+        log_in_thread(partial(logger.warning, told, self._purpose, extra=extra))
+
+    def plan_cancel(self, task: asyncio.Task[Any]) -> CancelPlan:
+        """End it, which is out of time, if its `task` waits for a statement; called on its own
+        loop, before that is cancelled.
+        """
+        connection, pooled = self._connection, self._pooled
+        if connection is None or pooled is None or self.was_aborted:
+            return CancelPlan()
+        driver: Any = pooled.driver_connection
+        if not _is_within(task, driver):
+            return CancelPlan()
+        rolling_back = TRANSACTIONS.on(connection.dialect.name).roll_back_before_cancel(driver)
+        if rolling_back is not None:
+            # Its cancellation closes the connection, but only then.
+            self._retire(pooled)
+        return CancelPlan(OUT_OF_TIME, rolling_back)
+
+    def _retire(self, pooled: PoolProxiedConnection) -> None:
+        self.was_aborted = True
+        # Not given to anybody else: the pool opens another one in its place.
+        pooled.invalidate(soft=True)
+
+
+_open: set[OpenTransaction] = set()
+
+
+def _is_within(task: asyncio.Task[Any], driver: object) -> bool:
+    """Whether `task` waits in code of the driver's package, and not in the host's."""
+    package = type(driver).__module__.rpartition(".")[0]
+    step: Any = task.get_coro()
+    while isinstance(step, CoroutineType):
+        if step.cr_frame is not None and step.cr_frame.f_globals["__name__"].startswith(package):
+            return True
+        step = step.cr_await
+    return False
+
+
+@asynccontextmanager
+async def tracked_open(
+    transaction: OpenTransaction, *, purpose: str, timeout_s: float
+) -> AsyncIterator[None]:
+    """Be `transaction` for the time of the block.
+
+    Raises:
+        TransactionTimeout: it was aborted. Whether it was committed is unknown.
+    """
+    error: Exception | None = None
+    try:
+        yield
+    except Exception as raised:  # noqa: BLE001 - raised again below
+        error = raised
+    finally:
+        transaction.ends()
+    if transaction.was_aborted:
+        # Also without an error: a COMMIT on a connection that was closed may say nothing.
+        raise TransactionTimeout(
+            purpose=purpose,
+            timeout_s=timeout_s,
+            was_aborted=transaction.was_stalled,
+            was_rolled_back=transaction.was_rolled_back,
+        ) from error
+    if error is not None:
+        raise error
+
+
+async def abort_stalled(separate_pool: Connects, *, thread: int, older_than_s: float) -> None:
+    """End the transactions of the loop in `thread` that have stood for longer than that; called
+    on another loop.
+    """
+    for transaction in tuple(_open):
+        await transaction.abort_if_stalled(separate_pool, thread=thread, older_than_s=older_than_s)
+
+
+# ---------------------------------------------------------------- transaction
+
 
 T = TypeVar("T")
 SessionFactory: TypeAlias = Callable[[], AsyncSession]

@@ -18,7 +18,7 @@ from rowlock.dialects import DialectPart
 
 class Connects(Protocol):
     """Gives connections to the same databases beside the host's own:
-    ``database/separate_pool.py``.
+    ``database/pools.py``.
     """
 
     def connect(self, engine: Engine) -> AsyncConnection:

@@ -17,8 +17,7 @@ from itertools import islice
 from pathlib import Path
 
 from rowlock import ConfigurationError
-from rowlock.demo.database import address_in, tables_at
-from rowlock.demo.run import Replica, replicas_on, work_off
+from rowlock.demo.run import Replica, address_in, replicas_on, tables_at, work_off
 from rowlock.demo.verdict import DemoFinding, gather, judge, story_of, taken_over
 
 ROWS, ROWS_MAX = 3_000, 20_000
@@ -41,8 +40,8 @@ HELD, BROKEN, MISUSED, INTERRUPTED = 0, 1, 2, 130
 """Exit codes."""
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options that `run` reads."""
+def add_demo_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options that `run_demo` reads."""
     parser.description = (
         "Catalogue a folder: one row per file, worked on by several replicas, one of which is"
         " killed with -9 half-way. Exit code 0 only if every file has its one right result."
@@ -70,7 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(options: argparse.Namespace) -> int:
+def run_demo(options: argparse.Namespace) -> int:
     """Run the demo and return its exit code."""
     try:
         files = _files_of(options.folder, options.rows)

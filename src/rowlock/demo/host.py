@@ -23,7 +23,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, async_sessionmaker, create_async
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from rowlock import Apply, LockColumns, Pipeline, PipelineItem, PipelineManager
-from rowlock.rows.indexes.due_index import due_index
+from rowlock.rows.indexes import due_index
 from rowlock.testing.databases.drivers import connect_args
 
 NEW, DONE, UNREADABLE = "new", "done", "unreadable"

@@ -19,8 +19,8 @@ import anyio.to_thread
 from sqlalchemy import Row, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from rowlock.demo.database import CHANGES
 from rowlock.demo.host import DONE, NEW, UNREADABLE, Document
+from rowlock.demo.run import CHANGES
 
 EXAMPLES_MAX = 3
 """How many files are named where something is wrong."""

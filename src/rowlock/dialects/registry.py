@@ -38,7 +38,7 @@ PARTS = {
     "rows": "rowlock.rows.row_dialect.RowDialect",
     "bulk": "rowlock.database.bulk_dialect.BulkDialect",
     "streams": "rowlock.streams.dialects.stream_dialect.StreamDialect",
-    "folds": "rowlock.streams.dialects.fold_dialect.FoldDialect",
+    "folds": "rowlock.streams.dialects.stream_dialect.FoldDialect",
     "insight": "rowlock.insight.dialects.insight_dialect.InsightDialect",
 }
 """What a dialect consists of: the name of each part, and the abstract class that it implements."""

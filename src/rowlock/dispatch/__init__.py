@@ -8,26 +8,30 @@ second queue: what waits are rows, and what runs is leased.
 
 from __future__ import annotations
 
-from rowlock.dispatch.backpressure import Backpressure, BackpressureContext, TaskCountBackpressure
-from rowlock.dispatch.balancers import Balancer, LeastBusy, PriorityLoadBalancer, RoundRobin
-from rowlock.dispatch.columns import DispatchColumns
-from rowlock.dispatch.delivering.provisioner import Provision
-from rowlock.dispatch.engine import Engine, WorkerView
-from rowlock.dispatch.engines.loop import LoopEngine
-from rowlock.dispatch.engines.process import ProcessEngine
-from rowlock.dispatch.engines.thread import ThreadEngine
-from rowlock.dispatch.migrations import dispatch_columns, dispatch_indexes
-from rowlock.dispatch.pipeline import DispatchPipeline
-from rowlock.dispatch.states import COMPLETED, FAILED, PENDING, RUNNING
-from rowlock.dispatch.task import (
+from rowlock.dispatch.columns import COMPLETED, FAILED, PENDING, RUNNING, DispatchColumns
+from rowlock.dispatch.engine import (
     AttemptEvent,
+    Backpressure,
+    BackpressureContext,
+    Balancer,
     Completed,
+    Engine,
     Failed,
     Heartbeat,
+    LeastBusy,
+    PriorityLoadBalancer,
     Progress,
+    RoundRobin,
     StageDone,
     Task,
+    TaskCountBackpressure,
+    WorkerView,
 )
+from rowlock.dispatch.engines.local import LoopEngine, ThreadEngine
+from rowlock.dispatch.engines.process import ProcessEngine
+from rowlock.dispatch.migrations import dispatch_columns, dispatch_indexes
+from rowlock.dispatch.pipeline import DispatchPipeline
+from rowlock.dispatch.placement import Provision
 from rowlock.errors import AdmissionRejected, Draining, NoWorkersAvailable, WorkerBusy, WorkerGone
 
 __all__ = [

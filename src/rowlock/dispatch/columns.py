@@ -1,19 +1,30 @@
-"""The columns of a dispatched row, as a mixin beside `LockColumns` and `ScheduleColumns`."""
+"""A dispatched row: its columns, its states, and the texts that clients see.
+
+The states are ``pending → running → completed | failed``; the text of an error begins with its
+kind. A text for clients has no paths of the machine where something went wrong, and a bound.
+"""
 
 from __future__ import annotations
 
+import re
+import traceback
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
-from sqlalchemy import JSON, Integer, String, Text, text
+from sqlalchemy import JSON, ColumnElement, Integer, String, Text, literal_column, text
+from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.orm import Mapped, mapped_column
 from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import FunctionElement
 
+from rowlock.errors import ERROR_TEXT_CHARS_MAX, OutcomeError, shorten
+from rowlock.redaction import without_values
 from rowlock.rows.columns import for_type_checkers
 from rowlock.rows.database_time import UtcDateTime, database_now, due_at_once
+from rowlock.rows.leased_table import LeasedTable
 from rowlock.rows.row_dialect import rows_of
+from rowlock.rows.updates import Values, column_values
 
 DEDUP_KEY_CHARS_MAX = 255
 STATUS_CHARS_MAX = 16
@@ -78,3 +89,130 @@ class DispatchColumns:
     losses: Mapped[int] = mapped_column(Integer, nullable=False, default=0, server_default="0")
     error: Mapped[str | None] = mapped_column(Text, default=None)
     superseded_by: Mapped[str | None] = mapped_column(String(DEDUP_KEY_CHARS_MAX), default=None)
+
+
+# ---------------------------------------------------------------- states
+
+
+PENDING: Final = "pending"
+RUNNING: Final = "running"
+COMPLETED: Final = "completed"
+FAILED: Final = "failed"
+
+ACTIVE: Final = (PENDING, RUNNING)
+"""What counts against the ceiling, and keeps its `dedup_key` to itself."""
+ACTIVE_SQL: Final = "status IN ('pending', 'running')"
+"""The same as SQL, for the partial indexes: the database uses them only where a condition
+implies this one.
+"""
+
+CANCELLED: Final = "cancelled"
+CAPACITY: Final = "capacity"
+HEARTBEAT_LOST: Final = "heartbeat lost"
+INTERNAL: Final = "internal"
+STALE: Final = "stale"
+
+DISPATCH_COLUMNS: Final = (
+    "dedup_key",
+    "status",
+    "submitted_at",
+    "started_at",
+    "finished_at",
+    "worker",
+    "progress",
+    "stages",
+    "losses",
+    "error",
+    "superseded_by",
+)
+"""What `DispatchColumns` has; nobody but the pipeline writes them."""
+WHEN_COLUMNS: Final = ("due_at", "deadline_at")
+"""What else says when: a submission is due at once, and its deadline is `dispatch_deadline`."""
+
+
+def refuse_own_columns(leased: LeasedTable, values: Values) -> None:
+    """Refuse values of columns that the pipeline itself writes.
+
+    Raises:
+        OutcomeError: there is such a column, or one that is unknown or rowlock's.
+    """
+    own = {leased.column(name) for name in (*DISPATCH_COLUMNS, *WHEN_COLUMNS)}
+    for column in column_values(leased, values):
+        if column in own:
+            raise OutcomeError(
+                f"{column.name} is written by the pipeline; leave it out", column=column.name
+            )
+
+
+def shows_anew(session: AsyncSession, model: type) -> bool:
+    """Whether rows of `model` that the session has may be shown as they are now: not over
+    changes that it has not written.
+    """
+    return session.sync_session.autoflush or not any(
+        isinstance(each, model) for each in session.dirty
+    )
+
+
+def is_active(leased: LeasedTable) -> ColumnElement[bool]:
+    """The row is pending or running."""
+    return leased.attribute("status").in_([literal_column(f"'{state}'") for state in ACTIVE])
+
+
+# ---------------------------------------------------------------- client text
+
+
+DETAIL_CHARS_MAX = 8_192
+"""Longest traceback that travels to the log, in characters."""
+
+READ_CHARS_MAX = 16 * ERROR_TEXT_CHARS_MAX
+"""Of a longer text no more is looked at: to look for paths in ten million characters keeps the
+event loop for a second.
+"""
+
+_PATH = re.compile(r"(?<![\w/.:])(?:[A-Za-z]:)?(?:[\\/]{1,2}[^\\/\s'\":,;()<>|]+){2,}")
+_KIND = re.compile(r"[a-z][a-z0-9 _-]{0,31}")
+
+
+RESERVED = (CANCELLED, CAPACITY, HEARTBEAT_LOST, STALE)
+"""Kinds that only the pipeline gives: clients rely on what they mean."""
+
+
+def error_of(kind: str, text: str) -> str:
+    """Return ``kind: text`` without paths, in at most `ERROR_TEXT_CHARS_MAX` characters; what is
+    no kind is ``internal:``.
+    """
+    told = f"{kind}: {without_paths(str(text)[:READ_CHARS_MAX])}"
+    is_kind = isinstance(kind, str) and _KIND.fullmatch(kind)
+    return shorten(told if is_kind else f"{INTERNAL}: {told}", chars_max=ERROR_TEXT_CHARS_MAX)
+
+
+def failure_of(kind: str, text: str) -> str:
+    """Return the error of a handler that failed: of its own kind, or ``internal: kind: text`` if
+    that is not for handlers.
+    """
+    return error_of(INTERNAL, f"{kind}: {text}") if kind in RESERVED else error_of(kind, text)
+
+
+def detail_of(error: BaseException) -> str:
+    """Return where `error` comes from, for the log: its traceback, of which the end is kept."""
+    told = "".join(traceback.format_exception(without_values(error)))
+    return told if len(told) <= DETAIL_CHARS_MAX else f"…{told[1 - DETAIL_CHARS_MAX :]}"
+
+
+def is_storable(text: str) -> bool:
+    """Whether every database takes `text`: it has no NUL and no lone surrogate, either of which
+    ends a transaction.
+    """
+    return shorten(text, chars_max=len(text)) == text
+
+
+def progress_of(text: object) -> str:
+    """Return a progress as it is stored: at most `PROGRESS_CHARS_MAX` characters."""
+    return shorten(without_paths(str(text)[:READ_CHARS_MAX]), chars_max=PROGRESS_CHARS_MAX)
+
+
+def without_paths(text: str) -> str:
+    """Replace each path of two parts or more by its last part: folders tell of the machine,
+    names of files of the work.
+    """
+    return _PATH.sub(lambda found: re.split(r"[\\/]", found[0])[-1], text)

@@ -27,10 +27,9 @@ from sqlalchemy import (
     text,
 )
 
-from rowlock.dispatch.columns import empty_object
-from rowlock.dispatch.states import ACTIVE_SQL
+from rowlock.dispatch.columns import ACTIVE_SQL, empty_object
 from rowlock.rows.database_time import UtcDateTime, due_at_once
-from rowlock.rows.indexes.due_index import due_index
+from rowlock.rows.indexes import due_index
 from rowlock.rows.migrations import MigrationOperations
 from rowlock.rows.row_dialect import ROWS, partial_index_options
 

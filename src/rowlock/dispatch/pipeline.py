@@ -20,17 +20,14 @@ from sqlalchemy import ColumnElement
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
 from rowlock.database.faults import is_of_the_schema, is_transient
-from rowlock.dispatch.balancers import Balancer, PriorityLoadBalancer
-from rowlock.dispatch.counters import DispatchCounters
-from rowlock.dispatch.delivering.capacity import bring_forward
-from rowlock.dispatch.delivering.delivery import Delivery, DeliveryContext
-from rowlock.dispatch.delivering.placement import Placement
-from rowlock.dispatch.delivering.provisioner import Provisioner
-from rowlock.dispatch.delivering.scratch import Scratch
-from rowlock.dispatch.delivering.status_updates import StatusUpdates
+from rowlock.dispatch.admission import Admission
+from rowlock.dispatch.attempt import Scratch
+from rowlock.dispatch.columns import DISPATCH_COLUMNS, is_active
+from rowlock.dispatch.delivery import Delivery, DeliveryContext
 from rowlock.dispatch.dispatch_log import DispatchLog
-from rowlock.dispatch.engine import Engine
+from rowlock.dispatch.engine import Balancer, Engine, Handler, PriorityLoadBalancer
 from rowlock.dispatch.engines.local import called, is_generator
+from rowlock.dispatch.placement import DispatchCounters, Placement, Provisioner, bring_forward
 from rowlock.dispatch.settings import (
     LEASES_PER_TICK_MAX,
     DispatchKeywords,
@@ -40,12 +37,10 @@ from rowlock.dispatch.settings import (
     retried_errors,
     split_settings,
 )
-from rowlock.dispatch.states import DISPATCH_COLUMNS, is_active
-from rowlock.dispatch.submitting.admission import Admission
-from rowlock.dispatch.task import Handler
+from rowlock.dispatch.status_updates import StatusUpdates
 from rowlock.errors import AdmissionRejected, ConfigurationError, Draining, ModelError
 from rowlock.leases.item import PipelineItem
-from rowlock.pipelines.fetching.fetcher import Fetcher
+from rowlock.pipelines.fetcher import Fetcher
 from rowlock.pipelines.outcomes import Outcome
 from rowlock.pipelines.pipeline import Pipeline
 from rowlock.pipelines.settings import WORKERS_MAX, Duration

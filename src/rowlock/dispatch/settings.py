@@ -18,9 +18,9 @@ from pydantic import (
     field_validator,
 )
 
-from rowlock.dispatch.task import class_name
+from rowlock.dispatch.engine import class_name
 from rowlock.errors import SettingsError
-from rowlock.pipelines.host_code.expected_errors import ErrorRule, RetryOn
+from rowlock.pipelines.hooks import ErrorRule, RetryOn
 from rowlock.pipelines.outcomes import delay_of
 from rowlock.pipelines.settings import (
     ATTEMPTS_MAX,

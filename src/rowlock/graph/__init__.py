@@ -13,9 +13,8 @@ work stealing), rebuilt for asyncio.
 
 from __future__ import annotations
 
-from rowlock.graph.building.flow import Flow, Graph, Lanes
-from rowlock.graph.building.streaming import stream_graph
-from rowlock.graph.lanes.runtime import GraphRuntime, default_runtime
+from rowlock.graph.flow import Flow, Graph, Lanes
+from rowlock.graph.host_code import check_interrupt
 from rowlock.graph.pipeline import (
     GraphCallTookLong,
     GraphDeadlocked,
@@ -24,13 +23,12 @@ from rowlock.graph.pipeline import (
     Items,
     Outcomes,
 )
-from rowlock.graph.ports import InputPort, OutputPort, Port
-from rowlock.graph.processor import NodeStatus, Place, Processor
-from rowlock.graph.scheduling.interrupt import check_interrupt
-from rowlock.graph.scheduling.run import run_graph
-from rowlock.graph.scheduling.statistics import GraphStatistics, OperatorStatistics
-from rowlock.graph.standing.reports import StandingReports
-from rowlock.graph.standing.standing import StandingGraph
+from rowlock.graph.processor import InputPort, NodeStatus, OutputPort, Place, Port, Processor
+from rowlock.graph.run import run_graph
+from rowlock.graph.standing import StandingGraph, StandingReports
+from rowlock.graph.statistics import GraphStatistics, OperatorStatistics
+from rowlock.graph.stream import stream_graph
+from rowlock.graph.threads import GraphRuntime, default_runtime
 
 __all__ = [
     "Flow",

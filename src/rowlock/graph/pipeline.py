@@ -14,12 +14,11 @@ from typing import Any, Final, TypeAlias, Unpack, cast
 
 from rowlock.errors import ConfigurationError, GraphDeadlockError, GraphError, describe
 from rowlock.events import Event, emit
-from rowlock.graph.building.flow import Flow, Graph
-from rowlock.graph.scheduling.statistics import GraphStatistics
-from rowlock.graph.standing.reports import StandingReports
-from rowlock.graph.standing.standing import StandingGraph
+from rowlock.graph.flow import Flow, Graph
+from rowlock.graph.standing import StandingGraph, StandingReports
+from rowlock.graph.statistics import GraphStatistics
 from rowlock.leases.item import PipelineItem
-from rowlock.pipelines.host_code.names import did_you_mean, own_names
+from rowlock.pipelines.construction import did_you_mean, own_names
 from rowlock.pipelines.outcomes import OUTCOMES, Outcome
 from rowlock.pipelines.pipeline import Pipeline
 from rowlock.pipelines.settings import WORKERS_MAX, SettingsKeywords

@@ -8,24 +8,22 @@ to be processed.
 from __future__ import annotations
 
 from rowlock.errors import AppError
-from rowlock.insight.asking.questioner import InsightLimits
-from rowlock.insight.checking.claim_plan import ClaimPlan
-from rowlock.insight.checking.finding import Finding, Level
-from rowlock.insight.checking.pipeline_view import PipelineView
-from rowlock.insight.explanation import Explanation, PipelineExplanation, SeenLease
-from rowlock.insight.history.timeline import Timeline, TimelineEntry
-from rowlock.insight.insight import Insight
-from rowlock.insight.lines import ExplanationLine
-from rowlock.insight.listing.row_page import ListedRow, ListedState, RowPage
-from rowlock.insight.observing.observer import Observer
-from rowlock.insight.steering.action_errors import (
+from rowlock.insight.action_errors import (
     AlreadyPaused,
     LeaseAlive,
     LeaseChanged,
     NotPausable,
     RowNotFound,
 )
-from rowlock.insight.steering.actions import ActionDone
+from rowlock.insight.actions import ActionDone
+from rowlock.insight.checking.claim_plan import ClaimPlan, PipelineView
+from rowlock.insight.checking.finding import Finding, Level
+from rowlock.insight.explanation import Explanation, ExplanationLine, PipelineExplanation, SeenLease
+from rowlock.insight.history.timeline import Timeline, TimelineEntry
+from rowlock.insight.insight import Insight
+from rowlock.insight.listing import ListedRow, ListedState, RowPage
+from rowlock.insight.observer import Observer
+from rowlock.insight.questioner import InsightLimits
 from rowlock.insight.tables import InsightTables, insight_tables
 from rowlock.insight.verdicts import Verdict
 from rowlock.rows.lock_tokens import mark_of, replica_mark

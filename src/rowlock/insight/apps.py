@@ -22,10 +22,10 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine, async_sessionmaker, create_async_engine
 
 from rowlock.clock import monotonic
-from rowlock.database.binds import bind_of
+from rowlock.database.transaction import bind_of
 from rowlock.errors import AppError, describe
 from rowlock.insight.insight import Insight
-from rowlock.insight.observing.observer import Observer
+from rowlock.insight.observer import Observer
 from rowlock.insight.shown import shown
 from rowlock.pipelines.manager import PipelineManager
 

@@ -1,19 +1,22 @@
-"""Asks what an explanation needs of one row, and puts the answers together."""
+"""Asks what an explanation needs of one row, and puts the answers together: what of the claim's
+condition holds, who has a related row, what flows and graphs say of themselves.
+
+A wing is looked at only if the host has a pipeline of it, so it is imported already.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
-from sqlalchemy import Select, Table, select, true
+from sqlalchemy import ColumnElement, Select, Table, func, select, true
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
-from rowlock.backoff import JITTER
+from rowlock.clock import JITTER
 from rowlock.errors import describe
-from rowlock.insight.asking.lacking import lacking_row
-from rowlock.insight.counting.wings import flow_of_row
 from rowlock.insight.dialects.insight_dialect import INSIGHT
 from rowlock.insight.questions import (
     RowQuestion,
@@ -25,22 +28,140 @@ from rowlock.insight.questions import (
     lives_a_lease,
     place_of,
 )
+from rowlock.insight.shown import duration, shown
 from rowlock.insight.tables import InsightTables
 from rowlock.insight.verdicts import (
     Answer,
     AwaitingRow,
     Facts,
+    LackingRow,
     PipelinePause,
     Refused,
     Rules,
     TableLock,
     TouchingTransaction,
+    WingLine,
     is_overdue,
 )
-from rowlock.leases.load import as_seen
+from rowlock.leases.claim import as_seen
+from rowlock.pipelines.lock_graph import DeclaredLock
 from rowlock.pipelines.pipeline import Pipeline
 from rowlock.rows.database_time import database_now
 from rowlock.rows.eligibility import RESERVED_BEYOND
+from rowlock.rows.leased_table import LeasedTable
+
+# ---------------------------------------------------------------- related rows
+
+
+async def lacking_row(
+    connection: AsyncConnection,
+    question: RowQuestion,
+    locks: Iterable[DeclaredLock],
+    *,
+    apart: bool,
+) -> LackingRow | None:
+    """Return the first related row of a main row that somebody has; None if nobody has one, or the
+    host does not say which rows belong to it; joins the caller's transaction.
+    """
+    for lock in locks:
+        if lock.on is None:
+            continue
+        found = await ask_first(connection, _held(question, lock.leased, lock.on), apart=apart)
+        if found is not None and not isinstance(found, Refused):
+            return LackingRow(lock.leased.name, str(found[0]), str(found[1] or ""))
+    return None
+
+
+def _held(question: RowQuestion, related: LeasedTable, on: ColumnElement[bool]) -> Any:
+    key, owner = related.attribute(related.key_name), related.attribute("lock_owner")
+    lives = related.attribute("lock_expires_at") > database_now()
+    return select(key, owner).where(on, question.is_it, lives).order_by(key).limit(1)
+
+
+# ---------------------------------------------------------------- wings
+
+
+CAUSE_CHARS_MAX: Final = 160
+"""Most characters of what a flow waits for."""
+
+
+async def flow_line(connection: AsyncConnection, pipeline: Pipeline[Any]) -> WingLine | None:
+    """Return how far the flow is that a pipeline coordinates, or whose shards it works on, and what
+    it waits for; None for any other pipeline; joins the caller's transaction.
+    """
+    program = _program_of(pipeline)
+    if program is None:
+        return None
+    from rowlock.streams.status import status_of  # noqa: PLC0415 - a wing
+
+    found = await ask_part(connection, partial(status_of, connection, program), apart=True)
+    if isinstance(found, Refused):
+        return WingLine("flow", program.name, f"? {shown(found.why, CAUSE_CHARS_MAX)}")
+    lag = f"{found.lag_rows:,} rows behind"
+    if found.lag_rows and found.lag_s >= 1:
+        lag += f" for {duration(found.lag_s)}"
+    told = f"{found.state}, step {found.frontier:,} of {found.next_step:,}, {lag}"
+    if found.lag_rows:
+        told += f": {shown(found.text, CAUSE_CHARS_MAX)}"
+    return WingLine("flow", found.flow, told)
+
+
+async def flow_of_row(
+    connection: AsyncConnection, pipeline: Pipeline[Any], question: RowQuestion
+) -> WingLine | None:
+    """Return the same for a row, which may be of another flow: then None."""
+    program, columns = _program_of(pipeline), question.leased.table.c
+    if program is None:
+        return None
+    is_of_it = columns.get("flow_id", question.leased.key) == program.id
+    mine = select(func.count()).where(question.is_it, is_of_it)
+    if await ask_value(connection, mine, apart=True) != 1:
+        return None
+    return await flow_line(connection, pipeline)
+
+
+def coordinates(pipeline: Pipeline[Any]) -> bool:
+    """Whether a pipeline works on the row of a flow, and not on its shards."""
+    return _is_of(pipeline, "rowlock.streams.coordinator", "CoordinatorPipeline")
+
+
+def _program_of(pipeline: Pipeline[Any]) -> Any:
+    is_of_flow = _is_of(pipeline, "rowlock.streams.shards.pipeline", "FlowPipeline")
+    if not (is_of_flow or coordinates(pipeline)):
+        return None
+    return getattr(pipeline, "program")  # noqa: B009 - its class is not imported
+
+
+def _is_of(pipeline: Pipeline[Any], module: str, name: str) -> bool:
+    found = sys.modules.get(module)
+    return found is not None and isinstance(pipeline, getattr(found, name))
+
+
+def graph_report(pipeline: Pipeline[Any]) -> dict[str, Any] | None:
+    """Return what a replica says of the graph of one of its pipelines; None if it has none."""
+    statistics = getattr(pipeline, "graph_statistics", None)
+    if statistics is None:
+        return None
+    now = statistics()
+    return {
+        "held": sum(one.held for one in now.operators),
+        "bottleneck": None if now.bottleneck is None else shown(now.bottleneck, 60),
+    }
+
+
+def graph_line(reports: Sequence[Mapping[str, Any]]) -> WingLine | None:
+    """Return what the replicas say of the graph of one pipeline; None if they say nothing."""
+    told = [one["graph"] for one in reports if isinstance(one.get("graph"), dict)]
+    if not told:
+        return None
+    held = sum(int(one.get("held") or 0) for one in told)
+    slowest = dict.fromkeys(str(one["bottleneck"]) for one in told if one.get("bottleneck"))
+    bottleneck = f", slowest at {', '.join(map(shown, slowest))}" if slowest else ""
+    return WingLine("graph", f"{held:,}", f"values inside{bottleneck}")
+
+
+# ---------------------------------------------------------------- facts of one row
+
 
 WORK_COLUMNS = ("status", "worker", "progress", "losses")
 """Of a dispatched row, what the line about its work says."""

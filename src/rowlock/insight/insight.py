@@ -18,25 +18,25 @@ from typing import Any, Self, TypeVar
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionmaker
 
 from rowlock.clock import monotonic
-from rowlock.database.binds import bind_of
+from rowlock.database.transaction import bind_of
 from rowlock.errors import AppError
-from rowlock.insight.asking.concurrent_questions import Ask, asked_concurrently
-from rowlock.insight.asking.databases import AwayDatabase, raise_if_away
-from rowlock.insight.asking.hosted_pipelines import PipelineHost, Sessions
-from rowlock.insight.asking.places import QuestionPlaces
-from rowlock.insight.asking.questioner import InsightLimits, part_timeout
-from rowlock.insight.asking.redacting import contained_redaction
 from rowlock.insight.checking.checkup import beside_tables, not_looked_at, table_checks
-from rowlock.insight.checking.claim_plan import ClaimPlan, claim_plan, unserved_remarks
+from rowlock.insight.checking.claim_plan import (
+    ClaimPlan,
+    PipelineView,
+    claim_plan,
+    unserved_remarks,
+)
 from rowlock.insight.checking.finding import Finding, in_order
-from rowlock.insight.checking.pipeline_view import PipelineView
-from rowlock.insight.counting.asking import waiting_asked
-from rowlock.insight.counting.database_questions import DatabaseQuestions
-from rowlock.insight.counting.pipeline_status import PipelineStatus
-from rowlock.insight.counting.replicas import LiveReplicas
-from rowlock.insight.counting.running import status_of, with_replicas
-from rowlock.insight.counting.status import Status
-from rowlock.insight.counting.waiting import Waiting
+from rowlock.insight.counting import Waiting, status_of, with_replicas
+from rowlock.insight.databases import (
+    Ask,
+    AwayDatabase,
+    QuestionPlaces,
+    asked_concurrently,
+    contained_redaction,
+    raise_if_away,
+)
 from rowlock.insight.explanation import (
     Explanation,
     PipelineExplanation,
@@ -45,14 +45,15 @@ from rowlock.insight.explanation import (
 )
 from rowlock.insight.facts import RowAsked, facts_of, seen_by
 from rowlock.insight.history.timeline import ENTRIES_MAX, Timeline, read_timeline
-from rowlock.insight.listing.asking import PAGE_ROWS, page_read, state_question
-from rowlock.insight.listing.row_page import RowPage
+from rowlock.insight.listing import PAGE_ROWS, RowPage, page_read, state_question
 from rowlock.insight.naming import database_name, is_of, mapped_model, pipeline_named, read_key
-from rowlock.insight.observing.observer import Observer
+from rowlock.insight.observer import Observer
+from rowlock.insight.questioner import DatabaseQuestions, InsightLimits, part_timeout, waiting_asked
 from rowlock.insight.questions import whole_else_apart
-from rowlock.insight.rehearsing.answer import Rehearsal
-from rowlock.insight.rehearsing.rehearsal import IDS_MAX, PipelineRehearsal
-from rowlock.insight.tables import InsightTables, tables_of
+from rowlock.insight.rehearsal import IDS_MAX, PipelineRehearsal, Rehearsal
+from rowlock.insight.replicas import LiveReplicas
+from rowlock.insight.status import PipelineStatus, Status
+from rowlock.insight.tables import InsightTables, PipelineHost, Sessions, tables_of
 from rowlock.insight.verdicts import Facts
 from rowlock.pipelines.manager import PipelineManager
 from rowlock.pipelines.pipeline import Pipeline

@@ -1,22 +1,180 @@
 """Finds what a person names: a model by its class, its name or its table's, a pipeline by its name,
-and a row by the text of its key.
+and a row by the text of its key, read by the type of its column.
+
+The one idea: a key that cannot be one is refused before the database is asked: what it says of a
+value of another type would look like a fault of the pipeline.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+import uuid
+from ast import literal_eval
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
+from datetime import UTC, date, datetime
+from decimal import Decimal
 from difflib import get_close_matches
+from enum import Enum
 from pathlib import PurePath
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
-from sqlalchemy import Engine
+from sqlalchemy import Engine, Uuid
+from sqlalchemy import Enum as EnumType
+from sqlalchemy.engine.default import DefaultDialect
 from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy.types import TypeDecorator, TypeEngine
 
 from rowlock.errors import AppError
-from rowlock.insight.asking.key_text import key_of_text, may_be_key, what_it_is
 from rowlock.insight.shown import shown
 from rowlock.pipelines.pipeline import Pipeline
+from rowlock.rows.database_time import UtcDateTime
 from rowlock.rows.leased_table import LeasedTable
+
+# ---------------------------------------------------------------- keys as text
+
+
+NAMES_MAX: Final = 10
+"""How many values of an enumeration are named."""
+
+
+def key_of_text(kind: TypeEngine[Any], text: str) -> Any:
+    """Return the key that `text` names, in a column of type `kind`.
+
+    Raises:
+        ValueError: it names none; the message says what a key is.
+    """
+    if not _is_storable(text):
+        raise ValueError(what_it_is(kind))
+    for reader in _readers_of(kind):
+        # Of the host's own types whatever they raise.
+        with suppress(Exception):
+            return _bindable(kind, reader(text))
+    raise ValueError(what_it_is(kind))
+
+
+def may_be_key(kind: TypeEngine[Any], value: object) -> bool:
+    """Whether `value`, which is no text, can be a key in a column of type `kind`; where the type is
+    the host's own, it is for the database to say.
+    """
+    value_class = class_of(kind)
+    if _binds_itself(kind) or value_class not in _STRICT:
+        return True
+    return isinstance(value, value_class) and (value_class is bool or not isinstance(value, bool))
+
+
+def _is_storable(text: str) -> bool:
+    # A shell hands on bytes that are no UTF-8 as surrogates.
+    return "\x00" not in text and not any("\ud800" <= each <= "\udfff" for each in text)
+
+
+def class_of(kind: TypeEngine[Any]) -> type[Any]:
+    """Return the class of a column's values; `str` if its type does not say."""
+    if isinstance(kind, TypeDecorator):
+        return class_of(kind.impl_instance)
+    try:
+        found: type[Any] = kind.python_type
+    except NotImplementedError:
+        return str
+    return found
+
+
+def what_it_is(kind: TypeEngine[Any]) -> str:
+    """Return what a key of such a column is, in words."""
+    value_class, names = class_of(kind), _names_of(kind)
+    if names:
+        more = ", ..." if len(names) > NAMES_MAX else ""
+        return f"one of {', '.join(names[:NAMES_MAX])}{more}"
+    if isinstance(kind, Uuid):
+        return "a UUID"
+    if value_class is str and isinstance(kind, TypeDecorator):
+        return f"a {type(kind).__name__} that no text gives"
+    return _WORDS.get(value_class, "text")
+
+
+def _readers_of(kind: TypeEngine[Any]) -> Iterator[Callable[[str], Any]]:
+    yield _reader_of(kind, class_of(kind))
+    if _binds_itself(kind):
+        # What its values are is the host's to know; that of their storage was the best guess.
+        yield from (str, uuid.UUID)
+
+
+def _reader_of(kind: TypeEngine[Any], value_class: type[Any]) -> Callable[[str], Any]:
+    if issubclass(value_class, Enum):
+        # It is shown as `Kind.name`.
+        return lambda text: value_class[text.rpartition(".")[2]]
+    names = _names_of(kind)
+    if names:
+        return lambda text: names[names.index(text)]
+    if isinstance(kind, Uuid) and value_class is str:
+        return lambda text: str(uuid.UUID(text))
+    if value_class is datetime:
+        return lambda text: _zoned(kind, datetime.fromisoformat(text))
+    return _READERS.get(value_class, str)
+
+
+def _zoned(kind: TypeEngine[Any], time: datetime) -> datetime:
+    """Return a time as its column has it: with a zone or, in UTC, without one."""
+    utc = time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)
+    return utc if getattr(kind, "timezone", False) else utc.replace(tzinfo=None)
+
+
+def _bindable(kind: TypeEngine[Any], value: Any) -> Any:
+    """Return `value`, if a type of the host's own takes it."""
+    if _binds_itself(kind):
+        kind.process_bind_param(value, DefaultDialect())
+    return value
+
+
+def _binds_itself(kind: TypeEngine[Any]) -> TypeGuard[TypeDecorator[Any]]:
+    # Ours asks which database it is, and takes what was read as a time.
+    is_host_type = isinstance(kind, TypeDecorator) and not isinstance(kind, UtcDateTime)
+    return is_host_type and _binding(type(kind)) is not _binding(TypeDecorator)
+
+
+def _binding(kind: Any) -> Any:
+    return kind.process_bind_param
+
+
+def _names_of(kind: TypeEngine[Any]) -> list[str]:
+    return [str(name) for name in kind.enums] if isinstance(kind, EnumType) else []
+
+
+def _boolean(text: str) -> bool:
+    return {"true": True, "false": False}[text.lower()]
+
+
+def _bytes(text: str) -> bytes:
+    found = literal_eval(text)
+    if not isinstance(found, bytes):
+        raise ValueError(text)
+    return found
+
+
+_READERS: Final[Mapping[type[Any], Callable[[str], Any]]] = {
+    int: int,
+    uuid.UUID: uuid.UUID,
+    Decimal: Decimal,
+    float: float,
+    date: date.fromisoformat,
+    bool: _boolean,
+    bytes: _bytes,
+}
+_STRICT: Final = frozenset({int, uuid.UUID, date, datetime, bool, bytes})
+"""Classes of keys for which drivers take nothing else."""
+_WORDS: Final[Mapping[type[Any], str]] = {
+    int: "a whole number",
+    uuid.UUID: "a UUID",
+    Decimal: "a number",
+    float: "a number",
+    date: "a date, such as 2026-11-22",
+    datetime: "a time, such as 2026-11-22T03:14:05+00:00",
+    bool: "true or false",
+    bytes: "bytes, such as b'key'",
+}
+
+
+# ---------------------------------------------------------------- names
+
 
 INTEGER_MAX: Final = 2**63 - 1
 """Largest number that a key can be."""

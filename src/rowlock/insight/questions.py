@@ -9,7 +9,7 @@ is locked: a locked row is one that the next claim passes over.
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import Enum
@@ -31,6 +31,7 @@ from sqlalchemy import (
     or_,
     select,
     true,
+    type_coerce,
 )
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -39,7 +40,6 @@ from sqlalchemy.sql.operators import and_ as and_operator
 
 from rowlock.database.faults import is_outage, is_transient
 from rowlock.errors import describe
-from rowlock.insight.asking.column_labels import labelled_columns
 from rowlock.insight.dialects.insight_dialect import is_locked_out
 from rowlock.insight.headlines import PLACES_MAX
 from rowlock.insight.shown import shown
@@ -52,8 +52,16 @@ from rowlock.rows.eligibility import (
     oldest_first,
     order_column,
 )
-from rowlock.rows.leased_table import LeasedTable
-from rowlock.rows.model_check import LOCK_COLUMNS, SCHEDULE_COLUMNS, with_zone
+from rowlock.rows.leased_table import LOCK_COLUMNS, SCHEDULE_COLUMNS, LeasedTable, with_zone
+
+
+def labelled_columns(columns: Iterable[ColumnElement[Any]]) -> list[ColumnElement[Any]]:
+    """Return the columns, each labelled by its place."""
+    return [
+        type_coerce(column, column.type).label(f"c{number}")
+        for number, column in enumerate(columns)
+    ]
+
 
 T = TypeVar("T")
 

@@ -4,7 +4,7 @@ A claim leases whatever is due; this leases what was asked for. It never waits f
 somebody else holds, by lease, row lock or lockset, cannot be acquired now, and the caller decides
 whether to come back.
 
-Used for related rows of an item (``leases/related/locker.py``) and for rows that a service holds
+Used for related rows of an item (``leases/related.py``) and for rows that a service holds
 (``services/hold.py``).
 """
 
@@ -19,10 +19,10 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 from sqlalchemy.orm import undefer
 from sqlalchemy.orm.interfaces import LoaderOption
 
-from rowlock.database.binds import bind_of
+from rowlock.database.transaction import bind_of
 from rowlock.errors import PipelineError, RelatedLockUnavailable
 from rowlock.execution import execute
-from rowlock.leases.equal_keys import check_keys
+from rowlock.leases.keys import check_keys
 from rowlock.leases.lease_dialect import LEASES
 from rowlock.rows.assignments import without_onupdate
 from rowlock.rows.database_time import database_instant

@@ -1,51 +1,194 @@
-"""Apply: write an outcome and unlock the row in one guarded statement.
+"""Apply: write an outcome and unlock the row in one guarded statement; or delete the row under the
+same guard.
 
-Many outcomes are applied in one transaction: their rows are locked first, then written shape by
-shape. The guard is the row's key and this claim's token. If it does not match, somebody else
-continued with the row and nothing at all is written. `RowWrite` says what to write; who decided
-that is not this room's business.
+Many outcomes are applied in one transaction: their rows are locked first, then compared with what
+was read of them, then written shape by shape. The guard is the row's key and this claim's token. If
+it does not match, somebody else continued with the row and nothing at all is written. `RowWrite`
+says what to write; who decided that is not this room's business.
+
+A row that is deleted alone is first written like any outcome, which proves that it is this claim's
+and that the transaction lasts; what else belongs to the transaction comes between, such as the
+deletion of rows that refer to it. Rows that are deleted together are locked, and one statement
+deletes them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
-from typing import Any, Final
+from typing import Any, Final, TypeAlias, TypeVar
 
 from sqlalchemy import (
     Column,
     ColumnElement,
+    Executable,
+    Integer,
     Select,
     Update,
     and_,
     bindparam,
     case,
     cast,
+    delete,
+    func,
     null,
+    or_,
     select,
     type_coerce,
     update,
 )
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from rowlock.leases.claim_request import Lease
-from rowlock.leases.compare import compare_many
+from rowlock.errors import OutcomeError
 from rowlock.leases.item import PipelineItem, leases_of
-from rowlock.leases.lease_dialect import LEASES
+from rowlock.leases.lease_dialect import LEASES, Lease
+from rowlock.leases.renew import LEASES_PER_STATEMENT_MAX
 from rowlock.rows.assignments import (
     ColumnValues,
     Shape,
+    Slot,
     can_be_kept,
     set_clause,
     slots_of,
     split,
     varying,
 )
-from rowlock.rows.database_time import UtcDateTime, database_now, database_time_after, readable_time
-from rowlock.rows.leased_table import NEXT_VERSION, LeasedTable
-from rowlock.rows.stamps import STAMP_AHEAD_MAX, stamp_after
+from rowlock.rows.database_time import (
+    STAMP_AHEAD_MAX,
+    UtcDateTime,
+    database_instant,
+    database_now,
+    database_time_after,
+    readable_time,
+    stamp_after,
+)
+from rowlock.rows.leased_table import NEXT_VERSION, LeasedTable, with_zone
+
+# ---------------------------------------------------------------- compare
+
+
+T = TypeVar("T")
+AsRead: TypeAlias = tuple[Lease, ColumnValues]
+"""A row's lease, and columns with the values that were read of it."""
+
+COMPARED_MAX = 100
+"""Most rows of one statement that no array can compare, in rows: each has a condition of its own
+in it.
+"""
+
+_NUMBER: Slot = ("rowlock_number", Integer())
+
+
+async def compare_many(
+    connection: AsyncConnection, leased: LeasedTable, rows: Sequence[AsRead]
+) -> dict[int, bool]:
+    """Return by its number whether a row is unchanged, for those that the database compares with
+    others in one round trip.
+    """
+    dialect = LEASES.of(connection)
+    groups: dict[tuple[Column[Any], ...], list[int]] = {}
+    for number, (_, values) in enumerate(rows):
+        if values:
+            groups.setdefault(tuple(values), []).append(number)
+    compared: dict[int, bool] = {}
+    for guarded, members in groups.items():
+        slots = _slots_of(guarded)
+        if len(members) == 1 or not (dialect.takes_arrays(slots) or dialect.reads_alike(slots)):
+            continue
+        compare = _compared_there if dialect.takes_arrays(slots) else _compared_here
+        for some in in_pieces(members, LEASES_PER_STATEMENT_MAX):
+            unchanged = await compare(connection, leased, {number: rows[number] for number in some})
+            compared |= {number: number in unchanged for number in some}
+    return compared
+
+
+def _slots_of(columns: Sequence[Column[Any]]) -> list[Slot]:
+    return [(f"rowlock_was_{place}", column.type) for place, column in enumerate(columns)]
+
+
+async def _compared_there(
+    connection: AsyncConnection, leased: LeasedTable, rows: Mapping[int, AsRead]
+) -> frozenset[int]:
+    """Return the numbers of those that are unchanged, of `rows` that are compared in the same
+    columns.
+    """
+    dialect, guarded = LEASES.of(connection), tuple(next(iter(rows.values()))[1])
+    slots = _slots_of(guarded)
+
+    def build() -> Select[Any]:
+        given = dialect.unnested(leased, [_NUMBER, *slots])
+        held = (leased.key == given.c.key, leased.column("lock_token") == given.c.token)
+        pairs = zip(guarded, slots, strict=True)
+        still = (column.is_not_distinct_from(given.c[name]) for column, (name, _) in pairs)
+        return select(given.c[_NUMBER[0]]).where(*held, *still)
+
+    statement = leased.prepared((_compared_there, dialect, guarded), build)
+    parameters = dialect.lease_parameters([lease for lease, _ in rows.values()])
+    parameters[f"rowlock_held_{_NUMBER[0]}"] = list(rows)
+    for column, (name, _) in zip(guarded, slots, strict=True):
+        parameters[f"rowlock_held_{name}"] = [as_read[column] for _, as_read in rows.values()]
+    return frozenset((await connection.scalars(statement, parameters)).all())
+
+
+async def _compared_here(
+    connection: AsyncConnection, leased: LeasedTable, rows: Mapping[int, AsRead]
+) -> frozenset[int]:
+    """As `_compared_there`, but read and compared in Python: of plain types what is read again
+    is the same if it is unchanged.
+    """
+    dialect, guarded = LEASES.of(connection), tuple(next(iter(rows.values()))[1])
+    statement = leased.prepared(
+        (_compared_here, dialect, guarded),
+        lambda: select(leased.key, *guarded).where(dialect.matches_leases(leased)),
+    )
+    found = await connection.execute(
+        statement, dialect.lease_parameters([lease for lease, _ in rows.values()])
+    )
+    # Not by their tokens: related rows of one item have the same one.
+    there = {key: values for key, *values in found}
+
+    def is_same(lease: Lease, as_read: ColumnValues) -> bool:
+        values = there.get(lease[0])
+        return values is not None and list(map(with_zone, values, guarded)) == list(
+            as_read.values()
+        )
+
+    return frozenset(number for number, (lease, as_read) in rows.items() if is_same(lease, as_read))
+
+
+async def all_unchanged(
+    connection: AsyncConnection, leased: LeasedTable, rows: Sequence[AsRead]
+) -> bool:
+    """Return whether every row is unchanged."""
+    compared = await compare_many(connection, leased, rows)
+    rest = [row for number, row in enumerate(rows) if row[1] and number not in compared]
+    if not all(compared.values()):
+        return False
+    dialect = LEASES.of(connection)
+    for some in in_pieces(rest, COMPARED_MAX):
+        each = (
+            and_(
+                leased.key == key,
+                *(dialect.is_unchanged(column, value) for column, value in values.items()),
+            )
+            for (key, _), values in some
+        )
+        unchanged = await connection.scalar(
+            select(func.count()).select_from(leased.table).where(or_(*each))
+        )
+        if unchanged != len(some):
+            return False
+    return True
+
+
+def in_pieces(members: Sequence[T], size: int) -> Iterator[Sequence[T]]:
+    """Give `members` in pieces of at most `size`."""
+    return (members[start : start + size] for start in range(0, len(members), size))
+
+
+# ---------------------------------------------------------------- apply
 
 
 class Written(Enum):
@@ -345,3 +488,79 @@ def _statement(leased: LeasedTable, shape: Shape) -> Update:
         token == bindparam("rowlock_token", type_=token.type),
     ]
     return update(leased.table).where(*guard).values(set_clause(shape))
+
+
+# ---------------------------------------------------------------- delete
+
+
+async def delete_locked(
+    connection: AsyncConnection, leased: LeasedTable, items: Sequence[PipelineItem[Any]]
+) -> frozenset[Any]:
+    """Delete those rows of `items` that are still theirs; joins the caller's transaction, which has
+    locked them.
+
+    A stronger lock is needed than a write takes: rows to which somebody adds a reference at this
+    moment are left out, so that nobody waits for that.
+
+    Returns:
+        The keys of the rows that were deleted.
+    """
+    if not items:
+        return frozenset()
+    dialect = LEASES.of(connection)
+
+    def build() -> Executable:
+        ours = select(leased.key).where(dialect.matches_leases(leased))
+        free = ours.with_for_update(skip_locked=True)
+        return delete(leased.table).where(leased.key.in_(free)).returning(leased.key)
+
+    statement = leased.prepared((delete_locked, dialect), build)
+    parameters = dialect.lease_parameters(leases_of(items))
+    return frozenset((await connection.scalars(statement, parameters)).all())
+
+
+async def delete_written(
+    connection: AsyncConnection, leased: LeasedTable, item: PipelineItem[Any]
+) -> None:
+    """Delete the row of `item`, which this transaction has written and unlocked; joins it.
+
+    Raises:
+        OutcomeError: a trigger or a policy of the database keeps it.
+    """
+    free = leased.column("lock_token").is_(None)
+    statement = delete(leased.table).where(leased.key == item.id, free)
+    if (await connection.execute(statement)).rowcount == 0:
+        raise OutcomeError(
+            f"{leased.name} {item.id} was not deleted: a trigger or a policy of the database, or"
+            " also, keeps it or has deleted it before"
+        )
+
+
+async def deleted(
+    connection: AsyncConnection,
+    leased: LeasedTable,
+    items: Sequence[PipelineItem[Any]],
+    *,
+    waits: bool = False,
+) -> dict[Any, Written]:
+    """Say of each row of `items`, by its key, whether it was deleted by a transaction whose COMMIT
+    was not answered; joins the caller's transaction.
+
+    A row that is there was not (stale). One that is gone was, as long as its lease would last:
+    nobody else had it. Later, somebody else may have had it, and deleted it (unknown). PostgreSQL
+    may still be carrying a COMMIT out: if it `waits` for the rows' locks, what is returned is as
+    that has ended.
+    """
+    found = select(leased.key).where(leased.key.in_([item.id for item in items]))
+    rows = await connection.scalars(found.with_for_update(key_share=True) if waits else found)
+    there = frozenset(rows.all())
+    # Asked afterwards: as long as the lease lasts now, it lasted when the row was looked for.
+    now = await connection.scalar(select(database_instant()))
+    assert now is not None
+    return {item.id: _became(item, is_there=item.id in there, now=now) for item in items}
+
+
+def _became(item: PipelineItem[Any], *, is_there: bool, now: Any) -> Written:
+    if is_there:
+        return Written.STALE
+    return Written.APPLIED if now < item.lock_expires_at else Written.UNKNOWN

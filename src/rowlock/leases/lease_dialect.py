@@ -1,4 +1,5 @@
-"""What leases ask of each database: to claim, to find rows by their leases, to compare.
+"""What leases ask of each database: to claim, to find rows by their leases, to compare, to say its
+plan; and the shapes of a claim that all dialects share.
 
 The conformance tests (``tests/conformance``) run against every dialect, and say what each of these
 must do.
@@ -8,23 +9,299 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Iterable, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any
+from enum import Enum
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
-from sqlalchemy import Column, ColumnElement
+from sqlalchemy import Column, ColumnElement, CursorResult, Dialect, Select, Text, cast, select
 from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.expression import ClauseElement, Executable
 from sqlalchemy.sql.selectable import TableValuedAlias
 
-from rowlock.database.binds import bind_of
-from rowlock.database.transaction import SessionFactory
+from rowlock.database.transaction import SessionFactory, bind_of
 from rowlock.dialects import DialectPart
 from rowlock.errors import LockWaitTimeout
-from rowlock.leases.claim_request import ClaimedRow, ClaimRequest, Lease
-from rowlock.leases.indexes.plans import Query
 from rowlock.rows.assignments import Slot
 from rowlock.rows.leased_table import LeasedTable
+from rowlock.rows.lock_tokens import (
+    FEW_MAX,
+    deaths_after,
+    deaths_of,
+    fresh_token,
+    mark_of,
+    with_deaths,
+)
+
+# ---------------------------------------------------------------- plans
+
+
+Query: TypeAlias = "str | Select[Any]"
+"""A SELECT with its values in its text; or one whose values are bound, as some types have no
+literals.
+"""
+
+
+def spellings_of(query: Select[Any], dialect: Dialect) -> Iterator[Query]:
+    """Yield a SELECT first with its values in the text: an index of some rows is compared with
+    them. Then with its values bound, as a claim has them: some types have no literals, and a
+    literal may be of another type than its value.
+    """
+    # Types of the host's raise what they like.
+    with suppress(Exception):
+        yield str(query.compile(dialect=dialect, compile_kwargs={"literal_binds": True}))
+    yield query
+
+
+class _Explained(Executable, ClauseElement):
+    inherit_cache = False
+
+    def __init__(self, query: Select[Any], prefix: str, instead: tuple[str, str]) -> None:
+        self.query, self.prefix, self.instead = query, prefix, instead
+
+
+@compiles(_Explained)
+def _compiled(element: _Explained, compiler: Any, **how: Any) -> str:
+    text: str = compiler.process(element.query, **how)
+    return element.prefix + text.replace(*element.instead, 1)
+
+
+async def plan_of(
+    connection: AsyncConnection, query: Query, *, prefix: str, instead: tuple[str, str] = ("", "")
+) -> CursorResult[Any]:
+    """Return what the database says of the plan of `query`; joins the caller's transaction.
+
+    Args:
+        connection: in a transaction.
+        query: whose plan it is.
+        prefix: what asks for a plan, with a space at its end.
+        instead: a text of the query, and what stands there instead.
+    """
+    if isinstance(query, str):
+        return await connection.exec_driver_sql(prefix + query.replace(*instead, 1))
+    return await connection.execute(_Explained(query, prefix, instead))
+
+
+# ---------------------------------------------------------------- requests and what they give
+
+
+LOST_ROWS_LOOKED_AT = 100
+"""Among so many rows that are due, others of a dead replica are looked for."""
+StatementT = TypeVar("StatementT")
+
+Lease: TypeAlias = tuple[Any, Any]
+"""Key and token."""
+
+
+class Position(NamedTuple):
+    """Where a row stood in the order of claims when it was claimed.
+
+    Attributes:
+        place: the time by which rows are ordered, as the driver gives it and not as Python reads
+            it: on SQLite it is text, and only the very text finds those beside it. None if the row
+            was never processed.
+        key: tells rows of one place apart.
+    """
+
+    place: Any
+    key: Any
+
+
+class Range(Enum):
+    """Which part of the line a claim looks at; each is a statement of its own, and a range of
+    the index.
+    """
+
+    ALL = "from the head"
+    NEVER_PROCESSED = "behind a row that was never processed"
+    PLACED = "behind a row that has a place"
+
+    @classmethod
+    def of(cls, after: Position | None) -> Range:
+        """Return the part behind `after`."""
+        if after is None:
+            return cls.ALL
+        return cls.NEVER_PROCESSED if after.place is None else cls.PLACED
+
+
+class OwnRows(NamedTuple):
+    """Rows that the claiming pipeline has in hand itself, by key: a claim leaves them out.
+
+    Their leases may have ended by the database's clock all the same: the machine slept, or that
+    clock was set. Claimed again, they would be worked on twice in one process.
+
+    Attributes:
+        running: they are worked on.
+        held: they are queued, or their outcomes are being written. Free rows among them are
+            claimed: their outcomes were written a moment ago.
+        total: how many rows the replica has in hand, of all its pipelines.
+        is_trying: a row is being tried alone.
+    """
+
+    running: frozenset[Any] = frozenset()
+    held: frozenset[Any] = frozenset()
+    total: int = 0
+    is_trying: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ClaimRequest:
+    """Lease at most `limit` rows that are `eligible`, oldest first, for `owner`, until
+    `lock_timeout` from now.
+
+    Attributes:
+        gates: those parts of `eligible` in which the row has no part, such as a pause.
+        lockers: pipelines that lock rows of this model as related ones, for themselves alone.
+        related: tables of which dead holders may have left rows locked under their tokens.
+        after: look only behind this position, and if it is that of a row that was never processed,
+            only at others like it; None looks from the head of the order.
+        with_rows: whether all of the rows is to be returned; of plain models alone.
+        digits: of a token; where the database makes tokens, those of this one claim have its first
+            digits and its mark.
+        left_out: keys of rows that are left to other replicas.
+        own_rows: what the replica has in hand already; asked when the claim is sent.
+        max_deaths: after so many deaths in crowds, a row is tried alone.
+        statements: what was prepared for this order; copies that differ in the four above share
+            them.
+    """
+
+    leased: LeasedTable
+    eligible: ColumnElement[bool]
+    oldest_first: Sequence[ColumnElement[Any]]
+    owner: str
+    lock_timeout: timedelta
+    limit: int
+    gates: tuple[ColumnElement[bool], ...] = ()
+    lockers: frozenset[str] = frozenset()
+    related: Sequence[LeasedTable] = ()
+    after: Position | None = None
+    with_rows: bool = False
+    digits: str = field(default_factory=lambda: fresh_token().hex)
+    left_out: frozenset[Any] = frozenset()
+    own_rows: Callable[[], OwnRows] = OwnRows
+    max_deaths: int | None = None
+    statements: dict[Hashable, Any] = field(default_factory=dict, repr=False)
+
+    def prepared(self, key: Hashable, build: Callable[[], StatementT]) -> StatementT:
+        """Return what `build` gives, built once for each `key`; `claim_parameters` says what
+        differs from claim to claim.
+        """
+        if key not in self.statements:
+            self.statements[key] = build()
+        statement: StatementT = self.statements[key]
+        return statement
+
+
+class ClaimedRow(NamedTuple):
+    """A row as the claim left it.
+
+    Attributes:
+        dead_token: the token of a pipeline that worked on this row and let its lease expire; None
+            if there was none.
+        died_here: whether that was a pipeline of this owner.
+        attempts: failed attempts so far; None without a schedule.
+        place: the time by which rows are ordered.
+        place_as_written: the same, as `Position` has it.
+        row: the values of all the attributes of a plain model, in their order, if they were asked
+            for and can be read.
+        unreadable: a column that holds what cannot be read; None if there is none.
+    """
+
+    id: Any
+    lock_token: Any
+    lock_expires_at: datetime
+    dead_token: Any
+    attempts: int | None
+    place: datetime | None
+    place_as_written: Any
+    row: Sequence[Any] | None = None
+    died_here: bool = False
+    unreadable: str | None = None
+
+    @property
+    def position(self) -> Position:
+        """Where a later claim resumes behind this row."""
+        return Position(self.place_as_written, self.id)
+
+
+async def count_deaths(
+    connection: AsyncConnection,
+    request: ClaimRequest,
+    rows: list[ClaimedRow],
+    *,
+    own_rows: OwnRows,
+) -> list[ClaimedRow]:
+    """Return `rows`, in their order; those of which a holder of this owner has died with tokens
+    and attempts that count it.
+
+    The first that is to be tried alone counts as held alone, also among many rows of its replica;
+    the others wait for it.
+    """
+    dead = {_digits(row.dead_token) for row in rows if row.died_here}
+    if not dead:
+        return rows
+    # What the dead replica had claimed stands at the head of the order, in other claims too.
+    due = (
+        select(cast(request.leased.attribute("lock_token"), Text))
+        .where(request.eligible)
+        .order_by(*request.oldest_first)
+        .limit(LOST_ROWS_LOOKED_AT)
+    )
+    dead.update(map(_digits, await connection.scalars(due)))
+    lost = Counter(map(mark_of, dead))
+    in_crowd, is_trying = own_rows.total + len(rows) > FEW_MAX, own_rows.is_trying
+    counted = []
+    for row in rows:
+        if not row.died_here:
+            counted.append(row)
+            continue
+        before = deaths_of(row.dead_token)
+        deaths = deaths_after(
+            row.dead_token, lost=lost[mark_of(row.dead_token)], max_deaths=request.max_deaths
+        )
+        is_first = deaths.are_trying(request.max_deaths) and not is_trying
+        is_trying = is_trying or is_first
+        token = with_deaths(row.lock_token, deaths, in_crowd=in_crowd and not is_first)
+        counted.append(
+            _with_lease(request.leased, row, token, is_attempt=deaths.counted > before.counted)
+        )
+    return counted
+
+
+def _digits(token: object) -> str:
+    return str(token).replace("-", "")
+
+
+def _with_lease(
+    leased: LeasedTable, row: ClaimedRow, token: object, *, is_attempt: bool
+) -> ClaimedRow:
+    attempts, changed = row.attempts, {"lock_token": leased.as_token(token)}
+    if attempts is not None:
+        attempts = min(attempts + is_attempt, leased.attempts_max)
+        changed["attempts"] = attempts
+    values = None if row.row is None else list(row.row)
+    if values is not None:
+        for name, value in changed.items():
+            values[leased.places[name]] = value
+    return row._replace(lock_token=changed["lock_token"], attempts=attempts, row=values)
+
+
+def claim_parameters(request: ClaimRequest) -> dict[str, Any]:
+    """Return what differs from one claim of an order to the next, by the names that its
+    statements bind.
+    """
+    limit = {"rowlock_limit": request.limit}
+    if request.after is None:
+        return limit
+    place = {} if request.after.place is None else {"rowlock_after_place": request.after.place}
+    return limit | place | {"rowlock_after_key": request.after.key}
+
+
+# ---------------------------------------------------------------- the dialect
 
 
 class LeaseDialect(ABC):

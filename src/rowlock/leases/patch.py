@@ -1,14 +1,19 @@
-"""Patch: write something to rows while their leases go on, under the same guard as an outcome.
+"""Patch and fence: write something to rows while their leases go on, under the same guard as an
+outcome.
 
-For what must be seen before the work is done, such as a state, a progress, a stage that need not be
-repeated. It writes no lock column, ends nothing and counts nothing. Many are written in one
-transaction, like outcomes.
+A patch is for what must be seen before the work is done, such as a state, a progress, a stage that
+need not be repeated. A fence is for work that writes as it goes, as part of a larger transaction:
+what else the transaction writes counts for those rows alone that are fenced by it. Neither writes a
+lock column, ends anything or counts anything. `PipelineItem.guard` fences one row without writing
+it.
+
+Source: fencing tokens, M. Kleppmann, "How to do distributed locking" (2016).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Generic
 
@@ -16,7 +21,7 @@ from sqlalchemy import bindparam, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.orm.attributes import set_committed_value
 
-from rowlock.leases.apply import database_time, lock_for_apply
+from rowlock.leases.apply import RowWrite, apply_locked, compare_many, database_time, lock_for_apply
 from rowlock.leases.item import PipelineItem
 from rowlock.leases.lease_dialect import LEASES
 from rowlock.rows.assignments import ColumnValues
@@ -117,3 +122,70 @@ def show(leased: LeasedTable, row: object, written: ColumnValues) -> None:
     """Show in `row` what was written and committed, as if it had been read so."""
     for column, value in written.items():
         set_committed_value(row, leased.mapper.get_property_by_column(column).key, value)
+
+
+# ---------------------------------------------------------------- fence
+
+
+@dataclass(frozen=True, slots=True)
+class Fenced:
+    """What to write to one row.
+
+    Attributes:
+        item: whose token fences it.
+        values: columns and what they become; none of them a lock column.
+        unless_changed: columns that must still have these values.
+    """
+
+    item: PipelineItem[Any]
+    values: ColumnValues
+    unless_changed: ColumnValues = field(default_factory=dict)
+
+
+async def fence(
+    connection: AsyncConnection,
+    leased: LeasedTable,
+    rows: Sequence[Fenced],
+    *,
+    waits: bool = False,
+) -> frozenset[Any]:
+    """Lock and write those of `rows` that are held under their tokens and unchanged; joins the
+    caller's transaction, until whose end they stay so.
+
+    Rows of one shape are written in one round trip.
+
+    Args:
+        connection: in a transaction that writes: on SQLite it has the write lock already, since
+            reading rows locks none there.
+        leased: the table of all of them.
+        rows: of different items.
+        waits: for rows that another transaction has locked; otherwise those are not fenced.
+
+    Returns:
+        The tokens of the rows that are fenced. Whatever else the transaction writes for another row
+        must be rolled back.
+    """
+    _, locked = await lock_for_apply(connection, leased, [row.item for row in rows], waits=waits)
+    # Trust is asked as late as it can be: rows may have been waited for.
+    held = [row for row in rows if row.item.lock_token in locked and row.item.is_trusted()]
+    held = await _unchanged(connection, leased, held)
+    writes = [(row.item, RowWrite(row.values)) for row in held if row.values]
+    await apply_locked(connection, leased, writes)
+    return frozenset(row.item.lock_token for row in held)
+
+
+async def _unchanged(
+    connection: AsyncConnection, leased: LeasedTable, rows: list[Fenced]
+) -> list[Fenced]:
+    as_read = [((row.item.id, row.item.lock_token), row.unless_changed) for row in rows]
+    compared = await compare_many(connection, leased, as_read)
+    unchanged = []
+    for number, row in enumerate(rows):
+        is_same = compared.get(number, not row.unless_changed)
+        if not is_same and number not in compared:
+            # Of a shape that no other row has, or of types that are not compared together.
+            values = dict[Any, Any](row.unless_changed)
+            is_same = await is_unchanged(connection, leased, row.item, values=values)
+        if is_same:
+            unchanged.append(row)
+    return unchanged

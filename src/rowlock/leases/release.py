@@ -11,12 +11,13 @@ from typing import Any, Protocol
 from sqlalchemy import ColumnElement, Update, and_, or_, true, update
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
-from rowlock.database.binds import bind_of
+from rowlock.database.transaction import bind_of
 from rowlock.execution import execute
 from rowlock.leases.item import PipelineItem, leases_of
 from rowlock.leases.lease_dialect import LEASES
 from rowlock.rows.assignments import without_onupdate
 from rowlock.rows.database_time import (
+    STAMP_AHEAD_MAX,
     database_instant,
     database_now,
     database_time_after,
@@ -25,7 +26,6 @@ from rowlock.rows.database_time import (
 from rowlock.rows.eligibility import is_owned_by
 from rowlock.rows.lease_values import unlocked_values
 from rowlock.rows.leased_table import LeasedTable
-from rowlock.rows.stamps import STAMP_AHEAD_MAX
 
 SWEPT_ROWS_MAX = 1000
 """Most rows that one sweep clears."""

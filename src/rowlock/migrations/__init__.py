@@ -12,8 +12,7 @@ from __future__ import annotations
 from typing import Any
 
 from rowlock.rows.database_time import due_at_once
-from rowlock.rows.indexes.due_index import due_index
-from rowlock.rows.indexes.parked_index import parked_index
+from rowlock.rows.indexes import due_index, parked_index
 from rowlock.rows.migrations import (
     FILLFACTOR,
     add_due_index,

@@ -13,7 +13,7 @@ from alembic.autogenerate.api import AutogenContext
 from alembic.operations import MigrateOperation, Operations
 from sqlalchemy import ColumnElement
 
-from rowlock.rows.indexes.due_index import KEY, DueIndex
+from rowlock.rows.indexes import KEY, DueIndex
 from rowlock.rows.migrations import (
     FILLFACTOR,
     add_due_index,

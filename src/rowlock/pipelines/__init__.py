@@ -1,7 +1,6 @@
-"""The row's day. Read `fetching`, `renewing`, `processing` and `settling` in this order. Loops and
+"""The row's day. Read `fetcher`, `heartbeater`, `worker` and `settler` in this order. Loops and
 decisions; no SQL.
 
-A stage hands its rows on, so it knows the stages after it and `renewing`, which knows none; the
-files beside them are what all stages share, and `pipeline`, `run` and `manager`, which put the
-stages together.
+A stage hands its rows on, so it knows the stages after it and `heartbeater`, which knows none.
+`pipeline`, `run` and `manager` put the stages together; all else is what stages share.
 """

@@ -15,10 +15,10 @@ from typing import Any, Protocol
 from sqlalchemy import Column, ColumnElement, ColumnExpressionArgument
 
 from rowlock.errors import LockCycleError, ModelError
-from rowlock.pipelines.host_code.hooks import Hooks, ready_condition
+from rowlock.pipelines.hooks import Hooks, ready_condition
 from rowlock.pipelines.settings import PipelineSettings
 from rowlock.rows.eligibility import LockingPipeline
-from rowlock.rows.expressions.parameter_names import with_names_of_its_own
+from rowlock.rows.expressions import with_names_of_its_own
 from rowlock.rows.leased_table import LeasedTable, relation_between
 
 

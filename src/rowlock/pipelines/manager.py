@@ -14,21 +14,20 @@ from typing import Any, Self
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker
 
 from rowlock.clock import is_real
-from rowlock.database.binds import check_session_factory
 from rowlock.database.notify_channel import check_name, notifying_engine
+from rowlock.database.transaction import check_session_factory
 from rowlock.errors import ConfigurationError, PipelineError
-from rowlock.hints.hinter import PipelineHinter, pipeline_hinter
-from rowlock.hints.notifier import Notifier
-from rowlock.leases.related.locker import check_one_database
+from rowlock.hints import Notifier, PipelineHinter, pipeline_hinter
+from rowlock.leases.related import check_one_database
 from rowlock.logs import get_logger, tell_counts
 from rowlock.pipelines.construction import check_is_built
-from rowlock.pipelines.host_code.seams import Gate, Seams, Surround
+from rowlock.pipelines.heartbeat_thread import HeartbeatThread
+from rowlock.pipelines.hooks import Gate, Seams, Surround
 from rowlock.pipelines.lock_graph import LockGraph
 from rowlock.pipelines.pipeline import Pipeline
-from rowlock.pipelines.renewing.heartbeat_thread import HeartbeatThread
 from rowlock.pipelines.statistics import ItemView, ManagerHealth, PipelineStatistics
 from rowlock.rows.lock_tokens import replica_mark
-from rowlock.shielding import finish
+from rowlock.tasks import finish
 
 logger = get_logger(__name__)
 

@@ -17,34 +17,32 @@ from sqlalchemy import Column, ColumnElement
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 from sqlalchemy.orm.interfaces import LoaderOption
 
-from rowlock.database.binds import check_session_factory
+from rowlock.database.transaction import check_session_factory
 from rowlock.errors import ConfigurationError, ModelError, PipelineError
-from rowlock.hints.hinter import PipelineHinter
-from rowlock.hints.intents import declare_intent
+from rowlock.hints import PipelineHinter, declare_intent
 from rowlock.leases.item import PipelineItem
-from rowlock.leases.related.locker import RelatedLocker
-from rowlock.pipelines.ahead import AHEAD_MAX, Ahead
+from rowlock.leases.related import RelatedLocker
 from rowlock.pipelines.construction import (
     RESERVED_NAMES,
     check_after_init,
+    check_names,
     check_process,
     check_ready,
+    did_you_mean,
+    may_return_none,
+    own_names,
+    settable,
 )
 from rowlock.pipelines.context import PipelineContext
-from rowlock.pipelines.fetching.fetcher import Fetcher
-from rowlock.pipelines.host_code.annotations import may_return_none
-from rowlock.pipelines.host_code.expected_errors import ExpectedErrors, ParkOn, RetryOn
-from rowlock.pipelines.host_code.hooks import intent_columns
-from rowlock.pipelines.host_code.names import check_names, did_you_mean, own_names, settable
-from rowlock.pipelines.host_code.row_schedules import Periodic, row_schedules
-from rowlock.pipelines.host_code.seams import NO_SEAMS, Seams
-from rowlock.pipelines.item_queue import ItemQueue
+from rowlock.pipelines.fetcher import Fetcher
+from rowlock.pipelines.heartbeat_thread import HeartbeatThread
+from rowlock.pipelines.heartbeater import Heartbeater
+from rowlock.pipelines.hooks import NO_SEAMS, ExpectedErrors, ParkOn, RetryOn, Seams, intent_columns
+from rowlock.pipelines.item_queue import AHEAD_MAX, Ahead, ItemQueue
 from rowlock.pipelines.lock_graph import DeclaredLock, LockGraph, Related, declared_locks
 from rowlock.pipelines.outcomes import Outcome, Retry
-from rowlock.pipelines.processing.worker import Worker
-from rowlock.pipelines.renewing.heartbeat_thread import HeartbeatThread
-from rowlock.pipelines.renewing.heartbeater import Heartbeater
 from rowlock.pipelines.run import PipelineRun
+from rowlock.pipelines.schedules import Periodic, row_schedules
 from rowlock.pipelines.settings import (
     SETTING_NAMES,
     PipelineSettings,
@@ -54,6 +52,7 @@ from rowlock.pipelines.settings import (
     check_has_effect,
 )
 from rowlock.pipelines.statistics import Counters, Histograms, PipelineHealth, PipelineStatistics
+from rowlock.pipelines.worker import Worker
 from rowlock.rows.leased_table import LeasedTable, ModelT_co
 from rowlock.rows.updates import ColumnKey
 from rowlock.schedules import Schedule

@@ -1,5 +1,6 @@
 """One run of a pipeline, from its start to its last drained item: builds the actors and ends them
-in order.
+in order. Soon after the start it tells the host once if claims have no index, or heartbeats write
+one.
 
 The order of ending: the fetcher stops, what was queued is released, running work gets its grace and
 then is interrupted, and the heartbeater goes last, since it keeps the leases of all that still
@@ -11,29 +12,92 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 from dataclasses import asdict
-from typing import Generic
+from typing import Any, Generic
+
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
 from rowlock import events
 from rowlock.clock import monotonic, utc_now
+from rowlock.database.pools import claim_slot
+from rowlock.database.transaction import bind_of
 from rowlock.leases.item import PipelineItem
+from rowlock.leases.lease_dialect import ClaimRequest
+from rowlock.leases.table_looks import IndexLook, look_at_indexes
 from rowlock.logs import get_logger
+from rowlock.pipelines.attempt import Ended
+from rowlock.pipelines.claim_builder import ClaimBuilder
 from rowlock.pipelines.context import PipelineContext
-from rowlock.pipelines.fetching.claim_builder import ClaimBuilder
-from rowlock.pipelines.fetching.fetcher import Fetcher
-from rowlock.pipelines.fetching.index_look import LOOK_AFTER_S, tell_indexes
-from rowlock.pipelines.host_code.call import Ended
-from rowlock.pipelines.processing.loader import Loader
-from rowlock.pipelines.processing.pool import Pool
-from rowlock.pipelines.processing.worker import Worker
-from rowlock.pipelines.renewing.heartbeater import Heartbeater
-from rowlock.pipelines.settling.release import release_items
-from rowlock.pipelines.settling.settler import Settler
+from rowlock.pipelines.fetcher import Fetcher
+from rowlock.pipelines.heartbeater import Heartbeater
+from rowlock.pipelines.loader import Loader
+from rowlock.pipelines.settler import Settler, release_items
 from rowlock.pipelines.statistics import ItemView, PipelineHealth, PipelineStatistics
+from rowlock.pipelines.worker import Pool, Worker
 from rowlock.rows.leased_table import ModelT
-from rowlock.shielding import finish
-from rowlock.supervisor import Supervisor
+from rowlock.tasks import Supervisor, finish
+
+# ---------------------------------------------------------------- indexes of the table
+
 
 logger = get_logger(__name__)
+
+LOOK_AFTER_S = 3.0
+"""How long after the start the indexes are looked at, in seconds: the first claims come first."""
+
+
+async def tell_indexes(context: PipelineContext[Any], request: ClaimRequest) -> IndexLook | None:
+    """Look at the indexes of the table, and log what is to be mended; None if they cannot be
+    looked at.
+    """
+
+    async def work(session: AsyncSession, connection: AsyncConnection) -> IndexLook:
+        return await look_at_indexes(connection, request)
+
+    timeout = context.settings.database_timeout
+    try:
+        engine = bind_of(context.session_factory(), context.leased).engine
+        # A crowd that started together looks together.
+        async with claim_slot(engine, wait_s=timeout.total_seconds()):
+            look = await context.transact(work, purpose="look at indexes", writes=False)
+    except Exception as error:
+        logger.debug(
+            "%s: the indexes could not be looked at",
+            context.name,
+            extra={"pipeline": context.name},
+            exc_info=error,
+        )
+        return None
+    for problem in problems_of(context.name, context.leased.table.name, look):
+        logger.warning("%s: %s", context.name, problem, extra={"pipeline": context.name})
+    return look
+
+
+def problems_of(name: str, table_name: str, look: IndexLook) -> list[str]:
+    """Return what is to be mended, and how."""
+    problems = []
+    if not look.is_served and look.candidates:
+        problems.append(
+            f"its claims can use none of {', '.join(look.candidates)}: the order is another, or the"
+            " condition is not implied by ready(); until then each claim reads all rows of"
+            f" {table_name}. due_index({name}) makes the index of the pipeline (documentation: How"
+            " to, Adopt in migrations)"
+        )
+    elif not look.is_served:
+        problems.append(
+            f"{table_name} has no index for its claims, so each of them reads and sorts all rows;"
+            f" due_index({name}), below the class, makes one (documentation: How to, Adopt in"
+            " migrations)"
+        )
+    problems += [
+        f"the index {index} mentions {column}, so every claim and heartbeat writes all indexes of"
+        f" {table_name}; drop it, claims look at the lock columns by themselves"
+        for index, column in look.with_lock_columns.items()
+    ]
+    return problems
+
+
+# ---------------------------------------------------------------- run
+
 
 FETCHER, BEAT, WATCH = "fetcher", "heartbeater", "lease watch"
 

@@ -30,7 +30,7 @@ from pydantic import (
     field_validator,
 )
 
-from rowlock.backoff import JITTER
+from rowlock.clock import JITTER
 from rowlock.errors import SettingsError
 from rowlock.rows.lock_tokens import DEATHS_MAX
 

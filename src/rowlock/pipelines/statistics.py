@@ -18,7 +18,7 @@ from inspect import iscoroutinefunction
 from typing import TypeAlias
 
 from rowlock.errors import ConfigurationError
-from rowlock.hints.notifier import NotificationStatistics
+from rowlock.hints import NotificationStatistics
 from rowlock.logs import get_logger
 
 logger = get_logger(__name__)

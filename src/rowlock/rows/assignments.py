@@ -7,19 +7,77 @@ of them become one statement executed with many parameter sets.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from types import NoneType
 from typing import Any, TypeAlias
 from uuid import UUID
 
-from sqlalchemy import Column, ColumnElement, bindparam, case
+from sqlalchemy import BindParameter, Column, ColumnElement, bindparam, case
+from sqlalchemy.sql.visitors import replacement_traverse
 from sqlalchemy.types import TypeEngine
 
 from rowlock.rows.database_time import same_time
-from rowlock.rows.expressions.formulas import Formula, formula_of
 from rowlock.rows.leased_table import LeasedTable
+
+# ---------------------------------------------------------------- formulas
+
+
+@dataclass(frozen=True, slots=True)
+class Formula:
+    """An expression; equal to another that differs in bound values alone.
+
+    Attributes:
+        structure: what equal ones have in common.
+        expression: one of them.
+        bound: where it has values.
+    """
+
+    structure: Hashable
+    expression: ColumnElement[Any] = field(compare=False)
+    bound: Sequence[BindParameter[Any]] = field(compare=False)
+
+    def filled(self, values: Sequence[ColumnElement[Any]]) -> ColumnElement[Any]:
+        """Return the expression with these in the places of its values."""
+        places = {id(parameter): value for parameter, value in zip(self.bound, values, strict=True)}
+
+        def replaced(element: Any, **_: Any) -> ColumnElement[Any] | None:
+            return places.get(id(element))
+
+        filled: ColumnElement[Any] = replacement_traverse(self.expression, {}, replaced)
+        return filled
+
+
+def formula_of(
+    expression: Any,
+) -> tuple[Formula, list[Any]] | None:
+    """Return what `expression` has in common with others, and the values that are its own; None
+    if that cannot be told.
+    """
+    element = (
+        expression if isinstance(expression, ColumnElement) else expression.__clause_element__()
+    )
+    # Of SQLAlchemy 2.0.38 to 2.1.9; where there is none, each expression is like no other.
+    generate = getattr(element, "_generate_cache_key", None)
+    key = None if generate is None else generate()
+    if key is None or not all(_is_plain(parameter) for parameter in key.bindparams):
+        return None
+    return Formula(key.key, element, tuple(key.bindparams)), [
+        parameter.value for parameter in key.bindparams
+    ]
+
+
+def _is_plain(parameter: BindParameter[Any]) -> bool:
+    """Whether it is one value that goes to the database as it is: not a list, part of the text,
+    or asked for when it is sent.
+    """
+    is_asked_for = parameter.required or parameter.callable is not None
+    return not (is_asked_for or parameter.expanding or parameter.literal_execute)
+
+
+# ---------------------------------------------------------------- assignments
+
 
 ColumnValues: TypeAlias = dict[Column[Any], Any]
 """Columns and what they become: a plain value, an SQL expression, or one of the rules below."""

@@ -1,7 +1,12 @@
-"""The database's clock, in SQL, and the column type that keeps its times aware.
+"""The database's clock, in SQL, the column type that keeps its times aware, and the stamp of an
+outcome.
 
 The one idea: leases are judged by one clock, the database's, whatever the replicas' own clocks say.
 So "now" is an SQL expression here, never a Python value that travels to the server.
+
+A stamp, what is written as a row's `last_processed_at`, does not go back when that clock did, and
+no two outcomes of a row have the same one: after a COMMIT whose answer was lost it tells what was
+committed.
 
 Not here: how each database says so (``rows/row_dialect.py``, and ``rows.py`` of each dialect).
 """
@@ -9,6 +14,7 @@ Not here: how each database says so (``rows/row_dialect.py``, and ``rows.py`` of
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from hashlib import blake2b
 from typing import Any
 
 from sqlalchemy import (
@@ -256,3 +262,34 @@ def _is_unreadable_time(element: is_unreadable_time, compiler: SQLCompiler, **kw
 def _is_beyond_time(element: is_beyond_time, compiler: SQLCompiler, **kw: Any) -> str:
     [written] = (compiler.process(clause, **kw) for clause in element.clauses)
     return rows_of(compiler).is_beyond_time(written, compiler)
+
+
+# ---------------------------------------------------------------- stamps
+
+
+STAMP_STEP = timedelta(milliseconds=1)
+"""By so much at least a stamp goes beyond one that is ahead of the database's clock: the
+precision of SQLite's clock.
+"""
+STAMP_SPREAD = timedelta(milliseconds=100)
+"""By less than so much more it does, in whole microseconds; by how much depends on the attempt."""
+STAMP_AHEAD_MAX = timedelta(hours=1)
+"""A stamp that is further ahead of the clock was written by no outcome, or before the clock was
+set; it is written anew.
+"""
+
+
+def stamp_after(now: datetime, ahead: datetime | None, token: Any) -> datetime:
+    """Return the stamp of an outcome that is written `now` to a row whose last stamp is `ahead` of
+    that, if it is.
+
+    It is the same for each try of one attempt, which `token` stands for.
+    """
+    return now if ahead is None else ahead + STAMP_STEP + _share_of(token)
+
+
+def _share_of(token: object) -> timedelta:
+    digest = blake2b(str(token).encode(), digest_size=8).digest()
+    return timedelta(
+        microseconds=int.from_bytes(digest) % (STAMP_SPREAD // timedelta(microseconds=1))
+    )

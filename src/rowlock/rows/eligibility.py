@@ -19,7 +19,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, and_, case, exists, not_, or_, true
 from sqlalchemy.orm import InstrumentedAttribute
 
-from rowlock.backoff import JITTER
+from rowlock.clock import JITTER
 from rowlock.rows.database_time import (
     database_now,
     database_time_after,

@@ -9,8 +9,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from rowlock.rows.assignments import ColumnValues, UnlessChanged, without_onupdate
-from rowlock.rows.leased_table import LeasedTable
-from rowlock.rows.model_check import CLEARED_COLUMNS
+from rowlock.rows.leased_table import CLEARED_COLUMNS, LeasedTable
 
 
 def leased_values(

@@ -3,19 +3,25 @@
 The one idea: everything that could be wrong with a model is found when the pipeline is built,
 before anything was started, and told by the name of the column with what to change. After that, the
 rest of the code asks `LeasedTable` and checks nothing again.
+
+Instances are made of the columns of a row as SQLAlchemy would have loaded them, but only where an
+instance is no more than its row: relationships that come along, expressions, a class for each kind
+of row, or a listener to loads are SQLAlchemy's to load, by a SELECT.
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Any, Final, TypeVar
+from datetime import UTC, datetime
+from functools import cached_property, lru_cache
+from typing import Any, Final, NamedTuple, TypeVar
 
 from sqlalchemy import (
     Column,
     ColumnElement,
+    DateTime,
     Dialect,
     Integer,
     SmallInteger,
@@ -25,30 +31,299 @@ from sqlalchemy import (
     inspect,
     join,
 )
-from sqlalchemy.exc import ArgumentError
+from sqlalchemy.exc import ArgumentError, NoInspectionAvailable, SQLAlchemyError
 from sqlalchemy.orm import (
     ColumnProperty,
+    InstanceState,
     InstrumentedAttribute,
     LoaderCallableStatus,
     Mapper,
     MapperProperty,
 )
+from sqlalchemy.orm.attributes import instance_dict, instance_state
+from sqlalchemy.types import TypeDecorator, TypeEngine
 
 from rowlock.errors import ModelError, OutcomeError
-from rowlock.rows.instances import attributes_of, instance_of, is_plain
 from rowlock.rows.lock_tokens import fresh_token
-from rowlock.rows.model_check import (
-    KEPT_SCHEDULE_COLUMNS,
-    LOCK_COLUMNS,
-    SCHEDULE_COLUMNS,
-    check_column,
-    innermost,
-    mapper_of,
-    single_key,
-    single_table,
-    spells_schedule,
-    with_zone,
-)
+
+# ---------------------------------------------------------------- ownership
+
+
+def is_ours(type_: TypeEngine[Any], dialect: Dialect) -> bool:
+    """Return whether no code of the host's makes values of the type, nor of what it is in the
+    database of `dialect`.
+    """
+    both = (type_, type_.dialect_impl(dialect))
+    return all(type(one).__module__.startswith(("sqlalchemy.", "rowlock.")) for one in both)
+
+
+# ---------------------------------------------------------------- checks
+
+
+CLEARED_COLUMNS = ("lock_token", "lock_owner", "lock_expires_at")
+"""Those lock columns that are null where no holder has the row."""
+LOCK_COLUMNS = (*CLEARED_COLUMNS, "last_processed_at")
+KEPT_SCHEDULE_COLUMNS = ("attempts", "last_error", "parked_at")
+SCHEDULE_COLUMNS = ("due_at", "attempts", "last_error", "parked_at", "deadline_at")
+
+
+def _is_time(type_: TypeEngine[Any]) -> bool:
+    return isinstance(type_, DateTime) and type_.timezone
+
+
+_EXPECTED: dict[str, tuple[Callable[[TypeEngine[Any]], bool], str]] = {
+    "lock_token": (lambda type_: isinstance(type_, Uuid), "Uuid"),
+    "lock_owner": (lambda type_: isinstance(type_, String), "String"),
+    "lock_expires_at": (_is_time, "UtcDateTime or DateTime(timezone=True)"),
+    "last_processed_at": (_is_time, "UtcDateTime or DateTime(timezone=True)"),
+    "due_at": (_is_time, "UtcDateTime or DateTime(timezone=True)"),
+    "attempts": (lambda type_: isinstance(type_, Integer), "Integer"),
+    "last_error": (lambda type_: isinstance(type_, String), "Text"),
+    "parked_at": (_is_time, "UtcDateTime or DateTime(timezone=True)"),
+    "deadline_at": (_is_time, "UtcDateTime or DateTime(timezone=True)"),
+}
+_NEVER_NULL = ("due_at", "attempts")
+
+
+def mapper_of(model: type[Any], *, configured: bool = True) -> Mapper[Any]:
+    """Return the mapper of `model`; not `configured`, where other models may still be to come.
+
+    Raises:
+        ModelError: it is otherwise.
+    """
+    name = getattr(model, "__name__", repr(model))
+    try:
+        mapper: Mapper[Any] = inspect(model)
+        if configured:
+            mapper.registry.configure()
+    except (NoInspectionAvailable, AttributeError):
+        raise ModelError(
+            f"{name} is not a mapped class; set `model` to a declarative SQLAlchemy model",
+            model=name,
+        ) from None
+    except SQLAlchemyError as error:
+        raise ModelError(
+            f"the mapping of {name} does not hold together: {error}", model=name
+        ) from error
+    return mapper
+
+
+def single_table(mapper: Mapper[Any]) -> Table:
+    """Return the one table behind a model.
+
+    Raises:
+        ModelError: it is otherwise.
+    """
+    name = mapper.class_.__name__
+    table = mapper.local_table
+    if not isinstance(table, Table) or mapper.persist_selectable is not table:
+        raise ModelError(
+            f"{name} is spread over several tables; a lease lives in one row of one table, so give"
+            " the pipeline the model of the table that has the lock columns",
+            model=name,
+        )
+    return table
+
+
+def single_key(mapper: Mapper[Any]) -> Column[Any]:
+    """Return the one column of a model's primary key.
+
+    Raises:
+        ModelError: it is otherwise.
+    """
+    name = mapper.class_.__name__
+    if len(mapper.primary_key) != 1:
+        columns = ", ".join(column.name for column in mapper.primary_key)
+        raise ModelError(
+            f"{name} has a composite primary key ({columns}); rowlock needs a single-column key:"
+            " add a surrogate key and keep the others as a unique constraint",
+            model=name,
+        )
+    key = mapper.primary_key[0]
+    assert isinstance(key, Column)
+    return key
+
+
+def spells_schedule(mapper: Mapper[Any]) -> bool:
+    """Whether a model has all columns of a schedule.
+
+    Raises:
+        ModelError: it is otherwise.
+    """
+    present = [name for name in SCHEDULE_COLUMNS if name in mapper.columns]
+    if len(present) == len(SCHEDULE_COLUMNS):
+        return True
+    # A column named due_at or attempts may well be the host's own; together they are somebody's
+    # unfinished schedule.
+    if "due_at" in present and len(present) > 1:
+        missing = [name for name in SCHEDULE_COLUMNS if name not in present]
+        model = mapper.class_.__name__
+        raise ModelError(
+            f"{model} has {', '.join(present)} but lacks {', '.join(missing)}; mix in"
+            " ScheduleColumns, or add the missing columns, or rename those that mean something"
+            " else",
+            model=model,
+            column=missing[0],
+        )
+    return False
+
+
+def check_column(mapper: Mapper[Any], name: str) -> None:
+    """Check that a model has a column of a name that rowlock needs, and that it is what it should
+    be.
+
+    Raises:
+        ModelError: it is otherwise.
+    """
+    model = mapper.class_.__name__
+    fits, wanted = _EXPECTED[name]
+    if name not in mapper.columns:
+        mixin = "LockColumns" if name in LOCK_COLUMNS else "ScheduleColumns"
+        raise ModelError(
+            f"{model} has no column {name}; mix in {mixin}, or add {name}: Mapped[...] ="
+            f" mapped_column({wanted})",
+            model=model,
+            column=name,
+        )
+    column = mapper.columns[name]
+    if not isinstance(column, Column):
+        raise ModelError(f"{model}.{name} is not a column of the table", model=model, column=name)
+    if not fits(innermost(column.type)):
+        raise ModelError(
+            f"{model}.{name} has the type {column.type!r}; it must be {wanted}"
+            + _time_zone_hint(column.type),
+            model=model,
+            column=name,
+        )
+    if column.nullable and name in _NEVER_NULL:
+        raise ModelError(
+            f"{model}.{name} must not be nullable: a row without it would never be claimed",
+            model=model,
+            column=name,
+        )
+    if not column.nullable and name not in _NEVER_NULL:
+        raise ModelError(
+            f"{model}.{name} must be nullable: null means that it is free", model=model, column=name
+        )
+
+
+def with_zone(value: Any, column: Column[Any]) -> Any:
+    """Return what was read of `column`, aware if it is a time."""
+    # SQLite keeps no zone: a plain DateTime(timezone=True) is read naive there, and it was written
+    # in UTC.
+    is_naive = isinstance(value, datetime) and value.tzinfo is None and _is_time(column.type)
+    return value.replace(tzinfo=UTC) if is_naive else value
+
+
+def keeps_time(type_: TypeEngine[Any], dialect: Dialect | None = None) -> bool:
+    """Whether a column of this type keeps dates with times, with a zone or without; `dialect` as
+    for `innermost`.
+    """
+    return isinstance(innermost(type_, dialect), DateTime)
+
+
+def innermost(type_: TypeEngine[Any], dialect: Dialect | None = None) -> TypeEngine[Any]:
+    """Return what a decorated type comes down to; with a `dialect`, what it is there, where a
+    variant may be another type.
+    """
+    if dialect is not None:
+        type_ = type_.dialect_impl(dialect)
+    while isinstance(type_, TypeDecorator):
+        type_ = (
+            type_.impl_instance if dialect is None else type_.impl_instance.dialect_impl(dialect)
+        )
+    return type_
+
+
+def _time_zone_hint(type_: TypeEngine[Any]) -> str:
+    is_naive = isinstance(innermost(type_), DateTime)
+    return ": a time without a zone means another moment on every replica" if is_naive else ""
+
+
+# ---------------------------------------------------------------- instances
+
+
+_EAGER = ("joined", False, "selectin", "subquery", "immediate")
+"""How relationships are loaded together with their row; False is an older word for joined."""
+
+PLANS_MAX: Final = 1000
+"""Of at most so many mappers it is remembered how their instances are made."""
+
+
+def is_plain(mapper: Mapper[Any]) -> bool:
+    """Whether an instance is no more than the columns of its row."""
+    return (
+        mapper.polymorphic_on is None
+        and mapper.inherits is None
+        and all(_is_plain_column(prop) for prop in mapper.column_attrs)
+        and all(relation.lazy not in _EAGER for relation in mapper.relationships)
+        and not mapper.composites
+        # Host code, or a type whose values know whom they belong to (sqlalchemy.ext.mutable).
+        and not mapper.class_manager.dispatch.load
+    )
+
+
+def _is_plain_column(prop: Any) -> bool:
+    return len(prop.columns) == 1 and isinstance(prop.columns[0], Column) and not prop.deferred
+
+
+def attributes_of(mapper: Mapper[Any]) -> dict[str, Column[Any]]:
+    """Return the columns of a plain mapper by the names of their attributes."""
+    return {
+        prop.key: prop.columns[0]
+        for prop in mapper.column_attrs
+        if isinstance(prop.columns[0], Column)
+    }
+
+
+def instance_of(mapper: Mapper[Any], values: Mapping[str, Any]) -> Any:
+    """Return a detached instance of a plain mapper that has these `values`, by attribute name,
+    as if just loaded; among them those of the primary key.
+    """
+    model: Any = mapper.class_
+    instance = model.__new__(model)
+    # Where SQLAlchemy's own loading puts them; there is no history yet that `set_committed_value`
+    # would have to keep.
+    instance_dict(instance).update(values)
+    add_state(mapper, instance)
+    return instance
+
+
+def add_state(mapper: Mapper[Any], instance: Any) -> InstanceState[Any]:
+    """Have an instance that has the values of its row be detached, and return its state."""
+    # What `make_transient_to_detached` does, which asks each attribute of each instance for it.
+    plan, values = _plan_of(mapper), instance_dict(instance)
+    identity = tuple([values.get(name) for name in plan.identity])
+    missing = plan.attributes - values.keys()
+    mapper.class_manager.setup_instance(instance)
+    state = instance_state(instance)
+    state.key = mapper.identity_key_from_primary_key(identity)
+    if missing:
+        state.expired_attributes.update(missing)
+    return state
+
+
+class _Plan(NamedTuple):
+    identity: tuple[str, ...]
+    attributes: frozenset[str]
+
+
+@lru_cache(PLANS_MAX)
+def _plan_of(mapper: Mapper[Any]) -> _Plan:
+    identity = (mapper.get_property_by_column(column).key for column in mapper.primary_key)
+    return _Plan(tuple(identity), frozenset(prop.key for prop in mapper.column_attrs))
+
+
+def changed_attributes(row: object) -> list[str]:
+    """Return which attributes of an instance were set to something else since it was read."""
+    state: Any = getattr(row, "_sa_instance_state", None)
+    if state is None or not state.modified:
+        return []
+    return [name for name in state.committed_state if state.attrs[name].history.has_changes()]
+
+
+# ---------------------------------------------------------------- the table
+
 
 ModelT = TypeVar("ModelT")
 ModelT_co = TypeVar("ModelT_co", covariant=True)
@@ -75,9 +350,9 @@ class LeasedTable:
         columns_by_keys: what update maps with these keys write; written by ``rows/updates.py``,
             bounded by `KEYS_MAX`.
         spoilt_keys: what stands in keys that do not find their rows; written, and bounded, by
-            ``leases/spoilt_keys.py``.
+            ``leases/keys.py``.
         sound_key_classes: classes of keys that are equal where their values are; written, and
-            bounded, by ``leases/equal_keys.py``.
+            bounded, by ``leases/keys.py``.
     """
 
     model: type[Any]

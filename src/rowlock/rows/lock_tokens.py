@@ -20,7 +20,7 @@ or a release clears the token, and the counts with it.
 also says, by its variant ``f``, that its holder had many rows in hand. `deaths_after` is the rule.
 
 Not here: who respects the reservation (``rows/eligibility.py``), and what becomes of a row that
-kills its holders (``pipelines/processing/worker.py``).
+kills its holders (``pipelines/worker.py``).
 
 Source: RFC 9562, section 5.8: version 8 is for what an application wants to say; section 4.1:
 variants ``e`` and ``f`` are reserved.

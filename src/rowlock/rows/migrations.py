@@ -11,7 +11,7 @@ rewrites nothing (``now()`` is stable, so even ``due_at`` is a change of the cat
 moment begins when older transactions let go of the table, and whoever comes later queues behind it:
 run ``SET LOCAL lock_timeout = '3s'`` first, and try again.
 
-Not here: what the indexes are made of (``rows/indexes/``), and the columns as a
+Not here: what the indexes are made of (``rows/indexes.py``), and the columns as a
 model has them (``columns.py``).
 
 Source: PostgreSQL, "ALTER TABLE", "CREATE INDEX" and "Heap-Only Tuples"; Alembic, "Running batch
@@ -26,8 +26,14 @@ from typing import Any, TypeAlias
 from sqlalchemy import Column, ColumnElement, Integer, String, Text, Uuid, table, text
 
 from rowlock.rows.database_time import UtcDateTime, due_at_once
-from rowlock.rows.indexes.due_index import KEY, DueOrder, due_index_name, due_index_parts
-from rowlock.rows.indexes.parked_index import parked_index_name, parked_index_parts
+from rowlock.rows.indexes import (
+    KEY,
+    DueOrder,
+    due_index_name,
+    due_index_parts,
+    parked_index_name,
+    parked_index_parts,
+)
 from rowlock.rows.row_dialect import ROWS, RowDialect
 
 FILLFACTOR = 70

@@ -36,8 +36,7 @@ from sqlalchemy.types import NullType, TypeDecorator, TypeEngine
 
 from rowlock.errors import OutcomeError
 from rowlock.rows.assignments import PLAIN, is_sql
-from rowlock.rows.leased_table import LeasedTable
-from rowlock.rows.model_check import innermost
+from rowlock.rows.leased_table import LeasedTable, innermost
 from rowlock.rows.row_dialect import ROWS
 
 NAMES_SHOWN_MAX = 30

@@ -12,10 +12,10 @@ from typing import Any
 from sqlalchemy import ColumnElement, ColumnExpressionArgument, func, inspect, true, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from rowlock.database.binds import bind_of
+from rowlock.database.transaction import bind_of
 from rowlock.errors import ERROR_TEXT_CHARS_MAX, ModelError, PipelineError, shorten
 from rowlock.execution import execute
-from rowlock.hints.hinter import hint_after_commit
+from rowlock.hints import hint_after_commit
 from rowlock.rows.assignments import ColumnValues, without_onupdate
 from rowlock.rows.database_time import database_now
 from rowlock.rows.leased_table import LeasedTable

@@ -25,13 +25,11 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionmaker
 from sqlalchemy.orm import Session, SessionTransaction
 
-from rowlock.backoff import exponential
-from rowlock.clock import monotonic, sleep
-from rowlock.containment import contained_task
-from rowlock.database.binds import check_session_factory
+from rowlock.clock import exponential, monotonic, sleep
 from rowlock.database.faults import is_conflict
-from rowlock.database.transaction import in_transaction
+from rowlock.database.transaction import check_session_factory, in_transaction
 from rowlock.errors import LeaseLost, LockWaitTimeout, PipelineError, RelatedLockUnavailable
+from rowlock.hints import pipeline_hinter
 from rowlock.leases.acquire import (
     ACQUIRED_ROWS_MAX,
     Acquired,
@@ -44,15 +42,14 @@ from rowlock.leases.acquire import (
     release_keys,
     renew_keys,
 )
+from rowlock.leases.claim import as_seen
 from rowlock.leases.lease_dialect import lockset_guard
-from rowlock.leases.load import as_seen
 from rowlock.locks.advisory import WAIT_S_MAX, wait_limit_s
 from rowlock.logs import get_logger
 from rowlock.rows.database_time import UtcDateTime, database_now, database_time_after
 from rowlock.rows.eligibility import OWNER_SEPARATOR, is_free
-from rowlock.rows.instances import changed_attributes
-from rowlock.rows.leased_table import LeasedTable, ModelT
-from rowlock.shielding import finish
+from rowlock.rows.leased_table import LeasedTable, ModelT, changed_attributes
+from rowlock.tasks import contained_task, finish
 
 logger = get_logger(__name__)
 
@@ -139,6 +136,61 @@ class HeldByService(Generic[ModelT]):
 
 
 @asynccontextmanager
+async def hold_rows(
+    session_factory: async_sessionmaker[AsyncSession],
+    model: type[ModelT],
+    ids: Iterable[Any],
+    *,
+    timeout: timedelta | float = HOLD_TIMEOUT,
+    lock_timeout: timedelta | float = HOLD_LOCK_TIMEOUT,
+    owner: str = "service",
+) -> AsyncIterator[HeldByService[ModelT]]:
+    """Hold rows for the time of the block, all or none: no pipeline and no other holder works on
+    them meanwhile.
+
+        async with hold_rows(session_factory, Volume, [volume_id], timeout=5) as held:
+            async with session_factory.begin() as session:
+                await held.guard(session)
+                ...
+
+    Opens short transactions of its own; between them no connection is held, neither while it waits
+    nor inside the block. The transactions inside the block are the caller's: commit them there.
+
+    Args:
+        session_factory: the host's.
+        model: a mapped class with the lock columns.
+        ids: keys of the rows, at most `ACQUIRED_ROWS_MAX`; ids of rows that do not exist are passed
+            over.
+        timeout: how long to wait for them, a number being seconds, up to `WAIT_S_MAX`; 0 asks once.
+        lock_timeout: after what time the rows are free if this process dies; renewed until the
+            block ends.
+        owner: who holds them, for `LockWaitTimeout.holder` and for those who look at the table.
+
+    Raises:
+        LockWaitTimeout: somebody held one of them for so long; says who, and how long their lease
+            still lasts.
+        LeaseLost: at the end of the block: the lease was lost before (a blocked event loop, a
+            database that was away, a guarded transaction that took longer than the lease).
+        PipelineError: at the end of the block: a guarded transaction is still open, or
+            `held.rows` was changed and no transaction guarded, which writes nothing.
+        TransactionTimeout: the database did not answer in time; rows that were leased are free
+            when their lease ends.
+        ModelError: `model` cannot be leased.
+        ConfigurationError: the session factory is bound to no engine that can keep leases.
+    """
+    leased = LeasedTable.of(model)
+    try:
+        async with hold(
+            session_factory, leased, ids, timeout=timeout, lock_timeout=lock_timeout, owner=owner
+        ) as held:
+            yield held
+    finally:
+        # Whoever was hinted meanwhile passed the rows over.
+        if pipeline_hinter.reaches(model):
+            pipeline_hinter.hint_fetch(model)
+
+
+@asynccontextmanager
 async def hold(
     session_factory: async_sessionmaker[AsyncSession],
     leased: LeasedTable,
@@ -148,7 +200,7 @@ async def hold(
     lock_timeout: timedelta | float,
     owner: str,
 ) -> AsyncIterator[HeldByService[Any]]:
-    """Hold rows for the time of the block: `hold_rows` of ``services/handlers.py``, without its
+    """Hold rows for the time of the block: `hold_rows` of ``services/request.py``, without its
     hint.
     """
     check_session_factory(session_factory, leased)

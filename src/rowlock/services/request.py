@@ -11,12 +11,12 @@ from __future__ import annotations
 from typing import Any
 
 from sqlalchemy import Column, ColumnElement, and_, case, null, select, true, update
-from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.ext.asyncio import AsyncSession, async_scoped_session
 from sqlalchemy.orm.attributes import set_committed_value
 
-from rowlock.database.binds import bind_of
+from rowlock.database.transaction import bind_of
 from rowlock.execution import execute
-from rowlock.hints.intents import is_intent
+from rowlock.hints import hint_after_commit, is_intent
 from rowlock.leases.apply import with_versions
 from rowlock.rows.assignments import ColumnValues
 from rowlock.rows.database_time import database_now
@@ -113,3 +113,47 @@ async def write_past_lease(
 def attribute_name(leased: LeasedTable, column: Column[Any]) -> str:
     """Return the attribute of the mapped class that is `column`."""
     return leased.mapper.get_property_by_column(column).key
+
+
+async def request_update(
+    session: AsyncSession | async_scoped_session[AsyncSession],
+    model: type,
+    id: Any,  # noqa: A002
+    values: Values,
+) -> bool:
+    """Write a service's own columns of a row, whoever holds its lease, make it due, and hint its
+    pipelines after the commit.
+
+        async with session_factory.begin() as session:
+            found = await request_update(session, Volume, volume_id, {"to_be_deleted": True})
+
+    Joins the caller's transaction, waits for no lease and writes no lock column. The next attempt
+    sees the values. An attempt that runs now does not: name such columns in the pipeline's
+    `intent`, and its outcome is not written but computed anew.
+
+    A parked row is put back into play, with a clean count of attempts, if a column of `intent` is
+    among the values: of any pipeline of the model that was built in this process. Where none was,
+    each request counts as one.
+
+    Without `ScheduleColumns` a row that was just processed still waits for
+    `min_processing_interval`.
+
+    Args:
+        session: the caller's; what is pending in it is flushed first.
+        model: a mapped class with the lock columns.
+        id: the row's key.
+        values: update map, keys being attributes or names; `NOW_PLACEHOLDER` stands for the
+            transaction's time.
+
+    Returns:
+        Whether there is such a row.
+
+    Raises:
+        OutcomeError: a column is unknown, the key, or one that rowlock keeps.
+        ModelError: `model` cannot be leased.
+    """
+    own = session() if isinstance(session, async_scoped_session) else session
+    found = await write_request(own, LeasedTable.of(model), id, values=values)
+    if found:
+        hint_after_commit(own, model)
+    return found

@@ -10,18 +10,23 @@ Source: the design of distributed steps of Feldera, rebuilt over leased rows.
 
 from __future__ import annotations
 
-from rowlock.streams.columns import EventColumns
-from rowlock.streams.computing.batch import EventBatch
-from rowlock.streams.computing.context import StepContext
-from rowlock.streams.computing.dead_letters import DeadEvent
-from rowlock.streams.computing.handlers import FORGET, Forget
-from rowlock.streams.cutting.plan import Checkpoint
+from rowlock.streams.computing.compute import DeadEvent
+from rowlock.streams.computing.handlers import FORGET, Forget, StepContext
+from rowlock.streams.computing.rows import EventBatch
+from rowlock.streams.consumers import StepOutput, StreamRow
+from rowlock.streams.cut_plan import Checkpoint
 from rowlock.streams.flow import StreamFlow
 from rowlock.streams.inputs.candidates import OpenWriter
 from rowlock.streams.inputs.event_log import Appended, EventLog
 from rowlock.streams.inputs.source import Source
-from rowlock.streams.inputs.step_inputs import InputRow, StepInputs
-from rowlock.streams.inputs.table_source import TableSource
+from rowlock.streams.inputs.step_inputs import (
+    InputDifference,
+    InputRow,
+    StepInputs,
+    StepPart,
+    Verification,
+)
+from rowlock.streams.inputs.table_source import EventColumns, TableSource
 from rowlock.streams.migrations import (
     add_event_columns,
     add_event_guard,
@@ -33,19 +38,17 @@ from rowlock.streams.migrations import (
     drop_stream_tables,
     event_columns,
 )
-from rowlock.streams.outputs.consumers import StepOutput, StreamRow
-from rowlock.streams.outputs.output import Output
-from rowlock.streams.queries.snapshot import StateSnapshot
-from rowlock.streams.queries.status import (
+from rowlock.streams.outputs import Output
+from rowlock.streams.program import ExchangeStage, StreamStage
+from rowlock.streams.shards.layout import DynamicShards
+from rowlock.streams.snapshots import StateSnapshot
+from rowlock.streams.status import (
     ConsumerStatus,
     ReplicaStatus,
     ShardStatus,
     SourceStatus,
     StreamStatus,
 )
-from rowlock.streams.queries.verification import InputDifference, StepPart, Verification
-from rowlock.streams.shards.layout import DynamicShards
-from rowlock.streams.stage import ExchangeStage, StreamStage
 from rowlock.streams.streams import Streams
 
 __all__ = [

@@ -1,5 +1,5 @@
 """A flow, as a host declares it: sources, handlers, outputs; and the way to its commands
-(``commands.py``).
+(``flow_row.py``).
 """
 
 from __future__ import annotations
@@ -12,24 +12,28 @@ from typing import Any, TypeVar
 
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionmaker
 
-from rowlock.database.binds import bind_of
+from rowlock.database.transaction import bind_of
 from rowlock.errors import ConfigurationError
-from rowlock.hints.hinter import hint_after_commit
+from rowlock.hints import hint_after_commit
 from rowlock.rows.leased_table import LeasedTable
-from rowlock.streams import commands
-from rowlock.streams.computing.dead_letters import DEAD_LETTERS, DeadEvent
+from rowlock.streams import flow_row
+from rowlock.streams.computing.compute import DEAD_LETTERS, DeadEvent
+from rowlock.streams.folds import FoldModel
 from rowlock.streams.inputs.event_log import Appended
-from rowlock.streams.inputs.step_inputs import FlowSources, StepInputs, inputs_of
-from rowlock.streams.outputs.output import Output
-from rowlock.streams.outputs.table_output import TableOutput
-from rowlock.streams.program import FlowProgram
-from rowlock.streams.queries.snapshot import StateSnapshot, snapshot_of
-from rowlock.streams.queries.status import StreamStatus
-from rowlock.streams.queries.status_reader import status_of
-from rowlock.streams.queries.verification import StepPart, Verification, parts_of, verify
-from rowlock.streams.queries.waits import FlowWaits
-from rowlock.streams.stage import Stages, StreamStage, check_name
-from rowlock.streams.state.fold_model import FoldModel
+from rowlock.streams.inputs.step_inputs import (
+    FlowSources,
+    StepInputs,
+    StepPart,
+    Verification,
+    inputs_of,
+    parts_of,
+    verify,
+)
+from rowlock.streams.outputs import Output, TableOutput
+from rowlock.streams.program import FlowProgram, Stages, StreamStage, check_name
+from rowlock.streams.snapshots import StateSnapshot, snapshot_of
+from rowlock.streams.status import StreamStatus, status_of
+from rowlock.streams.waits import FlowWaits
 
 E = TypeVar("E")
 O = TypeVar("O")  # noqa: E741 - of an output
@@ -177,7 +181,7 @@ class StreamFlow(StreamStage[E]):
         Raises:
             PipelineError: the flow was never started, so there is nothing to pause.
         """
-        return await commands.pause(session, self._declared)
+        return await flow_row.pause(session, self._declared)
 
     async def resume(self, session: AsyncSession) -> int:
         """Go on after a pause or a stop; joins the caller's transaction. Returns the next step.
@@ -185,7 +189,7 @@ class StreamFlow(StreamStage[E]):
         Raises:
             PipelineError: as `pause`.
         """
-        return await commands.resume(session, self._declared)
+        return await flow_row.resume(session, self._declared)
 
     async def stop(self, session: AsyncSession) -> int:
         """Cut no more steps, do those that are cut, write all states and release the shards, until
@@ -194,7 +198,7 @@ class StreamFlow(StreamStage[E]):
         Raises:
             PipelineError: as `pause`.
         """
-        return await commands.stop(session, self._declared)
+        return await flow_row.stop(session, self._declared)
 
     async def start(self, session: AsyncSession) -> int:
         """Go on after a stop or a pause; joins the caller's transaction. Returns the next step.
@@ -202,7 +206,7 @@ class StreamFlow(StreamStage[E]):
         Raises:
             PipelineError: as `pause`.
         """
-        return await commands.resume(session, self._declared)
+        return await flow_row.resume(session, self._declared)
 
     async def checkpoint(self, session: AsyncSession) -> int:
         """Have all states written with the next step, which is cut for it; joins the caller's
@@ -211,7 +215,7 @@ class StreamFlow(StreamStage[E]):
         Raises:
             PipelineError: as `pause`.
         """
-        return await commands.checkpoint(session, self._declared)
+        return await flow_row.checkpoint(session, self._declared)
 
     async def reshard(self, session: AsyncSession, shards: int) -> int:
         """Have so many shards, a power of two; they are split and joined while steps go on. Joins
@@ -223,7 +227,7 @@ class StreamFlow(StreamStage[E]):
             ShardsMissingError: the shards that there are do not have each bucket once.
             PipelineError: as `pause`.
         """
-        return await commands.reshard(session, self._declared, shards)
+        return await flow_row.reshard(session, self._declared, shards)
 
     async def unpark(self, session: AsyncSession, shard: int | None = None) -> int:
         """Have parked shards tried again; joins the caller's transaction.
@@ -238,7 +242,7 @@ class StreamFlow(StreamStage[E]):
         Raises:
             ConfigurationError: it is no number of a bucket.
         """
-        return await commands.unpark(session, self._declared, shard)
+        return await flow_row.unpark(session, self._declared, shard)
 
     async def wait_for(
         self,

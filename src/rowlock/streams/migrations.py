@@ -39,8 +39,7 @@ from rowlock.rows.migrations import (
     set_fillfactor,
 )
 from rowlock.rows.row_dialect import partial_index_options
-from rowlock.streams.dialects.position_type import KEEPS_COUNTING, POSITION
-from rowlock.streams.dialects.stream_dialect import STREAMS, StreamDialect
+from rowlock.streams.dialects.stream_dialect import KEEPS_COUNTING, POSITION, STREAMS, StreamDialect
 
 FLOWS: Final = "rowlock_stream_flows"
 SHARDS: Final = "rowlock_stream_shards"

@@ -1,21 +1,29 @@
-"""The settings of a flow beside those of every pipeline: names, defaults, bounds."""
+"""What a host passes, checked: the settings of a flow beside those of every pipeline, and names,
+numbers of steps and time limits at run time.
+
+What passes here is stored or compared by every database in the same way; what does not would be a
+driver's error at one of them, and a row that means nothing at another.
+"""
 
 from __future__ import annotations
 
+import math
 from datetime import timedelta
 from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from rowlock.errors import SettingsError
-from rowlock.pipelines.host_code.names import nearest
+from rowlock.errors import ConfigurationError, SettingsError
+from rowlock.pipelines.construction import nearest
 from rowlock.pipelines.settings import DURATION_MAX, MEANT_ALIKE, SettingsKeywords
-from rowlock.streams.cutting.plan import (
+from rowlock.streams.computing.hashing import is_storable
+from rowlock.streams.cut_plan import (
     DIRTY_KEYS_MAX,
     STEP_BYTES_MAX,
     STEP_ROWS_MAX,
     STEPS_AHEAD_MAX,
 )
+from rowlock.streams.migrations import NAME_CHARS_MAX
 
 ROWS_MAX: Final = 1_000_000
 BYTES_MAX: Final = 1 << 40
@@ -104,3 +112,56 @@ def flow_settings(flow: str, values: FlowKeywords) -> tuple[FlowSettings, dict[s
             for problem in error.errors()
         )
         raise SettingsError(f"flow {flow}: {text}", pipeline=flow, settings=names) from None
+
+
+# ---------------------------------------------------------------- arguments
+
+
+NUMBER_MAX: Final = 2**63 - 1
+"""Highest number of a step, a position, or an append of a producer."""
+
+
+def check_party(name: object, of: str) -> None:
+    """Refuse what cannot be the name of a producer or a consumer.
+
+    Raises:
+        ConfigurationError: it is no text, empty, too long, or no database stores it.
+    """
+    if not isinstance(name, str):
+        raise ConfigurationError(f"the name of {of} is a text, not {name!r:.100}")
+    if not 1 <= len(name) <= NAME_CHARS_MAX:
+        raise ConfigurationError(
+            f"the name of {of} has 1 to {NAME_CHARS_MAX} characters, not {len(name)}"
+        )
+    if not is_storable(name):
+        raise ConfigurationError(
+            f"the name of {of}, {name!r:.100}, has a character that no database can store"
+        )
+
+
+def check_whole_number(number: object, of: str, *, low: int = 0) -> None:
+    """Refuse what is no whole number from `low` to `NUMBER_MAX`.
+
+    Raises:
+        ConfigurationError: it is none.
+    """
+    is_whole = isinstance(number, int) and not isinstance(number, bool)
+    if not (is_whole and low <= number <= NUMBER_MAX):  # type: ignore[operator]
+        raise ConfigurationError(
+            f"{of} is {low} to {NUMBER_MAX}, a whole number, not {number!r:.100}"
+        )
+
+
+def seconds_of(timeout: timedelta | float) -> float:
+    """Return a time limit in seconds; less than none is none.
+
+    Raises:
+        ConfigurationError: it is no number.
+    """
+    seconds: object = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
+    is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+    if not is_number or math.isnan(seconds):  # type: ignore[arg-type]
+        raise ConfigurationError(
+            f"timeout is a number of seconds or a timedelta, not {timeout!r:.100}"
+        )
+    return max(0.0, float(seconds))  # type: ignore[arg-type]

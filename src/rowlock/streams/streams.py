@@ -11,20 +11,19 @@ from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 from rowlock.errors import ConfigurationError
 from rowlock.pipelines.pipeline import Pipeline
 from rowlock.streams.computing.hashing import Key
-from rowlock.streams.coordinating.coordinator import CoordinatorPipeline
-from rowlock.streams.coordinating.deleting import Deletion
-from rowlock.streams.cutting.plan import Checkpoint
+from rowlock.streams.consumers import OutputSource
+from rowlock.streams.coordinator import CoordinatorPipeline
+from rowlock.streams.cut_plan import Checkpoint
 from rowlock.streams.flow import StreamFlow
+from rowlock.streams.flow_row import Deletion
 from rowlock.streams.inputs.event_log import KEEP_DEFAULT, EventLog
-from rowlock.streams.inputs.output_source import OutputSource
 from rowlock.streams.inputs.source import Source
 from rowlock.streams.inputs.table_source import event_table
-from rowlock.streams.outputs.output import Output
-from rowlock.streams.program import FlowProgram
+from rowlock.streams.outputs import Output
+from rowlock.streams.program import FlowProgram, check_name, check_version
 from rowlock.streams.settings import FlowKeywords, flow_settings
 from rowlock.streams.shards.layout import DynamicShards, check_number
 from rowlock.streams.shards.pipeline import FlowPipeline
-from rowlock.streams.stage import check_name, check_version
 from rowlock.streams.tables import StreamTables
 
 E = TypeVar("E")

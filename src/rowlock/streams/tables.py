@@ -24,7 +24,7 @@ from sqlalchemy.orm import (
 from sqlalchemy.orm.decl_api import DeclarativeAttributeIntercept
 
 from rowlock.errors import ConfigurationError, PipelineError
-from rowlock.rows.model_check import mapper_of, single_table
+from rowlock.rows.leased_table import mapper_of, single_table
 from rowlock.rows.row_dialect import ROWS
 from rowlock.streams.migrations import (
     APPENDS,

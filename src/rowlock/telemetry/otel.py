@@ -24,11 +24,10 @@ from opentelemetry.metrics import (
 
 from rowlock.clock import monotonic
 from rowlock.errors import ConfigurationError
-from rowlock.insight.observing.observer import Observer
+from rowlock.insight.observer import Observer
 from rowlock.pipelines.manager import PipelineManager
 from rowlock.pipelines.statistics import Buckets, subscribe_to_values
-from rowlock.telemetry.metric import Metric, Source
-from rowlock.telemetry.metrics import METRICS, OTHER, PIPELINES_MAX, read_metric
+from rowlock.telemetry.metrics import METRICS, OTHER, PIPELINES_MAX, Metric, Source, read_metric
 
 RECORDS_PER_S_MAX = 100
 """Most values of one distribution that are recorded in a second."""

@@ -21,11 +21,10 @@ from prometheus_client.registry import Collector, CollectorRegistry
 from prometheus_client.utils import floatToGoString
 
 from rowlock.errors import ConfigurationError
-from rowlock.insight.observing.observer import Observer
+from rowlock.insight.observer import Observer
 from rowlock.pipelines.manager import PipelineManager
 from rowlock.pipelines.statistics import Buckets
-from rowlock.telemetry.metric import Metric, Source
-from rowlock.telemetry.metrics import METRICS, Reading, read_metrics
+from rowlock.telemetry.metrics import METRICS, Metric, Reading, Source, read_metrics
 
 PREFIX = "rowlock_"
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"

@@ -39,8 +39,8 @@ from opentelemetry.util.types import AttributeValue
 
 from rowlock import events
 from rowlock.clock import utc_now
-from rowlock.hints.hinter import PipelineHinter, pipeline_hinter
-from rowlock.insight.history.trace_ids import TRACE_IDS
+from rowlock.hints import PipelineHinter, pipeline_hinter
+from rowlock.insight.history.entries import TRACE_IDS
 from rowlock.insight.shown import shown
 from rowlock.leases.item import PipelineItem
 from rowlock.pipelines.outcomes import Outcome

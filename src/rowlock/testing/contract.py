@@ -30,12 +30,11 @@ from sqlalchemy import inspect, select, update
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 
 from rowlock.clock import utc_now
-from rowlock.database.binds import check_session_factory
+from rowlock.database.transaction import check_session_factory
 from rowlock.leases.item import PipelineItem
 from rowlock.pipelines.pipeline import Pipeline
-from rowlock.rows.leased_table import LeasedTable, ModelT
-from rowlock.rows.model_check import LOCK_COLUMNS
-from rowlock.services.handlers import hold_rows
+from rowlock.rows.leased_table import LOCK_COLUMNS, LeasedTable, ModelT
+from rowlock.services.hold import hold_rows
 from rowlock.testing.stepping import stepping, tables_wanted
 
 Sessions = async_sessionmaker[AsyncSession]

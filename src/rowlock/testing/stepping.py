@@ -25,7 +25,7 @@ from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 from rowlock.database.faults import is_of_the_schema
 from rowlock.errors import ConfigurationError, PipelineError, describe
 from rowlock.execution import execute
-from rowlock.hints.hinter import PipelineHinter
+from rowlock.hints import PipelineHinter
 from rowlock.leases.item import PipelineItem
 from rowlock.logs import tell_counts
 from rowlock.pipelines.lock_graph import LockGraph

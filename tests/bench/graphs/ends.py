@@ -11,7 +11,7 @@ from measure import Figures, Place, Scale
 
 from rowlock.errors import GraphTimeLimit
 from rowlock.graph import Flow, Graph, StandingGraph, run_graph
-from rowlock.graph.lanes.runtime import GraphRuntime
+from rowlock.graph.threads import GraphRuntime
 
 LIMIT_S = 0.2
 WAITS_S = 1.0

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from rowlock.graph.building.flow import Flow, Graph
-from rowlock.graph.stock.limits import LimitProcessor
-from rowlock.graph.stock.maps import MapProcessor, consume
+from rowlock.graph.flow import Flow, Graph
+from rowlock.graph.stock.branches import LimitProcessor
+from rowlock.graph.stock.lanes import MapProcessor, consume
 from rowlock.graph.stock.sources import IterableSource
 
 from ..one_thread import Sequential

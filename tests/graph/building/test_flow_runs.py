@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from rowlock.errors import GraphDeadlockError
-from rowlock.graph.building.flow import Flow, Graph
-from rowlock.graph.scheduling.run import run_graph
+from rowlock.graph.flow import Flow, Graph
+from rowlock.graph.run import run_graph
 from rowlock.testing import virtual_time
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from rowlock.graph.building.flow import Flow, Graph
+from rowlock.graph.flow import Flow, Graph
 
 from ..one_thread import Sequential
 

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from rowlock.errors import GraphError
-from rowlock.graph.building.arguments import is_coroutine_function
-from rowlock.graph.building.flow import Flow, Graph
+from rowlock.graph.flow import Flow, Graph
+from rowlock.graph.host_code import is_coroutine_function
 from rowlock.graph.processor import Processor
-from rowlock.graph.scheduling.run import run_graph
+from rowlock.graph.run import run_graph
 
 
 async def awaited(value: Any) -> Any:

@@ -8,10 +8,10 @@ import subprocess
 
 import pytest
 
-from rowlock.graph.building import pictures
-from rowlock.graph.building.flow import Graph
-from rowlock.graph.scheduling.run import run_graph
-from rowlock.graph.scheduling.statistics import GraphStatistics
+from rowlock.graph import statistics as pictures
+from rowlock.graph.flow import Graph
+from rowlock.graph.run import run_graph
+from rowlock.graph.statistics import GraphStatistics
 
 HOSTILE = (
     '"]; x[" <b>#1</b> `**a**` \\" --> y\n%% end\x00\x1b[31m',

@@ -10,8 +10,8 @@ import pytest
 
 from rowlock.errors import GraphDeadlockError
 from rowlock.graph import Graph, InputPort, NodeStatus, OutputPort, Port, Processor, run_graph
-from rowlock.graph.ports import connect
-from rowlock.graph.stock.joins import ResizeProcessor
+from rowlock.graph.processor import connect
+from rowlock.graph.stock.branches import ResizeProcessor
 from rowlock.testing import virtual_time
 
 from ..nodes import Collect

@@ -12,10 +12,9 @@ from collections.abc import Sequence
 import pytest
 
 from rowlock.graph import Graph
-from rowlock.graph.building.topology import node_of
-from rowlock.graph.ports import EMPTY, Port
-from rowlock.graph.processor import NodeStatus, Processor
-from rowlock.graph.scheduling.fix_point import settle, wake
+from rowlock.graph.fix_point import settle, wake
+from rowlock.graph.processor import EMPTY, NodeStatus, Port, Processor
+from rowlock.graph.topology import node_of
 
 from ..nodes import Spread
 

@@ -12,7 +12,7 @@ import pytest
 
 from rowlock.errors import GraphError, HostCodeError
 from rowlock.graph import Graph
-from rowlock.graph.scheduling.run import run_graph
+from rowlock.graph.run import run_graph
 
 from ..runs import got, line_of
 

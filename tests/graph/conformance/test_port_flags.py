@@ -9,7 +9,7 @@ from __future__ import annotations
 import gc
 import weakref
 
-from rowlock.graph.ports import InputPort, OutputPort, connect
+from rowlock.graph.processor import InputPort, OutputPort, connect
 
 
 class Block:

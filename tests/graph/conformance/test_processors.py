@@ -9,10 +9,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from rowlock.graph.ports import InputPort, OutputPort, connect
-from rowlock.graph.processor import NodeStatus, Processor
-from rowlock.graph.stock.copies import DuplicateProcessor
-from rowlock.graph.stock.joins import ResizeProcessor
+from rowlock.graph.processor import InputPort, NodeStatus, OutputPort, Processor, connect
+from rowlock.graph.stock.branches import DuplicateProcessor, ResizeProcessor
 
 
 def ports_around(processor: Processor) -> tuple[list[OutputPort[int]], list[InputPort[int]]]:

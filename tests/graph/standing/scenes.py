@@ -8,7 +8,7 @@ from typing import Any
 
 from rowlock.errors import GraphDeadlockError
 from rowlock.graph import Flow, NodeStatus, Port, Processor, StandingReports
-from rowlock.graph.building.operators import behind_one
+from rowlock.graph.operators import behind_one
 
 
 class Heard(StandingReports):

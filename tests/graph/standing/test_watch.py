@@ -61,7 +61,7 @@ async def test_a_thread_that_no_caller_waits_for_is_replaced(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A call that hangs for a row that is lost would keep all other rows from the threads."""
-    monkeypatch.setattr("rowlock.graph.scheduling.call_watch.LONG_S", 0.01)
+    monkeypatch.setattr("rowlock.graph.standing.LONG_S", 0.01)
     begun, go_on = threading.Event(), threading.Event()
     runtime = GraphRuntime(threads_max=1)
 

@@ -13,8 +13,8 @@ from rowlock.graph.stock.batches import (
     BatchMapProcessor,
     BatchProcessor,
 )
+from rowlock.graph.stock.branches import LimitProcessor
 from rowlock.graph.stock.carriers import Carrier
-from rowlock.graph.stock.limits import LimitProcessor
 from rowlock.graph.stock.sources import IterableSource
 
 from ..one_thread import Sequential, Wiring

@@ -6,10 +6,13 @@ from typing import Any
 
 import pytest
 
-from rowlock.graph.ports import EMPTY
-from rowlock.graph.stock.copies import DuplicateProcessor, RouteProcessor
-from rowlock.graph.stock.joins import ZipProcessor
-from rowlock.graph.stock.limits import LimitProcessor
+from rowlock.graph.processor import EMPTY
+from rowlock.graph.stock.branches import (
+    DuplicateProcessor,
+    LimitProcessor,
+    RouteProcessor,
+    ZipProcessor,
+)
 
 from ..one_thread import Sequential, Wiring
 

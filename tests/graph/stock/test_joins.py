@@ -7,10 +7,14 @@ from typing import Any
 
 import pytest
 
-from rowlock.graph.ports import EMPTY
-from rowlock.graph.stock.joins import OrderedMergeProcessor, ResizeProcessor, ZipProcessor
-from rowlock.graph.stock.limits import LimitProcessor
-from rowlock.graph.stock.maps import MapProcessor
+from rowlock.graph.processor import EMPTY
+from rowlock.graph.stock.branches import (
+    LimitProcessor,
+    OrderedMergeProcessor,
+    ResizeProcessor,
+    ZipProcessor,
+)
+from rowlock.graph.stock.lanes import MapProcessor
 
 from ..one_thread import Sequential, Wiring
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from rowlock.graph.stock.branches import LimitProcessor
 from rowlock.graph.stock.carriers import Carrier
-from rowlock.graph.stock.keyed import KeyedCollect, KeyedDispatch, KeyProcessor
-from rowlock.graph.stock.limits import LimitProcessor
-from rowlock.graph.stock.maps import MapProcessor, select
+from rowlock.graph.stock.lanes import MapProcessor, select
+from rowlock.graph.stock.ordered import KeyedCollect, KeyedDispatch, KeyProcessor
 
 from ..one_thread import Sequential, Wiring
 

@@ -6,8 +6,8 @@ import itertools
 
 import pytest
 
-from rowlock.graph.stock.limits import BufferProcessor, LimitProcessor
-from rowlock.graph.stock.maps import MapProcessor
+from rowlock.graph.stock.branches import BufferProcessor, LimitProcessor
+from rowlock.graph.stock.lanes import MapProcessor
 
 from ..one_thread import Sequential, Wiring
 

@@ -6,12 +6,19 @@ from typing import Any
 
 import pytest
 
-from rowlock.graph.ports import EMPTY
+from rowlock.graph.processor import EMPTY
+from rowlock.graph.stock.branches import LimitProcessor
 from rowlock.graph.stock.carriers import GONE, Carrier
-from rowlock.graph.stock.flat_maps import AsyncFlatMapProcessor, FlatMapProcessor
-from rowlock.graph.stock.lanes import Lane
-from rowlock.graph.stock.limits import LimitProcessor
-from rowlock.graph.stock.maps import AsyncMapProcessor, MapProcessor, consume, pass_on, select
+from rowlock.graph.stock.lanes import (
+    AsyncFlatMapProcessor,
+    AsyncMapProcessor,
+    FlatMapProcessor,
+    Lane,
+    MapProcessor,
+    consume,
+    pass_on,
+    select,
+)
 
 from ..one_thread import Sequential, Wiring
 

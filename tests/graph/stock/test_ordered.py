@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from rowlock.graph.stock.limits import LimitProcessor
-from rowlock.graph.stock.maps import MapProcessor, select
+from rowlock.graph.stock.branches import LimitProcessor
+from rowlock.graph.stock.lanes import MapProcessor, select
 from rowlock.graph.stock.ordered import OrderedCollect, OrderedDispatch
 
 from ..one_thread import Sequential, Wiring

@@ -8,12 +8,11 @@ from typing import Any
 
 import pytest
 
-from rowlock.graph.ports import OutputPort
+from rowlock.graph.processor import OutputPort
 from rowlock.graph.stock.batches import BatchMapProcessor, BatchProcessor
+from rowlock.graph.stock.branches import LimitProcessor, ResizeProcessor
 from rowlock.graph.stock.carriers import BARE, Carrier
-from rowlock.graph.stock.joins import ResizeProcessor
-from rowlock.graph.stock.limits import LimitProcessor
-from rowlock.graph.stock.maps import MapProcessor, select
+from rowlock.graph.stock.lanes import MapProcessor, select
 from rowlock.graph.stock.parts import ScatterProcessor
 
 from ..one_thread import Sequential, Wiring

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rowlock.graph.processor import NodeStatus
-from rowlock.graph.stock.limits import LimitProcessor
+from rowlock.graph.stock.branches import LimitProcessor
 from rowlock.graph.stock.sources import AsyncSource, IterableSource
 
 from ..one_thread import Sequential, Wiring

@@ -20,7 +20,7 @@ from rowlock.database.transaction import in_transaction
 from rowlock.rows.leased_table import LeasedTable
 from rowlock.streams import Output, StepContext, StreamFlow
 from rowlock.streams.computing.hashing import bucket_of
-from rowlock.streams.coordinating.expiry import Expiry
+from rowlock.streams.coordinator import Expiry
 from rowlock.testing.streams.one_loop import read_reference
 from rowlock.testing.streams.recorded import read_shards
 

@@ -7,8 +7,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from rowlock.streams.computing.buckets import BucketRange, merged
-from rowlock.streams.computing.hashing import BUCKETS
+from rowlock.streams.computing.hashing import BUCKETS, BucketRange, merged
 
 SHARDS: Final = (
     "SELECT flow_id, lo, hi, step, version, next_step, replica FROM rowlock_stream_shards AS shards"

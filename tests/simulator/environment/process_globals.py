@@ -17,7 +17,7 @@ from typing import Any
 from unittest import mock
 
 from rowlock import PipelineHinter, pipeline_hinter
-from rowlock.hints.hinter import Wake
+from rowlock.hints import Wake
 from rowlock.locks.locker import InMemoryLocker
 
 from .processes import Process, current_process

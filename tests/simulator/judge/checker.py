@@ -49,7 +49,7 @@ from functools import partial
 from itertools import chain, islice
 from typing import Final, NamedTuple
 
-from rowlock.rows.stamps import STAMP_AHEAD_MAX, STAMP_SPREAD, STAMP_STEP
+from rowlock.rows.database_time import STAMP_AHEAD_MAX, STAMP_SPREAD, STAMP_STEP
 
 from .attempt_rules import attempts, endless, kept_attempts
 from .history import Change, RowState

@@ -31,8 +31,7 @@ from sqlalchemy.engine import Dialect
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
 from rowlock.errors import ConfigurationError, UnsupportedDialectError
-from rowlock.rows.leased_table import LeasedTable
-from rowlock.rows.model_check import LOCK_COLUMNS
+from rowlock.rows.leased_table import LOCK_COLUMNS, LeasedTable
 
 __all__ = [
     "HISTORY_QUERY",

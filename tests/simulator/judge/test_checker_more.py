@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rowlock.rows.stamps import STAMP_SPREAD, STAMP_STEP
+from rowlock.rows.database_time import STAMP_SPREAD, STAMP_STEP
 
 from .checker import check
 from .stories import LEASE_S, MOMENT, Story

@@ -6,14 +6,11 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Generic, TypeVar
 
-from rowlock.streams.computing.batch import EventBatch
-from rowlock.streams.computing.buckets import BucketRange
 from rowlock.streams.computing.compute import Computed, KeyState, PoisonedKey, compute
-from rowlock.streams.computing.context import StepTime
 from rowlock.streams.computing.encoding import Codec
-from rowlock.streams.computing.handlers import StageHandler
-from rowlock.streams.computing.hashing import BUCKETS, Key, bucket_of, key_text
-from rowlock.streams.computing.rows import SourceRows
+from rowlock.streams.computing.handlers import StageHandler, StepTime
+from rowlock.streams.computing.hashing import BUCKETS, BucketRange, Key, bucket_of, key_text
+from rowlock.streams.computing.rows import EventBatch, SourceRows
 
 T = TypeVar("T")
 

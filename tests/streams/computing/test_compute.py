@@ -10,13 +10,10 @@ from typing import Any
 import pytest
 
 from rowlock.errors import HostCodeError
-from rowlock.streams.computing.batch import EventBatch
-from rowlock.streams.computing.compute import KeyState, compute, due_keys
-from rowlock.streams.computing.context import StepContext
-from rowlock.streams.computing.dead_letters import DEAD_LETTERS
+from rowlock.streams.computing.compute import DEAD_LETTERS, KeyState, compute, due_keys
 from rowlock.streams.computing.encoding import Codec
-from rowlock.streams.computing.handlers import FORGET, Forget, StageHandler
-from rowlock.streams.computing.rows import input_digest
+from rowlock.streams.computing.handlers import FORGET, Forget, StageHandler, StepContext
+from rowlock.streams.computing.rows import EventBatch, input_digest
 
 from .stages import ALL, NOON, STEP, Later, Out, batch_of, computed, poisoned, rows_of
 

@@ -8,12 +8,11 @@ from datetime import timedelta
 from typing import Any
 
 from rowlock.stream_errors import WrongShardError
-from rowlock.streams.computing.batch import EventBatch
 from rowlock.streams.computing.compute import KeyState, keys_of
-from rowlock.streams.computing.context import StepContext
 from rowlock.streams.computing.encoding import Codec
-from rowlock.streams.computing.handlers import FORGET, StageHandler
+from rowlock.streams.computing.handlers import FORGET, StageHandler, StepContext
 from rowlock.streams.computing.hashing import bucket_of
+from rowlock.streams.computing.rows import EventBatch
 
 from .stages import ALL, NOON, Later, Out, batch_of, computed, poisoned, rows_of
 

@@ -8,8 +8,8 @@ from typing import Any, cast
 import pytest
 
 from rowlock.errors import PipelineError
-from rowlock.streams.computing import context as context_module
-from rowlock.streams.computing.context import (
+from rowlock.streams.computing import handlers as context_module
+from rowlock.streams.computing.handlers import (
     StepContext,
     StepTime,
     StreamResult,

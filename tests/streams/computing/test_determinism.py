@@ -14,15 +14,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rowlock.streams.computing.batch import EventBatch
-from rowlock.streams.computing.buckets import BucketRange
 from rowlock.streams.computing.compute import Computed, KeyState, due_keys
-from rowlock.streams.computing.context import StepContext, StepTime
 from rowlock.streams.computing.encoding import Codec
-from rowlock.streams.computing.handlers import FORGET, Forget, StageHandler
-from rowlock.streams.computing.hashing import bucket_of
-from rowlock.streams.computing.messages import SentMessages
-from rowlock.streams.computing.rows import SourceRows, divide
+from rowlock.streams.computing.handlers import FORGET, Forget, StageHandler, StepContext, StepTime
+from rowlock.streams.computing.hashing import BucketRange, bucket_of
+from rowlock.streams.computing.rows import EventBatch, SentMessages, SourceRows, divide
 from rowlock.streams.shards.layout import even_layout
 
 from .stages import NOON, Later, Out, computed, rows_of

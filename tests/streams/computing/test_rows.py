@@ -14,11 +14,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rowlock.streams.computing.batch import EventBatch, grouped, grouped_by
-from rowlock.streams.computing.buckets import BucketRange
-from rowlock.streams.computing.digests import DIGEST_CHARS, combined, digest_of
-from rowlock.streams.computing.hashing import BUCKETS, bucket_of
-from rowlock.streams.computing.rows import SourceRows, divide, input_digest
+from rowlock.streams.computing.hashing import (
+    BUCKETS,
+    DIGEST_CHARS,
+    BucketRange,
+    bucket_of,
+    combined,
+    digest_of,
+)
+from rowlock.streams.computing.rows import (
+    EventBatch,
+    SourceRows,
+    divide,
+    grouped,
+    grouped_by,
+    input_digest,
+)
 
 from .stages import ALL, batch_of, rows_of
 

@@ -11,8 +11,8 @@ from uuid import uuid4
 from sqlalchemy import update
 
 from rowlock.rows.database_time import database_time_after
-from rowlock.streams.coordinating.coordinator import CoordinatorPipeline
-from rowlock.streams.creation import ensure_flow
+from rowlock.streams.coordinator import CoordinatorPipeline
+from rowlock.streams.flow_row import ensure_flow
 from rowlock.testing import Steps, TemporaryDatabase, stepping
 
 from ..walk.flows import Bank, add_up, open_bank

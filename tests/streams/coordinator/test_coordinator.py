@@ -11,8 +11,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rowlock import events
 from rowlock.rows.database_time import database_time_after
-from rowlock.streams.coordinating.flow_looks import FlowLooker, Seen
 from rowlock.streams.events import FlowStalled
+from rowlock.streams.status import FlowLooker, Seen
 from rowlock.testing import TemporaryDatabase, run_until_settled
 
 from ..walk.flows import Bank, add_up, open_bank

@@ -17,10 +17,10 @@ from rowlock.errors import ConfigurationError, PipelineError
 from rowlock.rows.database_time import database_time_after
 from rowlock.stream_errors import StillInUse
 from rowlock.streams import StepContext, Streams
-from rowlock.streams.coordinating import deleting
-from rowlock.streams.creation import ensure_flow
+from rowlock.streams import flow_row as deleting
+from rowlock.streams.consumers import StepOutput
+from rowlock.streams.flow_row import ensure_flow
 from rowlock.streams.inputs import event_log
-from rowlock.streams.outputs.consumers import StepOutput
 from rowlock.testing import TemporaryDatabase, run_until_settled
 
 from ..walk.flows import Bank, add_up, open_bank

@@ -16,9 +16,9 @@ from sqlalchemy.orm import DeclarativeBase
 
 from rowlock.rows.database_time import database_time_after
 from rowlock.streams import EventLog, StepContext, Streams
-from rowlock.streams.coordinating import expiry
-from rowlock.streams.coordinating.needs import first_needed_step
-from rowlock.streams.state.store import drop_empty
+from rowlock.streams import coordinator as expiry
+from rowlock.streams.cursors import first_needed_step
+from rowlock.streams.key_states import drop_empty
 from rowlock.testing import TemporaryDatabase, run_until_settled
 
 from ..walk.flows import Bank, add_up, open_bank

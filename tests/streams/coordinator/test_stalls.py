@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from rowlock.streams.computing.hashing import BUCKETS
-from rowlock.streams.coordinating.stalls import (
+from rowlock.streams.inputs.candidates import OpenWriter
+from rowlock.streams.shards.layout import even_layout
+from rowlock.streams.stalls import (
     BusyCall,
     FlowLook,
     ShardLook,
@@ -18,8 +20,6 @@ from rowlock.streams.coordinating.stalls import (
     stall_of,
     stall_of_cuts,
 )
-from rowlock.streams.inputs.candidates import OpenWriter
-from rowlock.streams.shards.layout import even_layout
 
 HELD = [ShardLook(each, 5, is_held=True, replica="host:7", seconds=3.0) for each in even_layout(4)]
 WRITER = OpenWriter("3/7", 4711, "psql", 33.0)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from rowlock.streams.coordinating.wanted_shards import WantedShards
-from rowlock.streams.shards.layout import DynamicShards
+from rowlock.streams.shards.layout import DynamicShards, WantedShards
 
 TENTH = DynamicShards(0.1)
 

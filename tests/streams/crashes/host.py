@@ -13,7 +13,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from rowlock import LockColumns, ScheduleColumns
 from rowlock.dispatch import DispatchColumns, dispatch_indexes
 from rowlock.streams import EventBatch, EventColumns, Output, StepContext, StreamFlow, Streams
-from rowlock.streams.cutting.plan import Checkpoint
+from rowlock.streams.cut_plan import Checkpoint
 from rowlock.streams.tables import StreamTables
 
 __all__ = ["Alarm", "Balance", "Base", "Click", "Flow", "Frozen", "Invoiced", "Payment", "Told"]

@@ -11,7 +11,7 @@ from typing import Any
 
 from sqlalchemy import select
 
-from rowlock.streams.outputs.cursors import DISCARDED, NONE_YET
+from rowlock.streams.cursors import DISCARDED, NONE_YET
 from rowlock.testing import TemporaryDatabase
 
 from .host import ALARM_ABOVE, Alarm, Balance, Frozen, Invoiced, Payment, Told

@@ -16,7 +16,7 @@ from rowlock.dispatch import Completed, DispatchPipeline, LoopEngine, Task
 from rowlock.errors import TransactionTimeout
 from rowlock.pipelines.context import PipelineContext
 from rowlock.stream_errors import CursorMoved
-from rowlock.streams.shards import steering
+from rowlock.streams.shards import steps as steering
 from rowlock.streams.shards.pipeline import FlowPipeline
 from rowlock.testing import run_until_settled
 

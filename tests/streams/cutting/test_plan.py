@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rowlock.streams.cutting.plan import (
+from rowlock.streams.cut_plan import (
     STEPS_AHEAD_MAX,
     Checkpoint,
     Cut,

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from rowlock.streams.cutting.flow_view import Crowd, FlowFacts, Moment
-from rowlock.streams.cutting.plan import Checkpoint, FlowCuts
-from rowlock.streams.cutting.quiet import HOLDS_FOR_S, Quiet, overdue_at
+from rowlock.streams.cut_plan import Checkpoint, FlowCuts
+from rowlock.streams.cutter import HOLDS_FOR_S, Quiet, overdue_at
+from rowlock.streams.flow_view import Crowd, FlowFacts, Moment
 from rowlock.streams.inputs.candidates import OpenWriter
 from rowlock.streams.inputs.high_water import HighWater
 

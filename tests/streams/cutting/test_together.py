@@ -12,7 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rowlock.streams.cutting.plan import (
+from rowlock.streams.cut_plan import (
+    BYTES_TOGETHER_MAX,
+    ROWS_TOGETHER_MAX,
+    STEPS_TOGETHER_MAX,
     Checkpoint,
     Cut,
     CutBounds,
@@ -21,11 +24,6 @@ from rowlock.streams.cutting.plan import (
     ShardProgress,
     SourceView,
     plan_cut,
-)
-from rowlock.streams.cutting.together import (
-    BYTES_TOGETHER_MAX,
-    ROWS_TOGETHER_MAX,
-    STEPS_TOGETHER_MAX,
     plan_cuts,
     rows_looked_at,
 )

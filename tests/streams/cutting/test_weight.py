@@ -8,8 +8,8 @@ from sqlalchemy import String
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from rowlock.streams import EventColumns, Streams
-from rowlock.streams.cutting.flow_view import KnownFlow, RecordedCut
-from rowlock.streams.inputs.output_source import ROWS_PER_STEP
+from rowlock.streams.consumers import ROWS_PER_STEP
+from rowlock.streams.flow_view import KnownFlow, RecordedCut
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 

@@ -13,13 +13,13 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
 from rowlock import Apply, Outcome, PipelineHinter, PipelineItem
 from rowlock.streams import StreamFlow
-from rowlock.streams.computing.buckets import BucketRange
-from rowlock.streams.creation import ensure_flow
-from rowlock.streams.cutting.cutter import Cutter
-from rowlock.streams.cutting.flow_view import KnownFlow
-from rowlock.streams.shards.own_shard import OwnShard
+from rowlock.streams.computing.hashing import BucketRange
+from rowlock.streams.cutter import Cutter
+from rowlock.streams.flow_row import ensure_flow
+from rowlock.streams.flow_view import KnownFlow
 from rowlock.streams.shards.pipeline import FlowPipeline
-from rowlock.streams.shards.rounds import FlowRounds, Left
+from rowlock.streams.shards.replicas import OwnShard
+from rowlock.streams.shards.runner import FlowRounds, Left
 from rowlock.testing import Steps, stepping
 
 from .ledger import Ledger, until

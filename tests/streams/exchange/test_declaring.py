@@ -8,7 +8,7 @@ import pytest
 
 from rowlock.errors import ConfigurationError
 from rowlock.streams import StepContext, StreamFlow, Streams
-from rowlock.streams.stage import STAGES_MAX
+from rowlock.streams.program import STAGES_MAX
 from rowlock.testing import TemporaryDatabase
 
 from .ledger import open_ledger

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rowlock.streams import Checkpoint
-from rowlock.streams.shards import steering
+from rowlock.streams.shards import steps as steering
 from rowlock.streams.shards.pipeline import FlowPipeline
 from rowlock.testing import TemporaryDatabase, run_until_settled
 

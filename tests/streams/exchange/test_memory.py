@@ -6,13 +6,10 @@ import pytest
 
 from rowlock.stream_errors import ShardStateError
 from rowlock.streams import Checkpoint
-from rowlock.streams.computing.buckets import BucketRange
-from rowlock.streams.computing.hashing import BUCKETS, bucket_of
-from rowlock.streams.exchanging.memory_exchange import MemoryExchange
-from rowlock.streams.exchanging.parcels import are_complete
-from rowlock.streams.shards.failures import StepFailures
-from rowlock.streams.shards.states import Run
-from rowlock.streams.shards.steering import may_stay_in_memory
+from rowlock.streams.computing.hashing import BUCKETS, BucketRange, bucket_of
+from rowlock.streams.exchanging import MemoryExchange, are_complete
+from rowlock.streams.shards.states import Run, StepFailures
+from rowlock.streams.shards.steps import may_stay_in_memory
 from rowlock.testing import TemporaryDatabase
 
 from .by_hand import by_hand, go_on, in_memory, steps_of

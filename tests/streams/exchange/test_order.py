@@ -32,7 +32,7 @@ async def test_one_order(database: TemporaryDatabase, monkeypatch: pytest.Monkey
         with monkeypatch.context() as patch:
             if not in_memory:
                 patch.setattr(
-                    "rowlock.streams.shards.steering.may_stay_in_memory", lambda *_, **__: False
+                    "rowlock.streams.shards.steps.may_stay_in_memory", lambda *_, **__: False
                 )
             await run_until_settled(ledger.sessions, ledger.streams.pipelines(flow))
         found.append(await states_of(ledger, flow))

@@ -9,8 +9,8 @@ from sqlalchemy import update
 
 from rowlock.streams import Checkpoint
 from rowlock.streams.computing.hashing import BUCKETS
-from rowlock.streams.shards.own_shard import OwnShard
-from rowlock.streams.shards.resharding import Resharding
+from rowlock.streams.shards.dividing import Resharding
+from rowlock.streams.shards.replicas import OwnShard
 from rowlock.testing import TemporaryDatabase
 
 from .by_hand import by_hand, go_on, steps_of

@@ -9,13 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rowlock.streams.computing.buckets import BucketRange
+from rowlock.streams import exchanging as parcels
 from rowlock.streams.computing.encoding import Codec
-from rowlock.streams.computing.hashing import bucket_of
-from rowlock.streams.computing.messages import Messages, SentMessages
-from rowlock.streams.computing.rows import SourceRows
-from rowlock.streams.exchanging import parcels
-from rowlock.streams.exchanging.parcels import (
+from rowlock.streams.computing.hashing import BucketRange, bucket_of
+from rowlock.streams.computing.rows import Messages, SentMessages, SourceRows
+from rowlock.streams.exchanging import (
     Parcel,
     ReceivingStage,
     addressed,

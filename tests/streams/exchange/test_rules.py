@@ -8,9 +8,9 @@ import pytest
 
 from rowlock.streams import Checkpoint
 from rowlock.streams.computing.hashing import BUCKETS
-from rowlock.streams.coordinating.needs import lowest_version
-from rowlock.streams.exchanging.expiry import delete_messages
-from rowlock.streams.shards.rounds import Left
+from rowlock.streams.coordinator import delete_messages
+from rowlock.streams.cursors import lowest_version
+from rowlock.streams.shards.runner import Left
 from rowlock.testing import TemporaryDatabase
 
 from .by_hand import by_hand, go_on, in_memory, steps_of

@@ -25,8 +25,7 @@ from sqlalchemy import (
 from sqlalchemy.orm import DeclarativeBase, Mapped, MappedAsDataclass, mapped_column
 
 from rowlock import LockColumns, ModelError, ScheduleColumns
-from rowlock.streams.state.fold_model import FoldModel
-from rowlock.streams.state.folded_row import FoldCodec, FoldedRow, StoredRow
+from rowlock.streams.folds import FoldCodec, FoldedRow, FoldModel, StoredRow
 
 
 def models() -> Iterator[Any]:

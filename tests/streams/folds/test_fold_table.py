@@ -9,10 +9,8 @@ from sqlalchemy import JSON, String, delete, text, update
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from rowlock import ModelError, RowsChanged
+from rowlock.streams.folds import FoldCodec, FoldedRow, FoldModel, FoldTable
 from rowlock.streams.shards.writing import topics_of
-from rowlock.streams.state.fold_model import FoldModel
-from rowlock.streams.state.fold_table import FoldTable
-from rowlock.streams.state.folded_row import FoldCodec, FoldedRow
 from rowlock.testing import TemporaryDatabase
 
 from ..walk.flows import add_up, open_bank

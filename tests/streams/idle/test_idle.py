@@ -15,7 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from rowlock import PipelineManager, pipeline_hinter
 from rowlock.clock import monotonic
 from rowlock.streams.computing.hashing import bucket_of
-from rowlock.streams.cutting.quiet import HOLDS_FOR_S
+from rowlock.streams.cutter import HOLDS_FOR_S
 from rowlock.testing import TemporaryDatabase, virtual_time
 
 from ..walk.flows import Bank, add_up, open_bank

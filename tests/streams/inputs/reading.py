@@ -7,8 +7,7 @@ from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from rowlock.streams.computing.buckets import BucketRange
-from rowlock.streams.computing.hashing import BUCKETS
+from rowlock.streams.computing.hashing import BUCKETS, BucketRange
 from rowlock.streams.computing.rows import SourceRows, divide
 from rowlock.streams.inputs.source import Source
 

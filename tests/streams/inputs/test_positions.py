@@ -21,7 +21,7 @@ from sqlalchemy import (
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from rowlock.errors import ModelError
-from rowlock.streams.inputs.positions import check_position, position_column
+from rowlock.streams.inputs.high_water import check_position, position_column
 from rowlock.testing import TemporaryDatabase
 
 

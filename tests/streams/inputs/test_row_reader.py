@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rowlock.streams.inputs.row_reader import in_order
+from rowlock.streams.inputs.source import in_order
 
 
 def test_columns_are_put_in_order() -> None:

@@ -38,12 +38,10 @@ from sqlalchemy.orm import (
 from sqlalchemy.orm.exc import DetachedInstanceError
 
 from rowlock import ModelError, UtcDateTime
-from rowlock.rows.instances import instance_of
-from rowlock.streams.columns import EventColumns
-from rowlock.streams.computing.buckets import BucketRange
-from rowlock.streams.computing.hashing import bucket_of
+from rowlock.rows.leased_table import instance_of
+from rowlock.streams.computing.hashing import BucketRange, bucket_of
 from rowlock.streams.computing.rows import divide, input_digest
-from rowlock.streams.inputs.table_source import TableSource, event_table
+from rowlock.streams.inputs.table_source import EventColumns, TableSource, event_table
 from rowlock.testing import TemporaryDatabase
 
 from .reading import HALVES, events_of, events_of_shards, rows_of

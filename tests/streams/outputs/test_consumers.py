@@ -15,10 +15,11 @@ from sqlalchemy.ext.asyncio import async_sessionmaker
 from rowlock import PipelineManager
 from rowlock.errors import ConfigurationError
 from rowlock.stream_errors import CursorMoved, StepExpired, StillNeeded
-from rowlock.streams.outputs import consumers, discarding
-from rowlock.streams.outputs.consumers import Consumer, StepOutput
-from rowlock.streams.outputs.cursors import begin_cursor
-from rowlock.streams.outputs.output import Output
+from rowlock.streams import consumers
+from rowlock.streams import cursors as discarding
+from rowlock.streams.consumers import Consumer, StepOutput
+from rowlock.streams.cursors import begin_cursor
+from rowlock.streams.outputs import Output
 from rowlock.testing import Failpoints, TemporaryDatabase, run_until_settled
 
 from ...cancellation.cancelling import Canceller, cancelled_at

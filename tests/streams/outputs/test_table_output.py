@@ -41,7 +41,7 @@ from rowlock.dispatch import (
     dispatch_indexes,
 )
 from rowlock.streams import Checkpoint, EventColumns, Output, StepContext, StreamFlow, Streams
-from rowlock.streams.outputs.table_output import _outbox_rule
+from rowlock.streams.outputs import _outbox_rule
 from rowlock.testing import TemporaryDatabase, run_until_settled
 
 SUM_MAX = 30

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from rowlock.errors import ConfigurationError
-from rowlock.streams.inputs.arguments import NUMBER_MAX, check_party, check_whole_number, seconds_of
 from rowlock.streams.inputs.event_log import EventLog
+from rowlock.streams.settings import NUMBER_MAX, check_party, check_whole_number, seconds_of
 from rowlock.testing import TemporaryDatabase
 
 from ..walk.flows import Bank, add_up, open_bank

@@ -13,12 +13,12 @@ from sqlalchemy import insert, update
 from rowlock import PipelineManager
 from rowlock.errors import ConfigurationError
 from rowlock.streams import DeadEvent, StepContext, Streams
-from rowlock.streams.computing import dead_letters
-from rowlock.streams.computing.dead_letters import DeadLetter, dead_results
+from rowlock.streams.computing import compute as dead_letters
+from rowlock.streams.computing.compute import DeadLetter, dead_results
 from rowlock.streams.computing.encoding import Codec
 from rowlock.streams.computing.hashing import bucket_of
 from rowlock.streams.computing.rows import SourceRows
-from rowlock.streams.cutting.plan import Checkpoint
+from rowlock.streams.cut_plan import Checkpoint
 from rowlock.testing import TemporaryDatabase, run_until_settled
 
 from ..walk.flows import Bank, open_bank

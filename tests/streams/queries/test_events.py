@@ -11,8 +11,7 @@ from sqlalchemy import update
 
 from rowlock import PipelineManager, subscribe
 from rowlock.streams import StepContext
-from rowlock.streams.committing.committer import Committer
-from rowlock.streams.cutting.plan import Checkpoint
+from rowlock.streams.cut_plan import Checkpoint
 from rowlock.streams.events import (
     CheckpointWritten,
     ShardOpened,
@@ -22,7 +21,8 @@ from rowlock.streams.events import (
     StepDone,
     StepFailed,
 )
-from rowlock.streams.shards import telling
+from rowlock.streams.shards import writing as telling
+from rowlock.streams.shards.writing import Committer
 from rowlock.testing import TemporaryDatabase, run_until_settled
 
 from ...host import heard_events

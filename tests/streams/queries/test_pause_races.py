@@ -20,14 +20,22 @@ from typing import Any, Literal
 import pytest
 
 from rowlock import PipelineManager
-from rowlock.streams.cutting.cutter import Cutter
-from rowlock.streams.cutting.flow_view import FlowFacts, KnownFlow
-from rowlock.streams.cutting.plan import Checkpoint, Cut
+from rowlock.streams.cut_plan import Checkpoint, Cut
+from rowlock.streams.cutter import Cutter
+from rowlock.streams.flow_view import FlowFacts, KnownFlow
 from rowlock.streams.shards.layout import even_layout
-from rowlock.streams.shards.next_action import FlowView, NextAction, next_action
-from rowlock.streams.shards.own_shard import OwnShard
-from rowlock.streams.shards.states import Claimed, Paused, StepDid, Stopped, advance
-from rowlock.streams.shards.steering import steered
+from rowlock.streams.shards.replicas import OwnShard
+from rowlock.streams.shards.states import (
+    Claimed,
+    FlowView,
+    NextAction,
+    Paused,
+    StepDid,
+    Stopped,
+    advance,
+    next_action,
+)
+from rowlock.streams.shards.steps import steered
 from rowlock.testing import TemporaryDatabase, stepping
 
 from ..walk.flows import add_up, open_bank

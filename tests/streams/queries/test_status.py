@@ -13,12 +13,11 @@ from rowlock import PipelineManager
 from rowlock.errors import PipelineError
 from rowlock.stream_errors import NotProcessedYet
 from rowlock.streams import StepContext, StreamStatus
+from rowlock.streams import status as status_reader
 from rowlock.streams.computing.hashing import bucket_of
-from rowlock.streams.creation import ensure_flow
-from rowlock.streams.queries import status_reader
-from rowlock.streams.queries.absence import LOST, NEVER_STARTED
-from rowlock.streams.queries.status import NOTHING
-from rowlock.streams.shards.steps import slow_calls
+from rowlock.streams.flow_row import LOST, NEVER_STARTED, ensure_flow
+from rowlock.streams.shards import slow_calls
+from rowlock.streams.status import NOTHING
 from rowlock.testing import TemporaryDatabase, run_until_settled
 
 from ..walk.flows import Bank, add_up, open_bank

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from rowlock.streams.coordinating.stalls import FlowLook, ShardLook, SourceLook
 from rowlock.streams.inputs.candidates import OpenWriter
-from rowlock.streams.queries.status import NOTHING, flow_text, shard_text, why_not_done
 from rowlock.streams.shards.layout import even_layout
+from rowlock.streams.stalls import FlowLook, ShardLook, SourceLook
+from rowlock.streams.status import NOTHING, flow_text, shard_text, why_not_done
 
 WRITER = OpenWriter("3/7", 4711, "psql", 33.0)
 AT_END = [ShardLook(each, 8, is_held=True, replica="host:7") for each in even_layout(4)]

@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from rowlock import ModelError
 from rowlock.stream_errors import NotProcessedYet, StepExpired
 from rowlock.streams.computing.hashing import BUCKETS, bucket_of
-from rowlock.streams.queries import verification
+from rowlock.streams.inputs import step_inputs as verification
 from rowlock.testing import TemporaryDatabase, run_until_settled
 
 from ..walk.flows import Bank, add_up, open_bank

@@ -15,10 +15,10 @@ from rowlock import PipelineManager, database_now
 from rowlock.errors import ConfigurationError
 from rowlock.stream_errors import NotProcessedYet
 from rowlock.streams import Streams, TableSource
-from rowlock.streams.computing.context import StepContext
-from rowlock.streams.cutting.plan import Checkpoint
-from rowlock.streams.queries import frontier_watch
-from rowlock.streams.queries.frontier_watch import FrontierWatch
+from rowlock.streams import waits as frontier_watch
+from rowlock.streams.computing.handlers import StepContext
+from rowlock.streams.cut_plan import Checkpoint
+from rowlock.streams.waits import FrontierWatch
 from rowlock.testing import TemporaryDatabase, run_until_settled, virtual_time
 
 from ..walk.flows import Bank, add_up, open_bank

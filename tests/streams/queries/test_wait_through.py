@@ -11,7 +11,7 @@ from sqlalchemy import insert, select
 from rowlock import PipelineManager
 from rowlock.errors import ConfigurationError
 from rowlock.stream_errors import NotProcessedYet
-from rowlock.streams.computing.context import StepContext
+from rowlock.streams.computing.handlers import StepContext
 from rowlock.streams.flow import StreamFlow
 from rowlock.testing import TemporaryDatabase, run_until_settled
 

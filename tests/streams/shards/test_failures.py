@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rowlock.streams.shards.failures import (
+from rowlock.streams.shards.states import (
     FAILURES_MAX,
     StepFailures,
     is_last_attempt,

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rowlock.stream_errors import ShardsMissingError
-from rowlock.streams.computing.buckets import NOT_HERE, BucketRange, owner_table
-from rowlock.streams.computing.hashing import BUCKETS
+from rowlock.streams.computing.hashing import BUCKETS, NOT_HERE, BucketRange, owner_table
 from rowlock.streams.shards.layout import (
     SHARDS_MAX,
     DynamicShards,

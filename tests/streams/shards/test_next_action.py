@@ -7,10 +7,19 @@ from dataclasses import replace
 import pytest
 
 from rowlock.stream_errors import ShardStateError, StepPassedError
-from rowlock.streams.computing.buckets import BucketRange
-from rowlock.streams.computing.hashing import BUCKETS
-from rowlock.streams.shards.next_action import FlowView, NextAction, ShardView, next_action
-from rowlock.streams.shards.states import Pause, Paused, Run, ShardState, Stop, Stopped
+from rowlock.streams.computing.hashing import BUCKETS, BucketRange
+from rowlock.streams.shards.states import (
+    FlowView,
+    NextAction,
+    Pause,
+    Paused,
+    Run,
+    ShardState,
+    ShardView,
+    Stop,
+    Stopped,
+    next_action,
+)
 
 FLOW = FlowView(next_step=9, may_cut=True, shards_wanted=4)
 QUIET = replace(FLOW, may_cut=False)

@@ -6,12 +6,11 @@ from typing import Any
 
 import pytest
 
-from rowlock.streams.computing.buckets import BucketRange
-from rowlock.streams.computing.hashing import BUCKETS
-from rowlock.streams.cutting.flow_view import FlowFacts
-from rowlock.streams.shards.own_shard import OwnShard
+from rowlock.streams.computing.hashing import BUCKETS, BucketRange
+from rowlock.streams.flow_view import FlowFacts
+from rowlock.streams.shards.replicas import OwnShard
 from rowlock.streams.shards.states import Run, Stop
-from rowlock.streams.shards.steering import steered
+from rowlock.streams.shards.steps import steered
 
 NOTHING: Any = None
 

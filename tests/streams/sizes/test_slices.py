@@ -19,16 +19,18 @@ from sqlalchemy.orm import DeclarativeBase
 
 from rowlock import Fetcher, PipelineManager
 from rowlock.database.bulk_dialect import BULK
-from rowlock.streams import Streams, sliced_writes
+from rowlock.streams import Streams
+from rowlock.streams import snapshots as snapshot
+from rowlock.streams import statements as sliced_writes
 from rowlock.streams.computing import encoding
 from rowlock.streams.computing.compute import KeyState
 from rowlock.streams.computing.encoding import Codec, slices
 from rowlock.streams.inputs import event_log
-from rowlock.streams.queries import snapshot
-from rowlock.streams.shards import pipeline, rounds
-from rowlock.streams.shards.rounds import FlowRounds
-from rowlock.streams.shards.steps import timers
-from rowlock.streams.state.store import PageBounds, read_snapshot, read_states, write_states
+from rowlock.streams.key_states import PageBounds, read_snapshot, read_states, write_states
+from rowlock.streams.shards import pipeline
+from rowlock.streams.shards import runner as rounds
+from rowlock.streams.shards import step_work as timers
+from rowlock.streams.shards.runner import FlowRounds
 from rowlock.testing import TemporaryDatabase
 from rowlock.testing.streams import run_flow
 

@@ -14,8 +14,8 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from rowlock import SettingsError
 from rowlock.streams import EventColumns, StepContext, Streams
-from rowlock.streams.cutting.flow_view import BEFORE_FIRST, KnownFlow, RecordedCut
-from rowlock.streams.cutting.plan import (
+from rowlock.streams.cut_plan import (
+    BYTES_TOGETHER_MAX,
     Checkpoint,
     Cut,
     CutBounds,
@@ -24,9 +24,9 @@ from rowlock.streams.cutting.plan import (
     SourceView,
     plan_cut,
 )
-from rowlock.streams.cutting.together import BYTES_TOGETHER_MAX
+from rowlock.streams.flow_view import BEFORE_FIRST, KnownFlow, RecordedCut
 from rowlock.streams.inputs.table_source import event_table
-from rowlock.streams.shards import steering
+from rowlock.streams.shards import steps as steering
 from rowlock.streams.tables import StreamTables
 from rowlock.testing import TemporaryDatabase
 from rowlock.testing.streams import recorded, run_flow

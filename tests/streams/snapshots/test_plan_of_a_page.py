@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import event, text
 from sqlalchemy.orm import DeclarativeBase
 
-from rowlock.streams.state.store import PageBounds, read_snapshot
+from rowlock.streams.key_states import PageBounds, read_snapshot
 from rowlock.streams.tables import StreamTables
 from rowlock.testing import TemporaryDatabase
 

@@ -20,11 +20,11 @@ from rowlock import (
 )
 from rowlock.rows.database_time import database_time_after
 from rowlock.streams import FORGET, Checkpoint, Forget, StateSnapshot, StepContext
-from rowlock.streams.coordinating.expiry import Expiry
-from rowlock.streams.cutting.cutter import Cutter
-from rowlock.streams.cutting.flow_view import KnownFlow
-from rowlock.streams.queries import snapshot
-from rowlock.streams.queries.snapshot_keeping import SnapshotKeeping
+from rowlock.streams import snapshots as snapshot
+from rowlock.streams.coordinator import Expiry
+from rowlock.streams.cutter import Cutter
+from rowlock.streams.flow_view import KnownFlow
+from rowlock.streams.snapshots import SnapshotKeeping
 from rowlock.testing import TemporaryDatabase
 
 from ..exchange.ledger import FAST, Ledger, open_ledger

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from random import Random
 
 from rowlock.streams.computing.compute import NO_STATE, KeyState
-from rowlock.streams.state.cache import STALE_MAX, ShardCache, StageCache, TimerHeap
+from rowlock.streams.key_states import STALE_MAX, ShardCache, StageCache, TimerHeap
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 

@@ -11,13 +11,11 @@ from sqlalchemy import Table, func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.orm import DeclarativeBase
 
-from rowlock.streams.computing.buckets import BucketRange
+from rowlock.streams import key_states as store
 from rowlock.streams.computing.compute import NO_STATE, KeyState
-from rowlock.streams.computing.hashing import BUCKETS, bucket_of
+from rowlock.streams.computing.hashing import BUCKETS, BucketRange, bucket_of
 from rowlock.streams.inputs.step_inputs import ALL_BUCKETS
-from rowlock.streams.shards.layout import even_layout
-from rowlock.streams.state import store
-from rowlock.streams.state.store import (
+from rowlock.streams.key_states import (
     PageBounds,
     StateWrite,
     count_states,
@@ -27,6 +25,7 @@ from rowlock.streams.state.store import (
     read_timers,
     write_states,
 )
+from rowlock.streams.shards.layout import even_layout
 from rowlock.streams.tables import StreamTables
 from rowlock.testing import TemporaryDatabase
 

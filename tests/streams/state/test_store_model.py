@@ -22,10 +22,9 @@ from hypothesis.stateful import (
 from sqlalchemy import Table
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from rowlock.streams.computing.buckets import BucketRange
 from rowlock.streams.computing.compute import NO_STATE, KeyState
-from rowlock.streams.computing.hashing import BUCKETS
-from rowlock.streams.state.store import drop_empty, read_states, read_timers, write_states
+from rowlock.streams.computing.hashing import BUCKETS, BucketRange
+from rowlock.streams.key_states import drop_empty, read_states, read_timers, write_states
 from rowlock.testing import TemporaryDatabase
 
 from .test_store import FLOW, STAGE, new_table, snapshot_of, write

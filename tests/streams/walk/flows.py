@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 
-from rowlock.streams.computing.context import StepContext
+from rowlock.streams.computing.handlers import StepContext
 from rowlock.streams.flow import StreamFlow
 from rowlock.streams.shards.pipeline import FlowPipeline
 from rowlock.streams.streams import Streams

@@ -9,8 +9,8 @@ from sqlalchemy import String, insert
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-from rowlock.streams.columns import EventColumns
 from rowlock.streams.computing.hashing import bucket_of
+from rowlock.streams.inputs.table_source import EventColumns
 
 MEANT: Final = {"rowlock_changes_events": True}
 """Options of a statement that changes events on purpose."""

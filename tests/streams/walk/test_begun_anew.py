@@ -12,14 +12,12 @@ from sqlalchemy import update
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
 from rowlock import Apply, Fetcher, PipelineManager
-from rowlock.streams.committing.committer import Committer
-from rowlock.streams.committing.step_write import StepWrite
-from rowlock.streams.computing.context import StepContext
+from rowlock.streams.computing.handlers import StepContext
 from rowlock.streams.computing.hashing import BUCKETS, bucket_of
-from rowlock.streams.cutting.cutter import Cutter
-from rowlock.streams.cutting.plan import Checkpoint
-from rowlock.streams.shards.steps.steps_of import ShardDid
-from rowlock.streams.shards.writing import StepWriter
+from rowlock.streams.cut_plan import Checkpoint
+from rowlock.streams.cutter import Cutter
+from rowlock.streams.shards.steps import ShardDid, StepWrite
+from rowlock.streams.shards.writing import Committer, StepWriter
 from rowlock.testing import TemporaryDatabase, stepping
 
 from ..exchange.by_hand import by_hand

@@ -8,9 +8,8 @@ from typing import Literal
 from sqlalchemy import delete, text
 
 from rowlock import PipelineManager
-from rowlock.streams.computing.buckets import BucketRange
-from rowlock.streams.computing.context import StepContext
-from rowlock.streams.computing.hashing import BUCKETS, bucket_of
+from rowlock.streams.computing.handlers import StepContext
+from rowlock.streams.computing.hashing import BUCKETS, BucketRange, bucket_of
 from rowlock.testing import TemporaryDatabase
 
 from .flows import Bank, open_bank

@@ -10,7 +10,7 @@ from sqlalchemy import select
 
 from rowlock import PipelineManager
 from rowlock.streams import Checkpoint
-from rowlock.streams.shards.rounds import FlowRounds
+from rowlock.streams.shards.runner import FlowRounds
 from rowlock.testing import TemporaryDatabase
 
 from .flows import Bank, add_up, open_bank

@@ -9,7 +9,7 @@ from sqlalchemy import update
 
 from rowlock import PipelineManager, events
 from rowlock.errors import ConfigurationError, PipelineError
-from rowlock.streams.cutting.plan import Checkpoint
+from rowlock.streams.cut_plan import Checkpoint
 from rowlock.streams.shards.layout import DynamicShards
 from rowlock.testing import TemporaryDatabase, run_until_settled, stepping
 from tests.host import heard_events

@@ -12,7 +12,7 @@ from sqlalchemy import delete, update
 from rowlock import PipelineManager
 from rowlock.errors import ConfigurationError, ModelError, SettingsError
 from rowlock.stream_errors import FlowChangedError, ShardsMissingError
-from rowlock.streams.creation import ensure_flow
+from rowlock.streams.flow_row import ensure_flow
 from rowlock.streams.shards.layout import DynamicShards
 from rowlock.streams.shards.pipeline import FlowPipeline
 from rowlock.streams.streams import Streams

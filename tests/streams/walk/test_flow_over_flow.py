@@ -17,11 +17,11 @@ from sqlalchemy.exc import DBAPIError
 from rowlock import PipelineManager
 from rowlock.errors import ConfigurationError
 from rowlock.stream_errors import PositionsWentBackError, StepExpired, StillNeeded
-from rowlock.streams.computing.batch import EventBatch
-from rowlock.streams.computing.context import StepContext
-from rowlock.streams.creation import ensure_flow
+from rowlock.streams.computing.handlers import StepContext
+from rowlock.streams.computing.rows import EventBatch
 from rowlock.streams.flow import StreamFlow
-from rowlock.streams.outputs.output import Output
+from rowlock.streams.flow_row import ensure_flow
+from rowlock.streams.outputs import Output
 from rowlock.streams.streams import Streams
 from rowlock.testing import TemporaryDatabase, run_until_settled
 

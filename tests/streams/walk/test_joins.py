@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from rowlock import PipelineManager
-from rowlock.streams.shards.own_shard import OwnShard
-from rowlock.streams.shards.resharding import Resharding
+from rowlock.streams.shards.dividing import Resharding
+from rowlock.streams.shards.replicas import OwnShard
 from rowlock.testing import TemporaryDatabase
 
 from .flows import add_up, open_bank

@@ -8,9 +8,9 @@ from sqlalchemy import update
 
 from rowlock import PipelineManager
 from rowlock.streams import StreamStatus
-from rowlock.streams.computing.context import StepContext
+from rowlock.streams.computing.handlers import StepContext
 from rowlock.streams.computing.hashing import bucket_of
-from rowlock.streams.cutting.plan import Checkpoint
+from rowlock.streams.cut_plan import Checkpoint
 from rowlock.testing import TemporaryDatabase
 
 from .flows import Bank, add_up, open_bank

@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import update
 
 from rowlock import PipelineManager
-from rowlock.streams.cutting.plan import Checkpoint
+from rowlock.streams.cut_plan import Checkpoint
 from rowlock.testing import TemporaryDatabase
 
 from .flows import Bank, add_up, open_bank

@@ -10,7 +10,7 @@ from sqlalchemy import insert, update
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
 from rowlock import PipelineManager
-from rowlock.streams.cutting.plan import Checkpoint
+from rowlock.streams.cut_plan import Checkpoint
 from rowlock.testing import TemporaryDatabase, stepping
 
 from .flows import Bank, add_up, open_bank

@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import select, update
 
 from rowlock import PipelineManager, database_now
-from rowlock.streams.computing.context import StepContext
+from rowlock.streams.computing.handlers import StepContext
 from rowlock.streams.computing.hashing import BUCKETS
 from rowlock.testing import TemporaryDatabase
 

@@ -14,7 +14,7 @@ from sqlalchemy import select, update
 from sqlalchemy.orm import DeclarativeBase
 
 from rowlock.rows.database_time import database_time_after
-from rowlock.streams.computing.context import StepContext
+from rowlock.streams.computing.handlers import StepContext
 from rowlock.streams.streams import Streams
 from rowlock.testing import TemporaryDatabase, run_until_settled
 

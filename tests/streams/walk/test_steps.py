@@ -13,16 +13,16 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
 from rowlock import PipelineItem
 from rowlock.pipelines.context import PipelineContext
-from rowlock.streams.committing.committer import Committer
-from rowlock.streams.committing.step_write import PartRow, StepWrite
-from rowlock.streams.computing.buckets import BucketRange
 from rowlock.streams.computing.compute import KeyState
-from rowlock.streams.cutting.cutter import Cutter
-from rowlock.streams.cutting.flow_view import KnownFlow
-from rowlock.streams.cutting.plan import Checkpoint
-from rowlock.streams.outputs.output import ResultRow
+from rowlock.streams.computing.hashing import BucketRange
+from rowlock.streams.cut_plan import Checkpoint
+from rowlock.streams.cutter import Cutter
+from rowlock.streams.flow_view import KnownFlow
+from rowlock.streams.key_states import StateWrite
+from rowlock.streams.outputs import ResultRow
 from rowlock.streams.shards.pipeline import FlowPipeline
-from rowlock.streams.state.store import StateWrite
+from rowlock.streams.shards.steps import PartRow, StepWrite
+from rowlock.streams.shards.writing import Committer
 from rowlock.testing import TemporaryDatabase, run_until_settled, stepping
 
 from .flows import Bank, add_up, open_bank

@@ -8,9 +8,8 @@ import pytest
 from sqlalchemy import select, update
 
 from rowlock import PipelineManager
-from rowlock.streams.computing.context import StepContext
-from rowlock.streams.computing.handlers import FORGET, Forget
-from rowlock.streams.cutting.plan import Checkpoint
+from rowlock.streams.computing.handlers import FORGET, Forget, StepContext
+from rowlock.streams.cut_plan import Checkpoint
 from rowlock.testing import TemporaryDatabase
 
 from .flows import Bank, open_bank

@@ -46,26 +46,16 @@ from sqlalchemy.sql.dml import ReturningUpdate
 from sqlalchemy.sql.selectable import TableValuedAlias
 from sqlalchemy.types import UserDefinedType
 
-from rowlock.dialects.postgresql.arrays import unnested
-from rowlock.dialects.postgresql.column_kinds import (
+from rowlock.dialects.postgresql.rows import (
     Compared,
     as_there,
     compared,
     fits_array,
+    name_in_database,
+    unnested,
 )
-from rowlock.dialects.postgresql.table_names import name_in_database
 from rowlock.errors import PipelineError
-from rowlock.leases.claim_request import (
-    ClaimedRow,
-    ClaimRequest,
-    Lease,
-    Range,
-    claim_parameters,
-    count_deaths,
-)
-from rowlock.leases.indexes.plans import Query, plan_of
-from rowlock.leases.lease_dialect import LeaseDialect
-from rowlock.leases.spoilt_keys import (
+from rowlock.leases.keys import (
     WrittenKey,
     checked_keys,
     is_not_spoilt,
@@ -73,10 +63,21 @@ from rowlock.leases.spoilt_keys import (
     key_as_read,
     spoilt_parameters,
 )
+from rowlock.leases.lease_dialect import (
+    ClaimedRow,
+    ClaimRequest,
+    Lease,
+    LeaseDialect,
+    Query,
+    Range,
+    claim_parameters,
+    count_deaths,
+    plan_of,
+)
 from rowlock.rows.assignments import ColumnValues, Slot, without_onupdate
 from rowlock.rows.database_time import UtcDateTime, database_time_after, is_unreadable_time
 from rowlock.rows.eligibility import is_reserved_by, order_column, was_main_lease
-from rowlock.rows.expressions.unreadable import (
+from rowlock.rows.expressions import (
     if_readable,
     is_small,
     may_be_large,

@@ -1,29 +1,154 @@
-"""Rows on PostgreSQL: its clock and its indexes.
+"""Rows on PostgreSQL: its clock, its types, its indexes, and many rows at once as array parameters.
 
 ``now()`` is the start of the transaction: an expiry computed from it can only be too early, which
 is the safe side.
+
+A type is judged as SQLAlchemy resolves it for this database: a variant, or what a decorator loads,
+may be another type here than in the model, and a statement that takes it for the model's is refused
+for every row.
+
+``unnest`` makes rows of arrays, so that what is written or looked up for many rows is one
+statement, one round trip, and one text that the driver prepares once.
 
 Source: PostgreSQL, "Date/Time Functions and Operators", "CREATE INDEX" and "ALTER INDEX".
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from enum import Enum as PythonEnum
+from functools import cache
 from typing import Any
 
 from sqlalchemy import (
+    ARRAY,
+    JSON,
+    Boolean,
     Column,
     ColumnElement,
+    Date,
+    DateTime,
+    Dialect,
+    Enum,
     Executable,
+    Float,
+    Integer,
+    Interval,
+    LargeBinary,
+    Numeric,
+    String,
+    Table,
     Text,
     TextClause,
+    Time,
+    Uuid,
+    any_,
+    bindparam,
     cast,
+    column,
     func,
+    make_url,
     select,
 )
 from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.compiler import SQLCompiler
+from sqlalchemy.sql.selectable import TableValuedAlias
+from sqlalchemy.types import TypeEngine
 
+from rowlock.database.bulk_dialect import BulkDialect, Unique, kept_statement
+from rowlock.rows.assignments import Slot
+from rowlock.rows.leased_table import innermost, is_ours
 from rowlock.rows.row_dialect import RowDialect
+
+# ---------------------------------------------------------------- table names
+
+
+def name_in_database(connection: AsyncConnection, table: Any) -> str:
+    """Return the name of `table` in the schema where the connection's statements look for it."""
+    sync, quote = connection.sync_connection, connection.dialect.identifier_preparer.quote
+    assert sync is not None
+    translated = sync.get_execution_options().get("schema_translate_map") or {}
+    schema = translated.get(table.schema, table.schema)
+    return quote(table.name) if schema is None else f"{quote(schema)}.{quote(table.name)}"
+
+
+# ---------------------------------------------------------------- column kinds
+
+
+_PLAIN = (Boolean, Date, DateTime, Float, Integer, Numeric, String, Uuid)
+_PLAIN_OR_BYTES = (*_PLAIN, LargeBinary, Time)
+
+
+class Compared(PythonEnum):
+    """How values of a type are compared."""
+
+    AS_IT_IS = "by its own equality"
+    AS_DOCUMENT = "as jsonb"
+    AS_TEXT = "as text"
+
+
+def as_there(type_: TypeEngine[Any]) -> TypeEngine[Any]:
+    """Return what a type comes down to on PostgreSQL."""
+    return innermost(type_, _dialect())
+
+
+def fits_array(type_: TypeEngine[Any]) -> bool:
+    """Return whether every driver knows arrays of the type."""
+    there = as_there(type_)
+    # A host's own type may say how it is bound, for each value or in SQL; no array does that.
+    return isinstance(there, _PLAIN) and not isinstance(there, Enum) and is_ours(type_, _dialect())
+
+
+def unbounded(type_: TypeEngine[Any]) -> TypeEngine[Any]:
+    """Return the type of an array's values: of texts, without their greatest length."""
+    # An array is cast to its type, and an explicit cast to VARCHAR(5) cuts what is longer without a
+    # word. What is no text here must stay what it is, or the server would have to compare it with a
+    # text.
+    there = type_.dialect_impl(_dialect())
+    return String() if isinstance(there, String) and not isinstance(there, Enum) else type_
+
+
+def compared(type_: TypeEngine[Any]) -> Compared:
+    """Return how values of the type are compared."""
+    there = as_there(type_)
+    if isinstance(there, JSON):
+        return Compared.AS_DOCUMENT
+    # SQLAlchemy's class for the server's own intervals is none of `Interval`.
+    if (
+        isinstance(there, _PLAIN_OR_BYTES)
+        or isinstance(type_, Interval)
+        or there.__visit_name__ == "INTERVAL"
+    ):
+        return Compared.AS_IT_IS
+    return Compared.AS_TEXT
+
+
+@cache
+def _dialect() -> Dialect:
+    # Of no engine: it resolves variants, for which its name is enough. It needs no driver, and is
+    # imported only on PostgreSQL.
+    return make_url("postgresql+asyncpg://").get_dialect()()
+
+
+# ---------------------------------------------------------------- arrays
+
+
+def unnested(slots: Sequence[Slot], *, name: str, prefix: str) -> TableValuedAlias:
+    """Return the rows of a table whose columns have the names and types of `slots`.
+
+    Args:
+        slots: names and types.
+        name: of the table within the statement.
+        prefix: begins the name of the parameter of each slot, which is a list.
+    """
+    arrays = [bindparam(f"{prefix}{slot}", type_=ARRAY(unbounded(type_))) for slot, type_ in slots]
+    columns: list[Any] = [column(slot, type_) for slot, type_ in slots]
+    return func.unnest(*arrays).table_valued(*columns).render_derived(name=name)
+
+
+# ---------------------------------------------------------------- clock and indexes
+
 
 _FIRST_TIME = "TIMESTAMP WITH TIME ZONE '0001-01-01 00:00:00+00'"
 _NO_MORE_TIME = "TIMESTAMP WITH TIME ZONE '10000-01-01 00:00:00+00'"
@@ -115,3 +240,70 @@ class PostgresqlRows(RowDialect):
         """Return ALTER TABLE."""
         setting = "RESET (fillfactor)" if percent is None else f"SET (fillfactor = {percent})"
         return f"ALTER TABLE {table} {setting}"
+
+
+# ---------------------------------------------------------------- many rows
+
+
+_PREFIX = "bulk_"
+_PROGRAM_LIMIT_EXCEEDED = "54000"
+
+
+class PostgresqlBulk(BulkDialect):
+    """One round trip, and one plan for any number of rows."""
+
+    rows_max = 5_000
+
+    def insert(self, table: Table, names: Sequence[str]) -> Any:
+        """Return ``INSERT ... SELECT ... FROM unnest(...)``."""
+        return kept_statement(table, (self, *names), lambda: self._insert(table, names))
+
+    def _insert(self, table: Table, names: Sequence[str]) -> Any:
+        slots = [(name, table.c[name].type) for name in names]
+        given = unnested(slots, name="bulk", prefix=_PREFIX)
+        rows = select(*(given.c[name] for name in names))
+        statement = insert(table).from_select(list(names), rows, include_defaults=False)
+        # Otherwise SQLAlchemy asks for the number of an UPDATE and a DELETE only, and one driver
+        # has forgotten it by then.
+        return statement.execution_options(preserve_rowcount=True)
+
+    def insert_parameters(self, names: Sequence[str], rows: Sequence[Sequence[Any]]) -> Any:
+        """Return a list for each column."""
+        columns = zip(*rows, strict=True)
+        return {_PREFIX + name: list(column) for name, column in zip(names, columns, strict=True)}
+
+    def insert_unless_there(self, table: Table, unique: Unique) -> Any:
+        """Insert; ON CONFLICT, do nothing."""
+        where = unique.dialect_options["postgresql"].get("where")
+        return insert(table).on_conflict_do_nothing(
+            index_elements=[*unique.columns], index_where=where
+        )
+
+    def is_among(self, column: Column[Any], parameter: str) -> ColumnElement[bool]:
+        """Compare with any value of an array."""
+        given = bindparam(parameter, type_=ARRAY(unbounded(column.type)))
+        return column == any_(given)
+
+    def among_parameter(self, values: Sequence[Any]) -> Any:
+        """Return a list."""
+        return list(values)
+
+    def text_bytes(self, text: ColumnElement[Any]) -> ColumnElement[int]:
+        """Ask for its octets, for which what is stored elsewhere is not read."""
+        return func.coalesce(func.octet_length(text), 0, type_=Integer())
+
+    def gather(self, columns: Sequence[ColumnElement[Any]]) -> list[ColumnElement[Any]] | None:
+        """Make an array of each column."""
+        if not all(fits_array(column.type) for column in columns):
+            return None
+        return [func.array_agg(column, type_=ARRAY(column.type)) for column in columns]
+
+    def gathered(self, value: Any) -> list[Any]:
+        """Return the array; that of no rows is null."""
+        return value or []
+
+    def cannot_gather(self, error: Exception) -> bool:
+        """Return whether an array would have more than 1 GB."""
+        raised = getattr(error, "orig", None)
+        code = getattr(raised, "sqlstate", None) or getattr(raised, "pgcode", None)
+        return str(code) == _PROGRAM_LIMIT_EXCEEDED

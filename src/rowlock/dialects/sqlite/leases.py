@@ -7,6 +7,8 @@ Within a process, keys that somebody holds through the lockset of the table are 
 
 SQLAlchemy's driver would begin a deferred transaction by itself before the first write; ours is
 begun by hand, so it does not.
+
+Source: SQLite, "The INDEXED BY Clause" and "EXPLAIN QUERY PLAN".
 """
 
 from __future__ import annotations
@@ -40,46 +42,81 @@ from sqlalchemy import (
     union_all,
     update,
 )
+from sqlalchemy.exc import OperationalError
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.selectable import TableValuedAlias, TypedReturnsRows
 from sqlalchemy.types import NullType, TypeEngine
 
-from rowlock.dialects.sqlite.column_kinds import (
+from rowlock.dialects.sqlite.rows import (
     is_read_alike,
     is_time,
     is_unchanged_document,
     keeps_large,
 )
-from rowlock.dialects.sqlite.plans import is_plan_with
 from rowlock.errors import InternalError
-from rowlock.leases.claim_request import (
-    ClaimedRow,
-    ClaimRequest,
-    Lease,
-    OwnRows,
-    Range,
-    claim_parameters,
-    count_deaths,
-)
-from rowlock.leases.equal_keys import check_keys
-from rowlock.leases.indexes.plans import Query
-from rowlock.leases.lease_dialect import LeaseDialect
-from rowlock.leases.spoilt_keys import (
+from rowlock.leases.keys import (
     WrittenKey,
+    check_keys,
     checked_keys,
     is_not_spoilt,
     key_as_read,
     spoilt_parameters,
     written_key,
 )
+from rowlock.leases.lease_dialect import (
+    ClaimedRow,
+    ClaimRequest,
+    Lease,
+    LeaseDialect,
+    OwnRows,
+    Query,
+    Range,
+    claim_parameters,
+    count_deaths,
+    plan_of,
+)
 from rowlock.locks.locker import LOCKERS
 from rowlock.rows.assignments import Slot
 from rowlock.rows.database_time import UtcDateTime, database_now, same_time
 from rowlock.rows.eligibility import is_reserved_by, order_column, was_main_lease
-from rowlock.rows.expressions.unreadable import is_small, times_read
+from rowlock.rows.expressions import is_small, times_read
 from rowlock.rows.lease_values import leased_values
 from rowlock.rows.leased_table import LeasedTable
 from rowlock.rows.lock_tokens import FEW_MAX
+
+# ---------------------------------------------------------------- plans
+
+
+_SORTED = "USE TEMP B-TREE FOR ORDER BY"
+
+
+async def is_plan_with(
+    connection: AsyncConnection, leased: LeasedTable, *, query: Query, index: str
+) -> bool:
+    """Return whether `query` can be answered by `index`, in the order of both; joins the caller's
+    transaction.
+    """
+    preparer = connection.dialect.identifier_preparer
+    table = f"FROM {preparer.format_table(leased.table)}"
+    demanded = (table, f"{table} INDEXED BY {preparer.quote(index)}")
+    prefix = await explaining(connection)
+    try:
+        plan = await plan_of(connection, query, prefix=prefix, instead=demanded)
+    except OperationalError:  # no query solution
+        return False
+    return not any(_SORTED in str(row[-1]) for row in plan.all())
+
+
+async def explaining(connection: AsyncConnection) -> str:
+    """Return what stands before a query to ask for its plan; joins the caller's transaction."""
+    # The driver keeps statements that were prepared, and SQLite makes no plan anew of one that only
+    # explains: on a connection that lives long it would be that of an index that is gone.
+    version = (await connection.exec_driver_sql("PRAGMA schema_version")).scalar_one()
+    return f"EXPLAIN QUERY PLAN /* {int(version)} */ "
+
+
+# ---------------------------------------------------------------- leases
+
 
 Reader: TypeAlias = Callable[[Any], Any]
 """Makes a value of what is written; None where it is taken as it is."""

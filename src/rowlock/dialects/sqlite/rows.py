@@ -1,20 +1,129 @@
-"""Rows on SQLite: times are text.
+"""Rows on SQLite: its clock, its types, its indexes, and many rows at once.
 
 There is no time type: times are text in the shape in which SQLAlchemy writes them (``YYYY-MM-DD
 HH:MM:SS.ffffff``), in UTC, so they compare as text; the clock has milliseconds.
+
+Many rows are one statement, executed for each row within the process; values to be looked up, or
+read, are one JSON text, so that their number is no part of the statement.
 
 Source: SQLite, "Date And Time Functions", "UPSERT" and "ALTER TABLE".
 """
 
 from __future__ import annotations
 
+import json
+import sqlite3
+from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
-from sqlalchemy import Executable, TextClause
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Boolean,
+    Column,
+    ColumnElement,
+    Date,
+    DateTime,
+    Dialect,
+    Executable,
+    Float,
+    Integer,
+    LargeBinary,
+    Numeric,
+    SmallInteger,
+    String,
+    Table,
+    Text,
+    TextClause,
+    Uuid,
+    bindparam,
+    cast,
+    column,
+    func,
+    literal,
+    make_url,
+    null,
+    or_,
+    select,
+    type_coerce,
+)
 from sqlalchemy.dialects.sqlite import insert
 from sqlalchemy.sql.compiler import SQLCompiler
+from sqlalchemy.types import TypeEngine
 
+from rowlock.database.bulk_dialect import BulkDialect, Unique
+from rowlock.rows.expressions import may_be_large
+from rowlock.rows.leased_table import innermost, is_ours, keeps_time
 from rowlock.rows.row_dialect import RowDialect
+
+# ---------------------------------------------------------------- column kinds
+
+
+_PLAIN = (Boolean, Date, DateTime, Float, Integer, Numeric, String, Uuid)
+
+
+def is_read_alike(type_: TypeEngine[Any]) -> bool:
+    """Return whether a value of the type is the same, in Python, whenever it is read: a host's
+    own may compare as it likes.
+    """
+    return isinstance(innermost(type_, _dialect()), _PLAIN) and is_ours(type_, _dialect())
+
+
+def is_unchanged_document(column: Column[Any], value: object) -> ColumnElement[bool] | None:
+    """Return the condition that a JSON column has `value`; None if the column is no such column.
+    JSON's null is read as SQL's.
+    """
+    if not isinstance(innermost(column.type, _dialect()), JSON):
+        return None
+    if value is None:
+        return or_(column.is_(null()), type_coerce(column, Text) == "null")
+    return _is_same_document(column, value)
+
+
+def is_time(column: Column[Any]) -> bool:
+    """Return whether the column keeps times."""
+    return keeps_time(column.type, _dialect())
+
+
+def keeps_large(column: Column[Any]) -> bool:
+    """Return whether values of the column may be large."""
+    return may_be_large(innermost(column.type, _dialect()))
+
+
+def _is_same_document(column: Column[Any], value: object) -> ColumnElement[bool]:
+    """Compare as text without its blanks; and by values, since a letter or a number may be written
+    in several ways.
+
+    The paths of `json_tree` keep names as they are written: with letters as they are, or escaped as
+    Python does it.
+    """
+    given = literal(value, column.type)
+    alike = [func.json(column) == func.json(given), _values_of(column) == _values_of(given)]
+    try:
+        unescaped = json.dumps(value, ensure_ascii=False)
+        unescaped.encode()
+    except (TypeError, ValueError):
+        # The host's own serializer knows how to write it, or it holds half a letter, which is
+        # always escaped.
+        return or_(*alike)
+    return or_(*alike, _values_of(column) == _values_of(literal(unescaped, Text)))
+
+
+def _values_of(document: ColumnElement[Any]) -> ColumnElement[Any]:
+    each = func.json_tree(document).table_valued("fullkey", "type", "atom")
+    listed = func.json_group_array(func.json_array(each.c.fullkey, each.c.type, each.c.atom))
+    return select(listed).scalar_subquery()
+
+
+@cache
+def _dialect() -> Dialect:
+    # Names no engine of anybody's: it resolves variants, for which the database's name is enough.
+    return make_url("sqlite+aiosqlite://").get_dialect()()
+
+
+# ---------------------------------------------------------------- clock and indexes
+
 
 _FORMAT = "'%Y-%m-%d %H:%M:%f000'"
 
@@ -108,3 +217,67 @@ def _escaped(literal: str, compiler: SQLCompiler) -> str:
     # Some drivers read a percent sign as a placeholder; the compiler knows whether it has to be
     # written twice.
     return literal.replace("%", "%%") if compiler.preparer._double_percents else literal
+
+
+# ---------------------------------------------------------------- many rows
+
+
+class SqliteBulk(BulkDialect):
+    """One statement, executed many times."""
+
+    rows_max = 1_000
+
+    def insert(self, table: Table, names: Sequence[str]) -> Any:
+        """Return ``INSERT ... VALUES (?, ...)``."""
+        statement = insert(table).values({name: bindparam(f"bulk_{name}") for name in names})
+        return statement.execution_options(preserve_rowcount=True)
+
+    def insert_parameters(self, names: Sequence[str], rows: Sequence[Sequence[Any]]) -> Any:
+        """Return a mapping for each row."""
+        slots = [f"bulk_{name}" for name in names]
+        return [dict(zip(slots, row, strict=True)) for row in rows]
+
+    def insert_unless_there(self, table: Table, unique: Unique) -> Any:
+        """Insert; ON CONFLICT, do nothing."""
+        where = unique.dialect_options["sqlite"].get("where")
+        return insert(table).on_conflict_do_nothing(
+            index_elements=[*unique.columns], index_where=where
+        )
+
+    def is_among(self, column: Column[Any], parameter: str) -> ColumnElement[bool]:
+        """Compare with the values of a JSON array."""
+        return column.in_(select(_values(parameter)))
+
+    def among_parameter(self, values: Sequence[Any]) -> Any:
+        """Return a JSON array."""
+        return json.dumps(list(values))
+
+    def text_bytes(self, text: ColumnElement[Any]) -> ColumnElement[int]:
+        """Count the bytes of the text; its length would be characters."""
+        return func.coalesce(func.length(cast(text, LargeBinary)), 0, type_=Integer())
+
+    def gather(self, columns: Sequence[ColumnElement[Any]]) -> list[ColumnElement[Any]] | None:
+        """Make a JSON array of each column, which has whole numbers and texts as they are."""
+        if not all(type(column.type) in _AS_THEY_ARE for column in columns):
+            return None
+        return [func.json_group_array(column, type_=Text()) for column in columns]
+
+    def gathered(self, value: Any) -> list[Any]:
+        """Return the values of the JSON array."""
+        values: list[Any] = json.loads(value)
+        return values
+
+    def cannot_gather(self, error: Exception) -> bool:
+        """Return whether a text would be longer than the database was built for, or a column of
+        texts has bytes.
+        """
+        raised = getattr(error, "orig", None)
+        return isinstance(raised, sqlite3.DataError) or "JSON cannot hold" in str(raised)
+
+
+_AS_THEY_ARE = frozenset({Integer, BigInteger, SmallInteger, String, Text})
+
+
+def _values(parameter: str) -> ColumnElement[Any]:
+    given = func.json_each(bindparam(parameter, type_=Text())).table_valued(column("value"))
+    return given.c.value

@@ -1,11 +1,17 @@
-"""What a worker process does with a task: runs its handler and sends the events, with a beat from a
-thread of its own.
+"""A worker process: what it does with a task, the frames that it sends, and the group that ends
+with it.
 
-It begins, and goes on from a `StageDone`, when the dispatcher asks for what comes next: what was
-before is recorded by then. If nobody listens any more, the dispatcher is dead, and another one may
-have the row by now: the process ends at once, and takes along what its handler has started.
+A handler begins, and goes on from a `StageDone`, when the dispatcher asks for what comes next: what
+was before is recorded by then. Beats come from a thread of their own. If nobody listens any more,
+the dispatcher is dead, and another one may have the row by now: the process ends at once, and takes
+along what its handler has started.
 
-Not here: how a process is started and killed (``process_line.py``).
+A process that is killed can tell nobody, so nothing of it may depend on its own last words: its
+subprocesses are found by their group, and hold none of the pipes and sockets by whose end its death
+is noticed.
+
+Worker processes import this module. Not here: how a process is started and killed
+(``process.py``), and subprocesses that leave the group, which nobody finds.
 """
 
 from __future__ import annotations
@@ -15,16 +21,130 @@ import os
 import pickle
 import signal
 import socket
+import struct
 import threading
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, NoReturn
 
-from rowlock.dispatch.engines.framing import ACK, frame_of
-from rowlock.dispatch.engines.group import end, kept_from_forks, lead, redirected_streams
-from rowlock.dispatch.engines.stream import is_last
-from rowlock.dispatch.task import AttemptEvent, Failed, Heartbeat, StageDone, Task
+from rowlock.dispatch.attempt import is_last
+from rowlock.dispatch.engine import AttemptEvent, Failed, Heartbeat, StageDone, Task
+
+# ---------------------------------------------------------------- frames
+
+
+FRAME_BYTES_MAX = 16 * 2**20
+"""Largest event, in bytes."""
+ACK = b"\x01"
+"""What the dispatcher answers to the process's id and to each `StageDone`, when it asks for what
+comes next; to nothing else.
+"""
+
+_LENGTH = struct.Struct(">I")
+
+
+def frame_of(message: object) -> bytes:
+    """Return an event, or whatever else is `message`, as it is sent.
+
+    Raises:
+        ValueError: it is larger than `FRAME_BYTES_MAX`.
+    """
+    body = pickle.dumps(message)
+    if len(body) > FRAME_BYTES_MAX:
+        raise ValueError(
+            f"an event of {len(body):,} bytes is too large to be sent; the limit is"
+            f" {FRAME_BYTES_MAX:,}"
+        )
+    return _LENGTH.pack(len(body)) + body
+
+
+async def read_frame(reader: asyncio.StreamReader) -> Any:
+    """Return what is said next; None, which nobody says, if the other side is gone."""
+    try:
+        (length,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
+        # From a child of this very process.
+        return pickle.loads(await reader.readexactly(length))  # noqa: S301
+    except (asyncio.IncompleteReadError, ConnectionError):
+        return None
+
+
+# ---------------------------------------------------------------- its group of processes
+
+
+STREAMS: Final = (0, 1, 2)
+"""Standard input and output, by which anyio gives orders and gets answers, and the output for
+errors, which it never reads.
+"""
+_OWN: list[int] = []
+
+
+def lead() -> None:
+    """Make this process the head of a group, in a session of its own: no terminal stops or ends
+    it. It may be already.
+    """
+    if os.getpgrp() != os.getpid():
+        os.setsid()
+
+
+def kill(head: int) -> None:
+    """Kill who is left of the group of `head`, which may be dead itself."""
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(head, signal.SIGKILL)
+
+
+def end(code: int) -> NoReturn:
+    """End this process at once, and the group that it heads."""
+    # A fork of the head is not the head: there is no such group, and it ends alone.
+    kill(os.getpid())
+    os._exit(code)
+
+
+@contextmanager
+def redirected_streams() -> Iterator[list[int]]:
+    """Give the block an empty input and an output that nobody reads; gives the real ones.
+
+    What a subprocess prints would be taken for an answer, or fill a pipe until the subprocess
+    stands still. And as long as one lives, the death of this process would go unnoticed.
+    """
+    real = [os.dup(stream) for stream in STREAMS]
+    try:
+        _to_nowhere(STREAMS, inheritable=True)
+        yield real
+    finally:
+        for stream, kept in zip(STREAMS, real, strict=True):
+            os.dup2(kept, stream)
+            os.close(kept)
+
+
+@contextmanager
+def kept_from_forks(*files: int) -> Iterator[None]:
+    """Let no fork of this process have `files`: as subprocesses, which lose them by themselves."""
+    _watch_forks()
+    _OWN.extend(files)
+    try:
+        yield
+    finally:
+        _OWN.clear()
+
+
+@cache
+def _watch_forks() -> None:
+    # There is no way back.
+    os.register_at_fork(after_in_child=lambda: _to_nowhere(_OWN, inheritable=False))
+
+
+def _to_nowhere(files: tuple[int, ...] | list[int], *, inheritable: bool) -> None:
+    """Not closed: a number that is free is soon another file's, and would be closed once more."""
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for file in files:
+        os.dup2(nowhere, file, inheritable)
+    os.close(nowhere)
+
+
+# ---------------------------------------------------------------- a task in it
+
 
 NOBODY_LISTENS = 70
 """Exit code of a process whose dispatcher is gone."""

@@ -1,7 +1,9 @@
-"""What engines of this machine have in common: a fixed set of workers, and how many attempts each
-has.
+"""Engines of this process: attempts on the event loop, or in a thread for each.
 
-Not here: how a handler is run, which is all that tells them apart.
+A `LocalEngine` has a fixed set of workers, and counts the attempts of each. `LoopEngine` is for
+work that waits for others most of the time, `ThreadEngine` for a plain ``def`` handler that blocks.
+A thread cannot be cancelled: when an attempt is, its handler is closed at its next ``yield``; until
+then its worker counts as busy.
 """
 
 from __future__ import annotations
@@ -10,21 +12,25 @@ import asyncio
 import inspect
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, ClassVar
 
-from rowlock.containment import contained_task
-from rowlock.dispatch.backpressure import (
+from rowlock.dispatch.attempt import Stream
+from rowlock.dispatch.engine import (
     TASKS_MAX,
+    AttemptEvent,
     Backpressure,
     BackpressureContext,
+    Events,
+    Failed,
+    Heartbeat,
+    Task,
     TaskCountBackpressure,
+    WorkerView,
 )
-from rowlock.dispatch.engine import Events, WorkerView
-from rowlock.dispatch.engines.stream import Stream
-from rowlock.dispatch.task import AttemptEvent, Task
-from rowlock.errors import SettingsError, WorkerBusy, WorkerGone
+from rowlock.errors import ConfigurationError, SettingsError, WorkerBusy, WorkerGone
+from rowlock.tasks import ENDED, LEFT_BEHIND, DaemonThreads, contained_task
 
 
 class LocalEngine(ABC):
@@ -164,3 +170,126 @@ async def _undo(
     if not begun.cancelled():
         begun.exception()  # nobody wants to know
     await attempt.aclose()
+
+
+# ---------------------------------------------------------------- loop
+
+
+_NOT_ASYNC = "LoopEngine takes an `async def` handler with yield; use ThreadEngine for a `def`"
+
+
+class LoopEngine(LocalEngine):
+    """Runs an ``async def`` handler on the event loop; it must not block it.
+
+    Args:
+        workers: how many attempts run at once.
+        backpressure: how many each of them takes; one by default.
+    """
+
+    kind: ClassVar[str] = "loop"
+
+    def check_handler(self, handler: Callable[..., Any]) -> None:
+        """Refuse a handler that would block the event loop."""
+        if inspect.isgeneratorfunction(called(handler)):
+            raise ConfigurationError(_NOT_ASYNC)
+
+    def run(self, worker: str, task: Task[Any]) -> AsyncGenerator[AttemptEvent, None]:
+        """Return the events of the task's handler: its own generator, so that it is one whole."""
+        try:
+            events: Any = task.handler(task)
+        # The handler is host code, and fails as if it had begun.
+        except Exception as error:  # noqa: BLE001
+            return _fails(error)
+        if not hasattr(events, "__anext__"):
+            return _fails(ConfigurationError(_NOT_ASYNC))
+        return events  # type: ignore[no-any-return]
+
+
+async def _fails(error: Exception) -> AsyncGenerator[AttemptEvent, None]:
+    yield Failed.of(error)
+
+
+# ---------------------------------------------------------------- thread
+
+
+THREADS_MAX = 1_000
+"""Most threads of one engine."""
+
+
+_NOT_PLAIN = "ThreadEngine takes a `def` handler with yield; use LoopEngine for an `async def`"
+
+
+class ThreadEngine(LocalEngine):
+    """Runs a ``def`` handler with ``yield`` in a thread.
+
+    Args:
+        workers: how many attempts run at once; 1,000 at most.
+        backpressure: how many each of them takes; one by default. All of them together take 1,000.
+    """
+
+    kind: ClassVar[str] = "thread"
+    attempts_max: ClassVar[int] = THREADS_MAX
+    needs_something: ClassVar[bool] = True
+
+    def check_handler(self, handler: Callable[..., Any]) -> None:
+        """Refuse a handler that needs an event loop."""
+        if inspect.isasyncgenfunction(called(handler)):
+            raise ConfigurationError(_NOT_PLAIN)
+
+    async def run(self, worker: str, task: Task[Any]) -> AsyncGenerator[AttemptEvent, None]:
+        """Yield a `Heartbeat` when there is a thread, then run the task's handler in it and
+        yield its events.
+        """
+        thread = DaemonThreads(1, name="rowlock handler")
+        try:
+            # Starts it, or raises that there is none to be had.
+            thread.submit(_nothing)
+            yield Heartbeat()
+            # A handler may also be a function that works first and returns an iterator.
+            events = await _in(thread, task.handler, task)
+            if not isinstance(events, Iterator):
+                raise ConfigurationError(
+                    f"{_NOT_PLAIN}; this one gave {type(events).__name__}: write"
+                    " `yield Completed(...)` instead of returning it"
+                )
+            is_left_behind = False
+            try:
+                while (event := await _in(thread, next, events, None)) is not None:
+                    yield event
+            except asyncio.CancelledError as cancellation:
+                is_left_behind = cancellation.args == (LEFT_BEHIND,)
+                raise
+            finally:
+                if is_left_behind:
+                    thread.submit(_close, events)
+                else:
+                    await _in(thread, _close, events)
+        finally:
+            thread.shutdown(wait=False)
+
+
+async def _in(thread: DaemonThreads, function: Any, *args: Any) -> Any:
+    """Call in `thread`, and come back only when it has done, also when the attempt is closed; a
+    call that still runs when its event loop ends is left behind.
+    """
+    call = asyncio.get_running_loop().run_in_executor(thread, function, *args)
+    closed: asyncio.CancelledError | None = None
+    while not call.done():
+        try:
+            await asyncio.wait({call})
+        except asyncio.CancelledError as cancellation:
+            if cancellation.args != (ENDED,):
+                raise asyncio.CancelledError(LEFT_BEHIND) from None
+            closed = cancellation
+    if closed is not None:
+        raise closed
+    return call.result()
+
+
+def _close(events: Any) -> None:
+    if hasattr(events, "close"):
+        events.close()
+
+
+def _nothing() -> None:
+    """For a thread that shall start."""

@@ -29,9 +29,8 @@ from typing import Any
 
 import cloudpickle
 
-from rowlock.dispatch.delivering.scratch import PREFIX
-from rowlock.dispatch.engines.stream import is_last
-from rowlock.dispatch.task import AttemptEvent, Failed, Heartbeat, Task
+from rowlock.dispatch.attempt import PREFIX, is_last
+from rowlock.dispatch.engine import AttemptEvent, Failed, Heartbeat, Task
 from rowlock.logs import get_logger
 
 logger = get_logger(__name__)

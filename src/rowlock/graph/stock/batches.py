@@ -11,12 +11,18 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from rowlock.graph.building.topology import add_place
-from rowlock.graph.ports import EMPTY, Port
-from rowlock.graph.processor import NodeStatus, Place, Processor
-from rowlock.graph.stock.carriers import BARE, GONE, Call, Carrier, SyncPlace, discard
-from rowlock.graph.stock.port_queues import HungryOutputs
-from rowlock.graph.unawaited import not_awaited, to_await
+from rowlock.graph.host_code import not_awaited, to_await
+from rowlock.graph.processor import EMPTY, NodeStatus, Place, Port, Processor
+from rowlock.graph.stock.carriers import (
+    BARE,
+    GONE,
+    Call,
+    Carrier,
+    HungryOutputs,
+    SyncPlace,
+    discard,
+)
+from rowlock.graph.topology import add_place
 
 
 class BatchProcessor(Processor):

@@ -1,21 +1,28 @@
-"""A lane: one value in, one call, one result out.
+"""A lane: one value in, one call, one result out, or any number of them.
 
 The one idea: a lane asks for a value only when it is idle, so a value is bound to a lane when it
 can be worked on at once. A lane that has a result keeps it until its consumer wants it, and asks
 for nothing meanwhile; that is back pressure.
+
+A call's result is used in one of four ways: map, filter, tap and the end of a flow. Where the
+function returns an iterable, the next value is read when the consumer wants it, so an endless
+iterable is no trouble; a generator is closed exactly once: used up, when no more values are wanted,
+or by the run that ends.
 """
 
 from __future__ import annotations
 
 from asyncio import CancelledError
-from collections.abc import Callable, Sequence
+from asyncio import timeout as time_limit
+from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Sequence
+from types import CoroutineType
 from typing import Any, TypeAlias
 
-from rowlock.graph.building.topology import add_place
-from rowlock.graph.ports import EMPTY, OutputPort, Port
-from rowlock.graph.processor import NodeStatus, Processor
+from rowlock.graph.host_code import never_awaited, not_awaited, to_await
+from rowlock.graph.processor import EMPTY, NodeStatus, OutputPort, Port, Processor
 from rowlock.graph.stock.carriers import BARE, GONE, Call, Carrier, SyncPlace, discard
-from rowlock.graph.unawaited import not_awaited
+from rowlock.graph.stock.sources import AsyncReader, Reader
+from rowlock.graph.topology import add_place
 
 OnError: TypeAlias = Callable[[Any, Exception], object]
 
@@ -166,3 +173,317 @@ class Lane(Processor):
     def clear(self) -> None:
         """Forget the item and the result."""
         self.item = self.result = EMPTY
+
+
+# ---------------------------------------------------------------- maps
+
+
+Use: TypeAlias = Callable[[Lane, Any, Any], Any]
+"""From a lane, its item and what the call returned, to what is handed on."""
+
+
+def replace(lane: Lane, item: Any, returned: Any) -> Any:
+    """Hand on what the function returned: map."""
+    result = lane.carrier.result(item, returned)
+    lane.merged += result is GONE
+    return result
+
+
+def select(lane: Lane, item: Any, returned: Any) -> Any:
+    """Hand on the item if the function returned something true: filter."""
+    if returned:
+        return item
+    lane.dropped += 1
+    lane.carrier.drop(item)
+    return GONE
+
+
+def pass_on(lane: Lane, item: Any, returned: Any) -> Any:
+    """Hand on the item, whatever the function returned: tap."""
+    del lane, returned
+    return item
+
+
+def consume(lane: Lane, item: Any, returned: Any) -> Any:
+    """Hand on nothing: the end of a flow."""
+    del item, returned
+    lane.merged += 1
+    return GONE
+
+
+class MapProcessor(Lane):
+    """Calls a function with each value."""
+
+    def __init__(
+        self,
+        function: Callable[[Any], Any],
+        *,
+        use: Use = replace,
+        place: SyncPlace = "thread",
+        name: str = "",
+        carrier: Carrier = BARE,
+        on_error: OnError | None = None,
+    ) -> None:
+        """Be a lane of `function`.
+
+        Args:
+            function: the host's.
+            use: what is done with what it returns.
+            place: where it is called.
+            name: of the operator.
+            carrier: how values travel.
+            on_error: is called with a value and what its call raised; the value is dropped then.
+        """
+        super().__init__(
+            outputs=0 if use is consume else 1,
+            name=name,
+            place=place,
+            carrier=carrier,
+            on_error=on_error,
+        )
+        self._function = function
+        self._use = use
+        self._is_plain = use is replace and carrier is BARE
+
+    def process(self) -> None:
+        """Call the function."""
+        if self.carrier.has_callers and not self.begins():
+            return
+        item = self.item
+        try:
+            if self._is_plain:
+                returned = self._function(item)
+            else:
+                returned = self._function(self.carrier.body(item))
+            if type(returned) is CoroutineType:
+                raise never_awaited(returned)
+            self.result = returned if self._is_plain else self._use(self, item, returned)
+        except BaseException as error:
+            if not self.outlives(item, error):
+                raise
+            self.result = GONE
+        self.item = EMPTY
+        if self.carrier.has_callers:
+            self.ends()
+
+
+class AsyncMapProcessor(Lane):
+    """Awaits a coroutine for each value, in the event loop."""
+
+    status = NodeStatus.ASYNC
+
+    def __init__(
+        self,
+        function: Callable[[Any], Awaitable[Any]],
+        *,
+        use: Use = replace,
+        timeout: float | None = None,
+        name: str = "",
+        carrier: Carrier = BARE,
+        on_error: OnError | None = None,
+    ) -> None:
+        """Be a lane of `function`.
+
+        Args:
+            function: the host's; it returns what is awaited.
+            use: what is done with what that gives.
+            timeout: of each call, in seconds; a ``TimeoutError`` of that value then.
+            name: of the operator.
+            carrier: how values travel.
+            on_error: is called with a value and what its call raised; the value is dropped then.
+        """
+        super().__init__(
+            outputs=0 if use is consume else 1,
+            name=name,
+            place="loop",
+            carrier=carrier,
+            on_error=on_error,
+        )
+        self._function = function
+        self._use = use
+        self._timeout = timeout
+        self._is_plain = use is replace and carrier is BARE and timeout is None
+
+    async def async_process(self) -> None:
+        """Await the coroutine."""
+        if self.carrier.has_callers and not self.begins():
+            return
+        item = self.item
+        try:
+            if self._is_plain:
+                self.result = await to_await(self._function(item))
+            else:
+                self.result = self._use(self, item, await self._await(self.carrier.body(item)))
+        except BaseException as error:
+            if not self.outlives(item, error):
+                raise
+            self.result = GONE
+        self.item = EMPTY
+        if self.carrier.has_callers:
+            self.ends()
+
+    async def _await(self, value: Any) -> Any:
+        if self._timeout is None:
+            return await to_await(self._function(value))
+        async with time_limit(self._timeout):
+            return await to_await(self._function(value))
+
+
+# ---------------------------------------------------------------- flat maps
+
+
+class _FlatLane(Lane):
+    """A lane that reads what its function returned."""
+
+    def __init__(
+        self, function: Any, *, place: SyncPlace, name: str, on_error: OnError | None
+    ) -> None:
+        super().__init__(name=name, place=place, on_error=on_error)
+        self._function = function
+        self._reader: Any = None
+        self._read = 0
+
+    def event(self, changed: Sequence[Port]) -> NodeStatus:
+        """Hand on the value that was read, then read the next one if it is wanted."""
+        output = self.outputs[0]
+        if output.is_finished and self._reader is not None:
+            return self.status
+        if self._reader is None or output.is_finished:
+            return super().event(changed)
+        if self.result is not EMPTY:
+            output.push(self.result)
+            self.result = EMPTY
+        return self.status if output.can_push else NodeStatus.NEED_CONSUME
+
+    def closing(self) -> NodeStatus | None:
+        """Return how to close what it reads; nothing if it reads nothing."""
+        return None if self._reader is None else self.status
+
+    def _got(self, value: Any) -> None:
+        self.result = value
+        self._read += 1
+        self.made += self._read > 1
+
+    def _used_up(self) -> None:
+        self.merged += self._read == 0
+        self._forget()
+
+    def _forget(self) -> None:
+        self._reader = None
+        self.keeps_task = False
+        self.item = EMPTY
+        self._read = 0
+
+    def _failed(self, error: BaseException) -> bool:
+        """Return whether the run goes on; then the rest of this value is left out."""
+        has_read = self._read > 0
+        if not self.outlives(self.item, error):
+            return False
+        # Values that were read of it have travelled on: it counts as one more, that failed.
+        self.made += has_read
+        self._forget()
+        self.result = GONE
+        return True
+
+    def clear(self) -> None:
+        """Forget the item, the result and what is read."""
+        super().clear()
+        self._reader = None
+
+
+class FlatMapProcessor(_FlatLane):
+    """Calls a function with each value, and hands on the values of what it returns."""
+
+    def __init__(
+        self,
+        function: Callable[[Any], Iterable[Any]],
+        *,
+        place: SyncPlace = "thread",
+        name: str = "",
+        on_error: OnError | None = None,
+    ) -> None:
+        """Be a lane of `function`.
+
+        Args:
+            function: the host's.
+            place: where it is called, and what it returns is read.
+            name: of the operator.
+            on_error: is called with a value and what its call or a read raised; the rest of that
+                value is left out then.
+        """
+        super().__init__(function, place=place, name=name, on_error=on_error)
+
+    def process(self) -> None:
+        """Read the next value, or close what is read if none is wanted."""
+        if self.outputs[0].is_finished:
+            self.close()
+            return
+        try:
+            if self._reader is None:
+                self._reader = Reader(not_awaited(self._function(self.item)))
+            try:
+                value = self._reader.next()
+            except StopIteration:
+                self._used_up()
+            else:
+                self._got(value)
+        except BaseException as error:
+            if not self._failed(error):
+                raise
+
+    def close(self) -> None:
+        """Close the generator; other iterators have nothing to close."""
+        reader: Reader | None = self._reader
+        self._forget()
+        if reader is not None:
+            reader.close()
+
+
+class AsyncFlatMapProcessor(_FlatLane):
+    """Calls a function with each value, and hands on what it yields, in the event loop."""
+
+    status = NodeStatus.ASYNC
+
+    def __init__(
+        self,
+        function: Callable[[Any], AsyncIterable[Any]],
+        *,
+        name: str = "",
+        on_error: OnError | None = None,
+    ) -> None:
+        """Be a lane of `function`.
+
+        Args:
+            function: the host's.
+            name: of the operator.
+            on_error: is called with a value and what its call or a read raised; the rest of that
+                value is left out then.
+        """
+        super().__init__(function, place="loop", name=name, on_error=on_error)
+
+    async def async_process(self) -> None:
+        """Read the next value, or close what is read if none is wanted."""
+        if self.outputs[0].is_finished:
+            await self.async_close()
+            return
+        try:
+            if self._reader is None:
+                self._reader = AsyncReader(not_awaited(self._function(self.item)))
+                self.keeps_task = True
+            try:
+                cancelled, self.cancellation = self.cancellation, None
+                value = await self._reader.next(cancelled)
+            except StopAsyncIteration:
+                self._used_up()
+            else:
+                self._got(value)
+        except BaseException as error:
+            if not self._failed(error):
+                raise
+
+    async def async_close(self) -> None:
+        """Close the generator; other iterators have nothing to close."""
+        reader: AsyncReader | None = self._reader
+        self._forget()
+        if reader is not None:
+            await reader.close()

@@ -1,22 +1,39 @@
-"""Lanes whose results come in the order of their values.
+"""Lanes whose results come in order: of all values, or of those of one key.
 
-The one idea: each lane gives one result for one value, in order; so it is enough to remember which
-lane got the n-th value, and to emit the next result of that lane. Lanes go on behind a slow value:
-their results wait at the end, as many as may be ahead.
+In the order of all values, each lane gives one result for one value; so it is enough to remember
+which lane got the n-th value, and to emit the next result of that lane. Lanes go on behind a slow
+value: their results wait at the end, as many as may be ahead.
 
-Not here: what is done with dropped values. Their lanes mark them (`carriers.GONE`).
+By key, values of one key are worked on one at a time. Keys are the host's, and so are their
+``__hash__`` and ``__eq__``: one node gives each value the record of its key, outside of the mutex,
+and from there on records are compared by identity. A record is busy from the moment in which a lane
+gets a value of it until the result is emitted. `begun` is written by the node that gives it,
+`ended` by the one that emits: where both are equal nothing of that key is in the graph, and its
+record is forgotten.
+
+Dropped values are marked by their lanes (`carriers.GONE`).
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
-from rowlock.graph.ports import Port
-from rowlock.graph.processor import NodeStatus, Processor
-from rowlock.graph.stock.carriers import GONE, discard
-from rowlock.graph.stock.port_queues import FullInputs, HungryOutputs, ask_again
+from rowlock.graph.host_code import not_awaited
+from rowlock.graph.processor import EMPTY, NodeStatus, Port, Processor
+from rowlock.graph.stock.carriers import (
+    BARE,
+    GONE,
+    Carrier,
+    FullInputs,
+    HungryOutputs,
+    SyncPlace,
+    ask_again,
+    discard,
+)
+from rowlock.graph.stock.lanes import Lane
 
 
 class OrderedDispatch(Processor):
@@ -137,3 +154,224 @@ class OrderedCollect(Processor):
         """Forget all results."""
         for results in self._results:
             results.clear()
+
+
+# ---------------------------------------------------------------- keyed
+
+
+class KeyRecord:
+    """What is known of one key.
+
+    Attributes:
+        key: the host's.
+        begun: how many values it was given to.
+        ended: how many of them are out of the graph.
+        waiting: items that no lane got yet.
+        is_busy: a lane has one, or its result is not emitted.
+    """
+
+    __slots__ = ("begun", "ended", "is_busy", "key", "waiting")
+
+    def __init__(self, key: Any) -> None:
+        self.key = key
+        self.begun = self.ended = 0
+        self.waiting: deque[Any] = deque()
+        self.is_busy = False
+
+
+class KeyProcessor(Lane):
+    """Gives each item the record of its key.
+
+    Attributes:
+        ended: records of which a value has left; some of them may be forgotten.
+    """
+
+    def __init__(
+        self,
+        key: Callable[[Any], object],
+        *,
+        place: SyncPlace = "thread",
+        name: str = "",
+        carrier: Carrier = BARE,
+    ) -> None:
+        """Ask `key`.
+
+        Args:
+            key: the host's.
+            place: where it is called.
+            name: of the operator.
+            carrier: how values travel.
+        """
+        super().__init__(name=name, place=place, carrier=carrier)
+        self._key = key
+        self._records: dict[Any, KeyRecord] = {}
+        self.ended: deque[KeyRecord] = deque()
+
+    def process(self) -> None:
+        """Compute the key, and find its record."""
+        self._forget_ended()
+        if self.carrier.has_callers and not self.begins():
+            return
+        item = self.item
+        try:
+            key = not_awaited(self._key(self.carrier.body(item)))
+            record = self._records.get(key)
+            if record is None:
+                record = self._records[key] = KeyRecord(key)
+        except BaseException as error:
+            if not self.outlives(item, error):
+                raise
+            self.result = GONE
+        else:
+            record.begun += 1
+            self.result = (record, item)
+        self.item = EMPTY
+        if self.carrier.has_callers:
+            self.ends()
+
+    def _forget_ended(self) -> None:
+        while self.ended:
+            record = self.ended.popleft()
+            if record.begun == record.ended:
+                with suppress(BaseException):  # its hash is the host's, and may fail now
+                    self._records.pop(record.key, None)
+
+    def clear(self) -> None:
+        """Forget the item, the result and all keys."""
+        super().clear()
+        self._records.clear()
+        self.ended.clear()
+
+
+class KeyedDispatch(Processor):
+    """Passes items to idle lanes, of each key one at a time.
+
+    Attributes:
+        keys: gives the records.
+        inside: how many items it got that are not emitted.
+        ahead: how many these may be.
+        collect: what emits their results.
+        records: for each lane, those of the items that it was passed and that are not emitted.
+    """
+
+    def __init__(self, keys: KeyProcessor, lanes: int, *, ahead: int) -> None:
+        """Serve so many lanes.
+
+        Args:
+            keys: what gives each item its record.
+            lanes: how many.
+            ahead: how many items are worked on, or wait for their key.
+        """
+        super().__init__(inputs=1, outputs=lanes, name=keys.name)
+        self.holds_max = self.ahead = ahead
+        self.keys = keys
+        self.inside = 0
+        self.collect: KeyedCollect | None = None
+        self.records: list[deque[KeyRecord]] = [deque() for _ in range(lanes)]
+        self._ready: deque[KeyRecord] = deque()
+        self._waiting = 0
+        self._hungry = HungryOutputs(self.outputs)
+        self._numbers = {port: at for at, port in enumerate(self.outputs)}
+
+    def event(self, changed: Sequence[Port]) -> NodeStatus:
+        """Take an item in, and pass on those whose key is free."""
+        source = self.inputs[0]
+        self._hungry.update(changed)
+        if self._hungry.are_finished:
+            return self._end()
+        if source.has_data and self.inside < self.ahead:
+            self._admit(*source.pull())
+        while self._ready and self._hungry:
+            self._pass_on(self._ready.popleft())
+        if source.is_finished and not self._waiting:
+            return self._end()
+        if self.inside < self.ahead:
+            source.need()
+        return NodeStatus.NEED_CONSUME if self._waiting else NodeStatus.NEED_DATA
+
+    def _admit(self, record: KeyRecord, item: Any) -> None:
+        self.inside += 1
+        self._waiting += 1
+        record.waiting.append(item)
+        if not record.is_busy and len(record.waiting) == 1:
+            self._ready.append(record)
+
+    def _pass_on(self, record: KeyRecord) -> None:
+        self._waiting -= 1
+        record.is_busy = True
+        at = self._numbers[self._hungry.push(record.waiting.popleft())]
+        self.records[at].append(record)
+
+    def emitted(self, lane: int) -> None:
+        """Note that the next result of `lane` has left; its key is free."""
+        record = self.records[lane].popleft()
+        record.is_busy = False
+        record.ended += 1
+        if record.waiting:
+            self._ready.append(record)
+        else:
+            self.keys.ended.append(record)
+        is_awaited = self.inside == self.ahead or self._ready
+        self.inside -= 1
+        if is_awaited:
+            ask_again(self)
+
+    def _end(self) -> NodeStatus:
+        # What waits is kept until the run has ended: it may have a `__del__`.
+        self.dropped += self._waiting
+        self._waiting = 0
+        self._ready.clear()
+        self.inputs[0].finish()
+        self._hungry.finish()
+        return NodeStatus.FINISHED
+
+    def details(self) -> str:
+        """Return how many items are inside, and how many of them wait for their key."""
+        return f"{self.inside} of {self.ahead} inside, {self._waiting} wait for their key"
+
+    def awaited(self) -> Sequence[Processor]:
+        """Return what emits the results while items wait for their key, or no more may come in."""
+        is_held = self._waiting or self.inside >= self.ahead
+        return (self.collect,) if self.collect is not None and is_held else ()
+
+    def clear(self) -> None:
+        """Forget all items."""
+        self._ready.clear()
+        self.records.clear()
+
+
+class KeyedCollect(Processor):
+    """Emits the results of lanes as they come, and has their keys free."""
+
+    holds_max = 0
+
+    def __init__(self, dispatch: KeyedDispatch) -> None:
+        """Collect what one dispatch passes on.
+
+        Args:
+            dispatch: of the same lanes.
+        """
+        super().__init__(inputs=len(dispatch.outputs), outputs=1, name=dispatch.name)
+        self._dispatch = dispatch
+        dispatch.collect = self
+        self._full = FullInputs(self.inputs)
+        self._numbers = {port: at for at, port in enumerate(self.inputs)}
+
+    def event(self, changed: Sequence[Port]) -> NodeStatus:
+        """Emit a result that is wanted."""
+        output = self.outputs[0]
+        if output.is_finished:
+            self._full.finish()
+            return NodeStatus.FINISHED
+        self._full.update(changed)
+        while self._full and output.can_push:
+            port, result = self._full.pull()
+            self._dispatch.emitted(self._numbers[port])
+            if result is GONE:
+                self.merged += 1
+            else:
+                output.push(result)
+        if self._full.are_used_up:
+            output.finish()
+            return NodeStatus.FINISHED
+        return NodeStatus.NEED_CONSUME if self._full else NodeStatus.NEED_DATA

@@ -18,13 +18,19 @@ from contextlib import ExitStack
 from contextvars import Context
 from typing import Any
 
-from rowlock.graph.building.topology import add_place
-from rowlock.graph.ports import EMPTY, Port
-from rowlock.graph.processor import NodeStatus, Processor
-from rowlock.graph.stock.carriers import GONE, Call, CallOwner, Carrier, SyncPlace, discard
-from rowlock.graph.stock.port_queues import ask_again
-from rowlock.graph.stock.readers import Reader
-from rowlock.graph.unawaited import not_awaited
+from rowlock.graph.host_code import not_awaited
+from rowlock.graph.processor import EMPTY, NodeStatus, Port, Processor
+from rowlock.graph.stock.carriers import (
+    GONE,
+    Call,
+    CallOwner,
+    Carrier,
+    SyncPlace,
+    ask_again,
+    discard,
+)
+from rowlock.graph.stock.sources import Reader
+from rowlock.graph.topology import add_place
 
 
 class PartGroup:

@@ -1,43 +1,226 @@
-"""Looks at all that an app needs in its database: a check, from its tables to what its replicas
-say.
+"""Looks at all that an app needs in its database: a check, from its tables over what was left
+behind in rows to what its replicas say.
 
 The one idea: each table is one short transaction that reads, and a part that the database refuses
 costs that part alone. So a table that a migration has to itself, a right that is lacking and a
 table that is not there are findings, and no errors.
+
+No index finds rows that were left behind, and none may (a heartbeat would write it). So only the
+newest rows are looked at, by their key, and the answer says how many.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import partial
 from typing import Any, Final, Protocol
 
-from sqlalchemy import Dialect, Table
+from sqlalchemy import Dialect, Table, and_, case, func, or_, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from rowlock.insight.asking.databases import AwayDatabase
-from rowlock.insight.asking.open_transactions import ended, transaction_text
 from rowlock.insight.checking import code
 from rowlock.insight.checking.claim_plan import OWN_PREFIX, claim_seen
-from rowlock.insight.checking.columns import TableWanted, column_findings
 from rowlock.insight.checking.finding import Finding, Level, Mend
-from rowlock.insight.checking.indexes import ClaimedTable, claim_findings, index_findings
-from rowlock.insight.checking.leftovers import leftover_findings, look_for_leftovers
-from rowlock.insight.checking.reported import replica_findings
-from rowlock.insight.checking.seen import TableSeen
-from rowlock.insight.checking.table_look import look_at_table
-from rowlock.insight.counting.counts import has_parked_index
-from rowlock.insight.counting.replicas import LiveReplicas
-from rowlock.insight.dialects.insight_dialect import INSIGHT
+from rowlock.insight.checking.tables import (
+    ClaimedTable,
+    TableWanted,
+    claim_findings,
+    column_findings,
+    index_findings,
+    look_at_table,
+)
+from rowlock.insight.databases import AwayDatabase
+from rowlock.insight.dialects.insight_dialect import INSIGHT, TableSeen
 from rowlock.insight.facts import RowAsked, left_in
+from rowlock.insight.headlines import ended, transaction_text
 from rowlock.insight.migrations import CONTROLS, REPLICAS
 from rowlock.insight.questions import ask_part, whole_else_apart
-from rowlock.insight.shown import lasting, shown
+from rowlock.insight.replicas import LiveReplicas, ReplicaState
+from rowlock.insight.shown import duration, lasting, shown
+from rowlock.insight.status import has_parked_index
 from rowlock.insight.tables import InsightTables
 from rowlock.insight.verdicts import Refused, TableLock, TouchingTransaction
-from rowlock.rows.leased_table import LeasedTable
-from rowlock.rows.model_check import CLEARED_COLUMNS, LOCK_COLUMNS, SCHEDULE_COLUMNS
+from rowlock.rows.database_time import database_now, database_time_after
+from rowlock.rows.eligibility import OWNER_SEPARATOR
+from rowlock.rows.leased_table import CLEARED_COLUMNS, LOCK_COLUMNS, SCHEDULE_COLUMNS, LeasedTable
+
+# ---------------------------------------------------------------- what was left behind
+
+
+LOOKED_MAX: Final = 100_000
+"""Among how many rows, the newest by their key, leftovers are looked for."""
+OWNERS_MAX: Final = 200
+"""Most owners that are told apart."""
+LONG_AGO: Final = timedelta(minutes=10)
+"""A lease that ended before is left over: replicas take over within seconds."""
+NAMES_SHOWN: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class OwnerSeen:
+    """Rows that carry one owner.
+
+    Attributes:
+        owner: as it stands in them.
+        kept: how many are kept for it without a lease, because it stepped back.
+        ended: how many leases of it ended long ago.
+        ended_s: how long ago the first of these did.
+    """
+
+    owner: str | None
+    kept: int
+    ended: int
+    ended_s: float
+
+
+async def look_for_leftovers(
+    connection: AsyncConnection, leased: LeasedTable
+) -> tuple[OwnerSeen, ...]:
+    """Return what was left behind in the newest rows; joins the caller's transaction."""
+    attribute = leased.attribute
+    newest = (
+        select(
+            attribute("lock_owner").label("owner"),
+            attribute("lock_token").label("token"),
+            attribute("lock_expires_at").label("expires_at"),
+        )
+        .order_by(attribute(leased.key_name).desc())
+        .limit(LOOKED_MAX)
+        .subquery()
+    )
+    columns = newest.c
+    is_kept = and_(columns.owner.is_not(None), columns.token.is_(None))
+    has_ended = columns.expires_at <= database_time_after(-LONG_AGO)
+    ended_at = case((has_ended, columns.expires_at))
+    statement = (
+        select(
+            columns.owner,
+            func.sum(case((is_kept, 1), else_=0)),
+            func.sum(case((has_ended, 1), else_=0)),
+            database_now(),
+            func.min(ended_at, type_=columns.expires_at.type),
+        )
+        .where(or_(is_kept, has_ended))
+        .group_by(columns.owner)
+        .limit(OWNERS_MAX)
+    )
+    rows = (await connection.execute(statement)).all()
+    return tuple(_owner_of(row) for row in rows)
+
+
+def _owner_of(row: Any) -> OwnerSeen:
+    ended_s = 0.0 if row[4] is None else (row[3] - row[4]).total_seconds()
+    owner = None if row[0] is None else str(row[0])
+    return OwnerSeen(owner, int(row[1]), int(row[2]), ended_s)
+
+
+def leftover_findings(
+    table: str, owners: Sequence[OwnerSeen], pipelines: Collection[str]
+) -> Iterable[Finding]:
+    """Return what the leftovers come to, for an app with these pipelines."""
+    unknown = [one for one in owners if one.kept and not _is_of(one.owner, pipelines)]
+    if unknown:
+        rows = sum(one.kept for one in unknown)
+        names = ", ".join(shown(one.owner, 60) for one in unknown[:NAMES_SHOWN])
+        more = f" and {len(unknown) - NAMES_SHOWN} more" if len(unknown) > NAMES_SHOWN else ""
+        yield Finding(
+            table,
+            Level.WARN,
+            f"{_rows(rows)} kept for {names}{more}, which this app does not have",
+            'the next sweep frees them, or: rowlock release MODEL ID --reason "..."',
+        )
+    ended = [one for one in owners if one.ended]
+    if ended:
+        rows = sum(one.ended for one in ended)
+        oldest = duration(max(one.ended_s for one in ended))
+        yield Finding(
+            table,
+            Level.WARN,
+            f"{_rows(rows)} left with a lease that ended up to {oldest} ago",
+            "a replica that runs takes them over or sweeps them: rowlock status",
+        )
+
+
+def _is_of(owner: str | None, pipelines: Collection[str]) -> bool:
+    # What follows the separator says for what a pipeline or a service holds the row.
+    return owner is not None and owner.partition(OWNER_SEPARATOR)[0] in pipelines
+
+
+def _rows(count: int) -> str:
+    return "1 row is" if count == 1 else f"{count:,} rows are"
+
+
+# ---------------------------------------------------------------- what replicas report
+
+
+LATE_S_MIN: Final = 5.0
+"""A loop that is later than this is told, in seconds."""
+LAG_S_MIN: Final = 0.5
+"""An event loop that stands still for longer is told, in seconds."""
+SKEW_S_MIN: Final = 2.0
+"""A clock that differs by more from the database's is told, in seconds."""
+LOOPS_MAX: Final = 100
+"""Most late loops of a replica that are told."""
+
+
+def replica_findings(replicas: LiveReplicas) -> Iterable[Finding]:
+    """Return what the replicas that live say."""
+    for replica in replicas.live:
+        yield from _of_replica(replica)
+
+
+def _of_replica(replica: ReplicaState) -> Iterable[Finding]:
+    name = shown(replica.name, 60)
+    for pipeline, loop, late_s in _late_loops(replica):
+        what = f"the {shown(loop, 60)} of {name} is {duration(late_s)} late"
+        remedy = "look for host code that blocks the event loop, and for a pool that is too small"
+        yield Finding(shown(pipeline, 60), Level.WARN, what, remedy)
+    lag_s = _number(replica.report.get("lag_s"))
+    if lag_s > LAG_S_MIN:
+        what = f"the event loop stands still for {lag_s:.1f} s"
+        remedy = "run what blocks it in a thread: a plain def process"
+        yield Finding(name, Level.WARN, what, remedy)
+    skew_s = _number(replica.report.get("skew_s"))
+    if abs(skew_s) > SKEW_S_MIN:
+        which = "ahead of" if skew_s > 0 else "behind"
+        what = f"the clock is {duration(abs(skew_s))} {which} the database's"
+        remedy = "no lease goes by it, but times in logs do: synchronise it"
+        yield Finding(name, Level.WARN, what, remedy)
+    yield from _of_history(name, dict(_mapping(replica.report.get("history"))))
+
+
+def _of_history(name: str, told: dict[str, Any]) -> Iterable[Finding]:
+    waiting, dropped = int(_number(told.get("waiting"))), int(_number(told.get("dropped")))
+    if told.get("failing"):
+        what = f"the history cannot be written: {waiting:,} entries wait, {dropped:,} are lost"
+        remedy = "its log says why; no row is harmed, and timelines show the gap"
+        yield Finding(name, Level.WARN, what, remedy)
+    elif dropped:
+        what = f"{dropped:,} entries of the history were lost since it started"
+        yield Finding(name, Level.WARN, what, "its log says why; timelines show the gap")
+
+
+def _late_loops(replica: ReplicaState) -> list[tuple[str, str, float]]:
+    late = [
+        (pipeline, str(loop), _number(late_s))
+        for pipeline, report in replica.pipelines.items()
+        for loop, late_s in _mapping(report.get("late_s") if isinstance(report, dict) else None)
+    ]
+    return [one for one in late if one[2] > LATE_S_MIN][:LOOPS_MAX]
+
+
+def _mapping(value: Any) -> list[tuple[Any, Any]]:
+    return list(value.items()) if isinstance(value, dict) else []
+
+
+def _number(value: Any) -> float:
+    return float(value) if isinstance(value, int | float) else 0.0
+
+
+# ---------------------------------------------------------------- the check
+
 
 STREAM_PREFIX: Final = "rowlock_stream_"
 STREAM_KEY: Final = "rowlock_stream_key"

@@ -1,4 +1,5 @@
-"""Whether an index serves the claims of a pipeline, and which.
+"""Whether an index serves the claims of a pipeline, and which; and the pipeline as a whole: what
+waits for it, who runs it, and that plan.
 
 The one idea: the planner is asked for a statement like the claim. Nobody else knows which
 conditions imply which; and since the plan is made as if the table were large, an empty table of a
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import UTC
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -17,22 +19,28 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rowlock.errors import ModelError
 from rowlock.insight.checking import code
-from rowlock.insight.checking.seen import IndexSeen, StorageSeen
-from rowlock.insight.dialects.insight_dialect import INSIGHT
+from rowlock.insight.dialects.insight_dialect import INSIGHT, IndexSeen, StorageSeen
 from rowlock.insight.facts import RowAsked
 from rowlock.insight.questions import ask_part, ask_value, conjuncts_of
-from rowlock.insight.shown import shown
+from rowlock.insight.shown import (
+    REASON,
+    duration,
+    iso,
+    lasting,
+    made_by,
+    pipeline_command,
+    shown,
+)
+from rowlock.insight.status import COUNTED_MAX, PipelineStatus
 from rowlock.insight.verdicts import Refused
-from rowlock.leases.indexes.plans import Query, spellings_of
-from rowlock.leases.lease_dialect import LEASES
+from rowlock.leases.lease_dialect import LEASES, Query, spellings_of
 from rowlock.rows.eligibility import oldest_first, order_column
-from rowlock.rows.expressions.index_condition import index_condition
-from rowlock.rows.indexes.due_index import INDEX_INFO, due_index_name
+from rowlock.rows.indexes import INDEX_INFO, due_index_name, index_condition
 from rowlock.rows.row_dialect import ROWS
 
 T = TypeVar("T")
 
-SCHEMA: Final = "rowlock.claim_plan/1"
+PLAN_SCHEMA: Final = "rowlock.claim_plan/1"
 INDEXES_MAX: Final = 20
 """Most indexes of which it is asked whether they serve."""
 LARGE_ROWS: Final = 10_000
@@ -102,7 +110,7 @@ class ClaimPlan:
     def to_dict(self) -> dict[str, Any]:
         """Return it as JSON has it."""
         return {
-            "schema": SCHEMA,
+            "schema": PLAN_SCHEMA,
             "pipeline": self.pipeline,
             "table": self.table,
             "needs_person": self.needs_person,
@@ -329,3 +337,128 @@ def _told(table: str, seen: ClaimSeen) -> str:
     if seen.served_by is not None or seen.wanted is None or seen.refused:
         return ""
     return f"{seen.wanted.name} ON {table} {seen.wanted.text}"
+
+
+# ---------------------------------------------------------------- the pipeline as a whole
+
+
+SCHEMA: Final = "rowlock.pipeline/1"
+LABEL_WIDTH: Final = 10
+UNKNOWN: Final = "?"
+NO_INDEX: Final = "none serves the claim"
+SMALL_TABLE: Final = "none is needed: the table is small"
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineView:
+    """The answer of `Insight.explain_pipeline`.
+
+    Attributes:
+        status: what waits, and who runs it.
+        plan: of its claims.
+    """
+
+    status: PipelineStatus
+    plan: ClaimPlan
+
+    @property
+    def needs_person(self) -> bool:
+        """Whether rows wait until a person does something, or claims read the whole table."""
+        return self.status.needs_person or self.plan.needs_person
+
+    @property
+    def headline(self) -> str:
+        """What keeps it first, in one line."""
+        status = self.status
+        if self.plan.refused and status.lock is None:
+            return self.plan.headline
+        if status.pause is not None:
+            return status.state(status.counts.at).replace("paused", "PAUSED", 1)
+        if status.is_run_by_nobody or status.is_silent:
+            oldest_s = status.counts.oldest_s
+            due = "due" if oldest_s is None else f"due {lasting(oldest_s)}"
+            seems = "SEEMS TO RUN" if status.is_silent else "RUNS"
+            return f"NOBODY {seems} {status.pipeline}: {due}"
+        if self.plan.needs_person and status.lock is None:
+            return self.plan.headline
+        if status.troubles:
+            return status.troubles[0]
+        runs = f"RUNS on {status.runs_on}" if status.runs_on else "NOTHING KEEPS IT"
+        return f"{runs}: {_number(status.counts.due)} due"
+
+    @property
+    def do(self) -> str:
+        """What to do; empty if nothing, or if the headline says it."""
+        status = self.status
+        if self.plan.refused and status.lock is None:
+            return "mend what the error says; rowlock check tells of columns that are missing"
+        if status.pause is not None:
+            return pipeline_command("resume", status.pipeline, REASON)
+        if status.is_run_by_nobody or status.is_silent:
+            return f"register {made_by(status.pipeline)} with the manager of a replica"
+        return f"add {self.plan.wanted}, or: rowlock check --migration" if self.plan.wanted else ""
+
+    @property
+    def also(self) -> tuple[str, ...]:
+        """What else a person has to do something about."""
+        return tuple(one for one in self.status.troubles if one != self.headline)
+
+    def text(self, width: int = 100, *, with_plan: bool = False) -> str:
+        """Return it for a terminal of `width` columns, without colours."""
+        counts, title = self.status.counts, f"{self.status.pipeline} on {self.plan.table}"
+        if counts.at is not None:
+            when = f"{counts.at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC, by the database"
+            title += when.rjust(max(len(when) + 2, width - len(title)))
+        oldest = "" if counts.oldest_s is None else f", the first for {duration(counts.oldest_s)}"
+        runs_on = UNKNOWN if self.status.runs_on is None else str(self.status.runs_on)
+        lines = {
+            "due": _number(counts.due) + (oldest if counts.due else ""),
+            "leased": _number(counts.leased),
+            "ended": _number(counts.ended),
+            "parked": _number(counts.parked),
+            "runs on": runs_on,
+            "index": self._index(),
+        }
+        text = [title, self.headline, ""]
+        text += [f"  {label.ljust(LABEL_WIDTH)}{answer}" for label, answer in lines.items()]
+        if with_plan:
+            text += ["", *(f"  {line}" for line in self.plan.shown_lines(width - 2))]
+        text += ["", f"  {self.status.wing}"] if self.status.wing else []
+        text += ["", f"do    {self.do}"] if self.do else []
+        text += [f"also  {one}" for one in self.also]
+        return "\n".join([*text, *(f"{UNKNOWN} {shown(one)}" for one in self.status.unknown)])
+
+    def _index(self) -> str:
+        if self.plan.served_by is not None:
+            return self.plan.served_by
+        if self.plan.refused:
+            return UNKNOWN
+        return NO_INDEX if self.plan.wanted else SMALL_TABLE
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as JSON has it."""
+        counts = self.status.counts
+        return {
+            "schema": SCHEMA,
+            "pipeline": self.status.pipeline,
+            "at": iso(counts.at),
+            "needs_person": self.needs_person,
+            "headline": self.headline,
+            "do": self.do,
+            "also": list(self.also),
+            "unknown": list(self.status.unknown),
+            "due": counts.due,
+            "oldest_s": counts.oldest_s,
+            "leased": counts.leased,
+            "ended": counts.ended,
+            "parked": counts.parked,
+            "runs_on": self.status.runs_on,
+            "wing": self.status.wing,
+            "claim_plan": self.plan.to_dict(),
+        }
+
+
+def _number(count: int | None) -> str:
+    if count is None:
+        return UNKNOWN
+    return f"{COUNTED_MAX:,}+" if count > COUNTED_MAX else f"{count:,}"

@@ -1,25 +1,160 @@
-"""What questions ask of each database: a transaction that writes nothing, and who has a row in an
-open transaction.
+"""What questions and checks ask of each database: a transaction that writes nothing, who has a row
+in an open transaction, how a table is stored, whether an index serves, and how a migration is
+spelt.
 
-Every method joins the transaction of the connection that is its first parameter, and never ends it.
+Every method that has a connection joins its transaction, and never ends it.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, Final
 
-from sqlalchemy import ColumnElement, Connection, Table
+from sqlalchemy import BigInteger, ColumnElement, Connection, Integer, Table
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.types import TypeEngine
 
 from rowlock.dialects import DialectPart, known_dialects
-from rowlock.insight.dialects.check_dialect import CheckDialect
 from rowlock.insight.verdicts import TableLock, TouchingTransaction
+from rowlock.leases.lease_dialect import Query
 from rowlock.rows.leased_table import LeasedTable
+
+# ---------------------------------------------------------------- what is seen of a table
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnSeen:
+    """A column in the database.
+
+    Attributes:
+        name: of the column.
+        type_sql: its type as DDL has it.
+        type_code: the same as a migration writes it.
+        is_nullable: whether it takes a null.
+        has_default: whether an INSERT may leave it out, though it takes no null.
+    """
+
+    name: str
+    type_sql: str
+    type_code: str
+    is_nullable: bool
+    has_default: bool
+
+
+@dataclass(frozen=True, slots=True)
+class IndexSeen:
+    """An index in the database; that of the primary key is none of them.
+
+    Attributes:
+        name: of the index.
+        definition: the statement that makes it.
+        body: of that, what stands behind the name of the table: columns and condition.
+        is_valid: whether the planner may use it.
+        is_being_built: whether somebody builds it at this moment.
+        is_constraint: whether it goes with a constraint of the table.
+    """
+
+    name: str
+    definition: str
+    body: str
+    is_valid: bool = True
+    is_being_built: bool = False
+    is_constraint: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StorageSeen:
+    """How a table is stored.
+
+    Attributes:
+        fillfactor: how far its pages are filled at first, in percent; None where pages have no
+            such room.
+        rows: about how many rows it has; None if nobody has counted.
+        row_bytes: how large a row is, the largest of a few, where each update writes all of it; 0
+            where large values are stored apart.
+    """
+
+    fillfactor: int | None
+    rows: int | None
+    row_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TableSeen:
+    """A table in the database.
+
+    Attributes:
+        columns: by name.
+        indexes: in the order of their names.
+        storage: how it is stored.
+    """
+
+    columns: Mapping[str, ColumnSeen]
+    indexes: tuple[IndexSeen, ...]
+    storage: StorageSeen
+
+
+ENTRY_NUMBER: Final = BigInteger().with_variant(Integer, "sqlite")
+"""The type of their numbers; SQLite counts up only in a column that it calls INTEGER."""
+
+
+# ---------------------------------------------------------------- checks
+
+
+class CheckDialect(ABC):
+    """One database's side of checks."""
+
+    @abstractmethod
+    async def indexes(self, connection: AsyncConnection, table: Table) -> tuple[IndexSeen, ...]:
+        """Return the indexes of the table but that of its key, by name."""
+
+    @abstractmethod
+    async def storage(self, connection: AsyncConnection, table: Table) -> StorageSeen:
+        """Return how the table is stored, without counting its rows."""
+
+    @abstractmethod
+    async def plan(self, connection: AsyncConnection, query: Query) -> tuple[str, ...]:
+        """Return the plan of a SELECT, line by line, as it is if the table is large: an index is
+        read where one can be.
+        """
+
+    @abstractmethod
+    def reads_whole_table(self, lines: Sequence[str]) -> bool:
+        """Return whether a `plan` may read a whole table, or sort it; a small one beside that of
+        the claim counts, too.
+        """
+
+    @abstractmethod
+    def serves(self, connection: Connection, table: Table, *, query: str, index: str) -> bool:
+        """Return whether an index can be read for a SELECT of the table, in its order: that of this
+        name, or where nobody can ask for one any.
+        """
+
+    @abstractmethod
+    def alter_column(
+        self, table: Table, column: str, options: Mapping[str, str], *, types: tuple[str, str]
+    ) -> tuple[str, ...]:
+        """Return the lines of a migration that alter a column.
+
+        Args:
+            table: of the column.
+            column: its name.
+            options: of Alembic's ``alter_column``, as code.
+            types: what it was and what it becomes, as DDL has it; empty if its type stays.
+        """
+
+    @abstractmethod
+    def repaired(self, table: Table, index: str) -> str | None:
+        """Return the statement that builds an invalid index again while rows are read and written;
+        None where indexes are never invalid.
+        """
+
+
+# ---------------------------------------------------------------- questions
 
 
 class InsightDialect(CheckDialect, ABC):

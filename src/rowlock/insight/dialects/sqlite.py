@@ -1,22 +1,118 @@
-"""Questions on SQLite: a transaction that only reads holds nobody up, and one writer at a time
-leaves no trace in a row.
+"""Questions and checks on SQLite: a transaction that only reads holds nobody up, and one writer at
+a time leaves no trace in a row; the schema is text, and columns are altered by copying the table.
+
+Source: SQLite, "The Schema Table", "EXPLAIN QUERY PLAN" and "The INDEXED BY Clause".
 """
 
 from __future__ import annotations
 
+import re
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, Connection, Table, literal
+from sqlalchemy import ColumnElement, Connection, Table, func, literal, select, text
+from sqlalchemy.exc import OperationalError
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.types import TypeEngine
 
-from rowlock.insight.dialects.insight_dialect import InsightDialect
-from rowlock.insight.dialects.sqlite_checks import SqliteChecks
+from rowlock.dialects.sqlite.leases import explaining
+from rowlock.insight.dialects.insight_dialect import (
+    CheckDialect,
+    IndexSeen,
+    InsightDialect,
+    StorageSeen,
+)
 from rowlock.insight.verdicts import TableLock, TouchingTransaction
+from rowlock.leases.lease_dialect import Query, plan_of
 from rowlock.rows.leased_table import LeasedTable
+
+# ---------------------------------------------------------------- checks
+
+
+_SORTED: Final = "USE TEMP B-TREE FOR ORDER BY"
+_BODY: Final = re.compile(r"\bON\b[^(]*(\(.*)", re.IGNORECASE | re.DOTALL)
+
+
+SIZED_ROWS: Final = 10
+"""So many rows are asked for their size: to know the length of a text SQLite reads it."""
+
+
+class SqliteChecks(CheckDialect):
+    """The schema keeps each statement that made something."""
+
+    async def indexes(self, connection: AsyncConnection, table: Table) -> tuple[IndexSeen, ...]:
+        """Look into the schema; indexes of constraints have no statement there."""
+        quote = connection.dialect.identifier_preparer.quote
+        schema = "" if table.schema is None else f"{quote(table.schema)}."
+        statement = text(
+            f"SELECT name, sql FROM {schema}sqlite_master"  # noqa: S608 - a name, quoted
+            " WHERE type = 'index' AND tbl_name = :name AND sql IS NOT NULL ORDER BY name LIMIT 200"
+        )
+        rows = (await connection.execute(statement, {"name": table.name})).all()
+        return tuple(IndexSeen(str(row[0]), str(row[1]), _body_of(str(row[1]))) for row in rows)
+
+    async def storage(self, connection: AsyncConnection, table: Table) -> StorageSeen:
+        """Return how large the newest rows are; nothing else is known."""
+        sizes_of: list[Any] = [func.coalesce(func.length(column), 0) for column in table.columns]
+        newest = [column.desc() for column in table.primary_key]
+        size: Any = sum(sizes_of)
+        statement = select(size).select_from(table).order_by(*newest).limit(SIZED_ROWS)
+        try:
+            sizes = (await connection.scalars(statement)).all()
+        except OperationalError:
+            # A column is missing, which is a finding of its own.
+            sizes = ()
+        return StorageSeen(None, None, max(sizes, default=0))
+
+    async def plan(self, connection: AsyncConnection, query: Query) -> tuple[str, ...]:
+        """Ask for the plan; the planner prefers an index anyway."""
+        rows = await plan_of(connection, query, prefix=await explaining(connection))
+        return tuple(str(row[-1]) for row in rows.all())
+
+    def reads_whole_table(self, lines: Sequence[str]) -> bool:
+        """Look for a scan that names no index, and for sorting."""
+        return any(
+            _SORTED in line or (line.startswith("SCAN ") and " USING " not in line)
+            for line in lines
+        )
+
+    def serves(self, connection: Connection, table: Table, *, query: str, index: str) -> bool:
+        """Demand the index; SQLite refuses where it does not fit."""
+        preparer = connection.dialect.identifier_preparer
+        source = f"FROM {preparer.format_table(table)}"
+        demanded = query.replace(source, f"{source} INDEXED BY {preparer.quote(index)}", 1)
+        try:
+            plan = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {demanded}").all()
+        except OperationalError as error:
+            if "no query solution" not in str(error):
+                raise
+            return False
+        return not any(_SORTED in str(row[-1]) for row in plan)
+
+    def alter_column(
+        self, table: Table, column: str, options: Mapping[str, str], *, types: tuple[str, str]
+    ) -> tuple[str, ...]:
+        """Have Alembic copy the table: columns cannot be altered in place."""
+        schema = "" if table.schema is None else f", schema={table.schema!r}"
+        told = "".join(f", {name}={value}" for name, value in options.items())
+        return (
+            f"with op.batch_alter_table({table.name!r}{schema}) as batch:",
+            f"    batch.alter_column({column!r}{told})",
+        )
+
+    def repaired(self, table: Table, index: str) -> None:
+        """Return None: a build that fails leaves nothing."""
+
+
+def _body_of(definition: str) -> str:
+    found = _BODY.search(definition)
+    return found[1] if found else definition
+
+
+# ---------------------------------------------------------------- questions
+
 
 _PRIMARY: Final = 0xFF
 """The part of a code that is left without what extends it."""

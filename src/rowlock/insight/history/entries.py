@@ -1,23 +1,95 @@
-"""What is written of an event: one entry of the history, or none. Pure.
+"""The entries of the history: what is written of an event, how they wait to be written, and the
+statements, which join the caller's transaction.
 
 The one idea: an event is only noted when it is told, and made into an entry later, so that whoever
-settles an outcome spends a microsecond on it. Of the host's columns the names are kept, never a
-value; what a text has that no database stores, or that would forge a line, is shown as what it is.
+settles an outcome spends a microsecond on it. What waits is bounded; what is lost is counted, and
+the count is written in its place. A batch stays in hand until the database has confirmed it, with
+the times that it got at the first try; so whoever tries again can tell whether the first try was
+committed after all.
+
+Of the host's columns the names are kept, never a value; what a text has that no database stores, or
+that would forge a line, is shown as what it is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import OrderedDict, deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
 from functools import lru_cache
 from hashlib import sha256
 from typing import Final, NamedTuple
+from weakref import WeakSet
+
+from sqlalchemy import Table, delete, func, insert, literal, select
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rowlock import events
+from rowlock.clock import monotonic
+from rowlock.database.bulk_dialect import BULK
+from rowlock.insight.dialects.insight_dialect import INSIGHT
 from rowlock.insight.history.columns import COLUMNS_CHARS_MAX, ERROR_CHARS_MAX, KEY_CHARS_MAX
-from rowlock.insight.migrations import NAME_CHARS_MAX
+from rowlock.insight.migrations import NAME_CHARS_MAX, PERSON_CHARS_MAX, REASON_CHARS_MAX
 from rowlock.insight.shown import shown
+from rowlock.insight.steering import Act
+from rowlock.rows.database_time import database_instant, database_time_after
+from rowlock.rows.lock_tokens import replica_mark
+
+# ---------------------------------------------------------------- spans of attempts
+
+
+REMEMBERED_MAX: Final = 20_000
+"""Most attempts whose span is remembered; the one that began first is forgotten."""
+
+
+class TraceIds:
+    """The spans of the attempts that run."""
+
+    def __init__(self) -> None:
+        # A process may have several histories, and one of them may end before the others.
+        self._readers: WeakSet[object] = WeakSet()
+        self._by_token: OrderedDict[object, str] = OrderedDict()
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether somebody asks for them."""
+        return bool(self._readers)
+
+    def add_reader(self, reader: object) -> None:
+        """Remember spans from now on, for `reader`; the same one may say so again."""
+        self._readers.add(reader)
+
+    def remove_reader(self, reader: object) -> None:
+        """Remember none for `reader` any more, and none at all behind the last one."""
+        self._readers.discard(reader)
+        if not self.is_wanted:
+            self._by_token.clear()
+
+    def remember(self, lock_token: object, trace_id: str) -> None:
+        """Say which trace an attempt belongs to, if somebody wants to know."""
+        if not self.is_wanted:
+            return
+        self._by_token[lock_token] = trace_id
+        if len(self._by_token) > REMEMBERED_MAX:
+            self._by_token.popitem(last=False)
+
+    def get(self, lock_token: object) -> str | None:
+        """Return the trace of an attempt."""
+        return self._by_token.get(lock_token)
+
+    def forget(self, lock_token: object) -> str | None:
+        """Return the trace of an attempt of which nothing more will be told."""
+        return self._by_token.pop(lock_token, None) if self._by_token else None
+
+
+TRACE_IDS: Final = TraceIds()
+"""Those of this process."""
+
+
+# ---------------------------------------------------------------- entries
+
 
 DIGEST_CHARS: Final = 16
 """Length of the digest that tells keys apart which had to be cut, in characters."""
@@ -208,3 +280,193 @@ def _name(name: str) -> str:
 @lru_cache(NAMES_MAX)
 def _joined(columns: tuple[str, ...]) -> str:
     return shown(", ".join(columns), COLUMNS_CHARS_MAX)
+
+
+# ---------------------------------------------------------------- queue
+
+
+QUEUED_MAX: Final = 10_000
+"""Most events that wait; the oldest one is dropped for the next one, and counted."""
+BATCH_MAX: Final = 500
+"""Most entries of one transaction, that of a gap not counted."""
+
+
+@dataclass(slots=True)
+class HistoryBatch:
+    """Events that are written together.
+
+    Attributes:
+        noted: the events.
+        dropped: how many are missing in front of them.
+        entries: what is written; None before the first try.
+        is_simple: whether their texts are ASCII alone.
+    """
+
+    noted: Sequence[NotedEvent]
+    dropped: int
+    entries: list[EntryValues] | None = None
+    is_simple: bool = False
+
+    def stamp(
+        self, models: Mapping[str, str], *, replica: str, now: datetime, now_s: float
+    ) -> list[EntryValues]:
+        """Return the entries, which are made once.
+
+        Args:
+            models: the class of the rows of each pipeline.
+            replica: the mark of the process.
+            now: the time by the database's clock, at the time `now_s` of the monotonic one.
+            now_s: that time, in seconds.
+        """
+        if self.entries is None:
+            self.entries = [
+                entry_of(one, models[one.event.pipeline], replica=replica, now=now, now_s=now_s)
+                for one in self.noted
+            ]
+            if self.dropped:
+                at = self.entries[0].at if self.entries else now
+                self.entries.insert(0, gap_of(self.dropped, replica=replica, at=at))
+        return self.entries
+
+    def simplify(self) -> bool:
+        """Have the texts in ASCII alone; return whether that may help: it does not twice."""
+        if self.is_simple or self.entries is None:
+            return False
+        self.entries, self.is_simple = [simplified(one) for one in self.entries], True
+        return True
+
+
+@dataclass(slots=True)
+class HistoryQueue:
+    """Events that wait for one database.
+
+    Attributes:
+        dropped: how many were dropped so far.
+    """
+
+    dropped: int = 0
+    _noted: deque[NotedEvent] = field(default_factory=deque)
+    _untold: int = 0
+    _batch: HistoryBatch | None = None
+
+    def put(self, noted: NotedEvent) -> None:
+        """Add an event; if there is no room, the oldest one is dropped."""
+        if len(self._noted) >= QUEUED_MAX:
+            self._noted.popleft()
+            self.drop(1)
+        self._noted.append(noted)
+
+    def drop(self, count: int) -> None:
+        """Count events that will not be written."""
+        self.dropped += count
+        self._untold += count
+
+    def batch(self) -> HistoryBatch | None:
+        """Return what is to be written next; the same again until `confirm`."""
+        if self._batch is None and (self._noted or self._untold):
+            count = min(BATCH_MAX, len(self._noted))
+            self._batch = HistoryBatch([self._noted.popleft() for _ in range(count)], self._untold)
+            self._untold = 0
+        return self._batch
+
+    def confirm(self) -> None:
+        """Forget the batch, which is written."""
+        self._batch = None
+
+    def leave_out(self) -> None:
+        """Drop the batch, which the database does not take, and count it."""
+        if self._batch is not None:
+            self.drop(len(self._batch.noted))
+            self._untold += self._batch.dropped
+            self._batch = None
+
+    def __len__(self) -> int:
+        return len(self._noted) + (0 if self._batch is None else len(self._batch.noted))
+
+
+# ---------------------------------------------------------------- statements
+
+
+KEPT_FOR: Final = timedelta(days=7)
+"""An entry is deleted when it is older."""
+KEPT_MAX: Final = 1_000_000
+"""Most entries that are kept, by their numbers."""
+DELETED_AT_ONCE_MAX: Final = 1_000
+"""Most entries that are deleted in one transaction."""
+
+
+class ClockReading(NamedTuple):
+    """What the database's clock said at a moment of the monotonic one.
+
+    Attributes:
+        now: the database's time.
+        now_s: the monotonic one, in seconds.
+    """
+
+    now: datetime
+    now_s: float
+
+
+async def read_clock(connection: AsyncConnection) -> ClockReading:
+    """Ask the database for its time."""
+    now: datetime = (await connection.execute(select(database_instant()))).scalar_one()
+    return ClockReading(now, monotonic())
+
+
+async def write_batch(
+    connection: AsyncConnection,
+    history: Table,
+    batch: HistoryBatch,
+    *,
+    models: Mapping[str, str],
+    clock: ClockReading,
+) -> None:
+    """Write a batch, in one statement; unless it was written by a transaction whose end was not
+    heard of.
+    """
+    was_tried = batch.entries is not None
+    entries = batch.stamp(models, replica=replica_mark(), now=clock.now, now_s=clock.now_s)
+    if was_tried and await _is_there(connection, history, entries[0]):
+        return
+    bulk = BULK.of(connection)
+    await connection.execute(bulk.insert(history, NAMES), bulk.insert_parameters(NAMES, entries))
+
+
+async def _is_there(connection: AsyncConnection, history: Table, entry: EntryValues) -> bool:
+    named = ("model", "row_id", "at", "kind", "replica")
+    same = [history.c[name] == getattr(entry, name) for name in named]
+    found = await connection.execute(select(literal(1)).where(*same).limit(1))
+    return found.first() is not None
+
+
+async def write_action(
+    connection: AsyncConnection, history: Table, act: Act, *, model: str
+) -> None:
+    """Write what a person has done to a row of `model`, or to a pipeline."""
+    row = {
+        "at": database_instant(),
+        "model": model,
+        "row_id": stored_key(act.row_id) if model else "",
+        "pipeline": act.pipeline,
+        "kind": EntryKind.ACTION.value,
+        "actor": shown(act.by, PERSON_CHARS_MAX),
+        "action": act.action,
+        "reason": shown(act.reason, REASON_CHARS_MAX),
+    }
+    await connection.execute(insert(history).values(row))
+
+
+async def delete_old(connection: AsyncConnection, history: Table) -> int:
+    """Delete the oldest entries that need not be kept, and return how many: 0 also if another
+    replica is doing so.
+    """
+    if not await INSIGHT.of(connection).try_hold_name(connection, history.name):
+        return 0
+    number, at, deleted = history.c.id, history.c.at, 0
+    surplus = number <= select(func.max(number) - KEPT_MAX).scalar_subquery()
+    # Each in the order of the index that finds it.
+    for order, is_old in ((number, surplus), (at, at < database_time_after(-KEPT_FOR))):
+        chosen = select(number).where(is_old).order_by(order).limit(DELETED_AT_ONCE_MAX - deleted)
+        result = await connection.execute(delete(history).where(number.in_(chosen)))
+        deleted += result.rowcount
+    return deleted

@@ -3,25 +3,29 @@
 A pure function of its arguments, if the handler is one; so it runs in a thread, and a replay gives
 the same. Nothing of a step is kept here: if it fails, or its transaction does, the caller has what
 it had before.
+
+Events of keys that fail again and again become dead letters, which are results of the step that
+goes on without them: none is lost and none is there twice. Their error is no part of a digest: its
+text may be another one in a replay.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from itertools import chain
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
-from rowlock.containment import as_ordinary
 from rowlock.errors import describe
 from rowlock.stream_errors import WrongShardError
-from rowlock.streams.computing.batch import EventBatch, Groups, grouped, grouped_by
-from rowlock.streams.computing.buckets import BucketRange
-from rowlock.streams.computing.context import (
+from rowlock.streams.computing.encoding import VALUE_BYTES_MAX, Codec
+from rowlock.streams.computing.handlers import (
+    FORGET,
     NOTHING_YET,
     Effects,
     HandedOut,
+    StageHandler,
     StepContext,
     StepTime,
     StreamResult,
@@ -29,12 +33,91 @@ from rowlock.streams.computing.context import (
     effects_of,
     end_context,
 )
-from rowlock.streams.computing.dead_letters import DeadLetter, dead_results
-from rowlock.streams.computing.digests import Digest
-from rowlock.streams.computing.handlers import FORGET, StageHandler
-from rowlock.streams.computing.hashing import bucket_of, key_text
-from rowlock.streams.computing.messages import SentMessages
-from rowlock.streams.computing.rows import SourceRows, digested
+from rowlock.streams.computing.hashing import BucketRange, Digest, bucket_of, key_text
+from rowlock.streams.computing.rows import (
+    EventBatch,
+    Groups,
+    SentMessages,
+    SourceRows,
+    digested,
+    grouped,
+    grouped_by,
+)
+from rowlock.tasks import as_ordinary
+
+# ---------------------------------------------------------------- dead letters
+
+
+DEAD_LETTERS: Final = "dead_letters"
+"""The output of a flow that has them."""
+PAYLOAD_BYTES_MAX: Final = VALUE_BYTES_MAX // 3
+"""Longest text of an event that is kept with its dead letter: in quotes it gets longer."""
+
+
+class DeadLetter(NamedTuple):
+    """The events of a key that could not be processed.
+
+    Attributes:
+        key: its text.
+        error: what went wrong, shortened.
+        rows: the rows of the key in this step; none if only its timer was due.
+    """
+
+    key: str
+    error: str
+    rows: tuple[SourceRows, ...]
+
+
+@dataclass(frozen=True)
+class DeadEvent:
+    """An event that no handler could process: a result of the output `StreamFlow.dead_letters`.
+
+    Attributes:
+        stage: the name of the handler.
+        key: the text of the event's key.
+        error: what the handler raised, shortened.
+        source: the stream of the event; None: there was no event, the timer of the key was due.
+        position: of the event in its stream; of a message of another stage, its number among those
+            to the key in this step.
+        payload: the event as JSON; None if it is too long to be kept here.
+    """
+
+    stage: str
+    key: str
+    error: str
+    source: str | None
+    position: int | None
+    payload: str | None
+
+
+CODEC: Final = Codec(DeadEvent)
+
+
+def dead_results(stage: str, letters: Iterable[DeadLetter]) -> list[StreamResult]:
+    """Return a result for each event of `letters`; one for a letter without events."""
+    return [
+        StreamResult(DEAD_LETTERS, letter.key, CODEC.encode(event))
+        for letter in letters
+        for event in _events_of(stage, letter)
+    ]
+
+
+def _events_of(stage: str, letter: DeadLetter) -> list[DeadEvent]:
+    of = (stage, letter.key, letter.error)
+    if not letter.rows:
+        return [DeadEvent(*of, None, None, None)]
+    return [
+        DeadEvent(*of, part.source, position, _bounded(text))
+        for part in letter.rows
+        for position, text in zip(part.positions, part.decoder.texts(part.raw), strict=True)
+    ]
+
+
+def _bounded(text: str) -> str | None:
+    return text if len(text) <= PAYLOAD_BYTES_MAX else None
+
+
+# ---------------------------------------------------------------- compute
 
 
 class KeyState(NamedTuple):

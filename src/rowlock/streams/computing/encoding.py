@@ -2,16 +2,512 @@
 
 Values are plain Python: dataclasses, named tuples, numbers, texts, dates and collections of these.
 Equal values have equal texts, in each process, so texts are compared and digested instead of
-values. The texts are ASCII: each database stores them, and a character is a byte.
+values: fields are written in the order of their names, keys and sets are sorted. The texts are
+ASCII: each database stores them, and a character is a byte.
+
+A plan is composed once per type. One function returns the JSON of a value as text; the other makes
+the value of what a JSON parser gives, and there is none where that is the value already. Many
+records are written and read field by field, which takes a third of the time. A value of another
+type than the declared one is refused where it is written, not where it is read.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
 import json
-from collections.abc import Iterator, Sequence
-from typing import Any, Generic, TypeVar, cast, overload
+import math
+import types
+import typing
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import MISSING
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from enum import Enum
+from functools import partial
+from json.encoder import encode_basestring_ascii
+from operator import attrgetter, itemgetter
+from typing import Any, Generic, Literal, NamedTuple, TypeAlias, TypeVar, Union, cast, overload
+from uuid import UUID
 
-from rowlock.streams.computing.value_plans import plan_of, type_name
+from typing_extensions import is_typeddict
+
+from rowlock.streams.computing.hashing import key_text
+
+# ---------------------------------------------------------------- record plans
+
+
+ToText: TypeAlias = Callable[[Any], str]
+FromPlain: TypeAlias = Callable[[Any], Any]
+
+
+class ValuePlan(NamedTuple):
+    """How values of one type are written and read.
+
+    Attributes:
+        to_text: returns a value's JSON.
+        from_plain: makes a value of parsed JSON; None if that is the value.
+        record: of a dataclass or a named tuple.
+    """
+
+    to_text: ToText
+    from_plain: FromPlain | None = None
+    record: RecordPlan | None = None
+
+
+class RecordPlan:
+    """How the fields of a dataclass or a named tuple are written and read.
+
+    Attributes:
+        cls: the class.
+        names: of its fields, in the order of its constructor.
+        plans: of its fields.
+    """
+
+    def __init__(
+        self,
+        cls: type,
+        plans: Mapping[str, ValuePlan],
+        defaults: Mapping[str, Callable[[], Any]],
+        *,
+        by_keyword: bool,
+    ) -> None:
+        """Compose the functions of a class.
+
+        Args:
+            cls: the class.
+            plans: of its fields, by their names, in the order of its constructor.
+            defaults: of fields that may be missing in what is read, what makes the value.
+            by_keyword: the constructor needs the names.
+        """
+        self.cls = cls
+        self.names = tuple(plans)
+        self.plans = tuple(plans.values())
+        self._defaults = defaults
+        self._by_keyword = by_keyword
+        ordered = sorted(plans)
+        self._fields = [(plans[name].to_text, attrgetter(name)) for name in ordered]
+        pairs = ",".join(f"{encode_basestring_ascii(name)}:%s" for name in ordered)
+        self._template = f"{{{pairs}}}"
+
+    def to_text(self, value: Any) -> str:
+        """Return the JSON of a record.
+
+        Raises:
+            TypeError: it is of another class, or a field is of another type.
+        """
+        if type(value) is not self.cls:
+            msg = f"{kind_of(value)} is no {self.cls.__name__}"
+            raise TypeError(msg)
+        return self._template % tuple([text(get(value)) for text, get in self._fields])
+
+    def to_texts(self, values: Sequence[Any]) -> list[str]:
+        """Return the JSON of many records, field by field.
+
+        Raises:
+            TypeError: as `to_text`.
+        """
+        if set(map(type, values)) - {self.cls} or not self.names:
+            return [self.to_text(value) for value in values]
+        fields = [map(text, map(get, values)) for text, get in self._fields]
+        return list(map(self._template.__mod__, zip(*fields, strict=True)))
+
+    def from_plain(self, plain: Any) -> Any:
+        """Return the record of parsed JSON.
+
+        Raises:
+            ValueError: a field is missing that has no default, or the JSON is no object.
+        """
+        return self.made_of([self._value(plain, each) for each in range(len(self.names))])
+
+    def from_plains(self, plains: Sequence[Any]) -> list[Any]:
+        """Return many records of parsed JSON.
+
+        Raises:
+            ValueError: as `from_plain`.
+        """
+        if self._by_keyword or not self.names:
+            return [self.from_plain(plain) for plain in plains]
+        return list(map(self.cls, *(self.column(plains, name) for name in self.names)))
+
+    def column(self, plains: Sequence[Any], name: str) -> list[Any]:
+        """Return one field of many records of parsed JSON.
+
+        Raises:
+            ValueError: as `from_plain`; or there is no such field.
+        """
+        if name not in self.names:
+            msg = f"{self.cls.__name__} has no field {name}"
+            raise ValueError(msg)
+        index = self.names.index(name)
+        try:
+            found = list(map(itemgetter(name), plains))
+        except (KeyError, TypeError, IndexError):
+            return [self._value(plain, index) for plain in plains]
+        read = self.plans[index].from_plain
+        return found if read is None else list(map(read, found))
+
+    def made_of(self, values: Sequence[Any]) -> Any:
+        """Return the record with these values, in the order of `names`."""
+        if self._by_keyword:
+            return self.cls(**dict(zip(self.names, values, strict=True)))
+        return self.cls(*values)
+
+    def _value(self, plain: Any, index: int) -> Any:
+        if not isinstance(plain, dict):
+            msg = f"{kind_of(plain)} is no {self.cls.__name__}"
+            raise ValueError(msg)
+        name, read = self.names[index], self.plans[index].from_plain
+        if name not in plain:
+            if name not in self._defaults:
+                msg = f"a {self.cls.__name__} without {name}, which has no default"
+                raise ValueError(msg)
+            return self._defaults[name]()
+        return plain[name] if read is None else read(plain[name])
+
+
+def kind_of(value: object) -> str:
+    """Return what a message calls a value, without the value."""
+    return f"a value of type {type(value).__name__}"
+
+
+# ---------------------------------------------------------------- leaf plans
+
+
+_MICROSECOND = timedelta(microseconds=1)
+
+
+def checked(cls: type | tuple[type, ...], to_text: ToText) -> ToText:
+    """Return `to_text` with a check that values are of `cls`."""
+
+    def check(value: Any) -> str:
+        if not isinstance(value, cls):
+            names = " or ".join(each.__name__ for each in _classes(cls))
+            msg = f"{kind_of(value)} is no {names}"
+            raise TypeError(msg)
+        return to_text(value)
+
+    return check
+
+
+def _classes(cls: type | tuple[type, ...]) -> Iterable[type]:
+    return cls if isinstance(cls, tuple) else (cls,)
+
+
+def _float_text(value: float) -> str:
+    if not math.isfinite(value):
+        msg = f"{value} is no finite number"
+        raise ValueError(msg)
+    return repr(float(value))
+
+
+def _int_text(value: Any) -> str:
+    if type(value) is not int and (isinstance(value, bool) or not isinstance(value, int)):
+        msg = f"{kind_of(value)} is no int"
+        raise TypeError(msg)
+    return int.__repr__(value)
+
+
+def _date_text(value: date) -> str:
+    if isinstance(value, datetime):
+        raise TypeError("a datetime is no date")
+    return f'"{value.isoformat()}"'
+
+
+def plain_text(value: Any) -> str:
+    """Return the text of what has no declared type: what JSON has, and nothing else.
+
+    Raises:
+        TypeError: it, or something in it, would be read as something else than it was.
+        ValueError: a number is not finite.
+    """
+    _check_plain(value)
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def _check_plain(value: Any) -> None:
+    """Refuse what would be read as something else than it was."""
+    cls = type(value)
+    if cls is dict:
+        for key, each in value.items():
+            if type(key) is not str:
+                msg = f"a dict without a type has texts as keys, not {kind_of(key)}"
+                raise TypeError(msg)
+            _check_plain(each)
+    elif cls is list:
+        for each in value:
+            _check_plain(each)
+    elif cls not in PLAIN_TYPES:
+        msg = f"{kind_of(value)} needs a declared type: without one it would be read as another"
+        raise TypeError(msg)
+
+
+def _quoted(to_text: Callable[[Any], str]) -> ToText:
+    return lambda value: f'"{to_text(value)}"'
+
+
+PLAIN_TYPES = frozenset({str, int, float, bool, type(None)})
+_PLAIN = ValuePlan(plain_text)
+_BOOLS = {True: "true", False: "false"}
+LEAVES: dict[Any, ValuePlan] = {
+    **dict.fromkeys((Any, object), _PLAIN),
+    dict: ValuePlan(checked(dict, plain_text)),
+    list: ValuePlan(checked(list, plain_text)),
+    None: ValuePlan(checked(type(None), lambda _: "null")),
+    type(None): ValuePlan(checked(type(None), lambda _: "null")),
+    bool: ValuePlan(checked(bool, _BOOLS.__getitem__)),
+    int: ValuePlan(_int_text),
+    float: ValuePlan(checked((float, int), _float_text), float),
+    str: ValuePlan(encode_basestring_ascii),
+    bytes: ValuePlan(checked(bytes, _quoted(lambda v: b64encode(v).decode())), b64decode),
+    Decimal: ValuePlan(checked(Decimal, _quoted(str)), Decimal),
+    UUID: ValuePlan(checked(UUID, _quoted(str)), UUID),
+    datetime: ValuePlan(checked(datetime, _quoted(datetime.isoformat)), datetime.fromisoformat),
+    date: ValuePlan(checked(date, _date_text), date.fromisoformat),
+    time: ValuePlan(checked(time, _quoted(time.isoformat)), time.fromisoformat),
+    timedelta: ValuePlan(
+        checked(timedelta, lambda v: str(v // _MICROSECOND)), lambda n: timedelta(microseconds=n)
+    ),
+}
+"""Plans of types without parts. An int may be given for a float; a bool is no int."""
+
+
+# ---------------------------------------------------------------- value plans
+
+
+DEPTH_MAX = 32
+"""How deep the type of a value may be nested."""
+
+
+def plan_of(type_: Any, *, depth: int = 0) -> ValuePlan:
+    """Return the plan of a type.
+
+    Raises:
+        TypeError: values of this type cannot be written as JSON and read again.
+    """
+    if depth > DEPTH_MAX:
+        msg = f"{type_name(type_)} is nested more than {DEPTH_MAX} deep, or contains itself"
+        raise TypeError(msg)
+    if isinstance(type_, typing.NewType):
+        return plan_of(type_.__supertype__, depth=depth)
+    origin = typing.get_origin(type_)
+    if origin is not None:
+        return _plan_of_parts(type_, origin, depth=depth + 1)
+    is_type = isinstance(type_, type) or any(type_ is one for one in (None, Any))
+    if not is_type:
+        msg = (
+            f"{kind_of(type_)} was given as a type: values are declared by their type, such as int,"
+            " dict[str, int] or a dataclass"
+        )
+        raise TypeError(msg)
+    if type_ in LEAVES:
+        return LEAVES[type_]
+    if is_typeddict(type_):
+        return LEAVES[dict]
+    if isinstance(type_, type) and issubclass(type_, Enum):
+        return ValuePlan(_enum_text(type_), type_)
+    if isinstance(type_, type) and (dataclasses.is_dataclass(type_) or _is_named_tuple(type_)):
+        record = _record_plan(type_, depth=depth + 1)
+        return ValuePlan(record.to_text, record.from_plain, record)
+    if type_ in _WITH_PARTS:
+        msg = f"values of {type_name(type_)} cannot be stored: write {_WITH_PARTS[type_]}"
+        raise TypeError(msg)
+    msg = (
+        f"values of {type_name(type_)} cannot be stored: use dataclasses, named tuples, numbers,"
+        " texts, dates, UUIDs, Decimals, enumerations, and lists, dicts and sets of these"
+    )
+    raise TypeError(msg)
+
+
+def type_name(type_: Any) -> str:
+    """Return the name of a type, for messages."""
+    return type_.__name__ if isinstance(type_, type) else str(type_)
+
+
+def _plan_of_parts(type_: Any, origin: Any, *, depth: int) -> ValuePlan:
+    make = _GENERIC.get(origin)
+    if make is None:
+        msg = f"values of {type_name(type_)} cannot be stored: it is generic; declare a plain class"
+        raise TypeError(msg)
+    return make(type_, depth)
+
+
+def _annotated_plan(type_: Any, depth: int) -> ValuePlan:
+    return plan_of(typing.get_args(type_)[0], depth=depth)
+
+
+def _literal_plan(type_: Any, depth: int) -> ValuePlan:
+    del depth
+    return ValuePlan(_literal_text(typing.get_args(type_)))
+
+
+def _literal_text(values: tuple[Any, ...]) -> ToText:
+    # Python takes True for 1, and JSON does not.
+    kinds = {(type(value), value) for value in values}
+
+    def to_text(value: Any) -> str:
+        if (type(value), value) not in kinds:
+            msg = f"{value!r} is none of {', '.join(map(repr, values))}"
+            raise TypeError(msg)
+        return plain_text(value)
+
+    return to_text
+
+
+def _union_plan(type_: Any, depth: int) -> ValuePlan:
+    parts = typing.get_args(type_)
+    some = [part for part in parts if part is not type(None)]
+    if len(some) != 1:
+        if PLAIN_TYPES.issuperset(parts):
+            return ValuePlan(checked(parts, plain_text))
+        msg = f"values of {type_name(type_)} cannot be told apart when they are read: use one class"
+        raise TypeError(msg)
+    inner = plan_of(some[0], depth=depth)
+    read = inner.from_plain
+    return ValuePlan(
+        lambda value: "null" if value is None else inner.to_text(value),
+        None if read is None else lambda plain: None if plain is None else read(plain),
+    )
+
+
+def _list_plan(type_: Any, depth: int) -> ValuePlan:
+    return _many_plan(list, plan_of(typing.get_args(type_)[0], depth=depth))
+
+
+def _set_plan(type_: Any, depth: int) -> ValuePlan:
+    inner = plan_of(typing.get_args(type_)[0], depth=depth)
+    return _many_plan(typing.get_origin(type_), inner, is_sorted=True)
+
+
+def _many_plan(make: Any, inner: ValuePlan, *, is_sorted: bool = False) -> ValuePlan:
+    def to_text(values: Any) -> str:
+        texts = map(inner.to_text, values)
+        return f"[{','.join(sorted(texts) if is_sorted else texts)}]"
+
+    read = inner.from_plain
+    if read is None:
+        return ValuePlan(checked(make, to_text), None if make is list else make)
+    return ValuePlan(checked(make, to_text), lambda plain: make(map(read, plain)))
+
+
+def _tuple_plan(type_: Any, depth: int) -> ValuePlan:
+    parts = typing.get_args(type_)
+    if Ellipsis in parts:
+        return _many_plan(tuple, plan_of(parts[0], depth=depth))
+    plans = [plan_of(part, depth=depth) for part in parts]
+
+    def to_text(values: Any) -> str:
+        return f"[{','.join(p.to_text(v) for p, v in zip(plans, values, strict=True))}]"
+
+    def from_plain(plain: Any) -> tuple[Any, ...]:
+        pairs = zip(plans, plain, strict=True)
+        return tuple(v if p.from_plain is None else p.from_plain(v) for p, v in pairs)
+
+    return ValuePlan(checked(tuple, to_text), from_plain)
+
+
+def _dict_plan(type_: Any, depth: int) -> ValuePlan:
+    parts = typing.get_args(type_)
+    key_type, value = parts[0], plan_of(parts[1], depth=depth)
+    if key_type not in _KEYS:
+        msg = f"a dict has keys of str, int, UUID or date, not {type_name(key_type)}"
+        raise TypeError(msg)
+
+    def to_text(values: Any) -> str:
+        texts = {_dict_key(key, key_type): value.to_text(each) for key, each in values.items()}
+        pairs = (f"{encode_basestring_ascii(key)}:{text}" for key, text in sorted(texts.items()))
+        return f"{{{','.join(pairs)}}}"
+
+    read_key, read = _KEYS[key_type], value.from_plain
+    if read_key is None and read is None:
+        return ValuePlan(checked(dict, to_text))
+    as_key, as_value = read_key or str, read or (lambda plain: plain)
+    return ValuePlan(
+        checked(dict, to_text),
+        lambda plain: {as_key(key): as_value(each) for key, each in plain.items()},
+    )
+
+
+def _dict_key(key: Any, cls: Any) -> str:
+    # Both are subclasses, and would be read as something else.
+    is_other = isinstance(key, bool) or (cls is date and isinstance(key, datetime))
+    if not isinstance(key, cls) or is_other:
+        msg = f"{kind_of(key)} as a key is no {cls.__name__}"
+        raise TypeError(msg)
+    # Not str(): an enumeration of texts has one of its own there.
+    return str.__str__(cast("str", key)) if cls is str else key_text(key)
+
+
+def _enum_text(cls: type[Enum]) -> ToText:
+    return checked(cls, lambda value: plain_text(value.value))
+
+
+_KEYS: dict[Any, FromPlain | None] = {str: None, int: int, UUID: UUID, date: date.fromisoformat}
+"""Types of keys of a dict, and what makes them of their texts."""
+_GENERIC: dict[Any, Callable[[Any, int], ValuePlan]] = {
+    typing.Annotated: _annotated_plan,
+    Literal: _literal_plan,
+    **dict.fromkeys((Union, types.UnionType), _union_plan),
+    **dict.fromkeys((list, Sequence, Iterable), _list_plan),
+    **dict.fromkeys((set, frozenset), _set_plan),
+    **dict.fromkeys((dict, Mapping), _dict_plan),
+    tuple: _tuple_plan,
+}
+"""What makes the plan of a type with parts, by the type without them."""
+_WITH_PARTS = {set: "set[str]", frozenset: "frozenset[str]", tuple: "tuple[str, ...]"}
+"""How a type is written with what is in it, such as texts, where it cannot be stored without."""
+
+
+def _is_named_tuple(cls: type) -> bool:
+    return issubclass(cls, tuple) and hasattr(cls, "_field_defaults")
+
+
+def _record_plan(cls: Any, *, depth: int) -> RecordPlan:
+    try:
+        hints = typing.get_type_hints(cls, include_extras=True)
+        parameters = inspect.signature(cls).parameters
+    except (NameError, TypeError, ValueError) as error:
+        msg = f"values of {cls.__name__} cannot be stored: its fields are not known: {error}"
+        raise TypeError(msg) from error
+    names = _field_names(cls)
+    if tuple(parameters) != names:
+        msg = (
+            f"values of {cls.__name__} cannot be stored: its constructor takes"
+            f" ({', '.join(parameters)}), not its fields ({', '.join(names)})"
+        )
+        raise TypeError(msg)
+    plans = {name: plan_of(hints[name], depth=depth) for name in names}
+    is_keyword = [one.kind is inspect.Parameter.KEYWORD_ONLY for one in parameters.values()]
+    return RecordPlan(cls, plans, _defaults_of(cls), by_keyword=any(is_keyword))
+
+
+def _field_names(cls: Any) -> tuple[str, ...]:
+    if not dataclasses.is_dataclass(cls):
+        return tuple(cls._fields)
+    fields = dataclasses.fields(cls)
+    # A constructor has its keyword-only fields last, wherever they are declared.
+    return tuple(each.name for each in sorted(fields, key=lambda field: bool(field.kw_only)))
+
+
+def _defaults_of(cls: Any) -> dict[str, Callable[[], Any]]:
+    if not dataclasses.is_dataclass(cls):
+        return {name: partial(_same, value) for name, value in cls._field_defaults.items()}
+    made: dict[str, Callable[[], Any]] = {}
+    for field in dataclasses.fields(cls):
+        if field.default_factory is not MISSING:
+            made[field.name] = field.default_factory
+        elif field.default is not MISSING:
+            made[field.name] = partial(_same, field.default)
+    return made
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+# ---------------------------------------------------------------- encoding
+
 
 V = TypeVar("V")
 

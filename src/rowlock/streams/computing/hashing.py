@@ -1,4 +1,5 @@
-"""Keys: their text, their hash, and the bucket in which each one falls.
+"""Keys: their text, their hash, the bucket in which each one falls, and ranges of buckets; and
+digests of what a step read and wrote.
 
 A key is known by its text: rows and states are grouped, hashed and stored by it, and the number 1
 and the text ``"1"`` are the same key. The hash is the first 8 bytes of the SHA-256 of the text in
@@ -13,14 +14,34 @@ In SQL of PostgreSQL, the bucket of a text column ``key``:
 
 A column of whole numbers, UUIDs or dates is cast to text first; ``::text`` gives the text of here.
 SQLite has no SHA-256: a row without a bucket gets it where it is read.
+
+Every range is a half, a half of a half, and so on, of all buckets. So a range has one sibling, and
+a split and a later join lead back to where they began.
+
+A digest is of count, content and order, equal in each process and with each driver. A replay
+compares them, and stops where they differ: then a row was changed, or a handler depends on
+something else than its arguments.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from datetime import UTC, date, datetime
-from hashlib import sha256
-from typing import TypeAlias, cast
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
+from enum import Enum
+from functools import lru_cache
+from hashlib import blake2b, sha256
+from ipaddress import (
+    IPv4Address,
+    IPv4Interface,
+    IPv4Network,
+    IPv6Address,
+    IPv6Interface,
+    IPv6Network,
+)
+from typing import Any, Final, TypeAlias, cast
 from uuid import UUID
 
 BUCKETS: int = 1 << 16
@@ -123,3 +144,193 @@ def bucket_of(key: Key) -> int:
     """
     first = sha256(key_text(key).encode()).digest()
     return first[0] << 8 | first[1]
+
+
+# ---------------------------------------------------------------- buckets
+
+
+TABLES_KEPT: Final = 8
+"""How many tables of owners are kept: one for each division of the shards of late."""
+NOT_HERE = -1
+"""In the table of owners: a bucket that is in none of the ranges."""
+
+
+def is_part(lo: int, hi: int) -> bool:
+    """Return whether buckets from `lo` to one below `hi` are what repeated halving leads to."""
+    width = hi - lo
+    return 0 <= lo < hi <= BUCKETS and not width & (width - 1) and not lo % width
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class BucketRange:
+    """Buckets from `lo` to one below `hi`.
+
+    Raises:
+        ValueError: the range is no part of all buckets that repeated halving leads to.
+    """
+
+    lo: int
+    hi: int
+
+    def __post_init__(self) -> None:
+        if not is_part(self.lo, self.hi):
+            msg = f"buckets {self.lo} to {self.hi} are no part that repeated halving leads to"
+            raise ValueError(msg)
+
+    def __contains__(self, bucket: int) -> bool:
+        return self.lo <= bucket < self.hi
+
+    def __str__(self) -> str:
+        return f"{self.lo}..{self.hi}"
+
+    @property
+    def width(self) -> int:
+        """How many buckets are in it."""
+        return self.hi - self.lo
+
+    @property
+    def parent(self) -> BucketRange:
+        """The range of which this is one half.
+
+        Raises:
+            ValueError: it has all buckets.
+        """
+        lo = self.lo - self.lo % (2 * self.width)
+        return BucketRange(lo, lo + 2 * self.width)
+
+    @property
+    def sibling(self) -> BucketRange:
+        """The other half of `parent`.
+
+        Raises:
+            ValueError: it has all buckets.
+        """
+        lower, upper = self.parent.halves
+        return upper if self == lower else lower
+
+    @property
+    def halves(self) -> tuple[BucketRange, BucketRange]:
+        """Its lower and its upper half.
+
+        Raises:
+            ValueError: it is a single bucket.
+        """
+        middle = self.lo + self.width // 2
+        return BucketRange(self.lo, middle), BucketRange(middle, self.hi)
+
+
+@lru_cache(maxsize=TABLES_KEPT)
+def owner_table(ranges: tuple[BucketRange, ...]) -> Sequence[int]:
+    """Return for each bucket the index of the range that has it; `NOT_HERE` where none has.
+
+    Args:
+        ranges: no bucket is in two of them.
+    """
+    table = [NOT_HERE] * BUCKETS
+    for index, each in enumerate(ranges):
+        table[each.lo : each.hi] = [index] * each.width
+    return table
+
+
+def merged(ranges: Iterable[BucketRange]) -> list[tuple[int, int]]:
+    """Return the buckets of `ranges` as the fewest pairs of a first one and that behind the last,
+    ascending.
+    """
+    pairs: list[tuple[int, int]] = []
+    for each in sorted(ranges):
+        if pairs and pairs[-1][1] == each.lo:
+            pairs[-1] = (pairs[-1][0], each.hi)
+        else:
+            pairs.append((each.lo, each.hi))
+    return pairs
+
+
+# ---------------------------------------------------------------- digests
+
+
+DIGEST_BYTES = 16
+DIGEST_CHARS = 2 * DIGEST_BYTES
+"""Length of a digest: hexadecimal digits."""
+
+_BETWEEN = "\0"
+_OWN_TEXT = (
+    Decimal,
+    UUID,
+    timedelta,
+    IPv4Address,
+    IPv6Address,
+    IPv4Interface,
+    IPv6Interface,
+    IPv4Network,
+    IPv6Network,
+)
+"""Types whose text is the same with each driver."""
+
+
+class Digest:
+    """A digest to which columns of values are added in order."""
+
+    __slots__ = ("_hash",)
+
+    def __init__(self) -> None:
+        self._hash = blake2b(digest_size=DIGEST_BYTES)
+
+    def add(self, values: Sequence[Any]) -> None:
+        """Add a column of values: texts, or what a driver returns of a row.
+
+        Raises:
+            TypeError: there is a value that has no text of its own.
+        """
+        kind, text = "t", _joined_text(values)
+        if text is None:
+            kind, text = "v", json.dumps(values, default=_plain, separators=(",", ":"))
+        self._hash.update(f"{kind}{len(values)}:{len(text)}:".encode())
+        self._hash.update(text.encode("utf-8", "surrogatepass"))
+
+    def __str__(self) -> str:
+        return self._hash.hexdigest()
+
+
+def _joined_text(values: Sequence[Any]) -> str | None:
+    """Return texts as one, if they can be told apart in it: nearly always, and much faster."""
+    try:
+        text = _BETWEEN.join(cast("Sequence[str]", values))
+    except TypeError:
+        return None
+    return text if text.count(_BETWEEN) == max(len(values) - 1, 0) else None
+
+
+def _plain(value: Any) -> Any:
+    """Return a text of what JSON has not, with its type."""
+    if isinstance(value, datetime):
+        # Drivers return an aware time in one zone or another.
+        return ["t", (value if value.utcoffset() is None else value.astimezone(UTC)).isoformat()]
+    if isinstance(value, date | time):
+        return ["d", value.isoformat()]
+    if isinstance(value, bytes | bytearray | memoryview):
+        return ["b", bytes(value).hex()]
+    if isinstance(value, _OWN_TEXT):
+        return [type(value).__name__, str(value)]
+    if isinstance(value, Enum):
+        return ["e", value.name]
+    if isinstance(value, set | frozenset):
+        return ["s", sorted(json.dumps(each, default=_plain) for each in value)]
+    msg = f"a value of type {type(value).__name__} cannot be digested"
+    raise TypeError(msg)
+
+
+def digest_of(*columns: Sequence[Any]) -> str:
+    """Return the digest of columns of values.
+
+    Raises:
+        TypeError: as `Digest.add`.
+    """
+    digest = Digest()
+    for column in columns:
+        digest.add(column)
+    return str(digest)
+
+
+def combined(digests: Sequence[str]) -> str:
+    """Return one digest for those of all stages of a step, in their order."""
+    return digests[0] if len(digests) == 1 else digest_of(digests)

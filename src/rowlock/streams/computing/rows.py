@@ -1,15 +1,34 @@
-"""Rows of a step as columns: read once for all shards of a replica, and divided among these."""
+"""Rows and messages of a step as columns, read once for all shards of a replica and divided among
+these; and the batches that handlers get of them.
+
+The order of messages does not depend on the layout. Those of a handler by key are sent in the order
+of the keys that it had, by bucket; and shards have their buckets in order, so the messages of all
+shards, one shard behind the other, are in one order whatever the shards. A batch handler has no key
+when it sends, so its messages are put in the order of their own keys and texts.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import json
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from itertools import chain, pairwise
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
-from rowlock.streams.computing.buckets import NOT_HERE, BucketRange, owner_table
-from rowlock.streams.computing.digests import Digest, digest_of
-from rowlock.streams.computing.hashing import bucket_of
+from rowlock.streams.computing.hashing import (
+    NOT_HERE,
+    BucketRange,
+    Digest,
+    Key,
+    bucket_of,
+    digest_of,
+    key_text,
+    owner_table,
+)
+from rowlock.tasks import as_ordinary
 
 E = TypeVar("E")
 
@@ -169,3 +188,270 @@ def _digested_apart(parts: Sequence[SourceRows]) -> Digested:
                 raw.append(own)
         sound.append(replace(part, raw=raw))
     return Digested(_digest(sound), broken)
+
+
+# ---------------------------------------------------------------- messages
+
+
+class SentMessages(NamedTuple):
+    """Messages to one later stage, as columns.
+
+    Attributes:
+        keys: the texts of their keys.
+        buckets: of their keys.
+        texts: their own.
+    """
+
+    keys: list[str]
+    buckets: list[int]
+    texts: list[str]
+
+    def at(self, indices: Sequence[int]) -> SentMessages:
+        """Return some of the messages."""
+        return SentMessages(
+            [self.keys[index] for index in indices],
+            [self.buckets[index] for index in indices],
+            [self.texts[index] for index in indices],
+        )
+
+    def extend(self, others: SentMessages) -> None:
+        """Add others behind these."""
+        self.keys.extend(others.keys)
+        self.buckets.extend(others.buckets)
+        self.texts.extend(others.texts)
+
+    def in_one_order(self, is_batch: bool) -> SentMessages:
+        """Return what one stage of all shards sent, as the shards are in order, in an order that
+        does not depend on the layout.
+
+        Args:
+            is_batch: the handler of that stage gets batches.
+        """
+        if not is_batch:
+            # Those to one bucket stay in the order of the keys for which they were sent.
+            return self.at(sorted(range(len(self.keys)), key=self.buckets.__getitem__))
+        # No key has a zero in it, so two of these texts are in the order of such pairs.
+        pairs = [f"{key}\0{text}" for key, text in zip(self.keys, self.texts, strict=True)]
+        return self.at(sorted(range(len(pairs)), key=pairs.__getitem__))
+
+
+class Messages:
+    """Messages to one stage, while a handler sends them.
+
+    Attributes:
+        keys: the texts of their keys.
+        texts: their own.
+    """
+
+    __slots__ = ("_runs", "keys", "texts")
+
+    def __init__(self) -> None:
+        self.keys: list[str] = []
+        self.texts: list[str] = []
+        self._runs: list[tuple[str, int]] = []
+
+    def add(self, sender: str | None, keys: Sequence[str], texts: Sequence[str]) -> None:
+        """Add messages that were sent for the key `sender`; in a batch there is none."""
+        if sender is not None and (not self._runs or self._runs[-1][0] != sender):
+            self._runs.append((sender, len(self.keys)))
+        self.keys += keys
+        self.texts += texts
+
+    def cut_to(self, count: int) -> None:
+        """Drop all but the first ones."""
+        del self.keys[count:], self.texts[count:]
+        while self._runs and self._runs[-1][1] >= count:
+            self._runs.pop()
+
+    def ordered(self, is_batch: bool) -> SentMessages:
+        """Return all of them: those of a handler by key in the order of the keys that it had.
+
+        Args:
+            is_batch: a batch handler sent them, which had none.
+        """
+        buckets = {key: bucket_of(key) for key in dict.fromkeys(self.keys)}
+        sent = SentMessages(self.keys, [buckets[key] for key in self.keys], self.texts)
+        return sent if is_batch else sent.at(self._by_sender())
+
+    def _by_sender(self) -> list[int]:
+        ends = [("", len(self.keys))]
+        runs = [
+            (bucket_of(sender), sender, begin, end)
+            for (sender, begin), (_, end) in pairwise([*self._runs, *ends])
+        ]
+        return [index for _, _, begin, end in sorted(runs) for index in range(begin, end)]
+
+
+# ---------------------------------------------------------------- batch
+
+
+class EventBatch(Generic[E]):
+    """The events of one shard in one step.
+
+    Events stand in the order of their sources and, within one, of their positions; so those of a
+    key are in the order in which they arrived. They are made when they are first asked for: a
+    handler that needs some columns does not pay for objects.
+
+    Attributes:
+        keys: the key of each event.
+        timers: keys whose timer is due in this step; the earliest first.
+        parts: the rows, source by source.
+        broken: keys with a row that no handler can get, and why.
+    """
+
+    def __init__(self, parts: Sequence[SourceRows] = (), timers: Sequence[str] = ()) -> None:
+        """Hold the rows of a shard.
+
+        Args:
+            parts: the rows of each source, in the order of the flow's sources.
+            timers: keys whose timer is due in this step.
+        """
+        self.parts = tuple(part for part in parts if len(part))
+        self.timers = list(timers)
+        self.keys: list[str] = list(chain.from_iterable(part.keys for part in self.parts))
+        self.broken: dict[str, Exception] = {}
+        for part in self.parts:
+            self.broken.update(part.broken)
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    @cached_property
+    def _parsed(self) -> list[Sequence[Any]]:
+        return [part.decoder.parse(part.raw) for part in self.parts]
+
+    @cached_property
+    def rows(self) -> list[E]:
+        """The events.
+
+        Raises:
+            ValueError: a row cannot be read.
+        """
+        pairs = zip(self.parts, self._parsed, strict=True)
+        return list(chain.from_iterable(part.decoder.build(parsed) for part, parsed in pairs))
+
+    def column(self, name: str) -> list[Any]:
+        """Return one attribute of all events, in their order.
+
+        Raises:
+            ValueError: events have no such attribute, or a row cannot be read.
+        """
+        pairs = zip(self.parts, self._parsed, strict=True)
+        return list(chain.from_iterable(p.decoder.column(parsed, name) for p, parsed in pairs))
+
+    def groups(self) -> dict[str, list[E]]:
+        """Return the events of each key, in their order; first the key whose event came first.
+
+        Raises:
+            ValueError: a row cannot be read.
+        """
+        groups: defaultdict[str, list[E]] = defaultdict(list)
+        for key, row in zip(self.keys, self.rows, strict=True):
+            groups[key].append(row)
+        return dict(groups)
+
+    def counts(self) -> dict[str, int]:
+        """Return how many events each key has."""
+        return dict(Counter(self.keys))
+
+    def with_timers(self, timers: Sequence[str]) -> EventBatch[E]:
+        """Return the same events with the timers that are due."""
+        if timers == self.timers:
+            return self
+        batch: EventBatch[E] = EventBatch(self.parts, timers)
+        batch.broken = self.broken
+        batch.__dict__.update({k: v for k, v in vars(self).items() if k in {"_parsed", "rows"}})
+        return batch
+
+
+class Groups(Generic[E]):
+    """The events of each key, and the keys of which a row cannot be read.
+
+    Attributes:
+        events: by the text of the key, or of what it is grouped by.
+        values: what it is grouped by, by its text.
+        broken: why events of a key cannot be handed to a handler, by the key.
+    """
+
+    __slots__ = ("broken", "events", "values")
+
+    def __init__(self, events: dict[str, list[E]], values: dict[str, Any]) -> None:
+        self.events = events
+        self.values = values
+        self.broken: dict[str, Exception] = {}
+
+    def leave_out(self, broken: Mapping[str, Exception]) -> None:
+        """Have keys be broken."""
+        self.broken.update(broken)
+        for key in broken:
+            self.events.pop(key, None)
+            self.values.pop(key, None)
+
+
+def grouped(batch: EventBatch[E]) -> Groups[E]:
+    """Return the events of each key. Where rows cannot be read, the keys of these are broken, and
+    the events of the others are there.
+    """
+    try:
+        events = batch.groups()
+    # A host's class may raise anything when it is made.
+    except BaseException:  # noqa: BLE001
+        return _grouped_apart(batch)
+    groups = Groups(events, {key: key for key in events})
+    groups.leave_out(batch.broken)
+    return groups
+
+
+def _grouped_apart(batch: EventBatch[E]) -> Groups[E]:
+    events: defaultdict[str, list[E]] = defaultdict(list)
+    broken: dict[str, Exception] = {}
+    for key, make in _each(batch):
+        try:
+            events[key].append(make())
+        except BaseException as error:  # noqa: BLE001 - as above
+            broken.setdefault(key, as_ordinary(error))
+    sound = {key: of_key for key, of_key in events.items() if key not in broken}
+    groups = Groups(sound, {key: key for key in sound})
+    groups.leave_out({**broken, **batch.broken})
+    return groups
+
+
+def _each(batch: EventBatch[E]) -> Iterator[tuple[str, Callable[[], E]]]:
+    for part in batch.parts:
+        for key, raw in zip(part.keys, part.raw, strict=True):
+            yield key, partial(_made, part.decoder, raw)
+
+
+def _made(decoder: Decoder[E], raw: Any) -> E:
+    return decoder.build(decoder.parse([raw]))[0]
+
+
+def grouped_by(batch: EventBatch[E], by: Callable[[E], Key | tuple[Key, ...]]) -> Groups[E]:
+    """Return the events grouped by what `by` returns for each.
+
+    That must be the key of the event, or a tuple that begins with it. Otherwise two shards might
+    write one row.
+    """
+    plain = grouped(batch)
+    groups: Groups[E] = Groups({}, {})
+    groups.broken = plain.broken
+    for key, events in plain.events.items():
+        try:
+            found = [(by(event), event) for event in events]
+            named = [(_group_text(key, value), value, event) for value, event in found]
+        except BaseException as error:  # noqa: BLE001 - `by` is the host's
+            groups.broken[key] = as_ordinary(error)
+            continue
+        for text, value, event in named:
+            groups.values.setdefault(text, value)
+            groups.events.setdefault(text, []).append(event)
+    return groups
+
+
+def _group_text(key: str, value: Any) -> str:
+    parts = value if isinstance(value, tuple) else (value,)
+    texts = [key_text(part) for part in parts]
+    if not texts or texts[0] != key:
+        msg = f"by returned {value!r} for an event of the key {key!r}: it must begin with that key"
+        raise ValueError(msg)
+    return json.dumps(texts) if isinstance(value, tuple) else texts[0]

@@ -1,20 +1,46 @@
-"""What streams ask of each database: who may still add rows below those that are visible, and
-whether a column gives positions.
+"""What streams and folds ask of each database: who may still add rows below those that are visible,
+whether a column gives positions, and rows of the host's table by their keys, many at once.
+
+A row of a fold has a *mark*, a text that is another one after every write of the row. What is
+computed from a row is written under its mark, so a change of the host's in between is never
+overwritten.
 
 Every method joins the transaction of the connection that is its first parameter, and never ends it.
+
+Source: optimistic concurrency control, H. T. Kung, J. T. Robinson (1981).
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
-from sqlalchemy import Column, Table
+from sqlalchemy import BigInteger, Column, Integer, Table
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rowlock.dialects import DialectPart
 from rowlock.streams.inputs.candidates import OpenWriter
+
+# ---------------------------------------------------------------- position type
+
+
+POSITION: Final = BigInteger().with_variant(Integer, "sqlite")
+"""The type of positions; SQLite counts up only in a column that it calls INTEGER."""
+KEEPS_COUNTING: Final[dict[str, Any]] = {"sqlite_autoincrement": True}
+"""Options of a table: without them SQLite assigns the highest position again once its row was
+deleted.
+"""
+
+
+def keep_counting(table: Table) -> None:
+    """Give a table that is there already what `KEEPS_COUNTING` asks for."""
+    table.dialect_options["sqlite"]["autoincrement"] = True
+
+
+# ---------------------------------------------------------------- stream dialect
+
 
 NO_COLUMN: Final = "there is no such column in the database"
 
@@ -95,3 +121,88 @@ class StreamDialect(ABC):
 
 
 STREAMS: DialectPart[StreamDialect] = DialectPart("streams", StreamDialect)
+
+
+# ---------------------------------------------------------------- fold dialect
+
+
+@dataclass(frozen=True)
+class KeyedTable:
+    """A table whose rows are found by their keys.
+
+    Attributes:
+        table: of the host.
+        keys: its primary key.
+        columns: that are read, the keys among them.
+    """
+
+    table: Table
+    keys: tuple[Column[Any], ...]
+    columns: tuple[Column[Any], ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the columns; two models may have different ones of the same table."""
+        return tuple(column.key for column in self.columns)
+
+
+class FoldDialect(ABC):
+    """One database's side of folds."""
+
+    @abstractmethod
+    async def read(
+        self, connection: AsyncConnection, of: KeyedTable, keys: Sequence[tuple[Any, ...]]
+    ) -> Sequence[Any]:
+        """Return the rows with these keys, each as its columns and behind them its mark.
+
+        Args:
+            connection: in a transaction.
+            of: the table.
+            keys: none of them twice; one at least.
+        """
+
+    @abstractmethod
+    async def insert(
+        self,
+        connection: AsyncConnection,
+        of: KeyedTable,
+        *,
+        names: Sequence[str],
+        rows: Sequence[Sequence[Any]],
+    ) -> int:
+        """Insert rows, but none whose key is there; return how many were.
+
+        Args:
+            connection: in a transaction that writes.
+            of: the table.
+            names: of the columns that are given; the others get their defaults.
+            rows: the values of each in the order of `names`; one at least.
+
+        Raises:
+            IntegrityError: a key is there, where the database does not count what it leaves out.
+        """
+
+    @abstractmethod
+    async def update(
+        self,
+        connection: AsyncConnection,
+        of: KeyedTable,
+        *,
+        names: Sequence[str],
+        rows: Sequence[Sequence[Any]],
+        marked: bool,
+    ) -> int:
+        """Update rows that are there and have their marks; return how many there were. Where these
+        are fewer than `rows`, it may have written others: roll back.
+
+        Args:
+            connection: in a transaction that writes.
+            of: the table.
+            names: of the columns that are given.
+            rows: of each its keys, then its mark if they are `marked`, then the values in the order
+                of `names`; one at least.
+            marked: rows have marks; otherwise it is enough that they are there.
+        """
+
+
+FOLDS: DialectPart[FoldDialect] = DialectPart("folds", FoldDialect)

@@ -19,22 +19,19 @@ from sqlalchemy import ColumnElement, CursorResult, delete, func, select, true, 
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
 from rowlock.clock import sleep
-from rowlock.database.binds import bind_of
 from rowlock.database.bulk_dialect import BULK
+from rowlock.database.transaction import bind_of
 from rowlock.errors import ConfigurationError
-from rowlock.hints.hinter import hint_after_commit
+from rowlock.hints import hint_after_commit
 from rowlock.rows.database_time import database_time_after
 from rowlock.rows.leased_table import LeasedTable
 from rowlock.stream_errors import ProducerConflictError, StepExpired
-from rowlock.streams.computing.buckets import BucketRange
-from rowlock.streams.computing.digests import digest_of
-from rowlock.streams.computing.encoding import Codec
-from rowlock.streams.computing.hashing import Key, bucket_of, key_text
-from rowlock.streams.computing.record_plans import kind_of
+from rowlock.streams.computing.encoding import Codec, kind_of
+from rowlock.streams.computing.hashing import BucketRange, Key, bucket_of, digest_of, key_text
 from rowlock.streams.computing.rows import SourceRows
 from rowlock.streams.dialects.stream_dialect import STREAMS
-from rowlock.streams.inputs.arguments import check_party, check_whole_number
-from rowlock.streams.inputs.row_reader import RowReader, RowSource
+from rowlock.streams.inputs.source import RowReader, RowSource
+from rowlock.streams.settings import check_party, check_whole_number
 from rowlock.streams.tables import StreamTables
 
 E = TypeVar("E")

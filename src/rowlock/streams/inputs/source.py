@@ -1,17 +1,52 @@
-"""What a flow reads: rows that are only ever added, each with a position, a key and a bucket."""
+"""What a flow reads: rows that are only ever added, each with a position, a key and a bucket; and
+the reader of such rows, by position and as columns.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
-from sqlalchemy import ScalarSelect
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Column,
+    ColumnElement,
+    Integer,
+    LargeBinary,
+    ScalarSelect,
+    Select,
+    String,
+    Text,
+    bindparam,
+    cast,
+    literal,
+    select,
+)
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from rowlock.streams.computing.buckets import BucketRange
-from rowlock.streams.computing.rows import Decoder, SourceRows
-from rowlock.streams.inputs.high_water import HighWater
+from rowlock.database.bulk_dialect import BULK, BulkDialect
+from rowlock.rows.leased_table import innermost
+from rowlock.streams.computing.hashing import (
+    BUCKETS,
+    KEY_CHARS_MAX,
+    BucketRange,
+    bucket_of,
+    key_text,
+    key_texts,
+    merged,
+)
+from rowlock.streams.computing.rows import NOTHING_BROKEN, Decoder, SourceRows
+from rowlock.streams.inputs.high_water import (
+    HighWater,
+    HighWaterLook,
+    check_bucket,
+    check_position,
+    newest_of,
+)
+from rowlock.streams.statements import GatheredQuery, has_all, in_ranges
 
 E_co = TypeVar("E_co", covariant=True)
 
@@ -133,3 +168,249 @@ class Source(ABC, Generic[E_co]):
             after: the last position that does not belong to it.
             upto: the last that does.
         """
+
+
+# ---------------------------------------------------------------- row reader
+
+
+E = TypeVar("E")
+
+SHORT_CHARS_MAX = 1_000
+"""Texts that are declared with this length at most do not count where rows are weighed."""
+QUERIES_MAX = 16
+"""Most sets of ranges whose query is kept: they change when shards move."""
+
+
+@dataclass(frozen=True, eq=False)
+class RowReader:
+    """Where a stream has what, in one table.
+
+    Attributes:
+        source: the name of the stream.
+        position: gives the order.
+        key: of the rows.
+        bucket: of their keys; None: the table has none, so all rows are read by each replica.
+        values: what an event is made of.
+        pack: makes the raw rows of the columns of `values`.
+        decoder: makes events of the raw rows.
+        rows: which rows of the table belong to the stream; None: all.
+        are_foreign: the host has filled the buckets, so they are compared with the keys.
+    """
+
+    source: str
+    position: Column[Any]
+    key: Column[Any]
+    bucket: Column[Any] | None
+    values: tuple[Column[Any], ...]
+    pack: Callable[..., Sequence[Any]]
+    decoder: Decoder[Any]
+    rows: ColumnElement[bool] | None = None
+    are_foreign: bool = False
+    _queries: dict[object, GatheredQuery] = field(default_factory=dict, init=False, repr=False)
+
+    async def ahead(
+        self, connection: AsyncConnection, *, after: int, upto: int, limit: int
+    ) -> NextRows:
+        """Return positions and sizes of the next rows, ascending; joins the caller's
+        transaction.
+        """
+        dialect = BULK.of(connection)
+
+        def build() -> Select[Any]:
+            size = size_of(self.values, dialect).label("size")
+            found = self._in_step([self.position]).add_columns(size)
+            return found.limit(bindparam("limit", type_=Integer()))
+
+        query = self._query(("ahead", type(dialect)), build)
+        given = {"after": after, "upto": upto, "limit": limit}
+        return NextRows(*in_order(await query.columns(connection, given)))
+
+    async def read(
+        self,
+        connection: AsyncConnection,
+        ranges: Sequence[BucketRange],
+        *,
+        after: int,
+        upto: int,
+    ) -> SourceRows:
+        """Return the rows of these buckets, and those without a bucket, by position; joins the
+        caller's transaction. A row whose key is none, or whose bucket is that of another key, has
+        a key that names the row.
+        """
+        given = (self.position, self.key, *(() if self.bucket is None else (self.bucket,)))
+        wanted = list(dict.fromkeys((*given, *self.values)))
+
+        def build() -> Select[Any]:
+            return self._own(self._in_step(wanted), ranges)
+
+        query = self._query(tuple(merged(ranges)), build)
+        found = in_order(await query.columns(connection, {"after": after, "upto": upto}))
+        columns = dict(zip(wanted, found, strict=True))
+        positions = columns[self.position]
+        buckets = [None] * len(positions) if self.bucket is None else columns[self.bucket]
+        keys, broken = self._keyed(positions, columns[self.key])
+        if self.are_foreign:
+            keys, buckets, broken = self._placed(positions, keys, buckets, broken=broken)
+        return SourceRows(
+            self.source,
+            positions,
+            buckets,
+            keys,
+            self.pack(*(columns[column] for column in self.values)),
+            self.decoder,
+            broken=broken,
+        )
+
+    def _query(self, key: object, build: Callable[[], Select[Any]]) -> GatheredQuery:
+        query = self._queries.get(key)
+        if query is None:
+            if len(self._queries) >= QUERIES_MAX:
+                self._queries.clear()
+            query = self._queries[key] = GatheredQuery(build())
+        return query
+
+    def _in_step(self, columns: Sequence[Column[Any]]) -> Select[Any]:
+        """Return the query for rows behind one position and up to another."""
+        found = select(*(column.label(f"c{n}") for n, column in enumerate(columns))).where(
+            self.position > bindparam("after", type_=self.position.type),
+            self.position <= bindparam("upto", type_=self.position.type),
+        )
+        return (found if self.rows is None else found.where(self.rows)).order_by(self.position)
+
+    def _own(self, found: Select[Any], ranges: Sequence[BucketRange]) -> Select[Any]:
+        bucket = self.bucket
+        if bucket is None or has_all(ranges):
+            return found
+        own = in_ranges(bucket, ranges) | bucket.is_(None)
+        if self.are_foreign:
+            # What is no bucket would be read by no replica, and nobody would hear of it.
+            own |= ~bucket.between(0, BUCKETS - 1)
+        return found.where(own)
+
+    def _keyed(
+        self, positions: Sequence[int], keys: Sequence[Any]
+    ) -> tuple[Sequence[str], Mapping[str, Exception]]:
+        """Return the texts of keys, and why rows have none: instead of it, each of these has a text
+        that names it, so that one shard has it, and no other waits for it.
+        """
+        try:
+            return key_texts(keys), NOTHING_BROKEN
+        except (TypeError, ValueError):
+            texts: list[str] = []
+            broken: dict[str, Exception] = {}
+            for position, key in zip(positions, keys, strict=True):
+                try:
+                    text = key_text(key)
+                except (TypeError, ValueError) as error:
+                    text = self._name(position)
+                    msg = f"the row at position {position} of {self.source} has no key: {error}"
+                    broken[text] = ValueError(msg)
+                texts.append(text)
+            return texts, broken
+
+    def _placed(
+        self,
+        positions: Sequence[int],
+        keys: Sequence[str],
+        buckets: Sequence[int | None],
+        *,
+        broken: Mapping[str, Exception],
+    ) -> tuple[Sequence[str], Sequence[int | None], Mapping[str, Exception]]:
+        """Return keys, buckets and what is broken, where a row of another bucket than that of its
+        key is: the key has an owner elsewhere, and two shards would keep a state of it.
+        """
+        wrong = _misplaced(keys, buckets)
+        if not wrong:
+            return keys, buckets, broken
+        keys, buckets, broken = list(keys), list(buckets), dict(broken)
+        for index, (key, bucket) in enumerate(zip(keys, buckets, strict=True)):
+            if bucket is None or (key, bucket) not in wrong:
+                continue
+            if not 0 <= bucket < BUCKETS:
+                buckets[index] = None
+            if key not in broken:
+                keys[index] = self._name(positions[index])
+                broken[keys[index]] = ValueError(
+                    f"the row at position {positions[index]} of {self.source} has the bucket"
+                    f" {bucket}, and its key {key!r:.100} has {bucket_of(key)}"
+                )
+        return keys, buckets, broken
+
+    def _name(self, position: int) -> str:
+        """Return the key of a row that has none."""
+        return f"position {position} of {self.source}"[:KEY_CHARS_MAX]
+
+
+def _misplaced(keys: Sequence[str], buckets: Sequence[int | None]) -> set[tuple[str, int]]:
+    """Return keys beside buckets that are not theirs."""
+    # Each key once: its hash takes longer than all else that is done to a row here.
+    found = set(zip(keys, buckets, strict=True))
+    return {
+        (key, bucket) for key, bucket in found if bucket is not None and bucket_of(key) != bucket
+    }
+
+
+def size_of(columns: Sequence[Column[Any]], dialect: BulkDialect) -> ColumnElement[int]:
+    """Return how many bytes a row has in those of its columns that may be long."""
+    kinds = {column: innermost(column.type) for column in columns}
+    texts = [
+        cast(column, Text) if isinstance(kind, JSON) else column
+        for column, kind in kinds.items()
+        if isinstance(kind, JSON | LargeBinary)
+        or (isinstance(kind, String) and (kind.length or SHORT_CHARS_MAX + 1) > SHORT_CHARS_MAX)
+    ]
+    return sum(map(dialect.text_bytes, texts), start=literal(0, BigInteger))
+
+
+def in_order(columns: Sequence[Sequence[Any]]) -> Sequence[Sequence[Any]]:
+    """Return columns whose rows stand in the order of the first one, which has no value twice.
+
+    The rows came out of an ordered subquery, and so they nearly always do already.
+    """
+    first = columns[0]
+    if list(first) == sorted(first):
+        return columns
+    order = sorted(range(len(first)), key=first.__getitem__)
+    return [[column[index] for index in order] for column in columns]
+
+
+class RowSource(Source[E]):
+    """A source whose rows are those of one table."""
+
+    def __init__(self, reader: RowReader, *, topic: str) -> None:
+        self.name, self.topic, self.decoder = reader.source, topic, reader.decoder
+        self._reader = reader
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name}>"
+
+    async def check(self, connection: AsyncConnection) -> None:
+        """Refuse columns that cannot be what they are for."""
+        await check_position(connection, self._reader.position)
+        if self._reader.bucket is not None:
+            await check_bucket(connection, self._reader.bucket)
+
+    def watcher(self) -> HighWaterLook:
+        """Return what looks at the table, for one replica."""
+        return HighWaterLook(self._reader.position, self._reader.rows, name=self.name)
+
+    def newest(self) -> ScalarSelect[Any]:
+        """Return the query for the last position that is visible."""
+        return newest_of(self._reader.position, self._reader.rows).scalar_subquery()
+
+    async def ahead(
+        self, connection: AsyncConnection, *, after: int, upto: int, limit: int
+    ) -> NextRows:
+        """Return positions and sizes of the next rows; joins the caller's transaction."""
+        return await self._reader.ahead(connection, after=after, upto=upto, limit=limit)
+
+    async def read(
+        self,
+        connection: AsyncConnection,
+        ranges: Sequence[BucketRange],
+        *,
+        after: int,
+        upto: int,
+    ) -> SourceRows:
+        """Return the rows of these buckets by position; joins the caller's transaction."""
+        return await self._reader.read(connection, ranges, after=after, upto=upto)

@@ -1,26 +1,29 @@
-"""What a step was made of: its events, read again from the sources.
+"""What a step was made of: its events, read again from the sources, and compared with what was
+recorded.
 
 A step is a cut through the sources, so its events are found by their positions, as long as they are
-kept. The functions here join the transaction of the session that is their first parameter.
+kept. `verify` counts and digests them once more, and finds what a replay would find, without a
+replay: rows that were changed, deleted or added below a cut. Results stand, whatever it finds.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
-from typing import Any, Generic, NamedTuple, TypeVar
+from datetime import datetime, timedelta
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from sqlalchemy import select
-from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionmaker
 
+from rowlock.database.transaction import in_transaction
+from rowlock.rows.leased_table import LeasedTable
 from rowlock.stream_errors import NotProcessedYet, StepExpired
-from rowlock.streams.computing.buckets import BucketRange
-from rowlock.streams.computing.hashing import BUCKETS
-from rowlock.streams.computing.rows import SourceRows
-from rowlock.streams.cutting.flow_view import BEFORE_FIRST, RecordedCut
-from rowlock.streams.inputs.arguments import check_whole_number
+from rowlock.streams.computing.hashing import BUCKETS, BucketRange
+from rowlock.streams.computing.rows import SourceRows, divide, input_digest
+from rowlock.streams.flow_view import BEFORE_FIRST, RecordedCut, read_frontier
 from rowlock.streams.inputs.source import Source
+from rowlock.streams.settings import check_whole_number
 from rowlock.streams.tables import StreamTables
 
 E = TypeVar("E")
@@ -139,3 +142,202 @@ async def rows_of(
         for name, source in flow.sources.items()
         if cut.upto[name] > before.upto[name]
     ]
+
+
+# ---------------------------------------------------------------- verification
+
+
+DIFFERENCES_MAX: Final = 1000
+"""After so many differences a verification ends."""
+STEP_TIMEOUT: Final = timedelta(seconds=60)
+"""How long the rows of one step may take to be read."""
+
+
+class StepPart(NamedTuple):
+    """The record of what a shard did in a step. There is none of a shard that had nothing to do.
+
+    Attributes:
+        step: its number.
+        lo: the first bucket of the shard, as it was then.
+        hi: the bucket behind its last one.
+        rows: how many events it had.
+        input_digest: of these.
+        outputs: how many results it had.
+        output_digest: of results, messages and changed states.
+        seconds: how long the computation took.
+    """
+
+    step: int
+    lo: int
+    hi: int
+    rows: int
+    input_digest: str
+    outputs: int
+    output_digest: str
+    seconds: float
+
+
+class InputDifference(NamedTuple):
+    """What is not as it was when a step was done.
+
+    Attributes:
+        step: its number.
+        lo: the first bucket of the shard, as it was then.
+        hi: the bucket behind its last one.
+        text: what differs.
+    """
+
+    step: int
+    lo: int
+    hi: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """What came of a verification.
+
+    Attributes:
+        steps: how many steps were compared.
+        rows: how many events they have now.
+        differences: what is not as it was; empty if all is. `DIFFERENCES_MAX` at most, behind which
+            no further step is compared.
+    """
+
+    steps: int
+    rows: int
+    differences: Sequence[InputDifference]
+
+
+async def parts_of(connection: AsyncConnection, flow: FlowSources, step: int) -> list[StepPart]:
+    """Return what is recorded of a step, shard by shard; joins the caller's transaction.
+
+    Raises:
+        ConfigurationError: it is no number of a step.
+    """
+    check_whole_number(step, "a step")
+    c = flow.tables.parts.c
+    columns = [c[name] for name in StepPart._fields]
+    found = select(*columns).where(c.flow_id == flow.id, c.step == step).order_by(c.lo)
+    return [StepPart(*row) for row in await connection.execute(found)]
+
+
+async def verify(
+    session_factory: async_sessionmaker[AsyncSession],
+    flow: FlowSources,
+    *,
+    first: int,
+    last: int,
+) -> Verification:
+    """Compare the inputs of steps with what was recorded of them, each step in a transaction of its
+    own.
+
+    Raises:
+        NotProcessedYet: not all shards have done these steps.
+        ShardsMissingError: the shards do not have each bucket once.
+        StepExpired: one of the steps, or an event of it, is kept no longer.
+        ConfigurationError: these are no steps, or the last one is before the first.
+    """
+    check_whole_number(first, "the first step of a verification")
+    check_whole_number(last, "the last step of a verification", low=first)
+    leased = LeasedTable.of(flow.tables.flow_model)
+    steps = rows = 0
+    differences: list[InputDifference] = []
+    for step in range(first, last + 1):
+
+        async def compare(
+            session: AsyncSession, connection: AsyncConnection, step: int = step
+        ) -> _Compared:
+            await _check_done(connection, flow, last)
+            return await _compare(connection, flow, step)
+
+        purpose = "compare the rows of a step"
+        found = await in_transaction(
+            session_factory, leased, compare, purpose=purpose, timeout=STEP_TIMEOUT, writes=False
+        )
+        steps += 1
+        rows += found.rows
+        differences += found.differences
+        if len(differences) >= DIFFERENCES_MAX:
+            break
+    return Verification(steps, rows, differences[:DIFFERENCES_MAX])
+
+
+async def first_difference(connection: AsyncConnection, flow: FlowSources, step: int) -> str | None:
+    """Return how the events of a step differ from those that it was done with; None if they do not,
+    or are not kept. Joins the caller's transaction.
+    """
+    try:
+        _, cut = await cut_pair(connection, flow, step)
+        found = await _compare(connection, flow, step)
+    except (StepExpired, ValueError):
+        return None
+    if not found.differences or (not found.rows and not await _is_any(connection, flow, cut)):
+        # What a host deletes that all flows have done begins with the first row.
+        return None
+    _, lo, hi, text = found.differences[0]
+    return f"step {step}, buckets {lo}..{hi}: {text}; results stand as they were"
+
+
+async def _is_any(connection: AsyncConnection, flow: FlowSources, cut: RecordedCut) -> bool:
+    """Return whether a row is left up to a cut."""
+    for name, source in flow.sources.items():
+        if (await source.ahead(connection, after=0, upto=cut.upto[name], limit=1)).positions:
+            return True
+    return False
+
+
+class _Compared(NamedTuple):
+    rows: int
+    differences: list[InputDifference]
+
+
+async def _check_done(connection: AsyncConnection, flow: FlowSources, last: int) -> None:
+    """Refuse steps whose parts are not all written."""
+    frontier = await read_frontier(connection, flow.tables, flow.name) or 0
+    if last >= frontier:
+        reason = f"shards are at step {frontier}"
+        raise NotProcessedYet(flow=flow.name, what=f"step {last}", reason=reason)
+
+
+async def _compare(connection: AsyncConnection, flow: FlowSources, step: int) -> _Compared:
+    before, cut = await cut_pair(connection, flow, step)
+    read = await rows_of(connection, flow, before=before, cut=cut)
+    parts = await parts_of(connection, flow, step)
+    return _Compared(sum(map(len, read)), differences(step, read, parts))
+
+
+def differences(
+    step: int, read: Sequence[SourceRows], parts: Sequence[StepPart]
+) -> list[InputDifference]:
+    """Return how the rows of a step differ from what was recorded of it.
+
+    Args:
+        step: its number.
+        read: its rows as they are now.
+        parts: what was recorded; shards that had nothing to do have no part.
+    """
+    ranges = [BucketRange(part.lo, part.hi) for part in parts]
+    by_source = [divide(rows, ranges) for rows in read]
+    found = []
+    left = sum(map(len, read))
+    for index, part in enumerate(parts):
+        own = [divided[index] for divided in by_source if len(divided[index])]
+        left -= sum(map(len, own))
+        text = _difference(own, part)
+        if text is not None:
+            found.append(InputDifference(step, part.lo, part.hi, text))
+    if left:
+        text = f"{left} rows belong to shards that had none"
+        found.append(InputDifference(step, 0, BUCKETS, text))
+    return found
+
+
+def _difference(rows: Sequence[SourceRows], part: StepPart) -> str | None:
+    count = sum(map(len, rows))
+    if count != part.rows:
+        return f"the input has {count} rows, and had {part.rows}"
+    digest = input_digest(rows)
+    if digest == part.input_digest:
+        return None
+    return f"the input has the digest {digest}, and had {part.input_digest}"

@@ -1,6 +1,10 @@
-"""Layouts: how the buckets are divided among shards, and which replica is to hold which shard.
+"""Layouts: how the buckets are divided among shards, how many shards there are to be, and which
+replica is to hold which shard.
 
 The number of shards is a power of two, so a shard is split in halves and joined with its sibling.
+Where it follows the number of replicas, one place decides it, so that replicas which see each other
+at different times do not undo each other's splits.
+
 No plan of who holds what is stored: leases decide that. Each replica computes the same assignment
 from the same rows, releases what is another's, and claims what is its own; a row that is out of
 date delays that and breaks nothing.
@@ -16,8 +20,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rowlock.stream_errors import ShardsMissingError
-from rowlock.streams.computing.buckets import BucketRange, is_part
-from rowlock.streams.computing.hashing import BUCKETS
+from rowlock.streams.computing.hashing import BUCKETS, BucketRange, is_part
 
 SHARDS_MAX = 1024
 """Most shards of a flow."""
@@ -267,3 +270,50 @@ def _kept(votes: Mapping[int, Counter[str]], replicas: Collection[str]) -> dict[
     for replica, blocks in kept.items():
         blocks.sort(key=lambda lo: (-votes[lo][replica], lo))
     return kept
+
+
+# ---------------------------------------------------------------- wanted shards
+
+
+class WantedShards:
+    """Decides for one flow, again and again.
+
+    More are wanted at once. Fewer only when that has been so for a while: a replica that is
+    started anew would otherwise have shards joined and split again.
+
+    Args:
+        shards: as the flow is declared.
+        shrinks_after_s: for how long fewer shards must have been enough.
+    """
+
+    def __init__(self, shards: int | DynamicShards, *, shrinks_after_s: float) -> None:
+        self._shards = shards
+        self._shrinks_after_s = shrinks_after_s
+        self._fewer_since: float | None = None
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether fewer would be enough, and are not wanted yet."""
+        return self._fewer_since is not None
+
+    def after(self, wanted: int | None, *, replicas: int, now: float) -> int | None:
+        """Return how many shards there are to be; None: this is not found here, but told.
+
+        Args:
+            wanted: what was said last; None: nothing was.
+            replicas: how many are there.
+            now: the time, in seconds of a clock that never goes back.
+        """
+        if not isinstance(self._shards, DynamicShards) or not replicas:
+            # Without a replica at work there is no rate to judge by.
+            return None
+        enough = self._shards.shards_for(replicas)
+        if wanted is None or enough >= wanted:
+            self._fewer_since = None
+            return enough
+        if self._fewer_since is None:
+            self._fewer_since = now
+        if now - self._fewer_since < self._shrinks_after_s:
+            return wanted
+        self._fewer_since = None
+        return enough

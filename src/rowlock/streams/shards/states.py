@@ -1,8 +1,8 @@
-"""The states of a shard at its holder, and what each event makes of them.
+"""The states of a shard at its holder, what each event makes of them, and what its loop does next.
 
-A pure function, so that each pair of a state and an event can be tried. It is not the row: the row
-says what is written, the state what the loop of the holder is about to do. `at` is the step that it
-does next.
+Pure functions, so that each pair of a state and an event can be tried. A state is not the row: the
+row says what is written, the state what the loop of the holder is about to do. `at` is the step
+that it does next.
 
 | from | event | to |
 |---|---|---|
@@ -15,15 +15,63 @@ does next.
 | Stop | top of the loop | below its end unchanged; at it, with that version written, Stopped |
 | any | lost | Stopped |
 
-Any other pair is a `ShardStateError`, and nothing is changed.
+Any other pair is a `ShardStateError`, and nothing is changed. A shard that has failed so often at
+one step is parked.
+
+The order of the cases in `next_action` is the order in which they matter: first what was written
+before is done again, then what is cut, then the shard is divided, and only then is a step cut or
+waited for.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from enum import Enum
+from typing import NamedTuple, TypeAlias, assert_never
 
 from rowlock.stream_errors import ShardStateError, StepPassedError
+from rowlock.streams.computing.hashing import BUCKETS, BucketRange
+
+# ---------------------------------------------------------------- failures
+
+
+FAILURES_MAX = 5
+"""Attempts at one step before the shard is parked, by default."""
+
+
+class StepFailures(NamedTuple):
+    """What a shard's row says of failures.
+
+    Attributes:
+        failures: how many attempts at `failed_step` failed.
+        failed_step: the last step that failed; None if none did.
+    """
+
+    failures: int = 0
+    failed_step: int | None = None
+
+    def at(self, step: int) -> int:
+        """Return how many attempts at `step` failed: those at an earlier step do not count."""
+        return self.failures if self.failed_step == step else 0
+
+    def with_failure(self, step: int) -> StepFailures:
+        """Return what the row is to say after another attempt at `step` failed."""
+        return StepFailures(self.at(step) + 1, step)
+
+
+def is_to_park(failures: StepFailures, step: int, *, failures_max: int = FAILURES_MAX) -> bool:
+    """Whether a shard has failed so often at `step` that it is parked."""
+    return failures.at(step) >= failures_max
+
+
+def is_last_attempt(failures: StepFailures, step: int, *, failures_max: int = FAILURES_MAX) -> bool:
+    """Whether a shard is parked if the next attempt at `step` fails, so that this attempt moves the
+    events of keys that fail to the dead letters, where the stage has those.
+    """
+    return failures.at(step) + 1 >= failures_max
+
+
+# ---------------------------------------------------------------- states
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,3 +310,100 @@ def is_replay(state: HeldState) -> bool:
     dropped.
     """
     return state.at < state.written
+
+
+# ---------------------------------------------------------------- next action
+
+
+class NextAction(Enum):
+    """What the loop of a shard does next.
+
+    REPLAY: do the step `at` again, compare, and write no results.
+    RUN: do the step `at`, which is cut, and write it.
+    CUT: try to cut the step `at`.
+    WAIT: until something changes.
+    SPLIT: divide the shard; one half continues here.
+    WRITE: write the state as the version `at`.
+    LEAVE: release the lease; or end, where it is not held.
+    """
+
+    REPLAY = "replay"
+    RUN = "run"
+    CUT = "cut"
+    WAIT = "wait"
+    SPLIT = "split"
+    WRITE = "write"
+    LEAVE = "leave"
+
+
+@dataclass(frozen=True, slots=True)
+class FlowView:
+    """What the loop of a shard needs to know of the flow's row.
+
+    Attributes:
+        next_step: the first step that is not cut.
+        may_cut: the flow runs: what is found may be cut.
+        shards_wanted: how many shards there are to be; a power of two.
+    """
+
+    next_step: int
+    may_cut: bool
+    shards_wanted: int
+
+
+@dataclass(frozen=True, slots=True)
+class ShardView:
+    """What the loop needs to know of its shard's row.
+
+    Attributes:
+        range: its buckets.
+        version: the step at the start of which the written state is.
+        has_sent: messages of the step that it does next are recorded as those of this range.
+    """
+
+    range: BucketRange
+    version: int
+    has_sent: bool = False
+
+
+def next_action(state: ShardState, flow: FlowView, shard: ShardView) -> NextAction:
+    """Return what the loop does next, at its top.
+
+    Raises:
+        ShardStateError: the shard is further than the flow has cut.
+        StepPassedError: it is further than where it was to stop.
+    """
+    match state:
+        case Stopped():
+            return NextAction.LEAVE
+        case Paused():
+            return NextAction.WAIT
+        case Stop():
+            return _of_stop(state, shard)
+        case Run() | Pause():
+            return _of_run(state, flow, shard)
+        case _:
+            assert_never(state)
+
+
+def _of_stop(state: Stop, shard: ShardView) -> NextAction:
+    if state.at > state.end:
+        raise StepPassedError(at=state.at, end=state.end)
+    if state.at < state.end:
+        return NextAction.REPLAY if is_replay(state) else NextAction.RUN
+    return NextAction.LEAVE if shard.version == state.at else NextAction.WRITE
+
+
+def _of_run(state: Run | Pause, flow: FlowView, shard: ShardView) -> NextAction:
+    if state.at > flow.next_step or state.written > flow.next_step:
+        msg = f"{state} is ahead of the flow, whose next step is {flow.next_step}"
+        raise ShardStateError(msg)
+    if is_replay(state):
+        return NextAction.REPLAY
+    is_wide = shard.range.width * flow.shards_wanted > BUCKETS
+    # Halves of a range that has sent would send the same again.
+    if isinstance(state, Run) and is_wide and not shard.has_sent:
+        return NextAction.SPLIT if shard.version == state.at else NextAction.WRITE
+    if state.at < flow.next_step:
+        return NextAction.RUN
+    return NextAction.CUT if isinstance(state, Run) and flow.may_cut else NextAction.WAIT

@@ -1,4 +1,9 @@
-"""Writes what shards did, and sees to those whose steps failed.
+"""Writes the steps of many shards in one transaction, each under the token of its own lease; emits
+the events of it; and releases or parks shards whose steps failed.
+
+The one idea: exactly once is one transaction. The guard comes first and locks the shards' rows
+until the commit; then results, states, parts and the step that each shard does next are written, or
+nothing is. A shard whose lease was lost is left out, and the others are written without it.
 
 A step that fails is tried again by the next holder of the shard, later each time; after
 `failures_max` attempts at one step the shard is parked. The others go on.
@@ -7,24 +12,232 @@ A step that fails is tried again by the next holder of the shard, later each tim
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 from uuid import UUID
 
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
+
+from rowlock.database.bulk_dialect import BULK
 from rowlock.database.faults import is_transient
-from rowlock.errors import describe
+from rowlock.errors import LeaseLost, describe
+from rowlock.events import emit, has_listeners
+from rowlock.leases.patch import Fenced, fence
 from rowlock.logs import get_logger
 from rowlock.pipelines.outcomes import Outcome, Park, Retry
+from rowlock.rows.leased_table import LeasedTable
 from rowlock.stream_errors import ReplayMismatchError, RowsChanged
-from rowlock.streams.committing.committer import Committer
-from rowlock.streams.committing.step_write import StepWrite
+from rowlock.streams import events
 from rowlock.streams.computing.hashing import bucket_of
+from rowlock.streams.cut_plan import Cut
+from rowlock.streams.flow_view import Transact
+from rowlock.streams.folds import FoldedRow
+from rowlock.streams.key_states import StateWrite, write_states
+from rowlock.streams.outputs import ResultRow
 from rowlock.streams.program import FlowProgram
-from rowlock.streams.shards.failures import StepFailures, is_to_park
-from rowlock.streams.shards.own_shard import OwnShard
-from rowlock.streams.shards.states import StepDid, advance
-from rowlock.streams.shards.steps.steps_of import ShardDid
-from rowlock.streams.shards.telling import Telling
-from rowlock.streams.state.folded_row import FoldedRow
-from rowlock.streams.state.store import StateWrite
+from rowlock.streams.shards.replicas import OwnShard
+from rowlock.streams.shards.states import StepDid, StepFailures, advance, is_to_park
+from rowlock.streams.shards.steps import ShardDid, StepWrite
+
+# ---------------------------------------------------------------- one transaction
+
+
+_PART = (
+    "flow_id",
+    "step",
+    "lo",
+    "hi",
+    "rows",
+    "input_digest",
+    "outputs",
+    "output_digest",
+    "seconds",
+)
+
+
+class Committer:
+    """Commits steps of one flow, for one replica.
+
+    Args:
+        program: the flow.
+        leased: the table of the shards.
+        transact: runs a transaction.
+    """
+
+    def __init__(self, program: FlowProgram, leased: LeasedTable, transact: Transact) -> None:
+        self._program = program
+        self._leased = leased
+        self._transact = transact
+        column = leased.column
+        self._step = column("step")
+        own = (
+            *("step", "version", "snapshot", "replica", "failures", "failed_step", "last_error"),
+            *("state_keys", "state_keys_at"),
+        )
+        self._columns = [column(name) for name in own]
+
+    def __repr__(self) -> str:
+        return f"<Committer of {self._program.name}>"
+
+    async def commit(
+        self, writes: Sequence[StepWrite], *, together: bool = False
+    ) -> frozenset[UUID]:
+        """Write the steps of shards in one transaction.
+
+        Args:
+            writes: of different shards.
+            together: all of them are written, or none.
+
+        Returns:
+            The tokens of those that are written. The others are held no longer, or their rows say
+            that they do another step next: nothing is written for them.
+
+        Raises:
+            Exception: as of the database; it may have been written.
+        """
+
+        async def work(session: AsyncSession, connection: AsyncConnection) -> frozenset[UUID]:
+            tokens = await self._write(connection, writes)
+            lost = [one.item for one in writes if one.item.lock_token not in tokens]
+            if together and lost:
+                # What its shard sent in memory is part of what the others write.
+                raise lost[0].lease_lost()
+            return tokens
+
+        try:
+            return await self._transact(work, purpose="write steps")
+        except LeaseLost:
+            return frozenset()
+
+    async def _write(
+        self, connection: AsyncConnection, writes: Sequence[StepWrite]
+    ) -> frozenset[UUID]:
+        # Before anything else: what follows counts for those alone that are held until the commit.
+        tokens = await fence(
+            connection, self._leased, [self._fenced(one) for one in writes], waits=True
+        )
+        held = [one for one in writes if one.item.lock_token in tokens]
+        await self._write_parts(connection, held)
+        for name, rows in _results_of(held).items():
+            await self._program.outputs[name].write(connection, rows)
+        states = [state for one in held for state in one.states]
+        if states:
+            table = self._program.tables.state
+            await write_states(connection, table, self._program.id, states=states)
+        for name, fold in self._program.folds.items():
+            folded = [row for one in held for row in one.rows.get(name, ())]
+            await fold.write(connection, folded)
+        return tokens
+
+    def _fenced(self, write: StepWrite) -> Fenced:
+        failures = write.failures
+        values = (
+            write.step,
+            write.version,
+            write.snapshot,
+            write.replica,
+            failures.failures,
+            failures.failed_step,
+            None,  # What it has failed of before is over.
+            write.state_keys,
+            write.version,
+        )
+        assigned = dict(zip(self._columns, values, strict=True))
+        return Fenced(write.item, assigned, unless_changed={self._step: write.before})
+
+    async def _write_parts(self, connection: AsyncConnection, writes: Sequence[StepWrite]) -> None:
+        rows: list[tuple[Any, ...]] = [
+            (
+                self._program.id,
+                part.step,
+                one.range.lo,
+                one.range.hi,
+                part.rows,
+                part.input_digest,
+                part.outputs,
+                part.output_digest,
+                part.seconds,
+            )
+            for one in writes
+            for part in one.parts
+        ]
+        if rows:
+            dialect = BULK.of(connection)
+            statement = dialect.insert(self._program.tables.parts, _PART)
+            await connection.execute(statement, dialect.insert_parameters(_PART, rows))
+
+
+def _results_of(writes: Sequence[StepWrite]) -> dict[str, list[ResultRow]]:
+    results: dict[str, list[ResultRow]] = {}
+    for one in writes:
+        for name, rows in one.results.items():
+            results.setdefault(name, []).extend(rows)
+    return results
+
+
+# ---------------------------------------------------------------- events
+
+
+class Telling:
+    """Tells facts about one flow.
+
+    Args:
+        pipeline: its name.
+        flow: the name of the flow.
+    """
+
+    def __init__(self, pipeline: str, flow: str) -> None:
+        self._of = (pipeline, flow)
+
+    def __repr__(self) -> str:
+        return f"<Telling of {self._of[1]}>"
+
+    def cut(self, cut: Cut) -> None:
+        """Tell that a step was cut."""
+        if has_listeners(events.StepCut):
+            flags = (cut.is_checkpoint, cut.is_snapshot)
+            emit(events.StepCut(*self._of, cut.step, cut.rows, *flags))
+
+    def opened(self, shard: OwnShard) -> None:
+        """Tell that a shard is worked on here."""
+        if has_listeners(events.ShardOpened):
+            emit(events.ShardOpened(*self._shard(shard), shard.version, shard.step))
+
+    def released(self, shard: OwnShard) -> None:
+        """Tell that a shard is worked on no longer."""
+        if has_listeners(events.ShardReleased):
+            emit(events.ShardReleased(*self._shard(shard), shard.step))
+
+    def replayed(self, shard: OwnShard, first: int, end: int) -> None:
+        """Tell that a shard has repeated the steps from `first` to one below `end`."""
+        if has_listeners(events.ShardReplayed) and first < end:
+            emit(events.ShardReplayed(*self._shard(shard), first, end - 1))
+
+    def failed(self, shard: OwnShard, step: int, error: str, *, is_parked: bool) -> None:
+        """Tell that a shard could not do a step."""
+        if has_listeners(events.StepFailed):
+            failures = shard.failures.with_failure(step).failures
+            emit(events.StepFailed(*self._shard(shard), step, error, failures, is_parked))
+
+    def written(self, shard: OwnShard, write: StepWrite) -> None:
+        """Tell that steps of a shard were written, or its states."""
+        if has_listeners(events.StepDone):
+            self._done(shard, write)
+        if write.is_version and has_listeners(events.CheckpointWritten):
+            emit(events.CheckpointWritten(*self._shard(shard), write.version, len(write.states)))
+
+    def _done(self, shard: OwnShard, write: StepWrite) -> None:
+        parts = {part.step: part for part in write.parts}
+        for step in range(write.before, write.step):
+            part = parts.get(step)
+            rows, outputs = (0, 0) if part is None else (part.rows, part.outputs)
+            emit(events.StepDone(*self._shard(shard), step, rows, outputs))
+
+    def _shard(self, shard: OwnShard) -> tuple[str, str, int, int]:
+        return (*self._of, shard.range.lo, shard.range.hi)
+
+
+# ---------------------------------------------------------------- results and failures
+
 
 logger = get_logger(__name__)
 

@@ -24,7 +24,7 @@ from unittest import SkipTest
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from rowlock.streams.cutting.plan import Checkpoint
+from rowlock.streams.cut_plan import Checkpoint
 from rowlock.streams.flow import StreamFlow
 from rowlock.testing.databases.temporary import TemporaryDatabase
 from rowlock.testing.streams.another_process import place_of, reference_elsewhere

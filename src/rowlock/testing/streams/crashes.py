@@ -19,7 +19,7 @@ from sqlalchemy import Table, delete, literal, select
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 
 from rowlock.errors import PipelineError
-from rowlock.streams.cutting.plan import Checkpoint
+from rowlock.streams.cut_plan import Checkpoint
 from rowlock.streams.flow import StreamFlow
 from rowlock.testing.crashes.committed_writes import CommittedWrites
 from rowlock.testing.crashes.crash_everywhere import CrashError

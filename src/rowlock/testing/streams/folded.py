@@ -15,8 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rowlock.streams.computing.compute import KeyState
 from rowlock.streams.computing.hashing import bucket_of
-from rowlock.streams.state.fold_model import FoldModel
-from rowlock.streams.state.fold_table import FoldTable
+from rowlock.streams.folds import FoldModel, FoldTable
 
 __all__ = ["ExpectedRows", "read_rows"]
 

@@ -18,20 +18,16 @@ from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rowlock.errors import PipelineError
-from rowlock.streams.computing.batch import EventBatch
-from rowlock.streams.computing.buckets import BucketRange
 from rowlock.streams.computing.compute import NO_STATE, Computed, KeyState, compute, keys_of
-from rowlock.streams.computing.context import NOTHING_YET, HandedOut, StepTime
-from rowlock.streams.computing.handlers import StageHandler
-from rowlock.streams.computing.hashing import bucket_of
-from rowlock.streams.computing.messages import SentMessages
-from rowlock.streams.computing.rows import SourceRows, divide
-from rowlock.streams.cutting.flow_view import BEFORE_FIRST, RecordedCut
-from rowlock.streams.exchanging.parcels import ReceivingStage, arrived
-from rowlock.streams.outputs.table_output import DEDUP_KEY, TableOutput
+from rowlock.streams.computing.handlers import NOTHING_YET, HandedOut, StageHandler, StepTime
+from rowlock.streams.computing.hashing import BucketRange, bucket_of
+from rowlock.streams.computing.rows import EventBatch, SentMessages, SourceRows, divide
+from rowlock.streams.exchanging import ReceivingStage, arrived
+from rowlock.streams.flow_view import BEFORE_FIRST, RecordedCut
+from rowlock.streams.outputs import DEDUP_KEY, TableOutput
 from rowlock.streams.program import FlowProgram
 from rowlock.streams.shards.layout import even_layout
-from rowlock.streams.shards.steps.step_work import receiving_stages
+from rowlock.streams.shards.step_work import receiving_stages
 from rowlock.testing.streams.folded import ExpectedRows
 from rowlock.testing.streams.recorded import results_of, states_of
 from rowlock.testing.streams.records import FlowRecord, FlowResult

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import wraps
 from typing import Any, Final
 
-from rowlock.streams.computing.dead_letters import DEAD_LETTERS
+from rowlock.streams.computing.compute import DEAD_LETTERS
 from rowlock.streams.computing.handlers import StageHandler
 from rowlock.streams.program import FlowProgram
 from rowlock.testing.streams.recorded import read_shards

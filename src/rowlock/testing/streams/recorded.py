@@ -12,9 +12,8 @@ from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rowlock.errors import PipelineError
-from rowlock.streams.computing.buckets import BucketRange
-from rowlock.streams.outputs.output import Output
-from rowlock.streams.outputs.table_output import TableOutput
+from rowlock.streams.computing.hashing import BucketRange
+from rowlock.streams.outputs import Output, TableOutput
 from rowlock.streams.program import FlowProgram
 from rowlock.testing.streams.folded import read_rows
 from rowlock.testing.streams.records import FlowRecord, FlowResult, in_order

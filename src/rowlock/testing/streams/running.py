@@ -17,14 +17,13 @@ from typing import Any, TypeVar
 
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionmaker
 
-from rowlock.database.binds import bind_of
+from rowlock.database.transaction import bind_of
 from rowlock.rows.leased_table import LeasedTable
-from rowlock.streams.cutting.plan import Checkpoint
+from rowlock.streams.cut_plan import Checkpoint
 from rowlock.streams.flow import StreamFlow
-from rowlock.streams.program import FlowProgram
+from rowlock.streams.program import FlowProgram, check_fold
 from rowlock.streams.shards.layout import check_number
 from rowlock.streams.shards.pipeline import FlowPipeline
-from rowlock.streams.stage import check_fold
 from rowlock.testing.stepping import run_until_settled
 from rowlock.testing.streams.one_loop import read_reference
 from rowlock.testing.streams.recorded import check_at_one_step, read_recorded, read_shards

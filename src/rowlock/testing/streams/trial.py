@@ -16,7 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 
 from rowlock import events
 from rowlock.streams.computing.handlers import StateCodec
-from rowlock.streams.cutting.plan import Checkpoint
+from rowlock.streams.cut_plan import Checkpoint
 from rowlock.streams.events import ShardReplayed
 from rowlock.streams.flow import StreamFlow
 from rowlock.streams.inputs.event_log import APPEND_EVENTS_MAX, EventLog

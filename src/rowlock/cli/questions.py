@@ -1,0 +1,316 @@
+"""Commands that ask: ``status``, ``explain``, ``timeline``, ``plan``, ``rows``, ``replicas`` and
+``check``. None of them writes.
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Final
+
+from rowlock.cli.answering import (
+    NEEDS_PERSON,
+    NO_SUCH_ROW,
+    WELL,
+    add_app_arguments,
+    answered,
+    watched,
+)
+from rowlock.errors import AppError
+from rowlock.insight.checking.claim_plan import PipelineView
+from rowlock.insight.checking.code import migration_text
+from rowlock.insight.checking.finding import Findings
+from rowlock.insight.explanation import Explanation
+from rowlock.insight.history.timeline import ENTRIES_MAX, Timeline
+from rowlock.insight.insight import Insight
+from rowlock.insight.listing import PAGE_ROWS, PAGE_ROWS_MAX, ListedState, RowPage
+from rowlock.insight.rehearsal import Rehearsal
+from rowlock.insight.status import Status
+
+# ---------------------------------------------------------------- status
+
+
+WATCH_S_MIN: Final = 1.0
+"""Shortest time between two looks, in seconds."""
+WATCH_S_MAX: Final = 3600.0
+STATUS_WITHIN: Final = timedelta(seconds=5)
+"""After that long no further pipeline is asked: half of what a command has for its answer."""
+
+
+async def status_in_time(insight: Insight) -> Status:
+    """Return the status, of as many pipelines as a command has time for."""
+    return await insight.status(within=STATUS_WITHIN)
+
+
+def add_status_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments that `run_status` reads."""
+    parser.description = (
+        "Say whether anything waits too long: what is due, leased and parked for each pipeline, and"
+        " who runs it. Counts read at most some 10,000 rows. Exit code 1: a person is needed."
+    )
+    parser.add_argument(
+        "--watch",
+        metavar="SECONDS",
+        type=_seconds,
+        help="look again every so many seconds, until it is interrupted; where the output is no"
+        " terminal, one answer follows the other",
+    )
+    add_app_arguments(parser)
+
+
+def run_status(options: argparse.Namespace) -> int:
+    """Print the status, and return the exit code."""
+    if options.watch is not None:
+        return watched(options, status_in_time, every_s=options.watch)
+    return answered(options, status_in_time)
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not WATCH_S_MIN <= seconds <= WATCH_S_MAX:
+        raise argparse.ArgumentTypeError(
+            f"a number of seconds from {WATCH_S_MIN:g} to {WATCH_S_MAX:g}, not {text!r:.50}"
+        )
+    return seconds
+
+
+# ---------------------------------------------------------------- explain
+
+
+@dataclass(frozen=True, slots=True)
+class _WithPlan:
+    """A pipeline, with the plan of its claims."""
+
+    view: PipelineView
+
+    @property
+    def needs_person(self) -> bool:
+        return self.view.needs_person
+
+    def text(self, width: int = 100) -> str:
+        return self.view.text(width, with_plan=True)
+
+    def to_dict(self) -> dict[str, Any]:
+        return self.view.to_dict()
+
+
+def add_explain_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments that `run_explain` reads."""
+    parser.description = (
+        "Say why a row waits, or who works on it. Reads one row, writes and locks nothing. Exit"
+        " code 1: a person is needed; 4: there is no such row."
+    )
+    parser.add_argument(
+        "model", metavar="MODEL", nargs="?", help="the class of the row, or its table"
+    )
+    parser.add_argument("id", metavar="ID", nargs="?", help="the key of the row")
+    parser.add_argument(
+        "--pipeline", metavar="NAME", help="a pipeline as a whole, instead of a row"
+    )
+    parser.add_argument(
+        "--plan", action="store_true", help="with --pipeline: how the database reads a claim"
+    )
+    add_app_arguments(parser)
+
+
+def run_explain(options: argparse.Namespace) -> int:
+    """Print the explanation, and return the exit code."""
+
+    async def ask(insight: Insight) -> Explanation | PipelineView | _WithPlan:
+        check_words(options)
+        if options.pipeline is None:
+            return await insight.explain(options.model, options.id)
+        view = await insight.explain_pipeline(options.pipeline)
+        return _WithPlan(view) if options.plan else view
+
+    return answered(options, ask, code_of=_explained_code)
+
+
+def check_words(options: argparse.Namespace) -> None:
+    """Check that a row or a pipeline is named, and not both.
+
+    Raises:
+        AppError: it is otherwise.
+    """
+    names_row = options.model is not None and options.id is not None
+    if options.pipeline is not None and options.model is not None:
+        raise AppError("name a row or a pipeline: explain MODEL ID, or explain --pipeline NAME")
+    if options.pipeline is None and (not names_row or options.plan):
+        raise AppError("explain what? explain MODEL ID, or explain --pipeline NAME [--plan]")
+
+
+def _explained_code(answer: Any) -> int:
+    if isinstance(answer, Explanation) and not answer.is_there:
+        return NO_SUCH_ROW
+    return NEEDS_PERSON if answer.needs_person else WELL
+
+
+# ---------------------------------------------------------------- timeline
+
+
+def add_timeline_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments that `run_timeline` reads."""
+    parser.description = (
+        "Say what happened to a row, the newest first, as the table rowlock_history has it."
+        " Without that table only the last outcome is known. Exit code 4: there is no such row, and"
+        " none is remembered."
+    )
+    parser.add_argument("model", metavar="MODEL", help="the class of the row, or its table")
+    parser.add_argument("id", metavar="ID", help="the key of the row")
+    parser.add_argument(
+        "--limit",
+        metavar="N",
+        type=int,
+        default=100,
+        help=f"most entries, at most {ENTRIES_MAX:,} (default: 100)",
+    )
+    add_app_arguments(parser)
+
+
+def run_timeline(options: argparse.Namespace) -> int:
+    """Print the timeline, and return the exit code."""
+
+    async def ask(insight: Insight) -> Timeline:
+        return await insight.timeline(options.model, options.id, limit=options.limit)
+
+    return answered(options, ask, code_of=lambda answer: WELL if answer.is_known else NO_SUCH_ROW)
+
+
+# ---------------------------------------------------------------- plan
+
+
+PLAN_WITHIN_S: Final = 600.0
+"""Longest time for all rows that are named, in seconds."""
+
+
+def add_plan_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments that `run_plan` reads."""
+    parser.description = (
+        "Run process for rows and print what would come of each; nothing is written, and no"
+        " pipeline works on them meanwhile. Only for pipelines that say rehearsable = True: what"
+        " process does to other systems is done. Exit code 1: a row would be retried or parked;"
+        " 4: a row is not there, or it is held."
+    )
+    parser.add_argument("pipeline", metavar="PIPELINE", help="its name")
+    parser.add_argument("ids", metavar="ID", nargs="+", help="keys of rows")
+    add_app_arguments(parser)
+
+
+def run_plan(options: argparse.Namespace) -> int:
+    """Rehearse, print what would come of it, and return the exit code."""
+    return answered(
+        options,
+        lambda insight: insight.rehearse(options.pipeline, options.ids),
+        code_of=_planned_code,
+        within_s=PLAN_WITHIN_S,
+    )
+
+
+def _planned_code(answer: Rehearsal) -> int:
+    if not answer.is_complete:
+        return NO_SUCH_ROW
+    return NEEDS_PERSON if answer.needs_person else WELL
+
+
+# ---------------------------------------------------------------- rows
+
+
+def add_rows_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments that `run_rows` reads."""
+    parser.description = (
+        "List the rows of a pipeline that are in one state, in the order of claims. Reads at most"
+        " some 10,000 rows, writes and locks nothing."
+    )
+    parser.add_argument("pipeline", metavar="PIPELINE", help="its name")
+    parser.add_argument(
+        "--state",
+        choices=[state.value for state in ListedState],
+        default=ListedState.DUE.value,
+        help="what they are listed by; %(default)s if not given",
+    )
+    parser.add_argument(
+        "--after", metavar="CURSOR", help="where a page before ended, as that one says"
+    )
+    parser.add_argument(
+        "--limit",
+        metavar="N",
+        type=int,
+        default=PAGE_ROWS,
+        help=f"how many at most; 1 to {PAGE_ROWS_MAX}, %(default)s if not given",
+    )
+    add_app_arguments(parser)
+
+
+def run_rows(options: argparse.Namespace) -> int:
+    """Print the page, and return the exit code."""
+
+    async def ask(insight: Insight) -> RowPage:
+        return await insight.rows(
+            options.pipeline, options.state, after=options.after, limit=options.limit
+        )
+
+    return answered(options, ask)
+
+
+# ---------------------------------------------------------------- replicas
+
+
+def add_replicas_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments that `run_replicas` reads."""
+    parser.description = (
+        "List the replicas, as they say themselves in the table rowlock_replicas. Without that"
+        " table there is no answer."
+    )
+    add_app_arguments(parser)
+
+
+def run_replicas(options: argparse.Namespace) -> int:
+    """Print the replicas, and return the exit code."""
+    return answered(options, Insight.replicas)
+
+
+# ---------------------------------------------------------------- check
+
+
+@dataclass(frozen=True, slots=True)
+class _Migration:
+    """The findings as a migration."""
+
+    findings: Findings
+
+    @property
+    def needs_person(self) -> bool:
+        return self.findings.needs_person
+
+    def text(self, width: int = 100) -> str:
+        return migration_text(self.findings.found)
+
+    def to_dict(self) -> dict[str, Any]:
+        return self.findings.to_dict() | {"migration": migration_text(self.findings.found)}
+
+
+def add_check_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments that `run_check` reads."""
+    parser.description = (
+        "Say what is to be mended in the database: columns and indexes that are missing or harm,"
+        " what was left behind in rows, what replicas report. Reads, and writes and locks nothing."
+        " Exit code 1: something is BAD."
+    )
+    parser.add_argument(
+        "--migration", action="store_true", help="print the migration that mends it, for Alembic"
+    )
+    add_app_arguments(parser)
+
+
+def run_check(options: argparse.Namespace) -> int:
+    """Print the findings or the migration, and return the exit code."""
+
+    async def ask(insight: Insight) -> Findings | _Migration:
+        findings = Findings(await insight.check(), len(insight.pipelines))
+        return _Migration(findings) if options.migration else findings
+
+    return answered(options, ask)

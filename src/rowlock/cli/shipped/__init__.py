@@ -1,1 +1,0 @@
-"""shipped/: commands about files of the package."""

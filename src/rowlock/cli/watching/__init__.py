@@ -1,1 +1,0 @@
-"""watching/: answers that are asked for again and again."""

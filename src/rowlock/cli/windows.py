@@ -1,0 +1,257 @@
+"""Commands that stay until they are interrupted: ``dashboard`` serves pages to a browser of this
+machine, ``mcp`` lets an assistant ask over stdin and stdout, ``top`` draws the status on the
+terminal.
+
+Each needs an extra, which is imported when all else is known to be well. Whatever ends ``top``, the
+terminal is as it was: Textual restores it; and because a shell without echo is the last thing that
+somebody needs at night, so does this module.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stdout, suppress
+from importlib.util import find_spec
+from typing import Final
+
+from rowlock.cli.actions import user_at_host
+from rowlock.cli.answering import (
+    INTERRUPTED,
+    MISUSED,
+    WELL,
+    add_app_arguments,
+    failed,
+    message_of,
+    opened,
+)
+from rowlock.errors import describe
+
+# ---------------------------------------------------------------- dashboard
+
+
+HOST: Final = "127.0.0.1"
+PORT: Final = 8017
+PORT_MAX: Final = 65_535
+NEEDED: Final = ("starlette", "jinja2", "sse_starlette", "uvicorn")
+NO_DOCUMENT: Final = "it serves pages; for JSON: rowlock status --json, or /api/status of the page"
+
+
+def add_dashboard_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments that `run_dashboard` reads."""
+    parser.description = (
+        "Serve the dashboard to a browser of this machine. The address that is printed has a key;"
+        " who has it may look and act, under your name. Ctrl-C ends it."
+    )
+    parser.add_argument("--host", default=HOST, help="listen on this address; %(default)s")
+    parser.add_argument(
+        "--port", type=_port, default=PORT, help="listen on this port; 0: any; %(default)s"
+    )
+    parser.add_argument("--look-only", action="store_true", help="offer no actions")
+    add_app_arguments(parser)
+
+
+def run_dashboard(options: argparse.Namespace) -> int:
+    """Serve until it is interrupted, and return the exit code."""
+    if options.json:
+        print(f"rowlock dashboard: {NO_DOCUMENT}", file=sys.stderr)
+        return MISUSED
+    missing = [name for name in NEEDED if find_spec(name) is None]
+    if missing:
+        print(
+            f'rowlock: the dashboard needs {missing[0]}: pip install "rowlock[dashboard]"',
+            file=sys.stderr,
+        )
+        return MISUSED
+    try:
+        asyncio.run(_serve(options))
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except Exception as error:  # noqa: BLE001 - of the host's modules and database, whatever it is
+        if options.traceback:
+            traceback.print_exception(error, file=sys.stderr)
+        print(f"rowlock: {message_of(error)}", file=sys.stderr)
+        return MISUSED
+    return WELL
+
+
+async def _serve(options: argparse.Namespace) -> None:
+    from rowlock.dashboard.serving import KeyedDashboard, serve  # noqa: PLC0415 - an extra
+
+    async with opened(options) as insight:
+        app = KeyedDashboard(insight, name=user_at_host(), may_act=not options.look_only)
+        await serve(app, host=options.host, port=options.port, told=_tell)
+
+
+def _tell(address: str) -> None:
+    print(address, flush=True)
+
+
+def _port(text: str) -> int:
+    if not text.isdigit() or int(text) > PORT_MAX:
+        raise argparse.ArgumentTypeError(f"a port is 0 to {PORT_MAX}, not {text!r:.20}")
+    return int(text)
+
+
+# ---------------------------------------------------------------- mcp
+
+
+NEEDS_EXTRA = 'it needs an extra: python -m pip install "rowlock[mcp]"'
+
+
+def add_mcp_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments that `run_mcp` reads."""
+    parser.description = (
+        "Answer questions of an assistant by the Model Context Protocol, on stdin and stdout, until"
+        " it goes away. No tool writes. Exit code 2: there is no app, or the extra is missing."
+    )
+    add_app_arguments(parser)
+
+
+def run_mcp(options: argparse.Namespace) -> int:
+    """Serve, and return the exit code."""
+    if find_spec("mcp") is None:
+        print(f"rowlock mcp: {NEEDS_EXTRA}", file=sys.stderr)
+        return MISUSED
+    try:
+        asyncio.run(_served(options))
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except Exception as error:  # noqa: BLE001 - of the host's modules and database, whatever it is
+        return failed(options, error)
+    return WELL
+
+
+async def _served(options: argparse.Namespace) -> None:
+    # What the host's modules print would be taken for answers.
+    with redirect_stdout(sys.stderr):
+        app = opened(options)
+        insight = await app.__aenter__()
+    try:
+        from rowlock.assistants.server import serve  # noqa: PLC0415 - it needs an extra
+
+        await serve(insight, on_broken=_end)
+    finally:
+        await app.__aexit__(None, None, None)
+
+
+def _end(error: OSError) -> None:
+    """End at once: a thread waits for the next question, and nothing can wake it."""
+    is_gone = isinstance(error, BrokenPipeError)
+    if not is_gone:
+        print(f"rowlock mcp: nothing can be written: {describe(error)}", file=sys.stderr)
+    os._exit(WELL if is_gone else MISUSED)
+
+
+# ---------------------------------------------------------------- top
+
+
+ENDED_BY: Final = {"SIGINT": INTERRUPTED, "SIGTERM": 143, "SIGHUP": 129}
+"""Exit codes of signals: 128 and their number, as shells have it."""
+INSTEAD: Final = "rowlock status --watch 2"
+
+
+def add_top_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments that `run_top` reads."""
+    parser.description = (
+        "Show the status, what is longest at work and what is wrong, every 2 s. Looks and never"
+        " acts. Keys: r refresh, e explain, ? help, q quit. Exit code 2: this is no terminal."
+    )
+    add_app_arguments(parser)
+
+
+def run_top(options: argparse.Namespace) -> int:
+    """Show it until somebody quits, and return the exit code."""
+    trouble = why_not(options)
+    if trouble:
+        print(f"rowlock top: {trouble}", file=sys.stderr)
+        return MISUSED
+    if options.no_colour:
+        os.environ["NO_COLOR"] = "1"
+    # A size that was exported stays the same when the window changes, and textual would heed it.
+    for name in ("COLUMNS", "LINES"):
+        os.environ.pop(name, None)
+    try:
+        with terminal_restored(), logs_silenced():
+            return asyncio.run(_shown(options))
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except Exception as error:  # noqa: BLE001 - of the host's modules and database, whatever it is
+        return failed(options, error)
+
+
+def why_not(options: argparse.Namespace) -> str:
+    """Return why nothing can be drawn here, and what can be done; empty if it can."""
+    if options.json:
+        return "it draws a picture; for JSON: rowlock status --json"
+    # Textual reads keys from the first, and draws on the third.
+    is_terminal = all(
+        one is not None and one.isatty() for one in (sys.stdin, sys.stdout, sys.stderr)
+    )
+    if not is_terminal or os.environ.get("TERM", "dumb") in {"dumb", ""}:
+        return f"it needs a terminal; without one: {INSTEAD}"
+    if find_spec("textual") is None:
+        return f'it needs an extra: python -m pip install "rowlock[cli]"; without it: {INSTEAD}'
+    return ""
+
+
+@contextmanager
+def terminal_restored() -> Iterator[None]:
+    """Have the settings of the terminal be as they were before, whatever happens within."""
+    try:
+        import termios  # noqa: PLC0415 - Windows has none
+    except ImportError:
+        yield
+        return
+    before = termios.tcgetattr(sys.stdin)
+    try:
+        yield
+    finally:
+        with suppress(termios.error):  # the terminal is closed
+            termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
+
+
+@contextmanager
+def logs_silenced() -> Iterator[None]:
+    """Have no handler of the host's write a line into the picture; errors stand in it."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logging.disable(before)
+
+
+async def _shown(options: argparse.Namespace) -> int:
+    from rowlock.cli.top_screen import TopApp  # noqa: PLC0415 - textual is an extra
+
+    async with opened(options) as insight:
+        app = TopApp(insight)
+        with _signals_end(app.exit):
+            code = await app.run_async(mouse=False)
+        app.stop_looking()
+        if app.failure is not None:
+            raise app.failure
+        return MISUSED if code is None else code
+
+
+@contextmanager
+def _signals_end(end: Callable[[int], None]) -> Iterator[None]:
+    loop = asyncio.get_running_loop()
+    known = {name: getattr(signal, name) for name in ENDED_BY if hasattr(signal, name)}
+    try:
+        for name, number in known.items():
+            loop.add_signal_handler(number, end, ENDED_BY[name])
+    except NotImplementedError:  # Windows: Ctrl-C is a key there, too
+        known = {}
+    try:
+        yield
+    finally:
+        for number in known.values():
+            loop.remove_signal_handler(number)

@@ -1,1 +1,0 @@
-"""windows/: commands that list rows, and that open the dashboard."""

@@ -1,1 +1,0 @@
-"""guarding/: who may look and act, and which requests are refused."""

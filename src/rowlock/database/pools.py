@@ -1,0 +1,155 @@
+"""How many connections we take: a slot for each claim within the host's pool, and a pool of our own
+for leases that must be renewed whatever the host does.
+
+*Slots*: claims share the connections that the engine's pool keeps. More at once would open further
+connections and close them again, which costs more than the claims, and leave none to the host; on
+SQLite, where one writes at a time, they would poll for the file. It keeps order and is no limit: a
+claim that has waited for long goes on all the same, since those before it may hang.
+
+*The separate pool*: an engine like the host's, with the same way to connect and the same listeners,
+so that a renewal waits for no connection that the host keeps and can run on another event loop. A
+statement that waits for a locked SQLite file cannot be cancelled, so on these connections it does
+not wait longer than it may.
+
+Source: `Engine.dispose` of SQLAlchemy replaces the pool in the same way, by `Pool.recreate`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from sqlalchemy import Engine, Pool, QueuePool
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession
+
+from rowlock.database.transaction import SessionFactory
+from rowlock.database.transaction_dialect import TRANSACTIONS
+
+# ---------------------------------------------------------------- claim slots
+
+
+CONNECTIONS_AT_ONCE = 5
+"""How many claims are sent at once where a pool does not say how many connections it keeps."""
+
+
+@asynccontextmanager
+async def claim_slot(engine: Engine, *, wait_s: float) -> AsyncIterator[None]:
+    """Wait for a slot among the claims that are sent over `engine` from the running loop,
+    `wait_s` at most.
+    """
+    slots = _slots_of(engine)
+    has_slot = False
+    try:
+        async with asyncio.timeout(wait_s):
+            has_slot = await slots.acquire()
+    except TimeoutError:
+        pass
+    try:
+        yield
+    finally:
+        if has_slot:
+            slots.release()
+
+
+def _slots_of(engine: Engine) -> asyncio.Semaphore:
+    loop = asyncio.get_running_loop()
+    # Loops of other threads look here, too.
+    with _slots_lock:
+        if loop not in _slots:
+            # A semaphore that was waited for knows its loop, and so keeps its own key alive.
+            for ended in [known for known in _slots if known.is_closed()]:
+                del _slots[ended]
+            _slots[loop] = WeakKeyDictionary()
+        by_pool = _slots[loop]
+        if engine.pool not in by_pool:
+            by_pool[engine.pool] = asyncio.Semaphore(_claims_at_once(engine))
+        return by_pool[engine.pool]
+
+
+def _claims_at_once(engine: Engine) -> int:
+    if (most := TRANSACTIONS.on(engine.dialect.name).claims_at_once) is not None:
+        return most
+    kept = engine.pool.size() if isinstance(engine.pool, QueuePool) else 0
+    return kept or CONNECTIONS_AT_ONCE
+
+
+_slots_lock = threading.Lock()
+_slots: WeakKeyDictionary[asyncio.AbstractEventLoop, WeakKeyDictionary[Pool, asyncio.Semaphore]] = (
+    WeakKeyDictionary()
+)
+
+
+# ---------------------------------------------------------------- separate pool
+
+
+class SeparatePool:
+    """Sessions as the host makes them, on connections of our own.
+
+    Used by one event loop only, the one that first asks for a connection.
+    """
+
+    def __init__(self, session_factory: SessionFactory, *, file_wait: timedelta) -> None:
+        """Open nothing yet; a statement waits for a locked SQLite file for `file_wait` at most."""
+        self._session_factory = session_factory
+        self._file_wait = file_wait
+        self._engines: dict[Pool, Engine] = {}
+
+    def __call__(self) -> AsyncSession:
+        """Return a new session of the host's factory; its statements go to the engines that they
+        would go to, by our pools.
+        """
+        session = self._session_factory()
+        route = session.sync_session.get_bind
+        # One each, or a session that asks twice (in a listener of the host's, say) would be in two
+        # transactions.
+        clones: dict[Any, Engine] = {}
+
+        def get_bind(*arguments: Any, **named: Any) -> Any:
+            engine: Any = route(*arguments, **named)
+            if engine not in clones:
+                clones[engine] = clone = self._clone(engine)
+                clones[clone] = clone
+            return clones[engine]
+
+        session.sync_session.get_bind = get_bind  # type: ignore[method-assign]
+        return session
+
+    def connect(self, engine: Engine) -> AsyncConnection:
+        """Return a connection to the database of the host's `engine`, to be entered."""
+        return AsyncEngine(self._clone(engine)).connect()
+
+    async def close(self) -> None:
+        """Close every connection; in the loop that used them."""
+        while self._engines:
+            _, engine = self._engines.popitem()
+            await AsyncEngine(engine).dispose()
+
+    def _clone(self, engine: Engine) -> Engine:
+        if (proxied := getattr(engine, "_proxied", None)) is not None:
+            # Made by `execution_options`, perhaps for this one session: it has no pool of its own,
+            # but asks the engine that it was made of.
+            clone = copy.copy(engine)
+            clone._proxied = self._clone(proxied)  # type: ignore[attr-defined]
+            return clone
+        if engine.pool not in self._engines:
+            self._engines[engine.pool] = self._clone_of_root(engine)
+        clone = self._engines[engine.pool]
+        # Whether there are listeners at all is kept beside them, and a host may add its first one
+        # later.
+        clone._has_events = engine._has_events
+        return clone
+
+    def _clone_of_root(self, engine: Engine) -> Engine:
+        # Made when it is first asked for; a copy without it would have listeners of its own.
+        assert engine.dispatch is not None
+        clone = copy.copy(engine)
+        clone.pool = engine.pool.recreate()
+        # After the host's own listeners, which may bound them, too.
+        TRANSACTIONS.on(engine.dialect.name).bound_waits(clone.pool, self._file_wait)
+        return clone

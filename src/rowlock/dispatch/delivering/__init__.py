@@ -1,1 +1,0 @@
-"""How a task comes to a worker, and what comes of it there."""

@@ -1,0 +1,549 @@
+"""One attempt at one row, from the offer to its end.
+
+    orphan? pending again → past its deadline? failed → nobody accepts? later → accepted: running →
+    events → completed | failed
+
+Every write on the way is guarded by the lease's token and by the status; if the guard does not
+match, somebody else decides about the row, and the attempt is closed without a word. What
+`Delivery.run` returns, the pipeline writes like any other outcome.
+
+Two traps. A text, a mapping or a kind that a handler yields may be of any class, and raise anything
+when it is looked at: it is copied once and contained, before anything else. And silence counts only
+while somebody listens: an event loop that the host has blocked finds that the time is over in the
+very moment in which it could listen again, so it is given a moment to do so.
+
+Not here: who is asked (``placement.py``), and how an attempt's events come about (``engines/``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any, Generic
+
+from rowlock.clock import exponential, monotonic
+from rowlock.database.faults import is_of_the_schema
+from rowlock.dispatch.attempt import Scratch
+from rowlock.dispatch.columns import (
+    ACTIVE,
+    CAPACITY,
+    COMPLETED,
+    DETAIL_CHARS_MAX,
+    FAILED,
+    HEARTBEAT_LOST,
+    INTERNAL,
+    PENDING,
+    RUNNING,
+    WORKER_CHARS_MAX,
+    error_of,
+    failure_of,
+    is_storable,
+    progress_of,
+    refuse_own_columns,
+)
+from rowlock.dispatch.dispatch_log import DispatchLog
+from rowlock.dispatch.engine import (
+    AttemptEvent,
+    Completed,
+    Events,
+    Failed,
+    Handler,
+    Heartbeat,
+    Progress,
+    StageDone,
+    Task,
+)
+from rowlock.dispatch.placement import Placement, Provisioner
+from rowlock.dispatch.settings import DispatchSettings, Rest
+from rowlock.dispatch.status_updates import StatusUpdates
+from rowlock.errors import (
+    LeaseLost,
+    NoWorkersAvailable,
+    OutcomeError,
+    TransactionTimeout,
+    WorkerGone,
+    describe,
+    shorten,
+)
+from rowlock.leases.item import PipelineItem
+from rowlock.logs import get_logger
+from rowlock.pipelines.outcomes import Apply, Outcome, Retry, check_outcome, copied_value
+from rowlock.pipelines.settings import PipelineSettings
+from rowlock.rows.leased_table import LeasedTable, ModelT
+from rowlock.rows.updates import NOW_PLACEHOLDER, Values
+from rowlock.tasks import as_host_code, contained_task, finish
+
+# ---------------------------------------------------------------- plain events
+
+
+def plain_event(event: object) -> AttemptEvent:
+    """Return `event` with parts of plain types, and the text of a `Progress` as it is stored.
+
+    Raises:
+        OutcomeError: it is no event, or one of its parts is not what it must be, or cannot be read.
+    """
+    try:
+        return _plain(event)
+    except OutcomeError:
+        raise
+    # Code of the host; nothing is awaited, so no cancellation is ours.
+    except BaseException as error:  # noqa: BLE001
+        raise OutcomeError(
+            f"the {type(event).__name__} of the handler cannot be read: {describe(error)}"
+        ) from None
+
+
+def _plain(event: object) -> AttemptEvent:
+    match event:
+        case Heartbeat():
+            return Heartbeat()
+        case Progress(text):
+            return Progress(progress_of(text))
+        case StageDone(name, key):
+            return StageDone(_stage_name(name), copied_value(key))
+        case Completed(values):
+            return Completed(_values(values))
+        case Failed(kind, text, detail):
+            # A worker of an earlier version does not send it.
+            raised = tuple(tuple(map(str, one)) for one in getattr(event, "raised", ()))
+            shown = shorten(str(detail), chars_max=DETAIL_CHARS_MAX)
+            return Failed(str(kind), str(text), shown, raised)
+        case _:
+            raise OutcomeError(f"the handler gave a {type(event).__name__}, which is no event")
+
+
+def _stage_name(name: object) -> str:
+    if not isinstance(name, str) or not is_storable(name):
+        raise OutcomeError(
+            f"a stage's name must be a text without NUL and lone surrogates, not {name!r:.100}",
+            column="stages",
+        )
+    return name
+
+
+def _values(values: object) -> dict[Any, Any]:
+    if not isinstance(values, Mapping):
+        raise OutcomeError(
+            f"Completed takes a dict of columns and values, not {type(values).__name__}"
+        )
+    return {name: copied_value(value) for name, value in values.items()}
+
+
+# ---------------------------------------------------------------- liveness
+
+
+CATCH_UP_S = 1.0
+"""How long an event loop listens once more when the time is over, in seconds."""
+
+
+async def next_event(events: Events, *, within_s: float) -> AttemptEvent:
+    """Return the next event.
+
+    Raises:
+        StopAsyncIteration: there is none.
+        HostCodeError: the engine raised what would end the event loop, or let a cancellation
+            escape.
+        TimeoutError: none came `within_s`, nor in the `CATCH_UP_S` after it.
+    """
+    coming: asyncio.Task[AttemptEvent] = contained_task(
+        as_host_code(partial(anext, events)), name="rowlock: hear an attempt"
+    )
+    try:
+        await asyncio.wait({coming}, timeout=within_s)
+        while not coming.done():
+            began_at = monotonic()
+            await asyncio.wait({coming}, timeout=CATCH_UP_S)
+            if not coming.done() and monotonic() - began_at < 2 * CATCH_UP_S:
+                raise TimeoutError
+    finally:
+        if not coming.done():
+            coming.cancel()
+            # However often it is cancelled: an iterator that is being read cannot be closed.
+            await finish(_ended(coming), purpose="hear no more of an attempt")
+    return coming.result()
+
+
+async def _ended(task: asyncio.Task[AttemptEvent]) -> None:
+    await asyncio.wait({task})
+    if not task.cancelled():
+        task.exception()  # nobody asked any more
+
+
+PROGRESS_EVERY_S = 1.0
+"""A progress is written at most so often, in seconds; the last one is kept."""
+
+
+class LastProgress:
+    """The last progress, and when it may be written.
+
+    Attributes:
+        last: what the handler said last.
+    """
+
+    def __init__(self) -> None:
+        self.last: str | None = None
+        self._text: str | None = None
+        self._next_at = float("-inf")
+
+    def set(self, text: str) -> None:
+        """Note what the handler says now."""
+        self.last = self._text = text
+
+    def due(self) -> str | None:
+        """Return what is to be written now, if anything is."""
+        if self._text is None or monotonic() < self._next_at:
+            return None
+        text, self._text = self._text, None
+        self._next_at = monotonic() + PROGRESS_EVERY_S
+        return text
+
+
+# ---------------------------------------------------------------- delivery
+
+
+logger = get_logger(__name__)
+
+ATTEMPT_END_S_MAX = 240.0
+"""How long a handler may take to end when its time limit is over, in seconds; then its row is
+failed while it runs on.
+"""
+LOOK_EVERY_S = 10.0
+"""An attempt that is silent but for its beats looks at its row so often at most, in seconds."""
+STAGES_MAX = 1_000
+"""Most stages that a row records."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveryContext(Generic[ModelT]):
+    """What every attempt of a pipeline works with.
+
+    Attributes:
+        leased: the table.
+        handler: the host's.
+        lease: settings of the lease.
+        settings: the knobs of the wing.
+        retried: how long a row rests after each error that is retried, by the name of its class.
+        placement: finds workers.
+        status_updates: writes what must be seen at once.
+        hint: says that there is room.
+        provisioner: asks for more; None if the host has nobody to ask.
+        scratch: makes the attempts' folders.
+        log: tells how rows find workers.
+    """
+
+    leased: LeasedTable
+    handler: Handler[ModelT]
+    lease: PipelineSettings
+    settings: DispatchSettings
+    retried: Mapping[str, Rest]
+    placement: Placement
+    status_updates: StatusUpdates[ModelT]
+    hint: Callable[[], None]
+    provisioner: Provisioner | None
+    scratch: Scratch
+    log: DispatchLog
+
+
+class Delivery(Generic[ModelT]):
+    """One attempt."""
+
+    def __init__(self, context: DeliveryContext[ModelT], item: PipelineItem[ModelT]) -> None:
+        self._context = context
+        self._item = item
+        self._row: Any = item.row
+        self._has_ended = False
+        self._looks_at = monotonic() + LOOK_EVERY_S
+
+    async def run(self) -> Outcome:
+        """Offer the row, and return what it comes to."""
+        try:
+            return await self._run()
+        except LeaseLost:
+            logger.info(
+                "The row was handed off: its status is no longer what this attempt left",
+                extra={"row_id": self._item.id},
+            )
+            return Apply(unless_changed=["status"])
+        except asyncio.CancelledError:
+            # Of a lost lease there is nothing to write; after a shutdown another replica takes the
+            # row at once.
+            if not self._item.is_trusted():
+                raise
+            return self._apply({"status": PENDING}, after=0)
+        except OutcomeError as error:
+            return self._failed(INTERNAL, error.message)
+        except Exception as error:
+            logger.exception("An attempt failed from within", extra={"row_id": self._item.id})
+            if isinstance(error, TransactionTimeout) or is_of_the_schema(error):
+                # Of the database, and not of the row: it is begun again when that is over.
+                return Retry(error=error_of(INTERNAL, describe(error).partition("\n")[0]))
+            return self.failed_by(error)
+
+    def failed_by(self, error: Exception) -> Outcome:
+        """Return what the row comes to if `error` is its own, such as that of a database which
+        refuses its result.
+        """
+        return self._failed(INTERNAL, describe(error))
+
+    async def _run(self) -> Outcome:
+        if self._row.status not in ACTIVE:
+            # Decided between the claim and the reading.
+            raise self._item.lease_lost()
+        if self._row.status == RUNNING:
+            await self._recover_orphan()
+        if self._row.losses >= self._context.settings.max_losses:
+            return self._failed(
+                HEARTBEAT_LOST, f"{self._row.losses} attempts died with their worker or replica"
+            )
+        if self._waited() >= self._context.settings.dispatch_deadline:
+            self._context.log.expired(self._item.id)
+            waited_s = self._context.settings.dispatch_deadline.total_seconds()
+            return self._failed(
+                CAPACITY, f"no worker has done it within {waited_s:g} s after its submission"
+            )
+        async with AsyncExitStack() as stack:
+            try:
+                workdir = await stack.enter_async_context(self._context.scratch.folder())
+                try:
+                    worker, events = await self._context.placement.place(self._task(workdir))
+                except NoWorkersAvailable as nobody:
+                    return self._overflow(nobody)
+            except Exception as error:
+                # Of this replica, and not of the row: another one may do better.
+                logger.exception(
+                    "An attempt could not be begun here", extra={"row_id": self._item.id}
+                )
+                return Retry(error=error_of(INTERNAL, describe(error)))
+            stack.callback(self._context.hint)
+            stack.callback(self._context.placement.capacity.freed)
+            stack.push_async_callback(_end, events)
+            limit = asyncio.timeout(self._context.settings.time_limit.total_seconds())
+            try:
+                async with limit:
+                    outcome = await self._accepted(worker, events)
+            except TimeoutError:
+                if not limit.expired():
+                    raise
+                return await self._out_of_time(stack.pop_all())
+            if self._has_ended:
+                # Closed later: whoever has the worker next would be running before this row has
+                # ended. An attempt that still runs is closed here and now: nobody else may begin
+                # beside it.
+                self._item.after_settling = partial(self._close, stack.pop_all())
+            return outcome
+
+    async def _out_of_time(self, attempt: AsyncExitStack) -> Outcome:
+        closing = contained_task(self._close(attempt), name="rowlock: close an attempt")
+        # A row that is failed is nobody's to begin again; so one whose handler cannot be ended need
+        # not be held for ever.
+        await finish(_wait(closing, timeout_s=ATTEMPT_END_S_MAX), purpose="end an attempt")
+        if not closing.done():
+            self._item.after_settling = partial(_wait, closing)
+        limit_s = self._context.settings.time_limit.total_seconds()
+        return self._failed(INTERNAL, f"the time limit of {limit_s:g} s is over")
+
+    async def _close(self, attempt: AsyncExitStack) -> None:
+        try:
+            await attempt.aclose()
+        except Exception:
+            logger.exception(
+                "An attempt failed while it was closed", extra={"row_id": self._item.id}
+            )
+
+    async def _recover_orphan(self) -> None:
+        """An orphan is pending again, due now, and keeps its stages: its holder is gone."""
+        losses = self._row.losses + self._item.prev_lock_expired
+        await self._record_status(
+            {"status": PENDING, "losses": losses}, unless_changed={"status": RUNNING}
+        )
+        logger.warning("An orphan was recovered", extra={"row_id": self._item.id, "losses": losses})
+
+    def _overflow(self, nobody: NoWorkersAvailable) -> Outcome:
+        settings = self._context.settings
+        if self._context.provisioner is not None:
+            self._context.provisioner.ask(self._row.dedup_key)
+        rest = settings.retry_interval + random.random() * settings.jitter
+        self._context.log.overflowed(self._item.id, nobody, waited=self._waited(), rest=rest)
+        return Retry(after=rest, error=error_of(CAPACITY, nobody.message))
+
+    async def _accepted(self, worker: str, events: Events) -> Outcome:
+        try:
+            return await self._follow(worker, events)
+        except WorkerGone as gone:
+            return await self._lost(gone.why or gone.message)
+
+    async def _follow(self, worker: str, events: Events) -> Outcome:
+        progress = LastProgress()
+        is_running = False
+        while True:
+            try:
+                event = await self._next_event(worker, events)
+            except StopAsyncIteration:
+                return self._failed(INTERNAL, "the handler ended without Completed or Failed")
+            if not is_running:
+                running = {
+                    "status": RUNNING,
+                    "started_at": NOW_PLACEHOLDER,
+                    "worker": shorten(worker, chars_max=WORKER_CHARS_MAX),
+                    "progress": None,
+                }
+                await self._record_status(running, unless_changed={"status": PENDING})
+                is_running = True
+            match event:
+                case Heartbeat():
+                    await self._look()
+                case Progress(text):
+                    progress.set(text)
+                case StageDone(name, key):
+                    await self._record(name, key)
+                case Completed(values):
+                    self._has_ended = True
+                    return self._completed(values, progress.last)
+                case Failed():
+                    return await self._failed_by_handler(event)
+            if (shown := progress.due()) is not None:
+                await self._record_status({"progress": shown}, unless_changed={"status": RUNNING})
+
+    async def _next_event(self, worker: str, events: Events) -> AttemptEvent:
+        limit_s = self._context.settings.heartbeat_limit.total_seconds()
+        try:
+            return plain_event(await next_event(events, within_s=limit_s))
+        except TimeoutError:
+            raise WorkerGone(worker, f"nothing was heard of it for {limit_s:g} s") from None
+
+    async def _look(self) -> None:
+        """See whether somebody has decided about the row: a handler that says nothing for hours
+        would not know.
+        """
+        if monotonic() >= self._looks_at:
+            await self._context.status_updates.check(self._item, {"status": RUNNING})
+            self._looks_at = monotonic() + LOOK_EVERY_S
+
+    async def _record(self, name: str, key: object) -> None:
+        stages = {**self._row.stages, name: key}
+        if len(stages) > STAGES_MAX:
+            raise OutcomeError(f"a row records at most {STAGES_MAX} stages", column="stages")
+        await self._record_status({"stages": stages}, unless_changed={"status": RUNNING})
+
+    def _completed(self, values: Mapping[Any, Any], progress: str | None) -> Outcome:
+        try:
+            refuse_own_columns(self._context.leased, values)
+            done = self._ended({**values, "status": COMPLETED, "error": None, "progress": progress})
+            check_outcome(self._context.leased, done)
+        except OutcomeError as error:
+            return self._failed(INTERNAL, error.message)
+        return done
+
+    def _failed(self, kind: str, text: str) -> Outcome:
+        return self._ended({"status": FAILED, "error": error_of(kind, text)})
+
+    async def _failed_by_handler(self, failed: Failed) -> Outcome:
+        if (rest := self._rest_after(failed)) is not None:
+            return await self._again(failed, rest)
+        self._has_ended = True
+        if failed.detail:
+            kind = failed.text.partition(":")[0]
+            logger.warning(
+                "A handler failed\n%s",
+                failed.detail,
+                extra={"row_id": self._item.id, "error_type": kind},
+            )
+        return self._ended({"status": FAILED, "error": failure_of(failed.kind, failed.text)})
+
+    def _rest_after(self, failed: Failed) -> timedelta | None:
+        """Return how long the row rests before it is tried again; None if it is not."""
+        rests, retried = list[Rest](), self._context.retried
+        for names in failed.raised:
+            nearest = next((name for name in names if name in retried), None)
+            if nearest is None:
+                return None
+            rests.append(retried[nearest])
+        backoff = self._rest(self._item.attempt)
+        rest = max((one for one in rests if one is not None), default=backoff)
+        in_time = self._waited() + rest < self._context.settings.dispatch_deadline
+        return rest if rests and in_time else None
+
+    async def _again(self, failed: Failed, rest: timedelta) -> Outcome:
+        # Guarded as in `_lost`.
+        await self._record_status({"status": PENDING}, unless_changed={"status": RUNNING})
+        error = failure_of(failed.kind, failed.text)
+        logger.warning(
+            "A handler failed with an error that is expected: %s",
+            error,
+            extra={"row_id": self._item.id, "error": error},
+        )
+        return Retry(after=rest, error=error)
+
+    async def _lost(self, why: str) -> Outcome:
+        losses = self._row.losses + 1
+        if losses >= self._context.settings.max_losses:
+            return self._failed(HEARTBEAT_LOST, f"{losses} attempts were lost; the last one: {why}")
+        # Under the guard of the status, which a Retry does not have: somebody may have decided
+        # about the row meanwhile.
+        await self._record_status(
+            {"status": PENDING, "losses": losses}, unless_changed={"status": self._row.status}
+        )
+        # Not by the attempts: a row that has waited for long was offered often, and failed never.
+        return Retry(after=self._rest(losses), error=error_of(HEARTBEAT_LOST, why))
+
+    def _rest(self, failures: int) -> timedelta:
+        lease = self._context.lease
+        first_s, most_s = lease.retry_delay.total_seconds(), lease.retry_delay_max.total_seconds()
+        return timedelta(seconds=exponential(failures, first_s=first_s, most_s=most_s))
+
+    def _ended(self, values: Mapping[Any, Any]) -> Apply:
+        return self._apply({**values, "finished_at": NOW_PLACEHOLDER})
+
+    def _apply(self, values: Values, **more: Any) -> Apply:
+        return Apply(values, unless_changed=["status"], **more)
+
+    async def _record_status(self, values: Values, *, unless_changed: Values) -> None:
+        await self._context.status_updates.write(self._item, values, unless_changed=unless_changed)
+
+    def _task(self, workdir: Path) -> Task[ModelT]:
+        item = self._item
+        return Task(
+            id=item.id,
+            attempt=item.attempt,
+            nonce=str(item.lock_token),
+            row=item.row,
+            workdir=workdir,
+            stages=dict(self._row.stages),
+            handler=self._context.handler,
+            heartbeat_s=self._context.settings.heartbeat.total_seconds(),
+        )
+
+    def _waited(self) -> timedelta:
+        waited: timedelta = self._database_time() - self._row.submitted_at
+        return waited
+
+    def _database_time(self) -> datetime:
+        """What time it is by the database, at least: counted on from the last answer of its
+        clock that this holder has.
+        """
+        lease, item = self._context.lease, self._item
+        sent_at = item.trusted_until - (lease.lock_timeout - lease.lease_margin).total_seconds()
+        return item.lock_expires_at - lease.lock_timeout + timedelta(seconds=monotonic() - sent_at)
+
+
+async def _end(events: Events) -> None:
+    async def close() -> None:
+        try:
+            await as_host_code(events.aclose)
+        except Exception:
+            # Of the engine, and not of the row.
+            logger.exception("An attempt failed while it was closed")
+
+    # However often it is cancelled meanwhile: as long as the attempt runs, nobody else may have its
+    # row.
+    await finish(close(), purpose="end an attempt")
+
+
+async def _wait(task: asyncio.Task[None], *, timeout_s: float | None = None) -> None:
+    await asyncio.wait({task}, timeout=timeout_s)

@@ -1,0 +1,334 @@
+"""Finds a worker for a row; where there is none, brings the row forward when there is room, and
+asks for more workers.
+
+Workers are asked one after the other, as the balancer orders them. A refusal goes on to the next; a
+worker that is gone is left out for a while; any other error is the engine's, but for what would end
+the event loop or pass for a cancellation of ours.
+
+`Capacity` makes waiting rows due before their interval is over: as many as there is room for,
+those that were submitted first before the others. Room is remembered until a worker accepts: a row
+that was refused a moment before a worker fell idle is not written as waiting yet, and is found at
+the next look; until a row that was brought forward was offered here, no second row takes its place.
+
+`Provisioner` asks after an overflow only, once for each key and within bounds. A machine takes
+minutes to come, and the host's call may return when it was asked for: so what was asked for counts
+as if it were there, until the engine shows a worker that was not there before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
+from typing import Any, TypeAlias
+
+from sqlalchemy import select, update
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from rowlock.clock import monotonic
+from rowlock.dispatch.columns import CAPACITY, PENDING
+from rowlock.dispatch.engine import Balancer, Engine, Events, Task, WorkerView
+from rowlock.dispatch.settings import PROVISIONS_MAX
+from rowlock.errors import NoWorkersAvailable, WorkerBusy, WorkerGone
+from rowlock.logs import get_logger
+from rowlock.rows.database_time import database_now
+from rowlock.rows.eligibility import is_free
+from rowlock.rows.leased_table import LeasedTable
+from rowlock.tasks import as_host_code, contained_task
+
+# ---------------------------------------------------------------- counters
+
+
+@dataclass(slots=True)
+class DispatchCounters:
+    """Totals since the pipeline was built, also in a process that only submits.
+
+    Attributes:
+        submissions_admitted: that made a row; whether the caller's transaction was committed is the
+            caller's.
+        submissions_attached: that were given the active row of their key.
+        submissions_rejected: that met the ceiling.
+        submissions_draining: that came while the replica was being shut down.
+        offers_accepted: of a task, by a worker.
+        offers_refused: by one that was busy.
+        offers_gone: to one that was gone.
+    """
+
+    submissions_admitted: int = 0
+    submissions_attached: int = 0
+    submissions_rejected: int = 0
+    submissions_draining: int = 0
+    offers_accepted: int = 0
+    offers_refused: int = 0
+    offers_gone: int = 0
+
+
+# ---------------------------------------------------------------- capacity
+
+
+ROOM_MAX = 64
+"""Most places that one look gives: no more rows are brought forward than one fetch leases, the
+others at the next fetches. So many places are remembered, or one for each worker if there are
+more of these.
+"""
+KEPT_S = 5.0
+"""How long a place is kept for a row that was brought forward, in seconds: another replica may
+have claimed it.
+"""
+
+
+class Capacity:
+    """How many waiting rows may be brought forward, as far as this replica knows."""
+
+    def __init__(self) -> None:
+        self._places = 0
+        self._freed = 0
+        self._workers: frozenset[str] = frozenset()
+        self._kept_until: dict[Any, float] = {}
+
+    @property
+    def freed_ever(self) -> int:
+        """How many attempts have ended here; tells what came during a round of offers from what
+        was there before.
+        """
+        return self._freed
+
+    def look(self, workers: Iterable[str]) -> int:
+        """Return how many places are kept for nobody, those of workers that were not there at the
+        last look included.
+
+        What is beyond `ROOM_MAX` of them is left to the next looks.
+        """
+        here = frozenset(workers)
+        new = len(here - self._workers)
+        self._workers = here
+        self._add(new)
+        now = monotonic()
+        self._kept_until = {key: until for key, until in self._kept_until.items() if until > now}
+        return min(ROOM_MAX, max(0, self._places - len(self._kept_until)))
+
+    def freed(self) -> None:
+        """Note that an attempt has ended here."""
+        self._freed += 1
+        self._add(1)
+
+    def keep_for(self, keys: Iterable[Any]) -> None:
+        """Keep a place for each row of `keys`, which were brought forward, until it was offered
+        here.
+        """
+        self._kept_until |= dict.fromkeys(keys, monotonic() + KEPT_S)
+
+    def occupied(self, key: Any) -> None:
+        """Note that a worker accepted the row of that key."""
+        # One place for each acceptance, whether it was kept or not: counted at both, the worker
+        # beside it would stay idle.
+        self._kept_until.pop(key, None)
+        self._places = max(0, self._places - 1)
+
+    def refused(self, key: Any, *, since: int) -> None:
+        """Note that nobody accepted: whatever was thought to be room is taken by others, but for
+        what was freed meanwhile.
+
+        Args:
+            key: of the row that was offered.
+            since: `freed_ever` before the first was asked.
+        """
+        self._kept_until.pop(key, None)
+        self._places = min(self._places, self._freed - since)
+
+    def _add(self, places: int) -> None:
+        self._places = min(max(ROOM_MAX, len(self._workers)), self._places + places)
+
+
+async def bring_forward(
+    connection: AsyncConnection, leased: LeasedTable, *, count: int
+) -> frozenset[Any]:
+    """Make up to `count` rows due that rest after an overflow; joins the caller's transaction.
+    Returns their keys.
+    """
+    model: Any = leased.model
+    rests = select(leased.key).where(
+        model.status == PENDING,
+        model.due_at > database_now(),
+        model.last_error.startswith(f"{CAPACITY}:"),
+        model.parked_at.is_(None),
+        is_free(leased),
+    )
+    # Rows that somebody else has locked are left to whoever that is.
+    first = (
+        rests.order_by(model.submitted_at, leased.key)
+        .limit(count)
+        .with_for_update(skip_locked=True)
+    )
+    moved = (
+        update(leased.table)
+        .where(leased.key.in_(first))
+        .values({leased.column("due_at"): database_now()})
+    )
+    return frozenset((await connection.scalars(moved.returning(leased.key))).all())
+
+
+# ---------------------------------------------------------------- placement
+
+
+logger = get_logger(__name__)
+
+EVICTED_S = 30.0
+"""How long a worker that was gone is not asked, in seconds."""
+
+
+class Placement:
+    """Places tasks with the workers of one engine.
+
+    Attributes:
+        capacity: what is known of workers that have fallen idle.
+    """
+
+    def __init__(
+        self, engine: Engine, balancer: Balancer, counters: DispatchCounters | None = None
+    ) -> None:
+        self._engine = engine
+        self._balancer = balancer
+        self._counters = counters or DispatchCounters()
+        self._evicted: dict[str, float] = {}
+        self.capacity = Capacity()
+
+    def workers(self) -> Mapping[str, WorkerView]:
+        """Return who may be asked now."""
+        now = monotonic()
+        self._evicted = {worker: until for worker, until in self._evicted.items() if until > now}
+        return {
+            worker: view
+            for worker, view in self._engine.workers().items()
+            if worker not in self._evicted
+        }
+
+    async def place(self, task: Task[Any]) -> tuple[str, Events]:
+        """Return who accepted `task`, and the events of it.
+
+        Raises:
+            NoWorkersAvailable: nobody did.
+            HostCodeError: the engine raised what would end the event loop, or let a cancellation
+                escape.
+        """
+        asked, freed_before, counters = 0, self.capacity.freed_ever, self._counters
+        for worker in self._balancer.order(self.workers()):
+            asked += 1
+            try:
+                events = await as_host_code(partial(self._engine.offer, worker, task))
+            except WorkerBusy:
+                counters.offers_refused += 1
+            except WorkerGone as gone:
+                counters.offers_gone += 1
+                self._evict(worker, gone)
+            else:
+                counters.offers_accepted += 1
+                self.capacity.occupied(task.id)
+                return worker, events
+        self.capacity.refused(task.id, since=freed_before)
+        raise NoWorkersAvailable(asked=asked)
+
+    def _evict(self, worker: str, gone: WorkerGone) -> None:
+        self._evicted[worker] = monotonic() + EVICTED_S
+        logger.warning(
+            "A worker is gone and is not asked for a while",
+            extra={"worker": worker, "why": gone.why},
+        )
+
+
+# ---------------------------------------------------------------- provisioner
+
+
+PROVISION_S_MAX = 300.0
+"""Longest time for one call, in seconds."""
+COMES_S_MAX = 300.0
+"""How long a worker that was asked for is expected, in seconds; then it is asked for again."""
+SEEN_MAX = 100_000
+"""Most workers that are remembered, whether they are still there or not."""
+
+Provision: TypeAlias = Callable[[str], Awaitable[None]]
+"""The host's: starts one more worker, for the work of a `dedup_key`. Whether one comes, and
+when, the engine will show.
+"""
+
+
+class Provisioner:
+    """Calls the host's function.
+
+    Args:
+        provision: the host's.
+        engine: whose workers are counted.
+        fleet_cap: with so many workers, those that were asked for included, nobody is asked; 0 is
+            no cap.
+    """
+
+    def __init__(self, provision: Provision, *, engine: Engine, fleet_cap: int = 0) -> None:
+        self._provision = provision
+        self._engine = engine
+        self._fleet_cap = fleet_cap
+        self._in_flight: dict[str, asyncio.Task[None]] = {}
+        self._expected: dict[str, float] = {}
+        self._seen: dict[str, None] = {}
+
+    def __len__(self) -> int:
+        return len(self._in_flight)
+
+    def ask(self, key: str) -> bool:
+        """Ask for a worker for `key`, in the background; returns whether that was done.
+
+        Not while one that was asked for `key` is still to come, which is when the engine shows one
+        more, or for `COMES_S_MAX`.
+        """
+        here = self._engine.workers()
+        arrived = [worker for worker in here if worker not in self._seen]
+        self._expect_no_more(len(arrived))
+        self._remember(arrived)
+        is_full = len(self._in_flight) >= PROVISIONS_MAX
+        at_cap = 0 < self._fleet_cap <= len(here) + len(self._expected)
+        if key in self._in_flight or key in self._expected or is_full or at_cap:
+            return False
+        self._expected[key] = monotonic() + PROVISION_S_MAX + COMES_S_MAX
+        task = contained_task(self._call(key), name="rowlock: provision a worker")
+        self._in_flight[key] = task
+        task.add_done_callback(lambda _: self._in_flight.pop(key, None))
+        return True
+
+    def _remember(self, workers: Iterable[str]) -> None:
+        # One that was out of sight for a moment, and is back, is not the one that was asked for.
+        self._seen.update(dict.fromkeys(workers))
+        for oldest in list(self._seen)[: max(0, len(self._seen) - SEEN_MAX)]:
+            del self._seen[oldest]
+
+    def _expect_no_more(self, arrived: int) -> None:
+        """Whichever came: the oldest requests are taken for answered."""
+        now = monotonic()
+        left = [(key, until) for key, until in self._expected.items() if until > now]
+        self._expected = dict(left[arrived:])
+
+    async def _call(self, key: str) -> None:
+        try:
+            async with asyncio.timeout(PROVISION_S_MAX):
+                await as_host_code(partial(self._provision, key))
+        except Exception:
+            self._expected.pop(key, None)
+            logger.exception("A worker could not be provisioned")
+        else:
+            if key in self._expected:
+                self._expected[key] = monotonic() + COMES_S_MAX
+
+    async def stop(self, grace: timedelta) -> None:
+        """Cancel what is in flight, and wait for its end for `grace` at most."""
+        in_flight = dict(self._in_flight)
+        for task in in_flight.values():
+            task.cancel()
+        if in_flight:
+            await asyncio.wait(in_flight.values(), timeout=grace.total_seconds())
+        for key, task in in_flight.items():
+            if not task.done():
+                logger.error(
+                    "provision ignored its cancellation and was left behind with key %s",
+                    key,
+                    extra={"key": key},
+                )

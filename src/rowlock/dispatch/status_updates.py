@@ -1,0 +1,167 @@
+"""Writes what must be seen before an attempt is over: whatever the database does meanwhile, for as
+long as the lease is trusted.
+
+Attempts of a replica share transactions: while one is under way, the next ones gather. What an
+outage interrupts is written again; and if an answer was lost, the token says whether the status is
+there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from typing import Generic, TypeVar
+
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
+
+from rowlock.database.batcher import Batcher, Retries, within
+from rowlock.database.faults import is_transient
+from rowlock.database.transaction import in_transaction
+from rowlock.errors import TransactionTimeout
+from rowlock.leases.item import PipelineItem
+from rowlock.leases.patch import Patch, is_unchanged, show, write_patch, write_patches
+from rowlock.logs import get_logger
+from rowlock.rows.assignments import ColumnValues
+from rowlock.rows.leased_table import LeasedTable, ModelT
+from rowlock.rows.updates import Values, column_values
+from rowlock.tasks import finish
+
+ResultT = TypeVar("ResultT")
+
+logger = get_logger(__name__)
+
+
+class StatusUpdates(Generic[ModelT]):
+    """Writes the status updates of one pipeline.
+
+    A transaction ends within `timeout`, and trouble with the database is waited out for
+    `retry_timeout` at most.
+    """
+
+    def __init__(
+        self, leased: LeasedTable, *, name: str, timeout: timedelta, retry_timeout: timedelta
+    ) -> None:
+        self._leased = leased
+        self._timeout = timeout
+        self._retry_timeout_s = retry_timeout.total_seconds()
+        self._batcher: Batcher[Patch[ModelT], ColumnValues | None] = Batcher(
+            self._together,
+            name=f"{name} updates statuses",
+            timeout=timeout,
+            statements_of=lambda _patch: 1,
+        )
+
+    async def write(
+        self, item: PipelineItem[ModelT], values: Values, *, unless_changed: Values
+    ) -> None:
+        """Write `values` to the row of `item`, and show them in ``item.row``.
+
+        Args:
+            item: whose token guards the write.
+            values: update map.
+            unless_changed: columns that must still have these values.
+
+        Raises:
+            LeaseLost: the guard did not match: somebody else decides about the row.
+            OutcomeError: a column is unknown, or one that rowlock keeps.
+            TransactionTimeout: the database did not take it, although the lease goes on.
+        """
+        column_values(self._leased, values)
+        retries = Retries(within(self._retry_timeout_s))
+        while True:
+            try:
+                # Whole, also for who is cancelled: what was written must be known, or no later
+                # write finds the row as it is.
+                return await finish(
+                    self._try(Patch(item, values, unless_changed), tries=retries.count),
+                    purpose="write status",
+                )
+            except Exception as error:
+                retries.failed()
+                if not is_transient(error) or not item.is_trusted():
+                    raise
+                if retries.are_over:
+                    raise TransactionTimeout(
+                        purpose="write status", timeout_s=self._retry_timeout_s
+                    ) from error
+                extra = {"row_id": item.id, "tries": retries.count}
+                logger.warning(
+                    "A status update is tried again: %s", item.id, extra=extra, exc_info=error
+                )
+            await retries.rest()
+
+    async def check(self, item: PipelineItem[ModelT], values: Values) -> None:
+        """Look whether the row of `item` is still under its token and has `values`; a database that
+        is away says nothing of that.
+
+        Raises:
+            LeaseLost: somebody else has decided about the row.
+        """
+
+        async def work(session: AsyncSession, connection: AsyncConnection) -> bool:
+            return await is_unchanged(connection, self._leased, item, values=values)
+
+        try:
+            unchanged = await in_transaction(
+                item.session_factory,
+                self._leased,
+                work,
+                purpose="look at a row",
+                timeout=self._timeout,
+                writes=False,
+                autocommit=True,
+            )
+        except Exception as error:
+            if not is_transient(error):
+                raise
+            logger.info(
+                "A row could not be looked at: %s",
+                item.id,
+                extra={"row_id": item.id},
+                exc_info=error,
+            )
+        else:
+            if not unchanged:
+                raise item.lease_lost()
+
+    async def _try(self, patch: Patch[ModelT], *, tries: int) -> None:
+        written = await self._write(patch)
+        if written is None and tries and "status" in patch.values:
+            # An earlier try may have been committed, though its answer was lost: the token is still
+            # this attempt's.
+            written = await self._write(
+                replace(patch, unless_changed={"status": patch.values["status"]})
+            )
+        if written is None:
+            raise patch.item.lease_lost()
+        show(self._leased, patch.item.row, written)
+
+    async def _write(self, patch: Patch[ModelT]) -> ColumnValues | None:
+        written = await self._batcher.submit(patch)
+        return await self._one(patch) if written is None and patch.item.is_trusted() else written
+
+    async def _together(self, patches: Sequence[Patch[ModelT]]) -> list[ColumnValues | None]:
+        async def work(
+            session: AsyncSession, connection: AsyncConnection
+        ) -> list[ColumnValues | None]:
+            self._batcher.begun()
+            return await write_patches(connection, self._leased, patches)
+
+        return await self._transact(patches[0], work)
+
+    async def _one(self, patch: Patch[ModelT]) -> ColumnValues | None:
+        async def work(session: AsyncSession, connection: AsyncConnection) -> ColumnValues | None:
+            return await write_patch(connection, self._leased, patch)
+
+        return await self._transact(patch, work)
+
+    async def _transact(
+        self,
+        patch: Patch[ModelT],
+        work: Callable[[AsyncSession, AsyncConnection], Awaitable[ResultT]],
+    ) -> ResultT:
+        factory, purpose = patch.item.session_factory, "write status updates"
+        return await in_transaction(
+            factory, self._leased, work, purpose=purpose, timeout=self._timeout
+        )

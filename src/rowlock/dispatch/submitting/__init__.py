@@ -1,1 +1,0 @@
-"""What a service calls: submissions, their ceiling, and their cancellation."""

@@ -1,1 +1,0 @@
-"""How a graph is put together: nodes, edges, and the checks before a run."""

@@ -1,1 +1,0 @@
-"""Where calls run: in the event loop, in threads, or in child processes."""

@@ -1,0 +1,579 @@
+"""The nodes of each operator: lanes, what spreads values over them, and what collects results.
+
+The one idea: an operator gets open outputs and leaves open outputs, one for each of its lanes.
+Between two operators a resize passes each value to a lane that is idle; only from one lane to one
+lane there is none.
+
+Not here: types, and the checks of what a host gives. That is `flow`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Sequence
+from datetime import timedelta
+from functools import partial
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from rowlock.errors import GraphError
+from rowlock.graph.host_code import (
+    AHEAD_MAX,
+    BATCH_MAX,
+    LANES_MAX,
+    PARTS_MAX,
+    WITHIN_S_MAX,
+    bounded,
+    check_function,
+    check_place,
+    check_plain_function,
+    check_type,
+    functions_of,
+    name_of,
+    seconds_of,
+    shown,
+)
+from rowlock.graph.processes import ProcessLane, check_travels
+from rowlock.graph.processor import OutputPort, Place, Processor
+from rowlock.graph.stock.batches import AsyncBatchMapProcessor, BatchMapProcessor, BatchProcessor
+from rowlock.graph.stock.branches import ResizeProcessor, RouteProcessor
+from rowlock.graph.stock.carriers import BARE, Carrier, SyncPlace
+from rowlock.graph.stock.lanes import (
+    AsyncFlatMapProcessor,
+    AsyncMapProcessor,
+    FlatMapProcessor,
+    Lane,
+    MapProcessor,
+    OnError,
+    Use,
+    replace,
+    select,
+)
+from rowlock.graph.stock.ordered import (
+    KeyedCollect,
+    KeyedDispatch,
+    KeyProcessor,
+    OrderedCollect,
+    OrderedDispatch,
+)
+from rowlock.graph.stock.parts import ScatterProcessor
+from rowlock.graph.stock.sources import AsyncSource, IterableSource, MemorySource
+from rowlock.graph.topology import Topology
+
+# ---------------------------------------------------------------- operators
+
+
+IN_MEMORY: Final = (list, tuple, range, set, frozenset, dict, deque)
+"""Collections that are read without a call; those derived from them are read in the loop, since a
+value of them costs less than a thread.
+"""
+
+Outputs: TypeAlias = Sequence[OutputPort[Any]]
+
+
+class Order(NamedTuple):
+    """How results are ordered.
+
+    Attributes:
+        key: of values that keep their order among themselves; None if all do.
+        ahead: how many values are between the first that has no result and the last begun.
+        place: where the key is computed.
+        carrier: of the values.
+    """
+
+    key: Callable[[Any], object] | None
+    ahead: int
+    place: SyncPlace
+    carrier: Carrier
+
+
+def add_lanes(
+    graph: Topology, outputs: Outputs, lanes: Sequence[Processor], *, name: str
+) -> Outputs:
+    """Add lanes that get values as they come, and return their outputs."""
+    return _added(graph, resized(graph, outputs, len(lanes), name=name), lanes, name=name)
+
+
+def add_ordered_lanes(
+    graph: Topology, outputs: Outputs, lanes: Sequence[Lane], *, name: str, order: Order
+) -> Outputs:
+    """Add lanes whose results come in order, and return the output of what collects them."""
+    if len(lanes) == 1:
+        return add_lanes(graph, outputs, lanes, name=name)
+    for lane in lanes:
+        lane.marks_gone = True
+    source = resized(graph, outputs, 1, name=name)
+    if order.key is None:
+        dispatch = OrderedDispatch(len(lanes), ahead=order.ahead, name=name)
+        source = _added(graph, source, [dispatch], name=f"{name} (order)")
+        results = _added(graph, source, lanes, name=name)
+        return _added(graph, results, [OrderedCollect(dispatch)], name=f"{name} (ordered)")
+    keys = KeyProcessor(order.key, place=order.place, name=name, carrier=order.carrier)
+    source = _added(graph, source, [keys], name=f"{name} (key)")
+    keyed = KeyedDispatch(keys, len(lanes), ahead=order.ahead)
+    source = _added(graph, source, [keyed], name=f"{name} (order)")
+    results = _added(graph, source, lanes, name=name)
+    return _added(graph, results, [KeyedCollect(keyed)], name=f"{name} (ordered)")
+
+
+def add_batch_lanes(
+    graph: Topology,
+    outputs: Outputs,
+    batch: Processor,
+    *,
+    lanes: Sequence[Processor],
+    name: str,
+) -> Outputs:
+    """Add a node that gathers batches for lanes, and these, and return their outputs."""
+    gathered = add_one(graph, outputs, batch, name=f"{name} (batch)")
+    return _added(graph, gathered, lanes, name=name)
+
+
+def add_one(graph: Topology, outputs: Outputs, processor: Processor, *, name: str) -> Outputs:
+    """Add a node with one input, and return its outputs."""
+    return _added(graph, resized(graph, outputs, 1, name=name), [processor], name=name)
+
+
+def add_join(
+    graph: Topology, flows: Sequence[Outputs], processor: Processor, *, name: str
+) -> Outputs:
+    """Add a node with one input for each flow, and return its outputs."""
+    sources = [port for each in flows for port in resized(graph, each, 1, name=name)]
+    return _added(graph, sources, [processor], name=name)
+
+
+def resized(graph: Topology, outputs: Outputs, width: int, *, name: str) -> Outputs:
+    """Return so many outputs of what may have another number of them."""
+    if len(outputs) == width == 1:
+        return outputs
+    resize = ResizeProcessor(len(outputs), width)
+    return _added(graph, outputs, [resize], name=f"{name} (in)")
+
+
+def _added(
+    graph: Topology, outputs: Outputs, processors: Sequence[Processor], *, name: str
+) -> Outputs:
+    graph.add(processors, name=name)
+    inputs = [port for each in processors for port in each.inputs]
+    for output, port in zip(outputs, inputs, strict=True):
+        graph.connect(output, port)
+    return [port for each in processors for port in each.outputs]
+
+
+def source_of(
+    items: Iterable[Any] | AsyncIterable[Any], place: Place | None, *, name: str
+) -> Processor:
+    """Return a node that reads an iterable where the host wants it, or where that costs least.
+
+    Raises:
+        GraphError: it cannot be read there.
+    """
+    if isinstance(items, AsyncIterable):
+        if place not in {None, "loop"}:
+            msg = f"an asynchronous source is read in the loop, not in a {place}"
+            raise GraphError(msg)
+        return AsyncSource(items, name=name)
+    if place == "process":
+        msg = "a source is read in the loop or in a thread, not in a process"
+        raise GraphError(msg)
+    _check_readable(items)
+    check_place(place or "thread", "loop", "thread")
+    if place is None and type(items) in IN_MEMORY:
+        return MemorySource(items, name=name)
+    default: SyncPlace = "loop" if isinstance(items, IN_MEMORY) else "thread"
+    return IterableSource(items, place=place or default, name=name)
+
+
+def _check_readable(items: object) -> None:
+    if not isinstance(items, Iterable) and not hasattr(items, "__getitem__"):
+        reason = "call it first" if callable(items) else "it is not iterable"
+        msg = f"{shown(items)} cannot be read: {reason}"
+        raise GraphError(msg)
+
+
+def in_process(function: Callable[[Any], Any], *, name: str) -> Callable[[Any], Awaitable[Any]]:
+    """Return a coroutine function that has a lane's calls made in child processes.
+
+    Raises:
+        GraphError: no child process can find the function.
+    """
+    check_travels(function, operator=name)
+    return partial(ProcessLane().call, function)
+
+
+def call_lane(
+    function: Callable[[Any], Any],
+    *,
+    use: Use = replace,
+    place: Place = "thread",
+    carrier: Carrier = BARE,
+    on_error: OnError | None = None,
+    name: str,
+) -> Lane:
+    """Return a lane that calls a function where the host wants it called."""
+    if place == "process":
+        awaited = in_process(function, name=name)
+        lane = AsyncMapProcessor(awaited, use=use, carrier=carrier, on_error=on_error, name=name)
+        lane.place = place
+        return lane
+    return MapProcessor(
+        function, use=use, place=place, carrier=carrier, on_error=on_error, name=name
+    )
+
+
+class OpenEnd:
+    """Outputs that no operator reads yet.
+
+    Attributes:
+        graph: that they belong to.
+        outputs: one for each lane.
+        carrier: of the values that leave by them.
+    """
+
+    def __init__(self, graph: Topology, outputs: Outputs, carrier: Carrier = BARE) -> None:
+        self.graph = graph
+        self.outputs = outputs
+        self.carrier = carrier
+        self._is_used = False
+
+    def use(self) -> Outputs:
+        """Return the outputs, for one reader.
+
+        Raises:
+            GraphError: there is one already.
+        """
+        if self._is_used:
+            msg = f"this flow of {self.graph.name!r} has a reader: use duplicate() for two"
+            raise GraphError(msg)
+        self._is_used = True
+        return self.outputs
+
+    def behind(self, outputs: Outputs) -> OpenEnd:
+        """Return the end of an operator that reads this one."""
+        return OpenEnd(self.graph, outputs, self.carrier)
+
+    def check_bare(self, operator: str) -> None:
+        """Check that values are not parts, each of which has one result.
+
+        Raises:
+            GraphError: they are.
+        """
+        if self.carrier is not BARE:
+            raise _needs_result(f"{operator}()")
+
+    def check_drops(self, what: str) -> None:
+        """Check that values may be dropped: those of a caller may not, which waits for its result.
+
+        Raises:
+            GraphError: they may not.
+        """
+        if self.carrier.is_answered:
+            raise _needs_result(what)
+
+    def check_joins(self, others: Sequence[OpenEnd]) -> None:
+        """Check that other ends can be joined with this one.
+
+        Raises:
+            GraphError: one is of another graph, or its values travel in another way.
+        """
+        for other in others:
+            if other.graph is not self.graph:
+                msg = f"a flow of {other.graph.name!r} cannot join one of {self.graph.name!r}"
+                raise GraphError(msg)
+            if other.carrier is not self.carrier:
+                msg = "a flow of parts joins flows of the same fan_out() only"
+                raise GraphError(msg)
+
+
+def _needs_result(what: str) -> GraphError:
+    return GraphError(f"{what} cannot be used where each value needs a result of its own")
+
+
+def behind_one(end: OpenEnd, processor: Processor, *, name: str) -> OpenEnd:
+    """Add a node with one input, and return the end behind it."""
+    return end.behind(add_one(end.graph, end.use(), processor, name=name))
+
+
+def add_own(end: OpenEnd, processor: Processor, *, name: str | None) -> OpenEnd:
+    """Add a processor of the host's.
+
+    Raises:
+        GraphError: it is none, or has another number of ports.
+    """
+    check_type("processor", processor, Processor)
+    ports = len(processor.inputs), len(processor.outputs)
+    if ports != (1, 1):
+        msg = f"{processor.name} has {ports[0]} inputs and {ports[1]} outputs; it must have 1 and 1"
+        raise GraphError(msg)
+    return behind_one(end, processor, name=name or processor.name)
+
+
+def branches(end: OpenEnd, processor: Processor, *, name: str) -> list[OpenEnd]:
+    """Add a node with one input, and return an end for each of its outputs."""
+    outputs = add_one(end.graph, end.use(), processor, name=name)
+    return [end.behind([output]) for output in outputs]
+
+
+def routed(
+    end: OpenEnd, width: int, choose: Callable[[Any], int], *, on: SyncPlace, name: str
+) -> list[OpenEnd]:
+    """Add a node that passes each value to one of several ends."""
+    check_place(on, "loop", "thread")
+    route = RouteProcessor(width, choose, place=on, name=name, carrier=end.carrier)
+    return branches(end, route, name=name)
+
+
+def joined(end: OpenEnd, flows: Sequence[object], processor: Processor, *, name: str) -> OpenEnd:
+    """Add a node with one input for an end and for each of other flows, and return the end behind
+    it.
+
+    Raises:
+        GraphError: one is no flow, or does not belong to the end.
+    """
+    others = [_end_of(flow) for flow in flows]
+    end.check_joins(others)
+    outputs = [each.use() for each in (end, *others)]
+    return end.behind(add_join(end.graph, outputs, processor, name=name))
+
+
+def _end_of(flow: object) -> OpenEnd:
+    end = getattr(flow, "_end", None)
+    if not isinstance(end, OpenEnd):
+        msg = f"a flow is joined with flows, not with {shown(flow)}"
+        raise GraphError(msg)
+    return end
+
+
+def order_of(
+    keep_order: bool | Callable[[Any], object],
+    ahead: int | None,
+    *,
+    lanes: int,
+    place: Place,
+    carrier: Carrier,
+) -> Order | None:
+    """Return how results are ordered; None if they come as they are ready.
+
+    Raises:
+        GraphError: `ahead` is out of its bounds, or there is no order for it.
+    """
+    if keep_order is False:
+        if ahead is not None:
+            msg = f"ahead is {shown(ahead)}, without keep_order"
+            raise GraphError(msg)
+        return None
+    key = None if keep_order is True else keep_order
+    if key is not None:
+        check_plain_function("keep_order", key)
+    bound = 2 * lanes if ahead is None else bounded("ahead", ahead, high=AHEAD_MAX)
+    return Order(key, bound, "loop" if place == "loop" else "thread", carrier)
+
+
+# ---------------------------------------------------------------- call operators
+
+
+class CallOptions(NamedTuple):
+    """What a host says of an operator that calls; the names are those of `flow`."""
+
+    lanes: int = 1
+    on: Place = "loop"
+    keep_order: bool | Callable[[Any], object] = False
+    ahead: int | None = None
+    on_error: OnError | None = None
+    name: str | None = None
+
+
+def add_calls(end: OpenEnd, function: Any, options: CallOptions, *, use: Use = replace) -> OpenEnd:
+    """Add lanes that call a function with each value."""
+    check_place(options.on, "loop", "thread", "process")
+    calls = functions_of(function, options.lanes, awaited=False)
+    name = options.name or name_of(calls[0])
+    _check_drops(end, options, use)
+    made = [
+        call_lane(
+            one,
+            use=use,
+            place=options.on,
+            carrier=end.carrier,
+            on_error=options.on_error,
+            name=name,
+        )
+        for one in calls
+    ]
+    return _add(end, made, options, name=name)
+
+
+def add_awaited_calls(
+    end: OpenEnd,
+    function: Any,
+    options: CallOptions,
+    *,
+    timeout: timedelta | float | None = None,
+    use: Use = replace,
+) -> OpenEnd:
+    """Add lanes that await a coroutine for each value."""
+    calls = functions_of(function, options.lanes, awaited=True)
+    name = options.name or name_of(calls[0])
+    seconds = seconds_of("timeout", timeout, high=float("inf"))
+    _check_drops(end, options, use)
+    made = [
+        AsyncMapProcessor(
+            one,
+            use=use,
+            timeout=seconds,
+            carrier=end.carrier,
+            on_error=options.on_error,
+            name=name,
+        )
+        for one in calls
+    ]
+    return _add(end, made, options, name=name)
+
+
+def _check_drops(end: OpenEnd, options: CallOptions, use: Use) -> None:
+    if use is select:
+        end.check_drops("filter()")
+    if options.on_error is not None:
+        check_plain_function("on_error", options.on_error)
+        end.check_drops("on_error")
+
+
+def _add(end: OpenEnd, made: Sequence[Lane], options: CallOptions, *, name: str) -> OpenEnd:
+    order = order_of(
+        options.keep_order,
+        options.ahead,
+        lanes=len(made),
+        place=options.on,
+        carrier=end.carrier,
+    )
+    if order is None:
+        return end.behind(add_lanes(end.graph, end.use(), made, name=name))
+    return end.behind(add_ordered_lanes(end.graph, end.use(), made, name=name, order=order))
+
+
+def add_flat_calls(
+    end: OpenEnd, function: Any, options: CallOptions, *, awaited: bool, operator: str
+) -> OpenEnd:
+    """Add lanes that hand on the values of what a function returns."""
+    end.check_bare(operator)
+    if options.on == "process":
+        msg = f"{operator}() reads in the loop or in a thread; use map(on='process') and unbatch()"
+        raise GraphError(msg)
+    check_place(options.on, "loop", "thread")
+    if options.on_error is not None:
+        check_plain_function("on_error", options.on_error)
+    calls = functions_of(function, options.lanes, awaited=awaited)
+    name = options.name or name_of(calls[0])
+    made: list[Processor] = [
+        AsyncFlatMapProcessor(one, on_error=options.on_error, name=name)
+        if awaited
+        else FlatMapProcessor(one, place=options.on, on_error=options.on_error, name=name)
+        for one in calls
+    ]
+    return end.behind(add_lanes(end.graph, end.use(), made, name=name))
+
+
+class BatchOptions(NamedTuple):
+    """How many values a batch has, and how long it waits for them."""
+
+    size: int
+    within: timedelta | float | None
+
+
+def add_batch(end: OpenEnd, options: BatchOptions) -> OpenEnd:
+    """Add a node that gathers lists."""
+    end.check_bare("batch")
+    batch = _batch(end, options, lanes=1, name="batch")
+    return end.behind(add_one(end.graph, end.use(), batch, name="batch"))
+
+
+def add_batch_calls(
+    end: OpenEnd,
+    function: Any,
+    batches: BatchOptions,
+    *,
+    options: CallOptions,
+    awaited: bool,
+) -> OpenEnd:
+    """Add lanes whose calls are shared by several values."""
+    check_place(options.on, "loop", "thread", "process")
+    calls = functions_of(function, options.lanes, awaited=awaited)
+    name = options.name or name_of(calls[0])
+    batch = _batch(end, batches, lanes=len(calls), name=name)
+    made = [
+        _batch_lane(one, end, batches.size, place=options.on, awaited=awaited, name=name)
+        for one in calls
+    ]
+    return end.behind(add_batch_lanes(end.graph, end.use(), batch, lanes=made, name=name))
+
+
+def _batch(end: OpenEnd, options: BatchOptions, *, lanes: int, name: str) -> BatchProcessor:
+    # Values of callers never end; parts end only with those before them, which may be in the batch.
+    if end.carrier is not BARE and options.within is None:
+        msg = f"{name} of {end.graph.name!r} needs within=: its last batch may never be full"
+        raise GraphError(msg)
+    return BatchProcessor(
+        bounded("size", options.size, high=BATCH_MAX),
+        within=seconds_of("within", options.within, high=WITHIN_S_MAX),
+        outputs=lanes,
+        name=name,
+        carrier=end.carrier,
+    )
+
+
+def _batch_lane(
+    function: Any, end: OpenEnd, size: int, *, place: Place, awaited: bool, name: str
+) -> Processor:
+    if place == "process":
+        function, awaited = in_process(function, name=name), True
+    if awaited:
+        lane = AsyncBatchMapProcessor(function, size=size, name=name, carrier=end.carrier)
+        lane.place = place
+        return lane
+    where: SyncPlace = "loop" if place == "loop" else "thread"
+    return BatchMapProcessor(function, size=size, place=where, name=name, carrier=end.carrier)
+
+
+class FanOut:
+    """A fan-out that was begun: its parts leave by `parts`, and come back to `gathered`."""
+
+    def __init__(
+        self,
+        end: OpenEnd,
+        parts: Callable[[Any], Any],
+        *,
+        groups: int,
+        parts_max: int,
+        name: str | None,
+    ) -> None:
+        """Add the node that scatters.
+
+        Raises:
+            GraphError: a number is out of its bounds, or `parts` cannot be called.
+        """
+        check_function(parts)
+        self._name = name or name_of(parts)
+        self._end = end
+        self._scatter = ScatterProcessor(
+            parts,
+            groups=bounded("groups", groups, high=LANES_MAX),
+            parts_max=bounded("parts_max", parts_max, high=PARTS_MAX),
+            outer=end.carrier,
+            name=self._name,
+        )
+        outputs = add_one(end.graph, end.use(), self._scatter, name=self._name)
+        self.parts = OpenEnd(end.graph, outputs, self._scatter.carrier)
+
+    def gathered(self, parts: OpenEnd | None) -> OpenEnd:
+        """Add the node that gathers.
+
+        Args:
+            parts: what has become of the parts; None if a host returned no flow.
+
+        Raises:
+            GraphError: they are others.
+        """
+        if parts is None or parts.carrier is not self.parts.carrier:
+            msg = "what parts go `through` returns the flow that it was given, or one behind it"
+            raise GraphError(msg)
+        gather, name = self._scatter.gather, f"{self._name} (gather)"
+        return self._end.behind(add_one(self._end.graph, parts.use(), gather, name=name))

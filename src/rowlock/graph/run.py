@@ -1,0 +1,463 @@
+"""`run_graph`: one run of a graph, from its checks to its hooks, however it ends; and its parts,
+joined: a scheduler, its lanes in the event loop and in threads, and what makes their calls.
+
+A run returns only when none of its calls runs any more, so that its caller may rely on that: a
+lease is not released while a call still works on its row. A cancelled caller therefore waits until
+the calls in flight have ended; then it is cancelled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextvars import Context, copy_context
+from datetime import timedelta
+from functools import partial
+from inspect import isawaitable
+from typing import Final, NamedTuple
+
+from rowlock.clock import is_real
+from rowlock.errors import GraphError, GraphTimeLimit
+from rowlock.graph.event_loop import Calls, LoopLanes
+from rowlock.graph.host_code import (
+    add_check,
+    bounded,
+    check_plain_function,
+    check_type,
+    goes_on,
+    seconds_of,
+    set_traceback,
+    shown,
+)
+from rowlock.graph.processor import Processor
+from rowlock.graph.scheduler import Phase, Scheduler
+from rowlock.graph.statistics import GraphStatistics, statistics_in_steps
+from rowlock.graph.threads import GraphRuntime, ThreadLanes, default_runtime, replaced_meanwhile
+from rowlock.graph.topology import CHECKED_AT_ONCE, NODES_MAX, Node, Topology
+from rowlock.logs import get_logger
+from rowlock.tasks import as_host_code, as_ordinary, contained_task, finish
+
+# ---------------------------------------------------------------- settings
+
+
+SECONDS_MAX: Final = 366 * 24 * 3600.0
+"""The longest time limit and the longest grace, in seconds."""
+
+
+class RunSettings(NamedTuple):
+    """How one run is to go on, and to end; see `run_graph`."""
+
+    time_limit_s: float | None = None
+    keep_going: Callable[[], bool] | None = None
+    grace_s: float | None = None
+    threads: int | None = None
+    runtime: GraphRuntime | None = None
+    shows_values: bool = False
+
+
+DEFAULTS: Final = RunSettings()
+"""Of a run about which a host says nothing."""
+
+
+def run_settings(
+    *,
+    time_limit: timedelta | float | None,
+    keep_going: Callable[[], bool] | None,
+    grace: timedelta | float | None,
+    threads: int | None,
+    runtime: GraphRuntime | None,
+    shows_values: bool,
+) -> RunSettings:
+    """Return the settings of a run.
+
+    Raises:
+        GraphError: one is of another type, or out of its bounds.
+    """
+    check_keep_going(keep_going)
+    check_runtime(runtime)
+    check_type("shows_values", shows_values, bool)
+    return RunSettings(
+        seconds_of("time_limit", time_limit, high=SECONDS_MAX, may_be_0=True),
+        keep_going,
+        seconds_of("grace", grace, high=SECONDS_MAX, may_be_0=True),
+        None if threads is None else bounded("threads", threads, high=NODES_MAX),
+        runtime,
+        shows_values,
+    )
+
+
+def check_keep_going(keep_going: object) -> None:
+    """Check what is asked before each call.
+
+    Raises:
+        GraphError: it cannot be called, or its coroutine would never be awaited.
+    """
+    if keep_going is not None:
+        check_plain_function("keep_going", keep_going)
+
+
+def check_runtime(runtime: object) -> None:
+    """Check whose threads are to make calls.
+
+    Raises:
+        GraphError: it is no runtime.
+    """
+    if runtime is not None:
+        check_type("runtime", runtime, GraphRuntime)
+
+
+# ---------------------------------------------------------------- wiring
+
+
+logger = get_logger(__name__)
+
+
+class RunWiring:
+    """What one run consists of, in the running event loop.
+
+    Attributes:
+        scheduler: decides which calls are next.
+        lanes: those in the event loop.
+    """
+
+    def __init__(
+        self,
+        graph: Topology,
+        *,
+        keep_going: Callable[[], bool] | None = None,
+        threads_max: int | None = None,
+        runtime: GraphRuntime | None = None,
+        context: Context | None = None,
+        on_stop: Callable[[], None],
+        on_end: Callable[[], None],
+    ) -> None:
+        """Join the parts; nothing is begun.
+
+        Args:
+            graph: its run has begun.
+            keep_going: asked before each call; the run ends once it returns False.
+            threads_max: how many calls may run in threads; None for as many as the runtime has.
+            runtime: whose threads; those of this process by default.
+            context: calls get a copy of it; of the current one by default.
+            on_stop: called in the loop when the run ends before its time.
+            on_end: called in the loop when it has ended.
+        """
+        self._runtime = runtime or default_runtime()
+        self.lanes = LoopLanes(on_stop=on_stop, on_end=on_end)
+        self.scheduler = Scheduler(graph, outside=self.lanes, stopwatch=graph.stopwatch)
+        own = copy_context() if context is None else context.copy()
+        add_check(own, lambda: self.scheduler.phase is not Phase.RUNNING)
+        if keep_going is not None:
+            add_check(own, lambda: not goes_on(keep_going))
+        calls = Calls(
+            graph,
+            self.scheduler,
+            stopwatch=graph.stopwatch,
+            context=own,
+            keep_going=keep_going,
+        )
+        self.lanes.scheduler, self.lanes.calls = self.scheduler, calls
+        self._threads: ThreadLanes | None = None
+        if is_real():
+            self.lanes.threads = self._threads = ThreadLanes(
+                self._runtime,
+                calls,
+                self.scheduler,
+                submit_to_loop=self.lanes.submit,
+                threads_max=threads_max,
+            )
+
+    def calls(self) -> list[Node]:
+        """Return the nodes whose calls run in threads or are awaited; in the loop."""
+        nodes = self.lanes.nodes()
+        if self._threads is not None:
+            nodes += self._threads.nodes()
+        return [node for node in nodes if not node.ticket]
+
+    def replace_thread(self, processor: Processor) -> None:
+        """Have the thread replaced that makes a call of `processor` now; it ends with the call."""
+        worker = None if self._threads is None else self._threads.worker_of(processor)
+        if worker is not None:
+            self._runtime.abandon(worker)
+
+
+def forget_values(graph: Topology) -> Iterator[None]:
+    """Forget all values of a run that has ended, step by step."""
+    dropped = graph.changes.dropped
+    for node in graph.nodes:
+        for port in node.processor.inputs:
+            if port.is_connected:
+                port.edge.clear()
+        try:
+            if not node.is_abandoned:
+                node.processor.clear()
+            node.processor.attach(None)
+        except BaseException as error:  # a processor may be the host's
+            logger.warning("%s could not forget its values", node.operator, exc_info=error)
+        node.processor.context = None
+        if not node.index % CHECKED_AT_ONCE:
+            dropped.clear()
+            yield
+    dropped.clear()
+
+
+def log_later_errors(graph: Topology) -> None:
+    """Log what was raised after the error that ended a run."""
+    for later in graph.later_errors:
+        logger.warning("%s failed after the run was to end", later.operator, exc_info=later.error)
+        set_traceback(later.error, None)
+
+
+# ---------------------------------------------------------------- run
+
+
+async def run_graph(
+    graph: Topology,
+    *,
+    time_limit: timedelta | float | None = None,
+    keep_going: Callable[[], bool] | None = None,
+    grace: timedelta | float | None = None,
+    threads: int | None = None,
+    runtime: GraphRuntime | None = None,
+    shows_values: bool = False,
+) -> GraphStatistics:
+    """Run `graph`, and return what it did.
+
+    The first error ends the run, and is raised as it is, with a note about where it happened.
+    Coroutines are cancelled at once; calls in threads are waited for, unless there is a `grace`.
+    Whatever happens, sources are closed and the hooks of `Topology.on_end` are called, once.
+
+    Args:
+        graph: is run once.
+        time_limit: seconds that the run may take, hooks of its begin and end not counted.
+        keep_going: asked before each call, in its place; the run ends once it returns False.
+        grace: seconds that calls may go on after the run is to end; those that do are abandoned.
+            Without it they are waited for, unless the event loop ends.
+        threads: how many of its calls may run in threads at the same time.
+        runtime: whose threads; those of this process by default.
+        shows_values: the note on an error quotes the value of its call, shortened. The note is
+            logged with the error, so by default it names operator and lane only.
+
+    Raises:
+        GraphError: the graph is incomplete, or has run, or an argument is wrong.
+        GraphDeadlockError: its nodes wait for each other.
+        GraphTimeLimit: the run took longer than `time_limit`.
+        GraphInterrupted: `keep_going` returned False.
+        HostCodeError: a call raised what no caller can be given, such as ``SystemExit``.
+        Exception: whatever a call raised first.
+    """
+    _check_graph(graph)
+    graph.begin_run()
+    settings, mistake = DEFAULTS, None
+    try:
+        settings = run_settings(
+            time_limit=time_limit,
+            keep_going=keep_going,
+            grace=grace,
+            threads=threads,
+            runtime=runtime,
+            shows_values=shows_values,
+        )
+    except GraphError as error:  # sources are closed, and the hooks of the end are called
+        mistake = error
+    try:
+        return await run_with(graph, settings, mistake)
+    finally:
+        del mistake  # its traceback would refer to itself
+
+
+async def run_with(
+    graph: Topology, settings: RunSettings, mistake: GraphError | None = None
+) -> GraphStatistics:
+    """Run `graph`, whose run has begun, as `run_graph` does; or end it at once with a mistake."""
+    run = GraphRun(graph, settings, mistake)
+    with replaced_meanwhile():
+        await run.to_its_end()
+    return await statistics_in_steps(graph)
+
+
+class GraphRun:
+    """One run of a graph.
+
+    Attributes:
+        graph: that runs.
+        scheduler: decides which calls are next.
+    """
+
+    def __init__(
+        self,
+        graph: Topology,
+        settings: RunSettings = DEFAULTS,
+        mistake: GraphError | None = None,
+    ) -> None:
+        """Belong to the running event loop; the graph is not checked yet. See `run_graph`.
+
+        Args:
+            graph: its run has begun.
+            settings: how it is to go on, and to end.
+            mistake: of the settings; the run ends with it.
+        """
+        self.graph = graph
+        graph.shows_values = settings.shows_values
+        self._limit_s = settings.time_limit_s
+        self._grace_s = settings.grace_s
+        self._mistake = mistake
+        self._end = asyncio.Event()
+        self._grace_timer: asyncio.TimerHandle | None = None
+        self._wiring = RunWiring(
+            graph,
+            keep_going=settings.keep_going,
+            threads_max=settings.threads,
+            runtime=settings.runtime,
+            on_stop=self._begin_grace,
+            on_end=self._end.set,
+        )
+        self.scheduler = self._wiring.scheduler
+
+    async def to_its_end(self) -> None:
+        """Check, start, wait, clean up, and call the hooks of the end.
+
+        Raises:
+            BaseException: what ended the run, see `run_graph`.
+        """
+        error: BaseException | None = None
+        try:
+            await self._run()
+        except BaseException as raised:  # noqa: BLE001  # the hooks of the end are called anyway
+            error = raised
+        try:
+            raised_later = await finish(
+                self._clean_up(error), purpose=f"end the run of the graph {self.graph.name!r}"
+            )
+            if error is not None or raised_later is not None:
+                raise error or raised_later  # type: ignore[misc]
+        finally:
+            # A traceback of these frames would otherwise refer to itself.
+            del error
+
+    async def _run(self) -> None:
+        cancelled, is_prepared = None, False
+        try:
+            await self._prepare()
+            is_prepared = True
+        except asyncio.CancelledError as error:
+            cancelled = error
+            self.scheduler.stop(None)
+        except BaseException as error:  # noqa: BLE001  # sources are closed nevertheless
+            self.scheduler.stop(error)
+        for _ in self.scheduler.start(is_checked=is_prepared):
+            try:
+                await asyncio.sleep(0)
+            except asyncio.CancelledError as error:
+                cancelled = error
+                self.scheduler.stop(None)
+        self._wiring.lanes.advance_soon()
+        try:
+            await self._wait(cancelled)
+        finally:
+            del cancelled
+
+    async def _prepare(self) -> None:
+        """Check the graph, and call the hooks of the start."""
+        if self._mistake is not None:
+            raise self._mistake
+        for _ in self.graph.checks():
+            await asyncio.sleep(0)
+        for hook in self.graph.start_hooks:
+            await as_host_code(partial(_call_hook, hook))
+
+    async def _wait(self, cancelled: asyncio.CancelledError | None) -> None:
+        """Wait until nothing is in flight.
+
+        Raises:
+            CancelledError: this task was cancelled meanwhile.
+            BaseException: what ended the run.
+        """
+        loop, limit_s = asyncio.get_running_loop(), self._limit_s
+        over = GraphTimeLimit(graph=self.graph.name, time_limit_s=limit_s or 0.0)
+        timer = None if limit_s is None else loop.call_later(limit_s, self.scheduler.stop, over)
+        # Nothing but the end of the event loop cancels this one.
+        until_loop_ends = contained_task(self._end.wait(), name="rowlock: a run of a graph")
+        until_loop_ends.add_done_callback(self._wait_no_longer)
+        while not self._end.is_set():
+            try:
+                await self._end.wait()
+            except asyncio.CancelledError as cancellation:
+                cancelled = cancellation
+                self.scheduler.stop(None)
+        for handle in (timer, self._grace_timer):
+            if handle is not None:
+                handle.cancel()
+        self.graph.ended_at = self.graph.stopwatch()
+        abandoned = self._abandoned()
+        error, self.scheduler.error = self.scheduler.error, None
+        if error is over:
+            names = tuple(dict.fromkeys(node.operator for node in abandoned))
+            error = GraphTimeLimit(
+                graph=self.graph.name, time_limit_s=over.time_limit_s, abandoned=names
+            )
+        try:
+            if cancelled is not None:
+                if error is not None:
+                    logger.warning("The run of a cancelled caller failed", exc_info=error)
+                raise cancelled
+            if error is not None:
+                raise as_ordinary(error)
+        finally:
+            del error, cancelled
+
+    def _wait_no_longer(self, _: asyncio.Task[object]) -> None:
+        """Abandon calls that still run, since the end of the event loop would wait for them."""
+        if not self._end.is_set():
+            self._grace_s = 0
+            self._begin_grace()
+
+    def _begin_grace(self) -> None:
+        if self._grace_s is not None and self._grace_timer is None and not self._end.is_set():
+            loop = asyncio.get_running_loop()
+            self._grace_timer = loop.call_later(self._grace_s, self._end_grace)
+
+    def _end_grace(self) -> None:
+        self._grace_timer = None
+        self.scheduler.abandon()
+        self._begin_grace()  # for what closes the sources
+
+    def _abandoned(self) -> list[Node]:
+        """Return the nodes whose calls still run, and have their threads replaced."""
+        nodes = [node for node in self.graph.nodes if node.is_abandoned]
+        for node in nodes:
+            self._wiring.replace_thread(node.processor)
+            logger.warning("A call ignored the end of its run and is abandoned: %s", node.operator)
+        return nodes
+
+    async def _clean_up(self, error: BaseException | None) -> BaseException | None:
+        """Forget all values and call the hooks of the end; return what the first of them raised."""
+        for _ in forget_values(self.graph):
+            await asyncio.sleep(0)
+        log_later_errors(self.graph)
+        return await self._call_end_hooks(error)
+
+    async def _call_end_hooks(self, error: BaseException | None) -> BaseException | None:
+        failure: BaseException | None = None
+        for hook in self.graph.end_hooks:
+            if failure is not None and not self.graph.is_always(hook):
+                continue
+            try:
+                await _call_hook(hook, error)
+            except BaseException as raised:  # the others are called nevertheless
+                if failure is not None or error is not None:
+                    logger.warning("A hook of the end of a graph failed", exc_info=raised)
+                failure = failure or as_ordinary(raised)
+        return failure
+
+
+async def _call_hook(hook: Callable[..., object], *args: object) -> None:
+    result = hook(*args)
+    if isawaitable(result):
+        await result
+
+
+def _check_graph(graph: object) -> None:
+    if not isinstance(graph, Topology):
+        msg = f"run_graph() wants a graph, as sink() returns it, not {shown(graph)}"
+        raise GraphError(msg)

@@ -1,0 +1,595 @@
+"""`StandingGraph`: a graph that stays open, and takes values one by one.
+
+Callers share its lanes, its batches and its bounds, and nothing else: each gets its own result or
+its own error, and one that is cancelled harms no other. While no caller waits, nothing runs: there
+is no task, no timer and no thread of its own.
+
+Its nodes are built by the host's function, checked at once, and run for as long as none of them
+breaks. A value whose parts are inside counts once towards its capacity, however many parts it has.
+A call that has run for 5 s is reported, and again each time that its age has doubled; nothing is
+ended for that: `timeout` of an operator is for calls that may not take long.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from contextvars import Context, copy_context
+from functools import partial
+from types import TracebackType
+from typing import Any, Final, Generic, Self, TypeAlias, TypeVar, cast
+
+from rowlock.clock import stopwatch
+from rowlock.errors import GraphClosed, GraphDeadlockError, GraphError
+from rowlock.graph.envelopes import OUTLET, Caller, EnvelopeCarrier, Inlet, Outlet
+from rowlock.graph.fix_point import flags_of
+from rowlock.graph.flow import Flow, Graph
+from rowlock.graph.host_code import check_plain_function, check_type, not_awaited, shown
+from rowlock.graph.operators import OpenEnd
+from rowlock.graph.run import (
+    RunWiring,
+    check_keep_going,
+    check_runtime,
+    forget_values,
+    log_later_errors,
+)
+from rowlock.graph.statistics import GraphStatistics, statistics_of
+from rowlock.graph.stock.batches import BatchProcessor
+from rowlock.graph.stock.parts import GatherProcessor, ScatterProcessor
+from rowlock.graph.threads import GraphRuntime
+from rowlock.graph.topology import Node, Topology, node_of, targets_of
+from rowlock.logs import get_logger
+from rowlock.tasks import as_ordinary, finish
+
+# ---------------------------------------------------------------- reports
+
+
+logger = get_logger(__name__)
+
+
+class StandingReports:
+    """Logs what it hears; a pipeline also emits it as events. Called in the event loop."""
+
+    def deadlocked(self, graph: str, error: GraphDeadlockError) -> None:
+        """Take in that the nodes waited for each other, so the values inside failed."""
+        logger.error("%s\n%s", error, error.text, extra={"graph": graph})
+
+    def call_took_long(self, graph: str, *, operator: str, lane: int, seconds: float) -> None:
+        """Take in that a call has run for 5, 10, 20 ... seconds, and still does."""
+        logger.warning(
+            "A call of %s (lane %s) of the graph %s takes long: %.0f s so far",
+            operator,
+            lane,
+            graph,
+            seconds,
+            extra={"graph": graph, "operator": operator, "seconds": seconds},
+        )
+
+    def stuck(self, graph: str, text: str) -> None:
+        """Take in that a call has run for 200 s; once for each set of nodes.
+
+        Args:
+            graph: its name.
+            text: the graph with its flags, a line for each node.
+        """
+        logger.warning("The graph %s, since a call takes very long:\n%s", graph, text)
+
+    def rebuilt(self, graph: str, error: Exception) -> None:
+        """Take in that fresh nodes were built after `error` of one of them."""
+        logger.error("The graph %s has fresh nodes: one broke", graph, exc_info=error)
+
+
+class ContainedReports(StandingReports):
+    """Hands on what it hears to the host's reports, which may fail: callers would wait for ever."""
+
+    def __init__(self, reports: StandingReports) -> None:
+        self._reports = reports
+
+    def deadlocked(self, graph: str, error: GraphDeadlockError) -> None:
+        """Hand it on."""
+        _contained(partial(self._reports.deadlocked, graph, error))
+
+    def call_took_long(self, graph: str, *, operator: str, lane: int, seconds: float) -> None:
+        """Hand it on."""
+        report = self._reports.call_took_long
+        _contained(partial(report, graph, operator=operator, lane=lane, seconds=seconds))
+
+    def stuck(self, graph: str, text: str) -> None:
+        """Hand it on."""
+        _contained(partial(self._reports.stuck, graph, text))
+
+    def rebuilt(self, graph: str, error: Exception) -> None:
+        """Hand it on."""
+        _contained(partial(self._reports.rebuilt, graph, error))
+
+
+def _contained(report: Callable[[], None]) -> None:
+    try:
+        report()
+    except BaseException as error:  # it is code of the host
+        logger.warning("A report about a graph failed", exc_info=error)
+
+
+# ---------------------------------------------------------------- call watch
+
+
+LONG_S: Final = 5.0
+"""After this time a call is reported for the first time, and so often calls are looked at; in
+seconds.
+"""
+
+
+class CallWatch:
+    """Looks at the calls of one run."""
+
+    def __init__(
+        self,
+        calls: Callable[[], Iterable[Node]],
+        *,
+        stopwatch: Callable[[], float],
+        on_long: Callable[[Node, float], None],
+        on_look: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Look at nothing yet.
+
+        Args:
+            calls: returns the nodes whose calls run in threads or are awaited.
+            stopwatch: of the run.
+            on_long: called with the node of a call that takes long, and for how long it has run.
+            on_look: called each time that calls are looked at.
+        """
+        self._calls = calls
+        self._stopwatch = stopwatch
+        self._on_long = on_long
+        self._on_look = on_look
+        self._timer: asyncio.TimerHandle | None = None
+        self._reported: dict[Node, tuple[float, float]] = {}
+
+    def begin(self) -> None:
+        """Look every `LONG_S` seconds from now on."""
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(LONG_S, self._look)
+
+    def end(self) -> None:
+        """Look no longer."""
+        timer, self._timer = self._timer, None
+        if timer is not None:
+            timer.cancel()
+
+    def _look(self) -> None:
+        self._timer = None
+        self.begin()
+        now, reported = self._stopwatch(), self._reported
+        self._reported = {}
+        for node in self._calls():
+            began_at, due_s = reported.get(node, (0.0, 0.0))
+            if node.started_at != began_at:
+                began_at, due_s = node.started_at, LONG_S
+            age_s = now - began_at
+            if age_s >= due_s:
+                self._on_long(node, age_s)
+                due_s = 2 * age_s
+            self._reported[node] = (began_at, due_s)
+        self._on_look()
+
+
+# ---------------------------------------------------------------- capacity
+
+
+def capacity_of(graph: Topology) -> int:
+    """Return how many submitted values are inside at most."""
+    of_parts = _nodes_of_parts(graph)
+    edges = sum(
+        1
+        for edge in graph.edges
+        if (source := node_of(edge.source)).index not in of_parts
+        and not isinstance(source.processor, ScatterProcessor)
+    )
+    held = sum(_held_by(node) for node in graph.nodes if node.index not in of_parts)
+    return edges + held
+
+
+def _held_by(node: Node) -> int:
+    processor = node.processor
+    if isinstance(processor, ScatterProcessor):
+        return processor.groups
+    return 0 if isinstance(processor, GatherProcessor) else processor.holds_max
+
+
+def _nodes_of_parts(graph: Topology) -> set[int]:
+    """Return the numbers of the nodes between a scattering node and its gathering one."""
+    found: set[int] = set()
+    for node in graph.nodes:
+        if not isinstance(node.processor, ScatterProcessor):
+            continue
+        gather = node.processor.gather
+        waiting = targets_of(node)
+        while waiting:
+            one = waiting.pop()
+            if one.processor is not gather and one.index not in found:
+                found.add(one.index)
+                waiting += targets_of(one)
+    return found
+
+
+# ---------------------------------------------------------------- its nodes
+
+
+STUCK_S: Final = 200.0
+"""After this time of a call the graph is reported as a whole, in seconds."""
+
+Build: TypeAlias = Callable[[Flow[Any, Any]], Flow[Any, Any]]
+
+
+class StandingNodes:
+    """One set of nodes, and their run.
+
+    Attributes:
+        graph: that they are in.
+        callers: that have entered and not returned.
+        is_over: no caller may enter any more: a node broke, or the graph was closed.
+        ended: set when no call runs any more; None before the run.
+    """
+
+    def __init__(
+        self, build: Build, *, name: str, leaves: tuple[type, ...], shows_values: bool
+    ) -> None:
+        """Build and check the graph; nothing runs.
+
+        Args:
+            build: the host's.
+            name: of the graph.
+            leaves: instances of these are results at once, whichever operator returns them.
+            shows_values: notes on errors quote values.
+
+        Raises:
+            GraphError: the graph is wrong.
+            Exception: whatever `build` raised.
+        """
+        self.graph: Final = Graph(name)
+        self.callers: dict[Caller, None] = {}
+        self.is_over = False
+        self.ended: asyncio.Event | None = None
+        self._inlet = Inlet()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._wiring: RunWiring
+        self._watch: CallWatch
+        self._reports: StandingReports
+        self._is_stuck = False
+        self._on_broken: Callable[[Exception], None]
+        self.graph.shows_values = shows_values
+        self._build(build, EnvelopeCarrier(leaves))
+        processors = [node.processor for node in self.graph.nodes]
+        self._batches = [one for one in processors if isinstance(one, BatchProcessor)]
+
+    def _build(self, build: Build, carrier: EnvelopeCarrier) -> None:
+        graph, inlet, outlet = self.graph, self._inlet, Outlet()
+        graph.add([inlet])
+        flow: object = not_awaited(build(Flow(OpenEnd(graph, inlet.outputs, carrier))))
+        if not (isinstance(flow, Flow) and flow._end.carrier is carrier):
+            msg = f"build() of {graph.name!r} returns the flow that it was given, or one behind it"
+            raise GraphError(msg)
+        output = flow.last_output(OUTLET)
+        graph.add([outlet])
+        graph.connect(output, outlet.inputs[0])
+        sources = [node for node in graph.nodes if not node.processor.inputs]
+        if len(sources) > 1:
+            msg = f"{graph.name!r} has another source: values come from submit() only"
+            raise GraphError(msg)
+        if graph.start_hooks or graph.end_hooks:
+            msg = f"{graph.name!r} stays open, so it has no hooks of a start or an end"
+            raise GraphError(msg)
+        for _ in graph.checks():
+            pass
+        graph.has_run = True
+
+    def begin(
+        self,
+        *,
+        context: Context,
+        runtime: GraphRuntime | None,
+        reports: StandingReports,
+        on_broken: Callable[[Exception], None],
+    ) -> None:
+        """Run in the running event loop, unless this has begun.
+
+        Args:
+            context: of calls that several callers share.
+            runtime: whose threads.
+            reports: hears of calls that take long.
+            on_broken: called in the loop with the error of a node that broke.
+
+        Raises:
+            GraphError: it runs in another event loop.
+        """
+        loop = asyncio.get_running_loop()
+        if self._loop is not None:
+            self._check_loop()
+            return
+        self._loop, self.ended, self._on_broken = loop, asyncio.Event(), on_broken
+        self.graph.stopwatch = stopwatch()
+        self.graph.started_at = self.graph.stopwatch()
+        self._wiring = RunWiring(
+            self.graph,
+            runtime=runtime,
+            context=context,
+            on_stop=self._stopped,
+            on_end=self._ended,
+        )
+        self._reports = reports
+        self._watch = CallWatch(
+            self._wiring.calls,
+            stopwatch=self.graph.stopwatch,
+            on_long=self._report_long,
+            on_look=self._replace_threads,
+        )
+        for _ in self._wiring.scheduler.start():
+            pass
+        self._wiring.lanes.advance_soon()
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether its run is over, with all of its calls."""
+        return self.ended is not None and self.ended.is_set()
+
+    @property
+    def is_of_closed_loop(self) -> bool:
+        """Whether its event loop is closed, so that nothing of it runs any more."""
+        return self._loop is not None and self._loop.is_closed()
+
+    def enter(self, caller: Caller, value: object) -> None:
+        """Have a value go through the graph as soon as there is room."""
+        if not self.callers:
+            self._watch.begin()
+        self.callers[caller] = None
+        self._inlet.put(caller, value)
+
+    def done(self, caller: Caller) -> None:
+        """Take in that a caller has its result or its error; from any thread."""
+        self._inlet.left(caller)
+        if caller.has_left:
+            for batch in self._batches:
+                batch.wake()  # it may hold values of this caller, and wait for others
+
+    def returned(self, caller: Caller) -> None:
+        """Take in that a caller waits no longer."""
+        self.callers.pop(caller, None)
+        if not self.callers:
+            self._watch.end()
+
+    def _report_long(self, node: Node, seconds: float) -> None:
+        name = self.graph.name
+        self._reports.call_took_long(name, operator=node.operator, lane=node.lane, seconds=seconds)
+        if seconds >= STUCK_S and not self._is_stuck:
+            self._is_stuck = True
+            self._reports.stuck(name, flags_of(self.graph))
+
+    def _replace_threads(self) -> None:
+        """Replace threads whose calls are waited for by callers alone that want no result."""
+        for caller in self.callers:
+            for call in list(caller.calls) if caller.is_done else ():
+                if call.is_obsolete and call.task is None:
+                    self._wiring.replace_thread(call.processor)
+
+    async def end(self) -> None:
+        """End the run, since the graph is closed, and wait until no call runs.
+
+        Raises:
+            GraphError: it runs in another event loop.
+        """
+        self._check_loop()
+        self._wiring.scheduler.stop(None)
+        assert self.ended is not None
+        await self.ended.wait()
+
+    def _check_loop(self) -> None:
+        if self._loop is not asyncio.get_running_loop():
+            msg = f"{self.graph.name!r} runs in another event loop"
+            raise GraphError(msg)
+
+    def _stopped(self) -> None:
+        scheduler = self._wiring.scheduler
+        error, scheduler.error = scheduler.error, None
+        if error is not None and not self.is_over:
+            self._on_broken(as_ordinary(error))
+        self.is_over = True
+        for caller in list(self.callers):
+            closed = GraphClosed(self.graph.name)
+            caller.leave(error=closed if error is None else as_ordinary(error))
+
+    def _ended(self) -> None:
+        for _ in forget_values(self.graph):
+            pass
+        self.graph.ended_at = self.graph.stopwatch()
+        log_later_errors(self.graph)
+        assert self.ended is not None
+        self.ended.set()
+
+
+# ---------------------------------------------------------------- the graph
+
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class StandingGraph(Generic[T, R]):
+    """A graph that stays open; each `submit` puts one value in, and returns its result.
+
+        async with StandingGraph(build) as pages:
+            vectors = await pages.submit(page)
+
+    It belongs to the event loop in which the first value is submitted. A node that breaks, which is
+    one whose ``event`` raises or that can never go on, fails the values inside; the next `submit`
+    gets fresh nodes.
+
+    Attributes:
+        name: for errors, pictures and logs.
+
+    Raises:
+        GraphError: `build` made a mistake, or returned another flow; or an argument is wrong.
+    """
+
+    def __init__(
+        self,
+        build: Callable[[Flow[T]], Flow[R]],
+        *,
+        name: str = "graph",
+        runtime: GraphRuntime | None = None,
+        leaves: tuple[type, ...] = (),
+        shows_values: bool = False,
+        reports: StandingReports | None = None,
+    ) -> None:
+        """Build the graph.
+
+        Args:
+            build: gets the flow of submitted values, and returns that of their results: one for
+                each value. It is called now, and again for fresh nodes.
+            name: for errors, pictures and logs.
+            runtime: whose threads; those of this process by default.
+            leaves: an instance of these that an operator returns is the result at once; what else
+                there is of its value in the graph is left out.
+            shows_values: the note on an error quotes the value of its call, shortened. The note is
+                logged with the error, so by default it names operator and lane only.
+            reports: hears of what happens to the graph as a whole; it is logged by default.
+        """
+        check_plain_function("build", build)
+        check_runtime(runtime)
+        check_type("shows_values", shows_values, bool)
+        if reports is not None:
+            check_type("reports", reports, StandingReports)
+        _check_leaves(leaves)
+        self.name = name
+        self._build = cast("Build", build)
+        self._leaves = leaves
+        self._shows_values = shows_values
+        self._runtime = runtime
+        self._reports = ContainedReports(reports or StandingReports())
+        self._context = copy_context()
+        self._is_closed = False
+        self._broken_by: Exception | None = None
+        self._running: list[StandingNodes] = []
+        self._nodes = self._built()
+
+    async def submit(self, value: T, *, keep_going: Callable[[], bool] | None = None) -> R:
+        """Put `value` in as soon as there is room, and return its result.
+
+        It returns when no call runs for the value, also if it is cancelled: coroutines that run for
+        this value alone are cancelled, calls in threads and those that other values share are
+        waited for. No further call begins for it.
+
+        Args:
+            value: goes through the graph.
+            keep_going: asked before each call, in its place; once it returns False no further call
+                begins.
+
+        Raises:
+            GraphClosed: the graph is closed, or was closed meanwhile.
+            GraphInterrupted: `keep_going` returned False.
+            GraphDeadlockError: the nodes wait for each other.
+            GraphError: the graph runs in another event loop, or `keep_going` cannot be called.
+            HostCodeError: a call raised what no caller can be given, such as ``SystemExit``.
+            Exception: whatever a call raised.
+        """
+        check_keep_going(keep_going)
+        nodes = self._open_nodes()
+        caller = Caller(self.name, keep_going=keep_going, on_done=nodes.done)
+        nodes.enter(caller, value)
+        try:
+            result: R = await caller.outcome()
+        finally:
+            nodes.returned(caller)
+        return result
+
+    async def aclose(self) -> None:
+        """End what runs, wait until no call runs, and take no further value. Again: it waits again.
+
+        Values inside fail with `GraphClosed`.
+
+        Raises:
+            GraphError: the graph runs in another event loop. It takes no further value there.
+        """
+        self._is_closed = True
+        await finish(self._end(), purpose=f"close the graph {self.name!r}")
+
+    async def __aenter__(self) -> Self:
+        """Return itself."""
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Close it."""
+        await self.aclose()
+
+    @property
+    def graph(self) -> Graph:
+        """The graph of the present nodes, for pictures."""
+        return self._nodes.graph
+
+    @property
+    def capacity(self) -> int:
+        """How many submitted values the present nodes hold at most; further ones wait outside."""
+        return capacity_of(self._nodes.graph)
+
+    def statistics(self) -> GraphStatistics:
+        """Return what the present nodes have done so far."""
+        return statistics_of(self._nodes.graph)
+
+    def _open_nodes(self) -> StandingNodes:
+        """Return nodes that run in this event loop; fresh ones after some that broke."""
+        if self._is_closed:
+            raise GraphClosed(self.name)
+        if self._nodes.is_over or self._nodes.is_of_closed_loop:
+            self._nodes = self._rebuilt()
+        nodes = self._nodes
+        if nodes.ended is None:
+            self._running = [one for one in self._running if not one.has_ended]
+            self._running.append(nodes)
+        nodes.begin(
+            context=self._context,
+            runtime=self._runtime,
+            reports=self._reports,
+            on_broken=self._broken,
+        )
+        return nodes
+
+    def _built(self) -> StandingNodes:
+        return StandingNodes(
+            self._build,
+            name=self.name,
+            leaves=self._leaves,
+            shows_values=self._shows_values,
+        )
+
+    def _rebuilt(self) -> StandingNodes:
+        try:
+            nodes = self._built()
+        except Exception:
+            raise
+        except BaseException as raised:
+            raise as_ordinary(raised) from raised
+        if self._broken_by is not None:
+            self._reports.rebuilt(self.name, self._broken_by)
+            self._broken_by = None
+        return nodes
+
+    def _broken(self, error: Exception) -> None:
+        self._broken_by = error
+        if isinstance(error, GraphDeadlockError):
+            self._reports.deadlocked(self.name, error)
+
+    async def _end(self) -> None:
+        for nodes in self._running:
+            if not nodes.is_of_closed_loop:
+                await nodes.end()
+        self._running.clear()
+
+
+def _check_leaves(leaves: object) -> None:
+    if not (isinstance(leaves, tuple) and all(isinstance(one, type) for one in leaves)):
+        msg = f"leaves is {shown(leaves)}; it must be a tuple of types"
+        raise GraphError(msg)

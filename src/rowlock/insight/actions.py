@@ -1,0 +1,446 @@
+"""What a person does to rows and pipelines: release, park, unpark, make due, pause, resume.
+
+The one idea: each action is one short transaction that says by whom and why, and writes only where
+the row, or the lease, is as that person has seen it. A line of the audit log follows each
+(``steering.py``).
+
+Not here: how a lease is broken (``leases/release.py``), and what a service writes for itself
+(``services/due.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict, dataclass
+from datetime import datetime, timedelta
+from typing import Any, Final, TypeVar
+
+from sqlalchemy import ColumnElement, Table, and_, case, select, true
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
+
+from rowlock.clock import monotonic
+from rowlock.database.batcher import Retries
+from rowlock.database.faults import is_outage
+from rowlock.database.transaction import in_transaction
+from rowlock.hints import hint_after_commit, pipeline_hinter
+from rowlock.insight.action_errors import LeaseAlive, LeaseChanged, RowNotFound
+from rowlock.insight.databases import time_left
+from rowlock.insight.history.recorder import tell_action
+from rowlock.insight.naming import mapped_model, pipeline_named, read_key
+from rowlock.insight.shown import iso, shown
+from rowlock.insight.steering import (
+    Act,
+    audited,
+    check_until,
+    controls_of,
+    delete_pause,
+    is_there,
+    no_table,
+    write_pause,
+)
+from rowlock.insight.tables import HostedPipelines, Sessions
+from rowlock.insight.verdicts import PipelinePause
+from rowlock.leases.release import ShownLease, break_lease, is_as_shown
+from rowlock.pipelines.pipeline import Pipeline
+from rowlock.rows.assignments import ColumnValues, without_onupdate
+from rowlock.rows.database_time import database_instant
+from rowlock.rows.leased_table import LeasedTable
+from rowlock.services.due import check_schedule, due_now_values, parked_values, unparked_values
+from rowlock.services.request import write_past_lease
+
+T = TypeVar("T")
+
+SCHEMA: Final = "rowlock.action/1"
+NOT_PARKED: Final = "was not parked"
+NOT_PAUSED: Final = "was not paused"
+ACTION_TIMEOUT: Final = timedelta(seconds=10)
+"""Longest time for an action."""
+LAST_TRY_S: Final = 0.1
+"""Shortest time for its last try, in seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class ActionDone:
+    """What was done.
+
+    Attributes:
+        act: by whom, to what, and why.
+        outcome: what came of it, such as ``released``.
+        until: when a pause ends; None if it does not end by itself.
+        is_changed: whether anything was to be done; False if the row or the pipeline was so
+            already.
+        ended: the pause that this ended.
+    """
+
+    act: Act
+    outcome: str
+    until: datetime | None = None
+    is_changed: bool = True
+    ended: PipelinePause | None = None
+
+    @property
+    def needs_person(self) -> bool:
+        """Whether a person has to do something: one has done it."""
+        return False
+
+    def text(self, width: int = 0) -> str:
+        """Return it in one line, however many columns there are."""
+        ends = "" if self.until is None else f" until {iso(self.until)}"
+        text = f"{shown(self.act.object)} {self.outcome}{ends}"
+        if self.ended is None:
+            return text
+        since = f"since {iso(self.ended.at)}: {shown(self.ended.reason)}"
+        return f"{text}; this ends the pause by {shown(self.ended.by)} {since}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as JSON has it."""
+        act = self.act
+        return {
+            "schema": SCHEMA,
+            "action": act.action,
+            "model": act.model or None,
+            "row_id": act.row_id or None,
+            "pipeline": act.pipeline or None,
+            "by": act.by,
+            "reason": act.reason,
+            "outcome": self.outcome,
+            "until": iso(self.until),
+            "ended": None
+            if self.ended is None
+            else asdict(self.ended) | {"at": iso(self.ended.at)},
+        }
+
+
+class Actions(HostedPipelines):
+    """Acts on the rows and pipelines of a host; the part of `Insight` that writes. Made as
+    `HostedPipelines`.
+    """
+
+    async def release(
+        self,
+        model: type[Any] | str,
+        id: object,  # noqa: A002
+        *,
+        seen: ShownLease,
+        by: str,
+        reason: str,
+        force: bool = False,
+    ) -> ActionDone:
+        """Free a row, and what its holder has locked for it, if its lease is as `seen`.
+
+        Args:
+            model: the mapped class, its name, or the name of its table.
+            id: the row's key; text is read by the type of the key.
+            seen: the lease as it was looked at.
+            by: who does it, in at most 100 characters.
+            reason: why, in at most 200 characters.
+            force: also if the lease has not ended. Its holder writes nothing more, but its code may
+                still be running.
+
+        Raises:
+            RowNotFound: there is no such row.
+            LeaseChanged: another holder has it by now, or nobody.
+            LeaseAlive: its lease has not ended, and nothing was forced.
+            AppError: no pipeline of the app knows such a model, or the text is no key of it.
+            PipelineError: `by` or `reason` says nothing, or too much.
+            TransactionTimeout: the database did not answer in time.
+        """
+        act = Act("release", by, reason, _name_of(model), str(id))
+        with audited(act):
+            leased, key = self._row(model, id)
+            related = [
+                lock.leased
+                for pipeline in self.pipelines.values()
+                for lock in pipeline.declared_locks
+                if pipeline.name == seen.owner
+            ]
+
+            async def work(session: AsyncSession, connection: AsyncConnection) -> None:
+                if not await break_lease(
+                    session, leased, key, seen=seen, related=related, only_ended=not force
+                ):
+                    raise await _refusal(connection, leased, key, seen=seen)
+                _hint(session, leased)
+
+            await self._transact(leased, work, purpose="release a row")
+        return await self._told(ActionDone(act, "released"), leased)
+
+    async def park(
+        self,
+        model: type[Any] | str,
+        id: object,  # noqa: A002
+        *,
+        by: str,
+        reason: str,
+        seen: ShownLease | None = None,
+    ) -> ActionDone:
+        """Set a row aside, also one that is at work: its outcome is written, and it stays parked.
+
+        Args and errors are those of `release`, but `seen` may be left out; then the row is parked
+        whatever its lease is by now.
+
+        Raises:
+            ModelError: the model has no `ScheduleColumns`.
+        """
+        act = Act("park", by, reason, _name_of(model), str(id))
+        with audited(act):
+            leased, key = self._scheduled_row(model, id)
+            values = parked_values(leased, f"parked by {by}: {reason}")
+            work = self._writing(leased, key, values, seen=seen)
+            await self._transact(leased, work, purpose="park a row")
+        return await self._told(ActionDone(act, "parked"), leased)
+
+    async def unpark(
+        self,
+        model: type[Any] | str,
+        id: object,  # noqa: A002
+        *,
+        by: str,
+        reason: str,
+        seen: ShownLease | None = None,
+    ) -> ActionDone:
+        """Put a parked row back into play, due now and with a clean count of attempts; as `park`.
+
+        A row that is not parked is left as it is.
+        """
+        act = Act("unpark", by, reason, _name_of(model), str(id))
+        with audited(act) as result:
+            leased, key = self._scheduled_row(model, id)
+
+            is_parked = leased.attribute("parked_at").is_not(None)
+            values = unparked_values(leased)
+            work = self._writing(leased, key, values, seen=seen, only=is_parked)
+            was_parked = await self._transact(leased, work, purpose="put a row back")
+            if not was_parked:
+                result.text = NOT_PARKED
+        done = "put back, due now" if was_parked else NOT_PARKED
+        return await self._told(ActionDone(act, done, is_changed=was_parked), leased)
+
+    async def make_due(
+        self,
+        model: type[Any] | str,
+        id: object,  # noqa: A002
+        *,
+        by: str,
+        reason: str,
+        seen: ShownLease | None = None,
+    ) -> ActionDone:
+        """Make a row due now; a parked one stays parked. Otherwise as `park`."""
+        act = Act("make_due", by, reason, _name_of(model), str(id))
+        with audited(act):
+            leased, key = self._scheduled_row(model, id)
+            work = self._writing(leased, key, due_now_values(leased), seen=seen)
+            await self._transact(leased, work, purpose="make a row due")
+        return await self._told(ActionDone(act, "due now"), leased)
+
+    async def pause(
+        self,
+        pipeline: str,
+        *,
+        by: str,
+        reason: str,
+        until: datetime | timedelta | None = None,
+        replace: bool = False,
+    ) -> ActionDone:
+        """Have a pipeline claim nothing, in any replica; what runs goes on.
+
+        A pause holds once it is committed, and a restart keeps it.
+
+        Args:
+            pipeline: its name.
+            by: who does it, in at most 100 characters.
+            reason: why, in at most 200 characters.
+            until: when it ends, or how long it lasts, by the database's clock; None: until
+                `resume`.
+            replace: end a pause that there is; `ActionDone.ended` says whose.
+
+        Raises:
+            AlreadyPaused: it is paused, and that pause was not to be replaced.
+            NotPausable: the host has no table of pauses, or its manager no gate.
+            AppError: the app has no such pipeline.
+            PipelineError: `until` is not ahead, or no time with a zone; or as `release`.
+            TransactionTimeout: the database did not answer in time.
+        """
+        act = Act("pause", by, reason, pipeline=str(pipeline))
+        with audited(act):
+            found = pipeline_named(pipeline, self.pipelines.values())
+            controls = self._controls(found)
+            check_until(until)
+
+            async def work(
+                session: AsyncSession, connection: AsyncConnection
+            ) -> tuple[datetime | None, PipelinePause | None]:
+                ended = await delete_pause(connection, controls, found.name) if replace else None
+                return await write_pause(connection, controls, act, until=until), ended
+
+            ends, ended = await self._on_controls(found, work, purpose="pause a pipeline")
+        return await self._told(ActionDone(act, "paused", ends, ended=ended), found.leased)
+
+    async def resume(self, pipeline: str, *, by: str, reason: str) -> ActionDone:
+        """End the pause of a pipeline, which claims again at once, and say whose that was; errors
+        as of `pause`.
+        """
+        act = Act("resume", by, reason, pipeline=str(pipeline))
+        with audited(act) as result:
+            found = pipeline_named(pipeline, self.pipelines.values())
+            controls = self._controls(found)
+
+            async def work(
+                session: AsyncSession, connection: AsyncConnection
+            ) -> PipelinePause | None:
+                _hint(session, found.leased)
+                return await delete_pause(connection, controls, found.name)
+
+            ended = await self._on_controls(found, work, purpose="resume a pipeline")
+            if ended is None:
+                result.text = NOT_PAUSED
+        outcome = NOT_PAUSED if ended is None else "resumed"
+        done = ActionDone(act, outcome, is_changed=ended is not None, ended=ended)
+        return await self._told(done, found.leased)
+
+    async def _told(self, done: ActionDone, leased: LeasedTable) -> ActionDone:
+        if done.is_changed:
+            await tell_action(self.sessions_of(leased), leased, tables=self.tables, act=done.act)
+        return done
+
+    def _row(self, model: type[Any] | str, given: object) -> tuple[LeasedTable, Any]:
+        mapped = mapped_model(model, self.pipelines.values())
+        leased = next(
+            (one.leased for one in self.pipelines.values() if one.model is mapped), None
+        ) or LeasedTable.of(mapped)
+        return leased, read_key(leased, given)
+
+    def _scheduled_row(self, model: type[Any] | str, given: object) -> tuple[LeasedTable, Any]:
+        leased, key = self._row(model, given)
+        check_schedule(leased)
+        return leased, key
+
+    def _writing(
+        self,
+        leased: LeasedTable,
+        key: object,
+        values: ColumnValues,
+        *,
+        seen: ShownLease | None,
+        only: ColumnElement[bool] | None = None,
+    ) -> Callable[[AsyncSession, AsyncConnection], Awaitable[bool]]:
+        """Return what writes `values`, if the lease is as `seen` and the row meets `only`, and says
+        whether it has.
+        """
+        is_it = [] if seen is None else [is_as_shown(leased, seen)]
+        is_it += [] if only is None else [only]
+
+        async def work(session: AsyncSession, connection: AsyncConnection) -> bool:
+            changes = without_onupdate(leased, values)
+            where = and_(true(), *is_it)
+            if await write_past_lease(session, leased, key, values=changes, where=where):
+                _hint(session, leased)
+                return True
+            refusal = await _why_not(connection, leased, key, seen=seen)
+            if refusal is not None or only is None:
+                raise refusal or LeaseChanged(model=leased.name, row_id=key)
+            return False
+
+        return work
+
+    async def _transact(
+        self,
+        leased: LeasedTable,
+        work: Callable[[AsyncSession, AsyncConnection], Awaitable[T]],
+        *,
+        purpose: str,
+        sessions: Sessions | None = None,
+    ) -> T:
+        """Run `work` in one transaction, again while others are in the way: SQLite's busy timeout
+        may be short, and its writers have no order.
+        """
+        timeout = time_left(ACTION_TIMEOUT)
+        ends_at = monotonic() + timeout.total_seconds()
+        retries = Retries(lambda _failed_at: ends_at)
+        while True:
+            try:
+                return await in_transaction(
+                    sessions or self.sessions_of(leased),
+                    leased,
+                    work,
+                    purpose=purpose,
+                    timeout=timeout,
+                )
+            except DBAPIError as error:
+                retries.failed()
+                # Without an answer, the transaction may have been committed.
+                if error.connection_invalidated or not is_outage(error) or retries.are_over:
+                    raise
+            await retries.rest()
+            timeout = timedelta(seconds=max(LAST_TRY_S, ends_at - monotonic()))
+
+    def _controls(self, pipeline: Pipeline[Any]) -> Table:
+        return controls_of(pipeline.name, self.tables, self.host_of(pipeline).gates)
+
+    async def _on_controls(
+        self,
+        pipeline: Pipeline[Any],
+        work: Callable[[AsyncSession, AsyncConnection], Awaitable[T]],
+        *,
+        purpose: str,
+    ) -> T:
+        try:
+            sessions = self.host_of(pipeline).session_factory
+            return await self._transact(pipeline.leased, work, purpose=purpose, sessions=sessions)
+        except DBAPIError as error:
+            if await self._has_controls(pipeline):
+                raise
+            raise no_table(pipeline.name) from error
+
+    async def _has_controls(self, pipeline: Pipeline[Any]) -> bool:
+        controls = self._controls(pipeline)
+
+        async def work(session: AsyncSession, connection: AsyncConnection) -> bool:
+            return await is_there(connection, controls)
+
+        return await self._transact(
+            pipeline.leased,
+            work,
+            purpose=f"look for {controls.name}",
+            sessions=self.host_of(pipeline).session_factory,
+        )
+
+
+async def _why_not(
+    connection: AsyncConnection, leased: LeasedTable, key: object, *, seen: ShownLease | None
+) -> RowNotFound | LeaseChanged | None:
+    """Return why nothing was written; None if the row is there and its lease is as it was shown."""
+    is_as = true() if seen is None else is_as_shown(leased, seen)
+    found = select(leased.column("lock_owner"), case((is_as, 1), else_=0)).where(leased.key == key)
+    row = (await connection.execute(found)).first()
+    if row is None:
+        return RowNotFound(model=leased.name, row_id=key)
+    return None if row[1] else LeaseChanged(model=leased.name, row_id=key, owner=row[0])
+
+
+async def _refusal(
+    connection: AsyncConnection, leased: LeasedTable, key: object, *, seen: ShownLease
+) -> RowNotFound | LeaseChanged | LeaseAlive:
+    """Return why a lease was not broken; joins the caller's transaction."""
+    if (refusal := await _why_not(connection, leased, key, seen=seen)) is not None:
+        return refusal
+    owner, expires_at = map(leased.column, ("lock_owner", "lock_expires_at"))
+    statement = select(owner, expires_at, database_instant()).where(leased.key == key)
+    owner, expires_at, now = (await connection.execute(statement)).one()
+    if expires_at is None:
+        return LeaseChanged(model=leased.name, row_id=key, owner=owner)
+    left_s = max(0.0, (expires_at - now).total_seconds())
+    return LeaseAlive(
+        model=leased.name, row_id=key, owner=str(owner), token=str(seen.token), seconds_left=left_s
+    )
+
+
+def _hint(session: AsyncSession, leased: LeasedTable) -> None:
+    # Where nobody listens, as in a command line, a claim finds the row by polling.
+    if pipeline_hinter.reaches(leased.model):
+        hint_after_commit(session, leased.model)
+
+
+def _name_of(model: object) -> str:
+    return model.__name__ if isinstance(model, type) else str(model)

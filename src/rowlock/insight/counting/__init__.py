@@ -1,1 +1,0 @@
-"""counting/: how much waits, and which replicas live, within bounds that no table breaks."""

@@ -1,0 +1,497 @@
+"""The answer of `Insight.rows`: one page of the rows of one state.
+
+The one idea: a page is found by the last row of the one before, so it costs the same wherever it
+is, and a row that does not move is on one page only while others come and go. No page reads more
+than some 10,000 rows. What an index finds is read in its order; what none finds, such as live
+leases, is sought among the next 10,000 rows that the pipeline wants, and the page after goes on
+behind them.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from functools import partial
+from typing import Any, Final, Self, TypeAlias
+
+from sqlalchemy import (
+    ColumnElement,
+    Text,
+    and_,
+    case,
+    false,
+    literal,
+    null,
+    or_,
+    select,
+    true,
+    tuple_,
+    type_coerce,
+)
+from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy.orm import InstrumentedAttribute
+
+from rowlock.errors import AppError, describe
+from rowlock.insight.facts import RowAsked
+from rowlock.insight.naming import read_key
+from rowlock.insight.questions import ask_part
+from rowlock.insight.replicas import table_text
+from rowlock.insight.shown import ago, ahead, iso, pipeline_command, shown
+from rowlock.insight.status import COUNTED_MAX, has_parked_index, is_resting
+from rowlock.insight.verdicts import Refused
+from rowlock.rows.database_time import database_now
+from rowlock.rows.eligibility import EligibleParts, order_column
+from rowlock.rows.leased_table import LeasedTable, with_zone
+from rowlock.rows.lock_tokens import mark_of
+
+# ---------------------------------------------------------------- cursor
+
+
+CURSOR_CHARS_MAX: Final = 4_000
+"""Longest text of a cursor."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowCursor:
+    """The last row of a page.
+
+    Attributes:
+        place: the time by which rows are ordered, as the driver gives it, which may be text; None
+            where they are ordered by their keys alone, or if the row was never processed.
+        key: tells rows of one place apart.
+    """
+
+    place: datetime | str | None
+    key: Any
+
+    def text(self) -> str:
+        """Return it for an address."""
+        is_time = isinstance(self.place, datetime)
+        place = self.place.isoformat() if isinstance(self.place, datetime) else self.place
+        document = json.dumps([is_time, place, _key_text(self.key)], separators=(",", ":"))
+        return base64.urlsafe_b64encode(document.encode()).decode().rstrip("=")
+
+    @classmethod
+    def of(cls, text: str, leased: LeasedTable) -> Self:
+        """Return what `text` had been made of.
+
+        Raises:
+            AppError: it is none of `text()`.
+        """
+        try:
+            place, key = _read(text[: CURSOR_CHARS_MAX + 1])
+            return cls(place, read_key(leased, key))
+        except (ValueError, TypeError, RecursionError, binascii.Error) as error:
+            raise AppError(f"no page of rows begins behind {shown(text, 40)}") from error
+
+
+def _key_text(key: Any) -> Any:
+    return str(key) if isinstance(key, uuid.UUID) or not isinstance(key, int | str) else key
+
+
+def _read(text: str) -> tuple[datetime | str | None, Any]:
+    padded = text + "=" * (-len(text) % 4)
+    is_time, place, key = json.loads(base64.b64decode(padded, altchars=b"-_", validate=True))
+    if not isinstance(key, int | str) or not isinstance(place, str | None):
+        raise ValueError(text)
+    return datetime.fromisoformat(place) if is_time and place else place, key
+
+
+# ---------------------------------------------------------------- the answer
+
+
+SCHEMA: Final = "rowlock.rows/1"
+KEY_CHARS_MAX: Final = 60
+ERROR_CHARS_MAX: Final = 80
+NOTHING: Final = "\N{EN DASH}"
+
+
+class ListedState(StrEnum):
+    """What rows of a pipeline are listed by."""
+
+    DUE = "due"
+    RESTING = "resting"
+    LEASED = "leased"
+    ENDED = "ended"
+    FAILING = "failing"
+    PARKED = "parked"
+
+
+@dataclass(frozen=True, slots=True)
+class ListedRow:
+    """One row of a page.
+
+    Attributes:
+        row_id: its key, as text.
+        place_s: when it is due, or was processed, in seconds from now; negative if that is past;
+            None if it was never processed.
+        attempts: how often it failed in a row; None without `ScheduleColumns`.
+        owner: who holds it, or had reset it.
+        mark: of the replica that holds it.
+        lease_ends_in_s: how much of its lease is left; negative if it has ended.
+        parked_s: for how long it has been set aside.
+        last_error: of its last attempt, shortened.
+    """
+
+    row_id: str
+    place_s: float | None
+    attempts: int | None = None
+    owner: str | None = None
+    mark: str | None = None
+    lease_ends_in_s: float | None = None
+    parked_s: float | None = None
+    last_error: str | None = None
+
+    def place_text(self, state: ListedState) -> str:
+        """Return when, in words."""
+        if state is ListedState.PARKED and self.parked_s is not None:
+            return ago(self.parked_s)
+        if self.place_s is None:
+            return "never"
+        return ahead(self.place_s) if self.place_s > 0 else ago(-self.place_s)
+
+    def holder_text(self, names: Mapping[str, str]) -> str:
+        """Return who holds it, in words.
+
+        Args:
+            names: of replicas, by their marks.
+        """
+        if self.owner is None:
+            return NOTHING
+        who = names.get(self.mark or "", self.mark or "")
+        text = shown(f"{self.owner} on {who}" if who else f"kept for {self.owner}", KEY_CHARS_MAX)
+        ends_s = self.lease_ends_in_s
+        if ends_s is None:
+            return text
+        return f"{text}, {f'ends {ahead(ends_s)}' if ends_s > 0 else f'ended {ago(-ends_s)}'}"
+
+
+@dataclass(frozen=True, slots=True)
+class RowPage:
+    """The answer of `Insight.rows`.
+
+    Attributes:
+        pipeline: its name.
+        model: the class of its rows.
+        state: in which they all are.
+        at: when it was asked, by the database's clock; None if there are no rows.
+        rows: at most as many as were asked for.
+        next: behind which the next page begins; None if there are no more.
+        is_whole: whether everything was looked through from where the page begins to its last row;
+            if not, rows were sought among the first `COUNTED_MAX` alone, and `next` goes on.
+        refused: why the database gave no rows; None if it did.
+        names: of the replicas that hold rows, by their marks.
+    """
+
+    pipeline: str
+    model: str
+    state: ListedState
+    at: datetime | None
+    rows: tuple[ListedRow, ...]
+    next: str | None = None
+    is_whole: bool = True
+    refused: str | None = None
+    names: Mapping[str, str] | None = None
+
+    needs_person = False
+
+    def remarks(self) -> list[str]:
+        """Return what is to be known besides the rows."""
+        if self.refused is not None:
+            return [f"the database gave no rows: {shown(self.refused)}"]
+        if not self.is_whole:
+            is_parked = self.state is ListedState.PARKED
+            finds = f"; parked_index({self.model}) finds them all" if is_parked else ""
+            return [f"sought among {COUNTED_MAX:,} rows in order; there may be more{finds}"]
+        return [] if self.rows else [f"no rows are {self.state}"]
+
+    def cells(self) -> list[tuple[str, ...]]:
+        """Return the rows as texts: key, place, attempts, holder, last error."""
+        names = self.names or {}
+        return [
+            (
+                shown(one.row_id, KEY_CHARS_MAX),
+                one.place_text(self.state),
+                NOTHING if one.attempts is None else str(one.attempts),
+                one.holder_text(names),
+                shown(one.last_error or NOTHING, ERROR_CHARS_MAX),
+            )
+            for one in self.rows
+        ]
+
+    def text(self, width: int = 100) -> str:
+        """Return it for a terminal of `width` columns, without colours."""
+        when = "" if self.at is None else f"   {self.at.astimezone(UTC):%H:%M:%S} UTC"
+        lines = [f"{self.pipeline} · {self.state}{when}"]
+        if self.rows:
+            table = [("ID", "PLACE", "ATT", "HOLDER", "LAST ERROR"), *self.cells()]
+            lines += [line[:width] for line in table_text(table, right=frozenset({2})).split("\n")]
+        lines += [f"! {remark}" for remark in self.remarks()]
+        if self.next is not None:
+            options = ("--state", self.state, "--after", self.next)
+            lines.append(f"older  {pipeline_command('rows', self.pipeline, *options)}")
+        return "\n".join(lines)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as JSON has it."""
+        return {
+            "schema": SCHEMA,
+            "pipeline": self.pipeline,
+            "model": self.model,
+            "state": self.state.value,
+            "at": iso(self.at),
+            "rows": [asdict(one) for one in self.rows],
+            "next": self.next,
+            "is_whole": self.is_whole,
+            "refused": self.refused,
+        }
+
+
+# ---------------------------------------------------------------- the statement
+
+
+Place: TypeAlias = InstrumentedAttribute[Any]
+LOCKS = ("lock_owner", "lock_token", "lock_expires_at")
+SCHEDULE = ("attempts", "last_error", "parked_at")
+
+
+@dataclass(frozen=True, slots=True)
+class StateQuestion:
+    """Which rows are asked for.
+
+    Attributes:
+        leased: their table.
+        parts: the condition of the pipeline's claims.
+        owner: the name of the pipeline.
+        state: of the rows.
+        limit: how many at most.
+        after: where the page before ended; None for the first.
+    """
+
+    leased: LeasedTable
+    parts: EligibleParts
+    owner: str
+    state: ListedState
+    limit: int
+    after: RowCursor | None = None
+
+    @property
+    def place(self) -> Place | None:
+        """The time by which the rows are ordered; None if they are by their keys alone."""
+        if self.state is not ListedState.PARKED:
+            return order_column(self.leased)
+        is_found = self.leased.has_schedule and has_parked_index(self.leased)
+        return self.leased.attribute("parked_at") if is_found else None
+
+    @property
+    def is_sought(self) -> bool:
+        """Whether no index finds such rows, so that they are sought among others."""
+        if self.state is ListedState.PARKED:
+            return self.place is None
+        return self.state in {ListedState.LEASED, ListedState.ENDED, ListedState.FAILING}
+
+    def order(self) -> tuple[ColumnElement[Any], ...]:
+        """Return the order of the rows, which is that of an index."""
+        key = self.leased.attribute(self.leased.key_name).asc()
+        if self.place is None:
+            return (key,)
+        return (_placed_first(self, self.place), key)
+
+    def among(self) -> ColumnElement[bool]:
+        """Return which rows they are sought among."""
+        if self.state is ListedState.PARKED:
+            return true()
+        is_placed = (
+            self.leased.attribute("parked_at").is_(None) if self.leased.has_schedule else true()
+        )
+        return and_(self.parts.ready, is_placed)
+
+    def condition(self) -> ColumnElement[bool]:
+        """Return what makes the state."""
+        leased, parts = self.leased, self.parts
+        expires_at, lock_owner = map(leased.attribute, ("lock_expires_at", "lock_owner"))
+        match self.state:
+            case ListedState.DUE:
+                return and_(parts.ready, parts.free, parts.due)
+            case ListedState.RESTING:
+                return and_(is_resting(leased, parts), parts.free)
+            case ListedState.LEASED:
+                return and_(expires_at > database_now(), lock_owner == self.owner)
+            case ListedState.ENDED:
+                return expires_at <= database_now()
+            case ListedState.FAILING:
+                return leased.attribute("attempts") > 0 if leased.has_schedule else false()
+            case ListedState.PARKED:
+                is_kept = leased.has_schedule
+                return leased.attribute("parked_at").is_not(None) if is_kept else false()
+
+
+def page_of(question: StateQuestion) -> Any:
+    """Return the SELECT of the rows, one more than `limit`."""
+    columns, limit = _columns(question), question.limit + 1
+    if not question.is_sought:
+        return _found(question, columns).limit(limit)
+    is_it = case((question.condition(), 1), else_=0).label("is_it")
+    first = (
+        select(*columns, is_it)
+        .where(_behind(question), question.among())
+        .order_by(*question.order())
+        .limit(COUNTED_MAX)
+        .subquery()
+    )
+    place = [] if question.place is None else [_placed_first(question, first.c.place)]
+    return select(first).where(first.c.is_it == 1).order_by(*place, first.c.key).limit(limit)
+
+
+async def read_keys(connection: AsyncConnection, question: StateQuestion) -> tuple[str, ...]:
+    """Return the keys of the rows, as text, in the order of the pages and `limit` at most; of a
+    state that an index finds. Joins the caller's transaction.
+    """
+    key = question.leased.attribute(question.leased.key_name)
+    rows = await connection.execute(_found(question, [key]).limit(question.limit))
+    return tuple(str(key) for key in rows.scalars())
+
+
+def last_sought(question: StateQuestion) -> Any:
+    """Return the SELECT of the last row that was sought through, if there are so many."""
+    return (
+        select(*_columns(question))
+        .where(_behind(question), question.among())
+        .order_by(*question.order())
+        .offset(COUNTED_MAX - 1)
+        .limit(1)
+    )
+
+
+async def read_page(
+    connection: AsyncConnection, question: StateQuestion, redacted: Callable[[str], str]
+) -> tuple[datetime | None, tuple[ListedRow, ...], RowCursor | None, bool]:
+    """Return the database's time, the rows, where the next page begins behind, and whether all up
+    to there was read; joins the caller's transaction.
+    """
+    found = (await connection.execute(page_of(question))).all()
+    at = found[0].now if found else None
+    shown_rows, last, is_whole = found[: question.limit], None, True
+    if len(found) > question.limit:
+        last = shown_rows[-1]
+    elif question.is_sought:
+        last = (await connection.execute(last_sought(question))).first()
+        is_whole = last is None
+    rows = tuple(_listed(row, question, redacted) for row in shown_rows)
+    return at, rows, None if last is None else RowCursor(last.as_written, last.key), is_whole
+
+
+def _found(question: StateQuestion, columns: Sequence[Any]) -> Any:
+    where = and_(_behind(question), question.condition())
+    return select(*columns).where(where).order_by(*question.order())
+
+
+def _placed_first(question: StateQuestion, place: ColumnElement[Any] | Place) -> ColumnElement[Any]:
+    return place.asc() if question.leased.has_schedule else place.asc().nulls_first()
+
+
+def _columns(question: StateQuestion) -> list[ColumnElement[Any]]:
+    leased = question.leased
+    names = LOCKS + (SCHEDULE if leased.has_schedule else ())
+    place = null() if question.place is None else question.place
+    return [
+        database_now().label("now"),
+        leased.attribute(leased.key_name).label("key"),
+        order_column(leased).label("place"),
+        type_coerce(place, Text).label("as_written"),
+        *(leased.attribute(name).label(name) for name in names),
+    ]
+
+
+def _behind(question: StateQuestion) -> ColumnElement[bool]:
+    after, place, leased = question.after, question.place, question.leased
+    if after is None:
+        return true()
+    key, last = leased.attribute(leased.key_name), literal(after.key, leased.key.type)
+    if place is None:
+        return key > last
+    if after.place is None:
+        return or_(place.is_not(None), and_(place.is_(None), key > last))
+    # Times that others wrote in another shape are found by the very text alone.
+    as_is = type_coerce(place, Text) if isinstance(after.place, str) else place
+    return tuple_(as_is, key) > tuple_(literal(after.place, as_is.type), last)
+
+
+def _listed(row: Any, question: StateQuestion, redacted: Callable[[str], str]) -> ListedRow:
+    leased = question.leased
+
+    def seconds(value: Any, name: str) -> float | None:
+        if value is None:
+            return None
+        return float((with_zone(value, leased.column(name)) - row.now).total_seconds())
+
+    place = seconds(row.place, order_column(leased).key)
+    ends = seconds(row.lock_expires_at, "lock_expires_at")
+    mark = None if row.lock_token is None else mark_of(row.lock_token)
+    if not leased.has_schedule:
+        return ListedRow(str(row.key), place, None, row.lock_owner, mark, ends)
+    parked = seconds(row.parked_at, "parked_at")
+    error = None if row.last_error is None else redacted(str(row.last_error))
+    return ListedRow(
+        str(row.key),
+        place,
+        row.attempts,
+        row.lock_owner,
+        mark,
+        ends,
+        None if parked is None else -parked,
+        error,
+    )
+
+
+# ---------------------------------------------------------------- asking
+
+
+PAGE_ROWS: Final = 50
+"""How many rows a page has."""
+PAGE_ROWS_MAX: Final = 200
+"""Most rows that a page can have."""
+
+
+def state_question(asked: RowAsked, state: str, *, after: str | None, limit: int) -> StateQuestion:
+    """Return what is asked for a page.
+
+    Raises:
+        AppError: there is no such state, no page ends in `after`, or `limit` is out of bounds.
+    """
+    if state not in set(ListedState):
+        states = ", ".join(ListedState)
+        raise AppError(f"no rows are {shown(state, 40)}; there are {states}")
+    if not 1 <= limit <= PAGE_ROWS_MAX:
+        raise AppError(f"a page has 1 to {PAGE_ROWS_MAX} rows, not {limit}")
+    leased = asked.pipeline.leased
+    cursor = None if after is None else RowCursor.of(after, leased)
+    owner, parts = asked.pipeline.name, asked.question.parts
+    return StateQuestion(leased, parts, owner, ListedState(state), limit, cursor)
+
+
+async def page_read(
+    connection: AsyncConnection,
+    *,
+    asked: RowAsked,
+    question: StateQuestion,
+    redacted: Callable[[str], str],
+) -> RowPage:
+    """Return the page; joins the caller's transaction."""
+    pipeline, model, state = question.owner, question.leased.name, question.state
+    if asked.failure is not None:
+        why = f"ready() raises {describe(asked.failure)}"
+        return RowPage(pipeline, model, state, None, (), refused=why)
+    read = partial(read_page, connection, question, redacted)
+    found = await ask_part(connection, read, apart=True)
+    if isinstance(found, Refused):
+        return RowPage(pipeline, model, state, None, (), refused=found.why)
+    at, rows, last, is_whole = found
+    behind = None if last is None else last.text()
+    return RowPage(pipeline, model, state, at, rows, behind, is_whole)

@@ -1,1 +1,0 @@
-"""listing/: rows by state, a page at a time."""

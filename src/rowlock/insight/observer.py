@@ -1,0 +1,428 @@
+"""The observer of one replica: what only a running process knows, kept at hand and written down
+every few seconds, and the courtesy of a pause.
+
+The one idea: whatever becomes of it, no outcome is harmed. It has a task of its own, each of its
+statements is bounded, and what fails is tried again at the next beat; the log says it once. A
+database that is away keeps the replica from no other: there it lives, and hears of pauses.
+
+Not here: the statements, and what is written (``replicas.py``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from datetime import timedelta
+from functools import partial
+from importlib.metadata import PackageNotFoundError, version
+from types import TracebackType
+from typing import Any, ClassVar, Final, Self, TypeAlias, TypeVar
+
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
+
+from rowlock.clock import monotonic, sleep, utc_now
+from rowlock.database.faults import is_of_the_server
+from rowlock.database.transaction import in_transaction
+from rowlock.errors import ConfigurationError, PipelineError, TransactionTimeout, describe
+from rowlock.insight import replicas as presence
+from rowlock.insight.census import Census, CensusCounts
+from rowlock.insight.databases import DATABASES_AT_ONCE_MAX, asked_concurrently
+from rowlock.insight.history.recorder import HistoryRecorder
+from rowlock.insight.migrations import NAME_CHARS_MAX
+from rowlock.insight.questions import is_of_a_statement
+from rowlock.insight.replicas import (
+    Rates,
+    Sample,
+    pipeline_report,
+    rates_of,
+    report_of,
+    work_report,
+)
+from rowlock.insight.tables import InsightTables, Sessions, by_database, engine_of, tables_of
+from rowlock.logs import get_logger
+from rowlock.pipelines.manager import PipelineManager
+from rowlock.pipelines.pipeline import Pipeline
+from rowlock.pipelines.statistics import PipelineHealth, PipelineStatistics
+from rowlock.rows.leased_table import LeasedTable
+from rowlock.rows.lock_tokens import replica_mark
+from rowlock.tasks import contained_task, without_exits
+
+# ---------------------------------------------------------------- in each database
+
+
+Act: TypeAlias = Callable[[Sessions, list[Pipeline[Any]]], Awaitable[list[Exception]]]
+"""Acts in one database, for the pipelines that work there, and returns what went wrong."""
+
+
+async def in_each_database(
+    databases: Iterable[tuple[Sessions, list[Pipeline[Any]]]], act: Act
+) -> None:
+    """Do `act` in each of `databases`.
+
+    Raises:
+        Exception: the first of what went wrong, when it was done in all of them.
+    """
+    asks = [partial(_failures, act, *one) for one in databases]
+    found = await asked_concurrently(asks, at_once=DATABASES_AT_ONCE_MAX)
+    for failure in (one for failures in found for one in failures):
+        raise failure
+
+
+async def _failures(
+    act: Act, sessions: Sessions, pipelines: list[Pipeline[Any]]
+) -> list[Exception]:
+    try:
+        return await act(sessions, pipelines)
+    except Exception as error:  # noqa: BLE001 - of a host's database, whatever it is
+        return [error]
+
+
+# ---------------------------------------------------------------- the observer
+
+
+logger = get_logger(__name__)
+
+T = TypeVar("T")
+
+BEAT_S: Final = 4.5
+"""The rest between two beats, in seconds: with the statement, a pause is heard of within 5 s."""
+STATEMENT_TIMEOUT: Final = timedelta(seconds=3)
+"""Longest time for what a beat asks of the database."""
+SAMPLES_MAX: Final = 120
+"""How many samples of each pipeline are kept."""
+SWEEP_EVERY: Final = 100
+"""At every so many beats, rows of replicas that died long ago are deleted."""
+PIPELINES_MAX: Final = 1000
+"""Most pipelines that are observed."""
+LAG_EVERY_S: Final = 0.5
+"""How often the event loop is asked how late it is, in seconds."""
+
+
+class Observer:
+    """Watches the managers of a process, and writes down that it lives.
+
+        async with Observer(manager, tables=tables) as observer, manager:  # it ends last
+            ...
+
+    Args:
+        managers: those of the process; their pipelines may be registered later.
+        tables: the optional tables; by default those whose gate a manager has. Without them only
+            this process can be asked.
+        name: of the replica, for people; its host and process id by default.
+        census: whether this replica may be the one that counts exactly what waits, for metrics.
+
+    Attributes:
+        managers: those of the process.
+        tables: the optional tables, if there are any.
+        lag_s: by how much the event loop was late at most in the last beat, in seconds.
+        skew_s: by how much the clock of the process is ahead of the database's, in seconds; None if
+            the database was not asked yet.
+        paused: the pipelines that were paused at the last beat.
+        history: writes what becomes of each row; None if the host lends no table for it.
+
+    Raises:
+        ConfigurationError: `managers` holds what is none.
+    """
+
+    _running: ClassVar[tuple[int, Observer] | None] = None
+
+    def __init__(
+        self,
+        *managers: PipelineManager,
+        tables: InsightTables | None = None,
+        name: str | None = None,
+        census: bool = False,
+    ) -> None:
+        if not managers or not all(isinstance(one, PipelineManager) for one in managers):
+            raise ConfigurationError(
+                f"an Observer takes the managers of the process, not {managers!r:.100}"
+            )
+        self.managers = managers
+        known = (tables_of(manager.gates) for manager in managers)
+        self.tables = tables or next(filter(None, known), None)
+        history = None if self.tables is None else self.tables.history
+        self.history = None if history is None else HistoryRecorder(managers, history)
+        self._name = name
+        self.lag_s = 0.0
+        self.skew_s: float | None = None
+        self.paused: frozenset[str] = frozenset()
+        replicas = None if self.tables is None else self.tables.replicas
+        self._census = Census(managers, replicas) if census else None
+        self._census_task: asyncio.Task[None] | None = None
+        self._samples: dict[str, deque[Sample]] = {}
+        self._task: asyncio.Task[None] | None = None
+        self._lag_task: asyncio.Task[None] | None = None
+        self._worst_lag_s = 0.0
+        self._beats = 0
+        self._is_failing = False
+
+    def __repr__(self) -> str:
+        return f"<Observer {self.name} of {len(self.managers)} managers>"
+
+    async def __aenter__(self) -> Self:
+        running = Observer._running
+        # A child that was forked has a mark of its own, and no observer.
+        if running is not None and running[0] == os.getpid():
+            raise PipelineError(
+                "this process has an Observer already; give it all managers: Observer(one, other)"
+            )
+        Observer._running = (os.getpid(), self)
+        if self.history is not None:
+            self.history.start()
+        self._task = contained_task(self._run(), name="rowlock: observer")
+        self._lag_task = contained_task(self._measure_lag(), name="rowlock: lag of the event loop")
+        if self._census is not None:
+            self._census_task = contained_task(self._census.run(), name="rowlock: census")
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        Observer._running = None
+        started = (self._task, self._lag_task, self._census_task)
+        tasks = [task for task in started if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._task = self._lag_task = self._census_task = None
+        if self.history is not None:
+            await self.history.stop()
+        await self._contained(self._leave)
+
+    @property
+    def name(self) -> str:
+        """The name of the replica, for people."""
+        # Asked anew: one that was made before the process forked is the child's.
+        return (self._name or f"{socket.gethostname()}:{os.getpid()}")[:NAME_CHARS_MAX]
+
+    @property
+    def mark(self) -> str:
+        """The mark of this process, with which the tokens of its leases end."""
+        return replica_mark()
+
+    @property
+    def counted(self) -> Mapping[str, CensusCounts]:
+        """The last census of each pipeline; empty where this replica does not count."""
+        return {} if self._census is None else self._census.counted
+
+    def statistics(self) -> dict[str, PipelineStatistics]:
+        """Return what each pipeline has done, by name."""
+        return {
+            name: one for manager in self.managers for name, one in manager.statistics().items()
+        }
+
+    def health(self) -> tuple[PipelineHealth, ...]:
+        """Return how each pipeline is."""
+        return tuple(one for manager in self.managers for one in manager.health().pipelines)
+
+    def samples(self, pipeline: str) -> tuple[Sample, ...]:
+        """Return the last samples of a pipeline, the oldest first."""
+        return tuple(self._samples.get(pipeline, ()))
+
+    def rates(self, pipeline: str) -> Rates:
+        """Return what a pipeline did in the last minute."""
+        return rates_of(self.samples(pipeline))
+
+    async def beat(self) -> None:
+        """Take a sample, say that the replica lives, and return what is queued of pipelines that
+        are paused; called every few seconds while the observer runs.
+        """
+        for part in (self._take_samples, self._tell, self._return_queued):
+            await self._contained(part)
+
+    async def _run(self) -> None:
+        while True:
+            await self.beat()
+            await sleep(BEAT_S)
+
+    async def _measure_lag(self) -> None:
+        while True:
+            begun = monotonic()
+            await sleep(LAG_EVERY_S)
+            self._worst_lag_s = max(self._worst_lag_s, monotonic() - begun - LAG_EVERY_S)
+
+    async def _take_samples(self) -> None:
+        self.lag_s, self._worst_lag_s = self._worst_lag_s, 0.0
+        now = monotonic()
+        for name, statistics in list(self.statistics().items())[:PIPELINES_MAX]:
+            samples = self._samples.setdefault(name, deque(maxlen=SAMPLES_MAX))
+            samples.append(Sample(now, statistics))
+
+    async def _tell(self) -> None:
+        if self.tables is None or not self._names():
+            return
+        self._beats += 1
+        beat = partial(self._beat_without_what_fails, row=self._row())
+        await in_each_database(self._databases(), beat)
+        self._succeeded()
+
+    async def _beat_without_what_fails(
+        self, sessions: Sessions, pipelines: list[Pipeline[Any]], *, row: dict[str, Any]
+    ) -> list[Exception]:
+        """Beat in one database; where one of the tables cannot be used, with the other one alone:
+        a replica that cannot hear of pauses lives, and one that cannot say that it lives keeps
+        them. Return what went wrong.
+        """
+        leased, failures = pipelines[0].leased, list[Exception]()
+        names = [one.name for one in pipelines][:PIPELINES_MAX]
+        for tables in _parts_of(self.tables):
+            try:
+                await self._beat_in(sessions, leased, tables, row=row, names=names)
+                break
+            except Exception as error:
+                # A server that only reads still tells of pauses.
+                is_of_one = is_of_a_statement(error) or is_of_the_server(error)
+                if not (is_of_one or isinstance(error, TransactionTimeout)):
+                    raise
+                failures.append(error)
+        return failures
+
+    async def _beat_in(
+        self,
+        sessions: Sessions,
+        leased: LeasedTable,
+        tables: InsightTables,
+        *,
+        row: dict[str, Any],
+        names: list[str],
+    ) -> None:
+        replicas, sweeps = tables.replicas, self._beats % SWEEP_EVERY == 1
+
+        async def work(session: AsyncSession, connection: AsyncConnection) -> presence.Beat:
+            answer = await presence.beat(connection, tables, row=row, pipelines=names)
+            if sweeps and replicas is not None:
+                await presence.sweep(connection, replicas)
+            return answer
+
+        sent = utc_now()
+        answer = await self._transact(sessions, leased, work, purpose="say that the replica lives")
+        # Half-way between sending and hearing, as near as can be told.
+        self.skew_s = (sent + (utc_now() - sent) / 2 - answer.at).total_seconds()
+        if tables.controls is not None:
+            self.paused = (self.paused - set(names)) | answer.paused
+
+    async def _return_queued(self) -> None:
+        for manager, pipeline in self._pipelines():
+            if pipeline.name in self.paused and pipeline.statistics().queued:
+                count = await manager.return_queued(pipeline.name)
+                logger.info(
+                    "%s is paused: %s rows that were queued were returned",
+                    pipeline.name,
+                    count,
+                    extra={"pipeline": pipeline.name, "rows": count},
+                )
+
+    async def _leave(self) -> None:
+        if self.tables is None or self.tables.replicas is None or not self._beats:
+            return
+        replicas, mark = self.tables.replicas, self.mark
+
+        async def work(session: AsyncSession, connection: AsyncConnection) -> None:
+            await presence.disappear(connection, replicas, mark)
+
+        async def leave(sessions: Sessions, pipelines: list[Pipeline[Any]]) -> list[Exception]:
+            leased = pipelines[0].leased
+            await self._transact(sessions, leased, work, purpose="say that the replica stops")
+            return []
+
+        await in_each_database(self._databases(), leave)
+
+    def _pipelines(self) -> list[tuple[PipelineManager, Pipeline[Any]]]:
+        return [(manager, one) for manager in self.managers for one in manager.pipelines]
+
+    def _databases(self) -> Iterator[tuple[Sessions, list[Pipeline[Any]]]]:
+        hosted = ((manager.session_factory, one) for manager, one in self._pipelines())
+        return by_database((sessions, one, engine_of(sessions, one)) for sessions, one in hosted)
+
+    def _names(self) -> list[str]:
+        return [pipeline.name for _, pipeline in self._pipelines()][:PIPELINES_MAX]
+
+    def _row(self) -> dict[str, Any]:
+        statistics = self.statistics()
+        of_name = {one.name: one for _, one in self._pipelines()}
+        pipelines = {
+            health.pipeline: pipeline_report(
+                statistics[health.pipeline],
+                health,
+                self.rates(health.pipeline),
+                is_paused=health.pipeline in self.paused,
+            )
+            | work_report(of_name[health.pipeline])
+            for health in self.health()
+            if health.pipeline in statistics
+        }
+        items = [view for manager in self.managers for view in manager.items()]
+        states = {one["state"] for one in pipelines.values()}
+        return {
+            "mark": self.mark,
+            "name": self.name,
+            "host": socket.gethostname()[:NAME_CHARS_MAX],
+            "pid": os.getpid(),
+            "version": own_version(),
+            # One of several managers may have stopped: what the others run goes on.
+            "draining": bool(states) and states <= {"stopping", "stopped"},
+            "report": report_of(
+                pipelines, items, lag_s=self.lag_s, skew_s=self.skew_s, counts=bool(self._census)
+            )
+            | ({} if self.history is None else self.history.report()),
+        }
+
+    async def _transact(
+        self,
+        sessions: Sessions,
+        leased: LeasedTable,
+        work: Callable[[AsyncSession, AsyncConnection], Awaitable[T]],
+        *,
+        purpose: str,
+    ) -> T:
+        return await in_transaction(
+            sessions, leased, work, purpose=purpose, timeout=STATEMENT_TIMEOUT
+        )
+
+    async def _contained(self, act: Callable[[], Awaitable[None]]) -> None:
+        """Do `act`; what it raises is tried again at the next beat, and told once."""
+        try:
+            await without_exits(act)
+        except Exception as error:  # noqa: BLE001
+            if not self._is_failing:
+                logger.warning(
+                    "The observer of this replica cannot do its part (told once; no row is"
+                    " harmed): %s",
+                    describe(error, chars_max=300),
+                    extra={"replica": self.mark},
+                )
+            self._is_failing = True
+
+    def _succeeded(self) -> None:
+        if self._is_failing:
+            self._is_failing = False
+            logger.info(
+                "The observer of this replica does its part again", extra={"replica": self.mark}
+            )
+
+
+def _parts_of(tables: InsightTables | None) -> Iterator[InsightTables]:
+    """Yield the tables together, and then each that there is beside another one by itself."""
+    if tables is None:
+        return
+    yield tables
+    if tables.replicas is not None and tables.controls is not None:
+        yield replace(tables, controls=None)
+        yield replace(tables, replicas=None)
+
+
+def own_version() -> str:
+    """Return the version of rowlock that runs here; ``unknown`` in a source tree that was not
+    installed.
+    """
+    with suppress(PackageNotFoundError):
+        return version("rowlock")[:64]
+    return "unknown"

@@ -1,1 +1,0 @@
-"""observing/: a replica says that it lives, and what it does."""

@@ -1,0 +1,520 @@
+"""Rehearses rows: `process` is run for each as if it were claimed, and nothing is written.
+
+The one idea: the row is held as a service holds it, so that no pipeline works on it meanwhile. The
+host's code gets an item like any other and is called as always; what it returns is decided upon as
+always, and shown instead of written. Its sessions only read, on connections of their own, which are
+set so at the begin of each transaction; related rows are read instead of locked. The host's pool is
+refused to whatever runs in the context of a rehearsal, and to nobody else: its requests go on.
+
+Not here: what the host's code does to other systems. Nobody can take that back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import (
+    AsyncIterator,
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from contextlib import ExitStack, asynccontextmanager, contextmanager
+from contextvars import Context, ContextVar, copy_context
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from sqlalchemy import Column, ColumnElement, Connection, Engine, Pool, event, select
+from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
+from sqlalchemy.pool import ConnectionPoolEntry
+
+from rowlock.clock import monotonic, utc_now
+from rowlock.database.pools import SeparatePool
+from rowlock.database.transaction import bind_of
+from rowlock.errors import ConfigurationError, PipelineError
+from rowlock.hints import PipelineHinter
+from rowlock.insight.dialects.insight_dialect import INSIGHT
+from rowlock.insight.shown import iso, shown
+from rowlock.leases.acquire import Acquired
+from rowlock.leases.claim import load_rows
+from rowlock.leases.item import PipelineItem
+from rowlock.leases.related import RelatedLocker
+from rowlock.pipelines.attempt import Ended, Result
+from rowlock.pipelines.context import PipelineContext
+from rowlock.pipelines.decisions import Decision, decide
+from rowlock.pipelines.outcomes import (
+    Apply,
+    Delete,
+    Outcome,
+    Park,
+    Reset,
+    Retry,
+    error_text,
+    hint_targets,
+)
+from rowlock.pipelines.pipeline import Pipeline
+from rowlock.rows.leased_table import LeasedTable
+from rowlock.rows.updates import NOW_PLACEHOLDER, column_of
+from rowlock.services.hold import HOLD_LOCK_TIMEOUT, HeldByService, hold
+from rowlock.tasks import contained_task
+
+# ---------------------------------------------------------------- the answer
+
+
+SCHEMA: Final = "rowlock.rehearsal/1"
+HIDDEN: Final = "(hidden)"
+CHANGES_MAX: Final = 100
+"""Most columns, and most related rows, of which a change is told."""
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnChange:
+    """A column that the outcome sets.
+
+    Attributes:
+        column: its name.
+        old: what it is.
+        new: what it would be.
+    """
+
+    column: str
+    old: str
+    new: str
+
+
+@dataclass(frozen=True, slots=True)
+class RowRehearsal:
+    """What would come of one row.
+
+    Attributes:
+        row_id: its key, as text.
+        outcome: such as ``Apply``; None if there is no such row.
+        reason: of a `Retry` or a `Park`.
+        changes: what it sets.
+        beside: what else it would do.
+        took_s: how long `process` took, in seconds.
+    """
+
+    row_id: str
+    outcome: str | None
+    reason: str | None = None
+    changes: tuple[ColumnChange, ...] = ()
+    beside: tuple[str, ...] = ()
+    took_s: float = 0.0
+
+    def lines(self, model: str) -> Iterator[str]:
+        """Yield its lines of text."""
+        name = f"{shown(model)} {shown(self.row_id)}"
+        if self.outcome is None:
+            yield f"{name}: there is no such row"
+            return
+        because = f": {shown(self.reason)}" if self.reason else ""
+        yield f"{name}: {shown(self.outcome)}{because}, after {self.took_s:.1f} s"
+        for one in self.changes:
+            yield f"  {shown(one.column)}: {one.old} \N{RIGHTWARDS ARROW} {one.new}"
+        for text in self.beside:
+            yield f"  {text}"
+
+
+@dataclass(frozen=True, slots=True)
+class Rehearsal:
+    """What would come of some rows.
+
+    Attributes:
+        pipeline: whose `process` was run.
+        model: the class of the rows.
+        rows: in the order in which they were named.
+    """
+
+    pipeline: str
+    model: str
+    rows: tuple[RowRehearsal, ...]
+
+    @property
+    def needs_person(self) -> bool:
+        """Whether one of them would fail, or be set aside."""
+        return any(row.outcome in {Retry.__name__, Park.__name__} for row in self.rows)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all the rows are there."""
+        return all(row.outcome is not None for row in self.rows)
+
+    def text(self, width: int = 0) -> str:
+        """Return it for a terminal, without colours."""
+        title = f"{shown(self.pipeline)}, rehearsed: nothing was written"
+        return "\n".join([title, *(line for row in self.rows for line in row.lines(self.model))])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as JSON has it."""
+        return {
+            "schema": SCHEMA,
+            "pipeline": self.pipeline,
+            "model": self.model,
+            "rows": [
+                {
+                    "row_id": row.row_id,
+                    "outcome": row.outcome,
+                    "reason": row.reason,
+                    "changes": [
+                        {"column": one.column, "old": one.old, "new": one.new}
+                        for one in row.changes
+                    ],
+                    "beside": list(row.beside),
+                    "took_s": row.took_s,
+                }
+                for row in self.rows
+            ],
+        }
+
+
+def row_rehearsal(
+    item: PipelineItem[Any],
+    leased: LeasedTable,
+    outcome: Outcome,
+    *,
+    hidden: Collection[Column[Any]],
+) -> RowRehearsal:
+    """Return what an outcome would do.
+
+    Args:
+        item: that was rehearsed.
+        leased: the table of its row.
+        outcome: what came of it.
+        hidden: columns of which no value is shown.
+    """
+    values: Mapping[Any, Any] = outcome.values if isinstance(outcome, Apply | Retry) else {}
+    return RowRehearsal(
+        str(item.id),
+        type(outcome).__name__,
+        reason_of(outcome),
+        tuple(_changes(item, leased, values, hidden=hidden)),
+        tuple(_beside(outcome)),
+        item.process_s or 0.0,
+    )
+
+
+def reason_of(outcome: Outcome) -> str | None:
+    """Return why a `Retry` or a `Park` is one; None of others."""
+    if isinstance(outcome, Retry):
+        return error_text(outcome.error)
+    return outcome.reason if isinstance(outcome, Park) else None
+
+
+def _changes(
+    item: PipelineItem[Any],
+    leased: LeasedTable,
+    values: Mapping[Any, Any],
+    *,
+    hidden: Collection[Column[Any]],
+) -> Iterator[ColumnChange]:
+    for key, value in list(values.items())[:CHANGES_MAX]:
+        column = column_of(leased, key)
+        if column in hidden:
+            yield ColumnChange(column.name, HIDDEN, HIDDEN)
+        else:
+            old = item.value_as_read(leased, column)
+            yield ColumnChange(column.name, written_text(old), written_text(value))
+
+
+def _beside(outcome: Outcome) -> Iterator[str]:
+    """Return what an outcome would do beside writing its row, a line for each."""
+    if not isinstance(outcome, Apply | Delete):
+        return
+    if outcome.related:
+        yield "related rows would be written, too"
+    if outcome.also is not None:
+        yield "also would be called in the same transaction; it was not"
+    if targets := hint_targets(outcome.hint):
+        names = (target if isinstance(target, str) else target.__name__ for target in targets)
+        yield f"hints {shown(', '.join(names))}"
+
+
+def written_text(value: Any) -> str:
+    """Return a value of a column as one line of visible characters."""
+    if value is None or value is NOW_PLACEHOLDER:
+        return "null" if value is None else "now"
+    if isinstance(value, datetime):
+        return str(iso(value)) if value.tzinfo else shown(value)
+    return shown(repr(value)) if isinstance(value, str | bytes) else shown(value)
+
+
+# ---------------------------------------------------------------- sessions that only read
+
+
+_READS: Final = "rowlock_reads_only"
+_IS_REHEARSAL: Final[ContextVar[bool]] = ContextVar("rowlock_is_rehearsal", default=False)
+
+
+class ReadOnlySessions(SeparatePool):
+    """Makes sessions as the host does, on connections that write nothing."""
+
+    def __call__(self) -> AsyncSession:
+        """Return a new session."""
+        session = super().__call__()
+        event.listen(session.sync_session, "after_begin", _begin)
+        return session
+
+    def _clone_of_root(self, engine: Engine) -> Engine:
+        clone = super()._clone_of_root(engine)
+        event.listen(clone.pool, "connect", _mark)
+        return clone
+
+
+def _mark(_connection: object, record: ConnectionPoolEntry) -> None:
+    record.info[_READS] = True
+
+
+def _begin(session: object, _transaction: object, connection: Connection) -> None:
+    INSIGHT.on(connection.dialect.name).begin_without_writing(connection)
+
+
+def rehearsal_context() -> Context:
+    """Return a copy of the context of the caller, in which the host's pools are refused."""
+    context = copy_context()
+    context.run(_IS_REHEARSAL.set, True)
+    return context
+
+
+@contextmanager
+def refused_to_rehearsals(pools: Iterable[Pool]) -> Iterator[None]:
+    """Refuse connections of `pools` to what runs in a `rehearsal_context`, for the time of the
+    block.
+    """
+
+    # One that is copied from such a pool has its listeners, too.
+    def refuse(_connection: object, record: ConnectionPoolEntry, _proxy: object) -> None:
+        if _IS_REHEARSAL.get() and _READS not in record.info:
+            raise PipelineError(
+                "a rehearsal writes nothing, so it has no connection of the host's own: open"
+                " sessions by item.session()"
+            )
+
+    with ExitStack() as stack:
+        for pool in {*pools}:
+            event.listen(pool, "checkout", refuse)
+            stack.callback(event.remove, pool, "checkout", refuse)
+        yield
+
+
+# ---------------------------------------------------------------- the attempt
+
+
+REHEARSAL_TIMEOUT: Final = timedelta(seconds=60)
+"""Longest time for `process` of one row."""
+FILE_WAIT: Final = timedelta(seconds=5)
+"""How long a session waits for a file that is locked."""
+RELATED_MAX: Final = 1_000
+"""Most related rows that are shown to `process`."""
+
+
+def check_rehearsable(pipeline: Pipeline[Any]) -> None:
+    """Refuse a pipeline whose `process` is not to be run without writing.
+
+    Raises:
+        ConfigurationError: the pipeline does not say ``rehearsable = True``.
+    """
+    if not pipeline.rehearsable:
+        raise ConfigurationError(
+            f"{pipeline.name} is not to be rehearsed: what its process does to other systems"
+            " is done, and only the database is kept as it is. Where that may be done, or where"
+            " process asks item.is_rehearsal first, set rehearsable = True on the class"
+        )
+
+
+class ReadingLocker:
+    """Shows related rows instead of locking them.
+
+    Args:
+        locker: knows the tables that the pipeline declares.
+    """
+
+    def __init__(self, locker: RelatedLocker) -> None:
+        self._locker = locker
+
+    async def lock(
+        self,
+        item: PipelineItem[Any],
+        model: type[Any],
+        where: ColumnElement[bool],
+        *,
+        shared: bool,
+    ) -> list[Any]:
+        """Return the rows as they are. An outcome may name them as if they were locked.
+
+        Raises:
+            ConfigurationError: the pipeline does not declare `model`.
+        """
+        leased = self._locker.table_of(model)
+        if item.leased is not None and leased.table is item.leased.table:
+            where = where & (leased.attribute(leased.key_name) != item.id)
+        async with item.session() as session:
+            rows = await _rows(session, model, where)
+        keys = tuple(getattr(row, leased.key_name) for row in rows)
+        item.held_rows().may_hold(leased, Acquired(keys, {}))
+        item.held_rows().holds(leased, {key: {} for key in keys})
+        return rows
+
+
+async def _rows(session: AsyncSession, model: type[Any], where: ColumnElement[bool]) -> list[Any]:
+    found = (await session.scalars(select(model).where(where).limit(RELATED_MAX))).unique()
+    rows = list(found)
+    session.expunge_all()
+    return rows
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOnlyProcess:
+    """`process` of one pipeline, of which nothing is written.
+
+    Attributes:
+        context: of a pipeline that is not started.
+        sessions: of the items.
+        locker: of the items.
+    """
+
+    context: PipelineContext[Any]
+    sessions: Any
+    locker: ReadingLocker
+
+    async def run(self, item: PipelineItem[Any]) -> Result | None:
+        """Run it for an item, which has its row; None if it did not end within
+        `REHEARSAL_TIMEOUT`.
+        """
+        item.stop = self.context.stop
+        attempt = self.context.calls.attempt(self.context.hooks.process, item)
+        item.begun_at = monotonic()
+        task = contained_task(attempt.run(), name="rowlock: rehearsal", context=rehearsal_context())
+        try:
+            # The time is not left to a cancellation, which `process` may ignore.
+            done, _ = await asyncio.wait({task}, timeout=REHEARSAL_TIMEOUT.total_seconds())
+            return task.result() if done else None
+        finally:
+            task.cancel()
+            item.ended_at = monotonic()
+
+    def decide(self, item: PipelineItem[Any], result: Result) -> Decision:
+        """Return what comes of a result, as it would be settled."""
+        return decide(self.context, item, result)
+
+
+@asynccontextmanager
+async def read_only_process(
+    session_factory: async_sessionmaker[AsyncSession], pipeline: Pipeline[Any]
+) -> AsyncIterator[ReadOnlyProcess]:
+    """Have `process` of a pipeline, which need not run, in the block; meanwhile the host's pools
+    are refused to it.
+    """
+    sessions = ReadOnlySessions(session_factory, file_wait=FILE_WAIT)
+    # Nobody is woken, and no actor is started.
+    context = pipeline.build_run(session_factory, PipelineHinter()).context
+    tables = [pipeline.leased, *(lock.leased for lock in pipeline.declared_locks)]
+    pools = {bind_of(session_factory(), table).engine.pool for table in tables}
+    try:
+        with refused_to_rehearsals(pools):
+            yield ReadOnlyProcess(context, sessions, ReadingLocker(context.locker))
+    finally:
+        context.calls.close()
+        await sessions.close()
+
+
+# ---------------------------------------------------------------- the rehearsal
+
+
+OWNER: Final = "plan"
+"""Holds the rows meanwhile, for whoever looks at the table."""
+IDS_MAX: Final = 100
+"""Most rows that are rehearsed at once."""
+HOLD_WAIT: Final = timedelta(seconds=5)
+"""How long a row is waited for that somebody holds."""
+
+
+class PipelineRehearsal:
+    """Rehearses rows of one pipeline.
+
+    Args:
+        session_factory: the host's.
+        pipeline: need not run.
+        hidden: columns of which no value is shown.
+        redact: makes of an error's text what is shown.
+
+    Raises:
+        ConfigurationError: the pipeline does not say that it may be rehearsed.
+    """
+
+    def __init__(
+        self,
+        session_factory: async_sessionmaker[AsyncSession],
+        pipeline: Pipeline[Any],
+        *,
+        hidden: Collection[Column[Any]] = (),
+        redact: Callable[[str], str] = str,
+    ) -> None:
+        check_rehearsable(pipeline)
+        self._redact = redact
+        self._session_factory, self._pipeline, self._hidden = session_factory, pipeline, hidden
+
+    async def rehearse(self, keys: Sequence[Any]) -> tuple[RowRehearsal, ...]:
+        """Return what would come of each row, one after the other.
+
+        Raises:
+            LockWaitTimeout: somebody holds a row.
+            LeaseLost: a row was not held until the end.
+            TransactionTimeout: the database did not answer in time.
+        """
+        async with read_only_process(self._session_factory, self._pipeline) as process:
+            return tuple([await self._row(process, key) for key in keys])
+
+    async def _row(self, process: ReadOnlyProcess, key: Any) -> RowRehearsal:
+        async with hold(
+            self._session_factory,
+            self._pipeline.leased,
+            [key],
+            timeout=HOLD_WAIT,
+            lock_timeout=HOLD_LOCK_TIMEOUT,
+            owner=OWNER,
+        ) as held:
+            if not held.rows:
+                return RowRehearsal(str(key), None)
+            item = self._item(held, process)
+            await self._load(process, item)
+            result = await process.run(item)
+            decision = process.decide(item, Ended.TIMED_OUT if result is None else result)
+            outcome = Reset() if isinstance(decision, Ended) else decision
+            row = row_rehearsal(item, self._pipeline.leased, outcome, hidden=self._hidden)
+            return row if row.reason is None else replace(row, reason=self._redact(row.reason))
+
+    def _item(self, held: HeldByService[Any], process: ReadOnlyProcess) -> PipelineItem[Any]:
+        leased, row = self._pipeline.leased, held.rows[0]
+        return PipelineItem(
+            id=held.keys[0],  # pyright: ignore[reportCallIssue]
+            lock_token=held.lock_token,
+            lock_owner=held.lock_owner,
+            lock_expires_at=utc_now() + HOLD_LOCK_TIMEOUT,
+            prev_lock_expired=False,
+            attempt=row.attempts + 1 if leased.has_schedule else 1,
+            place=float("-inf"),
+            claimed_at=monotonic(),
+            # The hold is renewed meanwhile, and says at its end whether it was lost.
+            trusted_until=monotonic() + 2 * REHEARSAL_TIMEOUT.total_seconds(),
+            session_factory=process.sessions,
+            locker=process.locker,
+            leased=leased,
+            is_rehearsal=True,
+        )
+
+    async def _load(self, process: ReadOnlyProcess, item: PipelineItem[Any]) -> None:
+        async with item.session() as session:
+            [row] = await load_rows(
+                session,
+                process.context.leased,
+                [item],
+                options=self._pipeline.options(),
+                compared=process.context.intent,
+            )
+        if row is None:
+            raise item.lease_lost()
+        item.row = row

@@ -1,1 +1,0 @@
-"""rehearsing/: `process` is run for a row, and nothing of it is written."""

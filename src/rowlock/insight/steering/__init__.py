@@ -1,1 +1,0 @@
-"""steering/: what a person does to rows and pipelines, one file a matter."""

@@ -1,1 +1,0 @@
-"""Looks at the indexes of a leased table."""

@@ -1,0 +1,396 @@
+"""Related rows: leased under the main row's token, so that they live and end with it.
+
+The one idea: a related row's lease has no life of its own. It carries the main row's token, lasts
+as long as the main row's lease, is renewed with it, and is freed in the transaction that frees it.
+What a crashed holder left is found by its token when the main row is claimed again, and is free for
+everybody once it has expired.
+
+They are locked all or nothing, in one short transaction that waits for no related row: so two items
+never wait for each other. What renews, writes or releases them joins the transaction that does the
+same with the main row, which is locked there already; waiting for a second row lock while holding
+one could deadlock, so none waits for a related row either.
+
+Source: dstack's pipelines, "Locking many related resources" and "Locking a shared related
+resource".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from datetime import datetime, timedelta
+from typing import Any, TypeVar
+
+from sqlalchemy import Column, ColumnElement, bindparam, select, type_coerce, update
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionmaker
+
+from rowlock.database.faults import is_conflict
+from rowlock.database.transaction import bind_of, check_session_factory, in_transaction
+from rowlock.errors import (
+    ConfigurationError,
+    LockWaitTimeout,
+    PipelineError,
+    RelatedLockUnavailable,
+    TransactionTimeout,
+)
+from rowlock.leases.acquire import (
+    ACQUIRED_ROWS_MAX,
+    AcquireRequest,
+    acquire,
+    existing,
+    held_under,
+    read_acquired,
+    release_keys,
+)
+from rowlock.leases.apply import RelatedWrite, all_unchanged, with_versions
+from rowlock.leases.claim import as_seen
+from rowlock.leases.item import PipelineItem
+from rowlock.leases.lease_dialect import LEASES, Lease, lockset_guard
+from rowlock.leases.renew import LEASES_PER_STATEMENT_MAX, renew_each
+from rowlock.rows.assignments import Shape, set_clause, slots_of, split, without_onupdate
+from rowlock.rows.database_time import UtcDateTime, database_instant
+from rowlock.rows.eligibility import related_owner
+from rowlock.rows.lease_values import unlocked_values
+from rowlock.rows.leased_table import LeasedTable, ModelT
+
+# ---------------------------------------------------------------- writes
+
+
+async def lock_held_related(
+    connection: AsyncConnection, item: PipelineItem[Any]
+) -> frozenset[tuple[type, Any]]:
+    """Lock the related rows that still carry the item's token, and return their models and keys;
+    joins the caller's transaction.
+
+    Waits for none of them, since the main row is locked already: waiting for a second row lock
+    while holding one could deadlock.
+
+    Raises:
+        LockWaitTimeout: somebody has locked one of them for the moment; the whole transaction is to
+            be tried again.
+    """
+    locked: set[tuple[type, Any]] = set()
+    for leased, acquired in item.held.perhaps() if item.held is not None else ():
+        ours = select(leased.key).where(
+            held_under(leased, acquired.keys, leased.as_token(item.lock_token))
+        )
+        mine = frozenset(
+            (await connection.scalars(ours.with_for_update(key_share=True, skip_locked=True))).all()
+        )
+        if len(mine) < len(acquired.keys) and len((await connection.scalars(ours)).all()) > len(
+            mine
+        ):
+            raise LockWaitTimeout(namespace=leased.name, keys=acquired.keys, timeout_s=0.0)
+        locked |= {(leased.model, key) for key in mine}
+    return frozenset(locked)
+
+
+async def write_related(
+    connection: AsyncConnection, item: PipelineItem[Any], writes: Sequence[RelatedWrite]
+) -> None:
+    """Write to the related rows of `item`, if all that it holds are still its own, and free all;
+    joins the caller's transaction.
+
+    Raises:
+        LeaseLost: one of them is not, or a service has changed what is written; nothing may be
+            committed of this transaction.
+        LockWaitTimeout: as `lock_held_related`.
+    """
+    assert item.held is not None
+    locked = await lock_held_related(connection, item)
+    for leased, keys in item.held.known():
+        if any((leased.model, key) not in locked for key in keys):
+            raise item.lease_lost(leased.name)
+    by_table: dict[LeasedTable, list[RelatedWrite]] = {}
+    for write in writes:
+        by_table.setdefault(write.leased, []).append(write)
+    for leased, of_table in by_table.items():
+        token = leased.as_token(item.lock_token)
+        as_read = [((write.key, token), item.held.as_read(leased, write.key)) for write in of_table]
+        if not await all_unchanged(connection, leased, as_read):
+            raise item.lease_lost(leased.name)
+    for leased, of_table in by_table.items():
+        await _write(connection, leased, of_table)
+    await _release_all(connection, item)
+
+
+async def release_related(connection: AsyncConnection, item: PipelineItem[Any]) -> None:
+    """Release every related row that still carries the item's token; joins the caller's
+    transaction.
+
+    Raises:
+        LockWaitTimeout: as `lock_held_related`.
+    """
+    await lock_held_related(connection, item)
+    await _release_all(connection, item)
+
+
+async def release_unlocked_related(
+    connection: AsyncConnection, items: Iterable[PipelineItem[Any]]
+) -> None:
+    """As `release_related`, for many items at once, but rows that another transaction has locked
+    for the moment are left to their expiry.
+    """
+    leases: dict[tuple[LeasedTable, str | None], list[Lease]] = {}
+    for item in items:
+        for leased, acquired in item.held.perhaps() if item.held is not None else ():
+            token = leased.as_token(item.lock_token)
+            for key in acquired.keys:
+                # Rows that another pipeline had reserved go back to it.
+                group = leased, acquired.reset_by.get(key)
+                leases.setdefault(group, []).append((key, token))
+    dialect = LEASES.of(connection)
+    for (leased, owner), pairs in leases.items():
+        values = without_onupdate(leased, unlocked_values(leased, owner=owner))
+        unlocked = dialect.skip_locked(leased, dialect.matches_leases(leased))
+        statement = update(leased.table).where(unlocked).values(values)
+        for start in range(0, len(pairs), LEASES_PER_STATEMENT_MAX):
+            chunk = pairs[start : start + LEASES_PER_STATEMENT_MAX]
+            await connection.execute(statement, dialect.lease_parameters(chunk))
+
+
+async def _release_all(connection: AsyncConnection, item: PipelineItem[Any]) -> None:
+    for leased, acquired in item.held.perhaps() if item.held is not None else ():
+        await release_keys(connection, leased, acquired, token=leased.as_token(item.lock_token))
+
+
+async def renew_related(
+    connection: AsyncConnection, items: Iterable[PipelineItem[Any]], *, lock_timeout: timedelta
+) -> frozenset[Any]:
+    """Let the related rows of `items` be held as long as their main rows; joins the transaction
+    that renewed those.
+
+    Returns:
+        The tokens of items of which a related row was not renewed: it is locked by somebody for the
+        moment, or lost. One that was deleted needs no lease.
+    """
+    leases: dict[LeasedTable, dict[tuple[Any, Any], Any]] = {}
+    missing: set[Any] = set()
+    for item in items:
+        for leased, acquired in item.held.perhaps() if item.held is not None else ():
+            token = leased.as_token(item.lock_token)
+            leases.setdefault(leased, {}).update({(key, token): item for key in acquired.keys})
+    for leased, holders in leases.items():
+        pairs = list(holders)
+        for start in range(0, len(pairs), LEASES_PER_STATEMENT_MAX):
+            chunk = pairs[start : start + LEASES_PER_STATEMENT_MAX]
+            renewed = await renew_each(connection, leased, chunk, lock_timeout=lock_timeout)
+            if len(renewed) == len(chunk):
+                continue
+            there = await existing(
+                connection, leased, [key for key, _ in chunk if key not in renewed]
+            )
+            missing |= {
+                item.lock_token
+                for (key, token), item in holders.items()
+                if key in there and item.held is not None and item.held.is_known(leased, key)
+            }
+    return frozenset(missing)
+
+
+async def _write(
+    connection: AsyncConnection, leased: LeasedTable, writes: Sequence[RelatedWrite]
+) -> None:
+    """Write to rows that are locked, those of one shape in a round trip: `check_related` bounds
+    how many there are.
+    """
+    groups: dict[Shape, list[dict[str, Any]]] = {}
+    each = await with_versions(connection, leased, [(write.key, write.values) for write in writes])
+    for write, values in zip(writes, each, strict=True):
+        shape, parameters = split(values)
+        given = {name: value for (name, _), value in zip(slots_of(shape), parameters, strict=True)}
+        groups.setdefault(shape, []).append({"rowlock_key": write.key, **given})
+    for shape, rows in groups.items():
+        statement = update(leased.table).where(
+            leased.key == bindparam("rowlock_key", type_=leased.key.type)
+        )
+        await connection.execute(statement.values(set_clause(shape)), rows)
+
+
+# ---------------------------------------------------------------- locker
+
+
+T = TypeVar("T")
+
+
+class RelatedLocker:
+    """Locks related rows for the items of one pipeline.
+
+    Attributes:
+        tables: those that are declared. What a dead holder left in them is looked for. Rows of the
+            pipeline's own table, which cannot be declared (a circle), are free by expiry alone, so
+            that claims of most pipelines remain one statement.
+    """
+
+    def __init__(
+        self,
+        session_factory: async_sessionmaker[AsyncSession],
+        leased: LeasedTable,
+        *,
+        owner: str,
+        declared: Iterable[LeasedTable],
+        intent_of: Callable[[LeasedTable], Sequence[Column[Any]]],
+        timeout: timedelta,
+    ) -> None:
+        self._session_factory = session_factory
+        self._leased = leased
+        self._owner = owner
+        self._intent_of = intent_of
+        self._timeout = timeout
+        self.tables = tuple(declared)
+        check_one_database(session_factory, leased, declared=self.tables)
+
+    async def lock(
+        self,
+        item: PipelineItem[Any],
+        model: type[ModelT],
+        where: ColumnElement[bool],
+        *,
+        shared: bool,
+    ) -> list[ModelT]:
+        """Lock all rows of `model` where `where` holds, and return them as they are now:
+        `PipelineItem.lock_related`.
+        """
+        leased = self.table_of(model)
+        is_own_table = leased.table is self._leased.table
+        # In its own table the pipeline's bare name is that of a main row's holder.
+        owner = (
+            related_owner(leased, self._owner, item.id) if shared or is_own_table else self._owner
+        )
+        if is_own_table:
+            # Its own row is the item's anyway.
+            where = where & (leased.attribute(leased.key_name) != item.id)
+        held, intent = item.held_rows(), self._intent_of(leased)
+        async with held.lock:
+            if item.is_settling or not item.is_trusted():
+                raise item.lease_lost()
+            async with lockset_guard(
+                self._session_factory, leased, timeout=self._timeout
+            ) as in_lockset:
+
+                async def work(session: AsyncSession, connection: AsyncConnection) -> list[ModelT]:
+                    expires_at = await self._need_main(connection, item)
+                    request = AcquireRequest(
+                        leased,
+                        await as_seen(session, leased, where),
+                        leased.as_token(item.lock_token),
+                        owner,
+                        expires_at,
+                    )
+                    acquired = await acquire(connection, request, in_lockset)
+                    if held.count_with(leased, acquired) > ACQUIRED_ROWS_MAX:
+                        raise PipelineError(
+                            f"an item holds at most {ACQUIRED_ROWS_MAX} related rows; lock fewer at"
+                            " a time"
+                        )
+                    held.may_hold(leased, acquired)
+                    return await read_acquired(session, leased, acquired.keys, compared=intent)
+
+                try:
+                    rows = await self._again_if_aborted(item, leased, work)
+                except DBAPIError as error:
+                    if not is_conflict(error):
+                        raise
+                    # Whoever changes the rows so often has them; how many they are was rolled back
+                    # with the rest.
+                    raise RelatedLockUnavailable(
+                        model=leased.name, wanted=1, available=0
+                    ) from error
+            keys = [leased.value_as_read(row, leased.key) for row in rows]
+            values = [_as_read(leased, row, intent) for row in rows]
+            held.holds(leased, dict(zip(keys, values, strict=True)))
+        return rows
+
+    async def _again_if_aborted(
+        self,
+        item: PipelineItem[Any],
+        leased: LeasedTable,
+        work: Callable[[AsyncSession, AsyncConnection], Awaitable[T]],
+    ) -> T:
+        # Taken under the same token, so a second time does no harm where the first was committed
+        # after all.
+        while True:
+            try:
+                return await in_transaction(
+                    self._session_factory,
+                    leased,
+                    work,
+                    purpose="lock related rows",
+                    timeout=self._timeout,
+                )
+            except TransactionTimeout as error:
+                if not error.was_aborted or not item.is_trusted():
+                    raise
+
+    async def _need_main(self, connection: AsyncConnection, item: PipelineItem[Any]) -> datetime:
+        """Return until when the main row is ours, and keep it so until the commit: no claim may
+        free its token meanwhile.
+        """
+        token, expires_at = (
+            self._leased.column("lock_token"),
+            self._leased.column("lock_expires_at"),
+        )
+        statement = (
+            select(type_coerce(expires_at, UtcDateTime))
+            .where(
+                self._leased.key == item.id,
+                token == item.lock_token,
+                expires_at > database_instant(),
+            )
+            .with_for_update(key_share=True)
+        )
+        until = await connection.scalar(statement)
+        if until is None:
+            raise item.lease_lost()
+        assert isinstance(until, datetime)
+        return until
+
+    def table_of(self, model: type[Any]) -> LeasedTable:
+        """Return the table of `model`, if rows of it may be locked.
+
+        Raises:
+            ConfigurationError: the pipeline does not declare it.
+        """
+        for known in self.tables:
+            if known.model is model:
+                return known
+        leased = LeasedTable.of(model)
+        # Rows of a subclass are rows of what was declared; and all of its own table are known.
+        if leased.table is self._leased.table or any(
+            issubclass(model, known.model) for known in self.tables
+        ):
+            return leased
+        raise ConfigurationError(
+            f"{self._owner} locks rows of {leased.name}, which it does not declare: what it left"
+            f" when it died would be found by nobody; write `locks = [{leased.name}]` in the class"
+        )
+
+
+def check_one_database(
+    session_factory: async_sessionmaker[AsyncSession],
+    leased: LeasedTable,
+    *,
+    declared: Iterable[LeasedTable],
+) -> None:
+    """Check, without connecting, that rows of `declared` can be freed in one transaction with those
+    of `leased`.
+
+    Raises:
+        ConfigurationError: the session factory is bound to nothing for one of them, or to another
+            database.
+    """
+    for table in declared:
+        check_session_factory(session_factory, table)
+        session = session_factory()
+        # Engines that differ in their options share a pool.
+        if bind_of(session, table).engine.pool is not bind_of(session, leased).engine.pool:
+            raise ConfigurationError(
+                f"{table.name} lives in another database than {leased.name}; no transaction could"
+                " free the rows of both"
+            )
+
+
+def _as_read(
+    leased: LeasedTable, row: object, columns: Sequence[Column[Any]]
+) -> dict[Column[Any], Any]:
+    return {column: leased.value_as_read(row, column) for column in columns}

@@ -1,0 +1,466 @@
+"""One attempt: `process` in a task of its own, with every way in which it can end.
+
+The one idea: host code may return, raise anything at all, be cancelled by us, cancel itself, or not
+end. Each becomes a value, so that no worker ever dies of its host's code.
+
+One timer ends all attempts that take too long: all calls of one pipeline may take equally long, so
+the one that began first is the first whose time is up. A timer for each would cost more than most
+of what is done here for a row.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import Executor
+from contextvars import copy_context
+from dataclasses import dataclass
+from enum import Enum
+from functools import lru_cache, partial
+from typing import Any, TypeVar, cast
+
+from sqlalchemy.exc import SQLAlchemyError
+
+from rowlock.database.transaction import OUT_OF_TIME
+from rowlock.errors import HostCodeError, ProcessCancelledError, describe
+from rowlock.leases.item import PipelineItem
+from rowlock.pipelines.hooks import Surround, Surroundings
+from rowlock.pipelines.outcomes import copied, forget_raising
+from rowlock.pipelines.settings import PipelineSettings
+from rowlock.tasks import ENDED, LEFT_BEHIND, DaemonThreads, begin_task
+
+# ---------------------------------------------------------------- deadlines
+
+
+class Deadlines:
+    """Calls what is to be called once `timeout_s` has passed since it was added, unless it was
+    removed before; never, if that is None.
+    """
+
+    def __init__(self, timeout_s: float | None) -> None:
+        self._timeout_s = timeout_s
+        self._waiting: dict[object, tuple[float, Callable[[], None]]] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def add(self, owner: object, act: Callable[[], None]) -> None:
+        """Call `act` after the timeout; one for each `owner`."""
+        if self._timeout_s is None:
+            return
+        loop = asyncio.get_running_loop()
+        at = loop.time() + self._timeout_s
+        self._waiting[owner] = (at, act)
+        if self._timer is None:
+            self._timer = loop.call_at(at, self._look)
+
+    def remove(self, owner: object) -> None:
+        """Do not call."""
+        self._waiting.pop(owner, None)
+
+    def _look(self) -> None:
+        # The timer may be that of one that was removed since; it goes off all the same, and looks
+        # who is next.
+        self._timer = None
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        while self._waiting:
+            owner, (at, act) = next(iter(self._waiting.items()))
+            if at > now:
+                self._timer = loop.call_at(at, self._look)
+                return
+            del self._waiting[owner]
+            act()
+
+
+# ---------------------------------------------------------------- one attempt
+
+
+T = TypeVar("T")
+
+METHODS_MAX = 1000
+"""Of at most so many methods it is remembered whether they are coroutine functions."""
+
+
+class Ended(Enum):
+    """Why an attempt was ended before it returned; `ABANDONED` is one that ignored that it was
+    ended and still runs.
+    """
+
+    LEASE_LOST = "the lease was lost"
+    TIMED_OUT = "process took longer than process_timeout"
+    INTERRUPTED = "the pipeline is shutting down"
+    ABANDONED = "process ignored its cancellation"
+
+
+@dataclass(frozen=True, slots=True)
+class Returned:
+    """`process` returned `value`, which is an outcome as it was then."""
+
+    value: object
+
+
+@dataclass(frozen=True, slots=True)
+class Raised:
+    """`process` raised `error`, which may be any `BaseException`."""
+
+    error: BaseException
+
+
+Result = Returned | Raised | Ended
+
+
+class Attempt:
+    """Runs one call of host code and can end it.
+
+    A call that catches its cancellation may still return a value, which then counts: whether it can
+    be applied is the lease's business.
+
+    Attributes:
+        ended: why it was asked to end, or None.
+    """
+
+    __slots__ = (
+        "_call",
+        "_deadlines",
+        "_grace",
+        "_grace_s",
+        "_is_cancelled",
+        "_late_result",
+        "_on_abandoned",
+        "_on_late_result",
+        "_surroundings",
+        "_task",
+        "_waiter",
+        "ended",
+        "is_abandoned",
+    )
+
+    def __init__(
+        self,
+        call: Callable[[], Any],
+        *,
+        deadlines: Deadlines,
+        grace_s: float,
+        surroundings: Surroundings | None = None,
+    ) -> None:
+        self._call = call
+        self._surroundings = surroundings
+        self._deadlines = deadlines
+        self._grace_s = grace_s
+        self._task: asyncio.Task[Any] | None = None
+        self._on_abandoned: Callable[[], None] | None = None
+        self._on_late_result: Callable[[Result], None] | None = None
+        self._late_result: Result | None = None
+        self._is_cancelled = False
+        self._grace: asyncio.TimerHandle | None = None
+        self._waiter: asyncio.Future[None] | None = None
+        self.ended: Ended | None = None
+        self.is_abandoned = False
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the host's code runs."""
+        return self._task is not None
+
+    async def ends_within_grace(self, why: Ended) -> bool:
+        """End it unless it was ended before, wait for the grace at most, and return whether it
+        is over.
+        """
+        if self.is_running:
+            self.end(why)
+            self._waiter = asyncio.get_running_loop().create_future()
+            await asyncio.wait({self._waiter}, timeout=self._grace_s)
+        return not self.is_running
+
+    def on_late_result(self, act: Callable[[Result], None]) -> None:
+        """Call `act` with what an abandoned call comes to in the end, at once if it has ended by
+        now.
+        """
+        self._on_late_result = act
+        if self._late_result is not None:
+            act(self._late_result)
+
+    def end(self, why: Ended) -> None:
+        """Cancel the host's code; the first reason counts."""
+        if self.ended is not None and why is not Ended.LEASE_LOST:
+            return
+        first, self.ended = self.ended is None, why
+        if first and self._task is not None:
+            self._task.cancel(ENDED)
+            self._grace = asyncio.get_running_loop().call_later(self._grace_s, self._abandon)
+
+    def lose(self) -> None:
+        """Cancel the host's code, since its lease was lost."""
+        self.end(Ended.LEASE_LOST)
+
+    async def run_here(self, on_abandoned: Callable[[], None]) -> Result | None:
+        """Run the call in the task of the caller, which is what `end` cancels, until the call ends.
+
+        If it was ended and has ignored that for `grace_s`, `on_abandoned` is called meanwhile, and
+        it comes to None in the end.
+        """
+        if self.ended is not None:
+            return self.ended
+        self._task, self._on_abandoned = asyncio.current_task(), on_abandoned
+        self._deadlines.add(self, self._time_out)
+        around = self._surroundings
+        try:
+            if around is not None:
+                around.enter()
+            result: Returned | Raised = Returned(copied(await self._call()))
+            if around is not None:
+                around.leave(None)
+        # SystemExit out of host code must not end the service.
+        except BaseException as error:  # noqa: BLE001
+            if around is not None:
+                around.leave(error)
+            result = self._raised(error)
+        finally:
+            # Between the last step of the host's code and this one nobody else runs.
+            self._task = self._on_abandoned = None
+            self._deadlines.remove(self)
+            if self._grace is not None:
+                self._grace.cancel()
+            if self._waiter is not None and not self._waiter.done():
+                self._waiter.set_result(None)
+        if self.is_abandoned:
+            self._note_late(result)
+            return None
+        return self._or_ended(result)
+
+    def _raised(self, error: BaseException) -> Raised:
+        self._is_cancelled = isinstance(error, asyncio.CancelledError) and error.args in (
+            (ENDED,),
+            (LEFT_BEHIND,),
+        )
+        has_thread = self._is_cancelled and error.args == (LEFT_BEHIND,)
+        if has_thread and not self.is_abandoned:
+            self._abandon()
+        return _raised(error)
+
+    def _note_late(self, result: Returned | Raised) -> None:
+        self._late_result = Ended.ABANDONED if self._is_cancelled else result
+        if self._on_late_result is not None:
+            self._on_late_result(self._late_result)
+
+    async def run(self) -> Result:
+        """Run the call in a task of its own, until it ends, or until it was ended and ignored
+        that for `grace_s`.
+        """
+        over: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+
+        def tell(result: Result | None) -> None:
+            if result is not None and not over.done():
+                over.set_result(result)
+
+        async def here() -> None:
+            if not over.done():
+                tell(await self.run_here(lambda: tell(Ended.ABANDONED)))
+
+        def see_to(task: asyncio.Task[None]) -> None:
+            # One that is cancelled before its first step runs no line of its own, nor does one into
+            # which a task factory of the host's has put something else.
+            if not self.is_running:
+                tell(Raised(ended_by(task)))
+
+        task = begin_task(here(), name="rowlock: process")
+        task.add_done_callback(see_to)
+        try:
+            return await over
+        except asyncio.CancelledError:
+            self.end(Ended.INTERRUPTED)
+            raise
+
+    def _or_ended(self, result: Returned | Raised) -> Result:
+        if self.ended is None or isinstance(result, Returned):
+            return result
+        forget_raising(result.error)
+        return self.ended
+
+    def _time_out(self) -> None:
+        self.end(Ended.TIMED_OUT)
+
+    def _abandon(self) -> None:
+        self.is_abandoned = True
+        if self._on_abandoned is not None:
+            self._on_abandoned()
+
+
+async def contained(function: Callable[..., Awaitable[T]], *args: object) -> T:
+    """Call host code within a transaction of ours; whatever it raises is told as the host's, not as
+    the database's.
+
+    A ``TimeoutError`` of the host's own would pass for an outage that is to be waited out, a
+    ``SystemExit`` out of a task would end the whole event loop, and a stray cancellation would pass
+    for ours.
+
+    Raises:
+        SQLAlchemyError: what the database said to the host's own statements.
+        CancelledError: the transaction is out of time, and it was the database that did not answer
+            the host's statement.
+        HostCodeError: whatever else the host's code raised.
+    """
+    match await _contained(partial(function, *args)):
+        case Raised(SQLAlchemyError() as error):
+            raise error
+        case Raised(error):
+            raise HostCodeError(describe(error)) from error
+        case Returned(value):
+            return cast("T", value)
+
+
+def host_call(
+    function: Callable[..., Any], *args: object, threads: Executor
+) -> Callable[[], Awaitable[Any]]:
+    """Return ``function(*args)`` as something to await: a coroutine in the loop, a plain function
+    in a worker thread.
+
+    A thread cannot be cancelled: it counts as a call that ignores its cancellation.
+    """
+    call = partial(function, *args)
+    method = getattr(function, "__func__", None)
+    is_coroutine = (
+        inspect.iscoroutinefunction(function) if method is None else _is_coroutine_method(method)
+    )
+    return call if is_coroutine else partial(_in_thread, call, threads)
+
+
+@lru_cache(METHODS_MAX)
+def _is_coroutine_method(method: Callable[..., Any]) -> bool:
+    return inspect.iscoroutinefunction(method)
+
+
+def ended_by(task: asyncio.Task[Any]) -> BaseException:
+    """Return what has ended a task that ran no line of what it was made for."""
+    error = None if task.cancelled() else task.exception()
+    return error or _cancelled_by_itself()
+
+
+def _cancelled_by_itself() -> ProcessCancelledError:
+    return ProcessCancelledError(
+        "a cancellation escaped from process; catch it where a task of yours is awaited"
+    )
+
+
+async def _contained(call: Callable[[], Awaitable[Any]]) -> Returned | Raised:
+    try:
+        return Returned(await call())
+    except BaseException as error:  # noqa: BLE001 - as above
+        return _raised(error)
+
+
+def _raised(error: BaseException) -> Raised:
+    if not isinstance(error, asyncio.CancelledError):
+        return Raised(error)
+    if error.args == (OUT_OF_TIME,):
+        # Ours, of a transaction: the host's code waited for the database.
+        raise error
+    return Raised(_cancelled_by_itself())
+
+
+async def _in_thread(call: Callable[[], Any], threads: Executor) -> Any:
+    unwanted = False
+
+    # A thread begins with no context variables; a copy, since two calls may not be in one context
+    # at a time.
+    variables = copy_context()
+
+    def in_the_thread() -> Returned | Raised:
+        if unwanted:
+            return Raised(asyncio.CancelledError())
+        try:
+            return Returned(copied(variables.run(call)))
+        except BaseException as error:  # noqa: BLE001 - a future cannot carry all of them
+            return Raised(error)
+
+    thread = asyncio.get_running_loop().run_in_executor(threads, in_the_thread)
+    while not thread.done():
+        try:
+            await asyncio.wait({thread})
+        except asyncio.CancelledError as cancellation:
+            # A thread that runs is waited for, and left behind when the grace is over.
+            unwanted = True
+            if cancellation.args != (ENDED,):
+                raise asyncio.CancelledError(LEFT_BEHIND) from None
+    match thread.result():
+        case Raised(error):
+            raise error
+        case Returned(value):
+            # A plain function may still hand back a coroutine: it belongs to the loop.
+            return (
+                await _in_the_loop(value, unwanted=unwanted)
+                if inspect.isawaitable(value)
+                else value
+            )
+
+
+async def _in_the_loop(call: Awaitable[Any], *, unwanted: bool) -> Any:
+    if not unwanted:
+        return await call
+    # Begun now, it would never hear of the cancellation that came while the thread ran.
+    if inspect.iscoroutine(call):
+        call.close()
+    raise asyncio.CancelledError
+
+
+# ---------------------------------------------------------------- attempts of a pipeline
+
+
+CLEANUP_S_MAX = 3600.0
+"""Longest time for one `on_stale` where `process` has no limit, in seconds."""
+
+
+class HostCalls:
+    """Makes attempts; begun by whoever asked for them.
+
+    Args:
+        name: of the pipeline, for its threads and log lines.
+        settings: bound how long a call may take, and how long it may ignore its cancellation.
+
+    Attributes:
+        threads: run plain `process` and `on_stale` functions.
+    """
+
+    def __init__(self, name: str, settings: PipelineSettings) -> None:
+        self._name = name
+        limit = settings.process_timeout
+        self._deadlines = Deadlines(None if limit is None else limit.total_seconds())
+        self._cleanup_deadlines = self._deadlines if limit else Deadlines(CLEANUP_S_MAX)
+        self._grace_s = settings.cancel_grace.total_seconds()
+        # Twice as many as workers: those that were left behind must not keep all others waiting.
+        self.threads = DaemonThreads(2 * settings.workers_num, name=f"rowlock {name}")
+        self._abandoned: list[Attempt] = []
+
+    def attempt(
+        self,
+        process: Callable[..., Any],
+        item: PipelineItem[Any],
+        surround: Sequence[Surround] = (),
+    ) -> Attempt:
+        """Return an attempt at ``process(item)`` within what `surround` gives, not begun."""
+        call = host_call(process, item, threads=self.threads)
+        around = Surroundings(surround, item, pipeline=self._name) if surround else None
+        return Attempt(call, deadlines=self._deadlines, grace_s=self._grace_s, surroundings=around)
+
+    def cleanup(self, on_stale: Callable[..., Any], item: object, outcome: object) -> Attempt:
+        """Return an attempt at ``on_stale(item, outcome)``, not begun; it always has a limit."""
+        call = host_call(on_stale, item, outcome, threads=self.threads)
+        return Attempt(call, deadlines=self._cleanup_deadlines, grace_s=self._grace_s)
+
+    def abandon(self, attempt: Attempt) -> None:
+        """Remember an attempt that would not end, and forget those that have ended meanwhile."""
+        self._abandoned = [*self.abandoned(), attempt]
+
+    def abandoned(self) -> list[Attempt]:
+        """Return the abandoned attempts that still run; bounded by what the host lets hang."""
+        return [attempt for attempt in self._abandoned if attempt.is_running]
+
+    def close(self) -> None:
+        """Let the threads end, unless an abandoned call still runs: its late result may want one
+        to be cleaned up in.
+        """
+        if not self.abandoned():
+            self.threads.shutdown(wait=False)

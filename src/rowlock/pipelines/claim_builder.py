@@ -1,0 +1,252 @@
+"""What the next claim asks for, and from where it starts.
+
+`ready` may say something else each time, but hardly ever does. As long as the host's and the other
+pipelines' conditions say the same, the request stays, and with it the statement that was made for
+it: to build one takes longer than to execute it.
+
+A claim changes nothing that the index looks at, so from the head it walks past all rows that are
+leased. While claims follow one another, the next one starts where the last one ended; older rows
+that became claimable meanwhile (a dead holder's, those of a replica that stopped, a request whose
+hint was lost) are found by looks at the head, which are never further apart than a fetch delay or
+`lock_timeout`. A hint, and a claim that brought less than was asked for, have the next claim look
+at the head. Such scans are deferred only where they were seen to be expensive: then they take at
+most a quarter of the time, and meanwhile a hinted claim starts at the end of the last one, which is
+where new rows mostly are.
+
+Decides only; the fetcher acts. Not here: how a database starts behind a position (``dialects/``).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Generic, Protocol
+
+from sqlalchemy import ColumnElement
+
+from rowlock.clock import monotonic
+from rowlock.database.transaction import bind_of
+from rowlock.leases.lease_dialect import ClaimRequest, OwnRows, Position
+from rowlock.pipelines.context import PipelineContext
+from rowlock.pipelines.hooks import ready_condition
+from rowlock.pipelines.loader import LOADER
+from rowlock.pipelines.settings import PipelineSettings
+from rowlock.rows.eligibility import (
+    EligibleParts,
+    LockingPipeline,
+    eligible_parts,
+    oldest_first,
+)
+from rowlock.rows.expressions import fingerprint_of, is_same, of_no_row
+from rowlock.rows.leased_table import LeasedTable, ModelT
+
+# ---------------------------------------------------------------- where the next claim starts
+
+
+EXPENSIVE_S = 0.005
+"""A look at the head may take so much longer than a claim that resumes before any is deferred,
+in seconds.
+"""
+DEFERRED_PER_EXPENSIVE = 3
+"""For how many times what an expensive look cost the next one is deferred."""
+REMEMBERED = 3
+"""How many looks, and how many resumed claims, are compared: one slow one says nothing."""
+
+
+class ClaimCursor:
+    """Remembers where the last claim ended, when the head was last looked at, and what that cost.
+
+    Invariants: without `position`, after a failure, and once `resumes_until` has passed, a claim
+    starts at the head. `head_scan_due` is cleared by a claim from the head alone.
+
+    Attributes:
+        position: of the last row that was claimed.
+        head_scan_due: rows may have become claimable that stand before it.
+        deferred_until: the head is not looked at before, on the monotonic clock; in the past unless
+            looks are expensive.
+        resumes_until: it is looked at then, whatever happens.
+    """
+
+    def __init__(self, fetch_delays_s: Sequence[float], lock_timeout_s: float) -> None:
+        self.position: Position | None = None
+        self.head_scan_due = False
+        self.deferred_until = float("-inf")
+        self.resumes_until = float("-inf")
+        self._resumes_for_s = min(*fetch_delays_s, lock_timeout_s)
+        self._deferred_for_s_max = min(max(fetch_delays_s), lock_timeout_s)
+        self._head_scans_s: deque[float] = deque(maxlen=REMEMBERED)
+        self._resumed_s: deque[float] = deque(maxlen=REMEMBERED)
+
+    def start(self, now: float, *, hinted: bool) -> Position | None:
+        """Return behind which position a claim starts `now`; None is the head of the order."""
+        self.head_scan_due = self.head_scan_due or hinted
+        if self.head_scan_due and now >= self.deferred_until:
+            return None
+        return self.position if now < self.resumes_until else None
+
+    def ended(
+        self,
+        start: Position | None,
+        *,
+        began_at: float,
+        ended_at: float,
+        reached: Position | None,
+        is_full: bool,
+    ) -> None:
+        """Note how a claim went: where it started and ended, and whether it brought all that was
+        asked for.
+        """
+        self.position = reached or self.position
+        if start is not None:
+            self._resumed_s.append(ended_at - began_at)
+            self.head_scan_due = self.head_scan_due or not is_full
+            return
+        self._head_scans_s.append(ended_at - began_at)
+        self.head_scan_due = not is_full
+        self.deferred_until = ended_at + min(
+            DEFERRED_PER_EXPENSIVE * self._excess_s(), self._deferred_for_s_max
+        )
+        self.resumes_until = max(began_at + self._resumes_for_s, self.deferred_until)
+
+    def failed(self) -> None:
+        """Start over: nobody knows what the claim has done."""
+        self.position = None
+
+    def _excess_s(self) -> float:
+        if len(self._head_scans_s) < REMEMBERED:
+            return 0.0
+        excess_s = min(self._head_scans_s) - max(self._resumed_s, default=0.0)
+        return excess_s if excess_s >= EXPENSIVE_S else 0.0
+
+
+# ---------------------------------------------------------------- what the next claim asks for
+
+
+UNREADABLE_S = 60.0
+"""How long claims do without rows after one that could not be read, in seconds."""
+
+
+class Claiming(Protocol):
+    """A pipeline, or what its actors share, seen from its claims."""
+
+    leased: LeasedTable
+    settings: PipelineSettings
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        ...
+
+
+def claim_parts(
+    pipeline: Claiming,
+    *,
+    ready: ColumnElement[bool],
+    locking_pipelines: Sequence[LockingPipeline],
+    gates: Sequence[ColumnElement[bool]],
+) -> EligibleParts:
+    """Return the condition of the pipeline's claims, part by part."""
+    return eligible_parts(
+        pipeline.leased,
+        ready=ready,
+        owner=pipeline.name,
+        min_processing_interval=pipeline.settings.min_processing_interval,
+        reset_interval=pipeline.settings.retry_delay,
+        locking_pipelines=locking_pipelines,
+        gates=gates,
+    )
+
+
+class ClaimBuilder(Generic[ModelT]):
+    """Makes the claim requests of one pipeline.
+
+    Attributes:
+        context: what the actors of the pipeline share.
+    """
+
+    def __init__(
+        self, context: PipelineContext[ModelT], own_rows: Callable[[], OwnRows] = OwnRows
+    ) -> None:
+        self.context = context
+        self._own_rows = own_rows
+        self._dialect = bind_of(context.session_factory(), context.leased).dialect
+        self._last: tuple[list[object], ClaimRequest] | None = None
+        self._with_rows_from = float("-inf")
+
+    def do_without_rows(self) -> None:
+        """For a while, do not ask for rows with claims: one of them could not be read, and its
+        claim failed with all others.
+        """
+        self._with_rows_from = monotonic() + UNREADABLE_S
+
+    def next(self, limit: int, *, after: Position | None = None) -> ClaimRequest:
+        """Return the request to claim up to `limit` rows behind a position; from the head of the
+        order if that is None.
+
+        Raises:
+            ModelError: `ready` gave no SQL expression.
+        """
+        context = self.context
+        ready = ready_condition(context.name, context.leased, context.hooks)
+        locking_pipelines = context.locking_pipelines()
+        fingerprints = self._fingerprints(ready, locking_pipelines)
+        if self._last is None or not is_same(fingerprints, self._last[0]):
+            self._last = (fingerprints, self._new(ready, locking_pipelines))
+        with_rows = (
+            context.claims_rows
+            # Only rows that are read by themselves tell that a failure is over.
+            and LOADER not in context.failures.errors
+            and context.queue.starts_soon
+            and monotonic() >= self._with_rows_from
+        )
+        related = context.locker.tables
+        return replace(
+            self._last[1],
+            limit=limit,
+            related=related,
+            after=after,
+            with_rows=with_rows,
+            left_out=context.left_out.keys(monotonic()),
+        )
+
+    def _fingerprints(
+        self, ready: ColumnElement[bool], locking_pipelines: Sequence[LockingPipeline]
+    ) -> list[object]:
+        fingerprints: list[object] = [fingerprint_of(ready, self._dialect)]
+        for locking in locking_pipelines:
+            conditions = [locking.ready] if locking.on is None else [locking.ready, locking.on]
+            fingerprints += [
+                (
+                    locking.owner,
+                    locking.leased,
+                    locking.precedence_timeout,
+                    locking.precedence_timeout_at_work,
+                    len(conditions),
+                )
+            ]
+            fingerprints += [fingerprint_of(condition, self._dialect) for condition in conditions]
+        return fingerprints
+
+    def _new(
+        self, ready: ColumnElement[bool], locking_pipelines: Sequence[LockingPipeline]
+    ) -> ClaimRequest:
+        context, settings = self.context, self.context.settings
+        parts = claim_parts(
+            context,
+            ready=ready,
+            locking_pipelines=locking_pipelines,
+            gates=context.seams.conditions(context.leased, context.name),
+        )
+        return ClaimRequest(
+            context.leased,
+            eligible=parts.whole,
+            oldest_first=oldest_first(context.leased),
+            owner=context.name,
+            lock_timeout=settings.lock_timeout,
+            limit=0,
+            gates=of_no_row(context.leased, parts.gates),
+            lockers=frozenset(locking.owner for locking in locking_pipelines),
+            own_rows=self._own_rows,
+            max_deaths=settings.max_deaths if context.leased.has_schedule else None,
+        )

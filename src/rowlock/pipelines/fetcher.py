@@ -1,0 +1,602 @@
+"""Fetches: claims rows while workers have room for them, and rests when there is nothing to do.
+
+`plan_fetch` decides, `Fetcher` acts. What can end a rest: a hint, a place freed below the low
+watermark, the end of the delay. A hint is taken down just before the claim is sent, so one that
+arrives while a fetch runs, or while the queue is full, is not forgotten.
+
+`PeriodicRows` sees that the rows are there which a pipeline declares: before its first claim, and
+then as often as lock columns are swept.
+
+`Unstarted` releases rows that were claimed ahead and wait, so that another replica can begin them:
+work that was short may become long from one row to the next. Those that stand behind the queue's
+own size are released once they have waited for `WAITS_S_MAX`, as if they had never been claimed.
+
+Not here: from where a claim starts (``pipelines/claim_builder.py``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from functools import partial
+from typing import Any, ClassVar, Generic
+
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
+
+from rowlock import events
+from rowlock.clock import JITTER, fetch_delay, jittered, monotonic, rest
+from rowlock.database.declared_rows import DeclaredRow, ensure_rows, mark_of, not_ready
+from rowlock.database.faults import is_of_the_schema, is_outage
+from rowlock.database.pools import claim_slot
+from rowlock.database.transaction import bind_of
+from rowlock.errors import ModelError, PipelineError, TransactionTimeout, describe
+from rowlock.leases.claim import claim
+from rowlock.leases.item import PipelineItem
+from rowlock.leases.lease_dialect import ClaimRequest, OwnRows, Position
+from rowlock.leases.release import mend_stamps, sweep
+from rowlock.leases.table_looks import check_time_columns
+from rowlock.logs import get_logger
+from rowlock.pipelines.claim_builder import UNREADABLE_S, ClaimBuilder, ClaimCursor
+from rowlock.pipelines.context import PipelineContext
+from rowlock.pipelines.heartbeater import Heartbeater
+from rowlock.pipelines.hooks import ready_condition
+from rowlock.pipelines.loader import LOADER
+from rowlock.pipelines.schedules import Periodic, checked_time
+from rowlock.pipelines.settler import release_items
+from rowlock.rows.leased_table import ModelT
+from rowlock.rows.row_dialect import ROWS
+from rowlock.tasks import finish
+
+# ---------------------------------------------------------------- periodic rows
+
+
+logger = get_logger(__name__)
+
+
+class PeriodicRows(Generic[ModelT]):
+    """The declared rows of one pipeline.
+
+    Attributes:
+        context: what the actors of the pipeline share.
+    """
+
+    def __init__(self, context: PipelineContext[ModelT]) -> None:
+        self.context = context
+        schedules = context.schedules
+        self._rows: dict[Any, Periodic] = {} if schedules is None else dict(schedules.periodic)
+        self._looks_at = monotonic() if self._rows else float("inf")
+
+    @property
+    def are_due(self) -> bool:
+        """Whether they are to be looked for."""
+        return self._looks_at <= monotonic()
+
+    async def ensure(self) -> None:
+        """Insert those that are not there. What the database refuses is logged: other rows need not
+        wait for it.
+
+        Raises:
+            Exception: the database is not there.
+        """
+        try:
+            await self._ensure()
+        except Exception as error:
+            if is_outage(error):
+                raise
+            logger.exception(
+                "%s: periodic rows could not be inserted",
+                self.context.name,
+                extra={"pipeline": self.context.name, "rows": len(self._rows)},
+            )
+        period_s = self.context.settings.orphaned_after.total_seconds()
+        self._looks_at = monotonic() + jittered(period_s)
+
+    async def _ensure(self) -> None:
+        try:
+            unready = await self.context.transact(self._work, purpose="insert periodic rows")
+        except Exception as error:
+            if is_outage(error):
+                raise
+            # Another replica was there at the same moment; a second time tells what else it is.
+            unready = await self.context.transact(self._work, purpose="insert periodic rows")
+        if unready:
+            logger.warning(
+                "%s: periodic rows are not ready and are never claimed: %s; change their values, or"
+                " ready()",
+                self.context.name,
+                unready,
+                extra={"pipeline": self.context.name, "keys": unready},
+            )
+
+    async def _work(self, session: AsyncSession, connection: AsyncConnection) -> list[Any]:
+        context = self.context
+        rows = {
+            key: DeclaredRow(partial(_next_after, row), mark_of(row.schedule), row.values)
+            for key, row in self._rows.items()
+        }
+        await ensure_rows(connection, context.leased, rows)
+        ready = ready_condition(context.name, context.leased, context.hooks)
+        return await not_ready(connection, context.leased, list(rows), ready=ready)
+
+
+def _next_after(row: Periodic, now: Any) -> Any:
+    assert row.schedule is not None
+    return checked_time(row.schedule.next_after(now))
+
+
+# ---------------------------------------------------------------- unstarted
+
+
+WAITS_S_MAX = 1.0
+"""How long a row that was claimed ahead waits in the queue at most, in seconds."""
+
+
+class Unstarted(Generic[ModelT]):
+    """Watches the queue of one pipeline while it holds more than its size.
+
+    Attributes:
+        context: what the actors of the pipeline share.
+    """
+
+    def __init__(self, context: PipelineContext[ModelT], heartbeater: Heartbeater[ModelT]) -> None:
+        self.context = context
+        self._heartbeater = heartbeater
+        self._timer: asyncio.TimerHandle | None = None
+
+    def watch(self) -> None:
+        """Look again when the first of the rows that were claimed ahead has waited for
+        `WAITS_S_MAX`; called behind each claim.
+        """
+        ahead = self.context.queue.ahead
+        if ahead is None or self._timer is not None or len(self.context.queue) <= ahead.size:
+            return
+        first = min(item.queued_at for item in self.context.queue.waiting()[ahead.size :])
+        self._timer = asyncio.get_running_loop().call_later(
+            max(0.0, first + WAITS_S_MAX - monotonic()), self._look
+        )
+
+    def stop(self) -> None:
+        """Look no more."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _look(self) -> None:
+        self._timer = None
+        queue, ahead = self.context.queue, self.context.queue.ahead
+        assert ahead is not None
+        limit = monotonic() - WAITS_S_MAX
+        late = [item for item in queue.waiting()[ahead.size :] if item.queued_at <= limit]
+        if late:
+            ahead.reset()
+            # First, since a task factory of the host's may refuse it: then they stay where they
+            # are.
+            self.context.background.begin(
+                self._release(late), purpose="release what was claimed ahead"
+            )
+            for item in late:
+                self._heartbeater.untrack(item)
+            queue.discard(late)
+            # Their places go with them, or the hint behind this would claim one of them again.
+            queue.capacity = max(ahead.size, len(queue))
+        self.watch()
+
+    async def _release(self, items: Sequence[PipelineItem[ModelT]]) -> None:
+        context = self.context
+        await release_items(context, items)
+        # Also for this very pipeline, whose next claim would start behind them.
+        if context.hinter.reaches(context.leased.model):
+            context.hinter.hint_fetch(context.leased.model)
+
+
+# ---------------------------------------------------------------- fetcher
+
+
+TRANSACTIONS_PER_FETCH_MAX = 5
+"""Most of a turn, each bounded: rows of its own, claim, one more without rows, release, sweep."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fetch:
+    """Claim up to `limit` rows now."""
+
+    limit: int
+
+
+@dataclass(frozen=True, slots=True)
+class Rest:
+    """Do nothing for `seconds`, or until woken if that is None."""
+
+    seconds: float | None
+
+
+def plan_fetch(*, room: int, is_low: bool, hinted: bool, delay_left_s: float) -> Fetch | Rest:
+    """Decide what a fetcher does next.
+
+    A hint is followed as soon as there is any place; without one, a fetch waits for the low
+    watermark and for the delay that followed the last fetch which found less than it asked for.
+    """
+    if room <= 0:
+        return Rest(None)
+    if hinted:
+        return Fetch(room)
+    if delay_left_s > 0:
+        return Rest(delay_left_s)
+    return Fetch(room) if is_low else Rest(None)
+
+
+class Fetcher(Generic[ModelT]):
+    """Claims rows into the queue.
+
+    Attributes:
+        context: what the actors of the pipeline share.
+        rows_leased: counts the rows that the replica has in hand, of all its pipelines; set by the
+            manager.
+        transactions_per_claim: how many transactions a fetch has until it has claimed, that of the
+            claim among them; each is bounded by `database_timeout`.
+    """
+
+    transactions_per_claim: ClassVar[int] = 1
+
+    def __init__(self, context: PipelineContext[ModelT], heartbeater: Heartbeater[ModelT]) -> None:
+        self.context = context
+        self._heartbeater = heartbeater
+        self.rows_leased: Callable[[], int] = heartbeater.__len__
+        self._unstarted = Unstarted(context, heartbeater)
+        self._claim_builder = ClaimBuilder(context, self._own_rows)
+        self._periodic = PeriodicRows(context)
+        self._woken = asyncio.Event()
+        self._hinted = self._is_hinted = self._is_fetching = False
+        self._stopped = False
+        self._engine = bind_of(context.session_factory(), context.leased).engine
+        self._checks_times = ROWS.on(self._engine.dialect.name).keeps_zones
+        self._cursor = ClaimCursor(
+            context.settings.fetch_delays_s, context.settings.lock_timeout.total_seconds()
+        )
+        self._start: Position | None = None
+        self._reached: Position | None = None
+        self._alarm: asyncio.TimerHandle | None = None
+        self._deferred_hint: asyncio.TimerHandle | None = None
+        self._wakes_at = 0.0
+        self._fetches_in_vain = 0
+        self._rests_until = self._due_by = monotonic()
+        self._sweeps_at = monotonic() + self._sweep_period_s()
+
+    def hint(self) -> None:
+        """Fetch as soon as there is a place in the queue."""
+        counters = self.context.counters
+        counters.hints += 1
+        counters.hints_coalesced += self._hinted
+        self._hinted = True
+        if not self._is_fetching:
+            # A fetch under way has its own limit, which an outage uses up.
+            self._due_by = min(self._due_by, monotonic())
+        self._woken.set()
+
+    def late_s(self) -> float:
+        """Return by how much it is behind its own plan, in seconds."""
+        return max(0.0, monotonic() - self._due_by)
+
+    def wake_after(self, delay: timedelta) -> None:
+        """Fetch, as if hinted, once rows that were reset now have come back from their rest of
+        `delay`.
+        """
+        self._wakes_at = monotonic() + delay.total_seconds() * (1 + JITTER)
+        if self._alarm is None and not self._stopped:
+            self._set_alarm()
+
+    def _set_alarm(self) -> None:
+        delay_s = max(0.0, self._wakes_at - monotonic())
+        self._alarm = asyncio.get_running_loop().call_later(delay_s, self._alarmed)
+
+    def _alarmed(self) -> None:
+        self._alarm = None
+        self.hint()
+        if self._wakes_at > monotonic():
+            self._set_alarm()
+
+    def _hint_later(self, at: float) -> None:
+        if self._deferred_hint is None and not self._stopped:
+            delay_s = max(0.0, at - monotonic())
+            self._deferred_hint = asyncio.get_running_loop().call_later(
+                delay_s, self._hint_deferred
+            )
+
+    def _hint_deferred(self) -> None:
+        self._deferred_hint = None
+        self.hint()
+
+    def wake_for_room(self) -> None:
+        """Look again: a place in the queue was freed."""
+        if self._hinted or self.context.queue.is_low:
+            self._woken.set()
+
+    def stop(self) -> None:
+        """Fetch no more. A claim that is under way is finished, and what it got is released."""
+        self._stopped = True
+        for timer in (self._alarm, self._deferred_hint):
+            if timer is not None:
+                timer.cancel()
+        self._unstarted.stop()
+        self._woken.set()
+
+    async def run(self) -> None:
+        """Fetch and rest until stopped."""
+        while not self._stopped:
+            queue = self.context.queue
+            queue.look_ahead()
+            delay_left_s = self._rests_until - monotonic()
+            # While fetches fail, hints do not shorten the rest, or a busy service would hammer an
+            # ailing database; but once it is over, the next fetch waits for nothing else.
+            failing = "fetcher" in self.context.failures.errors
+            hinted = self._hinted and not (failing and delay_left_s > 0)
+            is_low = queue.is_low or failing
+            match plan_fetch(
+                room=queue.room, is_low=is_low, hinted=hinted, delay_left_s=delay_left_s
+            ):
+                case Fetch(limit):
+                    limit_s = self.context.settings.database_timeout.total_seconds()
+                    self._due_by = monotonic() + TRANSACTIONS_PER_FETCH_MAX * limit_s
+                    self._is_fetching = True
+                    await self._fetch(limit)
+                    self._is_fetching = False
+                case Rest(seconds):
+                    self._due_by = math.inf if seconds is None else monotonic() + seconds
+                    await rest(self._woken, seconds)
+
+    async def fetch_once(self, limit: int) -> int:
+        """Claim up to `limit` rows, track them, then queue them; return how many there were.
+
+        Called by itself it looks from the head of the order; within the loop, from where the cursor
+        says. Shielded as a whole: a cancellation between the claim and the queue would leave rows
+        leased that nobody works on.
+        """
+        # Host code stays out of the task: a SystemExit that leaves a task ends the whole event
+        # loop.
+        await self._heartbeater.renew_if_slept()
+        if self._periodic.are_due:
+            await self._periodic.ensure()
+        request = self._claim_builder.next(limit, after=self._start)
+        try:
+            return await finish(self._claim_and_queue(request), purpose="fetch")
+        except Exception as error:
+            # A row of which a column is missing is missing it in every row: without rows all of
+            # them would be claimed, and fail.
+            if not request.with_rows or is_outage(error) or is_of_the_schema(error):
+                raise
+            # Perhaps one of the rows cannot be read. Without them each is claimed, and fails by
+            # itself.
+            self._claim_builder.do_without_rows()
+            logger.warning(
+                "%s: the answer to a claim could not be read; its rows were released, and for"
+                " %.0f s claims read no rows: each row is read by itself when its turn comes",
+                self.context.name,
+                UNREADABLE_S,
+                extra={"pipeline": self.context.name},
+                exc_info=error,
+            )
+            return await finish(
+                self._claim_and_queue(replace(request, with_rows=False)), purpose="fetch"
+            )
+
+    async def _fetch(self, limit: int) -> None:
+        # While no row can be read, two are claimed now and then to see whether that has changed, or
+        # concerns one of them alone.
+        unreadable = self.context.failures.errors.get(LOADER)
+        limit = limit if unreadable is None else min(limit, 2)
+        hinted, self._hinted = self._hinted, False
+        try:
+            if self._checks_times:
+                await self._check_times()
+            claimed, resumed = await self._fetch_from(hinted=hinted, limit=limit)
+            self.context.counters.hints_useful += hinted and claimed > 0
+            await self._sweep_if_due()
+        except Exception as error:  # noqa: BLE001 - ready() is host code and may raise anything
+            self._record_failure(error)
+            return
+        if unreadable is not None:
+            self._record_failure(PipelineError(f"no row can be read: {unreadable}"))
+            return
+        self.context.failures.succeeded("fetcher")
+        self._record_claimed(is_full=claimed >= limit)
+        self._plan_rest(claimed, limit, resumed=resumed)
+
+    async def _check_times(self) -> None:
+        async def work(session: AsyncSession, connection: AsyncConnection) -> None:
+            for leased in (self.context.leased, *self.context.locker.tables):
+                await check_time_columns(connection, leased)
+
+        try:
+            # A crowd of pipelines that starts leaves connections to the host, as with claims.
+            wait_s = self.context.settings.database_timeout.total_seconds() / 2
+            async with claim_slot(self._engine, wait_s=wait_s):
+                await self.context.transact(work, purpose="check time columns", writes=False)
+        except ModelError as error:
+            if self.context.failures.errors.get("fetcher") != describe(error):
+                name = self.context.name
+                logger.error("%s: %s", name, error, extra={"pipeline": name})
+            raise
+        self._checks_times = False
+
+    def _record_claimed(self, *, is_full: bool) -> None:
+        if self.context.queue.ahead is not None:
+            self.context.queue.ahead.claimed(is_full=is_full)
+
+    async def _fetch_from(self, *, hinted: bool, limit: int) -> tuple[int, bool]:
+        """Fetch from where the cursor says; return how many rows there were, and whether it
+        resumed.
+        """
+        began_at = monotonic()
+        start = self._cursor.start(began_at, hinted=hinted)
+        if hinted and start is not None:
+            self._hint_later(self._cursor.deferred_until)
+        self._start, self._reached, self._is_hinted = start, None, hinted
+        try:
+            claimed = await self.fetch_once(limit)
+        finally:
+            self._start = None
+        self._cursor.ended(
+            start,
+            began_at=began_at,
+            ended_at=monotonic(),
+            reached=self._reached,
+            is_full=claimed >= limit,
+        )
+        return claimed, start is not None
+
+    def _delay_s(self) -> float:
+        return fetch_delay(self.context.settings.fetch_delays_s, self._fetches_in_vain)
+
+    def _plan_rest(self, claimed: int, limit: int, *, resumed: bool) -> None:
+        if resumed and claimed < limit:
+            # Nothing is known yet of what stands before: that is looked at first.
+            self._rests_until = self._cursor.deferred_until
+            return
+        self._fetches_in_vain = 0 if claimed else self._fetches_in_vain + 1
+        delay_s = 0.0 if claimed >= limit else self._delay_s()
+        now = monotonic()
+        self._rests_until = min(now + delay_s, self.context.left_out.next_at(now))
+
+    async def _claim_and_queue(self, request: ClaimRequest) -> int:
+        context, settings = self.context, self.context.settings
+        began_at = monotonic()
+        context.counters.fetches += 1
+        spoilt = context.leased.spoilt_keys
+        known = len(spoilt)
+        items = await claim(
+            context.session_factory,
+            request,
+            lease_margin=settings.lease_margin,
+            timeout=settings.database_timeout,
+            locker=context.locker,
+            reached=self._record_reached,
+        )
+        context.counters.unreadable += len(spoilt) - known
+        context.counters.claimed += len(items)
+        context.counters.fetches_empty += not items
+        context.counters.recovered += sum(item.prev_lock_expired for item in items)
+        self._record_fetch(items, request, seconds=monotonic() - began_at)
+        # An answer that came too late brings nothing to work on; left leased, its rows would count
+        # as those of somebody who died.
+        at = monotonic()
+        # All of one claim are trusted from one moment on.
+        is_late = bool(items) and not items[0].is_trusted(at)
+        if self._stopped or is_late:
+            await release_items(context, items)
+            if is_late and not self._stopped:
+                # Told like any fetch that failed, or rows would go round for ever without a word.
+                raise TransactionTimeout(purpose="claim rows", timeout_s=monotonic() - began_at)
+        elif items:
+            left = self._queue(items)
+            events.emit(events.RowsClaimed(context.name, len(items), monotonic() - began_at))
+            await self._release_surplus(left)
+        return len(items)
+
+    def _own_rows(self) -> OwnRows:
+        running = frozenset([item.id for item in self.context.in_progress])
+        return OwnRows(
+            running,
+            frozenset([item.id for item in self._heartbeater.tracked()]) - running,
+            total=self.rows_leased(),
+            is_trying=self.context.trial.locked(),
+        )
+
+    def _record_fetch(
+        self, items: Sequence[PipelineItem[ModelT]], request: ClaimRequest, *, seconds: float
+    ) -> None:
+        context, database_time = self.context, None
+        context.histograms.fetch.add(seconds)
+        context.histograms.fetch_rows.add(len(items))
+        if items:
+            # Of all rows of one claim it is the same moment.
+            item = items[0]
+            ends_at, lock_timeout = item.lock_expires_at, context.settings.lock_timeout
+            database_time = (ends_at - lock_timeout).timestamp()
+            context.database_ahead_s = database_time - item.claimed_at
+        if events.has_listeners(events.FetchEnded):
+            events.emit(
+                events.FetchEnded(
+                    context.name,
+                    len(items),
+                    asked=request.limit,
+                    hinted=self._is_hinted,
+                    seconds=seconds,
+                    database_time=database_time,
+                    model=context.leased.name,
+                    claimed_at_s=items[0].claimed_at if items else None,
+                )
+            )
+
+    def _queue(self, items: Sequence[PipelineItem[ModelT]]) -> Sequence[PipelineItem[ModelT]]:
+        """Track and queue as many of `items` as there is room for, and return the others."""
+        places = self.context.queue.places
+        queued = items[:places]
+        # Tracked before they are queued: from then on a worker may settle them, and what is settled
+        # must not be tracked again.
+        self._heartbeater.track(queued)
+        self.context.queue.put(queued)
+        self._unstarted.watch()
+        return items[places:]
+
+    async def _release_surplus(self, items: Sequence[PipelineItem[ModelT]]) -> None:
+        """Release what was claimed and has no place: a fetcher of the host's asked for more, or
+        there is less room by now.
+        """
+        if not items:
+            return
+        await release_items(self.context, items)
+        logger.warning(
+            "%s: %s rows were claimed beyond the room in the queue, and released",
+            self.context.name,
+            len(items),
+            extra={"pipeline": self.context.name, "rows": len(items)},
+        )
+
+    def _record_reached(self, position: Position) -> None:
+        self._reached = position
+
+    async def _sweep_if_due(self) -> None:
+        if monotonic() < self._sweeps_at:
+            return
+        self._sweeps_at = monotonic() + self._sweep_period_s()
+        await self.sweep_once()
+
+    async def sweep_once(self) -> int:
+        """Clear lock columns that were left behind long ago, and return of how many rows; and
+        mend stamps that no clock wrote.
+        """
+
+        async def work(session: AsyncSession, connection: AsyncConnection) -> int:
+            context, age = self.context, self.context.settings.orphaned_after
+            swept = await sweep(connection, context.leased, older_than=age)
+            if not context.leased.has_schedule:
+                await mend_stamps(connection, context.leased)
+            for related in context.locker.tables:
+                # Others' rows of these tables are others' to sweep, when their own time is over.
+                swept += await sweep(connection, related, older_than=age, owner=context.name)
+            return swept
+
+        swept = await self.context.transact(work, purpose="clear orphaned locks")
+        self.context.counters.swept += swept
+        return swept
+
+    def _sweep_period_s(self) -> float:
+        return jittered(self.context.settings.orphaned_after.total_seconds())
+
+    def _record_failure(self, error: Exception) -> None:
+        self._cursor.failed()
+        self._record_claimed(is_full=False)
+        text = describe(error)
+        self.context.counters.fetches_failed += 1
+        self.context.failures.failed("fetcher", text)
+        self._fetches_in_vain += 1
+        self._rests_until = monotonic() + self._delay_s()
+        logger.warning(
+            "%s: a fetch failed",
+            self.context.name,
+            extra={"pipeline": self.context.name},
+            exc_info=error,
+        )
+        events.emit(events.FetchFailed(self.context.name, text))

@@ -1,0 +1,250 @@
+"""Where leases are renewed: on an event loop of their own, in a thread of its own, over connections
+of their own; from there the host's loop is watched.
+
+The one idea: code of the host that blocks its event loop, for a second or for a minute, must not
+cost the leases of everything else that this replica has in hand. So what keeps leases alive needs
+neither the host's loop nor its connections.
+
+It needs the interpreter: an extension that keeps the global lock stops this thread too, and so does
+a process that is frozen. And where the time is not real, in a test that moves it, there is no
+thread: leases are renewed on the loop that has the time.
+
+`LoopMonitor` puts a question that the host's loop must answer itself. As long as it has not, it has
+not turned since, and the monitor knows for how long and, from the stack of the loop's thread, in
+which line of whose code.
+
+Not here: when to renew what, and when to stop renewing for a loop that never comes back
+(``pipelines/heartbeater.py``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from contextlib import suppress
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
+
+from rowlock.clock import monotonic, sleep
+from rowlock.database.pools import SeparatePool
+from rowlock.database.transaction import abort_stalled
+from rowlock.logs import get_logger
+from rowlock.tasks import log_in_thread, without_exits
+
+# ---------------------------------------------------------------- loop monitor
+
+
+logger = get_logger(__name__)
+
+ASK_EVERY_S = 0.5
+"""How often the loop is asked, in seconds."""
+TOLD_AFTER_S = 5.0
+"""A loop that stands still for so long is told of in the log, once, in seconds."""
+FRAMES_MAX = 6
+"""Most lines of the stack that are told: the innermost ones."""
+
+
+class LoopMonitor:
+    """Made on the host's loop, used by both sides.
+
+    Attributes:
+        thread: in which it turns.
+        longest_stall_s: for how long the loop stood still at most, in seconds, to half a second.
+    """
+
+    def __init__(self) -> None:
+        self.longest_stall_s = 0.0
+        self._loop = asyncio.get_running_loop()
+        self.thread = threading.get_ident()
+        self._asked_at: float | None = None
+        self._is_told = False
+
+    @property
+    def stalled_s(self) -> float:
+        """For how long the loop has not turned, in seconds; asked from another thread."""
+        asked_at = self._asked_at
+        return 0.0 if asked_at is None else monotonic() - asked_at
+
+    def do(self, act: Callable[[], None]) -> None:
+        """Call `act` on the loop: now if this is the loop, else as soon as it turns. A loop that
+        has ended does nothing more.
+        """
+        if threading.get_ident() == self.thread:
+            act()
+            return
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(act)
+
+    async def ask(self) -> None:
+        """Ask again and again, until the loop has ended; runs on another loop."""
+        while not self._loop.is_closed():
+            stalled_s = self.stalled_s
+            self.longest_stall_s = max(self.longest_stall_s, stalled_s)
+            if self._asked_at is None:
+                self._asked_at = monotonic()
+                self.do(self._answer)
+            elif stalled_s >= TOLD_AFTER_S and not self._is_told:
+                self._is_told = True
+                self._tell(stalled_s)
+            await sleep(ASK_EVERY_S)
+
+    def where(self) -> str:
+        """Return the innermost lines that the loop's thread is at, outermost first."""
+        frame = sys._current_frames().get(self.thread)
+        if frame is None:
+            return "its thread has ended"
+        lines = traceback.extract_stack(frame)[-FRAMES_MAX:]
+        return " > ".join(f"{Path(line.filename).name}:{line.lineno} {line.name}" for line in lines)
+
+    def _answer(self) -> None:
+        self._asked_at, self._is_told = None, False
+
+    def _tell(self, stalled_s: float) -> None:
+        where = self.where()
+        text = "The event loop has stood still for %.0f s, at %s; leases are renewed meanwhile"
+        log_in_thread(
+            partial(
+                logger.warning,
+                text,
+                stalled_s,
+                where,
+                extra={"stalled_s": stalled_s, "where": where},
+            )
+        )
+
+
+# ---------------------------------------------------------------- the thread
+
+
+CLOSE_S_MAX = 5.0
+"""How long what runs over there may take to end, and then its connections to close, in seconds
+each.
+"""
+
+
+class HeartbeatThread:
+    """The thread, the loop and the connections of one replica. Made and stopped on the host's loop.
+
+    Attributes:
+        monitor: watches the host's loop, which must not be needed.
+        sessions: makes sessions on connections of its own; for use over here only.
+    """
+
+    def __init__(
+        self, session_factory: async_sessionmaker[AsyncSession], *, renew_timeout: timedelta
+    ) -> None:
+        self.monitor = LoopMonitor()
+        self.sessions = SeparatePool(session_factory, file_wait=renew_timeout / 2)
+        self._thread: threading.Thread | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stopping = False
+        self._asking: Future[None] = Future()
+        self._keeping: Future[None] = Future()
+        self._limit_s = self._look_every_s = renew_timeout.total_seconds()
+
+    async def run(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Run `work` over there, from the host's loop, until it ends; cancelling this cancels it,
+        without waiting for its end.
+
+        Raises:
+            HostCodeError: a listener of the host's raised what would have ended its whole event
+                loop here.
+        """
+        await asyncio.wrap_future(
+            asyncio.run_coroutine_threadsafe(without_exits(work), self._running_loop())
+        )
+
+    def abort_after(self, limit: timedelta, *, look_every: timedelta) -> None:
+        """End what the host's loop keeps locked once it has stood still for `limit`: its leases
+        could not be renewed.
+
+        Of several limits the shortest holds for all: whose locks they are cannot be told from here.
+        """
+        self._limit_s = min(self._limit_s, limit.total_seconds())
+        self._look_every_s = min(self._look_every_s, look_every.total_seconds())
+
+    async def stop(self) -> None:
+        """Wait for the end of what runs over there, close the connections, and end the thread.
+        Twice does no harm.
+        """
+        loop, thread = self._loop, self._thread
+        self._loop = self._thread = None
+        if loop is None or thread is None:
+            return
+        self._asking.cancel()
+        self._keeping.cancel()
+        try:
+            await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._close(), loop))
+        finally:
+            self._stopping = True
+            loop.call_soon_threadsafe(loop.stop)
+            await asyncio.to_thread(thread.join, CLOSE_S_MAX)
+
+    def _running_loop(self) -> asyncio.AbstractEventLoop:
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+            self._thread = threading.Thread(
+                target=self._live, args=(self._loop,), name="rowlock heartbeats", daemon=True
+            )
+            self._thread.start()
+            self._asking = asyncio.run_coroutine_threadsafe(self._end_with_host_loop(), self._loop)
+            self._keeping = asyncio.run_coroutine_threadsafe(self._abort_stalled(), self._loop)
+        return self._loop
+
+    async def _abort_stalled(self) -> None:
+        async def abort() -> None:
+            await abort_stalled(
+                self.sessions, thread=self.monitor.thread, older_than_s=self._limit_s
+            )
+
+        while True:
+            await sleep(self._look_every_s)
+            if self.monitor.stalled_s >= self._limit_s:
+                try:
+                    await without_exits(abort)
+                except Exception as error:
+                    logger.warning(
+                        "What the event loop keeps locked could not be ended", exc_info=error
+                    )
+
+    async def _end_with_host_loop(self) -> None:
+        await self.monitor.ask()
+        # It ended without a drain: nobody will ever stop this thread, or what runs in it.
+        for task in asyncio.all_tasks() - {asyncio.current_task()}:
+            task.cancel()
+        await self._close()
+        self._stopping = True
+        asyncio.get_running_loop().stop()
+
+    async def _close(self) -> None:
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        if others:
+            _, overdue = await asyncio.wait(others, timeout=CLOSE_S_MAX)
+            for task in overdue:
+                task.cancel()
+            if overdue:
+                await asyncio.wait(overdue, timeout=CLOSE_S_MAX)
+        try:
+            async with asyncio.timeout(CLOSE_S_MAX):
+                await self.sessions.close()
+        except Exception as error:
+            logger.warning("The connections for heartbeats could not be closed", exc_info=error)
+
+    def _live(self, loop: asyncio.AbstractEventLoop) -> None:
+        asyncio.set_event_loop(loop)
+        while not self._stopping:
+            try:
+                loop.run_forever()
+            except BaseException:
+                # A SystemExit out of any task ends the turning, but not the loop: it goes on, and
+                # the task's caller hears of it.
+                logger.exception("The loop for heartbeats was interrupted")
+        loop.close()

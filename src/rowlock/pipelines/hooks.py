@@ -1,0 +1,380 @@
+"""What the host writes, as its pipeline's actors see it: hooks, errors that it expects, and what it
+puts around every attempt.
+
+Gates and surroundings are added to every pipeline of a manager, without a subclass: a pause, a span
+and a field of log lines concern all pipelines alike and know nothing of any. They enter at two
+places that the actors pass by anyway, and no pipeline learns of them. Whoever looks on harms no
+outcome: what is around an attempt sees its error and cannot swallow it, and what it raises itself
+is logged and goes no further.
+
+`ready` and the rules for errors (`retry_on`, `park_on`) are checked here, the results of other
+hooks where they are used; what comes of an error that no rule names is decided in
+``pipelines/decisions.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Final, Protocol, TypeAlias, TypeVar
+
+from sqlalchemy import Column, ColumnElement
+from sqlalchemy.orm.interfaces import LoaderOption
+
+from rowlock.errors import (
+    ConfigurationError,
+    HostCodeError,
+    ModelError,
+    OutcomeError,
+    SettingsError,
+    describe,
+)
+from rowlock.leases.item import PipelineItem
+from rowlock.logs import get_logger
+from rowlock.pipelines.outcomes import delay_of
+from rowlock.rows.expressions import with_names_of_its_own
+from rowlock.rows.leased_table import LeasedTable
+from rowlock.rows.updates import compared_column
+
+# ---------------------------------------------------------------- seams
+
+
+Gate = Callable[[LeasedTable, str], ColumnElement[bool]]
+"""Returns a condition of every claim, for the table and the name of a pipeline."""
+Surround = Callable[[PipelineItem[Any]], AbstractContextManager[object]]
+"""Returns what is entered before `process` is called for an item, and left behind it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seams:
+    """What a host adds to every pipeline of a manager.
+
+    Attributes:
+        gates: a row is claimed only if what each of them returns is true.
+        surround: entered around each attempt, in this order, and left in the other one.
+    """
+
+    gates: tuple[Gate, ...] = ()
+    surround: tuple[Surround, ...] = ()
+
+    @classmethod
+    def of(cls, gates: Iterable[Gate], surround: Iterable[Surround]) -> Seams:
+        """Return the seams of a manager.
+
+        Raises:
+            ConfigurationError: they are no lists of functions.
+        """
+        return cls(_functions("gates", gates), _functions("surround", surround))
+
+    def conditions(self, leased: LeasedTable, pipeline: str) -> tuple[ColumnElement[bool], ...]:
+        """Return what the gates say of a pipeline.
+
+        Raises:
+            ConfigurationError: one of them has returned no SQL expression.
+        """
+        return tuple(_condition(gate, leased, pipeline) for gate in self.gates)
+
+
+NO_SEAMS: Final = Seams()
+
+
+def _functions(name: str, given: Iterable[Any]) -> tuple[Any, ...]:
+    functions = tuple(given) if isinstance(given, Iterable) else (given,)
+    if not isinstance(given, Iterable) or not all(callable(one) for one in functions):
+        raise ConfigurationError(f"{name} is a list of functions, not {given!r:.100}")
+    return functions
+
+
+def _condition(gate: Gate, leased: LeasedTable, pipeline: str) -> ColumnElement[bool]:
+    condition = gate(leased, pipeline)
+    # A mapped attribute, such as a boolean column, stands for its column.
+    condition = getattr(condition, "expression", condition)
+    if not isinstance(condition, ColumnElement):
+        raise ConfigurationError(
+            f"the gate {getattr(gate, '__qualname__', repr(gate)):.100} must return one SQL"
+            f" expression for {pipeline}, not {condition!r:.100}"
+        )
+    return with_names_of_its_own(condition)
+
+
+# ---------------------------------------------------------------- surroundings
+
+
+logger = get_logger(__name__)
+
+
+class Surroundings:
+    """What is around one attempt. No coroutine, which would cost each row more than a span does.
+
+    Args:
+        surround: return what is entered, in this order.
+        item: is worked on.
+        pipeline: its name, for the log.
+    """
+
+    __slots__ = ("_entered", "_item", "_pipeline", "_surround")
+
+    def __init__(
+        self, surround: Sequence[Surround], item: PipelineItem[Any], *, pipeline: str
+    ) -> None:
+        self._surround, self._item, self._pipeline = surround, item, pipeline
+        self._entered: list[AbstractContextManager[object]] = []
+
+    def enter(self) -> None:
+        """Enter all of them, in the task of the attempt."""
+        for make in self._surround:
+            try:
+                manager = make(self._item)
+                manager.__enter__()
+            # Of the host's, which raises anything.
+            except BaseException:
+                logger.exception(
+                    "%s: what surrounds an attempt could not be entered",
+                    self._pipeline,
+                    extra=self._fields(),
+                )
+            else:
+                self._entered.append(manager)
+
+    def leave(self, error: BaseException | None) -> None:
+        """Leave those that were entered, in the other order; `error` is that of the attempt."""
+        kind, traceback = (None, None) if error is None else (type(error), error.__traceback__)
+        for manager in reversed(self._entered):
+            try:
+                manager.__exit__(kind, error, traceback)
+            except BaseException as raised:
+                # One that is a generator lets the attempt's own error through.
+                if raised is not error:
+                    logger.exception(
+                        "%s: what surrounds an attempt could not be left",
+                        self._pipeline,
+                        extra=self._fields(),
+                    )
+
+    def _fields(self) -> dict[str, object]:
+        return {"pipeline": self._pipeline, "row_id": self._item.id}
+
+
+# ---------------------------------------------------------------- expected errors
+
+
+Delay: TypeAlias = timedelta | float | Callable[[Any], timedelta | float | None] | None
+"""How long a row rests after an error: a duration, a function of the error, or the backoff."""
+RetryOn: TypeAlias = Sequence[type[BaseException]] | Mapping[type[BaseException], Delay]
+"""Errors that are retried; as a mapping, each with its delay."""
+ParkOn: TypeAlias = Sequence[type[BaseException]]
+"""Errors that set the row aside."""
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorRule:
+    """What comes of an error.
+
+    Attributes:
+        parks: whether it sets the row aside.
+        delay: how long the row rests otherwise.
+    """
+
+    parks: bool
+    delay: Delay = None
+
+    def delay_after(self, error: BaseException) -> timedelta | float | None:
+        """Return how long the row rests after `error`, None for the backoff.
+
+        Raises:
+            BaseException: whatever the host's function raises, and `OutcomeError` if it returns no
+                duration.
+        """
+        if not callable(self.delay):
+            return self.delay
+        try:
+            delay = self.delay(error)
+            return delay if delay is None else delay_of(delay)
+        except BaseException as wrong:
+            # Told together with what the function was asked about.
+            raise wrong from error
+
+
+class ExpectedErrors:
+    """The errors that a pipeline expects.
+
+    Attributes:
+        rules: the outcome of each class of errors.
+    """
+
+    def __init__(self, rules: Mapping[type, ErrorRule]) -> None:
+        self.rules = rules
+
+    @classmethod
+    def of(
+        cls, name: str, leased: LeasedTable, *, retry_on: object, park_on: object
+    ) -> ExpectedErrors:
+        """Read what the host wrote in the pipeline of that `name` and table.
+
+        Raises:
+            SettingsError: one of these is no class of an exception, stands in both, or has no delay
+                that can be.
+            ModelError: they need `ScheduleColumns`, which the model does not have.
+        """
+        rules: dict[type, ErrorRule] = {}
+        for error, delay in _delays(name, retry_on).items():
+            _check_delay(name, leased, error, delay=delay)
+            rules[error] = ErrorRule(parks=False, delay=delay)
+        for error in _classes(name, "park_on", park_on):
+            if error in rules:
+                raise SettingsError(
+                    f"{name}: {error.__name__} stands in retry_on and in park_on; take it out of"
+                    " one of them",
+                    pipeline=name,
+                    settings=("retry_on", "park_on"),
+                )
+            _need_schedule(leased, f"{name}.park_on")
+            rules[error] = ErrorRule(parks=True)
+        return cls(rules)
+
+    def rule_for(self, error: BaseException) -> ErrorRule | None:
+        """Return what comes of `error`: of the rules for its class and those above it, the
+        nearest.
+        """
+        if not self.rules:
+            return None
+        return next((self.rules[cls] for cls in type(error).__mro__ if cls in self.rules), None)
+
+
+NOTHING_EXPECTED = ExpectedErrors({})
+
+
+def _delays(name: str, retry_on: object) -> dict[type[BaseException], Any]:
+    given = retry_on.values() if isinstance(retry_on, Mapping) else None
+    classes = _classes(name, "retry_on", retry_on)
+    return dict.fromkeys(classes) if given is None else dict(zip(classes, given, strict=True))
+
+
+def _classes(name: str, setting: str, given: object) -> tuple[type[BaseException], ...]:
+    # One class alone is what `except` would take as well.
+    if isinstance(given, type):
+        given = (given,)
+    if not isinstance(given, Iterable) or isinstance(given, str | bytes):
+        raise SettingsError(
+            f"{name}.{setting} is a tuple of exception classes, such as (ConnectionError,), not"
+            f" {given!r:.100}",
+            pipeline=name,
+            settings=(setting,),
+        )
+    classes = tuple(given)
+    for one in classes:
+        if not (isinstance(one, type) and issubclass(one, BaseException)):
+            raise SettingsError(
+                f"{name}.{setting} names {one!r:.100}, which is no exception class; write the"
+                " class, without brackets behind it",
+                pipeline=name,
+                settings=(setting,),
+            )
+    return classes
+
+
+def _check_delay(name: str, leased: LeasedTable, error: type, *, delay: object) -> None:
+    if delay is None:
+        return
+    _need_schedule(leased, f"the delay of {error.__name__} in {name}.retry_on")
+    if callable(delay):
+        return
+    try:
+        delay_of(delay)  # type: ignore[arg-type]
+    except OutcomeError:
+        raise SettingsError(
+            f"{name}.retry_on: the delay of {error.__name__} is {delay!r:.100}; it must be a"
+            " timedelta, seconds, or a function of the error that returns one of them",
+            pipeline=name,
+            settings=("retry_on",),
+        ) from None
+
+
+def _need_schedule(leased: LeasedTable, what: str) -> None:
+    if not leased.has_schedule:
+        raise ModelError(
+            f"{what} needs ScheduleColumns, which {leased.name} does not have; mix them in",
+            model=leased.name,
+        )
+
+
+# ---------------------------------------------------------------- hooks
+
+
+ModelT_contra = TypeVar("ModelT_contra", contravariant=True)
+
+
+def ready_condition(name: str, leased: LeasedTable, hooks: Hooks[Any]) -> ColumnElement[bool]:
+    """Return what the host's `ready` says.
+
+    Raises:
+        ModelError: it is not an SQL expression.
+    """
+    try:
+        condition = hooks.ready()
+    except Exception:
+        raise
+    except BaseException as error:
+        raise HostCodeError(f"{name}.ready() ended with {describe(error)}") from error
+    # A mapped attribute, such as a boolean column, stands for its column.
+    condition = getattr(condition, "expression", condition)
+    if not isinstance(condition, ColumnElement):
+        raise ModelError(
+            f"{name}.ready() must return one SQL expression, such as {leased.name}.status =="
+            f" 'submitted', not {condition!r:.100}",
+            model=leased.name,
+        )
+    return with_names_of_its_own(condition)
+
+
+def intent_columns(name: str, leased: LeasedTable, intent: object) -> tuple[Column[Any], ...]:
+    """Return the columns of `intent`, given as attributes or names.
+
+    Raises:
+        ModelError: the model has no such column, or rowlock writes it itself.
+    """
+    if isinstance(intent, str) or not isinstance(intent, Sequence):
+        raise ModelError(
+            f"{name}.intent is a list of columns, not {intent!r:.100}", model=leased.name
+        )
+    try:
+        columns = tuple(dict.fromkeys(compared_column(leased, key) for key in intent))
+    except OutcomeError as error:
+        raise ModelError(
+            f"{name}.intent: {error.args[0]}", model=leased.name, column=error.column
+        ) from None
+    for column in columns:
+        if column.key in leased.lease_columns or column is leased.key:
+            raise ModelError(
+                f"{name}.intent names {leased.name}.{column.name}, which no service changes for"
+                " itself; list columns of the host's",
+                model=leased.name,
+                column=column.name,
+            )
+    return columns
+
+
+class Hooks(Protocol[ModelT_contra]):
+    """What the host writes: `Pipeline` itself, seen from its actors."""
+
+    def ready(self) -> ColumnElement[bool]:
+        """Which rows want work."""
+        ...
+
+    def process(self, item: PipelineItem[ModelT_contra]) -> Any:
+        """Work on one row."""
+        ...
+
+    def options(self) -> Sequence[LoaderOption]:
+        """Loader options for the row."""
+        ...
+
+    def on_stale(self, item: PipelineItem[ModelT_contra], outcome: Any) -> Awaitable[None] | None:
+        """Clean up after a result that was not applied."""
+        ...
+
+    def on_refused(self, item: PipelineItem[ModelT_contra], error: Exception) -> Any:
+        """Say what comes of a row whose result the database refused: an outcome."""
+        ...

@@ -1,1 +1,0 @@
-"""Every call of the host's code by a pipeline: contained, and bounded in time."""

@@ -1,0 +1,528 @@
+"""What an outcome writes to the row: the one switch over outcomes, as a pure function of the
+transaction's time.
+
+It turns a decision into column values and knows nothing of sessions; the writer acts on what it
+says.
+
+The trap that `Rounds` closes: a row that stays ready after ``Apply()`` is processed again and
+again, and two pipelines that undo each other's work go on for ever; neither fails, so nothing would
+be told. Such a row is looked at more and more rarely, as controllers of Kubernetes do with what
+asks to be looked at again. A round is the same change of the same row, made again soon after the
+last one: no change at all, or one from A to B where something else leads back to A. Nothing is
+stored: a replica knows of the rounds that it has made itself.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from enum import Enum
+from operator import is_
+from typing import Any, NamedTuple
+
+from sqlalchemy import Column
+
+from rowlock.clock import Randomness, exponential, jittered, monotonic
+from rowlock.errors import ERROR_TEXT_CHARS_MAX, describe, shorten
+from rowlock.leases.apply import RelatedWrite, RowWrite
+from rowlock.leases.item import PipelineItem
+from rowlock.pipelines.context import PipelineContext
+from rowlock.pipelines.outcomes import (
+    Apply,
+    Delete,
+    Outcome,
+    Park,
+    Reset,
+    Retry,
+    delay_of,
+    error_text,
+    related_items,
+)
+from rowlock.pipelines.schedules import RowSchedules
+from rowlock.pipelines.settings import PipelineSettings
+from rowlock.rows.assignments import PLAIN, ColumnValues, UnlessSet, without_onupdate
+from rowlock.rows.lease_values import due_values, processed_values, reset_values, unlocked_values
+from rowlock.rows.leased_table import LeasedTable
+from rowlock.rows.updates import (
+    Values,
+    column_of,
+    column_values,
+    resolve_now_placeholders,
+)
+
+# ---------------------------------------------------------------- rows that come back as they were
+
+
+ROWS_MAX = 10_000
+"""Most rows that are remembered."""
+CHANGES_MAX = 4
+"""Most kinds of changes of one row that are remembered."""
+CIRCLES_MIN = 2
+"""A change of A to B makes the row rest longer after so many rounds: services may want the same of
+a row twice.
+"""
+SOON_RESTS_UNCHANGED = 10.0
+"""A row that was left as it was is back soon if it is claimed within so many of its rests, and
+`SOON_S`. In between it may have been with other replicas.
+"""
+SOON_RESTS_CHANGED = 2.0
+"""The same of a row that was changed. Services take longer to want the same again. What changes it
+back may take as long as the attempt here took.
+"""
+SOON_S = 10.0
+DOUBLINGS_MAX = 20
+TEXT_MAX = 1000
+"""So much of what cannot be hashed tells a row from others. **Unit** characters."""
+
+
+class RowChange(NamedTuple):
+    """What an outcome changes.
+
+    Attributes:
+        is_none: it leaves the row as it was read.
+        what: tells it from others; of a row that is left alone, what the row was like.
+    """
+
+    is_none: bool
+    what: int
+
+
+@dataclass(slots=True)
+class _Row:
+    settled_at: float
+    rest_s: float
+    took_s: float = 0.0
+    rounds: dict[RowChange, int] = field(default_factory=dict)
+
+    def is_over(self, at: float, *, is_none: bool) -> bool:
+        rests = SOON_RESTS_UNCHANGED if is_none else SOON_RESTS_CHANGED
+        return at > self.settled_at + rests * (self.rest_s + self.took_s) + SOON_S
+
+
+class Rounds:
+    """Remembers what was applied to which row, of one pipeline.
+
+    Args:
+        leased: its table; without a schedule no row can be made to rest, and none is remembered.
+        settings: `min_processing_interval` is the first rest, `retry_delay_max` the longest.
+        are_scheduled: whether rows are due by a schedule, which alone says when; then none is
+            remembered.
+
+    Attributes:
+        are_watched: whether any is; else `note` is not to be called.
+    """
+
+    def __init__(
+        self, leased: LeasedTable, settings: PipelineSettings, *, are_scheduled: bool = False
+    ) -> None:
+        self._leased = leased
+        self._settings = settings
+        self.are_watched = leased.has_schedule and not are_scheduled
+        self._rows: OrderedDict[Any, _Row] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def rest_after(self, item: PipelineItem[Any], outcome: Apply) -> timedelta:
+        """Return how long the row of `item` rests after `outcome`, which does not say so."""
+        if item.id not in self._rows:
+            return self._settings.min_processing_interval
+        change = change_of(self._leased, item, outcome)
+        return rest_of(self._settings, change, self._rounds_of(item, change))
+
+    def note(self, item: PipelineItem[Any], outcome: Apply) -> tuple[int, timedelta] | None:
+        """Remember that `outcome` was written.
+
+        Returns:
+            How many rounds the row has made before this one, and how long it rests; None if it
+            rests no longer because of that.
+        """
+        change = change_of(self._leased, item, outcome)
+        if change is None:
+            self._rows.pop(item.id, None)
+            return None
+        rounds = self._rounds_of(item, change)
+        rest = rest_of(self._settings, change, rounds)
+        known = self._rows.pop(item.id, None) or _Row(0.0, 0.0)
+        if not rounds:
+            # It was changed, or is another than it was: what it was left as is over.
+            known.rounds = {
+                other: count
+                for other, count in known.rounds.items()
+                if other != change and not other.is_none
+            }
+            while len(known.rounds) >= CHANGES_MAX:
+                del known.rounds[next(iter(known.rounds))]
+        known.rounds[change] = rounds + 1
+        known.settled_at, known.rest_s = monotonic(), rest.total_seconds()
+        known.took_s = known.settled_at - item.claimed_at
+        if self._has_room(known.settled_at):
+            self._rows[item.id] = known
+        return (rounds, rest) if rest > self._settings.min_processing_interval else None
+
+    def _rounds_of(self, item: PipelineItem[Any], change: RowChange | None) -> int:
+        known = self._rows.get(item.id)
+        if (
+            change is None
+            or known is None
+            or known.is_over(item.claimed_at, is_none=change.is_none)
+        ):
+            return 0
+        return known.rounds.get(change, 0)
+
+    def _has_room(self, now: float) -> bool:
+        # Rows that may still come back are kept: of a herd that all goes round, a part is found,
+        # where the newest would push out each before it is back.
+        if len(self._rows) < ROWS_MAX:
+            return True
+        oldest, known = next(iter(self._rows.items()))
+        if not known.is_over(now, is_none=True):
+            return False
+        del self._rows[oldest]
+        return True
+
+
+def rest_of(settings: PipelineSettings, change: RowChange | None, rounds: int) -> timedelta:
+    """Return how long a row rests that was changed in this way for so many `rounds` before."""
+    is_none = change is not None and change.is_none
+    doublings = rounds if is_none else rounds - CIRCLES_MIN + 1
+    shortest = settings.min_processing_interval
+    if doublings <= 0:
+        return shortest
+    first, most = max(shortest, settings.retry_delay), max(shortest, settings.retry_delay_max)
+    doubled: timedelta = first * 2 ** min(doublings, DOUBLINGS_MAX)
+    return min(most, doubled)
+
+
+def change_of(leased: LeasedTable, item: PipelineItem[Any], outcome: Apply) -> RowChange | None:
+    """Return what `outcome` changes; None if that is not known, or does not matter: it is the first
+    of its row, says when the row is due, or does more than to write the row.
+    """
+    rests_as_usual = outcome.after is None and outcome.due_at is None
+    does_more = outcome.also is not None or bool(outcome.related)
+    if not rests_as_usual or does_more or not leased.has_schedule or not item.has_row:
+        return None
+    changes = set()
+    try:
+        # Most rows are processed once, and none of them comes back.
+        if item.value_as_read(leased, leased.column("last_processed_at")) is None:
+            return None
+        for key, value in outcome.values.items():
+            column = column_of(leased, key)
+            before = item.value_as_read(leased, column)
+            if not (_is_plain(value) and _is_plain(before)):
+                return None
+            if before != value:
+                changes.add((column.key, before, value))
+        if changes:
+            return RowChange(is_none=False, what=hash(frozenset(changes)))
+        return RowChange(is_none=True, what=hash(tuple(_as_read(leased, item))))
+    # Of the host's values any method may raise anything; dicts and lists cannot be hashed.
+    except BaseException:  # noqa: BLE001
+        return None
+
+
+def _as_read(leased: LeasedTable, item: PipelineItem[Any]) -> Iterator[object]:
+    """Yield what tells the row from what it may be later: not rowlock's own columns, nor what
+    moves with each write.
+    """
+    for name, column in leased.attributes.items():
+        moves = column in leased.columns_with_onupdate or column is leased.mapper.version_id_col
+        if not moves and name not in leased.lease_columns:
+            value = item.value_as_read(leased, column)
+            yield value if isinstance(value, Hashable) else repr(value)[:TEXT_MAX]
+
+
+def _is_plain(value: object) -> bool:
+    return type(value) in PLAIN or isinstance(value, Enum)
+
+
+# ---------------------------------------------------------------- what an outcome writes
+
+
+DEADLINE_PASSED = "deadline passed"
+NO_NEXT_TIME = "its schedule gives no next time"
+
+
+def has_no_attempt_left(item: PipelineItem[Any], settings: PipelineSettings) -> bool:
+    """Whether a failure of this attempt is the last that the host's limit allows."""
+    return settings.max_attempts is not None and item.attempt >= settings.max_attempts
+
+
+def reason_parked(item: PipelineItem[Any], outcome: Outcome, settings: PipelineSettings) -> str:
+    """Return why `outcome`, which has set the row aside, did so; `last_error` says it, too."""
+    if isinstance(outcome, Park):
+        return outcome.reason
+    if not isinstance(outcome, Retry):
+        return NO_NEXT_TIME
+    is_last = has_no_attempt_left(item, settings)
+    reason = f"gave up after {item.attempt} attempts" if is_last else DEADLINE_PASSED
+    error = error_text(outcome.error)
+    return f"{reason}: {error}" if error else reason
+
+
+class Planner:
+    """Turns the outcomes of one transaction into writes.
+
+    Attributes:
+        rng: the chance in rests after failures.
+        values_of: resolves update maps; where they are to be written, it checks their values.
+    """
+
+    rng: Randomness = random
+    values_of: Callable[[LeasedTable, Values], ColumnValues] = staticmethod(column_values)
+
+    def __init__(
+        self,
+        now: datetime,
+        *,
+        leased: LeasedTable,
+        settings: PipelineSettings,
+        intent: Sequence[Column[Any]] = (),
+        schedules: RowSchedules | None = None,
+        rounds: Rounds | None = None,
+        stamp: datetime | None = None,
+    ) -> None:
+        """Say when it is, by the database; what the table is like; and which of its columns
+        services own (`intent`).
+
+        `stamp`: when the row was processed, if that is not to be now.
+        """
+        self._now, self._leased, self._settings, self._intent = (
+            now,
+            leased,
+            settings,
+            tuple(intent),
+        )
+        self._schedules = schedules
+        self._rounds = rounds or Rounds(leased, settings)
+        self._is_bare = not (leased.has_schedule or self._intent)
+        self._processed = processed_values(leased, stamp or now)
+        self._done = unlocked_values(leased) | self._processed
+        self._last: tuple[Values, ColumnValues] = ({}, {})
+        self._shared: tuple[ColumnValues, RowWrite] | None = None
+
+    @classmethod
+    def of(
+        cls,
+        context: PipelineContext[Any],
+        now: datetime,
+        *,
+        rounds: Rounds | None = None,
+        stamp: datetime | None = None,
+    ) -> Planner:
+        """Return that of a pipeline."""
+        return cls(
+            now,
+            leased=context.leased,
+            settings=context.settings,
+            intent=context.intent,
+            schedules=context.schedules,
+            rounds=rounds,
+            stamp=stamp,
+        )
+
+    def plan(self, item: PipelineItem[Any], outcome: Outcome) -> RowWrite:
+        """Return what `outcome` writes to the row of `item`."""
+        match outcome:
+            case Apply():
+                return self._apply(item, outcome)
+            case Retry():
+                return self._retry(item, outcome)
+            case Reset():
+                return self._reset(item)
+            case Park():
+                return self._park(item, outcome)
+            case Delete():
+                return self._delete(item, outcome)
+
+    def _apply(self, item: PipelineItem[Any], outcome: Apply) -> RowWrite:
+        written, values = self._written(item, outcome.values), self._done
+        if self._is_bare and not outcome.unless_changed and not outcome.related:
+            return self._share(written)
+        guarded, parks = self._guarded(outcome), False
+        if self._leased.has_schedule:
+            rest, parks = self._rest(item, outcome)
+            values = values | {self._leased.column("attempts"): 0} | rest
+        write = self._unless_changed(item, guarded, with_onupdate_if(self._leased, written, values))
+        return self._with_related(item, outcome, replace(write, parks=True) if parks else write)
+
+    def _delete(self, item: PipelineItem[Any], outcome: Delete) -> RowWrite:
+        values = without_onupdate(self._leased, self._done)
+        write = self._unless_changed(item, self._guarded(outcome), values)
+        return self._with_related(item, outcome, replace(write, deletes=True))
+
+    def _guarded(self, outcome: Apply | Delete) -> list[Column[Any]]:
+        return [*self._intent, *(column_of(self._leased, key) for key in outcome.unless_changed)]
+
+    def _with_related(
+        self, item: PipelineItem[Any], outcome: Apply | Delete, write: RowWrite
+    ) -> RowWrite:
+        if not outcome.related:
+            return write
+        related = (self._related(item, *each) for each in related_items(outcome.related))
+        return replace(write, related=tuple(related))
+
+    def _share(self, written: ColumnValues) -> RowWrite:
+        # Nothing in it is of one row alone.
+        if self._shared is None or self._shared[0] is not written:
+            self._shared = (written, RowWrite(with_onupdate_if(self._leased, written, self._done)))
+        return self._shared[1]
+
+    def _retry(self, item: PipelineItem[Any], outcome: Retry) -> RowWrite:
+        written, values = self._written(item, outcome.values), self._done
+        reason, rests_on = self._reason_to_park(item) if self._leased.has_schedule else (None, ())
+        if self._leased.has_schedule:
+            error = self._fitting(error_text(outcome.error))
+            values = values | {
+                self._leased.column("attempts"): item.attempt,
+                self._leased.column("last_error"): self._unless_parked(error),
+            }
+            if reason is not None:
+                values |= self._parked(f"{reason}: {error}" if error else reason)
+            else:
+                values |= self._due(item, self._retry_delay(item, outcome))
+        # A failure rests on nothing that was read; but it must not overwrite a request, nor set the
+        # row aside with it.
+        guarded = (
+            [*self._intent, *rests_on]
+            if reason
+            else [column for column in self._intent if column in written]
+        )
+        write = self._unless_changed(item, guarded, with_onupdate_if(self._leased, written, values))
+        return replace(write, parks=reason is not None)
+
+    def _park(self, item: PipelineItem[Any], outcome: Park) -> RowWrite:
+        values = without_onupdate(self._leased, self._done | self._parked(outcome.reason))
+        return replace(self._unless_changed(item, self._intent, values), parks=True)
+
+    def _reset(self, item: PipelineItem[Any]) -> RowWrite:
+        values = reset_values(self._leased) | self._processed
+        if self._leased.has_schedule:
+            # It lets others go first, but comes back long before a minimum interval is over.
+            delay_s = jittered(self._settings.retry_delay.total_seconds(), rng=self.rng)
+            values |= self._due(item, timedelta(seconds=delay_s))
+        return RowWrite(without_onupdate(self._leased, values))
+
+    def _written(self, item: PipelineItem[Any], values: Values) -> ColumnValues:
+        # Outcomes of a batch are mostly alike.
+        last, written = self._last
+        if not _is_alike(values, last):
+            written = self.values_of(self._leased, resolve_now_placeholders(values, self._now))
+            self._last = (values, written)
+        if self._schedules is not None:
+            column = self._leased.column("due_at")
+            if isinstance(due_at := written.get(column), datetime):
+                return written | {column: self._schedules.marked(item, due_at)}
+        return written
+
+    def _reason_to_park(self, item: PipelineItem[Any]) -> tuple[str | None, Sequence[Column[Any]]]:
+        """Return why a failure sets the row aside, or None, and the columns on which that rests."""
+        # Asked first: no service can take that back.
+        if has_no_attempt_left(item, self._settings):
+            return f"gave up after {item.attempt} attempts", ()
+        column = self._leased.column("deadline_at")
+        deadline = item.value_as_read(self._leased, column) if item.has_row else None
+        if deadline is not None and self._now >= deadline:
+            return DEADLINE_PASSED, (column,)
+        return None, ()
+
+    def _retry_delay(self, item: PipelineItem[Any], outcome: Retry) -> timedelta:
+        if outcome.after is not None:
+            return delay_of(outcome.after)
+        first_s, most_s = (
+            delay.total_seconds()
+            for delay in (self._settings.retry_delay, self._settings.retry_delay_max)
+        )
+        return timedelta(
+            seconds=exponential(item.attempt, first_s=first_s, most_s=most_s, rng=self.rng)
+        )
+
+    def _released(self) -> ColumnValues:
+        due = {self._leased.column("due_at"): self._now} if self._leased.has_schedule else {}
+        return unlocked_values(self._leased) | due
+
+    def _parked(self, reason: str) -> ColumnValues:
+        return {
+            self._leased.column("parked_at"): self._unless_parked(self._now),
+            self._leased.column("last_error"): self._unless_parked(self._fitting(reason)),
+        }
+
+    def _unless_parked(self, value: object) -> UnlessSet:
+        # Who has parked the row while its attempt ran said why.
+        return UnlessSet(value, self._leased.column("parked_at"))
+
+    def _fitting(self, text: str | None) -> str | None:
+        """Shorten `text` to what the host's column holds."""
+        length = (
+            getattr(self._leased.column("last_error").type, "length", None) or ERROR_TEXT_CHARS_MAX
+        )
+        return None if text is None else shorten(text, chars_max=min(length, ERROR_TEXT_CHARS_MAX))
+
+    def _rest(self, item: PipelineItem[Any], outcome: Apply) -> tuple[ColumnValues, bool]:
+        """Return what says when the row is due again, and whether it is parked: what was achieved
+        is written also where its schedule cannot be read.
+        """
+        due_at, after = outcome.due_at, outcome.after
+        if due_at is None and after is None and self._schedules is not None:
+            try:
+                due_at = self._schedules.next_after(item, self._now)
+            # Out of the host's own schedule: it parks its own row.
+            except BaseException as error:  # noqa: BLE001
+                return self._parked(f"{NO_NEXT_TIME}: {describe(error)}"), True
+        if due_at is not None:
+            return self._due_at(item, due_at, by_schedule=outcome.due_at is None), False
+        rest = self._rounds.rest_after(item, outcome) if after is None else delay_of(after)
+        return self._due(item, rest), False
+
+    def _due(self, item: PipelineItem[Any], after: timedelta) -> ColumnValues:
+        return self._due_at(item, self._now + after)
+
+    def _due_at(
+        self, item: PipelineItem[Any], due_at: datetime, *, by_schedule: bool = False
+    ) -> ColumnValues:
+        column = self._leased.column("due_at")
+        if self._schedules is not None and not by_schedule:
+            due_at = self._schedules.marked(item, due_at)
+        # An attempt that failed before the row could be read knows of no request that came since.
+        if not item.has_row:
+            return {column: due_at}
+        return due_values(self._leased, due_at, as_read=item.value_as_read(self._leased, column))
+
+    def _related(self, item: PipelineItem[Any], named: object, values: Values) -> RelatedWrite:
+        leased, key = item.held_rows().find(named)
+        written = self.values_of(leased, resolve_now_placeholders(values, self._now))
+        return RelatedWrite(leased, key, with_onupdate_if(leased, written, unlocked_values(leased)))
+
+    def _unless_changed(
+        self, item: PipelineItem[Any], columns: Sequence[Column[Any]], values: ColumnValues
+    ) -> RowWrite:
+        if not columns or not item.has_row:
+            return RowWrite(values)
+        as_read = {column: item.value_as_read(self._leased, column) for column in columns}
+        return RowWrite(
+            values,
+            unless_changed=as_read,
+            when_changed=without_onupdate(self._leased, self._released()),
+        )
+
+
+def with_onupdate_if(
+    leased: LeasedTable, written: ColumnValues, values: ColumnValues
+) -> ColumnValues:
+    """Let the host's ``onupdate`` and version columns move only where the host's own columns do."""
+    if not written:
+        return without_onupdate(leased, values)
+    return values | leased.next_version | written
+
+
+def _is_alike(one: Values, other: Values) -> bool:
+    """Whether two maps have the very same keys and values: what is merely equal, as 1 and True,
+    may be written differently.
+    """
+    if len(one) != len(other):
+        return False
+    return all(map(is_, one, other)) and all(map(is_, one.values(), other.values()))

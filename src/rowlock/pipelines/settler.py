@@ -1,0 +1,723 @@
+"""Sees to decisions after `process` has ended, so that a worker can go on with the next row while
+an outcome is being written; tells what became of it; releases rows that nothing was written for.
+
+The one idea: nobody waits for a COMMIT that need not. A worker hands its item over and takes the
+next; the item stays tracked and its lease renewed until the outcome is settled, and what waits is
+bounded. The common case, an outcome that was written with others, takes no task of its own.
+`_settle` is the one switch over decisions.
+
+Not here: how outcomes become one transaction (``pipelines/writer.py``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import suppress
+from datetime import timedelta
+from functools import partial
+from typing import Any, Generic, TypeVar
+
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
+
+from rowlock import events
+from rowlock.database.batcher import BATCH_MAX, Batcher
+from rowlock.database.faults import is_transient
+from rowlock.errors import LockWaitTimeout, TransactionTimeout
+from rowlock.leases.apply import Written
+from rowlock.leases.item import PipelineItem
+from rowlock.leases.related import release_unlocked_related
+from rowlock.leases.release import release
+from rowlock.leases.renew import LEASES_PER_STATEMENT_MAX
+from rowlock.logs import get_logger
+from rowlock.pipelines.attempt import Attempt, Ended, Raised, Result, Returned
+from rowlock.pipelines.context import PipelineContext
+from rowlock.pipelines.decisions import Decision, checked, decide, raised_by_also, record_failure
+from rowlock.pipelines.heartbeater import Heartbeater
+from rowlock.pipelines.outcomes import (
+    NOTHING,
+    Apply,
+    Delete,
+    Outcome,
+    Park,
+    Reset,
+    Retry,
+    copied,
+    error_text,
+    hint_targets,
+)
+from rowlock.pipelines.planner import Rounds, reason_parked
+from rowlock.pipelines.writer import PendingOutcome, Writer
+from rowlock.rows.leased_table import ModelT
+
+# ---------------------------------------------------------------- release
+
+
+T = TypeVar("T")
+
+logger = get_logger(__name__)
+
+
+async def release_items(
+    context: PipelineContext[Any],
+    items: Sequence[PipelineItem[Any]],
+    *,
+    locked_in_background: bool = False,
+) -> None:
+    """Release `items`. If the database does not take it, at the second try either, their leases
+    end by themselves.
+
+    Rows that another transaction has locked are released behind the others, since they are waited
+    for; with `locked_in_background` the caller does not wait.
+    """
+    locked: list[PipelineItem[Any]] = []
+    for start in range(0, len(items), LEASES_PER_STATEMENT_MAX):
+        chunk = items[start : start + LEASES_PER_STATEMENT_MAX]
+        locked += await _release_chunk(context, chunk, waits=len(items) == 1)
+    if locked and locked_in_background:
+        context.background.begin(_release_locked(context, locked), purpose="release locked rows")
+    elif locked:
+        await _release_locked(context, locked)
+
+
+async def _release_locked(
+    context: PipelineContext[Any], items: Sequence[PipelineItem[Any]]
+) -> None:
+    for start in range(0, len(items), LEASES_PER_STATEMENT_MAX):
+        chunk = items[start : start + LEASES_PER_STATEMENT_MAX]
+        await _release_chunk(context, chunk, waits=True)
+
+
+async def _release_chunk(
+    context: PipelineContext[Any], items: Sequence[PipelineItem[Any]], *, waits: bool
+) -> list[PipelineItem[Any]]:
+    """Release `items`; return those that were locked or lost, unless locked ones were waited for.
+
+    An error that may be one row's own is kept to that row, by halves.
+    """
+    try:
+        released = await _release(context, items, waits=waits)
+    except Exception as error:
+        if len(items) > 1 and not is_transient(error):
+            halves = items[: len(items) // 2], items[len(items) // 2 :]
+            return [
+                item for half in halves for item in await _release_chunk(context, half, waits=waits)
+            ]
+        logger.warning(
+            "%s: %s rows were not released and stay leased until they expire",
+            context.name,
+            len(items),
+            extra={"pipeline": context.name, "rows": len(items)},
+            exc_info=error,
+        )
+        return []
+    context.counters.released += len(released)
+    left = [] if waits else [item for item in items if item.id not in released]
+    for item in items:
+        if waits or item.id in released:
+            item.lose()
+        if item.id in released:
+            context.tell(events.ItemReleased, item)
+    return left
+
+
+async def release_related_of(
+    context: PipelineContext[Any], *items: PipelineItem[Any], are_released: bool = False
+) -> None:
+    """Release the related rows of items whose own rows are no longer their own, and hint their
+    pipelines.
+
+    If the database does not take it, they expire. `are_released`: the transaction of an outcome has
+    released them.
+    """
+    holders = [item for item in items if item.held]
+    if are_released:
+        _hint_related(context, holders)
+        return
+    for start in range(0, len(holders), LEASES_PER_STATEMENT_MAX):
+        chunk = holders[start : start + LEASES_PER_STATEMENT_MAX]
+        try:
+            await _release(context, chunk, only_related=True)
+        except Exception as error:
+            for item in chunk:
+                logger.warning(
+                    "%s: related rows of row %s were not freed and stay leased until they expire",
+                    context.name,
+                    item.id,
+                    extra={
+                        "pipeline": context.name,
+                        "row_id": item.id,
+                        "rows": len(item.held or ()),
+                    },
+                    exc_info=error,
+                )
+
+
+async def _release(
+    context: PipelineContext[Any],
+    items: Sequence[PipelineItem[Any]],
+    *,
+    waits: bool = False,
+    only_related: bool = False,
+) -> set[Any]:
+    # Of both tries: the second finds nothing left to do if only the answer to the first one's
+    # COMMIT was lost.
+    released: set[Any] = set()
+
+    async def work(session: AsyncSession, connection: AsyncConnection) -> None:
+        if not only_related:
+            released.update(await release(connection, context.leased, items, waits=waits))
+        await release_unlocked_related(connection, items)
+
+    await _transact(context, work, purpose="free related rows" if only_related else "release rows")
+    _hint_related(context, items)
+    return released
+
+
+def _hint_related(context: PipelineContext[Any], items: Sequence[PipelineItem[Any]]) -> None:
+    # Pipelines of these rows passed them over as long as they were held.
+    tables = [table for item in items if item.held is not None for table, _ in item.held.perhaps()]
+    for model in dict.fromkeys(table.model for table in tables):
+        if context.hinter.reaches(model):
+            context.hinter.hint_fetch(model)
+
+
+async def _transact(
+    context: PipelineContext[Any],
+    work: Callable[[AsyncSession, AsyncConnection], Awaitable[T]],
+    *,
+    purpose: str,
+) -> T:
+    try:
+        return await context.transact(work, purpose=purpose)
+    except Exception as error:
+        # What took all its time is not tried again: a shutdown must end.
+        if not is_transient(error) or isinstance(error, TransactionTimeout | LockWaitTimeout):
+            raise
+    # A pool may hold connections that died long ago, in an outage that is over: the first use of
+    # one only finds that out.
+    return await context.transact(work, purpose=purpose)
+
+
+# ---------------------------------------------------------------- recorder
+
+
+class Recorder(Generic[ModelT]):
+    """Tells what became of outcomes of one pipeline.
+
+    Attributes:
+        context: what the actors of the pipeline share.
+        rounds: which rows come back as they were.
+        wake_after: has the fetcher look after a delay; set by the run.
+    """
+
+    def __init__(self, context: PipelineContext[ModelT], rounds: Rounds) -> None:
+        self.context = context
+        self.rounds = rounds
+        self.wake_after: Callable[[timedelta], None] = lambda _delay: None
+
+    def __repr__(self) -> str:
+        return f"<Recorder of {self.context.name}>"
+
+    def _hint(self, outcome: Apply | Delete) -> None:
+        try:
+            for model in hint_targets(outcome.hint):
+                self.context.hinter.hint_fetch(model)
+        except BaseException:
+            # It is written. Whom the host wanted to be hinted is the host's object, which may raise
+            # anything.
+            name = self.context.name
+            logger.exception("%s: hints after an outcome failed", name, extra={"pipeline": name})
+
+    def written(self, item: PipelineItem[ModelT], outcome: Outcome, written: Written) -> None:
+        """Count and tell an outcome that was written, and raise its hints."""
+        counters, name = self.context.counters, type(outcome).__name__
+        error: str | None = None
+        match outcome:
+            case _ if written is Written.PARKED:
+                name = Park.__name__
+                error = self._parked(item, outcome)
+            case Apply():
+                counters.applied += 1
+                if self.rounds.are_watched:
+                    self._note_round(item, outcome)
+                if outcome.hint is not NOTHING:
+                    self._hint(outcome)
+            case Delete():
+                counters.deleted += 1
+                self._hint(outcome)
+            case Retry():
+                counters.retried += 1
+                is_heard = events.has_listeners(events.ItemApplied)
+                error = error_text(outcome.error) if is_heard else None
+            case Reset():
+                counters.reset += 1
+                self.wake_after(self.context.settings.retry_delay)
+            case Park():
+                error = self._parked(item, outcome)
+        if events.has_listeners(events.ItemApplied):
+            events.emit(
+                events.ItemApplied(
+                    self.context.name,
+                    item.id,
+                    item.lock_token,
+                    name,
+                    process_s=item.process_s,
+                    columns=_columns_of(outcome),
+                    error=error,
+                    attempt=item.begun_attempt,
+                    waited_s=item.waited_s,
+                )
+            )
+
+    def _note_round(self, item: PipelineItem[ModelT], outcome: Apply) -> None:
+        noted = self.rounds.note(item, outcome)
+        if noted is None:
+            return
+        context, (rounds, rest) = self.context, noted
+        context.counters.unchanged += 1
+        logger.warning(
+            "%s: row %s is ready again after Apply(%s), time after time, so it rests for %s; change"
+            " what ready() asks for, or say with Apply(after=...) when to look at it again",
+            context.name,
+            item.id,
+            ", ".join(map(str, outcome.values)) or "nothing",
+            rest,
+            extra={"pipeline": context.name, "row_id": item.id, "rounds": rounds},
+        )
+        rest_s = rest.total_seconds()
+        events.emit(events.RowUnchanged(context.name, item.id, item.lock_token, rounds, rest_s))
+
+    def _parked(self, item: PipelineItem[ModelT], outcome: Outcome) -> str:
+        context = self.context
+        context.counters.parked += 1
+        reason = reason_parked(item, outcome, context.settings)
+        logger.warning(
+            "%s: row %s is parked, and nothing works on it until it is unparked: %s",
+            context.name,
+            item.id,
+            reason,
+            extra={"pipeline": context.name, "row_id": item.id, "reason": reason},
+        )
+        events.emit(events.ItemParked(context.name, item.id, item.lock_token, reason))
+        return reason
+
+    def dropped(
+        self,
+        item: PipelineItem[ModelT],
+        outcome: Outcome,
+        written: Written,
+        *,
+        cleans_up: bool = True,
+    ) -> None:
+        """Tell of an outcome that was not written, and whether the host is asked to clean up."""
+        name = type(outcome).__name__
+        logger.warning(
+            "%s: %s of row %s was not written (%s); look for side effects of this attempt: %s",
+            self.context.name,
+            name,
+            item.id,
+            written.value,
+            (
+                "on_stale is called"
+                if cleans_up
+                else "on_stale is not called, since it may have been applied"
+            ),
+            extra={
+                "pipeline": self.context.name,
+                "row_id": item.id,
+                "outcome": name,
+                "reason": written.value,
+            },
+        )
+        self.stale(item, written.value)
+
+    def stale(self, item: PipelineItem[ModelT], reason: str) -> None:
+        """Count and tell an attempt that came to nothing, for `reason`."""
+        if reason == Written.CHANGED.value:
+            self.context.counters.changed += 1
+        else:
+            self.context.counters.stale += 1
+            self.context.counters.never_begun += not item.begun_at
+        events.emit(
+            events.ItemStale(
+                self.context.name,
+                item.id,
+                item.lock_token,
+                reason,
+                process_s=item.process_s,
+                attempt=item.begun_attempt,
+                waited_s=item.waited_s,
+            )
+        )
+
+
+def _columns_of(outcome: Outcome) -> tuple[str, ...]:
+    """Return the names of the columns that `outcome` sets."""
+    values = outcome.values if isinstance(outcome, Apply | Retry) else ()
+    return tuple(key if isinstance(key, str) else str(getattr(key, "key", key)) for key in values)
+
+
+# ---------------------------------------------------------------- the settler
+
+
+PENDING_MAX = 2 * BATCH_MAX
+"""Workers begin nothing new while this many decisions are being settled; each may add the one
+that it has in hand.
+"""
+
+CANCELLATIONS_MAX = 3
+"""So often a settlement goes on though somebody cancels its task, while the event loop does not
+end.
+"""
+
+
+class Settler(Generic[ModelT]):
+    """Settles decisions of one pipeline.
+
+    Attributes:
+        context: what the actors of the pipeline share.
+        on_room: called when it is no longer full.
+        recorder: tells what became of each.
+    """
+
+    def __init__(self, context: PipelineContext[ModelT], heartbeater: Heartbeater[ModelT]) -> None:
+        self.context = context
+        self._heartbeater = heartbeater
+        rounds = Rounds(
+            context.leased, context.settings, are_scheduled=context.schedules is not None
+        )
+        self._writer = Writer(context, rounds)
+        # Each batch is bounded by its own statements, and what fails in it is handled there.
+        self._releases: Batcher[tuple[PipelineItem[ModelT], bool], None] = Batcher(
+            self._release_together, name=f"{context.name} releases rows", timeout=timedelta.max
+        )
+        self.recorder = Recorder(context, rounds)
+        self._pending: set[PipelineItem[ModelT]] = set()
+        self._cleaning: set[Attempt] = set()
+        self.on_room: Callable[[], None] = lambda: None
+        self._changed: asyncio.Future[None] | None = None
+        # Bound once: one for each row would be an object of each row.
+        self._done = self._on_batch_done
+
+    def __repr__(self) -> str:
+        return f"<Settler of {self.context.name}, {len(self)} pending>"
+
+    def __len__(self) -> int:
+        return len(self._pending)
+
+    def __contains__(self, item: object) -> bool:
+        return item in self._pending
+
+    @property
+    def is_full(self) -> bool:
+        """Whether `PENDING_MAX` decisions are being settled."""
+        return len(self._pending) >= PENDING_MAX
+
+    async def wait_until_idle(self) -> None:
+        """Wait until all that was handed over has been settled."""
+        while self._pending:
+            await self._wait_for_change()
+        # A settlement that was cancelled from outside may have left its batch with a session.
+        await self._writer.wait_until_idle()
+
+    def interrupt(self) -> None:
+        """End the clean-ups that run."""
+        for attempt in self._cleaning:
+            attempt.end(Ended.INTERRUPTED)
+
+    def settle_later(self, item: PipelineItem[ModelT], decision: Decision) -> None:
+        """Settle `decision` from now on; the caller need not wait."""
+        self._pending.add(item)
+        attempt = None
+        try:
+            if isinstance(decision, Ended):
+                attempt = self.context.running.get(item.lock_token)
+            # Nothing is to be waited for: an item that locks related rows has to stop that first.
+            elif item.held is None:
+                item.is_settling = True
+                if self._writer.submit_nowait(PendingOutcome(item, decision), self._done):
+                    return
+            self._in_a_task(item, partial(self._settle, item, decision, attempt))
+        except BaseException:
+            # Whoever called still has it; and if that is nobody, it is a stray and is released.
+            self._pending.discard(item)
+            raise
+        if decision is Ended.ABANDONED and attempt is not None:
+            # Noted at once: a task that is cancelled before its first step notes nothing.
+            self._abandon(item, attempt)
+
+    def _on_batch_done(
+        self, pending: PendingOutcome[ModelT], written: Written | None, _error: Exception | None
+    ) -> None:
+        # What a batch has written is settled here and now; everything else takes its time.
+        item = pending.item
+        if written is not None and written.is_made:
+            try:
+                self.recorder.written(item, pending.outcome, written)
+            finally:
+                self._finish(item)
+            return
+        try:
+            rest = (
+                partial(self._write, pending)
+                if written is None
+                else partial(self._see_to, pending, written)
+            )
+            self._in_a_task(item, rest)
+        except BaseException:
+            # Nobody else has it: better that its lease ends than that it is renewed for ever.
+            self._finish(item)
+            raise
+
+    def _in_a_task(
+        self,
+        item: PipelineItem[ModelT],
+        settle: Callable[[], Coroutine[Any, Any, None]],
+        *,
+        beginnings: int = 1,
+    ) -> None:
+        has_begun = False
+
+        async def settling() -> None:
+            nonlocal has_begun
+            has_begun = True
+            await settle()
+
+        def over(task: asyncio.Task[None]) -> None:
+            # A task that is cancelled before its first step runs no line of its own, a `finally`
+            # neither.
+            if not has_begun and beginnings < CANCELLATIONS_MAX and not self.context.check_ending():
+                with suppress(BaseException):
+                    self._in_a_task(item, settle, beginnings=beginnings + 1)
+                    return
+            self._finish(item)
+
+        self.context.background.begin(settling(), purpose="settle an outcome").add_done_callback(
+            over
+        )
+
+    async def _carried_out(self, pending: PendingOutcome[ModelT]) -> Written:
+        """Write `pending`, again if somebody cancels its settlement meanwhile: its stamps
+        tell what the last try has written.
+        """
+        if pending.item.is_deleted:
+            return Written.APPLIED
+        for _ in range(CANCELLATIONS_MAX):
+            try:
+                return await self._writer.write(pending)
+            except asyncio.CancelledError:
+                task = asyncio.current_task()
+                if self.context.check_ending() or task is None:
+                    raise
+                task.uncancel()
+                # A batch may still have it in hand, which must not get it twice.
+                pending.kept_from_batches = True
+        return await self._writer.write(pending)
+
+    def _finish(self, item: PipelineItem[ModelT]) -> None:
+        before = len(self._pending)
+        self._heartbeater.untrack(item)
+        self._pending.discard(item)
+        if item is self.context.tried:
+            self.context.tried = None
+            self.context.trial.release()
+        if len(self._pending) < PENDING_MAX <= before:
+            self.on_room()
+        if self._changed is not None and not self._changed.done():
+            self._changed.set_result(None)
+        if item.after_settling is not None:
+            self.context.run_after_settling(item)
+
+    async def _wait_for_change(self) -> None:
+        if self._changed is None or self._changed.done():
+            self._changed = asyncio.get_running_loop().create_future()
+        await asyncio.shield(self._changed)
+
+    async def _settle(
+        self, item: PipelineItem[ModelT], decision: Decision, attempt: Attempt | None
+    ) -> None:
+        await item.stop_locking()
+        match decision:
+            case Ended.ABANDONED:
+                pass
+            case Ended.INTERRUPTED:
+                await self._interrupt(item, attempt)
+            case Ended():
+                self.recorder.stale(item, "lost")
+                await self._release_related(item)
+                self.recorder.wake_after(timedelta(0))
+            case outcome:
+                await self._write(PendingOutcome(item, outcome))
+
+    async def _interrupt(self, item: PipelineItem[ModelT], attempt: Attempt | None) -> None:
+        if attempt is None or await attempt.ends_within_grace(Ended.INTERRUPTED):
+            await self._releases.submit((item, False))
+        else:
+            self._abandon(item, attempt)
+
+    async def _release_together(
+        self, batch: Sequence[tuple[PipelineItem[ModelT], bool]]
+    ) -> list[None]:
+        items = [item for item, only_related in batch if not only_related]
+        await release_items(self.context, items, locked_in_background=True)
+        holders = [item for item, only_related in batch if only_related]
+        await release_related_of(self.context, *holders)
+        return [None] * len(batch)
+
+    async def _release_related(self, item: PipelineItem[ModelT]) -> None:
+        if item.held:
+            await self._releases.submit((item, True))
+
+    def _abandon(self, item: PipelineItem[ModelT], attempt: Attempt) -> None:
+        """Leave the row of an attempt that still runs to its lease: until that ends, nobody else
+        may have it.
+        """
+        self.context.counters.abandoned += 1
+        self.context.calls.abandon(attempt)
+        attempt.on_late_result(lambda result: self._clean_up_late(item, result))
+        logger.error(
+            "%s: process ignored its cancellation and was left behind with row %s",
+            self.context.name,
+            item.id,
+            extra={"pipeline": self.context.name, "row_id": item.id},
+        )
+        self.context.tell(events.ItemAbandoned, item)
+
+    def _clean_up_late(self, item: PipelineItem[ModelT], result: Result) -> None:
+        match decide(self.context, item, result):
+            case (Apply() | Delete()) as outcome:
+                self.context.background.begin(
+                    self.clean_up(item, outcome), purpose="clean up after a late result"
+                )
+            case _:
+                pass
+
+    async def _write(self, pending: PendingOutcome[ModelT]) -> None:
+        try:
+            written = await self._carried_out(pending)
+        except Exception as error:  # noqa: BLE001 - the database refused what the host computed
+            await self._write_failure(pending.item, pending.outcome, error)
+        else:
+            await self._see_to(pending, written)
+
+    async def _see_to(self, pending: PendingOutcome[ModelT], written: Written) -> None:
+        item, outcome = pending.item, pending.outcome
+        # It may have been applied if that is unknown: cleaning up would take away what the row now
+        # points to.
+        cleans_up = not written.is_made and written is not Written.UNKNOWN
+        if written.is_made:
+            self.recorder.written(item, outcome, written)
+        else:
+            self.recorder.dropped(item, outcome, written, cleans_up=cleans_up)
+        if written is Written.RELATED_LOST:
+            self.recorder.wake_after(self.context.settings.retry_delay)
+        # A stale outcome may have had no transaction that could release them: trust had ended
+        # before.
+        if written in {Written.STALE, Written.UNKNOWN}:
+            await self._release_related(item)
+        else:
+            await release_related_of(self.context, item, are_released=True)
+        if cleans_up:
+            await self.clean_up(item, outcome)
+
+    async def _write_failure(
+        self, item: PipelineItem[ModelT], outcome: Outcome, error: Exception
+    ) -> None:
+        raised = self._raised_outcome(item, error)
+        of_ours, of_hosts = raised, None
+        if of_ours is None:
+            await self._writer.name_refused(item, outcome, error)
+            of_ours = record_failure(self.context, item, error)
+            of_hosts = self._refused_outcome(item, error)
+        again = await self._write_instead(item, of_hosts or of_ours, of=outcome)
+        if (
+            again is not None
+            and not is_transient(again)
+            and of_hosts is not None
+            and not _is_usual(of_hosts, error)
+        ):
+            self._tell_unwritten(
+                "%s: what on_refused gave for row %s could not be written", item, again
+            )
+            again = await self._write_instead(item, of_ours, of=outcome)
+        if again is not None:
+            text = (
+                "%s: the failure of row %s could not be written; it is free when its lease expires"
+            )
+            self._tell_unwritten(text, item, again)
+        await self._release_related(item)
+        await self.clean_up(item, outcome)
+
+    async def _write_instead(
+        self, item: PipelineItem[ModelT], failure: Outcome, *, of: Outcome
+    ) -> Exception | None:
+        """Write `failure` instead `of` what was refused; return why that could not be."""
+        try:
+            written = await self._carried_out(PendingOutcome(item, failure))
+        except Exception as error:  # noqa: BLE001 - told by the caller
+            return error
+        if written.is_made:
+            self.recorder.written(item, failure, written)
+        else:
+            self.recorder.dropped(item, of, written)
+        return None
+
+    def _tell_unwritten(self, text: str, item: PipelineItem[ModelT], error: Exception) -> None:
+        extra = {"pipeline": self.context.name, "row_id": item.id}
+        logger.error(text, self.context.name, item.id, extra=extra, exc_info=error)
+
+    def _refused_outcome(self, item: PipelineItem[ModelT], error: Exception) -> Outcome | None:
+        """Return the outcome that `on_refused` gives; None if that cannot be one."""
+        try:
+            return checked(
+                self.context,
+                item,
+                copied(self.context.hooks.on_refused(item, error)),
+                hook="on_refused",
+            )
+        except BaseException:
+            # Host code: a SystemExit that left this task would end the whole event loop.
+            logger.exception(
+                "%s: on_refused failed for row %s",
+                self.context.name,
+                item.id,
+                extra={"pipeline": self.context.name, "row_id": item.id},
+            )
+            return None
+
+    def _raised_outcome(self, item: PipelineItem[ModelT], error: Exception) -> Outcome | None:
+        """Return the outcome that `also` raised, which is no failure; None if it raised none."""
+        try:
+            raised = raised_by_also(self.context, item, error)
+            return None if raised is None else checked(self.context, item, raised)
+        except BaseException:  # noqa: BLE001 - of the host's own object; `error` tells of it
+            return None
+
+    async def clean_up(self, item: PipelineItem[ModelT], outcome: Outcome) -> None:
+        """Have the host clean up after a result that was not applied."""
+        attempt = self.context.calls.cleanup(self.context.hooks.on_stale, item, outcome)
+        self._cleaning.add(attempt)
+        try:
+            result = await attempt.run()
+        finally:
+            self._cleaning.discard(attempt)
+        if not isinstance(result, Returned):
+            error = result.error if isinstance(result, Raised) else TimeoutError(result.value)
+            logger.error(
+                "%s: on_stale failed for row %s",
+                self.context.name,
+                item.id,
+                extra={"pipeline": self.context.name, "row_id": item.id},
+                exc_info=error,
+            )
+
+
+def _is_usual(failure: Outcome, error: Exception) -> bool:
+    """Whether it is what is written for any failure."""
+    return (
+        type(failure) is Retry
+        and failure.error is error
+        and failure.after is None
+        and not failure.values
+    )

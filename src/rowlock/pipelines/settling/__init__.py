@@ -1,1 +1,0 @@
-"""Stage 4: writes what became of a row, or releases it."""

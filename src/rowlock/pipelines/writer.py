@@ -1,0 +1,693 @@
+"""Has outcomes written: together with others where that can be, else in a transaction of their own,
+again after errors that pass.
+
+Outcomes gather while a transaction is under way (``database/batcher.py``). A row that somebody else
+has locked, and an outcome that brings its own statements or has related rows to free, get a
+transaction of their own, so that they hold up nobody.
+
+Each transaction asks for trust before it locks the rows, locks them, plans what each outcome
+writes, writes it under the row's guard, and remembers the stamp until the COMMIT is answered.
+
+An error that passes is waited out. If it hit the COMMIT, what became of it is unknown: the guarded
+write is tried again, and if the guard no longer matches, the row is asked whether it carries the
+stamp of an earlier try. What the database refused, on the other hand, is known not to have
+happened.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Any, Generic
+
+from sqlalchemy import Column
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
+
+from rowlock import events
+from rowlock.clock import monotonic, sleep
+from rowlock.database.batcher import Batcher, Done, Retries
+from rowlock.database.faults import (
+    is_after_an_error,
+    is_transient,
+    may_be_of_a_value,
+    may_be_of_the_size,
+)
+from rowlock.errors import LeaseLost, OutcomeError, TransactionTimeout
+from rowlock.leases.apply import (
+    MADE,
+    RowWrite,
+    Written,
+    apply,
+    apply_locked,
+    cast_value,
+    delete_locked,
+    delete_written,
+    deleted,
+    lock_for_apply,
+    processed_at,
+)
+from rowlock.leases.item import PipelineItem
+from rowlock.leases.patch import is_unchanged
+from rowlock.leases.related import release_related, write_related
+from rowlock.logs import get_logger
+from rowlock.pipelines.attempt import contained
+from rowlock.pipelines.context import PipelineContext
+from rowlock.pipelines.outcomes import (
+    SUCCESSES,
+    Also,
+    Apply,
+    Delete,
+    Outcome,
+    Reset,
+    Retry,
+    related_items,
+)
+from rowlock.pipelines.planner import Planner, Rounds
+from rowlock.pipelines.settings import PipelineSettings
+from rowlock.redaction import name_column
+from rowlock.rows.assignments import PLAIN, is_like_no_other, is_sql
+from rowlock.rows.leased_table import LeasedTable, ModelT, is_referenced
+from rowlock.rows.updates import (
+    NAMES_SHOWN_MAX,
+    Values,
+    checked_values,
+    column_values,
+    resolve_now_placeholders,
+)
+
+# ---------------------------------------------------------------- transactions
+
+
+logger = get_logger(__name__)
+
+RENEWED_WITHIN_BEATS = 3
+"""So many beats of the heartbeater let a renewal in."""
+ENDED_BY_ALSO = (
+    "also ended the transaction that it is part of; it must neither commit nor roll back"
+)
+
+
+@dataclass(eq=False, slots=True)
+class PendingOutcome(Generic[ModelT]):
+    """One outcome on its way.
+
+    Attributes:
+        stamps: what transactions whose end is unknown have written as the row's last time.
+        once_written: what became of the outcome if one of these was committed.
+        once_dropped: what became of it if the row is no longer held: what a try found whose end is
+            unknown, and that left no stamp.
+        ended_with: the stamp in the row when `also` ended the transaction: the row tells whether it
+            was committed.
+        kept_from_batches: it gets a transaction of its own: the last one ran out of time, or a
+            batch may still hold it.
+        row_is_locked: its own transaction has locked the row: what takes its time now is the
+            outcome's own.
+    """
+
+    item: PipelineItem[ModelT]
+    outcome: Outcome
+    stamps: frozenset[datetime] = frozenset()
+    once_written: Written = Written.APPLIED
+    once_dropped: Written = Written.STALE
+    kept_from_batches: bool = False
+    row_is_locked: bool = False
+    ended_with: datetime | None = None
+
+    @property
+    def also(self) -> Also | None:
+        """What runs in the same transaction."""
+        return self.outcome.also if isinstance(self.outcome, SUCCESSES) else None
+
+    @property
+    def needs_own_transaction(self) -> bool:
+        """Whether it needs a transaction of its own."""
+        return self.also is not None or bool(self.item.held) or self.kept_from_batches
+
+    def is_overrun(self, error: Exception) -> bool:
+        """Whether the outcome itself took longer than its transaction may; not an outage, nor a
+        COMMIT whose answer was lost.
+        """
+        is_out_of_time = isinstance(error, TransactionTimeout) and not error.was_aborted
+        return is_out_of_time and self.row_is_locked and not self.stamps
+
+    def stamp(self, written: Written, stamps: frozenset[datetime]) -> None:
+        """Remember the row's last time of a transaction: until its COMMIT is answered, it may or
+        may not have happened.
+        """
+        if written.is_made:
+            self.stamps = self.stamps | stamps if self.stamps else stamps
+            self.once_written = written
+        else:
+            self.once_dropped = written
+
+
+class OutcomeTransactions(Generic[ModelT]):
+    """Writes outcomes of one pipeline, each call in one transaction.
+
+    Attributes:
+        context: what the actors of the pipeline share.
+    """
+
+    def __init__(self, context: PipelineContext[ModelT], rounds: Rounds) -> None:
+        self.context = context
+        self._rounds = rounds
+
+    async def write_together(
+        self, batch: Sequence[PendingOutcome[ModelT]], *, begun: Callable[[], None]
+    ) -> list[Written | None]:
+        """Write outcomes in one transaction and return what became of each; None of one that has to
+        be written alone.
+
+        `begun` is called when the transaction has begun.
+        """
+
+        async def work(session: AsyncSession, connection: AsyncConnection) -> list[Written | None]:
+            begun()
+            leased = self.context.leased
+            items = [pending.item for pending in batch]
+            now, stamps = await self._lock_trusted(connection, items)
+            written: list[Written | None] = [None] * len(batch)
+            missing = [i for i, item in enumerate(items) if item.lock_token not in stamps]
+            for i, earlier in (
+                await self._earlier_tries(connection, [(i, batch[i]) for i in missing])
+            ).items():
+                # PostgreSQL may still be carrying out the COMMIT of what does not look committed:
+                # that is waited for alone.
+                written[i] = None if earlier is Written.STALE else earlier
+            if now is None:
+                return written
+            ours = [i for i, item in enumerate(items) if item.lock_token in stamps]
+            planner = self._planner(connection, now)
+            writes, at_once = [], frozenset({now})
+            deletes: dict[int, PendingOutcome[ModelT]] = {}
+            for i in ours:
+                stamp = stamps[items[i].lock_token]
+                of_this = planner if stamp == now else self._planner(connection, now, stamp)
+                write = of_this.plan(items[i], batch[i].outcome)
+                if write.deletes:
+                    deletes[i] = batch[i]
+                else:
+                    writes.append((items[i], write))
+            if deletes:
+                ours = [i for i in ours if i not in deletes]
+                for i in await self._delete_together(connection, deletes):
+                    written[i] = Written.APPLIED
+                    batch[i].stamp(Written.APPLIED, at_once)
+            for i, result in zip(ours, await apply_locked(connection, leased, writes), strict=True):
+                written[i] = result
+                stamp = stamps[items[i].lock_token]
+                batch[i].stamp(result, at_once if stamp == now else frozenset({stamp}))
+            return written
+
+        return await self.context.transact(work, purpose="write outcomes")
+
+    async def _delete_together(
+        self, connection: AsyncConnection, deletes: Mapping[int, PendingOutcome[ModelT]]
+    ) -> list[int]:
+        """Delete rows that are locked, and return the numbers of those that could be."""
+        items = [pending.item for pending in deletes.values()]
+        gone = await delete_locked(connection, self.context.leased, items)
+        return [i for i, pending in deletes.items() if pending.item.id in gone]
+
+    async def write_alone(self, pending: PendingOutcome[ModelT]) -> Written:
+        """Write an outcome in a transaction of its own, with `also` and what it writes to
+        related rows.
+        """
+
+        async def work(session: AsyncSession, connection: AsyncConnection) -> Written:
+            leased, item, outcome = self.context.leased, pending.item, pending.outcome
+            now, stamps = await self._lock_trusted(connection, [item], waits=True)
+            pending.row_is_locked = now is not None
+            written, write = Written.STALE, RowWrite({})
+            if now is not None:
+                planner = self._planner(connection, now, stamps[item.lock_token])
+                write = planner.plan(item, outcome)
+                written = await apply(connection, leased, item, write=write)
+            # Before the related rows, as everywhere: two that lock them in different orders would
+            # wait for each other.
+            earlier = (
+                await self._earlier_try(connection, pending, waits=True)
+                if written is Written.STALE
+                else None
+            )
+            if written.is_made and isinstance(outcome, SUCCESSES) and item.held:
+                await write_related(connection, item, write.related)
+            else:
+                await release_related(connection, item)
+            if earlier is not None:
+                return earlier
+            assert now is not None
+            stamp = stamps[item.lock_token]
+            if written.is_made and pending.also is not None:
+                await self._within(session, connection, pending, now=now, stamp=stamp)
+            if written.is_made and write.deletes:
+                await delete_written(connection, leased, item)
+            pending.stamp(written, frozenset({stamp}))
+            return written
+
+        time = time_for(pending.item, self.context.settings)
+        try:
+            return await self.context.transact(work, purpose="write an outcome", timeout=time)
+        except OutcomeError as error:
+            if pending.ended_with is None:
+                raise
+            return await self._see_what_also_left(pending, error)
+        except LeaseLost:
+            # Of a related row: what was computed while it was held may no longer be true.
+            pending.stamps, pending.once_dropped = frozenset(), Written.RELATED_LOST
+            written = await self.write_alone(PendingOutcome(pending.item, Reset()))
+            return Written.RELATED_LOST if written.is_made else written
+
+    async def _lock_trusted(
+        self,
+        connection: AsyncConnection,
+        items: Sequence[PipelineItem[ModelT]],
+        *,
+        waits: bool = False,
+    ) -> tuple[datetime | None, dict[Any, datetime]]:
+        """Lock those rows of `items` that may still be written, as `lock_for_apply` does.
+
+        Trust is asked here again, since the outcome may have waited for the transaction; and before
+        the rows are locked: a token that is found then proves by itself that no other holder has
+        taken the row, however long the answer took.
+        """
+        at = monotonic()
+        trusted = [item for item in items if at < item.trusted_until]
+        return await lock_for_apply(connection, self.context.leased, trusted, waits=waits)
+
+    async def find_refused(
+        self, item: PipelineItem[ModelT], outcome: Outcome, error: Exception
+    ) -> str | None:
+        """Return the table and column whose value was refused with `error`; None if that is not
+        known.
+
+        Drivers name a parameter by its number or not at all, so the database is asked to cast one
+        value after the other.
+        """
+        if not may_be_of_a_value(error):
+            return None
+        for leased, values in _maps_of(self.context.leased, item, outcome):
+            # Any time will do.
+            resolved = resolve_now_placeholders(values, item.lock_expires_at)
+            for column, value in list(column_values(leased, resolved).items())[:NAMES_SHOWN_MAX]:
+                if not is_sql(value) and await self._is_refused(column, value, error):
+                    return f"{leased.table.name}.{column.name}"
+        return None
+
+    async def _is_refused(self, column: Column[Any], value: Any, error: Exception) -> bool:
+        async def work(session: AsyncSession, connection: AsyncConnection) -> None:
+            await cast_value(connection, column, value)
+
+        try:
+            await self.context.transact(work, purpose="find a refused value", writes=False)
+        except Exception as raised:
+            if is_transient(raised):
+                raise
+            return _kind_of(raised) == _kind_of(error)
+        return False
+
+    async def find_earlier(
+        self, pending: PendingOutcome[ModelT], *, purpose: str, waits: bool = False
+    ) -> Written:
+        """Say whether an earlier try, whose end is unknown, was committed after all, in a
+        transaction that writes nothing.
+
+        `waits`: for a transaction that still has the row locked.
+        """
+
+        async def work(session: AsyncSession, connection: AsyncConnection) -> Written:
+            return await self._earlier_try(connection, pending, waits=waits)
+
+        return await self.context.transact(work, purpose=purpose, writes=waits)
+
+    async def _earlier_try(
+        self, connection: AsyncConnection, pending: PendingOutcome[ModelT], *, waits: bool = False
+    ) -> Written:
+        """Say whether an earlier try, whose end is unknown, was committed after all; stale if
+        there was none.
+        """
+        tries = await self._earlier_tries(connection, [(0, pending)], waits=waits)
+        return tries.get(0, pending.once_dropped)
+
+    async def _earlier_tries(
+        self,
+        connection: AsyncConnection,
+        batch: Sequence[tuple[int, PendingOutcome[ModelT]]],
+        *,
+        waits: bool = False,
+    ) -> dict[int, Written]:
+        """Say by their numbers what became of those of which the end of an earlier try is
+        unknown.
+        """
+        alike: dict[tuple[frozenset[datetime], bool], list[tuple[int, PendingOutcome[ModelT]]]] = {}
+        for number, pending in batch:
+            if pending.stamps:
+                deletes = isinstance(pending.outcome, Delete)
+                alike.setdefault((pending.stamps, deletes), []).append((number, pending))
+        ends: dict[int, Written] = {}
+        for (stamps, deletes), members in alike.items():
+            items, leased = [pending.item for _, pending in members], self.context.leased
+            there = (
+                await deleted(connection, leased, items, waits=waits)
+                if deletes
+                else await processed_at(connection, leased, items, stamps=stamps, waits=waits)
+            )
+            for number, pending in members:
+                end = there[pending.item.id]
+                ends[number] = pending.once_written if end is Written.APPLIED else end
+        return ends
+
+    async def _within(
+        self,
+        session: AsyncSession,
+        connection: AsyncConnection,
+        pending: PendingOutcome[ModelT],
+        *,
+        now: datetime,
+        stamp: datetime,
+    ) -> None:
+        """Run `also`, and see that the transaction is still one that can be committed, with the
+        outcome in it.
+
+        PostgreSQL answers a COMMIT after an error that somebody has swallowed as if all were well,
+        and rolls back.
+        """
+        transaction, failure, is_rolled_back = session.sync_session.get_transaction(), None, False
+        assert pending.also is not None
+        try:
+            await contained(pending.also, session, now)
+            if session.sync_session.get_transaction() is transaction:
+                await contained(session.flush)
+                is_rolled_back = await is_unchanged(
+                    connection, self.context.leased, pending.item, values={}
+                )
+        except Exception as error:  # noqa: BLE001 - raised again below
+            failure = error
+        if session.sync_session.get_transaction() is not transaction:
+            pending.ended_with = stamp
+            raise OutcomeError(ENDED_BY_ALSO) from failure
+        if failure is not None and is_after_an_error(failure):
+            raise OutcomeError(
+                "also swallowed a database error, so nothing of its transaction can be committed;"
+                " let the error out, or run what may fail within session.begin_nested()"
+            ) from failure
+        if failure is not None:
+            raise failure
+        if is_rolled_back:
+            raise OutcomeError(ENDED_BY_ALSO)
+
+    async def _see_what_also_left(
+        self, pending: PendingOutcome[ModelT], error: OutcomeError
+    ) -> Written:
+        before, stamp, pending.ended_with = pending.stamps, pending.ended_with, None
+        pending.stamps = before | {stamp} if stamp is not None else before
+        failure = error.__cause__ if isinstance(error.__cause__, Exception) else None
+        left = await self.find_earlier(pending, purpose="see what also has left")
+        if left is Written.STALE:
+            pending.stamps = before
+            raise failure or error
+        item = pending.item
+        logger.error(
+            "%s: also committed by itself, and the outcome of row %s with it; it must neither"
+            " commit nor roll back",
+            self.context.name,
+            item.id,
+            extra={"pipeline": self.context.name, "row_id": item.id},
+            exc_info=failure,
+        )
+        return left
+
+    def _planner(
+        self, connection: AsyncConnection, now: datetime, stamp: datetime | None = None
+    ) -> Planner:
+        planner = Planner.of(self.context, now, rounds=self._rounds, stamp=stamp)
+        planner.values_of = partial(checked_values, dialect=connection.dialect)
+        return planner
+
+
+def _kind_of(error: Exception) -> tuple[object, ...]:
+    of_driver = getattr(error, "orig", None)
+    return type(error), type(of_driver), getattr(of_driver, "sqlstate", None)
+
+
+def _maps_of(
+    leased: LeasedTable, item: PipelineItem[Any], outcome: Outcome
+) -> Iterator[tuple[LeasedTable, Values]]:
+    if isinstance(outcome, Apply | Retry):
+        yield leased, outcome.values
+    if isinstance(outcome, SUCCESSES):
+        for named, values in related_items(outcome.related):
+            yield item.held_rows().find(named)[0], values
+
+
+def time_for(item: PipelineItem[Any], settings: PipelineSettings) -> timedelta:
+    """Return how long a transaction may have the row locked: trust must last until a renewal gets
+    in behind it.
+
+    The trap this closes: a renewal skips a row that is locked, and a transaction that writes an
+    outcome has it locked. Tried again and again, a slow outcome would lose its own lease.
+    """
+    most_s = settings.database_timeout.total_seconds()
+    left_s = item.remaining.total_seconds() - renewed_within_s(settings)
+    return timedelta(seconds=min(most_s, max(left_s, most_s / 2)))
+
+
+def renewed_within_s(settings: PipelineSettings) -> float:
+    """Return within what time a renewal gets in where no transaction has the row locked, in
+    seconds.
+    """
+    return RENEWED_WITHIN_BEATS * settings.heartbeat_interval.total_seconds()
+
+
+# ---------------------------------------------------------------- the writer
+
+
+ABORTS_MAX = 2
+"""An outcome whose own transaction was ended so often, since the loop stood still in it, is
+written again; after that it failed.
+"""
+
+OVERRUNS_MAX = 2
+"""An outcome that was so often out of time in its own transaction, with its row locked, failed:
+it would need too long again.
+"""
+
+LOCK_TIMEOUTS_MAX = 10
+"""So many times `lock_timeout` an outcome is tried whose own errors pass, while others of its
+pipeline are written.
+"""
+
+
+class Writer(Generic[ModelT]):
+    """Settles outcomes in the database.
+
+    Attributes:
+        context: what the actors of the pipeline share.
+    """
+
+    def __init__(self, context: PipelineContext[ModelT], rounds: Rounds) -> None:
+        self.context = context
+        self._transactions = OutcomeTransactions(context, rounds)
+        # What refers to the row may be locked by somebody, and compared columns are compared alone.
+        self._deletes_alone = bool(context.intent) or is_referenced(context.leased)
+        self._wrote_at = -math.inf
+        self._batcher: Batcher[PendingOutcome[ModelT], Written | None] = Batcher(
+            self._write_together,
+            name=f"{context.name} writes outcomes",
+            timeout=context.settings.database_timeout,
+            statements_of=self._statements_of,
+            is_grace_over=lambda: context.grace_over,
+        )
+
+    def submit_nowait(
+        self, pending: PendingOutcome[ModelT], done: Done[PendingOutcome[ModelT], Written | None]
+    ) -> bool:
+        """Write an outcome together with others, and call `done` with what became of it, after the
+        COMMIT was answered.
+
+        It is called with None if that could not be done, or not in this way: then `write` is to be
+        tried.
+
+        Returns:
+            False if that is to be tried at once, since the outcome cannot be written with others;
+            `done` is not called then.
+        """
+        if self._goes_alone(pending) or not self._is_worth_a_try(pending):
+            return False
+        self._batcher.submit_nowait(pending, done)
+        return True
+
+    async def wait_until_idle(self) -> None:
+        """Wait until no batch is under way."""
+        await self._batcher.wait_until_idle()
+
+    async def write(self, pending: PendingOutcome[ModelT]) -> Written:
+        """Write an outcome under the guard and return what became of it, after the COMMIT was
+        answered.
+
+        A transient error is waited out for `lock_timeout` at most, counted while no outcome of this
+        pipeline gets through; while others do, for `LOCK_TIMEOUTS_MAX` times as long. One that is
+        itself too slow for its transaction is tried `OVERRUNS_MAX` times.
+
+        Raises:
+            Exception: the database refused the values, or did not come back in time.
+        """
+        item, aborts, overruns = pending.item, 0, 0
+        retries = Retries(self._gives_up_at)
+        while True:
+            if pending.kept_from_batches and not pending.stamps:
+                await self._let_a_renewal_in(item)
+            if not self._is_worth_a_try(pending):
+                return Written.STALE
+            try:
+                return await self._try(pending)
+            except Exception as error:
+                retries.failed()
+                aborts += isinstance(error, TransactionTimeout) and error.was_aborted
+                if pending.is_overrun(error):
+                    overruns, pending.kept_from_batches = overruns + 1, True
+                is_late = retries.are_over or aborts > ABORTS_MAX or overruns >= OVERRUNS_MAX
+                if not is_transient(error) or is_late or self.context.grace_over:
+                    return await self._learn(pending, error)
+                logger.warning(
+                    "%s: writing the outcome of row %s is tried again",
+                    self.context.name,
+                    item.id,
+                    extra={
+                        "pipeline": self.context.name,
+                        "row_id": item.id,
+                        "tries": retries.count,
+                    },
+                    exc_info=error,
+                )
+            await retries.rest()
+
+    async def name_refused(
+        self, item: PipelineItem[ModelT], outcome: Outcome, error: Exception
+    ) -> None:
+        """Have the texts of `error` name the column whose value was refused, if that is found."""
+        try:
+            name_column(error, await self._transactions.find_refused(item, outcome, error))
+        # The database is away, or host objects raise: the error says what it says.
+        except Exception as raised:
+            logger.debug("%s: no column was found for an error", self.context.name, exc_info=raised)
+
+    def _goes_alone(self, pending: PendingOutcome[ModelT]) -> bool:
+        outcome = pending.outcome
+        if type(outcome) is Apply and outcome.also is None:  # nearly every one
+            return bool(pending.item.held) or pending.kept_from_batches
+        if pending.needs_own_transaction:
+            return True
+        return isinstance(outcome, Delete) and (self._deletes_alone or bool(outcome.unless_changed))
+
+    async def _let_a_renewal_in(self, item: PipelineItem[ModelT]) -> None:
+        # Before the row is locked for long again, if trust does not last until that is over.
+        rest_s = renewed_within_s(self.context.settings)
+        if (
+            item.remaining.total_seconds()
+            < self.context.settings.database_timeout.total_seconds() + rest_s
+        ):
+            await sleep(rest_s)
+
+    @staticmethod
+    def _is_worth_a_try(pending: PendingOutcome[ModelT]) -> bool:
+        # After a try whose end is unknown the row has to be asked, whatever became of the lease.
+        return bool(pending.stamps) or pending.item.is_trusted()
+
+    async def _learn(self, pending: PendingOutcome[ModelT], error: Exception) -> Written:
+        """Return what became of an outcome that is tried no more.
+
+        Raises:
+            Exception: `error`, since it was not written.
+        """
+        if not pending.stamps:
+            raise error
+
+        try:
+            written = await self._transactions.find_earlier(
+                pending, purpose="see what became of an outcome", waits=True
+            )
+        except Exception:
+            logger.warning(
+                "%s: it could not be seen what became of the outcome of row %s",
+                self.context.name,
+                pending.item.id,
+                extra={"pipeline": self.context.name, "row_id": pending.item.id},
+                exc_info=error,
+            )
+            return Written.UNKNOWN
+        if written is Written.STALE:
+            pending.stamps = frozenset()
+            raise error
+        return written
+
+    def _gives_up_at(self, failed_at: float) -> float:
+        # What others' transactions achieve shows that the database is there, and that this result
+        # has yet to get its turn.
+        wait_s = self.context.settings.lock_timeout.total_seconds()
+        return min(max(failed_at, self._wrote_at) + wait_s, failed_at + LOCK_TIMEOUTS_MAX * wait_s)
+
+    async def _try(self, pending: PendingOutcome[ModelT]) -> Written:
+        pending.row_is_locked = False
+        if (
+            not self._goes_alone(pending)
+            and (written := await self._batcher.submit(pending)) is not None
+        ):
+            return written
+        began_at = monotonic()
+        written = await self._transactions.write_alone(pending)
+        self._record_write(began_at, [pending], [written])
+        return written
+
+    def _record_write(
+        self,
+        began_at: float,
+        batch: Sequence[PendingOutcome[ModelT]],
+        written: Sequence[Written | None],
+    ) -> None:
+        context, self._wrote_at = self.context, monotonic()
+        seconds, count = self._wrote_at - began_at, sum(map(written.count, MADE))
+        context.histograms.write.add(seconds)
+        context.histograms.write_rows.add(count)
+        if events.has_listeners(events.OutcomesWritten):
+            tokens = tuple(
+                [
+                    pending.item.lock_token
+                    for pending, one in zip(batch, written, strict=True)
+                    if one in MADE
+                ]
+            )
+            events.emit(events.OutcomesWritten(context.name, count, seconds, tokens))
+
+    async def _write_together(
+        self, batch: Sequence[PendingOutcome[ModelT]]
+    ) -> list[Written | None]:
+        began_at = monotonic()
+        try:
+            written = await self._transactions.write_together(batch, begun=self._batcher.begun)
+        except Exception as error:
+            if len(batch) == 1:
+                batch[0].kept_from_batches = may_be_of_the_size(error)
+            raise
+        self._record_write(began_at, batch, written)
+        return written
+
+    def _statements_of(self, pending: PendingOutcome[ModelT]) -> int:
+        """Return how many statements an outcome may need for itself: under a guard of its own,
+        or with SQL like no other.
+        """
+        outcome = pending.outcome
+        if self.context.intent or (isinstance(outcome, Apply) and outcome.unless_changed):
+            return 1
+        values = outcome.values.values() if isinstance(outcome, Apply | Retry) else ()
+        if PLAIN.issuperset(map(type, values)):
+            return 0
+        try:
+            return int(any(is_like_no_other(value) for value in values))
+        # Of the host's values any attribute may raise anything; who writes them hears of
+        # it.
+        except BaseException:  # noqa: BLE001
+            return 1

@@ -1,0 +1,244 @@
+"""What can be known of a host's SQL expression without running it: its names, its identity, whether
+it asks the row, and Python's ``and`` in it; and reads that survive values that cannot be read.
+"""
+
+from __future__ import annotations
+
+import dis
+import sys
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any, TypeAlias
+
+from sqlalchemy import (
+    BindParameter,
+    Boolean,
+    Column,
+    ColumnElement,
+    Date,
+    DateTime,
+    Dialect,
+    Enum,
+    Float,
+    Integer,
+    Interval,
+    Numeric,
+    String,
+    Text,
+    Time,
+    Uuid,
+    bindparam,
+    case,
+    func,
+    literal,
+    literal_column,
+    not_,
+    null,
+    or_,
+)
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.orm.attributes import QueryableAttribute
+from sqlalchemy.sql.elements import BinaryExpression
+from sqlalchemy.sql.visitors import iterate, replacement_traverse
+from sqlalchemy.types import TypeEngine
+
+from rowlock.rows.database_time import is_beyond_time, is_unreadable_time
+from rowlock.rows.leased_table import LeasedTable
+
+# ---------------------------------------------------------------- parameter names
+
+
+def with_names_of_its_own(condition: ColumnElement[Any]) -> ColumnElement[Any]:
+    """Return `condition`, or a copy of it in which each parameter that has a name of the host's
+    has one of its own.
+    """
+    if not any(_is_named(element) for element in iterate(condition)):
+        return condition
+    renamed: ColumnElement[Any] = replacement_traverse(
+        condition, {}, lambda element, **_: _renamed(element)
+    )
+    return renamed
+
+
+def _is_named(element: object) -> bool:
+    return isinstance(element, BindParameter) and not element.unique
+
+
+def _renamed(
+    element: Any,
+) -> BindParameter[Any] | None:
+    if not _is_named(element):
+        return None
+    value = element.value if element.callable is None else None
+    return bindparam(
+        element.key,
+        value,
+        type_=element.type,
+        unique=True,
+        required=element.required,
+        callable_=element.callable,
+        expanding=element.expanding,
+        literal_execute=element.literal_execute,
+    )
+
+
+# ---------------------------------------------------------------- python booleans
+
+
+# `ready` may build another pipeline, which asks its own `ready`.
+_lock = threading.RLock()
+_JUMPS = ("JUMP_IF", "POP_JUMP", "TO_BOOL", "UNARY_NOT")
+_ASKED_BY_COMPARISON = 16 if sys.version_info >= (3, 13) else 0
+"""The bit of a comparison's argument by which it asks for the truth itself."""
+
+
+@contextmanager
+def noted_booleans() -> Iterator[list[str]]:
+    """Note each expression that Python's own operators ask for its truth, until the block ends."""
+    noted: list[str] = []
+    asks: Any = BinaryExpression.__bool__
+    mine = threading.get_ident()
+
+    def answer(expression: Any) -> Any:
+        if threading.get_ident() == mine and _is_jump(sys._getframe(1)):
+            noted.append(str(expression))
+        return asks(expression)
+
+    def answer_attribute(attribute: Any) -> bool:
+        if threading.get_ident() == mine and _is_jump(sys._getframe(1)):
+            noted.append(str(attribute))
+        return True
+
+    with _lock:
+        # Any object is true: mapped attributes do not say anything else themselves.
+        asks_attribute = vars(QueryableAttribute).get("__bool__")
+        BinaryExpression.__bool__ = answer  # type: ignore[assignment, method-assign, unused-ignore]
+        QueryableAttribute.__bool__ = answer_attribute  # type: ignore[attr-defined]
+        try:
+            yield noted
+        finally:
+            BinaryExpression.__bool__ = asks  # type: ignore[method-assign, unused-ignore]
+            if asks_attribute is None:
+                del QueryableAttribute.__bool__  # type: ignore[attr-defined]
+            else:
+                QueryableAttribute.__bool__ = asks_attribute  # type: ignore[attr-defined]
+
+
+def _is_jump(frame: FrameType) -> bool:
+    if str(frame.f_globals.get("__name__", "")).partition(".")[0] == "sqlalchemy":
+        return False
+    code = frame.f_code.co_code
+    operation, argument = dis.opname[code[frame.f_lasti]], code[frame.f_lasti + 1]
+    if operation == "COMPARE_OP":
+        return bool(argument & _ASKED_BY_COMPARISON)
+    return any(jump in operation for jump in _JUMPS)
+
+
+# ---------------------------------------------------------------- row free
+
+
+def of_no_row(
+    leased: LeasedTable, conditions: Iterable[ColumnElement[bool]]
+) -> tuple[ColumnElement[bool], ...]:
+    """Return those of `conditions` that mention no column of the table: they are the same for all
+    rows.
+    """
+    return tuple(one for one in conditions if not _mentions(leased, one))
+
+
+def _mentions(leased: LeasedTable, condition: ColumnElement[bool]) -> bool:
+    # By its name: columns of mapped classes are annotated copies.
+    tables = (getattr(element, "table", None) for element in iterate(condition))
+    return any(getattr(table, "fullname", None) == leased.table.fullname for table in tables)
+
+
+# ---------------------------------------------------------------- fingerprint
+
+
+Fingerprint: TypeAlias = tuple[str, list[tuple[object, ...]]]
+"""Text and values, each with its types."""
+
+
+def fingerprint_of(condition: ColumnElement[Any], dialect: Dialect) -> Fingerprint | None:
+    """Return what `condition` says to a database, or None if that cannot be told: some value is
+    asked for at each execution.
+    """
+    try:
+        compiled: Any = condition.compile(dialect=dialect)
+    except SQLAlchemyError:
+        return None
+    values: list[tuple[object, ...]] = []
+    for bound, name in compiled.bind_names.items():
+        if bound.callable is not None:
+            return None
+        values.append((name, repr(bound.type), type(bound.value), bound.value))
+    return compiled.string, values
+
+
+def is_same(fingerprints: Iterable[object], before: Iterable[object]) -> bool:
+    """Whether all of these say the same."""
+    try:
+        return all(
+            one is not None and one == other
+            for one, other in zip(fingerprints, before, strict=True)
+        )
+    # Values of the host's own types are compared and may raise anything: in doubt, no.
+    except Exception:  # noqa: BLE001
+        return False
+
+
+# ---------------------------------------------------------------- unreadable
+
+
+CLAIMED_BYTES_MAX = 2**15
+"""A claim brings no value that is larger than this, in bytes; such a row is read when work on it
+begins, so that what is held ahead of the workers is bounded by bytes, too."""
+TEXT_CHARS_MAX = 1000
+"""A text of at most so many characters, by its type, is not asked for its size."""
+_BOUNDED = (Boolean, Date, DateTime, Enum, Float, Integer, Interval, Numeric, Time, Uuid)
+
+
+def times_read(leased: LeasedTable) -> dict[str, Column[Any]]:
+    """Return by attribute name the columns of times that a claim or an attempt reads, and does
+    not write before.
+    """
+    names = (
+        ("due_at", "last_processed_at", "deadline_at")
+        if leased.has_schedule
+        else ("last_processed_at",)
+    )
+    return {name: leased.column(name) for name in names}
+
+
+def unreadable_column(leased: LeasedTable) -> ColumnElement[str | None]:
+    """Return the attribute name of a column that cannot be read, as SQL; null if all can."""
+    found = [
+        (_is_unreadable(leased, column), literal(name, Text))
+        for name, column in times_read(leased).items()
+    ]
+    return case(*found, else_=null())
+
+
+def _is_unreadable(leased: LeasedTable, column: Column[Any]) -> ColumnElement[bool]:
+    if leased.has_schedule:
+        return is_unreadable_time(column)
+    # A stamp behind all times would make the row due for ever, and stay.
+    return or_(is_unreadable_time(column), is_beyond_time(column))
+
+
+def if_readable(time: ColumnElement[Any]) -> ColumnElement[Any]:
+    """Return a time, or null if it cannot be read."""
+    return case((not_(is_unreadable_time(time)), time))
+
+
+def may_be_large(type_: TypeEngine[Any]) -> bool:
+    """Return whether a value of the type, as the database resolves it, may be large."""
+    length = getattr(type_, "length", None) if isinstance(type_, String) else None
+    return not isinstance(type_, _BOUNDED) and not (length and length <= TEXT_CHARS_MAX)
+
+
+def is_small(size: ColumnElement[int]) -> ColumnElement[bool]:
+    """Return whether a value of this size, null for none, comes with a claim."""
+    return func.coalesce(size, 0) <= literal_column(str(CLAIMED_BYTES_MAX), Integer)

@@ -1,0 +1,471 @@
+"""Indexes of a leased table: the one that serves the claim, and that of parked rows.
+
+No index may mention a ``lock_*`` column: every claim and heartbeat changes these, and would have to
+write every index of the table. The condition of an index is taken from `ready` of the pipeline, as
+far as it can stand in an index: what asks another table or the clock is left out.
+
+Not here: how they are built in a host's database (``rows/migrations.py``).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final, Literal, Protocol, TypeAlias
+
+from sqlalchemy import (
+    ARRAY,
+    BindParameter,
+    ColumnElement,
+    Index,
+    Table,
+    UnaryExpression,
+    and_,
+    cast,
+    inspect,
+    literal_column,
+)
+from sqlalchemy import column as named_column
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.orm import Mapper
+from sqlalchemy.sql import operators, visitors
+from sqlalchemy.sql.compiler import SQLCompiler
+from sqlalchemy.sql.elements import BooleanClauseList, ColumnClause, Grouping
+from sqlalchemy.sql.functions import Function, FunctionElement
+from sqlalchemy.sql.selectable import SelectBase
+
+from rowlock.errors import ModelError
+from rowlock.rows.leased_table import (
+    CLEARED_COLUMNS,
+    LOCK_COLUMNS,
+    check_column,
+    mapper_of,
+    single_key,
+    single_table,
+    spells_schedule,
+)
+from rowlock.rows.row_dialect import partial_index_options, rows_of
+
+# ---------------------------------------------------------------- conditions of indexes
+
+
+_UNSTABLE = frozenset(
+    {
+        *("now", "current_timestamp", "current_date", "current_time", "localtimestamp"),
+        *("localtime", "clock_timestamp", "statement_timestamp", "transaction_timestamp"),
+        *("timeofday", "random", "sysdate", "gen_random_uuid", "current_setting"),
+    }
+)
+"""Functions whose value changes by itself, so that no index may keep it."""
+
+
+def index_condition(
+    name: str, ready: ColumnElement[bool], mapper: Mapper[Any]
+) -> ColumnElement[bool]:
+    """Return the parts of `ready`, joined by AND, that an index of the model's table can hold.
+
+    Args:
+        name: whose `ready` it is, for the error.
+        ready: one SQL expression over the columns of the model.
+        mapper: of the model.
+
+    Raises:
+        ModelError: there is none, or `ready` asks a lock column.
+    """
+    table = mapper.local_table
+    assert isinstance(table, Table)
+    _refuse_columns_of_leases(name, ready, mapper)
+    kept = [_with_typed_arrays(part) for part in _parts_of(ready) if _fits_index(part, table)]
+    if not kept:
+        raise ModelError(
+            f"no part of the condition of {name} can stand in an index of {table.name}: each of"
+            " them asks another table or the clock; give the index one of its own,"
+            f' due_index({table.name!r}, ready="..."), which the condition of {name} implies',
+            model=table.name,
+        )
+    # As a claim has it: SQLite uses the index only where both are spelt alike.
+    return and_(*kept) if len(kept) > 1 else kept[0].self_group(against=operators.and_)
+
+
+def _refuse_columns_of_leases(name: str, ready: ColumnElement[bool], mapper: Mapper[Any]) -> None:
+    # By the columns, since a model may call them otherwise in its table.
+    columns = _columns_in(ready)
+    for attribute in CLEARED_COLUMNS:
+        column = mapper.columns[attribute]
+        if column in columns:
+            raise ModelError(
+                f"the condition of {name} asks {column.name}, which no index may mention: every"
+                " claim and heartbeat changes it, and would have to write every index of the table;"
+                " take it out, the claim looks at the lock columns by itself",
+                model=mapper.class_.__name__,
+                column=column.name,
+            )
+
+
+def _columns_in(condition: ColumnElement[bool]) -> set[Any]:
+    # What the ORM gives of a column is another object that is equal to it.
+    return {element for element in visitors.iterate(condition) if isinstance(element, ColumnClause)}
+
+
+def _parts_of(condition: Any) -> Iterator[ColumnElement[bool]]:
+    match condition:
+        case Grouping():
+            yield from _parts_of(condition.element)
+        case BooleanClauseList() if condition.operator is operators.and_:
+            for part in condition.clauses:
+                yield from _parts_of(part)
+        case _:
+            yield condition
+
+
+def _fits_index(part: ColumnElement[bool], table: Table) -> bool:
+    own = set(table.columns)
+    named = (column for column in _columns_in(part) if column.table is not None)
+    return all(column in own for column in named) and all(
+        _is_stable(element) for element in visitors.iterate(part)
+    )
+
+
+def _with_typed_arrays(part: ColumnElement[bool]) -> ColumnElement[bool]:
+    """Return the condition with the type at each array: as a literal it would be one of another
+    type, with which PostgreSQL compares no column.
+    """
+    if not any(_is_array(element) for element in visitors.iterate(part)):
+        return part
+
+    def typed(element: Any, **_: Any) -> Any:
+        return cast(element, element.type) if _is_array(element) else None
+
+    found: ColumnElement[bool] = visitors.replacement_traverse(part, {}, typed)
+    return found
+
+
+def _is_array(element: object) -> bool:
+    return isinstance(element, BindParameter) and isinstance(element.type, ARRAY)
+
+
+def _is_stable(element: object) -> bool:
+    match element:
+        case SelectBase():
+            return False
+        case Function():
+            return element.name.lower() not in _UNSTABLE
+        case FunctionElement():
+            return False
+        case _:
+            return True
+
+
+# ---------------------------------------------------------------- due index
+
+
+DueColumn = Literal["last_processed_at", "due_at"]
+"""The columns by which rows are claimed: the second one by models with `ScheduleColumns`."""
+DueOrder: TypeAlias = DueColumn | tuple[DueColumn, str]
+"""The same, with the name of the primary key where that is not `KEY`."""
+KEY = "id"
+"""The primary key, if no other is named. It tells rows of one time apart."""
+
+_LOCK_COLUMN = re.compile(r"\block_(?:token|owner|expires_at)\b", re.IGNORECASE)
+_ALWAYS = re.compile(r"true|1( = 1)?", re.IGNORECASE)
+"""What ``sqlalchemy.true()`` becomes on the databases."""
+_STRING = re.compile(r"'(?:[^']|'')*'")
+
+
+INDEX_INFO = "rowlock_due_index"
+"""Where ``Index.info`` keeps the `DueIndex` that an index was made of."""
+
+
+class SaysReady(Protocol):
+    """What an index asks of a pipeline."""
+
+    model: type[Any]
+
+    def ready(self) -> ColumnElement[bool]:
+        """Return which rows want work."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class DueIndex:
+    """What an index was made of, in the words of ``add_due_index``.
+
+    Attributes:
+        ready: the condition, without ``parked_at IS NULL``.
+        column: by which rows are claimed, with the key.
+    """
+
+    ready: str | ColumnElement[bool]
+    column: DueOrder
+
+
+def due_index(
+    of: str | type[Any] | SaysReady,
+    *,
+    ready: str | ColumnElement[bool] | None = None,
+    column: DueOrder | None = None,
+    name: str | None = None,
+) -> Index:
+    """Return the one index that serves the claim, where ``create_all`` and Alembic's autogenerate
+    look for it.
+
+    ``due_index(VolumePipeline)``, below the class, says nothing twice: the table, the key, the
+    order and the condition are those of the pipeline, and the index is added to the table of the
+    model. Parts of its ``ready()`` that no index can hold, such as a subquery, are left out. Import
+    the module in ``env.py``, so that Alembic sees the index. ``due_index(Volume, ready=...)`` does
+    the same for a condition. ``due_index("volumes", ready=...)`` is for ``__table_args__``, where
+    there is no model yet.
+
+    Args:
+        of: a pipeline, its class, a mapped class, or the name of the host's table.
+        ready: what the pipeline's ``ready()`` says, as an expression or as SQL: ``"status =
+            'submitted'"``. The database uses the index only where the claim's condition implies
+            this one. With ``due_at``, ``parked_at IS NULL`` is added. Of a pipeline it is known.
+        column: by which rows are claimed, ``"last_processed_at"`` by default; with the primary key,
+            if that is not ``id``: ``("due_at", "job_id")``. Of a pipeline or a mapped class it is
+            known.
+        name: of the index, ``ix_<table>_<column>`` by default.
+
+    Raises:
+        ModelError: `ready` mentions a lock column, or is missing, or nothing of it can stand in an
+            index; rows are not claimed by `column`; the table has an index of that name.
+    """
+    if not isinstance(of, str):
+        if column is not None:
+            raise ModelError(_usage(_name_of(of), of), model=_name_of(of))
+        return _index_of_model(of, ready=ready, name=name)
+    if ready is None:
+        raise ModelError(
+            f"which rows of {of} want work? due_index({of!r}, ready=\"status = 'submitted'\"), or"
+            " due_index(YourPipeline) below the class",
+            model=of,
+        )
+    column = column or "last_processed_at"
+    columns, options = due_index_parts(of, ready=ready, column=column)
+    info = {INDEX_INFO: DueIndex(ready, column)}
+    return Index(name or due_index_name(of, column), *columns, info=info, **options)
+
+
+def _index_of_model(of: Any, *, ready: str | ColumnElement[bool] | None, name: str | None) -> Index:
+    whose, is_pipeline = _name_of(of), is_of_pipeline(of)
+    if is_pipeline is (ready is not None):
+        raise ModelError(_usage(whose, of), model=whose)
+    # Not configured: while modules are imported, models that a relationship names may be to come.
+    mapper = mapper_of(of.model if is_pipeline else of, configured=False)
+    table, key = single_table(mapper), single_key(mapper)
+    for lock_column in LOCK_COLUMNS:
+        check_column(mapper, lock_column)
+    place: DueColumn = "due_at" if spells_schedule(mapper) else "last_processed_at"
+    ordered = mapper.columns[place]
+    name = name or f"ix_{table.name}_{ordered.name}"
+    if any(other.name == name for other in table.indexes):
+        raise ModelError(
+            f"{table.name} has an index named {name} already; give that of {whose} another name:"
+            f" due_index({whose}, name=...)",
+            model=table.name,
+        )
+    condition = _ready_of(whose, of) if is_pipeline else ready
+    if isinstance(condition, ColumnElement):
+        condition = index_condition(whose, condition, mapper)
+    assert condition is not None
+    _refuse_lock_columns(table.name, condition)
+    in_play = mapper.columns["parked_at"].is_(None) if place == "due_at" else None
+    where = _where(condition, in_play)
+    return Index(
+        name,
+        ordered if place == "due_at" else _NullsFirst(ordered),
+        key,
+        info={INDEX_INFO: DueIndex(condition, (place, key.name))},
+        **partial_index_options(where),
+    )
+
+
+def _name_of(of: object) -> str:
+    return str(getattr(of, "__name__", type(of).__name__))
+
+
+def is_of_pipeline(of: object) -> bool:
+    """Whether an index is asked for a pipeline, or its class."""
+    # A host's table may have columns of these names.
+    is_mapped = inspect(of, raiseerr=False) is not None
+    return not is_mapped and hasattr(of, "ready") and hasattr(of, "model")
+
+
+def _usage(whose: str, of: object) -> str:
+    if is_of_pipeline(of):
+        return f"due_index({whose}) knows table, order and condition; give it a name at most"
+    return (
+        f"which rows of {whose} want work? due_index({whose}, ready={whose}.status =="
+        " 'submitted'), or due_index(YourPipeline); table and order are known"
+    )
+
+
+def _ready_of(whose: str, pipeline: Any) -> ColumnElement[bool]:
+    try:
+        # Of a class: unbuilt, since building it would configure mappers while modules are imported.
+        ready: Any = (object.__new__(pipeline) if isinstance(pipeline, type) else pipeline).ready()
+    except AttributeError as error:
+        raise ModelError(
+            f"{whose}.ready() cannot be asked of the class ({error}); give due_index an instance:"
+            f" due_index({whose}(...))",
+            model=whose,
+        ) from error
+    # A mapped attribute, such as a boolean column, stands for its column.
+    ready = getattr(ready, "expression", ready)
+    if not isinstance(ready, ColumnElement):
+        raise ModelError(
+            f"{whose}.ready() must return one SQL expression, not {ready!r:.100}", model=whose
+        )
+    return ready
+
+
+def _where(
+    ready: str | ColumnElement[bool], in_play: ColumnElement[bool] | None
+) -> ColumnElement[bool] | None:
+    """Return which rows the index holds; None for all: what is always true implies nothing, so that
+    SQLite would not use an index that asks for it.
+    """
+    if _ALWAYS.fullmatch(str(ready)):
+        return in_play
+    if isinstance(ready, str):
+        ready = literal_column(ready if in_play is None else f"({ready})")
+    return ready if in_play is None else and_(ready, in_play)
+
+
+def due_index_name(table_name: str, column: DueOrder) -> str:
+    """Return the name of the index if none is given."""
+    return f"ix_{table_name}_{column if isinstance(column, str) else column[0]}"
+
+
+def due_index_parts(
+    table_name: str, *, ready: str | ColumnElement[bool], column: DueOrder
+) -> tuple[list[Any], dict[str, Any]]:
+    """Return the columns and the options of the index, as ``Index`` and ``op.create_index`` take
+    them.
+
+    Raises:
+        ModelError: `ready` mentions a lock column, or rows are not claimed by `column`.
+    """
+    _refuse_lock_columns(table_name, ready)
+    place, key = (column, KEY) if isinstance(column, str) else column
+    in_play = named_column("parked_at").is_(None) if place == "due_at" else None
+    where = _where(ready, in_play)
+    return [_order_column(table_name, place), key], partial_index_options(where)
+
+
+def _refuse_lock_columns(table_name: str, ready: str | ColumnElement[bool]) -> None:
+    # An expression is compiled without its values, and strings in the host's own SQL may say
+    # anything: columns are left.
+    if found := _LOCK_COLUMN.search(_STRING.sub("''", str(ready))):
+        raise ModelError(
+            f"no index of {table_name} may mention {found[0]}: every claim and heartbeat changes"
+            " it, and would have to write every index of the table; take it out of `ready`, the"
+            " claim looks at the lock columns by itself",
+            model=table_name,
+            column=found[0].lower(),
+        )
+
+
+def _order_column(table_name: str, column: str) -> Any:
+    match column:
+        case "due_at":
+            return column
+        case "last_processed_at":
+            return _NullsFirst(named_column(column))
+        case _:
+            raise ModelError(
+                f"rows are claimed by due_at or by last_processed_at, so an index on {column!r}"
+                " serves no claim; name one of the two",
+                model=table_name,
+                column=column,
+            )
+
+
+class _NullsFirst(UnaryExpression[Any]):
+    """A column in the order of claims, where what was never processed comes first.
+
+    A column with a modifier, and no function: Alembic compares no index of functions on SQLite.
+    """
+
+    inherit_cache = True
+
+    def __init__(self, column: ColumnElement[Any]) -> None:
+        super().__init__(column, modifier=operators.nulls_first_op)
+
+
+@compiles(_NullsFirst)
+def _nulls_first(element: _NullsFirst, compiler: SQLCompiler, **kw: Any) -> str:
+    return rows_of(compiler).nulls_first(compiler.process(element.element, **kw))
+
+
+# ---------------------------------------------------------------- parked index
+
+
+PARKED: Final = "parked_at"
+"""The column of `ScheduleColumns` that says since when a row is set aside."""
+
+
+def parked_index(
+    of: str | type[Any] | SaysReady, *, key: str | None = None, name: str | None = None
+) -> Index:
+    """Return the index with which parked rows are counted and listed, oldest first, by `Insight`,
+    ``rowlock status`` and the dashboard; where ``create_all`` and Alembic's autogenerate look for
+    it.
+
+    ``parked_index(Volume)``, below the class, is added to the table of the model, as is
+    ``parked_index(VolumePipeline)``.
+    ``parked_index("volumes")`` is for ``__table_args__``, where there is no model yet.
+
+    Args:
+        of: a mapped class with `ScheduleColumns`, a pipeline of one or its class, or the name of
+            the host's table.
+        key: the primary key, ``id`` by default. Of a mapped class it is known.
+        name: of the index, ``ix_<table>_parked_at`` by default.
+
+    Raises:
+        ModelError: the model has no schedule, so that its rows are never parked; its table has an
+            index of that name; the key of a mapped class was named; a name is none.
+    """
+    if isinstance(of, str):
+        if not of or not isinstance(key, str | None) or key == "":
+            raise ModelError(
+                "parked_index takes the names of a table and of its key, as in"
+                f' parked_index("jobs", key="number"), not {of!r:.100} and {key!r:.100}',
+                model=of,
+            )
+        columns, options = parked_index_parts(key or KEY)
+        return Index(name or parked_index_name(of), *columns, **options)
+    whose = getattr(of, "__name__", type(of).__name__)
+    if key is not None:
+        raise ModelError(f"parked_index({whose}) knows the key; leave it out", model=whose)
+    mapped: Any = getattr(of, "model", of) if is_of_pipeline(of) else of
+    mapper = mapper_of(mapped, configured=False)
+    table, own_key = single_table(mapper), single_key(mapper)
+    if not spells_schedule(mapper):
+        raise ModelError(
+            f"rows of {whose} are never parked, since it has no schedule; mix in ScheduleColumns,"
+            " or leave parked_index out",
+            model=whose,
+        )
+    name = name or parked_index_name(table.name)
+    if any(other.name == name for other in table.indexes):
+        raise ModelError(
+            f"{table.name} has an index named {name} already; give this one another name:"
+            f" parked_index({whose}, name=...)",
+            model=table.name,
+        )
+    parked_at = mapper.columns[PARKED]
+    return Index(name, parked_at, own_key, **partial_index_options(parked_at.is_not(None)))
+
+
+def parked_index_name(table_name: str) -> str:
+    """Return the name of the index if none is given."""
+    return f"ix_{table_name}_{PARKED}"
+
+
+def parked_index_parts(key: str) -> tuple[list[Any], dict[str, Any]]:
+    """Return the columns and the options of the index, as ``Index`` and ``op.create_index`` take
+    them.
+    """
+    return [PARKED, key], partial_index_options(named_column(PARKED).is_not(None))

@@ -1,1 +1,0 @@
-"""indexes/: which indexes the rows of a host want, for models and for migrations."""

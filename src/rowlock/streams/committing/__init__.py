@@ -1,1 +1,0 @@
-"""Committing: the steps of many shards, written in one transaction."""

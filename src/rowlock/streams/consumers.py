@@ -1,0 +1,562 @@
+"""Readers of results: whole steps in their order, each once for each name; and flows over the
+results of another flow.
+
+A step is complete when every shard has done it, so results of different keys belong to one moment.
+How far a consumer is stands in a row, which moves with whatever the consumer writes. A wait ends
+with a hint.
+
+For a flow the position of a result is that of its step, so its steps take whole steps of the other
+flow. No row can be added to what every shard has done: the frontier stands for the high-water mark,
+and no lock of the table is looked at.
+
+Source: offsets that are committed with the results, as in Kafka's transactions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from itertools import groupby
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Integer,
+    ScalarSelect,
+    Table,
+    and_,
+    bindparam,
+    func,
+    select,
+    update,
+)
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionmaker
+
+from rowlock.clock import rest
+from rowlock.database.bulk_dialect import BULK
+from rowlock.database.transaction import bind_of, in_transaction
+from rowlock.errors import ConfigurationError
+from rowlock.hints import pipeline_hinter
+from rowlock.rows.leased_table import LeasedTable
+from rowlock.stream_errors import CursorMoved, PositionsWentBackError, StepExpired
+from rowlock.streams.computing.hashing import BucketRange, merged
+from rowlock.streams.computing.rows import SourceRows
+from rowlock.streams.cursors import (
+    NONE_YET,
+    ResultsOf,
+    begin_cursor,
+    check_kept,
+    cursor_of,
+    last_discarded,
+    lock_discarding,
+    move_cursor,
+)
+from rowlock.streams.flow_view import check_shards, frontier_of, read_frontier
+from rowlock.streams.inputs.high_water import HighWater
+from rowlock.streams.inputs.source import QUERIES_MAX, NextRows, Source
+from rowlock.streams.inputs.step_inputs import FlowSources, StepInputs, inputs_of
+from rowlock.streams.settings import check_party, check_whole_number
+from rowlock.streams.statements import GatheredQuery, has_all, in_ranges
+from rowlock.streams.tables import check_lasts
+
+# ---------------------------------------------------------------- listening
+
+
+@contextmanager
+def woken_by(topic: str, woken: asyncio.Event) -> Iterator[None]:
+    """Set an event of this loop with each hint for a topic, from whatever thread it comes.
+
+    Args:
+        topic: of the hints.
+        woken: is set.
+    """
+    loop = asyncio.get_running_loop()
+
+    def wake() -> None:
+        with suppress(RuntimeError):  # a closed loop has no waiter to wake
+            loop.call_soon_threadsafe(woken.set)
+
+    pipeline_hinter.attach(topic, wake)
+    try:
+        yield
+    finally:
+        pipeline_hinter.detach(topic, wake)
+
+
+# ---------------------------------------------------------------- consumers
+
+
+O = TypeVar("O")  # noqa: E741 - of an output
+T = TypeVar("T")
+
+ROWS_READ_MAX = 10_000
+"""Most results that a consumer reads at once; the step in which they are reached is read whole."""
+READ_BYTES_MAX = 16_777_216
+"""And most bytes of these; likewise."""
+READ_TIMEOUT = timedelta(seconds=30)
+"""How long that may take."""
+POLL_S = 1.0
+"""How long a consumer that has read all waits for a hint before it looks, in seconds."""
+
+
+class FlowWait(Protocol):
+    """Waits until a flow has done something."""
+
+    def reads(self, added: object) -> bool:
+        """Return whether it is of a source of the flow, or of the flows whose results it reads."""
+        ...
+
+    async def wait_for(
+        self,
+        sessions: async_sessionmaker[AsyncSession],
+        added: object,
+        *,
+        timeout: timedelta | float,
+    ) -> int:
+        """Return the first step that is not done, once what was added is."""
+        ...
+
+
+class StreamRow(NamedTuple, Generic[O]):
+    """One result of a step.
+
+    Attributes:
+        key: the text of its key; None if it has none.
+        value: what was emitted.
+        lo: the first bucket of the shard that emitted it. It changes when shards are split.
+        seq: its number among the results of that shard in the step.
+    """
+
+    key: str | None
+    value: O
+    lo: int
+    seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class StepOutput(Generic[O]):
+    """The results of one step, of all shards.
+
+    Attributes:
+        step: its number.
+        now: its time, as handlers saw it.
+        rows: the results: those of a shard in the order in which they were emitted, the shards in
+            the order of their buckets.
+    """
+
+    step: int
+    now: datetime
+    rows: Sequence[StreamRow[O]]
+    _output: ResultsOf = field(repr=False)
+    _consumer: str | None = field(repr=False)
+
+    @property
+    def stream(self) -> str:
+        """The name of its output as a stream."""
+        return f"{self._output.flow}/{self._output.name}"
+
+    @property
+    def values(self) -> list[O]:
+        """What was emitted, in the order of `rows`."""
+        return [row.value for row in self.rows]
+
+    async def inputs(self, session: AsyncSession) -> StepInputs[Any]:
+        """Return the events of this step, of all shards; joins the caller's transaction.
+
+        Raises:
+            StepExpired: the step, or an event of it, is kept no longer.
+        """
+        output = self._output
+        connection = await session.connection(
+            {"bind": bind_of(session, LeasedTable.of(output.tables.flow_model))}
+        )
+        flow = FlowSources(output.flow, output.flow_id, output.sources, output.tables)
+        return await inputs_of(connection, flow, self.step)
+
+    async def ack(self, session: AsyncSession) -> None:
+        """Note that this step, and all before it, was worked on; joins the caller's transaction, so
+        that it counts with whatever else that writes, or not at all.
+
+        Raises:
+            CursorMoved: another consumer of this name has worked on it; roll back.
+            ConfigurationError: the consumer has no name.
+        """
+        if self._consumer is None:
+            raise ConfigurationError(
+                f"results of {self._output.flow}/{self._output.name} that are read without a name"
+                " cannot be acknowledged: pass consumer=..."
+            )
+        if not await move_cursor(session, self._output, self._consumer, step=self.step):
+            raise CursorMoved(
+                output=f"{self._output.flow}/{self._output.name}",
+                consumer=self._consumer,
+                step=self.step,
+            )
+
+
+class Consumer(Generic[O]):
+    """Reads the results of one output, step by step.
+
+    Args:
+        output: whose.
+        sessions: of its database.
+        name: under which it is remembered how far it is; None: it is not.
+        after: begin behind this step; None: behind what is remembered, or, without a name,
+            with the first one that is kept.
+
+    Raises:
+        ConfigurationError: the name is none, or `after` is no step.
+    """
+
+    def __init__(
+        self,
+        output: ResultsOf,
+        sessions: async_sessionmaker[AsyncSession],
+        *,
+        name: str | None,
+        after: int | None,
+    ) -> None:
+        if name is not None:
+            check_party(name, "a consumer")
+        if after is not None:
+            check_whole_number(after, "the step behind which a consumer begins", low=NONE_YET)
+        self._output = output
+        self._sessions = sessions
+        self._name = name
+        self._after = after
+        self._leased = LeasedTable.of(output.tables.flow_model)
+        self._woken = asyncio.Event()
+
+    def __repr__(self) -> str:
+        return f"<Consumer {self._name!r} of {self._output.flow}/{self._output.name}>"
+
+    async def steps(self, *, follow: bool) -> AsyncIterator[StepOutput[O]]:
+        """Yield the steps; see `Output.consume`."""
+        after = await self._first()
+        with woken_by(self._output.topic, self._woken):
+            while True:
+                self._woken.clear()
+                found = await self._read(after)
+                for step in found:
+                    after = step.step
+                    yield step
+                if found:
+                    continue
+                if not follow:
+                    return
+                if not self._woken.is_set():
+                    await rest(self._woken, POLL_S)
+
+    async def _first(self) -> int:
+        """Return the step behind which this begins; a consumer with a name has a cursor then."""
+        output, name, after = self._output, self._name, self._after
+
+        async def known(session: AsyncSession, connection: AsyncConnection) -> int | None:
+            if name is None:
+                return await last_discarded(connection, output) if after is None else after
+            return await cursor_of(connection, output, name)
+
+        async def begin(session: AsyncSession, connection: AsyncConnection) -> int:
+            assert name is not None
+            return await begin_cursor(connection, output, name, after=after)
+
+        cursor = await self._look(known)
+        if cursor is None:
+            cursor = await self._look(begin, writes=True)
+        return cursor if after is None else after
+
+    async def _look(
+        self,
+        work: Callable[[AsyncSession, AsyncConnection], Awaitable[T]],
+        *,
+        writes: bool = False,
+    ) -> T:
+        return await in_transaction(
+            self._sessions,
+            self._leased,
+            work,
+            purpose="read results",
+            timeout=READ_TIMEOUT,
+            writes=writes,
+        )
+
+    async def _read(self, after: int) -> list[StepOutput[O]]:
+        """Return the next steps with results, as far as all shards have done them.
+
+        Raises:
+            StepExpired: results behind `after` were discarded.
+            ShardsMissingError: the shards do not have each bucket once.
+        """
+
+        async def work(session: AsyncSession, connection: AsyncConnection) -> Sequence[Any]:
+            found = await self._found(connection, after)
+            # Behind it: what was discarded before was missing, and what is discarded now was read.
+            await check_kept(connection, self._output, after)
+            return found
+
+        return self._steps_of(await self._look(work))
+
+    async def _found(self, connection: AsyncConnection, after: int) -> Sequence[Any]:
+        output, rows = self._output, self._output.tables.outputs
+        # First, and then the results: those below it are there and do not change.
+        end = await read_frontier(connection, output.tables, output.flow)
+        if end is None:
+            return []
+        next_ones = self._own(), rows.c.step > after, rows.c.step < end
+        last = _last_read(connection, rows, and_(*next_ones))
+        of_steps = self._results().where(rows.c.step > after, rows.c.step <= last)
+        return (await connection.execute(of_steps)).all()
+
+    def _own(self) -> ColumnElement[bool]:
+        c = self._output.tables.outputs.c
+        return and_(c.flow_id == self._output.flow_id, c.output == self._output.name)
+
+    def _results(self) -> Any:
+        rows, steps = self._output.tables.outputs, self._output.tables.steps
+        c = rows.c
+        return (
+            select(c.step, steps.c.now, c.key, c.payload, c.lo, c.seq)
+            .join(steps, (steps.c.flow_id == c.flow_id) & (steps.c.step == c.step))
+            .where(self._own())
+            .order_by(c.step, c.lo, c.seq)
+        )
+
+    def _steps_of(self, found: Sequence[Any]) -> list[StepOutput[O]]:
+        values: list[O] = self._output.codec.decode_many([row.payload for row in found])
+        pairs = list(zip(found, values, strict=True))
+        outputs = []
+        for step, own in groupby(pairs, key=lambda pair: pair[0].step):
+            of_step = list(own)
+            rows = [StreamRow(row.key, value, row.lo, row.seq) for row, value in of_step]
+            now = of_step[0][0].now
+            outputs.append(StepOutput(step, now, rows, self._output, self._name))
+        return outputs
+
+
+def _last_read(
+    connection: AsyncConnection, rows: Table, which: ColumnElement[bool]
+) -> ScalarSelect[Any]:
+    """Return the query for the last step of a read: that in which a bound is reached.
+
+    It has sizes alone, so no database has results in its memory that are not read.
+    """
+    c = rows.c
+    order = (c.step, c.lo, c.seq)
+    size = BULK.of(connection).text_bytes(c.payload).label("size")
+    # First the limit, and then the sum: otherwise all there is would be added up.
+    some = select(*order, size).where(which).order_by(*order).limit(ROWS_READ_MAX).subquery().c
+    upto = func.sum(some.size).over(order_by=(some.step, some.lo, some.seq), rows=(None, 0))
+    summed = select(some.step, (upto - some.size).label("before")).subquery().c
+    return select(func.max(summed.step)).where(summed.before < READ_BYTES_MAX).scalar_subquery()
+
+
+# ---------------------------------------------------------------- output source
+
+
+E = TypeVar("E")
+
+ROWS_PER_STEP = 1_000
+"""So many rows a step of the other flow counts for, where steps are put together."""
+KEYLESS = ""
+"""The key of results that have none: they are worked on by one shard."""
+
+
+def position_of_step(step: int) -> int:
+    """Return the position of the results of a step; the first is 1, since 0 is before all."""
+    return step + 1
+
+
+class OutputSource(Source[E]):
+    """An output that is kept, as a stream; made by `Streams.flow`.
+
+    Args:
+        output: of the other flow.
+        upstream: waits for that flow.
+    """
+
+    rows_per_position = ROWS_PER_STEP
+
+    def __init__(self, output: ResultsOf, upstream: FlowWait) -> None:
+        self.name = f"{output.flow}/{output.name}"
+        self.upstream = upstream
+        self.topic = output.topic
+        self.decoder = output.codec
+        self._output = output
+        rows = output.tables.outputs
+        self._step = rows.c.step
+        self._own = (rows.c.flow_id == output.flow_id, rows.c.output == output.name)
+        self._queries: dict[object, GatheredQuery] = {}
+
+    def __repr__(self) -> str:
+        return f"<OutputSource {self.name}>"
+
+    def fingerprint(self) -> str:
+        """Return the output and the type of its values."""
+        return f"{self.name} = output of {self._output.codec.name}"
+
+    def watcher(self) -> OutputWatch:
+        """Return what looks at the output."""
+        return OutputWatch(self._output, name=self.name)
+
+    def newest(self) -> ScalarSelect[Any]:
+        """Return the query for the position of the last step with results that all shards have
+        done.
+        """
+        is_done = self._step < frontier_of(self._output.tables, self._output.flow_id)
+        return select(func.max(self._step) + 1).where(*self._own, is_done).scalar_subquery()
+
+    def position_of(self, added: object) -> int | None:
+        """Return the position of a step that a consumer of the output has got."""
+        if isinstance(added, StepOutput) and added.stream == self.name:
+            return position_of_step(added.step)
+        return None
+
+    async def last_position(self, connection: AsyncConnection, *, below: int) -> int:
+        """Return the position of the last results before a step, 0 if there are none; joins the
+        caller's transaction.
+        """
+        found = select(func.max(self._step)).where(*self._own, self._step < below)
+        step = await connection.scalar(found)
+        return 0 if step is None else position_of_step(step)
+
+    async def begins_after(self, connection: AsyncConnection) -> int:
+        """Return the position of the last step whose results were discarded, 0 if there is none;
+        joins the caller's transaction.
+        """
+        return position_of_step(await last_discarded(connection, self._output))
+
+    async def lock_begin(self, connection: AsyncConnection) -> int:
+        """Return what `begins_after` does; nothing more is discarded until the caller's transaction
+        ends.
+
+        Raises:
+            PipelineError: the flow is being deleted.
+        """
+        output, flows = self._output, self._output.tables.flows
+        own = flows.c.id == output.flow_id
+        # Written: of a deletion and a new reader, which is the later one sees the other.
+        again = update(flows).where(own).values(fingerprint=flows.c.fingerprint)
+        await connection.execute(again)
+        found = select(flows.c.fingerprint).where(own)
+        check_lasts(output.flow, await connection.scalar(found))
+        await lock_discarding(connection, self._output)
+        return await self.begins_after(connection)
+
+    async def ahead(
+        self, connection: AsyncConnection, *, after: int, upto: int, limit: int
+    ) -> NextRows:
+        """Return positions and sizes of the next rows, one for each row; joins the caller's
+        transaction.
+        """
+        size = BULK.of(connection).text_bytes(self._output.tables.outputs.c.payload)
+        query = self._query([self._step, size.label("size")])
+        given = {"after": after, "upto": upto, "limit": limit}
+        limited = query.limit(bindparam("limit", type_=Integer()))
+        rows = (await connection.execute(limited, given)).all()
+        return NextRows([position_of_step(row.step) for row in rows], [row.size for row in rows])
+
+    async def read(
+        self,
+        connection: AsyncConnection,
+        ranges: Sequence[BucketRange],
+        *,
+        after: int,
+        upto: int,
+    ) -> SourceRows:
+        """Return the results of these buckets, and those without a key, step by step; those of a
+        step in the order in which consumers get them. Joins the caller's transaction.
+
+        Raises:
+            StepExpired: some of them were discarded.
+        """
+        query = self._gathered(ranges)
+        columns = await query.columns(connection, {"after": after, "upto": upto})
+        # Behind it: what was discarded before was missing, and what is discarded now was read.
+        discarded = await self.begins_after(connection)
+        if after < discarded:
+            raise StepExpired(source=self.name, step=after + 1, first=discarded + 1)
+        steps, los, seqs, buckets, keys, payloads = columns
+        order = sorted(range(len(steps)), key=list(zip(steps, los, seqs, strict=True)).__getitem__)
+        return SourceRows(
+            self.name,
+            [position_of_step(steps[index]) for index in order],
+            # The bucket of a result without a key is that of the shard that had it.
+            [None if keys[index] is None else buckets[index] for index in order],
+            [KEYLESS if keys[index] is None else keys[index] for index in order],
+            [payloads[index] for index in order],
+            self.decoder,
+        )
+
+    def _gathered(self, ranges: Sequence[BucketRange]) -> GatheredQuery:
+        key = tuple(merged(ranges))
+        known = self._queries.get(key)
+        if known is None:
+            if len(self._queries) >= QUERIES_MAX:
+                self._queries.clear()
+            c = self._output.tables.outputs.c
+            found = self._query([c.step, c.lo, c.seq, c.bucket, c.key, c.payload])
+            if not has_all(ranges):
+                found = found.where(in_ranges(c.bucket, ranges) | c.key.is_(None))
+            known = self._queries[key] = GatheredQuery(found)
+        return known
+
+    def _query(self, columns: Sequence[Any]) -> Any:
+        """Return the query for results of the steps whose positions are behind one and up to
+        another.
+        """
+        step, c = self._step, self._output.tables.outputs.c
+        after, upto = (bindparam(each, type_=BigInteger()) for each in ("after", "upto"))
+        # A position is one more than its step.
+        in_range = (step >= after, step < upto)
+        found: Any = select(*columns).where(*self._own, *in_range)
+        return found.order_by(step, c.lo, c.seq)
+
+
+class OutputWatch:
+    """Looks how far the flow of an output is.
+
+    Args:
+        output: whose.
+        name: of the stream, for errors.
+    """
+
+    def __init__(self, output: ResultsOf, *, name: str) -> None:
+        self._name, self._output = name, output
+        rows, flows = output.tables.outputs, output.tables.flows
+        frontier = frontier_of(output.tables, output.flow_id)
+        newest = select(func.max(rows.c.step)).where(
+            rows.c.flow_id == output.flow_id, rows.c.output == output.name
+        )
+        next_step = select(flows.c.next_step).where(flows.c.id == output.flow_id)
+        # One statement, so that no step is seen done whose results were not there yet.
+        self._look = select(
+            frontier.label("frontier"),
+            newest.scalar_subquery().label("newest"),
+            newest.where(rows.c.step < frontier).scalar_subquery().label("done"),
+            next_step.scalar_subquery().label("next_step"),
+        )
+
+    async def look(self, connection: AsyncConnection, *, recorded: int) -> HighWater:
+        """Find the last step with results that all shards have done; joins the caller's
+        transaction.
+
+        Raises:
+            PositionsWentBackError: the other flow has fewer steps than were read: it was begun
+                anew, or a part of a backup was restored.
+            ShardsMissingError: its shards do not have each bucket once.
+        """
+        seen, output = (await connection.execute(self._look)).one(), self._output
+        if seen.frontier is None:
+            await check_shards(connection, output.tables, output.flow)
+        assigned = seen.next_step or 0
+        if assigned < recorded:
+            raise PositionsWentBackError(source=self._name, recorded=recorded, assigned=assigned)
+        mark, newest = (
+            0 if step is None else position_of_step(step) for step in (seen.done, seen.newest)
+        )
+        awaited = f"the flow {output.flow!r}, whose slowest shard is at step {seen.frontier}"
+        return HighWater(mark, newest, (), upstream=awaited if newest > mark else None)

@@ -1,0 +1,436 @@
+"""The coordinator of a flow: a pipeline over the one row of the flow.
+
+It writes how far the flow is and why it goes no further, finds how many shards there are to be, and
+deletes old steps with their parts, messages, events of logs, empty states, and replicas that are
+gone. No step waits for any of that: cuts, steps and handovers read nothing that a coordinator has
+to have written first, so its death, or its absence, stops nothing.
+
+There is one at a time, since the row is leased like any other; a round is one `process`, and its
+findings are written with its outcome, under its token. One pipeline for each flow, so that a flow's
+settings are those of its coordinator, and a flow that is refused keeps no other one waiting.
+
+What is needed is asked in the transaction that deletes, and it only ever grows less, so no token is
+needed: a late or second deletion deletes nothing that is needed. To lock the flow's row meanwhile
+would have every cut wait. A new flow is the exception: it and the expiry of a log lock the same row
+(`EventLog.lock_expiry`). Messages are kept until the version of each shard is above their step,
+since a shard that is opened anew begins there; its `step` says nothing about that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any, ClassVar
+
+from sqlalchemy import ColumnElement, Table, and_, delete, func, select, tuple_
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionmaker
+
+from rowlock import events
+from rowlock.clock import monotonic
+from rowlock.hints import PipelineHinter
+from rowlock.leases.item import PipelineItem
+from rowlock.logs import get_logger
+from rowlock.pipelines.context import PipelineContext
+from rowlock.pipelines.lock_graph import LockGraph
+from rowlock.pipelines.outcomes import Apply, Outcome
+from rowlock.pipelines.pipeline import Pipeline
+from rowlock.pipelines.run import PipelineRun
+from rowlock.pipelines.settings import Duration
+from rowlock.rows.database_time import database_instant, database_time_after
+from rowlock.streams.cursors import (
+    first_kept_result,
+    first_needed_position,
+    first_needed_step,
+    lowest_version,
+)
+from rowlock.streams.events import FlowStalled
+from rowlock.streams.flow_view import Transact
+from rowlock.streams.inputs.event_log import EventLog
+from rowlock.streams.inputs.step_inputs import FlowSources, first_difference
+from rowlock.streams.key_states import drop_empty
+from rowlock.streams.program import FlowProgram, lease_owner
+from rowlock.streams.shards.layout import WantedShards
+from rowlock.streams.shards.replicas import presence
+from rowlock.streams.stalls import FlowLook, Stall, StallKind, stall_of
+from rowlock.streams.status import FlowLooker, Seen
+from rowlock.streams.tables import FlowRow
+
+# ---------------------------------------------------------------- messages that expire
+
+
+async def delete_messages(
+    connection: AsyncConnection, table: Table, flow_id: int, *, below: int, limit: int
+) -> int:
+    """Delete messages of steps below `below`, `limit` rows at most, and return how many there were;
+    joins the caller's transaction.
+
+    Args:
+        connection: in a transaction.
+        table: of the messages.
+        flow_id: whose they are.
+        below: the lowest version of all shards, held or not, as it was read in this
+            transaction or before.
+        limit: most rows that are deleted.
+    """
+    own = table.c
+    key = (own.step, own.stage, own.lo, own.to_lo)
+    gone = select(*key).where(own.flow_id == flow_id, own.step < below).limit(limit)
+    result = await connection.execute(
+        delete(table).where(own.flow_id == flow_id, tuple_(*key).in_(gone))
+    )
+    return result.rowcount
+
+
+# ---------------------------------------------------------------- whatever expires
+
+
+EXPIRY_ROWS_MAX = 5_000
+"""Most rows of a kind that are deleted in one transaction."""
+TRANSACTIONS_MAX = 20
+"""Most transactions for one kind of rows in one round; the rest is deleted in the next one."""
+FORGOTTEN_AFTER = 10
+"""The row of a replica that was not seen for so many times as long as it counts as there is
+deleted.
+"""
+
+
+class Expiry:
+    """Deletes what is no longer needed of one flow, and of the logs that it reads.
+
+    Args:
+        program: the flow.
+        transact: runs a transaction.
+        present_for: how long a replica counts as there after it was seen.
+    """
+
+    def __init__(self, program: FlowProgram, transact: Transact, *, present_for: timedelta) -> None:
+        self._program = program
+        self._transact = transact
+        self._present_for = present_for
+
+    def __repr__(self) -> str:
+        return f"<Expiry of {self._program.name}>"
+
+    async def run(self, *, goes_on: Callable[[], bool]) -> bool:
+        """Delete what is no longer needed; return whether there may be more.
+
+        Args:
+            goes_on: asked before each transaction; if not, the rest is left.
+        """
+        logs = [one for one in self._program.sources.values() if isinstance(one, EventLog)]
+        kinds: Sequence[Any] = (
+            self._messages,
+            self._steps,
+            self._empty_states,
+            self._replicas,
+            *(self._events_of(log) for log in logs),
+        )
+        is_more = False
+        for delete_some in kinds:
+            is_more |= await self._repeat(delete_some, goes_on=goes_on)
+        return is_more
+
+    async def _repeat(self, delete_some: Any, *, goes_on: Callable[[], bool]) -> bool:
+        async def work(session: AsyncSession, connection: AsyncConnection) -> int:
+            count: int = await delete_some(connection)
+            return count
+
+        for _ in range(TRANSACTIONS_MAX):
+            if not goes_on():
+                return False
+            if not await self._transact(work, purpose="delete what nobody needs"):
+                return False
+        return True
+
+    async def _messages(self, connection: AsyncConnection) -> int:
+        program = self._program
+        below = await lowest_version(connection, program.tables, program.id)
+        return await delete_messages(
+            connection, program.tables.exchange, program.id, below=below, limit=EXPIRY_ROWS_MAX
+        )
+
+    async def _steps(self, connection: AsyncConnection) -> int:
+        """Delete parts of old steps, and then these."""
+        last = await self._last_expired_step(connection)
+        if last is None:
+            return 0
+        steps, parts = self._program.tables.steps, self._program.tables.parts
+        own = parts.c
+        some = (
+            select(own.step, own.lo)
+            .where(own.flow_id == self._program.id, own.step <= last)
+            .limit(EXPIRY_ROWS_MAX)
+        )
+        gone = delete(parts).where(
+            own.flow_id == self._program.id, tuple_(own.step, own.lo).in_(some)
+        )
+        if count := (await connection.execute(gone)).rowcount:
+            return count
+        old = delete(steps).where(steps.c.flow_id == self._program.id, steps.c.step <= last)
+        return (await connection.execute(old)).rowcount
+
+    async def _last_expired_step(self, connection: AsyncConnection) -> int | None:
+        """Return the last of the steps that may go now, `EXPIRY_ROWS_MAX` at most."""
+        tables, flow_id = self._program.tables, self._program.id
+        first = await first_needed_step(connection, tables, flow_id)
+        result = await first_kept_result(connection, tables, flow_id)
+        # A step begins where the one before it ends, and results are read with the time of theirs.
+        end = first - 1 if result is None else min(first - 1, result)
+        c = tables.steps.c
+        some = (
+            select(c.step, c.now)
+            .where(c.flow_id == flow_id, c.step < end)
+            .order_by(c.step)
+            .limit(EXPIRY_ROWS_MAX)
+            .subquery()
+        )
+        is_old = some.c.now < database_time_after(-self._program.settings.keep)
+        last: int | None = await connection.scalar(select(func.max(some.c.step)).where(is_old))
+        return last
+
+    async def _empty_states(self, connection: AsyncConnection) -> int:
+        program, flows = self._program, self._program.tables.flows.c
+        is_kept = flows.kept_until > database_instant()
+        kept = select(flows.kept_snapshot).where(flows.id == program.id, is_kept)
+        before = await connection.scalar(kept)
+        if before is None:
+            before = await lowest_version(connection, program.tables, program.id)
+        table = program.tables.state
+        return await drop_empty(connection, table, program.id, before=before, limit=EXPIRY_ROWS_MAX)
+
+    async def _replicas(self, connection: AsyncConnection) -> int:
+        table = self._program.tables.replicas
+        long_ago = database_time_after(-FORGOTTEN_AFTER * self._present_for)
+        gone = delete(table).where(table.c.flow_id == self._program.id, table.c.seen_at < long_ago)
+        await connection.execute(gone)
+        return 0
+
+    def _events_of(self, log: EventLog[Any]) -> Any:
+        async def delete_some(connection: AsyncConnection) -> int:
+            await log.lock_expiry(connection)
+            before = await first_needed_position(connection, self._program.tables, log.name)
+            return await log.expire(connection, before or 0)
+
+        return delete_some
+
+
+# ---------------------------------------------------------------- the coordinator
+
+
+logger = get_logger(__name__)
+
+SETTINGS = frozenset(
+    {
+        *("lock_timeout", "heartbeat_trigger", "heartbeat_interval", "lease_margin"),
+        *("renew_timeout", "database_timeout", "cancel_grace", "retry_delay", "retry_delay_max"),
+        *("stall_limit", "orphaned_after", "fetch_delays"),
+    }
+)
+"""Those of a flow's settings that are its coordinator's, too."""
+EXPIRE_EVERY_S = 60.0
+"""Rest between two looks for what is no longer needed, in seconds, unless there was more than one
+look deletes.
+"""
+EXPIRE_QUIET_EVERY_S = 600.0
+"""The same where nothing has happened since then: only time makes more needless."""
+VERIFY_EVERY_S = 600.0
+"""Rest between two looks whether the events of the last steps are as they were, in seconds."""
+VERIFIED_STEPS = 4
+"""So many steps are compared then."""
+QUIET_ROUNDS = 3
+"""After so many rounds in which nothing happened the rest between two of them grows no longer; it
+doubles until then.
+"""
+
+
+class Coordinator:
+    """Does the rounds of one coordinator.
+
+    Args:
+        program: the flow.
+        context: of the pipeline over its row.
+    """
+
+    def __init__(self, program: FlowProgram, context: PipelineContext[Any]) -> None:
+        self._program = program
+        self._context = context
+        every, present_for = presence(context.settings.lock_timeout)
+        # In two polls a replica has seen what it needs no hint for.
+        self._every = max(every, 2 * program.settings.poll_interval)
+        self._looker = FlowLooker(program, present_for=present_for)
+        self._wanted = WantedShards(
+            program.shards, shrinks_after_s=context.settings.lock_timeout.total_seconds()
+        )
+        self._expiry = Expiry(program, context.transact, present_for=present_for)
+        self._expired_at = float("-inf")
+        self._expired: Seen | None = None
+        self._before: Seen | None = None
+        self._stall: StallKind | None = None
+        self._quiet_rounds = 0
+        self._verifies_at = float("-inf")
+
+    def __repr__(self) -> str:
+        return f"<Coordinator of {self._program.name}>"
+
+    async def round(self, item: PipelineItem[Any]) -> Outcome:
+        """Look at the flow, see to it, and return what is to be written to its row."""
+        transact = self._context.transact
+
+        async def look(session: AsyncSession, connection: AsyncConnection) -> Seen | None:
+            return await self._looker.look(connection)
+
+        seen = await transact(look, purpose="look how far a flow is", writes=False)
+        if seen is None:
+            return Apply(after=self._every)
+        stall = await self._stall_of(seen)
+        is_more = False
+        every_s = EXPIRE_QUIET_EVERY_S if seen == self._expired else EXPIRE_EVERY_S
+        if seen.look.missing is None and monotonic() >= self._expired_at + every_s:
+            is_more = await self._expiry.run(
+                goes_on=lambda: item.is_trusted() and not item.stop_requested
+            )
+            self._expired_at = float("-inf") if is_more else monotonic()
+            self._expired = seen
+        values = self._values(item.row, seen, stall) | await self._verified(item.row, seen.look)
+        is_quiet = self._before == seen and stall is None and not self._wanted.is_waiting
+        self._quiet_rounds = min(self._quiet_rounds + 1, QUIET_ROUNDS) if is_quiet else 0
+        self._before = seen
+        rest = self._every * 2**self._quiet_rounds
+        return Apply(values, after=timedelta(0) if is_more else rest)
+
+    def _values(self, row: FlowRow, seen: Seen, stall: Stall | None) -> dict[str, Any]:
+        """Return what has changed of that which a coordinator alone writes: the rest of the row is
+        written by services and by cuts, also while a round goes on.
+        """
+        values: dict[str, Any] = {
+            "frontier": max(row.frontier, seen.look.frontier),
+            "code_version": self._program.code_version,
+            "stalled": None if stall is None else stall.text,
+        }
+        if self._before is None and stall is None and seen.look.frontier == row.frontier:
+            # What the coordinator before this one has found holds as long as nothing has changed.
+            del values["stalled"]
+        wanted = self._wanted.after(row.shards_wanted, replicas=seen.replicas, now=monotonic())
+        if wanted is not None:
+            values["shards_wanted"] = wanted
+        return {name: one for name, one in values.items() if one != getattr(row, name)}
+
+    async def _verified(self, row: FlowRow, look: FlowLook) -> dict[str, Any]:
+        """Compare the events of the last steps with those that they were done with, where that is
+        due; return what is to be written of it.
+        """
+        if look.missing is not None or monotonic() < self._verifies_at:
+            return {}
+        self._verifies_at = monotonic() + VERIFY_EVERY_S
+        program, text, at = self._program, None, None
+        flow = FlowSources(program.name, program.id, program.sources, program.tables)
+        steps = range(max(0, look.frontier - VERIFIED_STEPS), look.frontier)
+        # A difference stands until the events are as they were.
+        for step in ([] if row.differs_at is None else [row.differs_at]) + list(steps):
+
+            async def compare(
+                session: AsyncSession, connection: AsyncConnection, step: int = step
+            ) -> str | None:
+                return await first_difference(connection, flow, step)
+
+            purpose = "compare the rows of a step"
+            text = await self._context.transact(compare, purpose=purpose, writes=False)
+            if text is not None:
+                at = step
+                break
+        if text == row.differs:
+            return {}
+        if text is not None:
+            logger.warning(
+                "the flow %s has counted events that were changed or deleted since: %s",
+                program.name,
+                text,
+                extra={"flow": program.name, "reason": text},
+            )
+        return {"differs": text, "differs_at": at}
+
+    async def _stall_of(self, seen: Seen) -> Stall | None:
+        if self._before is None and seen.look.missing is None:
+            return None
+        before = seen.look if self._before is None else self._before.look
+        stall = stall_of(before, seen.look)
+        if stall is not None and stall.kind is StallKind.BUSY:
+
+            async def look(session: AsyncSession, connection: AsyncConnection) -> FlowLook:
+                return await self._looker.with_causes(connection, seen.look)
+
+            purpose = "see what steps wait for"
+            more = await self._context.transact(look, purpose=purpose, writes=False)
+            stall = stall_of(before, more)
+        self._tell(stall)
+        return stall
+
+    def _tell(self, stall: Stall | None) -> None:
+        """Tell once for each kind of reason, and not of each look."""
+        kind = None if stall is None else stall.kind
+        if stall is not None and kind is not self._stall:
+            logger.warning(
+                "the flow %s does not advance: %s",
+                self._program.name,
+                stall.text,
+                extra={"flow": self._program.name, "reason": stall.text},
+            )
+            events.emit(FlowStalled(self._context.name, self._program.name, stall.text))
+        self._stall = kind
+
+
+class CoordinatorPipeline(Pipeline[Any], reserved=False):
+    """Works on the row of one flow; made by `Streams.pipelines`.
+
+    Attributes:
+        program: the flow.
+    """
+
+    workers_num: int = 1
+    queue_lower_limit_factor: float = 0.0
+    queue_upper_limit_factor: float = 0.0
+    min_processing_interval: Duration = timedelta(0)
+    process_timeout: Duration | None = timedelta(minutes=10)
+    fetch_delays: Any = (5.0, 60.0)
+    # A flow without a coordinator would not be noticed.
+    max_attempts: int | None = None
+    max_deaths: int | None = None
+    _looks_at_indexes: ClassVar[bool] = False
+
+    def __init__(self, program: FlowProgram, **settings: Any) -> None:
+        """Make the pipeline.
+
+        Args:
+            program: the flow.
+            settings: of the flow's pipelines.
+        """
+        self.program = program
+        self.model = program.tables.flow_model
+        super().__init__(**{name: one for name, one in settings.items() if name in SETTINGS})
+        self._coordinator: Coordinator | None = None
+
+    @property
+    def name(self) -> str:
+        """The owner in its lease."""
+        return lease_owner("FlowRow", self.program.name)
+
+    def ready(self) -> ColumnElement[bool]:
+        """Return which row it is, as long as it is of the flow that is declared here."""
+        flows = self.program.tables.flows
+        return and_(flows.c.id == self.program.id, flows.c.fingerprint == self.program.fingerprint)
+
+    async def process(self, item: PipelineItem[Any]) -> Outcome:
+        """Do one round."""
+        assert self._coordinator is not None
+        return await self._coordinator.round(item)
+
+    def build_run(
+        self,
+        session_factory: async_sessionmaker[AsyncSession],
+        hinter: PipelineHinter,
+        lock_graph: LockGraph | None = None,
+    ) -> PipelineRun[Any]:
+        """Return the actors, and make what does the rounds."""
+        run = super().build_run(session_factory, hinter, lock_graph)
+        self._coordinator = Coordinator(self.program, run.context)
+        return run

@@ -1,0 +1,670 @@
+"""Folds: handlers whose states are rows of the host's own table.
+
+A row belongs to one key, and the text of the key says which, whatever type the column has. So no
+two keys are one row, and no two shards write it. A model where that is not so is refused when the
+handler is registered.
+
+A handler gets an instance of the host's model of its own in each step; what it leaves in it is kept
+as plain values, so a step that is not written changes nothing.
+
+A step is computed from rows as they were read, and written to rows that are still so, many at once
+and only what has changed. What the host does to a row in between is never overwritten: nothing is
+written then, and the step is done again from what is there.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from enum import Enum
+from functools import partial, wraps
+from types import NoneType
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from sqlalchemy import JSON, Column, String
+from sqlalchemy import Enum as EnumType
+from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy.orm import Mapper
+from sqlalchemy.orm.attributes import instance_dict
+from sqlalchemy.sql import ClauseElement
+
+from rowlock.errors import ModelError
+from rowlock.rows.database_time import UtcDateTime
+from rowlock.rows.leased_table import (
+    LOCK_COLUMNS,
+    attributes_of,
+    innermost,
+    instance_of,
+    keeps_time,
+    mapper_of,
+    single_table,
+)
+from rowlock.stream_errors import RowsChanged
+from rowlock.streams.computing.compute import KeyState
+from rowlock.streams.computing.handlers import (
+    FoldHandler,
+    GroupKey,
+    StageHandler,
+    StepContext,
+    check_handler,
+    name_of,
+)
+from rowlock.streams.computing.hashing import Key, key_text
+from rowlock.streams.dialects.stream_dialect import FOLDS, KeyedTable
+from rowlock.streams.key_states import StageCache
+
+# ---------------------------------------------------------------- fold model
+
+
+_READ: dict[type, Callable[[str], Any]] = {
+    UUID: UUID,
+    datetime: datetime.fromisoformat,
+    date: date.fromisoformat,
+    int: int,
+    str: str,
+}
+"""What makes a value of a key's text, by its type; a time is a date, too, so it comes first."""
+_COLLECTIONS = (dict, list, set)
+
+
+class FoldModel:
+    """A model whose rows a fold changes.
+
+    Attributes:
+        mapper: of the model.
+        table: of the model.
+        columns: by the names of their attributes.
+        keys: the names of those that are the primary key.
+        read_only: the names of those that a handler must not change.
+        never_null: the names of those that a row must have.
+        given: the names of those that get a value of the model or the database, unless they are
+            set.
+    """
+
+    def __init__(self, model: type[Any], *, is_keyed_by_host: bool, is_cached: bool) -> None:
+        """Look at a model.
+
+        Args:
+            model: of the host.
+            is_keyed_by_host: the host says what the key of an event is; otherwise it is one value.
+            is_cached: rows are kept in memory between steps.
+
+        Raises:
+            ModelError: it cannot be folded into; the text says what to change.
+        """
+        self.mapper: Mapper[Any] = mapper_of(model)
+        self.name = model.__name__
+        self._check_class()
+        self.table = single_table(self.mapper)
+        self.columns: Mapping[str, Column[Any]] = attributes_of(self.mapper)
+        by_column = {column: name for name, column in self.columns.items()}
+        own: Any = self.mapper.primary_key
+        self.keys: tuple[str, ...] = tuple(by_column[column] for column in own)
+        self._readers = [self._reader(name) for name in self.keys]
+        self._check_keys(is_keyed_by_host=is_keyed_by_host)
+        if is_cached:
+            self._check_cached()
+        computed = {name for name, one in self.columns.items() if one.computed is not None}
+        locks = {name for name, one in self.columns.items() if one.key in LOCK_COLUMNS}
+        self.read_only = frozenset({*computed, *locks, *self.keys})
+        self.never_null = frozenset(
+            name
+            for name, one in self.columns.items()
+            if not (one.nullable or one.type.should_evaluate_none)
+        )
+        self.given = frozenset(name for name, one in self.columns.items() if _is_given(one))
+        self._defaults = {
+            name: make
+            for name, one in self.columns.items()
+            if (make := _plain_default(one)) is not None
+        }
+        self._accepted = self._check_constructor(model)
+
+    def __repr__(self) -> str:
+        return f"<FoldModel {self.name}>"
+
+    def key_of(self, parts: Sequence[Key]) -> tuple[Any, ...]:
+        """Return the values of the primary key for a key of events, or for a tuple of them.
+
+        Raises:
+            ValueError: there are more parts than the primary key has, or fewer; or a part is the
+                text of no value of its column.
+        """
+        if len(parts) != len(self.keys):
+            msg = f"the primary key of {self.name} is ({', '.join(self.keys)}), not {parts!r:.100}"
+            raise ValueError(msg)
+        return tuple(
+            self._value(name, read, key_text(part))
+            for name, read, part in zip(self.keys, self._readers, parts, strict=True)
+        )
+
+    def check_room(self, chars_max: int | None, *, of: str) -> None:
+        """Refuse a primary key that is shorter than keys of events.
+
+        Args:
+            chars_max: the longest of these; None: it is not known.
+            of: whose they are.
+
+        Raises:
+            ModelError: it is shorter.
+        """
+        name = self.keys[0]
+        kept = innermost(self.columns[name].type)
+        room = kept.length if isinstance(kept, String) else None
+        if room is not None and chars_max is not None and room < chars_max:
+            raise self._refused(
+                f"its primary key {name} takes {room} characters, and keys of {of} have up to"
+                f" {chars_max}: make it as long",
+                column=name,
+            )
+
+    def checked(self, by: GroupKey[Any]) -> GroupKey[Any]:
+        """Return `by`, refusing for an event what is no primary key."""
+
+        def checked_by(event: Any) -> Any:
+            key = by(event)
+            if isinstance(key, tuple) != (len(self.keys) > 1):
+                names = ", ".join(self.keys)
+                wanted = f"({names})" if len(self.keys) > 1 else names
+                msg = f"by returned {key!r:.100}: the primary key of {self.name} is {wanted}"
+                raise ValueError(msg)
+            return key
+
+        return checked_by
+
+    def make(self, key: Sequence[Any]) -> Any:
+        """Return a new row with this primary key and the plain defaults of the model: values, and
+        empty collections. What else the model or the database gives is added when it is written.
+        """
+        given = dict(zip(self.keys, key, strict=True))
+        row = self.mapper.class_(**{name: given[name] for name in self._accepted})
+        for name, value in given.items():
+            setattr(row, name, value)
+        there = instance_dict(row)
+        for name, make in self._defaults.items():
+            if name not in there:
+                setattr(row, name, make())
+        return row
+
+    def changed(self, values: Mapping[str, Any], before: Mapping[str, Any]) -> list[str]:
+        """Return the names of attributes that are not as before, in the order of the columns."""
+        return [
+            name
+            for name, column in self.columns.items()
+            if not _is_same(column, values[name], before[name])
+        ]
+
+    def _value(self, name: str, read: Callable[[str], Any], text: str) -> Any:
+        try:
+            value = read(text)
+        except ValueError:
+            value = None
+        # A value with two texts would be the row of two keys.
+        if value is None or key_text(value) != text:
+            msg = f"the key {text!r:.100} is no value of {self.name}.{name}"
+            raise ValueError(msg)
+        return value
+
+    def _check_class(self) -> None:
+        if self.mapper.polymorphic_on is not None or self.mapper.inherits is not None:
+            raise self._refused(
+                "it is a class of a hierarchy, and a fold makes rows of one class: map the table"
+                " once more, without inheritance"
+            )
+        if self.mapper.version_id_col is not None:
+            raise self._refused(
+                "it counts its versions (version_id_col), which a write of many rows does not: map"
+                " the table once more, without it"
+            )
+
+    def _check_keys(self, *, is_keyed_by_host: bool) -> None:
+        if len(self.keys) > 1 and not is_keyed_by_host:
+            raise self._refused(
+                f"its primary key is ({', '.join(self.keys)}), and the key of an event is one"
+                " value: pass by=..., which returns a tuple of these for an event"
+            )
+        for name in self.keys:
+            problem = _problem_with_key(self.columns[name])
+            if problem:
+                raise self._refused(f"its primary key {name} {problem}", column=name)
+
+    def _reader(self, name: str) -> Callable[[str], Any]:
+        type_ = self.columns[name].type
+        kind: Any = datetime if isinstance(type_, UtcDateTime) else _python_type(type_)
+        found = next((read for each, read in _READ.items() if issubclass(kind, each)), None)
+        is_strange = found is None or issubclass(kind, bool) or isinstance(type_, EnumType)
+        if is_strange or (keeps_time(type_) and not isinstance(type_, UtcDateTime)):
+            raise self._refused(
+                f"its primary key {name} is {type_!r}, and keys are texts, whole numbers, UUIDs,"
+                " dates or times of UtcDateTime",
+                column=name,
+            )
+        assert found is not None
+        return found
+
+    def _check_cached(self) -> None:
+        for name, one in self.columns.items():
+            if one.onupdate is not None or one.server_onupdate is not None:
+                raise self._refused(
+                    f"{name} changes when the row is written, so the row in memory would not have"
+                    " it: leave out cache=True",
+                    column=name,
+                )
+
+    def _check_constructor(self, model: type[Any]) -> tuple[str, ...]:
+        """Return which parts of the key the class takes when an instance is made."""
+        parameters = inspect.signature(model).parameters
+        takes_all = any(one.kind is one.VAR_KEYWORD for one in parameters.values())
+        accepted = tuple(name for name in self.keys if takes_all or name in parameters)
+        try:
+            inspect.signature(model).bind(**dict.fromkeys(accepted))
+        except TypeError as error:
+            raise self._refused(
+                f"no new row can be made of its key alone ({error}): give what else it takes a"
+                " default, or init=False"
+            ) from None
+        return accepted
+
+    def _refused(self, why: str, *, column: str | None = None) -> ModelError:
+        msg = f"{self.name} cannot be folded into: {why}"
+        return ModelError(msg, model=self.name, column=column)
+
+
+def _problem_with_key(column: Column[Any]) -> str:
+    is_counted = column.server_default is not None or column.table.autoincrement_column is column
+    if is_counted:
+        return (
+            "is given by the database, and the row of a key is found by that key: make it the key"
+            " of the events; a whole number with autoincrement=False"
+        )
+    if column.default is not None:
+        return (
+            "has a default, and the row of a key is found by that key: make it the key of the"
+            " events, without a default"
+        )
+    kept = innermost(column.type)
+    if isinstance(kept, String) and (kept.collation or type(kept).__name__ in ("CHAR", "CITEXT")):
+        return (
+            f"is {column.type!r}, which may take two keys for one row: make it a String without a"
+            " collation"
+        )
+    return ""
+
+
+def _python_type(type_: Any) -> type:
+    try:
+        kind: type = type_.python_type
+    except NotImplementedError:
+        return object
+    return kind
+
+
+def _is_given(column: Column[Any]) -> bool:
+    return column.default is not None or column.server_default is not None
+
+
+def _is_same(column: Column[Any], value: Any, before: Any) -> bool:
+    if value is before:
+        return True
+    if not column.type.compare_values(value, before):
+        return False
+    # Python takes 1 for True, and JSON does not.
+    return not isinstance(innermost(column.type), JSON) or repr(value) == repr(before)
+
+
+def _plain_default(column: Column[Any]) -> Callable[[], Any] | None:
+    """Return what makes the default of a column, if that is a value or an empty collection."""
+    default: Any = column.default
+    if default is None:
+        return None
+    if default.is_scalar:
+        return partial(deepcopy, default.arg)
+    # SQLAlchemy wraps what takes no argument.
+    of = getattr(default.arg, "__wrapped__", None) if default.is_callable else None
+    return of if of in _COLLECTIONS else None
+
+
+# ---------------------------------------------------------------- folded row
+
+
+_UNCHANGING = (
+    *(bool, bytes, date, Decimal, Enum, float, int, NoneType, str, time, timedelta, UUID),
+)
+"""Types of values that cannot be changed in place; times are dates, too."""
+
+
+class StoredRow(NamedTuple):
+    """What the database has of a row.
+
+    Attributes:
+        values: by the names of the attributes.
+        mark: of that version of the row; None if there is no other writer.
+    """
+
+    values: Mapping[str, Any]
+    mark: str | None
+
+
+@dataclass(slots=True, eq=False)
+class FoldedRow:
+    """A row of the host, as a step has left it.
+
+    Attributes:
+        values: by the names of the attributes. Those of a new row that are None get their defaults.
+        stored: what the database has; None if there is no such row.
+    """
+
+    values: Mapping[str, Any]
+    stored: StoredRow | None
+
+    def __str__(self) -> str:
+        return repr(self.values)
+
+
+@dataclass(slots=True)
+class HeldRow:
+    """A row while a handler has it.
+
+    Attributes:
+        row: the instance of the host's model.
+        key: its primary key, by the names of the attributes.
+        before: what it was made of; None if it is new.
+    """
+
+    row: Any
+    key: Mapping[str, Any]
+    before: FoldedRow | None
+
+
+class FoldCodec:
+    """Makes instances of rows, and rows of what a handler has left in them.
+
+    Args:
+        model: of the host.
+
+    Attributes:
+        name: says which rows these are.
+    """
+
+    def __init__(self, model: FoldModel) -> None:
+        self._model = model
+        columns = ", ".join(model.columns[name].name for name in model.keys)
+        self.name = f"rows of {model.table.fullname} by {columns}"
+
+    def fresh(self, value: Key | tuple[Key, ...]) -> HeldRow:
+        """Return a new row for a key.
+
+        Raises:
+            ValueError: there is no row for it.
+            Exception: whatever the host's class raised.
+        """
+        key = self._model.key_of(value if isinstance(value, tuple) else (value,))
+        return HeldRow(self._model.make(key), self._named(key), None)
+
+    def decode_many(self, texts: Sequence[FoldedRow]) -> list[HeldRow]:
+        """Return rows for a handler, each with values of its own."""
+        keys = self._model.keys
+        return [
+            HeldRow(self._instance(one), {name: one.values[name] for name in keys}, one)
+            for one in texts
+        ]
+
+    def encode(self, value: HeldRow) -> FoldedRow:
+        """Return what a handler has left in a row.
+
+        Raises:
+            TypeError: it left an expression of SQL.
+            ValueError: it changed the key or what the database computes, or left null what is never
+                null.
+        """
+        before = value.before
+        stored = None if before is None else before.stored
+        values = self._values(value.row, is_new=stored is None)
+        if before is None:
+            self._check(values, value.key)
+        else:
+            changed = self._model.changed(values, before.values)
+            if not changed:
+                return before
+            self._check({name: values[name] for name in changed}, before.values)
+        self._check_complete(values, is_new=stored is None)
+        return FoldedRow(values, stored)
+
+    def _named(self, key: tuple[Any, ...]) -> dict[str, Any]:
+        return dict(zip(self._model.keys, key, strict=True))
+
+    def _instance(self, of: FoldedRow) -> Any:
+        values = {
+            name: value if isinstance(value, _UNCHANGING) else deepcopy(value)
+            for name, value in of.values.items()
+        }
+        if of.stored is not None:
+            return instance_of(self._model.mapper, values)
+        # As one that was never written: what is not set is None, and not to be loaded.
+        row = self._model.mapper.class_manager.new_instance()
+        instance_dict(row).update(values)
+        return row
+
+    def _values(self, row: Any, *, is_new: bool) -> dict[str, Any]:
+        there, names = instance_dict(row), self._model.columns
+        missing = [name for name in names if name not in there]
+        if missing and not is_new:
+            msg = f"{self._model.name}.{missing[0]} was deleted from its row: set it to None"
+            raise ValueError(msg)
+        # SQLAlchemy keeps defaults of mapped dataclasses beside the instance.
+        return {name: there[name] if name in there else getattr(row, name) for name in names}
+
+    def _check(self, changed: Mapping[str, Any], before: Mapping[str, Any]) -> None:
+        """Refuse what a handler must not set."""
+        model = self._model
+        for name, value in changed.items():
+            if isinstance(value, ClauseElement) or hasattr(value, "__clause_element__"):
+                msg = f"{model.name}.{name} is an expression of SQL: a step computes values"
+                raise TypeError(msg)
+            if name in model.read_only and value != before.get(name):
+                why = "the key of its row" if name in model.keys else "not a handler's to change"
+                msg = f"{model.name}.{name} is {why}, and was set to {value!r:.100}"
+                raise ValueError(msg)
+
+    def _check_complete(self, values: Mapping[str, Any], *, is_new: bool) -> None:
+        needed = self._model.never_null - self._model.given if is_new else self._model.never_null
+        missing = [name for name, value in values.items() if value is None and name in needed]
+        if missing:
+            msg = f"{self._model.name} needs {', '.join(missing)}: never null"
+            raise ValueError(msg)
+
+
+# ---------------------------------------------------------------- fold table
+
+
+class FoldTable:
+    """The rows of one fold.
+
+    Args:
+        model: of the host.
+        is_cached: rows are kept in memory between steps, since there is no other writer.
+
+    Attributes:
+        model: as given.
+        is_cached: as given.
+        topic: of hints that rows were written.
+    """
+
+    def __init__(self, model: FoldModel, *, is_cached: bool) -> None:
+        self.is_cached = is_cached
+        self.topic = model.name
+        self.model = model
+        columns = tuple(model.columns.values())
+        keys = tuple(model.columns[name] for name in model.keys)
+        self._table = KeyedTable(model.table, keys, columns)
+
+    def __repr__(self) -> str:
+        return f"<FoldTable {self.model.name}>"
+
+    async def read(self, connection: AsyncConnection, keys: Iterable[str]) -> dict[str, KeyState]:
+        """Return the rows that are there, by the texts of their keys; joins the caller's
+        transaction.
+
+        Raises:
+            ModelError: the database takes one key for another.
+        """
+        texts = self._texts(keys)
+        if not texts:
+            return {}
+        names, width = list(self.model.columns), len(self.model.columns)
+        found: dict[str, KeyState] = {}
+        for row in await FOLDS.of(connection).read(connection, self._table, list(texts)):
+            values = dict(zip(names, row[:width], strict=True))
+            key = tuple(values[name] for name in self.model.keys)
+            if key not in texts:
+                raise self._mistaken(key)
+            stored = StoredRow(values, None if self.is_cached else row[width])
+            found[texts[key]] = KeyState(FoldedRow(values, stored))
+        return found
+
+    async def write(self, connection: AsyncConnection, rows: Sequence[FoldedRow]) -> None:
+        """Write rows that steps have changed; joins the caller's transaction.
+
+        Raises:
+            RowsChanged: rows are not as they were when they were read: roll back.
+        """
+        missing = await self._insert(connection, [row for row in rows if row.stored is None])
+        missing += await self._update(connection, [row for row in rows if row.stored is not None])
+        if missing:
+            raise RowsChanged(table=self.model.table.fullname, rows=missing)
+
+    def is_written(self, cache: StageCache) -> None:
+        """Note that the database has all rows of a shard that steps have changed."""
+        written = cache.states(tuple(cache.dirty))
+        cache.written(written)
+        # What the model or the database has given to a new row is not known here.
+        cache.forget(key for key, state in written.items() if self._lacks_some(state.value))
+        for state in written.values():
+            state.value.stored = StoredRow(state.value.values, None)
+
+    def _lacks_some(self, row: FoldedRow) -> bool:
+        return row.stored is None and any(row.values[name] is None for name in self.model.given)
+
+    def _texts(self, keys: Iterable[str]) -> dict[tuple[Any, ...], str]:
+        """Return the texts of keys by the primary keys of their rows."""
+        texts = {}
+        for text in keys:
+            try:
+                texts[self.model.key_of(self._parts(text))] = text
+            except ValueError:
+                # No row has it; and none can be made, which the step will say.
+                continue
+        return texts
+
+    def _parts(self, text: str) -> Sequence[str]:
+        return (text,) if len(self.model.keys) == 1 else json.loads(text)
+
+    async def _insert(self, connection: AsyncConnection, rows: Sequence[FoldedRow]) -> int:
+        """Insert new rows, those together that have the same columns; return how many were there
+        already.
+        """
+        alike: dict[tuple[str, ...], list[tuple[Any, ...]]] = {}
+        for row in rows:
+            given = {name: value for name, value in row.values.items() if self._is_set(name, value)}
+            alike.setdefault(tuple(given), []).append(tuple(given.values()))
+        missing = 0
+        for names, values in alike.items():
+            keys = self._columns(names)
+            done = await FOLDS.of(connection).insert(
+                connection, self._table, names=keys, rows=values
+            )
+            missing += len(values) - done
+        return missing
+
+    async def _update(self, connection: AsyncConnection, rows: Sequence[FoldedRow]) -> int:
+        """Update rows, in all columns that one of them has changed; return how many are not as
+        they were.
+        """
+        changed: dict[str, None] = {}
+        given = []
+        for row in rows:
+            assert row.stored is not None
+            own = self.model.changed(row.values, row.stored.values)
+            if own:
+                changed.update(dict.fromkeys(own))
+                given.append(row)
+        if not given:
+            return 0
+        names, is_marked = sorted(changed), not self.is_cached
+        values = [self._row(row, names, is_marked=is_marked) for row in given]
+        done = await FOLDS.of(connection).update(
+            connection, self._table, names=self._columns(names), rows=values, marked=is_marked
+        )
+        return len(values) - done
+
+    def _row(self, row: FoldedRow, names: Sequence[str], *, is_marked: bool) -> tuple[Any, ...]:
+        assert row.stored is not None
+        key = [row.values[name] for name in self.model.keys]
+        mark = [row.stored.mark] if is_marked else []
+        return (*key, *mark, *(row.values[name] for name in names))
+
+    def _is_set(self, name: str, value: Any) -> bool:
+        """Whether a new row gets `value`, or what the model and the database give where nothing is
+        set.
+        """
+        return value is not None or self.model.columns[name].type.should_evaluate_none
+
+    def _columns(self, names: Iterable[str]) -> list[str]:
+        columns: Mapping[str, Any] = self.model.columns
+        return [columns[name].key for name in names]
+
+    def _mistaken(self, key: tuple[Any, ...]) -> ModelError:
+        columns = ", ".join(self.model.keys)
+        msg = (
+            f"{self.model.name} cannot be folded into: the database has found the row {key!r:.100}"
+            f" by another key, so two keys are one row there; give {columns} a type and a collation"
+            " that tell them apart"
+        )
+        return ModelError(msg, model=self.model.name)
+
+
+# ---------------------------------------------------------------- fold stage
+
+
+class FoldStage:
+    """A fold into rows of one model.
+
+    Args:
+        model: of the host.
+        by: what events are grouped by; None: by their key.
+        cache: rows are kept in memory between steps.
+
+    Attributes:
+        table: the rows.
+
+    Raises:
+        ModelError: it cannot be folded into; the text says what to change.
+    """
+
+    def __init__(self, model: type[Any], *, by: GroupKey[Any] | None, cache: bool) -> None:
+        known = FoldModel(model, is_keyed_by_host=by is not None, is_cached=cache)
+        self.table = FoldTable(known, is_cached=cache)
+        self._codec = FoldCodec(known)
+        self._by = None if by is None else known.checked(by)
+
+    def handler(self, call: FoldHandler[Any, Any]) -> StageHandler:
+        """Return the function of the host as a handler.
+
+        Raises:
+            ConfigurationError: it cannot be one.
+        """
+        check_handler(call, "fold")
+
+        @wraps(call, updated=())
+        def change(step: StepContext, held: HeldRow, events: list[Any]) -> None:
+            # What it returns is looked at: a fold returns nothing.
+            return call(step, held.row, events)
+
+        codec = self._codec
+        return StageHandler(name_of(call), "fold", change, codec, by=self._by, fresh=codec.fresh)

@@ -1,0 +1,484 @@
+"""The states of keys: in the memory of the shard that holds them, and in the database.
+
+The holder of a shard is the only one who writes its states, so what it has read or written is what
+the database has, or will have. If a transaction fails it does not know any more, and drops all of
+it. The cache runs no SQL, and is not shared between threads: a step is computed while its shard
+waits.
+
+The database has the latest value of each, and beside it that of the last snapshot, as long as they
+differ: two versions of all states need one more value in the rows that were written since, and no
+copy. The first write after a snapshot moves the value that it replaces aside. Every function of the
+store joins the transaction of the connection that is its first parameter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from heapq import heapify, heappop, heappush
+from typing import Any, NamedTuple
+
+from sqlalchemy import (
+    ColumnElement,
+    Table,
+    and_,
+    bindparam,
+    case,
+    delete,
+    func,
+    or_,
+    select,
+    tuple_,
+)
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from rowlock.database.bulk_dialect import BULK, BulkDialect, kept_statement
+from rowlock.streams.computing.compute import NO_STATE, KeyState
+from rowlock.streams.computing.hashing import BucketRange
+from rowlock.streams.statements import in_ranges, write_rows
+
+# ---------------------------------------------------------------- cache
+
+
+STALE_MAX = 64
+"""So many more entries than timers may stand in the heap, beside one for each, before it is made
+anew.
+"""
+
+
+class TimerHeap:
+    """Timers of one stage of a shard, by time.
+
+    Attributes:
+        known: when the timer of each key is due.
+    """
+
+    def __init__(self) -> None:
+        self.known: dict[str, datetime] = {}
+        self._heap: list[tuple[datetime, str]] = []
+
+    def set(self, key: str, at: datetime | None) -> None:
+        """Note the timer of `key`; None: it has none."""
+        if at is None:
+            self.known.pop(key, None)
+        elif self.known.get(key) != at:
+            self.known[key] = at
+            heappush(self._heap, (at, key))
+            if len(self._heap) > 2 * len(self.known) + STALE_MAX:
+                self._heap = [(due, name) for name, due in self.known.items()]
+                heapify(self._heap)
+
+    @property
+    def earliest(self) -> datetime | None:
+        """When the first timer is due; None if there is none."""
+        heap = self._heap
+        while heap and self.known.get(heap[0][1]) != heap[0][0]:
+            heappop(heap)
+        return heap[0][0] if heap else None
+
+    def due(self, now: datetime) -> list[str]:
+        """Return the keys whose timer is due at `now`; they are no longer known, until a step has
+        set or kept them.
+        """
+        keys = []
+        while (at := self.earliest) is not None and at <= now:
+            key = heappop(self._heap)[1]
+            del self.known[key]
+            keys.append(key)
+        return keys
+
+
+class StageCache:
+    """The states of one stage of a shard.
+
+    Attributes:
+        timers: of its keys.
+        dirty: keys whose state is newer than that in the database.
+        grown: how many more keys have a state than in the database.
+    """
+
+    def __init__(self) -> None:
+        self.timers = TimerHeap()
+        self.dirty: set[str] = set()
+        self.grown = 0
+        self._states: dict[str, KeyState] = {}
+
+    def __len__(self) -> int:
+        return len(self._states)
+
+    def missing(self, keys: Iterable[str]) -> list[str]:
+        """Return those of `keys` of which nothing is known here."""
+        known = self._states
+        return [key for key in keys if key not in known]
+
+    def read(self, keys: Iterable[str], states: Mapping[str, KeyState]) -> None:
+        """Keep what the database has of `keys`."""
+        for key in keys:
+            self._states.setdefault(key, states.get(key, NO_STATE))
+
+    def states(self, keys: Iterable[str]) -> dict[str, KeyState]:
+        """Return the states of `keys`, all of which are known."""
+        known = self._states
+        return {key: known[key] for key in keys}
+
+    def change(self, states: Mapping[str, KeyState]) -> None:
+        """Keep what a step has made of states."""
+        for key, state in states.items():
+            # Behind all others, so that what has not been written for long is forgotten first.
+            before = self._states.pop(key, NO_STATE)
+            self._states[key] = state
+            self.grown += (state != NO_STATE) - (before != NO_STATE)
+            self.timers.set(key, state.timer_at)
+        self.dirty.update(states)
+
+    def written(self, keys: Iterable[str]) -> None:
+        """Note that the database has the states of `keys`."""
+        self.dirty.difference_update(keys)
+
+    def forget(self, keys: Iterable[str]) -> None:
+        """Forget the states of `keys`, which the database has."""
+        for key in keys:
+            del self._states[key]
+
+    def shrink(self, keys_max: int) -> None:
+        """Forget clean states, those first that were read or written longest ago, until there are
+        `keys_max` at most.
+        """
+        surplus = len(self._states) - keys_max
+        if surplus <= 0:
+            return
+        dirty = self.dirty
+        clean = (key for key in self._states if key not in dirty)
+        for key in [key for key, _ in zip(clean, range(surplus), strict=False)]:
+            del self._states[key]
+
+
+class ShardCache:
+    """The states of a shard, stage by stage.
+
+    Attributes:
+        timers_read_until: all timers up to this time are known; None: all are.
+    """
+
+    def __init__(self, stages: Iterable[str]) -> None:
+        self._stages = {name: StageCache() for name in stages}
+        self.timers_read_until: datetime | None = None
+
+    def __iter__(self) -> Iterator[tuple[str, StageCache]]:
+        return iter(self._stages.items())
+
+    def __getitem__(self, stage: str) -> StageCache:
+        return self._stages[stage]
+
+    def shrink(self, keys_max: int) -> None:
+        """Forget clean states until there are `keys_max` at most in all stages together: each has
+        the same share, and what one needs less of is for the others.
+        """
+        stages, left = sorted(self._stages.values(), key=len), keys_max
+        for count, stage in zip(range(len(stages), 0, -1), stages, strict=True):
+            stage.shrink(max(0, left // count))
+            left -= len(stage)
+
+    @property
+    def dirty(self) -> int:
+        """How many states are newer than those in the database."""
+        return sum(len(stage.dirty) for stage in self._stages.values())
+
+    @property
+    def earliest_timer(self) -> datetime | None:
+        """No timer is due before this; None if there is none."""
+        known = [stage.timers.earliest for stage in self._stages.values()]
+        known.append(self.timers_read_until)
+        return min((at for at in known if at is not None), default=None)
+
+
+# ---------------------------------------------------------------- store
+
+
+STATES_COUNTED_MAX = 10_000
+"""So many states of a shard are counted at most."""
+TIMERS_READ_MAX = 10_000
+"""Most timers of a replica that are read at once; the next ones are read when these are over."""
+
+_WRITTEN = (
+    "flow_id",
+    "name",
+    "key",
+    "bucket",
+    "version",
+    "value",
+    "timer_at",
+    "snapshot_version",
+)
+
+
+class PageBounds(NamedTuple):
+    """How large a page of a snapshot may be.
+
+    Attributes:
+        keys: most of them.
+        bytes: most of their states, unless it is one.
+    """
+
+    keys: int
+    bytes: int
+
+
+class StateWrite(NamedTuple):
+    """What is to be stored of a key.
+
+    Attributes:
+        name: of the stage.
+        key: its text.
+        bucket: of the key.
+        version: the step at whose start it is the state.
+        state: what it is; `NO_STATE` if there is none any more.
+        snapshot: the step at whose start the last snapshot of the shard is; None if it has none.
+    """
+
+    name: str
+    key: str
+    bucket: int
+    version: int
+    state: KeyState
+    snapshot: int | None = None
+
+
+class StoredTimer(NamedTuple):
+    """A timer, as it is stored.
+
+    Attributes:
+        name: of the stage.
+        key: whose timer it is.
+        bucket: of the key.
+        at: when it is due.
+    """
+
+    name: str
+    key: str
+    bucket: int
+    at: datetime
+
+
+async def read_states(
+    connection: AsyncConnection, table: Table, flow_id: int, *, name: str, keys: Sequence[str]
+) -> dict[str, KeyState]:
+    """Return the latest states of those of `keys` that have one, or a timer."""
+    dialect = BULK.of(connection)
+    states: dict[str, KeyState] = {}
+    found = select(table.c.key, table.c.value, table.c.timer_at).where(
+        table.c.flow_id == bindparam("flow"),
+        table.c.name == bindparam("stage"),
+        dialect.is_among(table.c.key, "keys"),
+    )
+    for begin in range(0, len(keys), dialect.rows_max):
+        some = dialect.among_parameter(keys[begin : begin + dialect.rows_max])
+        given = {"flow": flow_id, "stage": name, "keys": some}
+        rows = await connection.execute(found, given)
+        states.update((key, KeyState(value, at)) for key, value, at in rows)
+    return states
+
+
+class CountedStates(NamedTuple):
+    """States of a range of buckets.
+
+    Attributes:
+        keys: how many keys have one, or a timer: `STATES_COUNTED_MAX` at most.
+        newest: the latest version of these.
+    """
+
+    keys: int
+    newest: int
+
+
+async def count_states(
+    connection: AsyncConnection, table: Table, flow_id: int, *, buckets: BucketRange
+) -> CountedStates:
+    """Count the states of a range."""
+    own = table.c
+    has_state = or_(own.value.is_not(None), own.timer_at.is_not(None))
+    some = select(own.version).where(
+        own.flow_id == flow_id, in_ranges(own.bucket, [buckets]), has_state
+    )
+    found = some.limit(STATES_COUNTED_MAX).subquery().c.version
+    keys, newest = tuple(
+        (await connection.execute(select(func.count(found), func.max(found)))).one()
+    )
+    return CountedStates(keys, newest or 0)
+
+
+async def read_timers(
+    connection: AsyncConnection,
+    table: Table,
+    flow_id: int,
+    *,
+    ranges: Sequence[BucketRange],
+    after: datetime | None,
+) -> list[StoredTimer]:
+    """Return timers of keys in `ranges`, the earliest first: `TIMERS_READ_MAX` of them, and all
+    others that are due at the time of the last one.
+
+    Args:
+        connection: in a transaction.
+        table: of the states.
+        flow_id: whose states they are.
+        ranges: of the shards.
+        after: only those later than this; None: all.
+    """
+    columns = (table.c.name, table.c.key, table.c.bucket, table.c.timer_at)
+    of_flow = [
+        table.c.flow_id == flow_id,
+        table.c.timer_at.is_not(None),
+        in_ranges(table.c.bucket, ranges),
+    ]
+    if after is not None:
+        of_flow.append(table.c.timer_at > after)
+    first = select(*columns).where(*of_flow).order_by(table.c.timer_at).limit(TIMERS_READ_MAX)
+    timers = [StoredTimer(*row) for row in await connection.execute(first)]
+    if len(timers) < TIMERS_READ_MAX:
+        return timers
+    last = timers[-1].at
+    same = select(*columns).where(*of_flow, table.c.timer_at == last)
+    equal = [StoredTimer(*row) for row in await connection.execute(same)]
+    return [timer for timer in timers if timer.at < last] + equal
+
+
+async def write_states(
+    connection: AsyncConnection, table: Table, flow_id: int, *, states: Sequence[StateWrite]
+) -> None:
+    """Store states, each as the latest of its key; what belongs to a snapshot stays."""
+    dialect = BULK.of(connection)
+    kept = [one for one in states if one.state != NO_STATE or one.snapshot is not None]
+    if kept:
+        statement = kept_statement(table, (write_states, dialect), lambda: _upsert(dialect, table))
+        rows = [
+            (
+                flow_id,
+                one.name,
+                one.key,
+                one.bucket,
+                one.version,
+                one.state.value,
+                one.state.timer_at,
+                one.snapshot,
+            )
+            for one in kept
+        ]
+        await write_rows(connection, statement, names=_WRITTEN, rows=rows, text="value")
+    dropped: dict[str, list[str]] = {}
+    for one in states:
+        if one.state == NO_STATE and one.snapshot is None:
+            dropped.setdefault(one.name, []).append(one.key)
+    for name, keys in dropped.items():
+        gone = delete(table).where(
+            table.c.flow_id == bindparam("flow"),
+            table.c.name == bindparam("stage"),
+            dialect.is_among(table.c.key, "keys"),
+        )
+        given = {"flow": flow_id, "stage": name, "keys": dialect.among_parameter(keys)}
+        await connection.execute(gone, given)
+
+
+def _upsert(dialect: BulkDialect, table: Table) -> Any:
+    inserted = dialect.insert(table, _WRITTEN)
+    new = inserted.excluded
+    return inserted.on_conflict_do_update(
+        index_elements=[table.c.flow_id, table.c.name, table.c.key],
+        set_={
+            "bucket": new.bucket,
+            "version": new.version,
+            "value": new.value,
+            "timer_at": new.timer_at,
+            **_moved_aside(table, new),
+        },
+    )
+
+
+def _moved_aside(table: Table, new: Any) -> dict[str, ColumnElement[Any]]:
+    """Return what becomes of the snapshot's columns: the value that is replaced, if it is that of
+    the snapshot.
+    """
+    own = table.c
+    is_of_snapshot = and_(
+        new.snapshot_version.is_not(None),
+        # A row that was written since then has set it aside before.
+        own.version <= new.snapshot_version,
+    )
+    return {
+        "snapshot_version": case(
+            (is_of_snapshot, new.snapshot_version), else_=own.snapshot_version
+        ),
+        "snapshot_value": case((is_of_snapshot, own.value), else_=own.snapshot_value),
+        "snapshot_timer_at": case((is_of_snapshot, own.timer_at), else_=own.snapshot_timer_at),
+    }
+
+
+async def read_snapshot(
+    connection: AsyncConnection,
+    table: Table,
+    flow_id: int,
+    *,
+    name: str,
+    version: int,
+    most: PageBounds,
+    after: str | None = None,
+) -> list[tuple[str, KeyState]]:
+    """Return keys and their states at the start of the step `version`, in the order of their keys:
+    the first ones behind `after` that had a value.
+
+    Args:
+        connection: in a transaction.
+        table: of the states.
+        flow_id: whose states they are.
+        name: of the stage.
+        version: of the snapshot that all shards of the flow have.
+        most: of a page.
+        after: the last key of the page before; None: the page is the first.
+    """
+    own = table.c
+    is_latest = own.version <= version
+    is_aside = own.snapshot_version == version
+    value = case((is_latest, own.value), (is_aside, own.snapshot_value), else_=None)
+    timer = case((is_latest, own.timer_at), (is_aside, own.snapshot_timer_at), else_=None)
+    size = BULK.of(connection).text_bytes(value)
+    upto = func.sum(size).over(order_by=own.key, rows=(None, 0))
+    found = (
+        select(
+            own.key,
+            value.label("value"),
+            timer.label("timer_at"),
+            size.label("size"),
+            upto.label("upto"),
+        )
+        .where(own.flow_id == flow_id, own.name == name, value.is_not(None))
+        .order_by(own.key)
+        .limit(most.keys)
+    )
+    if after is not None:
+        found = found.where(own.key > after)
+    page = found.subquery().c
+    within = or_(page.upto <= most.bytes, page.upto == page.size)
+    rows = await connection.execute(
+        select(page.key, page.value, page.timer_at).where(within).order_by(page.key)
+    )
+    return [(key, KeyState(text, at)) for key, text, at in rows]
+
+
+async def drop_empty(
+    connection: AsyncConnection, table: Table, flow_id: int, *, before: int, limit: int
+) -> int:
+    """Delete rows of keys without a state that no snapshot from step `before` on needs; return how
+    many there were.
+    """
+    own = table.c
+    key = (own.name, own.key)
+    is_empty = and_(
+        own.flow_id == flow_id,
+        own.value.is_(None),
+        own.timer_at.is_(None),
+        own.version <= before,
+    )
+    empty = select(*key).where(is_empty).limit(limit)
+    # Asked again of the row itself: a step may have written a state since the list was made.
+    gone = await connection.execute(delete(table).where(is_empty, tuple_(*key).in_(empty)))
+    return gone.rowcount

@@ -1,0 +1,308 @@
+"""Results of a flow, written with the step that they are of: kept by step for those who read them,
+or as rows of the host's own table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Generic, NamedTuple, NoReturn, TypeGuard, TypeVar
+
+from sqlalchemy import (
+    Column,
+    Index,
+    PrimaryKeyConstraint,
+    Table,
+    UniqueConstraint,
+    insert,
+)
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionmaker
+
+from rowlock.database.bulk_dialect import BULK, Unique
+from rowlock.errors import ConfigurationError
+from rowlock.rows.leased_table import attributes_of, mapper_of, single_table
+from rowlock.streams.computing.encoding import Codec
+from rowlock.streams.consumers import Consumer, FlowWait, StepOutput
+from rowlock.streams.cursors import discard
+from rowlock.streams.inputs.source import Source
+from rowlock.streams.settings import check_whole_number
+from rowlock.streams.statements import write_rows
+from rowlock.streams.tables import StreamTables, key_of
+
+# ---------------------------------------------------------------- output
+
+
+O = TypeVar("O")  # noqa: E741 - of an output
+_COLUMNS = ("flow_id", "output", "step", "lo", "seq", "bucket", "key", "payload")
+
+
+class ResultRow(NamedTuple):
+    """A result, as it is stored.
+
+    Attributes:
+        step: that it is of.
+        lo: the first bucket of the shard.
+        seq: its number among the results of the shard in the step.
+        bucket: of its key.
+        key: its text; None if it has none.
+        stored: the text of the value.
+    """
+
+    step: int
+    lo: int
+    seq: int
+    bucket: int
+    key: str | None
+    stored: str | Mapping[str, Any]
+
+
+class Output(Generic[O]):
+    """An output of a flow; made by `StreamFlow.output`.
+
+    Attributes:
+        name: its own, within the flow.
+        flow: the name of the flow.
+        flow_id: the key of the flow's row.
+        topic: of hints that there are new results.
+        codec: writes and reads the values.
+        tables: of the wing.
+        sources: what the flow reads, by name.
+        waits: waits for the flow; None where no other flow reads the output.
+        is_kept: results stay here, by step, for those who read them.
+    """
+
+    is_kept = True
+
+    def __init__(
+        self,
+        flow: str,
+        name: str,
+        type_: type[O] | None,
+        *,
+        tables: StreamTables,
+        sources: Mapping[str, Source[Any]] = MappingProxyType({}),
+        waits: FlowWait | None = None,
+    ) -> None:
+        """Declare an output.
+
+        Raises:
+            TypeError: values of this type cannot be stored.
+        """
+        self.name = name
+        self.flow = flow
+        self.flow_id = key_of("flow", flow)
+        self.topic = f"stream:{flow}/{name}"
+        self.codec: Codec[Any] = Codec(Any if type_ is None else type_)
+        self.tables = tables
+        self.sources = sources
+        self.waits = waits
+
+    def __repr__(self) -> str:
+        return f"<Output {self.flow}/{self.name}>"
+
+    def stored(self, value: O | Mapping[str, Any]) -> str | Mapping[str, Any]:
+        """Return the text of a result.
+
+        Raises:
+            TypeError: it is of another type.
+            ValueError: it is too long.
+        """
+        return self.codec.encode(value)
+
+    def fingerprint(self) -> str:
+        """Return what must not change while there are results."""
+        return f"{self.name} {self.codec.name}"
+
+    async def write(self, connection: AsyncConnection, rows: Sequence[ResultRow]) -> None:
+        """Write results, of which there is one at least; joins the caller's transaction."""
+        values = [(self.flow_id, self.name, *row) for row in rows]
+        statement = BULK.of(connection).insert(self.tables.outputs, _COLUMNS)
+        await write_rows(connection, statement, names=_COLUMNS, rows=values, text="payload")
+
+    def consume(
+        self,
+        sessions: async_sessionmaker[AsyncSession],
+        *,
+        consumer: str | None = None,
+        after: int | None = None,
+        follow: bool = True,
+    ) -> AsyncIterator[StepOutput[O]]:
+        """Yield the results, step by step: whole steps, in their order, once every shard of the
+        flow has done them. Steps without results are passed over.
+
+        No session is open while the caller works on a step. It is read again after an error, and
+        after a restart, unless it was acknowledged: `StepOutput.ack` in the transaction that writes
+        what follows from it makes each step count once.
+
+        Args:
+            sessions: of the flow's database.
+            consumer: the name under which it is remembered how far this is, from the first read
+                on: what it has not acknowledged is not discarded. None: it is not remembered.
+            after: begin behind this step. By default behind the last that was acknowledged, or with
+                the first; without a name, with the first that is kept.
+            follow: wait for further steps at the end; otherwise the iteration ends there.
+
+        Raises:
+            StepExpired: results behind `after`, or that were not read yet, were discarded; or
+                `consumer` is new, and all before the first that is kept were.
+            ShardsMissingError: the row of a shard is missing, so no step is known to be whole.
+            ConfigurationError: the name of the consumer is none, or `after` is no step.
+        """
+        return Consumer(self, sessions, name=consumer, after=after).steps(follow=follow)
+
+    async def discard(self, session: AsyncSession, before: int) -> int:
+        """Delete the results of steps before `before`, whole steps and `DISCARD_ROWS_MAX` rows at
+        most; joins the caller's transaction.
+
+        Returns:
+            How many were deleted; call again, in another transaction, until there are none.
+
+        Raises:
+            StillNeeded: a consumer has not acknowledged them, or a flow that reads them may have to
+                read them again.
+            ShardsMissingError: as `consume`.
+            ConfigurationError: `before` is no step.
+        """
+        check_whole_number(before, "the first step whose results stay")
+        return await discard(session, self, before)
+
+
+# ---------------------------------------------------------------- table output
+
+
+DEDUP_KEY = "dedup_key"
+"""The column of an outbox that says what a row is about: a row that is there already is left."""
+
+
+class TableOutput(Output[O]):
+    """An output into a table of the host; made by `StreamFlow.output` with `into`.
+
+    What is emitted are values by attribute names of the model, or instances of it. Columns that are
+    not given get the defaults of the model. Where ``dedup_key`` is unique, as in the table of a
+    dispatch pipeline, a row whose key is there already is left as it is.
+
+    Args:
+        flow: the name of the flow.
+        name: its own, within the flow.
+        model: of the table.
+        tables: of the wing.
+
+    Attributes:
+        table: of the host.
+
+    Raises:
+        ModelError: the model is no mapped class of one table.
+    """
+
+    is_kept = False
+
+    def __init__(self, flow: str, name: str, model: type[O], *, tables: StreamTables) -> None:
+        super().__init__(flow, name, None, tables=tables)
+        mapper = mapper_of(model)
+        self.table = single_table(mapper)
+        # The pipeline of these rows is woken as by any other insert.
+        self.topic = model.__name__
+        self._model = model
+        self._columns = attributes_of(mapper)
+        self._required = [name for name, column in self._columns.items() if _is_required(column)]
+        self._unique = _outbox_rule(self.table)
+
+    @property
+    def is_outbox(self) -> bool:
+        """Whether a row whose `DEDUP_KEY` is there already is left as it is."""
+        return self._unique is not None
+
+    def fingerprint(self) -> str:
+        """Return which table it is."""
+        return f"{self.name} into {self.table.fullname}"
+
+    def stored(self, value: O | Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the values of a row, by the keys of its columns.
+
+        Raises:
+            TypeError: it is no mapping and no instance of the model, or names what is no column.
+            ValueError: a column without a default is not given, or null where it may not be.
+        """
+        columns, model = self._columns, self._model.__name__
+        if isinstance(value, self._model):
+            given = {name: one for name, one in vars(value).items() if name in columns}
+        elif isinstance(value, Mapping):
+            given = dict(value)
+        else:
+            msg = f"{self.name} takes values of {model} by their names, not {value!r:.100}"
+            raise TypeError(msg)
+        unknown = given.keys() - columns.keys()
+        if unknown:
+            names = ", ".join(sorted(map(str, unknown)))
+            msg = f"{model} has no column {names}; it has {', '.join(columns)}"
+            raise TypeError(msg)
+        missing = [name for name in self._required if given.get(name) is None]
+        if missing:
+            msg = f"{model} needs {', '.join(missing)}: never null, and without a default"
+            raise ValueError(msg)
+        return {columns[name].key: one for name, one in given.items()}
+
+    async def write(self, connection: AsyncConnection, rows: Sequence[ResultRow]) -> None:
+        """Insert rows, of which there is one at least; joins the caller's transaction."""
+        alike: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
+        for row in rows:
+            assert not isinstance(row.stored, str)
+            alike.setdefault(tuple(sorted(row.stored)), []).append(row.stored)
+        for values in alike.values():
+            await connection.execute(self._insert(connection), values)
+
+    def consume(
+        self,
+        sessions: async_sessionmaker[AsyncSession],
+        *,
+        consumer: str | None = None,
+        after: int | None = None,
+        follow: bool = True,
+    ) -> AsyncIterator[StepOutput[O]]:
+        """Refuse: the rows are the host's.
+
+        Raises:
+            ConfigurationError: always.
+        """
+        self._refuse("read")
+
+    async def discard(self, session: AsyncSession, before: int) -> int:
+        """Refuse: the rows are the host's.
+
+        Raises:
+            ConfigurationError: always.
+        """
+        self._refuse("delete")
+
+    def _insert(self, connection: AsyncConnection) -> Any:
+        if self._unique is None:
+            return insert(self.table)
+        return BULK.of(connection).insert_unless_there(self.table, self._unique)
+
+    def _refuse(self, what: str) -> NoReturn:
+        raise ConfigurationError(
+            f"results of {self.flow}/{self.name} are rows of {self.table.name}: {what} them there"
+        )
+
+
+def _is_required(column: Column[Any]) -> bool:
+    is_given_by_database = (
+        column.server_default is not None
+        or column.identity is not None
+        or column is column.table.autoincrement_column
+    )
+    return not (column.nullable or column.default is not None or is_given_by_database)
+
+
+def _outbox_rule(table: Table) -> Unique | None:
+    for one in (*table.indexes, *table.constraints):
+        if _is_unique(one) and [column.key for column in one.columns] == [DEDUP_KEY]:
+            return one
+    return None
+
+
+def _is_unique(one: object) -> TypeGuard[Unique]:
+    if isinstance(one, Index):
+        return one.unique
+    # A deferrable one is checked too late for a row to be left out.
+    return isinstance(one, UniqueConstraint | PrimaryKeyConstraint) and not one.deferrable

@@ -1,1 +1,0 @@
-"""outputs/: results by step, and those who read them."""

@@ -1,1 +1,0 @@
-"""Doing the steps of shards: reading, computing, comparing; nothing is written here."""

@@ -1,1 +1,0 @@
-"""State: what handlers keep for each key, in the database and in memory."""

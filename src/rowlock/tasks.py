@@ -1,0 +1,463 @@
+"""Tasks and threads that code of the host cannot harm: contained, shielded, supervised.
+
+*Contained*: asyncio stores the ``SystemExit`` or ``KeyboardInterrupt`` of a task and then raises it
+out of the loop itself, where no caller of the task can catch it. So each task of rowlock's that may
+run code of the host is started by `contained_task`. A law in ``tests/tidy`` names the few others.
+
+*Daemon threads*: Python joins the threads of ``ThreadPoolExecutor`` before it ends, and
+``asyncio.run`` those of ``asyncio.to_thread``; one call that hangs there keeps the process.
+
+*Shielded*: a task cancelled in the middle of a SQLite transaction leaves the file's write lock held
+until the garbage collector finds the connection, and a storm of cancellations leaves PostgreSQL
+running the statement. So `finish` runs work to its end in a task of its own, bounded in time, and
+the cancelled caller waits for it.
+
+*Supervised*: a loop that ends without being asked to is logged, shown in `health`, and replaced
+after a short rest. It may die of a bug, of a cancellation that was not meant for it, or because a
+task factory of the host's refuses its task. An event loop that shuts down cancels the keepers of
+all loops, and that is obeyed; a keeper that is cancelled alone is replaced.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import weakref
+from collections.abc import Awaitable, Callable, Coroutine
+from concurrent.futures import Executor, Future
+from contextlib import suppress
+from contextvars import Context
+from datetime import timedelta
+from functools import partial
+from queue import SimpleQueue
+from typing import Any, NamedTuple, ParamSpec, TypeVar
+
+from rowlock import events
+from rowlock.clock import exponential, sleep
+from rowlock.errors import HostCodeError, PipelineError, TransactionTimeout, describe
+from rowlock.logs import get_logger
+
+# ---------------------------------------------------------------- containment
+
+
+T = TypeVar("T")
+
+
+def contained_task(
+    work: Coroutine[Any, Any, T], *, name: str, context: Context | None = None
+) -> asyncio.Task[T]:
+    """Run `work` in a task out of which nothing ends the event loop: see `without_exits`.
+
+    Args:
+        work: is closed if the task is cancelled before its first step.
+        name: of the task.
+        context: the context variables of which it gets a copy; the caller's by default.
+    """
+    try:
+        task = begin_task(without_exits(lambda: work), name=name, context=context)
+    except BaseException:
+        work.close()
+        raise
+    # One that was cancelled before its first step has not begun `work`, which Python would warn of.
+    task.add_done_callback(lambda _task: work.close())
+    return task
+
+
+def begin_task(
+    work: Coroutine[Any, Any, T], *, name: str, context: Context | None = None
+) -> asyncio.Task[T]:
+    """Run `work` in a task; whoever calls sees to it that nothing out of it ends the event loop, as
+    `contained_task` does.
+
+    Raises:
+        BaseException: whatever a task factory of the host's refuses it with. `work` is closed then,
+            or Python would warn of it.
+    """
+    begin = partial(asyncio.get_running_loop().create_task, work, name=name)
+    try:
+        # Not given to it: task factories of before Python 3.11 take no context.
+        return begin() if context is None else context.run(begin)
+    except BaseException:
+        work.close()
+        raise
+
+
+async def without_exits(call: Callable[[], Awaitable[T]]) -> T:
+    """Await `call` and return its result.
+
+    Raises:
+        HostCodeError: it raised what is neither an ``Exception`` nor a cancellation, such as
+            ``SystemExit``.
+        Exception: whatever else it raised.
+    """
+    try:
+        return await call()
+    except (Exception, asyncio.CancelledError, GeneratorExit):
+        # A GeneratorExit is Python's, which closes a task whose loop is gone.
+        raise
+    except BaseException as error:
+        raise HostCodeError(describe(error)) from error
+
+
+async def as_host_code(call: Callable[[], Awaitable[T]]) -> T:
+    """Await `call`, in a task of rowlock's, and return its result.
+
+    Raises:
+        HostCodeError: it raised what would end the event loop, or let a cancellation escape for
+            which nobody had asked.
+        CancelledError: this task was asked to end.
+        Exception: whatever else it raised.
+    """
+    try:
+        return await without_exits(call)
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        raise HostCodeError("a cancellation escaped that nobody had asked for") from error
+
+
+def as_ordinary(error: BaseException) -> Exception:
+    """Return `error` if it can be raised to a caller in a task, or else one about it.
+
+    ``SystemExit`` and ``KeyboardInterrupt`` would end the event loop, ``StopIteration`` would turn
+    into another error, and a ``CancelledError`` would look as if the caller had been cancelled.
+    """
+    if isinstance(error, Exception) and not isinstance(error, StopIteration | StopAsyncIteration):
+        return error
+    ordinary = HostCodeError(describe(error))
+    ordinary.__cause__ = error
+    return ordinary
+
+
+# ---------------------------------------------------------------- daemon threads
+
+
+P = ParamSpec("P")
+
+ENDED = "ended by rowlock"
+"""Says of a cancellation that the call in a thread is waited for: it is an attempt's own."""
+
+LEFT_BEHIND = "left behind in its thread"
+"""Says of a cancellation that the event loop ends, and that the call still runs."""
+
+
+class DaemonThreads(Executor):
+    """A pool of daemon threads. They end when it is shut down, or is collected, and nothing waits.
+
+    Args:
+        threads_max: most threads at once; further calls wait.
+        name: of the threads.
+    """
+
+    def __init__(self, threads_max: int, *, name: str) -> None:
+        self._threads_max = threads_max
+        self._name = name
+        self._begun = 0
+        self._is_shut = False
+        self._lock = threading.Lock()
+        self._idle = threading.Semaphore(0)
+        self._calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        weakref.finalize(self, self._calls.put, None).atexit = False
+
+    def submit(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        """Have a function called in a thread; the future has its result.
+
+        Raises:
+            RuntimeError: the pool was shut down, or no thread can be begun.
+        """
+        future: Future[T] = Future()
+
+        def call() -> None:
+            if not future.set_running_or_notify_cancel():
+                return
+            try:
+                result = function(*args, **kwargs)
+            except BaseException as error:  # noqa: BLE001 - raised again where the call is awaited
+                future.set_exception(error)
+            else:
+                future.set_result(result)
+
+        with self._lock:
+            if self._is_shut:
+                raise RuntimeError("the threads were shut down")
+            if not self._idle.acquire(blocking=False) and self._begun < self._threads_max:
+                threading.Thread(
+                    target=_work,
+                    args=(self._calls, self._idle),
+                    name=f"{self._name} {self._begun}",
+                    daemon=True,
+                ).start()
+                self._begun += 1
+            self._calls.put(call)
+        return future
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Take no further call; threads end behind those that were submitted, unwaited for."""
+        del wait, cancel_futures
+        with self._lock:
+            self._is_shut = True
+            self._calls.put(None)
+
+
+def _work(calls: SimpleQueue[Any], idle: threading.Semaphore) -> None:
+    while (call := calls.get()) is not None:
+        call()
+        del call  # it would keep what it was called with
+        idle.release()
+    calls.put(None)  # for the next thread
+
+
+# ---------------------------------------------------------------- shielding
+
+
+logger = get_logger(__name__)
+
+CANCEL_WAIT_S_MAX = 3.0
+"""How long a transaction that is out of time may take to be cancelled, in seconds."""
+
+STALL_S_MAX = 1.0
+"""A timeout that goes off later than this tells of an event loop that stood still; so long it
+has to catch up then, in seconds.
+"""
+
+_overdue: set[asyncio.Task[Any]] = set()
+
+
+class CancelPlan(NamedTuple):
+    """How a transaction that is out of time is to be cancelled.
+
+    Attributes:
+        message: of the cancellation.
+        ending: what ends it, to be waited for.
+    """
+
+    message: str | None = None
+    ending: asyncio.Task[bool] | None = None
+
+
+async def finish(
+    work: Coroutine[Any, Any, T],
+    *,
+    purpose: str,
+    timeout: timedelta | None = None,
+    plan_cancel: Callable[[asyncio.Task[T]], CancelPlan] = lambda _task: CancelPlan(),
+    writes: bool = True,
+) -> T:
+    """Run `work` to its end in a task of its own, even if the caller is cancelled meanwhile; then
+    let the cancellation out.
+
+    Args:
+        work: what is to be done.
+        purpose: a verb phrase for errors and logs.
+        timeout: how long it may take; then it is cancelled.
+        plan_cancel: called with its task before that.
+        writes: whether something is lost if it fails, which a caller that is gone does not see.
+
+    Raises:
+        TransactionTimeout: `work` did not end within `timeout`.
+        PipelineError: `work` let a cancellation escape that was not its caller's.
+        HostCodeError: a listener, a type or another part of the host's raised what would have ended
+            the event loop.
+    """
+    task = contained_task(work, name=f"rowlock: {purpose}")
+    cancelled = await _wait_shielded(task, None if timeout is None else timeout.total_seconds())
+    out_of_time = not task.done()
+    if out_of_time:
+        cancelled = await _cancel_overdue(task, plan_cancel(task)) or cancelled
+    if cancelled is not None:
+        if task.done() and not task.cancelled() and (error := task.exception()) is not None:
+            log = logger.warning if writes else logger.debug
+            log(
+                "The transaction of a cancelled caller failed: %s",
+                purpose,
+                extra={"purpose": purpose},
+                exc_info=error,
+            )
+        raise cancelled
+    if out_of_time and (not task.done() or task.cancelled()):
+        raise TransactionTimeout(
+            purpose=purpose, timeout_s=timeout.total_seconds() if timeout else 0.0
+        )
+    if task.cancelled():
+        raise PipelineError(f"the transaction to {purpose} was cancelled from within")
+    return task.result()
+
+
+async def _wait_shielded(
+    task: asyncio.Task[Any], timeout_s: float | None
+) -> asyncio.CancelledError | None:
+    loop = asyncio.get_running_loop()
+    ends_at = None if timeout_s is None else loop.time() + timeout_s
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        left_s = None if ends_at is None else ends_at - loop.time()
+        if left_s is not None and left_s < -STALL_S_MAX:
+            # The loop stood still. What the database said meanwhile has not been heard yet, so that
+            # says nothing about it.
+            ends_at, left_s = loop.time() + STALL_S_MAX, STALL_S_MAX
+        if left_s is not None and left_s <= 0:
+            break
+        try:
+            await asyncio.wait({task}, timeout=left_s)
+        except asyncio.CancelledError as error:
+            cancelled = error
+    return cancelled
+
+
+async def _cancel_overdue(
+    task: asyncio.Task[Any], plan: CancelPlan
+) -> asyncio.CancelledError | None:
+    _overdue.add(task)
+    task.add_done_callback(_forget)
+    task.cancel(plan.message)
+    cancelled = await _wait_shielded(task, CANCEL_WAIT_S_MAX)
+    if plan.ending is None:
+        return cancelled
+    return await _wait_shielded(plan.ending, CANCEL_WAIT_S_MAX) or cancelled
+
+
+def _forget(task: asyncio.Task[Any]) -> None:
+    _overdue.discard(task)
+    if not task.cancelled() and (error := task.exception()) is not None:
+        logger.warning(
+            "An overdue transaction failed in the end: %s",
+            task.get_name(),
+            extra={"task": task.get_name()},
+            exc_info=error,
+        )
+
+
+def log_in_thread(log: Callable[[], None]) -> None:
+    """Call `log` in a thread that ends with it."""
+    threading.Thread(target=log, name="rowlock log", daemon=True).start()
+
+
+# ---------------------------------------------------------------- supervisor
+
+
+RESTART_DELAY_S = 0.1
+RESTART_DELAY_S_MAX = 5.0
+
+Loop = Callable[[], Coroutine[Any, Any, None]]
+
+
+class Supervisor:
+    """Runs the loops of one pipeline.
+
+    Attributes:
+        restarts: how many loops were replaced since the start.
+    """
+
+    def __init__(self, pipeline: str) -> None:
+        self._pipeline = pipeline
+        self._keepers: dict[str, asyncio.Task[None]] = {}
+        self._loops: dict[str, asyncio.Task[None]] = {}
+        self.restarts = 0
+
+    def keep(self, name: str, loop: Loop) -> None:
+        """Run `loop` under `name` until it returns by itself or `stop` is called."""
+        keeper = asyncio.create_task(
+            self._keep(name, loop), name=f"rowlock: {self._pipeline} {name}"
+        )
+        self._keepers[name] = keeper
+        keeper.add_done_callback(partial(self._keeper_over, name, loop))
+
+    def alive(self) -> dict[str, bool]:
+        """Return each loop's name and whether it runs at this moment."""
+        return {
+            name: name in self._loops and not self._loops[name].done() for name in self._keepers
+        }
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether the event loop ends everything: it cancels the keepers of all loops that have
+        not returned by themselves.
+        """
+        keepers = [task for task in self._keepers.values() if task.cancelling() or not task.done()]
+        return bool(keepers) and all(task.cancelling() for task in keepers)
+
+    async def wait(self, names: set[str], *, timeout_s: float | None = None) -> bool:
+        """Wait until the loops of `names` have returned; False if that took longer than
+        `timeout_s`.
+        """
+        keepers = [task for name, task in self._keepers.items() if name in names]
+        if not keepers:
+            return True
+        _, pending = await asyncio.wait(keepers, timeout=timeout_s)
+        return not pending
+
+    async def stop(self) -> None:
+        """Cancel what still runs and wait for its end."""
+        keepers = [task for task in self._keepers.values() if not task.done()]
+        for task in keepers:
+            task.cancel()
+        if keepers:
+            await asyncio.wait(keepers)
+
+    def _keeper_over(self, name: str, loop: Loop, keeper: asyncio.Task[None]) -> None:
+        """Keep `loop` by another task, if the one that kept it was cancelled alone."""
+        if keeper.cancelled() and not self.is_ending:
+            self._note_death(name, asyncio.CancelledError())
+            self.keep(name, loop)
+
+    async def _keep(self, name: str, loop: Loop) -> None:
+        deaths = 0
+        while (error := await self._run(name, loop)) is not None:
+            deaths += 1
+            self._note_death(name, error)
+            await sleep(exponential(deaths, first_s=RESTART_DELAY_S, most_s=RESTART_DELAY_S_MAX))
+
+    async def _run(self, name: str, loop: Loop) -> BaseException | None:
+        """Run `loop` in a task of its own and return what it died of; None if it returned by
+        itself.
+        """
+        try:
+            task = self._loops[name] = begin_task(
+                _contained(loop), name=f"rowlock: {self._pipeline} {name} loop"
+            )
+        except KeyboardInterrupt:
+            raise
+        # A task factory is the host's, and may raise anything.
+        except BaseException as error:  # noqa: BLE001
+            return error
+        try:
+            await asyncio.wait({task})
+        except asyncio.CancelledError:
+            task.cancel()
+            await asyncio.wait({task})
+            raise
+        return asyncio.CancelledError() if task.cancelled() else task.exception()
+
+    def _note_death(self, name: str, error: BaseException) -> None:
+        self.restarts += 1
+        # Who logs or listens may raise anything; the loop is replaced all the same.
+        with suppress(BaseException):
+            tell_replaced(self._pipeline, name, error)
+
+
+def tell_replaced(pipeline: str, name: str, error: BaseException) -> None:
+    """Log, and tell as an event, that what is called `name` has died of `error` and is replaced."""
+    is_cancelled = isinstance(error, asyncio.CancelledError)
+    text = "cancelled from outside" if is_cancelled else describe(error)
+    logger.error(
+        "%s: the %s died and is replaced: %s",
+        pipeline,
+        name,
+        text,
+        extra={"pipeline": pipeline, "loop": name, "error": text},
+        exc_info=None if is_cancelled else error,
+    )
+    events.emit(events.LoopReplaced(pipeline, name, text))
+
+
+async def _contained(loop: Loop) -> None:
+    """Run `loop`; a ``SystemExit`` that leaves a task would end the whole event loop, and with it
+    the host.
+
+    A ``KeyboardInterrupt`` is let through: it is the user's, wherever it stops this thread.
+    """
+    try:
+        await loop()
+    except SystemExit as error:
+        raise HostCodeError(describe(error)) from error
