@@ -21,7 +21,7 @@ LINES = {
     "dispatch": 4420,
     "graph": 8979,
     "ground": 3199,
-    "insight": 11765,
+    "insight": 11019,
     "leases": 3369,
     "locks": 887,
     "migrations": 719,

@@ -55,9 +55,7 @@ SCHEMA: Final = "rowlock.action/1"
 NOT_PARKED: Final = "was not parked"
 NOT_PAUSED: Final = "was not paused"
 ACTION_TIMEOUT: Final = timedelta(seconds=10)
-"""Longest time for an action."""
 LAST_TRY_S: Final = 0.1
-"""Shortest time for its last try, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +63,6 @@ class ActionDone:
     """What was done.
 
     Attributes:
-        act: by whom, to what, and why.
-        outcome: what came of it, such as ``released``.
         until: when a pause ends; None if it does not end by itself.
         is_changed: whether anything was to be done; False if the row or the pipeline was so
             already.
@@ -81,7 +77,6 @@ class ActionDone:
 
     @property
     def needs_person(self) -> bool:
-        """Whether a person has to do something: one has done it."""
         return False
 
     def text(self, width: int = 0) -> str:
@@ -94,7 +89,6 @@ class ActionDone:
         return f"{text}; this ends the pause by {shown(self.ended.by)} {since}"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as JSON has it."""
         act = self.act
         return {
             "schema": SCHEMA,
@@ -113,9 +107,7 @@ class ActionDone:
 
 
 class Actions(HostedPipelines):
-    """Acts on the rows and pipelines of a host; the part of `Insight` that writes. Made as
-    `HostedPipelines`.
-    """
+    """Acts on the rows and pipelines of a host: the part of `Insight` that writes."""
 
     async def release(
         self,
@@ -325,9 +317,7 @@ class Actions(HostedPipelines):
         seen: ShownLease | None,
         only: ColumnElement[bool] | None = None,
     ) -> Callable[[AsyncSession, AsyncConnection], Awaitable[bool]]:
-        """Return what writes `values`, if the lease is as `seen` and the row meets `only`, and says
-        whether it has.
-        """
+        """Return work that writes `values` if the lease is as `seen` and the row meets `only`."""
         is_it = [] if seen is None else [is_as_shown(leased, seen)]
         is_it += [] if only is None else [only]
 
@@ -352,8 +342,8 @@ class Actions(HostedPipelines):
         purpose: str,
         sessions: Sessions | None = None,
     ) -> T:
-        """Run `work` in one transaction, again while others are in the way: SQLite's busy timeout
-        may be short, and its writers have no order.
+        """Run `work` in one transaction, again while others are in the way: SQLite has no order of
+        writers.
         """
         timeout = time_left(ACTION_TIMEOUT)
         ends_at = monotonic() + timeout.total_seconds()

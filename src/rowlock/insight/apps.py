@@ -33,9 +33,8 @@ APP_VARIABLE: Final = "ROWLOCK_APP"
 DATABASE_VARIABLE: Final = "ROWLOCK_DATABASE"
 EXAMPLE: Final = "--app myservice.app:manager"
 CALLS_MAX: Final = 3
-"""How many functions may give one another before there are pipelines."""
 THREADS_END_WITHIN_S: Final = 1.0
-"""How long threads are waited for at most, which may be the host's and stay."""
+"""Longest wait for threads, which may be the host's and stay."""
 WHAT_FITS: Final = (
     "a PipelineManager, an Observer, an Insight, (session_factory, [pipelines]), or a function or"
     " an async context manager that gives one"
@@ -46,15 +45,10 @@ WHAT_FITS: Final = (
 async def insight_of_app(
     found: Any, name: str, *, database: str | None = None
 ) -> AsyncIterator[Insight]:
-    """Give the questions to the pipelines of an app, and close its engines behind them.
+    """Provide an `Insight` for an app, and close its engines afterwards.
 
-    Args:
-        found: what `imported` gave.
-        name: its ``module:attribute``.
-        database: the URL of another database than the app's; else what ``ROWLOCK_DATABASE`` says.
-
-    Raises:
-        AppError: the app gives something else than pipelines.
+    `found` is from `imported`, `name` its ``module:attribute``; `database` is the URL of another
+    database than the app's, by default ``ROWLOCK_DATABASE``. Raises AppError if it is no app.
     """
     url = database or os.environ.get(DATABASE_VARIABLE)
     async with _threads_ended_behind_errors(), AsyncExitStack() as stack:
@@ -89,11 +83,11 @@ def _join(threads: Iterable[threading.Thread], until: float) -> None:
 def app_named(
     app: str | None, environment: Mapping[str, str], folder: Path
 ) -> tuple[str, Path, Path | None]:
-    """Return ``module:attribute``, the folder in which its module is looked for, and the
-    ``pyproject.toml`` that names it: the nearest one, if neither `app` nor ``ROWLOCK_APP`` does.
+    """Return ``module:attribute``, the folder of its module, and the ``pyproject.toml`` that names
+    it.
 
-    Raises:
-        AppError: nothing names an app, or a file of another user.
+    That is the nearest one, if neither `app` nor ``ROWLOCK_APP`` names an app. Raises AppError if
+    nothing does, or a file of another user.
     """
     if app or environment.get(APP_VARIABLE):
         return app or environment[APP_VARIABLE], folder, None
@@ -131,11 +125,7 @@ def _tool_table(project: Path) -> Mapping[str, Any]:
 
 
 def imported(name: str, folder: Path) -> Any:
-    """Return what ``module:attribute`` names.
-
-    Raises:
-        AppError: there is no such module or attribute, or the import fails.
-    """
+    """Return what ``module:attribute`` names; raises AppError if that cannot be imported."""
     module_name, colon, attribute = name.partition(":")
     if not (module_name and colon and attribute):
         raise AppError(f"an app is module:attribute, such as {EXAMPLE}, not {name!r:.100}")

@@ -46,11 +46,8 @@ class ExactCounts:
     """What a pipeline has waiting.
 
     Attributes:
-        due: rows that are ready and free and whose time has come.
         oldest_s: for how long the first of them has been due; 0 if there is none, None if the model
             has no ``due_at``.
-        resting: rows that are ready and free and whose time has not come.
-        ended: rows that are ready and whose lease has ended.
         parked: rows that were set aside; None if the model has no ``parked_at``.
     """
 
@@ -62,7 +59,6 @@ class ExactCounts:
 
 
 async def counts_here(connection: AsyncConnection, replicas: Table, mark: str) -> bool:
-    """Return whether the replica with this mark is the one that counts."""
     columns = replicas.c
     lowest = select(func.min(columns.mark)).where(
         columns.seen_at > database_time_after(-DEAD_AFTER),
@@ -73,9 +69,7 @@ async def counts_here(connection: AsyncConnection, replicas: Table, mark: str) -
 
 
 async def running_replicas(connection: AsyncConnection, replicas: Table) -> Counter[str]:
-    """Return how many live replicas run each pipeline; one that is registered and was not started,
-    or was stopped, does not run.
-    """
+    """Count the live replicas that run each pipeline; registered alone does not count."""
     known = await read_replicas(connection, replicas)
     return Counter(
         pipeline for one in known.live for pipeline in one.pipelines if one.runs(pipeline)
@@ -125,23 +119,17 @@ def _number_of(condition: ColumnElement[bool]) -> Any:
 logger = get_logger(__name__)
 
 SCAN_MAX: Final = timedelta(seconds=5)
-"""Longest time for the scan of one table."""
 REST_FACTOR: Final = 50
 """The rest behind a scan is so many times as long as the scan."""
 REST_S_MIN: Final = 15.0
 """Shortest rest between two rounds over all pipelines, in seconds."""
 COUNTED_MAX: Final = 200
-"""Most pipelines that are counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class CensusCounts:
-    """The census of one pipeline.
-
-    Attributes:
-        at: when it was made, on the monotonic clock, in seconds.
-        counts: what was counted.
-        replicas: how many live replicas run the pipeline; None without the table of replicas.
+    """The census of one pipeline, made `at` a time of the monotonic clock; `replicas` that
+    run it.
     """
 
     at: float
@@ -150,17 +138,11 @@ class CensusCounts:
 
     @property
     def age_s(self) -> float:
-        """How old it is, in seconds."""
         return monotonic() - self.at
 
 
 class Census:
-    """Counts again and again while it is `run`, if it is this replica's part.
-
-    Args:
-        managers: whose pipelines are counted.
-        replicas: the optional table; without it every replica counts.
-    """
+    """Counts again and again during `run`; with a table of replicas, only in one of them."""
 
     def __init__(self, managers: tuple[PipelineManager, ...], replicas: Table | None) -> None:
         self._managers, self._replicas = managers, replicas
@@ -173,14 +155,13 @@ class Census:
         return self._counted
 
     async def run(self) -> None:
-        """Count, rest, and count again, until cancelled."""
         while True:
             begun = monotonic()
             await self.count(rests=True)
             await sleep(max(0.0, REST_S_MIN - (monotonic() - begun)))
 
     async def count(self, *, rests: bool = False) -> None:
-        """Count each pipeline once; `rests` has each scan be followed by its rest."""
+        """Count each pipeline once; `rests` adds a rest after each scan."""
         for manager, pipeline in self._pipelines():
             begun = monotonic()
             await self._count(manager, pipeline)

@@ -62,14 +62,9 @@ class Waiting:
     """What waits for one pipeline.
 
     Attributes:
-        model: of its rows.
-        rules: of the pipeline.
-        counts: what waits.
-        pause: why it is paused; None if it is not, or if that could not be asked.
         lock: who keeps everybody out of its table; None if nobody does.
         first_key: of the row that the next claim would take, if rows wait too long.
         unknown: what could not be asked, and why.
-        flow: how far its flow is, in a line, where it is of one.
         left: transactions that were prepared, left behind, and have rows of its table.
     """
 
@@ -90,14 +85,7 @@ class Waiting:
 
 
 async def waiting_of(connection: AsyncConnection, asked: RowAsked, *, apart: bool) -> Waiting:
-    """Ask what waits for one pipeline; joins the caller's transaction.
-
-    Args:
-        connection: in a transaction that reads.
-        asked: the pipeline.
-        apart: ask for each count by itself, under a savepoint. Otherwise all are one statement, and
-            what is refused raises.
-    """
+    """Ask what waits for one pipeline; joins the caller's transaction; `apart` as for `ask_row`."""
     told = await (_apart if apart else _together)(connection, asked)
     if told.lock is not None:
         return told
@@ -166,7 +154,6 @@ NOT_ASKED: Final = "pipelines without counts: those before them took all the tim
 
 
 def with_replicas(facts: Facts, replicas: LiveReplicas) -> Facts:
-    """Return the facts of a row with who runs its pipeline, and what the one says that has it."""
     if replicas.known is None:
         return replace(facts, no_replicas=replicas.unasked)
     running = _running(facts.pipeline, replicas)
@@ -195,9 +182,7 @@ def with_replicas(facts: Facts, replicas: LiveReplicas) -> Facts:
 def status_of(
     pipeline: str, waiting: Waiting | AwayDatabase | None, replicas: LiveReplicas
 ) -> PipelineStatus:
-    """Return the line of a pipeline; with None, which is one for which there was no time left, and
-    of a database that is away, what the replicas say.
-    """
+    """Return the line of a pipeline; None as `waiting`: no time was left for its counts."""
     if waiting is None or isinstance(waiting, AwayDatabase):
         why = NOT_ASKED if waiting is None else waiting.text
         told = PipelineStatus(pipeline, Counts(), 0.0, unknown=(why,))
@@ -272,7 +257,6 @@ def _reports(pipeline: str, running: Iterable[ReplicaState]) -> list[Mapping[str
 
 
 def _failing(reports: Sequence[Mapping[str, Any]]) -> tuple[int, str]:
-    """Return on how many replicas claims fail, and the first error of these."""
     failing = [report for report in reports if report.get("fetch_failures")]
     errors = (report.get("last_error") for report in failing)
     return len(failing), str(next((error for error in errors if error), ""))
@@ -310,8 +294,8 @@ def _said(
 
 
 def _starts_in_s(place: int, report: Mapping[str, Any]) -> float | None:
-    """Return when a worker will have the row at `place` of a queue, by what was settled lately,
-    or else by how long half of the attempts took.
+    """Estimate when a worker will have the row at `place`: by the rate, else by the median
+    attempt.
     """
     if rate := _sum([report], "settled_s"):
         return place / rate

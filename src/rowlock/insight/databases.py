@@ -43,9 +43,7 @@ QUESTIONS_AT_ONCE_MAX: Final = 4
 
 
 class QuestionPlaces:
-    """Places for questions, in each event loop that asks, and for each engine: one whose database
-    hangs keeps no other waiting.
-    """
+    """Places for questions, per event loop and engine: a database that hangs delays no other."""
 
     def __init__(self) -> None:
         self._by_loop: WeakKeyDictionary[
@@ -54,10 +52,8 @@ class QuestionPlaces:
 
     @asynccontextmanager
     async def taken(self, engine: Engine, *, within: timedelta) -> AsyncIterator[None]:
-        """Have a place in the block, of those for questions to one engine.
-
-        Raises:
-            TransactionTimeout: there was none `within` that time.
+        """Occupy a place during the block; raises TransactionTimeout if there is none `within` that
+        time.
         """
         by_engine = self._by_loop.setdefault(asyncio.get_running_loop(), WeakKeyDictionary())
         places = by_engine.setdefault(engine, asyncio.Semaphore(QUESTIONS_AT_ONCE_MAX))
@@ -77,16 +73,15 @@ class QuestionPlaces:
 
 
 Ask: TypeAlias = Callable[[], Awaitable[Any]]
-"""Begins a question and gives its answer."""
 
 
 async def asked_concurrently(
     asks: Sequence[Ask], *, at_once: int = QUESTIONS_AT_ONCE_MAX
 ) -> list[Any]:
-    """Return what all of `asks` give, in their order; `at_once` of them are asked at once.
+    """Return the answers of all `asks` in their order, `at_once` at a time.
 
-    The first that raises ends the others, and its error is raised. When this returns or raises,
-    none is under way.
+    The first error ends the others and is raised. When this returns or raises, no question is under
+    way.
     """
     if len(asks) == 1:
         return [await asks[0]()]
@@ -129,9 +124,7 @@ def wanted_within(seconds: float) -> Iterator[None]:
 
 @contextmanager
 def half_of_the_time() -> Iterator[None]:
-    """Have each question that is asked in the block, and in tasks that begin there, take at most
-    half of the time that it would have: one that hangs leaves its caller time for the others.
-    """
+    """Halve the time of each question of the block: one that hangs leaves time for the others."""
     token = _IS_HALVED.set(True)
     try:
         yield
@@ -140,7 +133,6 @@ def half_of_the_time() -> Iterator[None]:
 
 
 def question_time(most: timedelta) -> timedelta:
-    """Return how long the whole of a question that begins now may take."""
     left = time_left(most)
     return left / 2 if _IS_HALVED.get() else left
 
@@ -185,19 +177,11 @@ def contained_redaction(redact: Redact | None) -> Redact | None:
 DATABASES_AT_ONCE_MAX: Final = 32
 """Most databases that are asked at once; the others wait."""
 NAMES_MAX: Final = 5
-"""Most pipelines of a database that is away that are named in a line."""
 
 
 @dataclass(frozen=True, slots=True)
 class AwayDatabase:
-    """A database that could not be asked.
-
-    Attributes:
-        database: its kind, host and name.
-        pipelines: that work there.
-        why: what it, or its driver, said.
-        error: the same as it was raised.
-    """
+    """A database that could not be asked; `why` is what it, or its driver, said."""
 
     database: str
     pipelines: tuple[str, ...]
@@ -206,12 +190,11 @@ class AwayDatabase:
 
     @property
     def what(self) -> str:
-        """That it could not be asked, and why, without its name."""
         return f"cannot be asked: {self.why}"
 
     @property
     def unseen(self) -> str:
-        """Of which pipelines nothing is known."""
+        """The pipelines about which nothing is known, in a line."""
         names = ", ".join(shown(name, 60) for name in self.pipelines[:NAMES_MAX])
         left = len(self.pipelines) - NAMES_MAX
         more = f" and {left} more" if left > 0 else ""
@@ -219,36 +202,24 @@ class AwayDatabase:
 
     @property
     def text(self) -> str:
-        """All of it in one line."""
         return f"{self.database} {self.what}; {self.unseen}"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as JSON has it."""
         return {"database": self.database, "pipelines": list(self.pipelines), "why": self.why}
 
     @classmethod
     def from_dict(cls, document: Mapping[str, Any]) -> Self:
-        """Return what `to_dict` gave."""
         why = document["why"]
         return cls(document["database"], tuple(document["pipelines"]), why, ConnectionError(why))
 
 
 @dataclass(frozen=True, slots=True)
 class DatabaseAsks:
-    """What is asked of one database.
-
-    Attributes:
-        engine: leads there.
-        pipelines: that work there.
-        asks: the questions.
-    """
-
     engine: Engine
     pipelines: tuple[str, ...]
     asks: Sequence[Ask]
 
     def away(self, error: Exception) -> AwayDatabase:
-        """Return that the database could not be asked."""
         text = " ".join(_why(error).split())
         password = self.engine.url.password
         if password:
@@ -257,12 +228,12 @@ class DatabaseAsks:
 
 
 DatabaseAnswers: TypeAlias = list[Any] | AwayDatabase
-"""What one database answered, in the order of its questions, or that it is away."""
+"""The answers of one database, in the order of its questions, or that it is away."""
 
 
 async def asked_by_database(databases: Sequence[DatabaseAsks]) -> list[DatabaseAnswers]:
-    """Return what each of `databases` answers, in their order. Of several, one that cannot be asked
-    is an `AwayDatabase`; if all are away, or there is one alone, its error is raised.
+    """Return the answers of each database, in their order. One of several that is away is an
+    `AwayDatabase`; if all are away, or there is one alone, its error is raised.
     """
     if len(databases) == 1:
         return [await asked_concurrently(databases[0].asks)]
@@ -277,7 +248,6 @@ async def asked_by_database(databases: Sequence[DatabaseAsks]) -> list[DatabaseA
 
 
 def raise_if_away(away: Sequence[AwayDatabase]) -> None:
-    """Raise the error of the first database that is away; nothing if none is."""
     if away:
         raise away[0].error
 

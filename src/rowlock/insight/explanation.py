@@ -29,21 +29,19 @@ YES, NO, UNKNOWN, NOTHING = "yes", "no", "?", "\N{EN DASH}"
 NAME_WIDTH: Final = 10
 ANSWER_WIDTH: Final = 6
 NAMES_MAX: Final = 5
-"""How many names of replicas a line has."""
 TABLE_REPLICAS: Final = "without rowlock_replicas nobody knows: insight_tables(metadata)"
 TABLE_CONTROLS: Final = "without rowlock_controls nobody can pause: insight_tables(metadata)"
 
 
 @dataclass(frozen=True, slots=True)
 class ExplanationLine:
-    """One line: what was asked, the answer, and more about it."""
+    """One line: the question, the answer, and details."""
 
     name: str
     answer: str
     detail: str = ""
 
     def text_lines(self, width: int) -> list[str]:
-        """Return it as text, wrapped below its detail."""
         answer = self.answer.ljust(ANSWER_WIDTH) if self.detail else self.answer
         if self.detail and len(self.answer) >= ANSWER_WIDTH:
             answer = f"{self.answer}  "
@@ -61,7 +59,6 @@ class ExplanationLine:
 
 
 def lines_of(facts: Facts) -> tuple[ExplanationLine, ...]:
-    """Return the lines of a row, in their order."""
     if facts.table_lock is not None:
         names = ("ready", "due", "lease", "owner", "awaited", "paused", "attempts")
         return (*(ExplanationLine(name, UNKNOWN) for name in names), _replicas(facts))
@@ -261,7 +258,6 @@ class PipelineExplanation:
 
     @classmethod
     def of(cls, facts: Facts, *, remarks: Iterable[str] = ()) -> Self:
-        """Return what the facts come to."""
         first, *others = verdicts_of(facts)
         finding = finding_of(first, facts)
         return cls(
@@ -279,11 +275,9 @@ class PipelineExplanation:
 
     @property
     def more(self) -> str:
-        """Where the verdict is explained."""
         return f"{REFERENCE}#{self.verdict.value.replace('_', '-')}"
 
     def text_lines(self, width: int) -> list[str]:
-        """Return the block of this pipeline, without its title."""
         text = [*_wrapped(self.headline, "", width), ""]
         if self.lines:
             text += [*(row for line in self.lines for row in line.text_lines(width)), ""]
@@ -321,7 +315,6 @@ class Explanation:
 
     @property
     def is_there(self) -> bool:
-        """Whether there is such a row, in one of the databases at least, as far as was asked."""
         return any(one.verdict is not Verdict.NO_ROW for one in self.pipelines)
 
     def text(self, width: int = WIDTH) -> str:
@@ -336,7 +329,6 @@ class Explanation:
         return "\n\n".join(blocks)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as JSON has it."""
         return {
             "schema": SCHEMA,
             "model": self.model,
@@ -373,7 +365,6 @@ class Explanation:
 
 
 def explanation_without_pipeline(model: str, row_id: str) -> Explanation:
-    """Return the answer about a row of a model on which no pipeline works."""
     finding = no_pipeline(model, row_id)
     one = PipelineExplanation(
         "", Verdict.NO_PIPELINE, finding.headline, needs_person=True, why=finding.why, do=finding.do
@@ -434,8 +425,9 @@ def _title(title: str, at: datetime | None, width: int) -> list[str]:
 
 
 def _with_command(do: str, width: int) -> list[str]:
-    """Return what to do; a command stands in one line, so that it can be copied, and as it is: a
-    space more or less in the key of a row would name another one.
+    """Wrap what to do; a command stays on one line, as it is.
+
+    So it can be copied: a space more or less in the key of a row would name another one.
     """
     found = _COMMAND.search(do)
     if found is None:

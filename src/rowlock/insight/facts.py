@@ -60,8 +60,8 @@ async def lacking_row(
     *,
     apart: bool,
 ) -> LackingRow | None:
-    """Return the first related row of a main row that somebody has; None if nobody has one, or the
-    host does not say which rows belong to it; joins the caller's transaction.
+    """Return the first related row of a main row that another holder has, as far as the host says
+    which rows belong to it; joins the caller's transaction.
     """
     for lock in locks:
         if lock.on is None:
@@ -86,8 +86,10 @@ CAUSE_CHARS_MAX: Final = 160
 
 
 async def flow_line(connection: AsyncConnection, pipeline: Pipeline[Any]) -> WingLine | None:
-    """Return how far the flow is that a pipeline coordinates, or whose shards it works on, and what
-    it waits for; None for any other pipeline; joins the caller's transaction.
+    """Return the progress of the flow of a pipeline, and what it waits for; None for other
+    pipelines.
+
+    Joins the caller's transaction.
     """
     program = _program_of(pipeline)
     if program is None:
@@ -109,7 +111,7 @@ async def flow_line(connection: AsyncConnection, pipeline: Pipeline[Any]) -> Win
 async def flow_of_row(
     connection: AsyncConnection, pipeline: Pipeline[Any], question: RowQuestion
 ) -> WingLine | None:
-    """Return the same for a row, which may be of another flow: then None."""
+    """Return the same for a row; None if it is of another flow."""
     program, columns = _program_of(pipeline), question.leased.table.c
     if program is None:
         return None
@@ -138,7 +140,7 @@ def _is_of(pipeline: Pipeline[Any], module: str, name: str) -> bool:
 
 
 def graph_report(pipeline: Pipeline[Any]) -> dict[str, Any] | None:
-    """Return what a replica says of the graph of one of its pipelines; None if it has none."""
+    """Return what a replica reports of a pipeline's graph; None if it has none."""
     statistics = getattr(pipeline, "graph_statistics", None)
     if statistics is None:
         return None
@@ -150,7 +152,7 @@ def graph_report(pipeline: Pipeline[Any]) -> dict[str, Any] | None:
 
 
 def graph_line(reports: Sequence[Mapping[str, Any]]) -> WingLine | None:
-    """Return what the replicas say of the graph of one pipeline; None if they say nothing."""
+    """Return what the replicas report of a pipeline's graph, in a line."""
     told = [one["graph"] for one in reports if isinstance(one.get("graph"), dict)]
     if not told:
         return None
@@ -164,13 +166,11 @@ def graph_line(reports: Sequence[Mapping[str, Any]]) -> WingLine | None:
 
 
 WORK_COLUMNS = ("status", "worker", "progress", "losses")
-"""Of a dispatched row, what the line about its work says."""
+"""Columns of a dispatched row that the line about its work shows."""
 PAUSE_NAMES = ("paused_by", "paused_at", "reason")
-"""What is asked of a pause."""
 
 
 def rules_of(pipeline: Pipeline[Any]) -> Rules:
-    """Return what of a pipeline's settings tells how long things last."""
     settings = pipeline.settings
     return Rules(
         settings.min_processing_interval,
@@ -184,15 +184,10 @@ def rules_of(pipeline: Pipeline[Any]) -> Rules:
 
 @dataclass(frozen=True, slots=True)
 class RowAsked:
-    """What is asked of a row for one pipeline.
+    """The question about a row for one pipeline.
 
-    Attributes:
-        pipeline: the one.
-        question: the row and the condition of claims.
-        gates: the names of the gates, in the order of the question's parts.
-        rivals: the rules of all pipelines by name.
-        tables: the optional tables; None if the host has none.
-        failure: why `ready` could not be asked for its condition; None if it could.
+    `gates` are the names, in the order of the question's parts; `rivals` the rules of all pipelines
+    by name; `failure` why `ready` gave no condition.
     """
 
     pipeline: Pipeline[Any]
@@ -204,7 +199,6 @@ class RowAsked:
 
     @property
     def is_dispatched(self) -> bool:
-        """Whether the row is work that is handed to a worker elsewhere."""
         return set(WORK_COLUMNS) <= set(self.question.leased.columns_by_name)
 
 
@@ -216,7 +210,7 @@ async def seen_by(session: AsyncSession, asked: RowAsked) -> RowAsked:
 
 
 async def facts_of(connection: AsyncConnection, asked: RowAsked, *, apart: bool) -> Facts:
-    """Ask for one row, within the transaction of the connection; `apart` as for `ask_row`."""
+    """Ask for one row, in the transaction of the connection; `apart` as for `ask_row`."""
     question = asked.question
     facts = _nothing_known(asked)
     if apart:
@@ -255,9 +249,7 @@ async def facts_of(connection: AsyncConnection, asked: RowAsked, *, apart: bool)
 
 
 async def lock_of(connection: AsyncConnection, asked: RowAsked) -> TableLock | None:
-    """Return who keeps everybody out of a table that claims read; joins the caller's
-    transaction.
-    """
+    """Return who locks a table that claims read; joins the caller's transaction."""
     question, controls = asked.question, None if asked.tables is None else asked.tables.controls
     tables = [question.leased.table, *(one.leased.table for one in question.locking)]
     if controls is not None:
@@ -270,8 +262,9 @@ async def lock_of(connection: AsyncConnection, asked: RowAsked) -> TableLock | N
 async def left_in(
     connection: AsyncConnection, table: Table, *, apart: bool
 ) -> tuple[TouchingTransaction, ...]:
-    """Return the transactions that were prepared, left behind, and have rows of a table, as far as
-    the database tells; joins the caller's transaction; `apart` as for `ask_row`.
+    """Return the transactions that were prepared, left behind, and have rows of a table.
+
+    Joins the caller's transaction; `apart` as for `ask_row`.
     """
     ask = partial(INSIGHT.of(connection).left_prepared, connection, table)
     found = await ask_part(connection, ask, apart=apart)
@@ -281,9 +274,7 @@ async def left_in(
 async def pause_of(
     connection: AsyncConnection, tables: InsightTables, pipeline: str, *, apart: bool
 ) -> PipelinePause | None:
-    """Return why a pipeline is paused; None if it is not, or if that could not be asked; joins the
-    caller's transaction.
-    """
+    """Return why a pipeline is paused, as far as is known; joins the caller's transaction."""
     found = await ask_pause(connection, tables, pipeline, apart=apart)
     return None if isinstance(found, Refused) else found
 
@@ -300,7 +291,7 @@ async def ask_pause(
 
 
 def pause_query(tables: InsightTables | None, pipeline: str) -> Select[Any] | None:
-    """Return the SELECT of why a pipeline is paused, `PAUSE_NAMES`; None without such a table."""
+    """Return the SELECT of `PAUSE_NAMES`; None without such a table."""
     if tables is None or tables.controls is None:
         return None
     paused = tables.controls.c
@@ -310,7 +301,6 @@ def pause_query(tables: InsightTables | None, pipeline: str) -> Select[Any] | No
 
 
 def pause_read(found: Sequence[Any]) -> PipelinePause | None:
-    """Return what such a row says; None if it is empty."""
     by, at, reason = found
     return None if by is None else PipelinePause(str(by), at, str(reason))
 

@@ -46,7 +46,6 @@ __all__ = ["Rules", "VerdictText", "false_part", "finding_of", "no_pipeline", "r
 
 
 def touched(facts: Facts) -> VerdictText:
-    """Return what is said of a row that an open transaction keeps."""
     if facts.table_lock is not None:
         return table_locked(facts.table_lock)
     by = facts.touched
@@ -62,7 +61,6 @@ def touched(facts: Facts) -> VerdictText:
 
 
 def transaction_text(by: TouchingTransaction) -> str:
-    """Return which transaction it is."""
     if by.pid is None:
         return f"{sql_text(by.gid)}, prepared by {shown(by.owner)} {ago(by.seconds)}"
     does = "" if by.state is None else f", {shown(by.state)} {lasting(by.seconds)}"
@@ -80,15 +78,11 @@ def ended(by: TouchingTransaction, before: str) -> str:
 
 
 def holds_rows(by: TouchingTransaction, of: str) -> str:
-    """Return what is said of a transaction that was prepared and left behind, with rows `of` a
-    model.
-    """
     does = f"has rows of {shown(of)}, which claims pass over"
     return f"{transaction_text(by)}, {does}: {ended(by, 'end it')}"
 
 
 def table_locked(lock: TableLock) -> VerdictText:
-    """Return what is said of a table that somebody keeps everybody out of."""
     by, table = lock.by, shown(lock.table)
     has = f"has locked {table}" if lock.is_granted else f"waits to lock {table}"
     behind = "" if lock.is_granted else ", and whoever comes behind it waits, too"
@@ -103,20 +97,16 @@ def table_locked(lock: TableLock) -> VerdictText:
 
 
 ERROR_CHARS_MAX: Final = 80
-"""Most characters of an error in a headline."""
 PLACES_MAX: Final = 10_000
-"""How many rows before one are counted."""
 CAPACITY_PREFIX: Final = "capacity:"
 """With what the error of a dispatched row begins that found no worker."""
 
 
 def finding_of(verdict: Verdict, facts: Facts) -> VerdictText:
-    """Return what `verdict` says of a row."""
     return _FINDINGS[verdict](facts)
 
 
 def no_pipeline(model: str, key: str) -> VerdictText:
-    """Return what is said where no pipeline works on a model."""
     return VerdictText(
         f"NO PIPELINE of this app works on {model}",
         "Without a pipeline nothing claims its rows.",
@@ -147,7 +137,7 @@ def _ready_fails(facts: Facts) -> VerdictText:
 
 
 def replica(facts: Facts) -> str:
-    """Return who made the token of a row: a replica's name, or its mark."""
+    """Return the name of the replica that made a row's token, or its mark."""
     mark = mark_of(facts.column("lock_token"))
     names = {} if facts.presence is None else facts.presence.names_by_mark
     return names.get(mark) or f"replica {shown(mark)}"

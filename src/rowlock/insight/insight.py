@@ -384,8 +384,8 @@ class Insight(DatabaseQuestions):
     async def _answered(
         self, sessions: Sessions, asked: Sequence[RowAsked]
     ) -> list[tuple[Facts, str | None]]:
-        """Return the facts, and what is to be said below them; asked again, part by part, if the
-        database refuses the whole.
+        """Return the facts, and a remark below them; part by part, if the database refuses the
+        whole.
         """
 
         async def ask(

@@ -54,24 +54,20 @@ from rowlock.rows.lock_tokens import mark_of
 
 
 CURSOR_CHARS_MAX: Final = 4_000
-"""Longest text of a cursor."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowCursor:
     """The last row of a page.
 
-    Attributes:
-        place: the time by which rows are ordered, as the driver gives it, which may be text; None
-            where they are ordered by their keys alone, or if the row was never processed.
-        key: tells rows of one place apart.
+    `place` is the time by which rows are ordered, as the driver gives it, which may be text; None
+    where keys alone order them, or if the row was never processed.
     """
 
     place: datetime | str | None
     key: Any
 
     def text(self) -> str:
-        """Return it for an address."""
         is_time = isinstance(self.place, datetime)
         place = self.place.isoformat() if isinstance(self.place, datetime) else self.place
         document = json.dumps([is_time, place, _key_text(self.key)], separators=(",", ":"))
@@ -79,11 +75,7 @@ class RowCursor:
 
     @classmethod
     def of(cls, text: str, leased: LeasedTable) -> Self:
-        """Return what `text` had been made of.
-
-        Raises:
-            AppError: it is none of `text()`.
-        """
+        """Return the cursor that `text` was made of; raises AppError if it is none."""
         try:
             place, key = _read(text[: CURSOR_CHARS_MAX + 1])
             return cls(place, read_key(leased, key))
@@ -263,16 +255,7 @@ SCHEDULE = ("attempts", "last_error", "parked_at")
 
 @dataclass(frozen=True, slots=True)
 class StateQuestion:
-    """Which rows are asked for.
-
-    Attributes:
-        leased: their table.
-        parts: the condition of the pipeline's claims.
-        owner: the name of the pipeline.
-        state: of the rows.
-        limit: how many at most.
-        after: where the page before ended; None for the first.
-    """
+    """The rows that are asked for; `after` is where the page before ended."""
 
     leased: LeasedTable
     parts: EligibleParts
@@ -283,7 +266,7 @@ class StateQuestion:
 
     @property
     def place(self) -> Place | None:
-        """The time by which the rows are ordered; None if they are by their keys alone."""
+        """The time by which the rows are ordered; None if their keys alone order them."""
         if self.state is not ListedState.PARKED:
             return order_column(self.leased)
         is_found = self.leased.has_schedule and has_parked_index(self.leased)
@@ -297,14 +280,12 @@ class StateQuestion:
         return self.state in {ListedState.LEASED, ListedState.ENDED, ListedState.FAILING}
 
     def order(self) -> tuple[ColumnElement[Any], ...]:
-        """Return the order of the rows, which is that of an index."""
         key = self.leased.attribute(self.leased.key_name).asc()
         if self.place is None:
             return (key,)
         return (_placed_first(self, self.place), key)
 
     def among(self) -> ColumnElement[bool]:
-        """Return which rows they are sought among."""
         if self.state is ListedState.PARKED:
             return true()
         is_placed = (
@@ -313,7 +294,6 @@ class StateQuestion:
         return and_(self.parts.ready, is_placed)
 
     def condition(self) -> ColumnElement[bool]:
-        """Return what makes the state."""
         leased, parts = self.leased, self.parts
         expires_at, lock_owner = map(leased.attribute, ("lock_expires_at", "lock_owner"))
         match self.state:
@@ -350,9 +330,7 @@ def page_of(question: StateQuestion) -> Any:
 
 
 async def read_keys(connection: AsyncConnection, question: StateQuestion) -> tuple[str, ...]:
-    """Return the keys of the rows, as text, in the order of the pages and `limit` at most; of a
-    state that an index finds. Joins the caller's transaction.
-    """
+    """Return the first keys of a state that an index finds; joins the caller's transaction."""
     key = question.leased.attribute(question.leased.key_name)
     rows = await connection.execute(_found(question, [key]).limit(question.limit))
     return tuple(str(key) for key in rows.scalars())
@@ -372,8 +350,9 @@ def last_sought(question: StateQuestion) -> Any:
 async def read_page(
     connection: AsyncConnection, question: StateQuestion, redacted: Callable[[str], str]
 ) -> tuple[datetime | None, tuple[ListedRow, ...], RowCursor | None, bool]:
-    """Return the database's time, the rows, where the next page begins behind, and whether all up
-    to there was read; joins the caller's transaction.
+    """Return the time, the rows, the last row read, and whether all up to there was read.
+
+    Joins the caller's transaction.
     """
     found = (await connection.execute(page_of(question))).all()
     at = found[0].now if found else None
@@ -454,17 +433,11 @@ def _listed(row: Any, question: StateQuestion, redacted: Callable[[str], str]) -
 
 
 PAGE_ROWS: Final = 50
-"""How many rows a page has."""
 PAGE_ROWS_MAX: Final = 200
-"""Most rows that a page can have."""
 
 
 def state_question(asked: RowAsked, state: str, *, after: str | None, limit: int) -> StateQuestion:
-    """Return what is asked for a page.
-
-    Raises:
-        AppError: there is no such state, no page ends in `after`, or `limit` is out of bounds.
-    """
+    """Return the question for a page; raises AppError if an argument is out of bounds."""
     if state not in set(ListedState):
         states = ", ".join(ListedState)
         raise AppError(f"no rows are {shown(state, 40)}; there are {states}")
@@ -483,7 +456,6 @@ async def page_read(
     question: StateQuestion,
     redacted: Callable[[str], str],
 ) -> RowPage:
-    """Return the page; joins the caller's transaction."""
     pipeline, model, state = question.owner, question.leased.name, question.state
     if asked.failure is not None:
         why = f"ready() raises {describe(asked.failure)}"

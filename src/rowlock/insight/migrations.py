@@ -25,7 +25,7 @@ REASON_CHARS_MAX: Final = 200
 
 
 def replicas_columns() -> list[Column[Any]]:
-    """Return new columns of the table in which replicas say every few seconds that they live."""
+    """Return new columns of the table in which replicas write every few seconds that they live."""
     return [
         Column("mark", String(8), primary_key=True),
         Column("name", String(NAME_CHARS_MAX), nullable=False),
@@ -40,7 +40,6 @@ def replicas_columns() -> list[Column[Any]]:
 
 
 def controls_columns() -> list[Column[Any]]:
-    """Return new columns of the table of pauses, a row for each pipeline that is paused."""
     return [
         Column("pipeline", String(NAME_CHARS_MAX), primary_key=True),
         Column("paused_at", UtcDateTime, nullable=False),

@@ -38,11 +38,7 @@ NAMES_MAX: Final = 10
 
 
 def key_of_text(kind: TypeEngine[Any], text: str) -> Any:
-    """Return the key that `text` names, in a column of type `kind`.
-
-    Raises:
-        ValueError: it names none; the message says what a key is.
-    """
+    """Return the key that `text` names; raises ValueError with what a key of the column is."""
     if not _is_storable(text):
         raise ValueError(what_it_is(kind))
     for reader in _readers_of(kind):
@@ -53,8 +49,8 @@ def key_of_text(kind: TypeEngine[Any], text: str) -> Any:
 
 
 def may_be_key(kind: TypeEngine[Any], value: object) -> bool:
-    """Whether `value`, which is no text, can be a key in a column of type `kind`; where the type is
-    the host's own, it is for the database to say.
+    """Whether `value`, which is no text, can be a key; of a host's own type the database
+    decides.
     """
     value_class = class_of(kind)
     if _binds_itself(kind) or value_class not in _STRICT:
@@ -68,7 +64,6 @@ def _is_storable(text: str) -> bool:
 
 
 def class_of(kind: TypeEngine[Any]) -> type[Any]:
-    """Return the class of a column's values; `str` if its type does not say."""
     if isinstance(kind, TypeDecorator):
         return class_of(kind.impl_instance)
     try:
@@ -113,13 +108,11 @@ def _reader_of(kind: TypeEngine[Any], value_class: type[Any]) -> Callable[[str],
 
 
 def _zoned(kind: TypeEngine[Any], time: datetime) -> datetime:
-    """Return a time as its column has it: with a zone or, in UTC, without one."""
     utc = time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)
     return utc if getattr(kind, "timezone", False) else utc.replace(tzinfo=None)
 
 
 def _bindable(kind: TypeEngine[Any], value: Any) -> Any:
-    """Return `value`, if a type of the host's own takes it."""
     if _binds_itself(kind):
         kind.process_bind_param(value, DefaultDialect())
     return value
@@ -181,11 +174,7 @@ INTEGER_MAX: Final = 2**63 - 1
 
 
 def mapped_model(given: type[Any] | str, pipelines: Collection[Pipeline[Any]]) -> type[Any]:
-    """Return the mapped class that is meant.
-
-    Raises:
-        AppError: no pipeline's registry has one of that name.
-    """
+    """Return the mapped class that is meant; raises AppError if no registry has it."""
     if isinstance(given, type):
         return given
     models = {
@@ -208,11 +197,7 @@ def mapped_model(given: type[Any] | str, pipelines: Collection[Pipeline[Any]]) -
 
 
 def pipeline_named(given: Pipeline[Any] | str, pipelines: Iterable[Pipeline[Any]]) -> Pipeline[Any]:
-    """Return the pipeline that is meant, by itself or by its name.
-
-    Raises:
-        AppError: there is none of that name.
-    """
+    """Return the pipeline that is meant; raises AppError if there is none of that name."""
     by_name = {pipeline.name: pipeline for pipeline in pipelines}
     name = given if isinstance(given, str) else given.name
     if name in by_name:
@@ -222,11 +207,7 @@ def pipeline_named(given: Pipeline[Any] | str, pipelines: Iterable[Pipeline[Any]
 
 
 def read_key(leased: LeasedTable, given: object) -> Any:
-    """Return the key that is meant: text is read by the type of the key.
-
-    Raises:
-        AppError: it is no key of the table.
-    """
+    """Return the key that is meant, text by the type of the key; raises AppError if it is none."""
     kind = leased.key.type
     try:
         if isinstance(given, str):
@@ -243,12 +224,12 @@ def read_key(leased: LeasedTable, given: object) -> Any:
 
 
 def is_of(pipeline: Pipeline[Any], model: type[Any]) -> bool:
-    """Return whether rows of `model` may be those of a pipeline, or the other way round."""
+    """Whether rows of `model` may be those of a pipeline, or the other way round."""
     return issubclass(pipeline.model, model) or issubclass(model, pipeline.model)
 
 
 def database_name(engine: AsyncEngine | Engine) -> str:
-    """Return the kind, the host and the name of a database, and nothing secret."""
+    """Return the kind, the host and the name of a database, without user or password."""
     name = PurePath(engine.url.database or "").name
     host = f"{engine.url.host}/" if engine.url.host else ""
     return shown(f"{engine.dialect.name} {host}{name}")

@@ -56,17 +56,13 @@ from rowlock.tasks import contained_task, without_exits
 
 
 Act: TypeAlias = Callable[[Sessions, list[Pipeline[Any]]], Awaitable[list[Exception]]]
-"""Acts in one database, for the pipelines that work there, and returns what went wrong."""
+"""Acts in one database, for the pipelines that work there; returns the errors."""
 
 
 async def in_each_database(
     databases: Iterable[tuple[Sessions, list[Pipeline[Any]]]], act: Act
 ) -> None:
-    """Do `act` in each of `databases`.
-
-    Raises:
-        Exception: the first of what went wrong, when it was done in all of them.
-    """
+    """Run `act` in each of `databases`, then raise the first of all errors."""
     asks = [partial(_failures, act, *one) for one in databases]
     found = await asked_concurrently(asks, at_once=DATABASES_AT_ONCE_MAX)
     for failure in (one for failures in found for one in failures):
@@ -92,7 +88,6 @@ T = TypeVar("T")
 BEAT_S: Final = 4.5
 """The rest between two beats, in seconds: with the statement, a pause is heard of within 5 s."""
 STATEMENT_TIMEOUT: Final = timedelta(seconds=3)
-"""Longest time for what a beat asks of the database."""
 SAMPLES_MAX: Final = 120
 """How many samples of each pipeline are kept."""
 SWEEP_EVERY: Final = 100
@@ -267,9 +262,10 @@ class Observer:
     async def _beat_without_what_fails(
         self, sessions: Sessions, pipelines: list[Pipeline[Any]], *, row: dict[str, Any]
     ) -> list[Exception]:
-        """Beat in one database; where one of the tables cannot be used, with the other one alone:
-        a replica that cannot hear of pauses lives, and one that cannot say that it lives keeps
-        them. Return what went wrong.
+        """Beat in one database; if one of the tables cannot be used, with the other alone.
+
+        A replica that cannot hear of pauses still lives, and one that cannot say that it lives
+        still keeps pauses. Returns the errors.
         """
         leased, failures = pipelines[0].leased, list[Exception]()
         names = [one.name for one in pipelines][:PIPELINES_MAX]
@@ -388,7 +384,7 @@ class Observer:
         )
 
     async def _contained(self, act: Callable[[], Awaitable[None]]) -> None:
-        """Do `act`; what it raises is tried again at the next beat, and told once."""
+        """Run `act`; its error is logged once, and the next beat tries again."""
         try:
             await without_exits(act)
         except Exception as error:  # noqa: BLE001

@@ -51,7 +51,6 @@ Read = Callable[..., Awaitable[Any]]
 
 
 async def waiting_asked(read: Read, asked: RowAsked) -> Waiting:
-    """Ask what waits for one pipeline, and what stands in its way."""
     ask = partial(read, partial(waiting_of, asked=asked))
     waiting: Waiting
     if asked.failure is not None:
@@ -97,18 +96,12 @@ class InsightLimits:
 
 
 def part_timeout(limits: InsightLimits, refused: Exception) -> timedelta:
-    """Return how long each part of a question may take that was refused as a whole."""
+    """Return how long each part may take of a question that was refused as a whole."""
     # What took too long stands in several parts, and all of them have to fit into one page.
     return limits.statement_timeout / (PART_SHARE if is_transient(refused) else 1)
 
 
 class Questioner(Actions):
-    """Has what questions are made of.
-
-    Attributes:
-        limits: how long questions may take.
-    """
-
     limits: InsightLimits
     _places: QuestionPlaces
     _hide: tuple[Any, ...]
@@ -124,14 +117,9 @@ class Questioner(Actions):
         statement_timeout: timedelta | None = None,
         **how: Any,
     ) -> T:
-        """Return what `ask` gives, called with a connection in a transaction that reads.
+        """Return the answer of `ask(connection, **how)`, in a transaction that reads.
 
-        Args:
-            leased: the table that it is about.
-            ask: gets the connection, and what else is given.
-            sessions: lead to the database; by default where `leased` is worked on.
-            statement_timeout: longest time for one statement, where the database can end one.
-            **how: handed to `ask`.
+        `sessions` lead to the database, by default where `leased` is worked on.
         """
 
         async def ask_there(session: AsyncSession, connection: AsyncConnection) -> T:
@@ -149,7 +137,7 @@ class Questioner(Actions):
         sessions: Sessions | None = None,
         statement_timeout: timedelta | None = None,
     ) -> T:
-        """Return what `ask` gives, called with a session and its connection, as `read` does."""
+        """Return the answer of `ask(session, connection)`, as `read` does."""
 
         async def work(session: AsyncSession, connection: AsyncConnection) -> T:
             each = time_left(statement_timeout or self.limits.statement_timeout)
@@ -199,7 +187,6 @@ class Questioner(Actions):
         return RowAsked(pipeline, question, names, rivals, self.tables, failure)
 
     def _beside(self, pipeline: Pipeline[Any]) -> Iterable[Pipeline[Any]]:
-        """Return the pipelines of the same database."""
         return next(group for _, group in self.by_database() if pipeline in group)
 
     def _gates_of(self, host: PipelineHost) -> tuple[Gate, ...]:
@@ -209,11 +196,6 @@ class Questioner(Actions):
         return () if tables is None or tables.controls is None else (tables.pause_gate,)
 
     def _check_columns(self) -> None:
-        """Refuse columns that a model lacks, before anything is asked.
-
-        Raises:
-            ConfigurationError: there is one.
-        """
         for pipeline in self.pipelines.values():
             for option, given in (
                 ("hide", self._hide),
@@ -246,12 +228,10 @@ AsksOfDatabase: TypeAlias = Callable[[Sessions, Sequence[Pipeline[Any]]], Sequen
 
 
 class DatabaseQuestions(Questioner):
-    """Asks all databases of an app."""
-
     async def asked_everywhere(
         self, asks: AsksOfDatabase, pipelines: Iterable[Pipeline[Any]] | None = None
     ) -> list[DatabaseAnswers]:
-        """Return what each database answers, in the order of `by_database`."""
+        """Return the answers of each database, in the order of `by_database`."""
         return await asked_by_database(
             [
                 DatabaseAsks(
@@ -266,8 +246,6 @@ class DatabaseQuestions(Questioner):
     async def asked_beside_replicas(
         self, asks: AsksOfDatabase
     ) -> tuple[LiveReplicas, list[DatabaseAnswers]]:
-        """Return which replicas live, and what each database answers."""
-
         def with_replicas(sessions: Sessions, pipelines: Sequence[Pipeline[Any]]) -> list[Ask]:
             return [
                 partial(self._replicas_known, sessions, pipelines[0]),

@@ -56,7 +56,6 @@ from rowlock.rows.leased_table import LOCK_COLUMNS, SCHEDULE_COLUMNS, LeasedTabl
 
 
 def labelled_columns(columns: Iterable[ColumnElement[Any]]) -> list[ColumnElement[Any]]:
-    """Return the columns, each labelled by its place."""
     return [
         type_coerce(column, column.type).label(f"c{number}")
         for number, column in enumerate(columns)
@@ -68,7 +67,6 @@ T = TypeVar("T")
 TEXT_CHARS_MAX: Final = 120
 """Most characters of a condition that are shown."""
 VALUE_CHARS_MAX: Final = 60
-"""Most characters of a value beside it."""
 CONJUNCTS_MAX: Final = 20
 """How many parts of `ready` are asked one by one; the others stand in its text alone."""
 NAMED_MAX: Final = 8
@@ -84,15 +82,8 @@ _CLASSES: Final = re.compile(r"^\w+: (?:\([\w.]+\) ?)?(?:<class '[\w.]+'>: )?")
 class RowQuestion:
     """One row, as one pipeline sees it.
 
-    Attributes:
-        leased: its table.
-        key: of the row.
-        owner: the name of the pipeline.
-        parts: the condition of its claims.
-        locking: who locks such rows, in the order of `parts.unawaited`.
-        hidden: columns whose values are not shown.
-        beside: columns that are shown whatever `ready` names.
-        dialect: of the database.
+    `locking` is in the order of `parts.unawaited`; columns in `hidden` show no value, and those in
+    `beside` are shown whatever `ready` names.
     """
 
     leased: LeasedTable
@@ -106,12 +97,10 @@ class RowQuestion:
 
     @property
     def kept_names(self) -> tuple[str, ...]:
-        """The columns that rowlock keeps in such rows."""
         return (*LOCK_COLUMNS, *(SCHEDULE_COLUMNS if self.leased.has_schedule else ()))
 
     @property
     def is_it(self) -> ColumnElement[bool]:
-        """The row has this key."""
         return is_key(self.leased, self.key)
 
     def asked(self) -> dict[str, ColumnElement[Any]]:
@@ -139,12 +128,10 @@ class RowQuestion:
 
     @property
     def conjuncts(self) -> tuple[ColumnElement[bool], ...]:
-        """What `ready` is made of."""
         return conjuncts_of(self.parts.ready)[:CONJUNCTS_MAX]
 
     @property
     def shown_columns(self) -> tuple[Column[Any], ...]:
-        """The columns of the table that `ready` names."""
         named = [column for part in self.conjuncts for column in self.named(part)]
         return tuple(dict.fromkeys([*named, *self.beside]))
 
@@ -165,7 +152,6 @@ class RowQuestion:
         return condition_text(condition, self.dialect, with_values=not hides)
 
     def conjuncts_read(self, answers: Mapping[str, Any]) -> tuple[Conjunct, ...]:
-        """Return what the answers say of each part of `ready`."""
         read = []
         for number, part in enumerate(self.conjuncts):
             answer = answers.get(f"conjunct {number}")
@@ -182,7 +168,6 @@ class RowQuestion:
         return tuple(read)
 
     def kept_read(self, answers: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what rowlock keeps in the row, by name."""
         return {
             name: with_zone(answers.get(f"kept {name}"), self.leased.column(name))
             for name in self.kept_names
@@ -198,12 +183,8 @@ async def ask_row(
 ) -> dict[str, Any] | None:
     """Return the columns of the one row that meets `where`; None if there is none.
 
-    Args:
-        connection: in a transaction that reads.
-        columns: by names of the caller's.
-        where: finds the row.
-        apart: ask for each column by itself, under a savepoint; one that the database refuses is a
-            `Refused`. Otherwise what is refused raises.
+    With `apart`, each column is asked under a savepoint of its own, and one that the database
+    refuses is a `Refused`; otherwise a refusal raises.
     """
     if not apart:
         found = (await connection.execute(_labelled(columns, where))).first()
@@ -237,7 +218,7 @@ async def _first(connection: AsyncConnection, statement: Any) -> Any:
 async def ask_part(
     connection: AsyncConnection, ask: Callable[[], Awaitable[Any]], *, apart: bool
 ) -> Any:
-    """Return what `ask` gives, within the transaction of the connection; `apart` as for
+    """Return the answer of `ask`, in the transaction of the connection; `apart` as for
     `ask_row`.
     """
     if not apart:
@@ -256,9 +237,10 @@ async def whole_else_apart(
     *,
     part_timeout: Callable[[Exception], timedelta] | None = None,
 ) -> T:
-    """Return what `read` gives with ``apart=False``: no savepoints, which are two ways to the
-    database each. If a statement of that is refused, `read` is called again with ``apart=True``,
-    and with how long each statement may take then, if `part_timeout` says so of the error.
+    """Return the answer of `read` with ``apart=False``, which needs no savepoints.
+
+    If a statement of that is refused, `read` is called again with ``apart=True``, and with the
+    ``statement_timeout`` that `part_timeout` gives for the error.
     """
     try:
         return await read(apart=False)
@@ -270,14 +252,13 @@ async def whole_else_apart(
 
 
 def refusal_of(error: Exception) -> str:
-    """Return what the database said, without the classes of its driver."""
     text = describe(error)
     return _CLASSES.sub("", text) if isinstance(error, DBAPIError) else text
 
 
 def is_of_a_statement(error: BaseException) -> bool:
-    """Whether `error` is that of one statement, one that took too long among them, and the
-    connection may well answer the next one.
+    """Whether `error` is of one statement, time-outs among them, so that the connection may answer
+    the next.
     """
     if isinstance(error, DBAPIError):
         # Without one it was raised while the connection was made, or is that of its end.
@@ -289,24 +270,23 @@ def is_of_a_statement(error: BaseException) -> bool:
 
 
 def is_key(leased: LeasedTable, key: Any) -> ColumnElement[bool]:
-    """The row has this key, which may be a number that its column does not hold."""
+    """Return the condition that the row has this key, which may exceed the numbers of its
+    column.
+    """
     is_number = isinstance(leased.key.type, Integer) and isinstance(key, int)
     column = leased.attribute(leased.key_name)
     return column == (literal(key, BigInteger) if is_number else key)
 
 
 def awaiting_row(question: RowQuestion, locking: LockingPipeline) -> Any:
-    """Return the SELECT of a main row that comes back for this one: its key, and when it stepped
-    back.
-    """
+    """Return the SELECT of the key and the time of a main row that comes back for this one."""
     main = locking.leased
     key, last = main.attribute(main.key_name), main.attribute("last_processed_at")
     return select(key, last).where(is_awaiting(locking), question.is_it).order_by(key).limit(1)
 
 
 def place_of(question: RowQuestion) -> Any:
-    """Return the SELECT of how many rows a claim would take before this one, `PLACES_MAX` and one
-    at most.
+    """Return the SELECT of how many rows a claim would take before this one, to `PLACES_MAX` + 1.
 
     The first rows in the order of claims are read, and those before it are counted of these: a
     million may be due at one time, and no database looks only at those of them with lower keys.
@@ -337,9 +317,7 @@ def place_of(question: RowQuestion) -> Any:
 
 
 def lives_a_lease(question: RowQuestion) -> Any:
-    """Return the SELECT of whether a live lease of the pipeline is among the first rows that it
-    wants.
-    """
+    """Return the SELECT of whether a live lease of the pipeline is among its first rows."""
     leased = question.leased
     # The index of claims has no parked rows; without this it would not serve.
     is_placed = leased.attribute("parked_at").is_(None) if leased.has_schedule else true()
@@ -370,7 +348,6 @@ def conjuncts_of(condition: ColumnElement[bool]) -> tuple[ColumnElement[bool], .
 def condition_text(
     condition: ColumnElement[Any], dialect: Dialect, *, with_values: bool = True
 ) -> str:
-    """Return a condition as SQL in one line."""
     for literal_binds in (True, False) if with_values else (False,):
         try:
             compiled = condition.compile(
@@ -385,7 +362,6 @@ def condition_text(
 
 
 def value_text(value: Any) -> str:
-    """Return a value as SQL has it."""
     if value is None:
         return "null"
     if isinstance(value, Refused):

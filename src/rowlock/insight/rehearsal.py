@@ -72,14 +72,6 @@ CHANGES_MAX: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class ColumnChange:
-    """A column that the outcome sets.
-
-    Attributes:
-        column: its name.
-        old: what it is.
-        new: what it would be.
-    """
-
     column: str
     old: str
     new: str
@@ -87,17 +79,6 @@ class ColumnChange:
 
 @dataclass(frozen=True, slots=True)
 class RowRehearsal:
-    """What would come of one row.
-
-    Attributes:
-        row_id: its key, as text.
-        outcome: such as ``Apply``; None if there is no such row.
-        reason: of a `Retry` or a `Park`.
-        changes: what it sets.
-        beside: what else it would do.
-        took_s: how long `process` took, in seconds.
-    """
-
     row_id: str
     outcome: str | None
     reason: str | None = None
@@ -106,7 +87,6 @@ class RowRehearsal:
     took_s: float = 0.0
 
     def lines(self, model: str) -> Iterator[str]:
-        """Yield its lines of text."""
         name = f"{shown(model)} {shown(self.row_id)}"
         if self.outcome is None:
             yield f"{name}: there is no such row"
@@ -121,14 +101,6 @@ class RowRehearsal:
 
 @dataclass(frozen=True, slots=True)
 class Rehearsal:
-    """What would come of some rows.
-
-    Attributes:
-        pipeline: whose `process` was run.
-        model: the class of the rows.
-        rows: in the order in which they were named.
-    """
-
     pipeline: str
     model: str
     rows: tuple[RowRehearsal, ...]
@@ -140,16 +112,13 @@ class Rehearsal:
 
     @property
     def is_complete(self) -> bool:
-        """Whether all the rows are there."""
         return all(row.outcome is not None for row in self.rows)
 
     def text(self, width: int = 0) -> str:
-        """Return it for a terminal, without colours."""
         title = f"{shown(self.pipeline)}, rehearsed: nothing was written"
         return "\n".join([title, *(line for row in self.rows for line in row.lines(self.model))])
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as JSON has it."""
         return {
             "schema": SCHEMA,
             "pipeline": self.pipeline,
@@ -178,14 +147,6 @@ def row_rehearsal(
     *,
     hidden: Collection[Column[Any]],
 ) -> RowRehearsal:
-    """Return what an outcome would do.
-
-    Args:
-        item: that was rehearsed.
-        leased: the table of its row.
-        outcome: what came of it.
-        hidden: columns of which no value is shown.
-    """
     values: Mapping[Any, Any] = outcome.values if isinstance(outcome, Apply | Retry) else {}
     return RowRehearsal(
         str(item.id),
@@ -198,7 +159,6 @@ def row_rehearsal(
 
 
 def reason_of(outcome: Outcome) -> str | None:
-    """Return why a `Retry` or a `Park` is one; None of others."""
     if isinstance(outcome, Retry):
         return error_text(outcome.error)
     return outcome.reason if isinstance(outcome, Park) else None
@@ -221,7 +181,6 @@ def _changes(
 
 
 def _beside(outcome: Outcome) -> Iterator[str]:
-    """Return what an outcome would do beside writing its row, a line for each."""
     if not isinstance(outcome, Apply | Delete):
         return
     if outcome.related:
@@ -234,7 +193,6 @@ def _beside(outcome: Outcome) -> Iterator[str]:
 
 
 def written_text(value: Any) -> str:
-    """Return a value of a column as one line of visible characters."""
     if value is None or value is NOW_PLACEHOLDER:
         return "null" if value is None else "now"
     if isinstance(value, datetime):
@@ -253,7 +211,6 @@ class ReadOnlySessions(SeparatePool):
     """Makes sessions as the host does, on connections that write nothing."""
 
     def __call__(self) -> AsyncSession:
-        """Return a new session."""
         session = super().__call__()
         event.listen(session.sync_session, "after_begin", _begin)
         return session
@@ -273,7 +230,7 @@ def _begin(session: object, _transaction: object, connection: Connection) -> Non
 
 
 def rehearsal_context() -> Context:
-    """Return a copy of the context of the caller, in which the host's pools are refused."""
+    """Return a copy of the caller's context, in which the host's pools are refused."""
     context = copy_context()
     context.run(_IS_REHEARSAL.set, True)
     return context
@@ -281,9 +238,7 @@ def rehearsal_context() -> Context:
 
 @contextmanager
 def refused_to_rehearsals(pools: Iterable[Pool]) -> Iterator[None]:
-    """Refuse connections of `pools` to what runs in a `rehearsal_context`, for the time of the
-    block.
-    """
+    """Refuse connections of `pools` to code in a `rehearsal_context`, during the block."""
 
     # One that is copied from such a pool has its listeners, too.
     def refuse(_connection: object, record: ConnectionPoolEntry, _proxy: object) -> None:
@@ -304,19 +259,12 @@ def refused_to_rehearsals(pools: Iterable[Pool]) -> Iterator[None]:
 
 
 REHEARSAL_TIMEOUT: Final = timedelta(seconds=60)
-"""Longest time for `process` of one row."""
 FILE_WAIT: Final = timedelta(seconds=5)
 """How long a session waits for a file that is locked."""
 RELATED_MAX: Final = 1_000
-"""Most related rows that are shown to `process`."""
 
 
 def check_rehearsable(pipeline: Pipeline[Any]) -> None:
-    """Refuse a pipeline whose `process` is not to be run without writing.
-
-    Raises:
-        ConfigurationError: the pipeline does not say ``rehearsable = True``.
-    """
     if not pipeline.rehearsable:
         raise ConfigurationError(
             f"{pipeline.name} is not to be rehearsed: what its process does to other systems"
@@ -326,11 +274,7 @@ def check_rehearsable(pipeline: Pipeline[Any]) -> None:
 
 
 class ReadingLocker:
-    """Shows related rows instead of locking them.
-
-    Args:
-        locker: knows the tables that the pipeline declares.
-    """
+    """Reads related rows instead of locking them."""
 
     def __init__(self, locker: RelatedLocker) -> None:
         self._locker = locker
@@ -343,11 +287,7 @@ class ReadingLocker:
         *,
         shared: bool,
     ) -> list[Any]:
-        """Return the rows as they are. An outcome may name them as if they were locked.
-
-        Raises:
-            ConfigurationError: the pipeline does not declare `model`.
-        """
+        """Return the rows as they are. An outcome may name them as if they were locked."""
         leased = self._locker.table_of(model)
         if item.leased is not None and leased.table is item.leased.table:
             where = where & (leased.attribute(leased.key_name) != item.id)
@@ -368,22 +308,14 @@ async def _rows(session: AsyncSession, model: type[Any], where: ColumnElement[bo
 
 @dataclass(frozen=True, slots=True)
 class ReadOnlyProcess:
-    """`process` of one pipeline, of which nothing is written.
-
-    Attributes:
-        context: of a pipeline that is not started.
-        sessions: of the items.
-        locker: of the items.
-    """
+    """`process` of one pipeline, of which nothing is written."""
 
     context: PipelineContext[Any]
     sessions: Any
     locker: ReadingLocker
 
     async def run(self, item: PipelineItem[Any]) -> Result | None:
-        """Run it for an item, which has its row; None if it did not end within
-        `REHEARSAL_TIMEOUT`.
-        """
+        """Run it for an item; None if it did not end within `REHEARSAL_TIMEOUT`."""
         item.stop = self.context.stop
         attempt = self.context.calls.attempt(self.context.hooks.process, item)
         item.begun_at = monotonic()
@@ -397,7 +329,6 @@ class ReadOnlyProcess:
             item.ended_at = monotonic()
 
     def decide(self, item: PipelineItem[Any], result: Result) -> Decision:
-        """Return what comes of a result, as it would be settled."""
         return decide(self.context, item, result)
 
 
@@ -405,9 +336,7 @@ class ReadOnlyProcess:
 async def read_only_process(
     session_factory: async_sessionmaker[AsyncSession], pipeline: Pipeline[Any]
 ) -> AsyncIterator[ReadOnlyProcess]:
-    """Have `process` of a pipeline, which need not run, in the block; meanwhile the host's pools
-    are refused to it.
-    """
+    """Provide `process` of a pipeline, which need not run; the host's pools are refused to it."""
     sessions = ReadOnlySessions(session_factory, file_wait=FILE_WAIT)
     # Nobody is woken, and no actor is started.
     context = pipeline.build_run(session_factory, PipelineHinter()).context
@@ -425,26 +354,12 @@ async def read_only_process(
 
 
 OWNER: Final = "plan"
-"""Holds the rows meanwhile, for whoever looks at the table."""
+"""Holds the rows meanwhile, for people who look at the table."""
 IDS_MAX: Final = 100
-"""Most rows that are rehearsed at once."""
 HOLD_WAIT: Final = timedelta(seconds=5)
-"""How long a row is waited for that somebody holds."""
 
 
 class PipelineRehearsal:
-    """Rehearses rows of one pipeline.
-
-    Args:
-        session_factory: the host's.
-        pipeline: need not run.
-        hidden: columns of which no value is shown.
-        redact: makes of an error's text what is shown.
-
-    Raises:
-        ConfigurationError: the pipeline does not say that it may be rehearsed.
-    """
-
     def __init__(
         self,
         session_factory: async_sessionmaker[AsyncSession],
@@ -458,13 +373,6 @@ class PipelineRehearsal:
         self._session_factory, self._pipeline, self._hidden = session_factory, pipeline, hidden
 
     async def rehearse(self, keys: Sequence[Any]) -> tuple[RowRehearsal, ...]:
-        """Return what would come of each row, one after the other.
-
-        Raises:
-            LockWaitTimeout: somebody holds a row.
-            LeaseLost: a row was not held until the end.
-            TransactionTimeout: the database did not answer in time.
-        """
         async with read_only_process(self._session_factory, self._pipeline) as process:
             return tuple([await self._row(process, key) for key in keys])
 

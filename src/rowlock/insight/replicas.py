@@ -39,12 +39,7 @@ SWEPT_AFTER: Final = timedelta(hours=1)
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """What the database answered.
-
-    Attributes:
-        at: its time.
-        paused: the pipelines of this replica that are paused.
-    """
+    """The answer of the database: its time, and the pipelines of this replica that are paused."""
 
     at: datetime
     paused: frozenset[str]
@@ -57,14 +52,10 @@ async def beat(
     row: Mapping[str, Any],
     pipelines: Sequence[str],
 ) -> Beat:
-    """Say that the replica lives, and ask which of its `pipelines` are paused: one statement, and
-    a second one if the replica has no row yet.
+    """Write that the replica lives, and ask which of its `pipelines` are paused.
 
-    Args:
-        connection: of a transaction that may write.
-        tables: the optional tables; a missing one is left out.
-        row: the replica's, without its times.
-        pipelines: of this replica.
+    One statement, and a second one if the replica has no row yet. `row` is the replica's, without
+    its times. Joins the caller's transaction, which may write.
     """
     answer: list[ColumnElement[Any]] = [database_instant().label("now")]
     if tables.controls is not None:
@@ -97,12 +88,10 @@ async def _appear(
 
 
 async def disappear(connection: AsyncConnection, replicas: Table, mark: str) -> None:
-    """Delete the row of a replica that stops."""
     await connection.execute(delete(replicas).where(replicas.c.mark == mark))
 
 
 async def sweep(connection: AsyncConnection, replicas: Table) -> int:
-    """Delete the rows of replicas that died long ago, and return how many."""
     silent = replicas.c.seen_at < database_time_after(-SWEPT_AFTER)
     return (await connection.execute(delete(replicas).where(silent))).rowcount
 
@@ -113,15 +102,11 @@ async def sweep(connection: AsyncConnection, replicas: Table) -> int:
 REPORT_BYTES_MAX: Final = 16_000
 """Longest report, in bytes of its JSON."""
 ITEMS_MAX: Final = 100
-"""Most items of a report."""
 ROW_ID_CHARS_MAX: Final = 100
-"""Longest key of a row in a report, in characters."""
 ERROR_CHARS_MAX: Final = 200
-"""Longest error of a report, in characters."""
 RATE_S: Final = 60.0
 """Over how long rates and quantiles are taken, in seconds."""
 TOKEN_CHARS: Final = 8
-"""How many characters of a token a report has."""
 RUNS: Final = "running"
 """The state of a pipeline that was started and not stopped."""
 ENDLESS: Final = "endless"
@@ -133,36 +118,25 @@ LEFT_OUT: Final = "pipelines_left_out"
 STATE_ALONE: Final = frozenset({"state", "fetch_failures"})
 """What is said of each pipeline, where there is no room for more."""
 LATE_S_MIN: Final = 1.0
-"""A loop is told of that is later than this, in seconds."""
+"""Loops that are later than this are reported, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """The statistics of one pipeline at one moment.
-
-    Attributes:
-        at: on the monotonic clock, in seconds.
-        statistics: of the pipeline.
-    """
+    """The statistics of one pipeline; `at` is a time of the monotonic clock, in seconds."""
 
     at: float
     statistics: PipelineStatistics
 
     def settled(self) -> int:
-        """How many outcomes were written so far."""
         counters = self.statistics.counters
         return sum(counters.get(name, 0) for name in ("applied", "deleted", "retried", "parked"))
 
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """What a pipeline does.
-
-    Attributes:
-        claimed_s: rows claimed a second.
-        settled_s: outcomes written a second.
-        p50_s: the time that half of the attempts did not exceed, in seconds; None: there was none.
-        p95_s: the same of 95 of a hundred.
+    """Rows and outcomes a second, and the median and the 95th percentile of attempts, in
+    seconds.
     """
 
     claimed_s: float
@@ -197,7 +171,6 @@ def _quantiles(took: Any) -> tuple[float | None, float | None]:
 def pipeline_report(
     statistics: PipelineStatistics, health: PipelineHealth, rates: Rates, *, is_paused: bool
 ) -> dict[str, Any]:
-    """Return what is said of one pipeline."""
     error = health.last_error
     return {
         "state": health.state,
@@ -218,7 +191,6 @@ def pipeline_report(
 
 
 def work_report(pipeline: Pipeline[Any]) -> dict[str, Any]:
-    """Return what is said of the kind of its work."""
     graph, is_endless = graph_report(pipeline), pipeline.settings.process_timeout is None
     return ({} if graph is None else {"graph": graph}) | ({ENDLESS: True} if is_endless else {})
 
@@ -231,8 +203,8 @@ def report_of(
     skew_s: float | None,
     counts: bool = False,
 ) -> dict[str, Any]:
-    """Return the report of a replica, at most `REPORT_BYTES_MAX` of it; `counts` if it may be the
-    one that makes the census.
+    """Return the report of a replica, at most `REPORT_BYTES_MAX` of it; `counts`: may make the
+    census.
     """
     endless = {name for name, one in pipelines.items() if ENDLESS in one}
     longest = sorted(
@@ -286,7 +258,7 @@ def _item_report(view: ItemView) -> dict[str, Any]:
 
 
 def token_head(token: object) -> str:
-    """Return the beginning of a lease's token, by which a report is told from an older one."""
+    """Return the beginning of a lease's token, which tells a report from an older one."""
     return str(token).replace("-", "")[:TOKEN_CHARS]
 
 
@@ -299,20 +271,12 @@ def _short(number: float | None) -> float | None:
 
 SCHEMA: Final = "rowlock.replicas/1"
 REPLICAS_MAX: Final = 1_000
-"""Most replicas that are read, those that were seen last."""
 NO_TABLE: Final = "no table of replicas: insight_tables(metadata), and an Observer in each replica"
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaState:
-    """What one replica has said of itself.
-
-    Attributes:
-        mark: with which the tokens of its leases end.
-        seen_s: how long ago it said so, by the database's clock.
-        up_s: how long it has been there.
-        report: of each pipeline that it runs, and of what is longest at work.
-    """
+    """What one replica has reported; it was seen `seen_s` ago, by the database's clock."""
 
     mark: str
     name: str
@@ -325,7 +289,6 @@ class ReplicaState:
 
     @property
     def is_live(self) -> bool:
-        """Whether it was seen a moment ago."""
         return self.seen_s <= DEAD_AFTER.total_seconds()
 
     @property
@@ -341,12 +304,10 @@ class ReplicaState:
 
     @property
     def leaves_out(self) -> bool:
-        """Whether its report had no room for all of its pipelines."""
         return bool(self.report.get(LEFT_OUT))
 
     @property
     def items(self) -> Sequence[Mapping[str, Any]]:
-        """The report of what is longest at work."""
         found = self.report.get("items")
         return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
 
@@ -363,7 +324,6 @@ class LiveReplicas:
     """The answer of `Insight.replicas`.
 
     Attributes:
-        at: when it was asked, by the database's clock.
         known: the replicas; None if nobody can tell.
         why: why nobody can, or one of several databases cannot; empty if the host lends no table.
         away: databases that could not be asked: replicas of theirs may be missing.
@@ -376,7 +336,6 @@ class LiveReplicas:
 
     @property
     def needs_person(self) -> bool:
-        """Whether a database is away."""
         return bool(self.away)
 
     @property
@@ -387,12 +346,11 @@ class LiveReplicas:
 
     @property
     def live(self) -> tuple[ReplicaState, ...]:
-        """Those that live."""
         return tuple(one for one in self.known or () if one.is_live)
 
     @property
     def count_text(self) -> str:
-        """How many live, in words; the least number, where not all could be asked."""
+        """How many live, in words; at least, where not all could be asked."""
         live = len(self.live)
         if self.known is None or (self.unasked and not live):
             return "? replicas"
@@ -400,7 +358,6 @@ class LiveReplicas:
         return f"{live} replica{'' if live == 1 else 's'}{least}"
 
     def text(self, width: int = 100) -> str:
-        """Return a line for each, without colours."""
         below = [f"! {one.text}" for one in self.away]
         if self.known is not None and self.why:
             below.append(f"? {shown(self.why)}")
@@ -421,7 +378,6 @@ class LiveReplicas:
         return "\n".join([table_text(rows), *below])
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as JSON has it."""
         return {
             "schema": SCHEMA,
             "at": iso(self.at),
@@ -446,7 +402,7 @@ class LiveReplicas:
 
 
 async def read_replicas(connection: AsyncConnection, table: Table) -> LiveReplicas:
-    """Return the replicas, those first that were seen last; joins the caller's transaction."""
+    """Return the replicas, the last seen first; joins the caller's transaction."""
     columns = table.c
     statement = select(database_now(), table).order_by(columns.seen_at.desc()).limit(REPLICAS_MAX)
     rows = (await connection.execute(statement)).all()
@@ -469,7 +425,7 @@ async def read_replicas(connection: AsyncConnection, table: Table) -> LiveReplic
 def merged_replicas(
     answers: Sequence[LiveReplicas], away: Sequence[AwayDatabase] = ()
 ) -> LiveReplicas:
-    """Return what several databases say of the replicas of one app: each one by its last word."""
+    """Merge the answers of several databases: each replica by its newest report."""
     known: dict[str, ReplicaState] = {}
     for answer in answers:
         for one in answer.known or ():
@@ -485,7 +441,7 @@ def merged_replicas(
 
 
 def table_text(rows: Sequence[tuple[str, ...]], *, right: frozenset[int] = frozenset()) -> str:
-    """Return rows as columns of text; those whose number is in `right` end at their right."""
+    """Lay rows out as columns of text; those whose number is in `right` are right-aligned."""
     widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
     return "\n".join(
         "  ".join(

@@ -14,7 +14,6 @@ from datetime import UTC, datetime
 from typing import Final
 
 CHARS_MAX: Final = 200
-"""Most characters of one value."""
 _HIDDEN_KINDS: Final = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 """Unicode categories of what moves, hides or turns around: controls, formats, surrogates, private
 and unassigned ones, separators of lines.
@@ -65,22 +64,22 @@ def duration(seconds: float) -> str:
 
 
 def ago(seconds: float) -> str:
-    """Return how long ago something was, such as ``14 s ago``."""
+    """Return such as ``14 s ago``."""
     return "now" if seconds < 1 else f"{duration(seconds)} ago"
 
 
 def ahead(seconds: float) -> str:
-    """Return when something will be, such as ``in 14 s``."""
+    """Return such as ``in 14 s``."""
     return "now" if seconds < 1 else f"in {duration(seconds)}"
 
 
 def about(seconds: float) -> str:
-    """Return an estimate of when something will be, such as ``about 14 s``."""
+    """Return such as ``about 14 s``."""
     return "in a moment" if seconds < 1 else f"about {duration(seconds)}"
 
 
 def lasting(seconds: float) -> str:
-    """Return for how long something has been, such as ``for 14 s``."""
+    """Return such as ``for 14 s``."""
     return "now" if seconds < 1 else f"for {duration(seconds)}"
 
 
@@ -93,7 +92,7 @@ def clock_time(time: datetime, *, now: datetime) -> str:
 
 
 def ordinal(number: int) -> str:
-    """Return a place, such as ``118th``."""
+    """Return such as ``118th``."""
     endings = {} if number % 100 in TEENS else {1: "st", 2: "nd", 3: "rd"}
     return f"{number:,}{endings.get(number % 10, 'th')}"
 
@@ -104,11 +103,7 @@ def iso(time: datetime | None) -> str | None:
 
 
 def typed_word(text: str) -> str:
-    """Return a text as one word of a shell.
-
-    Where it holds a character that moves, hides or turns others around, the form ``$'...'`` of bash
-    and zsh is used, in which that character is an escape.
-    """
+    """Return a text as one word of a shell; in ``$'...'`` of bash and zsh, if it needs escapes."""
     escaped = "".join(visible(character) for character in text)
     if escaped == text:
         return shlex.quote(text)
@@ -120,9 +115,7 @@ def typed_word(text: str) -> str:
 
 
 def sql_text(text: str) -> str:
-    """Return a text as SQL of PostgreSQL has it, in which whatever moves, hides or turns others
-    around is an escape.
-    """
+    """Return a text as a literal of PostgreSQL, hidden characters as escapes."""
     if all(visible(character) == character for character in text):
         return "'" + text.replace("'", "''") + "'"
     return "E'" + "".join(map(_escaped_in_sql, text)) + "'"
@@ -140,9 +133,7 @@ def _escaped(character: str) -> str:
 
 
 def row_command(verb: str, model: str, key: str, *options: str) -> str:
-    """Return a command about a row; behind `options` stands what names the row if its key looks
-    like an option.
-    """
+    """Return a command about a row; a key that looks like an option stands behind ``--``."""
     words = [typed_word(model), typed_word(key)]
     if key.startswith("-"):
         return " ".join(["rowlock", verb, *options, "--", *words])
@@ -150,12 +141,9 @@ def row_command(verb: str, model: str, key: str, *options: str) -> str:
 
 
 def pipeline_command(verb: str, pipeline: str, *options: str) -> str:
-    """Return a command about a pipeline, whose name is one word of the shell."""
     return " ".join(["rowlock", verb, typed_word(pipeline), *options])
 
 
 def made_by(pipeline: str) -> str:
-    """Return the call that makes a pipeline for a manager: that of its class, or for those of a
-    flow, whose names are no names of classes, that of its streams.
-    """
+    """Return the call that makes a pipeline: of its class, or for a flow's, of its streams."""
     return f"{pipeline}()" if pipeline.isidentifier() else "streams.pipelines()"

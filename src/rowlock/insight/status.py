@@ -43,16 +43,12 @@ class Counts:
     """What one pipeline has waiting; None is what was not counted in time, or cannot be.
 
     Attributes:
-        at: the database's time.
         due: rows that are ready and free and whose time has come; `COUNTED_MAX` and one at most.
         oldest_s: for how long the first of them has been due; None if there is none, or if it was
             never processed.
         leased: live leases of the pipeline among the first `COUNTED_MAX` rows that it wants.
         ended: ended leases among these.
-        failing: rows among these that failed the last time.
-        parked: rows that were set aside; `COUNTED_MAX` and one at most.
         parked_keys: of those of them that were parked first, `KEYS_MAX` at most, as text.
-        resting: rows whose time has not come; `COUNTED_MAX` and one at most.
         refused: what the database says of the condition of claims, if it refuses that.
     """
 
@@ -71,7 +67,7 @@ class Counts:
 def counted_together(
     leased: LeasedTable, parts: EligibleParts, *, owner: str
 ) -> tuple[dict[str, Any], FromClause]:
-    """Return all counts as columns of one SELECT, by names of ours, and from what it is."""
+    """Return all counts as columns of one SELECT, by names of ours, and its source."""
     head = _head(leased, parts, owner).subquery("head")
     return {
         "at": database_now(),
@@ -84,7 +80,7 @@ def counted_together(
 
 
 def counts_read(leased: LeasedTable, answers: Mapping[str, Any], *, refused: str = "") -> Counts:
-    """Return what the answers to these say; None is one that was not to be had."""
+    """Return the counts of these answers; None is one that was not to be had."""
     at, place = answers.get("at"), leased.column(order_column(leased).key)
     oldest = with_zone(answers.get("oldest"), place)
     oldest_s = None if oldest is None or at is None else max(0.0, (at - oldest).total_seconds())
@@ -96,8 +92,9 @@ def counts_read(leased: LeasedTable, answers: Mapping[str, Any], *, refused: str
 async def counts_apart(
     connection: AsyncConnection, leased: LeasedTable, parts: EligibleParts, *, owner: str
 ) -> Counts:
-    """Ask for each count by itself, so that one that takes too long, or is refused, costs itself
-    alone; joins the caller's transaction.
+    """Ask for each count by itself, so that a refusal or time-out costs that count alone.
+
+    Joins the caller's transaction.
     """
     due = select(database_now(), _due(leased, parts), _oldest(leased, parts))
     asked: dict[tuple[str, ...], Any] = {
@@ -120,8 +117,9 @@ async def counts_apart(
 async def first_key(
     connection: AsyncConnection, leased: LeasedTable, parts: EligibleParts
 ) -> str | None:
-    """Return the key of the row that the next claim would take, were it not for a pause; joins the
-    caller's transaction.
+    """Return the key of the row that the next claim would take, were it not for a pause.
+
+    Joins the caller's transaction.
     """
     conditions = (parts.ready, parts.free, parts.mine, parts.due, *parts.unawaited)
     key = select(leased.attribute(leased.key_name)).where(*conditions)
@@ -140,7 +138,7 @@ def has_parked_index(leased: LeasedTable) -> bool:
 
 
 def is_resting(leased: LeasedTable, parts: EligibleParts) -> ColumnElement[bool]:
-    """The pipeline wants the row, and its time has not come."""
+    """Return the condition that the pipeline wants the row, and its time has not come."""
     if not leased.has_schedule:
         return and_(parts.ready, not_(parts.due))
     is_placed = leased.attribute(PARKED).is_(None)
@@ -208,7 +206,6 @@ def _head(leased: LeasedTable, parts: EligibleParts, owner: str) -> Any:
 
 
 SAID_MAX: Final = 2 * ERROR_CHARS_MAX
-"""Most characters of what a replica has said."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,22 +213,12 @@ class PipelineStatus:
     """What waits for one pipeline, and who runs it.
 
     Attributes:
-        pipeline: its name.
-        counts: what waits.
         overdue_after_s: rows that have been due for longer wait too long if nobody runs it.
-        pause: why it is paused; None if it is not.
         rows_s: outcomes a second, of all replicas; None if that is unknown.
         p95_s: the time that 95 of a hundred attempts did not exceed, on the slowest replica.
         runs_on: how many replicas run it; None if that is unknown.
-        model: the class of its rows.
-        lock: who keeps everybody out of its table; None if nobody does.
         first_key: of the row that the next claim would take, if rows wait too long.
-        unknown: what could not be asked, and why.
         failing: on how many replicas its claims fail.
-        error: what one of these has said.
-        busy: how many workers have a row.
-        workers: how many there are.
-        wing: how far its flow is, or what is inside its graph, in a line.
         idle: how many replicas have it registered, and do not run it.
         left: transactions that were prepared, left behind, and have rows of its table.
     """
@@ -257,22 +244,20 @@ class PipelineStatus:
 
     @property
     def needs_person(self) -> bool:
-        """Whether something of it waits until a person does something."""
         return bool(self.troubles)
 
     @property
     def troubles(self) -> tuple[str, ...]:
-        """What a person has to do something about, in a line each; first what keeps all rows."""
+        """What a person has to act on, in a line each; first what keeps all rows."""
         return tuple(_troubles(self))
 
     @property
     def is_run_by_nobody(self) -> bool:
-        """Whether rows are due, and no replica runs it."""
         return self.runs_on == 0 and self.pause is None and bool(self.counts.due)
 
     @property
     def is_silent(self) -> bool:
-        """Whether rows wait too long and no lease of it lives, where nobody knows who runs it."""
+        """Whether rows wait too long and no lease lives, where it is not known who runs it."""
         return (
             self.runs_on is None
             and self.pause is None
@@ -282,8 +267,10 @@ class PipelineStatus:
 
     @property
     def has_overdue_rows(self) -> bool:
-        """Whether rows wait too long; of rows that were never processed and have no due time nobody
-        knows since when they wait, and they come before all others.
+        """Whether rows wait too long.
+
+        Rows that were never processed and have no due time count: nothing tells since when they
+        wait, and they come before all others.
         """
         counts = self.counts
         if not counts.due:
@@ -291,7 +278,6 @@ class PipelineStatus:
         return counts.oldest_s is None or counts.oldest_s > self.overdue_after_s
 
     def state(self, at: datetime | None) -> str:
-        """Return who runs it, in words."""
         if self.pause is not None:
             since = self.pause.at
             since_s = 0.0 if since is None or at is None else (at - since).total_seconds()
@@ -369,16 +355,6 @@ NAMES_MAX: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """The answer of `Insight.status`.
-
-    Attributes:
-        database: its kind, host and name.
-        at: when it was asked, by the database's clock.
-        replicas: that live.
-        pipelines: one line each.
-        away: databases that could not be asked.
-    """
-
     database: str
     at: datetime | None
     replicas: LiveReplicas
@@ -387,11 +363,9 @@ class Status:
 
     @property
     def needs_person(self) -> bool:
-        """Whether something waits until a person does something, or a database is away."""
         return bool(self.away) or any(one.needs_person for one in self.pipelines)
 
     def text(self, width: int = 100) -> str:
-        """Return it for a terminal of `width` columns, without colours."""
         shown_columns = _columns(width)
         rows = [tuple(_TITLES[number] for number in shown_columns)] + [
             tuple(_cells(one, self.at)[number] for number in shown_columns)
@@ -425,7 +399,6 @@ class Status:
                 yield "!", f"{one.pipeline}: {trouble}"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as JSON has it."""
         return {
             "schema": SCHEMA,
             "database": self.database,

@@ -40,16 +40,7 @@ logger = get_audit_logger()
 
 @dataclass(frozen=True, slots=True)
 class Act:
-    """What somebody wants done.
-
-    Attributes:
-        action: ``release``, ``park``, ``unpark``, ``make_due``, ``pause`` or ``resume``.
-        by: who.
-        reason: why.
-        model: the class of a row; empty for a pipeline.
-        row_id: its key, as text.
-        pipeline: the name of a pipeline; empty for a row.
-    """
+    """What a person wants done, to a row (`model`, `row_id`) or to a pipeline."""
 
     action: str
     by: str
@@ -60,15 +51,9 @@ class Act:
 
     @property
     def object(self) -> str:
-        """What is acted on, such as ``Volume 17``."""
         return self.pipeline or f"{self.model} {self.row_id}"
 
     def check(self) -> None:
-        """Refuse an action of nobody, or for no reason.
-
-        Raises:
-            PipelineError: says what is missing.
-        """
         for name, text, most in (
             ("by", self.by, PERSON_CHARS_MAX),
             ("reason", self.reason, REASON_CHARS_MAX),
@@ -81,18 +66,12 @@ class Act:
 
 @dataclass(slots=True)
 class ActResult:
-    """What became of an act.
-
-    Attributes:
-        text: for the log.
-    """
-
     text: str = "done"
 
 
 @contextmanager
 def audited(act: Act) -> Iterator[ActResult]:
-    """Check `act`, and log what became of it in the block."""
+    """Check `act`, and log its result when the block ends."""
     result = ActResult()
     try:
         act.check()
@@ -104,7 +83,6 @@ def audited(act: Act) -> Iterator[ActResult]:
 
 
 def audit_refusal(act: Act, why: str) -> None:
-    """Log that a person was refused before anything was tried."""
     _tell(act, f"refused: {why}")
 
 
@@ -146,16 +124,7 @@ LASTS_MAX: Final = timedelta(days=36_500)
 
 
 def controls_of(pipeline: str, tables: InsightTables | None, gates: Sequence[Gate] | None) -> Table:
-    """Return the table of pauses.
-
-    Args:
-        pipeline: that is to be paused.
-        tables: the optional tables of the host.
-        gates: of its manager; None if that is not known here.
-
-    Raises:
-        NotPausable: there is no such table, or the claims do not ask for it.
-    """
+    """Return the table of pauses; raises NotPausable if there is none, or claims do not ask it."""
     if tables is None or tables.controls is None:
         raise NotPausable(
             f"{pipeline} cannot be paused: the host lends no table of pauses; add tables ="
@@ -173,7 +142,6 @@ def controls_of(pipeline: str, tables: InsightTables | None, gates: Sequence[Gat
 
 
 def no_table(pipeline: str) -> NotPausable:
-    """Return why a pipeline cannot be paused whose database lacks the table."""
     return NotPausable(
         f"{pipeline} cannot be paused: there is no table {CONTROLS} in the database; run the"
         " migration that add_insight_tables, or autogenerate, has written",
@@ -182,11 +150,7 @@ def no_table(pipeline: str) -> NotPausable:
 
 
 def check_until(until: object) -> None:
-    """Check when a pause is to end, as far as that needs no clock.
-
-    Raises:
-        PipelineError: it is no time, has no zone, or lasts too long.
-    """
+    """Check the end of a pause, as far as that needs no clock; raises PipelineError."""
     if until is None or (isinstance(until, timedelta) and until <= LASTS_MAX):
         return
     if isinstance(until, datetime) and until.utcoffset() is not None:
@@ -198,7 +162,7 @@ def check_until(until: object) -> None:
 
 
 async def is_there(connection: AsyncConnection, table: Table) -> bool:
-    """Return whether the database has `table`; joins the caller's transaction."""
+    """Whether the database has `table`; joins the caller's transaction."""
 
     def look(connection: Connection) -> bool:
         return inspect(connection).has_table(table.name, schema=table.schema)
@@ -209,12 +173,7 @@ async def is_there(connection: AsyncConnection, table: Table) -> bool:
 async def write_pause(
     connection: AsyncConnection, controls: Table, act: Act, *, until: datetime | timedelta | None
 ) -> datetime | None:
-    """Pause a pipeline, and return when that ends; joins the caller's transaction.
-
-    Raises:
-        AlreadyPaused: it is paused.
-        PipelineError: it would end at once.
-    """
+    """Pause a pipeline, and return when that ends; joins the caller's transaction."""
     lasts = database_time_after(until) if isinstance(until, timedelta) else database_now()
     now, then = (await connection.execute(select(database_now(), lasts))).one()
     ends: datetime | None = then if isinstance(until, timedelta) else until

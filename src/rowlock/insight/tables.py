@@ -124,7 +124,7 @@ def insight_tables(
 
 
 def tables_of(gates: Iterable[Any]) -> InsightTables | None:
-    """Return the tables whose pauses are among the `gates` of a manager; None if none are."""
+    """Return the tables whose pauses are among the `gates` of a manager; None if there are none."""
     for gate in gates:
         owner = getattr(gate, "__self__", None)
         if isinstance(owner, InsightTables) and gate == owner.pause_gate:
@@ -155,29 +155,14 @@ Sessions: TypeAlias = async_sessionmaker[AsyncSession]
 
 @dataclass(frozen=True, slots=True)
 class PipelineHost:
-    """What a manager gives to one of its pipelines.
-
-    Attributes:
-        session_factory: leads to its database.
-        gates: of its claims; None if that is not known.
-    """
+    """The sessions and the gates of a pipeline's manager; `gates` is None if that is not known."""
 
     session_factory: Sessions
     gates: tuple[Gate, ...] | None = None
 
 
 class HostedPipelines:
-    """The pipelines of an app.
-
-    Args:
-        session_factory: the host's.
-        pipelines: those of the app; none needs to run.
-        tables: the optional tables, where the host has them.
-        gates: of the manager; None if that is not known here.
-
-    Raises:
-        ConfigurationError: the session factory cannot serve a pipeline, or two have one name.
-    """
+    """The pipelines of an app, which need not run; `gates` is None if they are not known."""
 
     def __init__(
         self,
@@ -196,11 +181,7 @@ class HostedPipelines:
         self.add(PipelineHost(session_factory, known), pipelines)
 
     def add(self, host: PipelineHost, pipelines: Iterable[Pipeline[Any]]) -> None:
-        """Take in the pipelines of one more manager.
-
-        Raises:
-            ConfigurationError: as for the first ones.
-        """
+        """Add the pipelines of one more manager."""
         for pipeline in pipelines:
             if pipeline.name in self.pipelines:
                 raise ConfigurationError(f"two pipelines are named {pipeline.name}; rename one")
@@ -210,7 +191,6 @@ class HostedPipelines:
             self._engines[pipeline.name] = engine_of(host.session_factory, pipeline)
 
     def host_of(self, pipeline: Pipeline[Any]) -> PipelineHost:
-        """Return what its manager gives to a pipeline."""
         return self._hosts[pipeline.name]
 
     def sessions_of(self, leased: LeasedTable) -> Sessions:
@@ -223,7 +203,7 @@ class HostedPipelines:
     def by_database(
         self, pipelines: Iterable[Pipeline[Any]] | None = None
     ) -> Iterator[tuple[Sessions, list[Pipeline[Any]]]]:
-        """Yield the pipelines of each database together, with sessions that lead there."""
+        """Group the pipelines by database, with sessions that lead there."""
         return by_database(
             (self.host_of(one).session_factory, one, self._engines[one.name])
             for one in (self.pipelines.values() if pipelines is None else pipelines)
@@ -233,7 +213,7 @@ class HostedPipelines:
 def by_database(
     pipelines: Iterable[tuple[Sessions, Pipeline[Any], Engine]],
 ) -> Iterator[tuple[Sessions, list[Pipeline[Any]]]]:
-    """Yield the pipelines of each engine together, with sessions that lead there."""
+    """Group the pipelines by engine, with sessions that lead there."""
     found: dict[int, tuple[Sessions, list[Pipeline[Any]]]] = {}
     for sessions, pipeline, engine in pipelines:
         found.setdefault(id(engine), (sessions, []))[1].append(pipeline)
@@ -241,5 +221,4 @@ def by_database(
 
 
 def engine_of(sessions: Sessions, pipeline: Pipeline[Any]) -> Engine:
-    """Return the engine of the database in which a pipeline works."""
     return bind_of(sessions(), pipeline.leased).engine

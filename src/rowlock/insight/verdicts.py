@@ -17,12 +17,8 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class WingLine:
-    """What a flow or a graph has to say of itself.
-
-    Attributes:
-        kind: ``flow`` or ``graph``.
-        answer: the name of the flow, or how many values are inside the graph.
-        detail: the rest.
+    """What a ``flow`` or a ``graph`` reports; the answer is its name, or how many values are
+    inside.
     """
 
     kind: str
@@ -31,7 +27,6 @@ class WingLine:
 
     @property
     def text(self) -> str:
-        """The whole in one line."""
         if self.kind == "flow":
             return f"flow {self.answer}: {self.detail}"
         return f"{self.kind}: {self.answer} {self.detail}"
@@ -62,22 +57,18 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """What the database did not answer, and why; `may_pass` if it may answer another time, as
-    where it took too long.
-    """
+    """What the database did not answer, and why; `may_pass` if it may answer later."""
 
     why: str
     may_pass: bool = False
 
 
 Answer = bool | Refused | None
-"""Of a part: whether it lets the row be claimed; None if it was not asked."""
+"""Whether a part lets the row be claimed; None if it was not asked."""
 
 
 @dataclass(frozen=True, slots=True)
 class VerdictText:
-    """What one verdict says of a row."""
-
     headline: str
     why: str
     do: str
@@ -85,13 +76,7 @@ class VerdictText:
 
 @dataclass(frozen=True, slots=True)
 class Conjunct:
-    """One part of what `ready` says.
-
-    Attributes:
-        text: as SQL, with its values.
-        holds: whether it is true of the row; None if it is null there.
-        values: the columns that it names, as they are, such as ``status is 'active'``.
-    """
+    """One part of `ready`: whether it holds (None: null), and the values that it names, as text."""
 
     text: str
     holds: bool | Refused | None
@@ -120,14 +105,10 @@ class LackingRow:
 
 @dataclass(frozen=True, slots=True)
 class TouchingTransaction:
-    """A transaction that has locked or written a row, and has not ended.
+    """An open transaction that has locked or written a row, for `seconds`.
 
-    Attributes:
-        pid: the process of the server that it is of; None if it was prepared, and so is of none.
-        state: what it does; None if this user may not see that.
-        seconds: for how long.
-        gid: the name under which it was prepared.
-        owner: who has prepared it.
+    `pid` is None and `gid` its name if it was prepared; `state` is None if this user may not see
+    it.
     """
 
     pid: int | None
@@ -139,13 +120,7 @@ class TouchingTransaction:
 
 @dataclass(frozen=True, slots=True)
 class TableLock:
-    """A transaction that keeps everybody out of a whole table.
-
-    Attributes:
-        table: its name.
-        by: the transaction.
-        is_granted: whether it has the lock; otherwise it waits for it, and all others behind it.
-    """
+    """A transaction that locks a whole table; not `is_granted`: it waits, and others behind it."""
 
     table: str
     by: TouchingTransaction
@@ -154,8 +129,6 @@ class TableLock:
 
 @dataclass(frozen=True, slots=True)
 class PipelinePause:
-    """Why a pipeline is paused."""
-
     by: str
     at: datetime | None
     reason: str
@@ -166,13 +139,9 @@ class RunningReplicas:
     """Which replicas run a pipeline, as they say themselves.
 
     Attributes:
-        live: how many replicas live.
-        running: the names of those that run it.
         failing: how many of these have not claimed for a while, and what the last said.
-        names_by_mark: the names of all live ones by their marks.
         claims_s: how many rows they claim a second, all together; None if they have not said.
         busy: how many of their workers have a row.
-        workers: how many they have.
         idle: how many replicas have the pipeline registered, and have not started it, or stop it.
         unreadable: how often they could not read a row.
     """
@@ -195,10 +164,8 @@ class InProgress:
 
     Attributes:
         state: ``queued``, ``running`` or ``settling``.
-        since_s: for how long it has been in this state, in seconds.
         attempt: which attempt this is, from 1.
         place: in the queue of that replica, from 1; None for rows that are not queued.
-        waiting: how many rows are in that queue.
         starts_in_s: when a worker will have it, in seconds; None if that cannot be told.
     """
 
@@ -211,14 +178,11 @@ class InProgress:
 
     @property
     def is_queued(self) -> bool:
-        """Whether it waits for a worker."""
         return self.state == "queued" and self.place is not None
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What of a pipeline's settings tells how long things last."""
-
     min_interval: timedelta
     retry_delay: timedelta
     reserved_for: timedelta
@@ -232,20 +196,10 @@ class Facts:
     """What is known of one row, for one pipeline.
 
     Attributes:
-        model: its class.
-        table: where it is.
-        key: its key, as text.
-        pipeline: the name.
         columns: what rowlock keeps in the row, by name; a `Refused` where it could not be read.
         at: the database's time.
-        is_there: whether there is such a row.
         ready: whether the host wants work on it; what `ready` says, and its parts.
-        free, mine, due, seen: the parts of eligibility.
-        seen_text: what the host's session makes of its SELECTs.
-        unawaited: for each pipeline that locks such rows, by its name.
         gates: for each gate, by its name.
-        lockers: pipelines that lock such rows, and the models of their main rows.
-        rivals: all pipelines of the app by name.
         presence: who runs the pipeline; None if nobody can tell.
         no_replicas: why nobody can; empty if the host lends no table.
         is_run: whether a lease of the pipeline lives; None if that was not asked.
@@ -255,7 +209,6 @@ class Facts:
         table_lock: who keeps everybody out of the table, so that nothing of the row could be read;
             None if nobody does.
         lacking: the related row for which it stepped back, where that can be told.
-        wing: what the flow or the graph says that works on it; None if there is none.
     """
 
     model: str
@@ -317,7 +270,6 @@ class Facts:
 
     @property
     def is_own_lease(self) -> bool:
-        """Whether the lease is, or was, one of the pipeline on this very row."""
         return bool(self.column("lock_owner") == self.pipeline)
 
     @property
@@ -329,7 +281,6 @@ class Facts:
 
     @property
     def is_claimable(self) -> bool:
-        """Whether every part lets the row be claimed, as far as is known."""
         parts = (self.ready, self.free, self.mine, self.due, self.seen)
         return self.is_there and all(
             part is True for part in (*parts, *self.unawaited.values(), *self.gates.values())
@@ -337,7 +288,7 @@ class Facts:
 
 
 OVERDUE_WINDOWS = 3
-"""After so many of the longest rests between two claims a row that nothing keeps is overdue."""
+"""A free row is overdue after so many of the longest rests between two claims."""
 
 
 def is_overdue(facts: Facts) -> bool:
@@ -352,7 +303,6 @@ def is_overdue(facts: Facts) -> bool:
 
 
 def verdicts_of(facts: Facts) -> tuple[Verdict, ...]:
-    """Return all that keeps the row, first what comes first; `IN_LINE` if nothing does."""
     if not facts.is_there:
         return (Verdict.NO_ROW,)
     if facts.table_lock is not None:
@@ -397,7 +347,6 @@ def _if_claimable(facts: Facts) -> dict[Verdict, bool]:
 
 
 def needs_person(verdict: Verdict, facts: Facts) -> bool:
-    """Whether the row waits until a person does something."""
     match verdict:
         case Verdict.KEPT:
             return facts.column("lock_owner") not in facts.rivals

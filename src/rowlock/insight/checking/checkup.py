@@ -52,7 +52,6 @@ from rowlock.rows.leased_table import CLEARED_COLUMNS, LOCK_COLUMNS, SCHEDULE_CO
 LOOKED_MAX: Final = 100_000
 """Among how many rows, the newest by their key, leftovers are looked for."""
 OWNERS_MAX: Final = 200
-"""Most owners that are told apart."""
 LONG_AGO: Final = timedelta(minutes=10)
 """A lease that ended before is left over: replicas take over within seconds."""
 NAMES_SHOWN: Final = 3
@@ -60,13 +59,8 @@ NAMES_SHOWN: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class OwnerSeen:
-    """Rows that carry one owner.
-
-    Attributes:
-        owner: as it stands in them.
-        kept: how many are kept for it without a lease, because it stepped back.
-        ended: how many leases of it ended long ago.
-        ended_s: how long ago the first of these did.
+    """Rows of one owner: `kept` without a lease because it stepped back, `ended` leases of long
+    ago.
     """
 
     owner: str | None
@@ -78,7 +72,7 @@ class OwnerSeen:
 async def look_for_leftovers(
     connection: AsyncConnection, leased: LeasedTable
 ) -> tuple[OwnerSeen, ...]:
-    """Return what was left behind in the newest rows; joins the caller's transaction."""
+    """Look for leftovers in the newest rows; joins the caller's transaction."""
     attribute = leased.attribute
     newest = (
         select(
@@ -119,7 +113,6 @@ def _owner_of(row: Any) -> OwnerSeen:
 def leftover_findings(
     table: str, owners: Sequence[OwnerSeen], pipelines: Collection[str]
 ) -> Iterable[Finding]:
-    """Return what the leftovers come to, for an app with these pipelines."""
     unknown = [one for one in owners if one.kept and not _is_of(one.owner, pipelines)]
     if unknown:
         rows = sum(one.kept for one in unknown)
@@ -162,11 +155,9 @@ LAG_S_MIN: Final = 0.5
 SKEW_S_MIN: Final = 2.0
 """A clock that differs by more from the database's is told, in seconds."""
 LOOPS_MAX: Final = 100
-"""Most late loops of a replica that are told."""
 
 
 def replica_findings(replicas: LiveReplicas) -> Iterable[Finding]:
-    """Return what the replicas that live say."""
     for replica in replicas.live:
         yield from _of_replica(replica)
 
@@ -231,28 +222,19 @@ WORK_NAMES: Final = frozenset(
         *("progress", "stages", "losses", "error", "superseded_by"),
     }
 )
-"""The columns of rows that are dispatched."""
 EVENT_COLUMNS: Final = ("position", "bucket")
 TABLES_MAX: Final = 1_000
-"""Most tables that are looked at."""
 
 
 class Reads(Protocol):
     """Runs a question in a transaction that reads, on the database of a table."""
 
-    async def __call__(self, leased: LeasedTable, ask: Any, **how: Any) -> Any:
-        """Return what `ask` gives, called with the connection, and what else is given."""
-        ...
+    async def __call__(self, leased: LeasedTable, ask: Any, **how: Any) -> Any: ...
 
 
 @dataclass(frozen=True, slots=True)
 class TableAsked:
-    """A table, and the pipelines that claim from it.
-
-    Attributes:
-        table: of the host's metadata.
-        asked: what is asked for each pipeline; none for a table from which nobody claims.
-    """
+    """A table, and the questions for each pipeline that claims from it."""
 
     table: Table
     asked: tuple[RowAsked, ...] = ()
@@ -261,9 +243,7 @@ class TableAsked:
 def table_checks(
     read: Reads, asked: Sequence[RowAsked], pipelines: Sequence[str]
 ) -> list[Callable[[], Awaitable[list[Finding]]]]:
-    """Return a question for each table of one database: what is to be mended; `asked` is one for
-    each pipeline that works on it, `pipelines` are the names of all that the app has.
-    """
+    """Return a question for each table of one database; `pipelines` are all names of the app."""
     return [
         partial(
             whole_else_apart,
@@ -274,12 +254,10 @@ def table_checks(
 
 
 def beside_tables(tables: InsightTables | None, replicas: LiveReplicas) -> list[Finding]:
-    """Return which optional tables the host does without, and what replicas report."""
     return [*_without(tables), *replica_findings(replicas)]
 
 
 def not_looked_at(away: AwayDatabase) -> Finding:
-    """Return that a database could not be asked: nothing in it was looked at."""
     return Finding(away.database, Level.BAD, away.what, away.unseen)
 
 

@@ -49,7 +49,6 @@ OWN_PREFIX: Final = "rowlock_"
 """With what the names of our own tables begin; those that are claimed from have few rows."""
 WIDTH_MIN: Final = 40
 LINES_MAX: Final = 60
-"""Most lines of a plan that are shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,15 +123,7 @@ class ClaimPlan:
 
 @dataclass(frozen=True, slots=True)
 class ClaimSeen:
-    """What was seen of the claims of one pipeline.
-
-    Attributes:
-        pipeline: its name.
-        served_by: the index that serves them; None if none does.
-        wanted: the index that would; None if none is needed, or nobody can say.
-        refused: why the database refuses them; empty if it does not.
-        may_pass: `refused` says nothing of them, as in `ClaimPlan`.
-    """
+    """The claims of one pipeline, as seen; `refused` and `may_pass` as in `ClaimPlan`."""
 
     pipeline: str
     served_by: str | None
@@ -142,7 +133,6 @@ class ClaimSeen:
 
 
 def whole_table(rows: int | None) -> str:
-    """Return what a claim does that no index serves."""
     size = "" if rows is None else f" (about {_rounded(rows):,} rows)"
     return f"every claim reads the whole table{size}"
 
@@ -159,9 +149,9 @@ async def claim_seen(
     is_alone: bool,
     apart: bool = True,
 ) -> ClaimSeen:
-    """Return what was seen of a pipeline's claims; joins the caller's transaction, which may only
-    read afterwards. `is_alone` where no other pipeline claims from the table; `apart` as for
-    `ask_row`.
+    """Look at a pipeline's claims; joins the caller's transaction, which may only read afterwards.
+
+    `is_alone` if no other pipeline claims from the table; `apart` as for `ask_row`.
     """
     name = asked.pipeline.name
     if asked.failure is not None:
@@ -178,9 +168,7 @@ async def claim_seen(
 
 
 async def claim_plan(connection: AsyncConnection, asked: RowAsked, *, is_alone: bool) -> ClaimPlan:
-    """Return the plan of a pipeline's claims; joins the caller's transaction, which may only read
-    afterwards. `is_alone` as for `claim_seen`.
-    """
+    """Return the plan of a pipeline's claims; transaction and `is_alone` as for `claim_seen`."""
     dialect, table = INSIGHT.of(connection), asked.question.leased.table
     indexes = await ask_part(connection, partial(dialect.indexes, connection, table), apart=True)
     if isinstance(indexes, Refused):
@@ -207,9 +195,10 @@ async def claim_plan(connection: AsyncConnection, asked: RowAsked, *, is_alone: 
 async def unserved_remarks(
     connection: AsyncConnection, asked: Sequence[RowAsked], *, apart: bool
 ) -> list[str | None]:
-    """Return what is to be said below an explanation for each pipeline of a table: it is large, and
-    no index serves the claims; None if all is well. Joins the caller's transaction, which may only
-    read afterwards; `apart` as for `ask_row`.
+    """Return a remark for each pipeline whose claims read a large table without an index, else
+    None.
+
+    Joins the caller's transaction, which may only read afterwards; `apart` as for `ask_row`.
     """
     first = select(literal(1)).select_from(asked[0].question.leased.table).limit(LARGE_ROWS + 1)
     counted = select(func.count()).select_from(first.subquery())
@@ -252,7 +241,7 @@ async def _asked_of_claim(
 
 
 def claim_queries(asked: RowAsked, dialect: Dialect) -> Iterator[Query]:
-    """Return the spellings of a SELECT like the claim."""
+    """Return a SELECT like the claim, in each spelling of the database."""
     leased = asked.question.leased
     query: Select[Any] = (
         select(literal_column("1"))

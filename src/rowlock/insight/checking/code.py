@@ -22,15 +22,7 @@ from rowlock.rows.row_dialect import ROWS
 
 @dataclass(frozen=True, slots=True)
 class IndexWanted:
-    """An index that is to be there.
-
-    Attributes:
-        name: of the index.
-        parts: its columns as SQL; plain names where they are no expressions.
-        expressions: those of `parts` that are expressions.
-        where: the condition as SQL; None for all rows.
-        is_unique: whether it keeps two rows apart.
-    """
+    """An index that is to be there; `expressions` are those of `parts` that are no plain names."""
 
     name: str
     parts: tuple[str, ...]
@@ -40,12 +32,10 @@ class IndexWanted:
 
     @property
     def text(self) -> str:
-        """What it is, behind ``add``."""
         return f"({', '.join(self.parts)})" + ("" if self.where is None else f" WHERE {self.where}")
 
 
 def type_code(type_: TypeEngine[Any]) -> str:
-    """Return a type as a migration writes it."""
     return f"sa.{innermost(type_)!r}"
 
 
@@ -56,7 +46,6 @@ def text_code(sql: str) -> str:
 
 
 def default_sql(column: Column[Any], dialect: Dialect) -> str | None:
-    """Return the default of a column in the database; None if it has none."""
     default = getattr(column.server_default, "arg", None)
     if isinstance(default, ClauseElement):
         return sql_of(default, dialect)
@@ -73,7 +62,6 @@ def column_code(column: Column[Any], dialect: Dialect, *, with_key: bool = False
 
 
 def schema_code(table: Table) -> str:
-    """Return where the table is, as a further argument."""
     return "" if table.schema is None else f", schema={table.schema!r}"
 
 
@@ -88,7 +76,6 @@ def sql_of(clause: ClauseElement, dialect: Dialect) -> str:
 
 
 def index_of(index: Index, dialect: Dialect) -> IndexWanted:
-    """Return an index of the model's table."""
     where = index.dialect_kwargs.get(f"{dialect.name}_where")
     texts = [_part(part, dialect) for part in index.expressions]
     return IndexWanted(
@@ -112,7 +99,7 @@ def _part(part: Any, dialect: Dialect) -> tuple[str, bool]:
 
 
 def create_index(table: Table, wanted: IndexWanted, dialect: Dialect) -> str:
-    """Return the call that builds an index, while rows are read and written if that is possible."""
+    """Return the call that builds an index, concurrently if that is possible."""
     columns = ", ".join(
         text_code(part) if part in wanted.expressions else repr(part) for part in wanted.parts
     )
@@ -122,14 +109,14 @@ def create_index(table: Table, wanted: IndexWanted, dialect: Dialect) -> str:
 
 
 def drop_index(table: Table, name: str, dialect: Dialect, *, if_exists: bool = False) -> str:
-    """Return the call that drops an index, while rows are read and written if that is possible."""
+    """Return the call that drops an index, concurrently if that is possible."""
     options = f"{schema_code(table)}{_concurrently(dialect)}"
     exists = ", if_exists=True" if if_exists else ""
     return f"op.drop_index({name!r}, table_name={table.name!r}{options}{exists})"
 
 
 def added(table: Table, wanted: IndexWanted, dialect: Dialect) -> Mend:
-    """Return the steps that add an index, also where an interrupted build has left a ruin."""
+    """Return the steps that add an index; they first drop what an interrupted build has left."""
     is_concurrent = bool(_concurrently(dialect))
     ruin = (drop_index(table, wanted.name, dialect, if_exists=True),) if is_concurrent else ()
     return Mend(
@@ -140,7 +127,6 @@ def added(table: Table, wanted: IndexWanted, dialect: Dialect) -> Mend:
 
 
 def executed(sql: str) -> str:
-    """Return the call that runs a statement."""
     return f"op.execute({text_code(sql)})"
 
 
@@ -157,9 +143,9 @@ _INDENT: Final = "    "
 
 
 def migration_text(found: Sequence[Finding]) -> str:
-    """Return a migration with what mends the findings; the others are comments in it.
+    """Return a migration that mends the findings; those it cannot mend are comments in it.
 
-    What runs outside of a transaction comes last: it commits all that came before.
+    Steps outside of a transaction come last: they commit all that came before.
     """
     mends = sorted((mend for one in found for mend in one.mends), key=lambda mend: mend.commits)
     unmended = [one for one in found if not one.mends and one.level is not Level.NOTE]

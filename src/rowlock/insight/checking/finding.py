@@ -14,9 +14,7 @@ from rowlock.insight.shown import shown
 SCHEMA: Final = "rowlock.check/1"
 WIDTH_MIN: Final = 40
 FINDINGS_MAX: Final = 1_000
-"""Most findings that are shown; the others are counted."""
 TEXT_CHARS_MAX: Final = 600
-"""Longest text of one of them, in characters."""
 
 
 class Level(StrEnum):
@@ -32,12 +30,8 @@ class Level(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Mend:
-    """Steps of a migration that mend a finding, as lines of its code.
-
-    Attributes:
-        up: what mends it.
-        down: what takes that back.
-        commits: whether they run outside of a transaction, and so behind all others.
+    """Steps of a migration that mend a finding, as code; `commits` if they run outside a
+    transaction.
     """
 
     up: tuple[str, ...]
@@ -84,23 +78,16 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """All that a check found, as a command prints it.
-
-    Attributes:
-        found: the worst of each table first.
-        pipelines: how many were looked at.
-    """
+    """All that a check found."""
 
     found: tuple[Finding, ...]
     pipelines: int
 
     @property
     def needs_person(self) -> bool:
-        """Whether one of them is bad."""
         return any(one.level is Level.BAD for one in self.found)
 
     def text(self, width: int = 100) -> str:
-        """Return a line for each, without colours."""
         if not self.found:
             return f"all is well: {_count(self.pipelines, 'pipeline')} looked at"
         listed = self.found[:FINDINGS_MAX]
@@ -110,7 +97,6 @@ class Findings:
         return "\n".join([*lines, *([f"and {left_out} more"] if left_out else [])])
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as JSON has it."""
         levels = Counter(one.level for one in self.found)
         return {
             "schema": SCHEMA,
@@ -137,7 +123,7 @@ def _count(number: int, what: str) -> str:
 
 
 def in_order(found: Sequence[Finding]) -> tuple[Finding, ...]:
-    """Return them table by table, in the order in which these were looked at, the worst first."""
+    """Sort by table, in the order in which these were looked at, the worst first."""
     tables = list(dict.fromkeys(one.about for one in found))
     levels = list(Level)
     return tuple(sorted(found, key=lambda one: (tables.index(one.about), levels.index(one.level))))

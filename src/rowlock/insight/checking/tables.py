@@ -33,7 +33,7 @@ from rowlock.rows.row_dialect import ROWS
 
 
 async def look_at_table(connection: AsyncConnection, table: Table) -> TableSeen | None:
-    """Return what the table is; None if there is none. Joins the caller's transaction."""
+    """Return the table as it is; None if there is none. Joins the caller's transaction."""
     columns = await connection.run_sync(_columns_of, table)
     if not columns:
         return None
@@ -87,14 +87,8 @@ NEVER_CLAIMED: Final = "a row without it is never claimed"
 
 @dataclass(frozen=True, slots=True)
 class TableWanted:
-    """What a table is to be.
-
-    Attributes:
-        table: of the host's metadata.
-        own: names of the columns that rowlock keeps in it; of others it is only asked whether they
-            are there.
-        used: names of the columns without which nothing works.
-        dialect: of the database.
+    """A table as it should be: rowlock keeps the columns `own`, and nothing works without
+    `used`.
     """
 
     table: Table
@@ -104,12 +98,10 @@ class TableWanted:
 
     @property
     def name(self) -> str:
-        """The table, as it is shown."""
         return self.table.fullname
 
 
 def column_findings(wanted: TableWanted, seen: TableSeen) -> list[Finding]:
-    """Return what is wrong with the columns of a table."""
     found = []
     for column in wanted.table.columns:
         there = seen.columns.get(column.name)
@@ -121,7 +113,6 @@ def column_findings(wanted: TableWanted, seen: TableSeen) -> list[Finding]:
 
 
 def kind_of(type_sql: str) -> str:
-    """Return what a type of DDL keeps, in words."""
     upper = type_sql.upper()
     return next((kind for kind, pattern in _KINDS if pattern.search(upper)), type_sql)
 
@@ -219,7 +210,7 @@ def _nullability(wanted: TableWanted, column: Column[Any], there: ColumnSeen) ->
 
 
 AlterOptions = tuple[dict[str, str], tuple[str, str]]
-"""Of ``alter_column``, and what the type was and becomes if it changes."""
+"""Options of ``alter_column``, and the old and the new type if it changes."""
 _SAME_TYPE: Final = ("", "")
 
 
@@ -262,13 +253,7 @@ _PARTIAL: Final = re.compile(r"\bWHERE\b", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class ClaimedTable:
-    """A table from which pipelines claim.
-
-    Attributes:
-        wanted: what it is to be.
-        cleared: the names of the columns that each claim and heartbeat writes.
-        claims: what was seen of the claims of each pipeline.
-    """
+    """A table from which pipelines claim; each claim and heartbeat writes the columns `cleared`."""
 
     wanted: TableWanted
     cleared: Collection[str]
@@ -276,7 +261,7 @@ class ClaimedTable:
 
 
 def claim_findings(claimed: ClaimedTable, seen: TableSeen) -> Iterable[Finding]:
-    """Return what is wrong with the indexes that claims want, and with how the table is stored."""
+    """Return what is wrong with the indexes of claims, and with the storage of the table."""
     wanted = claimed.wanted
     harmful = {
         index.name: found[0]
@@ -306,9 +291,7 @@ def claim_findings(claimed: ClaimedTable, seen: TableSeen) -> Iterable[Finding]:
 
 
 def index_findings(wanted: TableWanted, seen: TableSeen) -> Iterable[Finding]:
-    """Return which indexes of the model are missing, those of claims apart, and which are
-    invalid.
-    """
+    """Return the missing indexes of the model, those of claims apart, and the invalid ones."""
     there = {index.name for index in seen.indexes}
     for index in sorted(wanted.table.indexes, key=lambda one: str(one.name)):
         lacks = [part.name for part in index.columns if part.name not in seen.columns]

@@ -28,16 +28,6 @@ from rowlock.rows.leased_table import LeasedTable
 
 @dataclass(frozen=True, slots=True)
 class ColumnSeen:
-    """A column in the database.
-
-    Attributes:
-        name: of the column.
-        type_sql: its type as DDL has it.
-        type_code: the same as a migration writes it.
-        is_nullable: whether it takes a null.
-        has_default: whether an INSERT may leave it out, though it takes no null.
-    """
-
     name: str
     type_sql: str
     type_code: str
@@ -47,16 +37,7 @@ class ColumnSeen:
 
 @dataclass(frozen=True, slots=True)
 class IndexSeen:
-    """An index in the database; that of the primary key is none of them.
-
-    Attributes:
-        name: of the index.
-        definition: the statement that makes it.
-        body: of that, what stands behind the name of the table: columns and condition.
-        is_valid: whether the planner may use it.
-        is_being_built: whether somebody builds it at this moment.
-        is_constraint: whether it goes with a constraint of the table.
-    """
+    """An index other than that of the primary key; `body` is its columns and condition."""
 
     name: str
     definition: str
@@ -85,14 +66,6 @@ class StorageSeen:
 
 @dataclass(frozen=True, slots=True)
 class TableSeen:
-    """A table in the database.
-
-    Attributes:
-        columns: by name.
-        indexes: in the order of their names.
-        storage: how it is stored.
-    """
-
     columns: Mapping[str, ColumnSeen]
     indexes: tuple[IndexSeen, ...]
     storage: StorageSeen
@@ -106,11 +79,8 @@ ENTRY_NUMBER: Final = BigInteger().with_variant(Integer, "sqlite")
 
 
 class CheckDialect(ABC):
-    """One database's side of checks."""
-
     @abstractmethod
-    async def indexes(self, connection: AsyncConnection, table: Table) -> tuple[IndexSeen, ...]:
-        """Return the indexes of the table but that of its key, by name."""
+    async def indexes(self, connection: AsyncConnection, table: Table) -> tuple[IndexSeen, ...]: ...
 
     @abstractmethod
     async def storage(self, connection: AsyncConnection, table: Table) -> StorageSeen:
@@ -140,11 +110,8 @@ class CheckDialect(ABC):
     ) -> tuple[str, ...]:
         """Return the lines of a migration that alter a column.
 
-        Args:
-            table: of the column.
-            column: its name.
-            options: of Alembic's ``alter_column``, as code.
-            types: what it was and what it becomes, as DDL has it; empty if its type stays.
+        `options` are those of Alembic's ``alter_column``, as code; `types` are the old and the new
+        type as DDL, empty if the type stays.
         """
 
     @abstractmethod
@@ -158,11 +125,7 @@ class CheckDialect(ABC):
 
 
 class InsightDialect(CheckDialect, ABC):
-    """One database's side of questions.
-
-    Attributes:
-        knows_transactions: whether it tells who has locked or written a row.
-    """
+    """What one database answers to questions; `knows_transactions` if it tells who locked a row."""
 
     knows_transactions: bool
 
@@ -200,7 +163,7 @@ class InsightDialect(CheckDialect, ABC):
 
     @abstractmethod
     def is_any_prepared(self) -> ColumnElement[bool] | None:
-        """Whether any transaction is prepared now; None where there never is one."""
+        """Return whether a transaction is prepared now; None where there never is one."""
 
     @abstractmethod
     async def try_hold_name(self, connection: AsyncConnection, name: str) -> bool:

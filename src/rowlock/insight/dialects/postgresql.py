@@ -72,10 +72,7 @@ _FULL: Final = 100
 
 
 class PostgresqlChecks(CheckDialect):
-    """The catalogue tells all, and the planner is told what it may not do."""
-
     async def indexes(self, connection: AsyncConnection, table: Table) -> tuple[IndexSeen, ...]:
-        """Look into the catalogue."""
         rows = (await connection.execute(_INDEXES, _named(connection, table))).all()
         return tuple(
             IndexSeen(
@@ -90,7 +87,7 @@ class PostgresqlChecks(CheckDialect):
         )
 
     async def storage(self, connection: AsyncConnection, table: Table) -> StorageSeen:
-        """Look into the catalogue; the last ANALYZE has counted."""
+        """Read the catalogue; its number of rows is that of the last ANALYZE."""
         row = (await connection.execute(_STORAGE, _named(connection, table))).first()
         if row is None:
             return StorageSeen(None, None)
@@ -99,18 +96,15 @@ class PostgresqlChecks(CheckDialect):
         )
 
     async def plan(self, connection: AsyncConnection, query: Query) -> tuple[str, ...]:
-        """Have no plan read the whole table or sort it, if there is another one."""
         await connection.execute(_AS_IF_LARGE)
         rows = await plan_of(connection, query, prefix="EXPLAIN (COSTS OFF) ")
         return tuple(str(row[0]) for row in rows.all())
 
     def reads_whole_table(self, lines: Sequence[str]) -> bool:
-        """Look for nodes that do so, though they were switched off."""
         nodes = [line.strip().removeprefix("->").strip() for line in lines]
         return any(node == "Sort" or node.startswith("Seq Scan") for node in nodes)
 
     def serves(self, connection: Connection, table: Table, *, query: str, index: str) -> bool:
-        """Have the plan made without reading the whole table, and without sorting."""
         with connection.begin_nested() as savepoint:
             connection.execute(_AS_IF_LARGE)
             rows = connection.exec_driver_sql(f"EXPLAIN (COSTS OFF) {query}").all()
@@ -132,7 +126,6 @@ class PostgresqlChecks(CheckDialect):
         return (f"op.alter_column({table.name!r}, {column!r}{told}{using}{schema})",)
 
     def repaired(self, table: Table, index: str) -> str:
-        """Reindex it."""
         schema = "" if table.schema is None else f"{_PREPARER.quote(table.schema)}."
         return f"REINDEX INDEX CONCURRENTLY {schema}{_PREPARER.quote(index)}"
 
@@ -223,14 +216,11 @@ _TABLE_LOCK = text(
 
 
 class PostgresqlInsight(PostgresqlChecks, InsightDialect):
-    """The server refuses writes, and ends what takes too long."""
-
     knows_transactions = True
 
     async def begin_reading(
         self, connection: AsyncConnection, *, statement_timeout: timedelta
     ) -> None:
-        """Set all three for this transaction."""
         timeouts = {"timeout": statement_timeout, "lock_timeout": LOCK_TIMEOUT}
         await connection.execute(
             _BEGIN,
@@ -241,7 +231,7 @@ class PostgresqlInsight(PostgresqlChecks, InsightDialect):
         )
 
     def as_kept(self, value: Any, type_: TypeEngine[Any]) -> ColumnElement[Any]:
-        """Return the value, cast: a number is rounded to the digits of the column."""
+        """Cast the value: a number is rounded to the digits of the column."""
         return cast(literal(value, type_), type_)
 
     async def open_transaction(
@@ -267,7 +257,6 @@ class PostgresqlInsight(PostgresqlChecks, InsightDialect):
     async def table_lock(
         self, connection: AsyncConnection, tables: Sequence[Table]
     ) -> TableLock | None:
-        """Look for the backend that has such a lock, or waits for it before all others."""
         names = [_name_of(connection, table) for table in tables]
         row = (await connection.execute(_TABLE_LOCK, {"tables": names})).first()
         return None if row is None else TableLock(row[0], _transaction(row[2:]), row[1])
@@ -275,22 +264,18 @@ class PostgresqlInsight(PostgresqlChecks, InsightDialect):
     async def left_prepared(
         self, connection: AsyncConnection, table: Table
     ) -> tuple[TouchingTransaction, ...]:
-        """Look at the locks only where there is such a transaction, which is seldom."""
         if not await connection.scalar(select(_ANY_PREPARED)):
             return ()
         named = {"seconds": LEFT_AFTER.total_seconds(), "table": _name_of(connection, table)}
         return tuple(_transaction(row) for row in (await connection.execute(_LEFT, named)).all())
 
     def is_any_prepared(self) -> ColumnElement[bool]:
-        """Return a condition that reads no table."""
         return _ANY_PREPARED
 
     async def try_hold_name(self, connection: AsyncConnection, name: str) -> bool:
-        """Ask for an advisory lock, without waiting."""
         return await locks_of(connection).hold_name(connection, name, 0.0)
 
     def is_locked_out(self, raised: BaseException | None) -> bool:
-        """Return False: a transaction has rows and tables, and never the whole."""
         return False
 
     def begin_without_writing(self, connection: Connection) -> None:

@@ -40,10 +40,8 @@ SIZED_ROWS: Final = 10
 
 
 class SqliteChecks(CheckDialect):
-    """The schema keeps each statement that made something."""
-
     async def indexes(self, connection: AsyncConnection, table: Table) -> tuple[IndexSeen, ...]:
-        """Look into the schema; indexes of constraints have no statement there."""
+        """Read the schema; indexes of constraints have no statement there."""
         quote = connection.dialect.identifier_preparer.quote
         schema = "" if table.schema is None else f"{quote(table.schema)}."
         statement = text(
@@ -54,7 +52,7 @@ class SqliteChecks(CheckDialect):
         return tuple(IndexSeen(str(row[0]), str(row[1]), _body_of(str(row[1]))) for row in rows)
 
     async def storage(self, connection: AsyncConnection, table: Table) -> StorageSeen:
-        """Return how large the newest rows are; nothing else is known."""
+        """Return the size of the newest rows; nothing else is known."""
         sizes_of: list[Any] = [func.coalesce(func.length(column), 0) for column in table.columns]
         newest = [column.desc() for column in table.primary_key]
         size: Any = sum(sizes_of)
@@ -67,12 +65,10 @@ class SqliteChecks(CheckDialect):
         return StorageSeen(None, None, max(sizes, default=0))
 
     async def plan(self, connection: AsyncConnection, query: Query) -> tuple[str, ...]:
-        """Ask for the plan; the planner prefers an index anyway."""
         rows = await plan_of(connection, query, prefix=await explaining(connection))
         return tuple(str(row[-1]) for row in rows.all())
 
     def reads_whole_table(self, lines: Sequence[str]) -> bool:
-        """Look for a scan that names no index, and for sorting."""
         return any(
             _SORTED in line or (line.startswith("SCAN ") and " USING " not in line)
             for line in lines
@@ -115,7 +111,6 @@ def _body_of(definition: str) -> str:
 
 
 _PRIMARY: Final = 0xFF
-"""The part of a code that is left without what extends it."""
 
 
 class SqliteInsight(SqliteChecks, InsightDialect):
@@ -125,8 +120,7 @@ class SqliteInsight(SqliteChecks, InsightDialect):
 
     async def begin_reading(
         self, connection: AsyncConnection, *, statement_timeout: timedelta
-    ) -> None:
-        """Do nothing."""
+    ) -> None: ...
 
     def as_kept(self, value: Any, type_: TypeEngine[Any]) -> ColumnElement[Any]:
         """Return the value as it is bound: a cast would make a number of a time."""
@@ -135,30 +129,24 @@ class SqliteInsight(SqliteChecks, InsightDialect):
     async def open_transaction(
         self, connection: AsyncConnection, leased: LeasedTable, key: Any
     ) -> TouchingTransaction | None:
-        """Return None: a writer has the whole file."""
         return None
 
     async def table_lock(
         self, connection: AsyncConnection, tables: Sequence[Table]
     ) -> TableLock | None:
-        """Return None: a writer has the whole file, and readers see what was there before."""
         return None
 
     async def left_prepared(
         self, connection: AsyncConnection, table: Table
     ) -> tuple[TouchingTransaction, ...]:
-        """Return none: no transaction outlives its connection."""
         return ()
 
-    def is_any_prepared(self) -> None:
-        """Return None: no transaction outlives its connection."""
+    def is_any_prepared(self) -> None: ...
 
     async def try_hold_name(self, connection: AsyncConnection, name: str) -> bool:
-        """Return True: who writes is alone."""
         return True
 
     def is_locked_out(self, raised: BaseException | None) -> bool:
-        """Return whether another process has the file."""
         code: int = getattr(raised, "sqlite_errorcode", None) or 0
         return code & _PRIMARY in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
 

@@ -30,7 +30,6 @@ _INDEXES: Final = {
 
 
 def history_columns() -> list[Column[Any]]:
-    """Return new columns of the table, a row for each entry."""
     return [
         Column("id", ENTRY_NUMBER, primary_key=True),
         Column("at", UtcDateTime, nullable=False),
@@ -53,7 +52,6 @@ def history_columns() -> list[Column[Any]]:
 
 
 def history_table(metadata: MetaData) -> Table:
-    """Return a new table of the history, with its indexes."""
     columns = history_columns()
     named = {column.name: column for column in columns}
     indexes = [Index(name, *(named[one] for one in of)) for name, of in _INDEXES.items()]

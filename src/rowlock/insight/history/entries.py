@@ -45,8 +45,6 @@ REMEMBERED_MAX: Final = 20_000
 
 
 class TraceIds:
-    """The spans of the attempts that run."""
-
     def __init__(self) -> None:
         # A process may have several histories, and one of them may end before the others.
         self._readers: WeakSet[object] = WeakSet()
@@ -54,21 +52,18 @@ class TraceIds:
 
     @property
     def is_wanted(self) -> bool:
-        """Whether somebody asks for them."""
         return bool(self._readers)
 
     def add_reader(self, reader: object) -> None:
-        """Remember spans from now on, for `reader`; the same one may say so again."""
+        """Remember spans for `reader` from now on; the same one may call again."""
         self._readers.add(reader)
 
     def remove_reader(self, reader: object) -> None:
-        """Remember none for `reader` any more, and none at all behind the last one."""
         self._readers.discard(reader)
         if not self.is_wanted:
             self._by_token.clear()
 
     def remember(self, lock_token: object, trace_id: str) -> None:
-        """Say which trace an attempt belongs to, if somebody wants to know."""
         if not self.is_wanted:
             return
         self._by_token[lock_token] = trace_id
@@ -76,23 +71,20 @@ class TraceIds:
             self._by_token.popitem(last=False)
 
     def get(self, lock_token: object) -> str | None:
-        """Return the trace of an attempt."""
         return self._by_token.get(lock_token)
 
     def forget(self, lock_token: object) -> str | None:
-        """Return the trace of an attempt of which nothing more will be told."""
+        """Return the trace of an attempt that ends."""
         return self._by_token.pop(lock_token, None) if self._by_token else None
 
 
 TRACE_IDS: Final = TraceIds()
-"""Those of this process."""
 
 
 # ---------------------------------------------------------------- entries
 
 
 DIGEST_CHARS: Final = 16
-"""Length of the digest that tells keys apart which had to be cut, in characters."""
 NAMES_MAX: Final = 1_000
 """Most names, and lists of columns, whose text is kept for the next entry."""
 NUMBER_MAX: Final = 2**31 - 1
@@ -100,8 +92,6 @@ NUMBER_MAX: Final = 2**31 - 1
 
 
 class EntryKind(StrEnum):
-    """What an entry of the history says."""
-
     APPLIED = "applied"
     RETRIED = "retried"
     RESET = "reset"
@@ -117,13 +107,7 @@ class EntryKind(StrEnum):
 
 
 class NotedEvent(NamedTuple):
-    """An event that is to be written.
-
-    Attributes:
-        at_s: when it was told, on the monotonic clock, in seconds.
-        event: what happened.
-        trace_id: of the attempt's span; None if there is none.
-    """
+    """An event that is to be written; `at_s` is a time of the monotonic clock, in seconds."""
 
     at_s: float
     event: events.ClaimEvent
@@ -149,8 +133,6 @@ NAMES: Final = (
 
 
 class EntryValues(NamedTuple):
-    """The values of one entry, by the names of `NAMES`."""
-
     at: datetime
     model: str
     row_id: str
@@ -178,7 +160,6 @@ _BY_EVENT: Final[Mapping[type[events.Event], EntryKind]] = {
     events.ItemRecovered: EntryKind.RECOVERED,
 }
 WRITTEN_EVENTS: Final = frozenset({*_BY_EVENT, events.ItemApplied, events.ItemStale})
-"""Events of which entries are made."""
 ENDING_EVENTS: Final = WRITTEN_EVENTS - {
     events.ItemRecovered,
     events.LeaseExpired,
@@ -188,7 +169,6 @@ ENDING_EVENTS: Final = WRITTEN_EVENTS - {
 
 
 def kind_of(event: events.ClaimEvent) -> EntryKind:
-    """Return what the entry of an event of `WRITTEN_EVENTS` says."""
     match event:
         case events.ItemApplied():
             return _BY_OUTCOME.get(event.outcome, EntryKind.APPLIED)
@@ -201,14 +181,8 @@ def kind_of(event: events.ClaimEvent) -> EntryKind:
 def entry_of(
     noted: NotedEvent, model: str, *, replica: str, now: datetime, now_s: float
 ) -> EntryValues:
-    """Return the entry of an event.
-
-    Args:
-        noted: the event.
-        model: the class of the row.
-        replica: the mark of the process.
-        now: the time by the database's clock, at the time `now_s` of the monotonic one.
-        now_s: that time, in seconds.
+    """Return the entry of an event; `now` is the database's time at `now_s` of the
+    monotonic clock.
     """
     at_s, event, trace_id = noted
     columns, error, process_s = _told_by(event)
@@ -229,7 +203,7 @@ def entry_of(
 
 
 def gap_of(dropped: int, *, replica: str, at: datetime) -> EntryValues:
-    """Return the entry which says that so many are missing; it belongs to no row."""
+    """Return the entry that says how many are missing; it belongs to no row."""
     kind = EntryKind.GAP.value
     return EntryValues(at, "", "", "", kind, replica, dropped=min(dropped, NUMBER_MAX))
 
@@ -262,7 +236,6 @@ def stored_key(key: object) -> str:
 
 
 def _told_by(event: events.ClaimEvent) -> tuple[tuple[str, ...], str | None, float | None]:
-    """Return the columns, the error and the seconds of an event, as far as it has them."""
     match event:
         case events.ItemApplied():
             return event.columns, event.error, event.process_s
@@ -288,18 +261,12 @@ def _joined(columns: tuple[str, ...]) -> str:
 QUEUED_MAX: Final = 10_000
 """Most events that wait; the oldest one is dropped for the next one, and counted."""
 BATCH_MAX: Final = 500
-"""Most entries of one transaction, that of a gap not counted."""
 
 
 @dataclass(slots=True)
 class HistoryBatch:
-    """Events that are written together.
-
-    Attributes:
-        noted: the events.
-        dropped: how many are missing in front of them.
-        entries: what is written; None before the first try.
-        is_simple: whether their texts are ASCII alone.
+    """Events that are written together, behind `dropped` missing ones; `entries` from the first try
+    on.
     """
 
     noted: Sequence[NotedEvent]
@@ -310,13 +277,8 @@ class HistoryBatch:
     def stamp(
         self, models: Mapping[str, str], *, replica: str, now: datetime, now_s: float
     ) -> list[EntryValues]:
-        """Return the entries, which are made once.
-
-        Args:
-            models: the class of the rows of each pipeline.
-            replica: the mark of the process.
-            now: the time by the database's clock, at the time `now_s` of the monotonic one.
-            now_s: that time, in seconds.
+        """Return the entries, which are made once; `models` are the classes of each pipeline's
+        rows.
         """
         if self.entries is None:
             self.entries = [
@@ -329,7 +291,7 @@ class HistoryBatch:
         return self.entries
 
     def simplify(self) -> bool:
-        """Have the texts in ASCII alone; return whether that may help: it does not twice."""
+        """Escape what is not ASCII; return whether that may help: it does not twice."""
         if self.is_simple or self.entries is None:
             return False
         self.entries, self.is_simple = [simplified(one) for one in self.entries], True
@@ -338,11 +300,7 @@ class HistoryBatch:
 
 @dataclass(slots=True)
 class HistoryQueue:
-    """Events that wait for one database.
-
-    Attributes:
-        dropped: how many were dropped so far.
-    """
+    """Events that wait for one database; `dropped` counts since the start."""
 
     dropped: int = 0
     _noted: deque[NotedEvent] = field(default_factory=deque)
@@ -357,12 +315,11 @@ class HistoryQueue:
         self._noted.append(noted)
 
     def drop(self, count: int) -> None:
-        """Count events that will not be written."""
         self.dropped += count
         self._untold += count
 
     def batch(self) -> HistoryBatch | None:
-        """Return what is to be written next; the same again until `confirm`."""
+        """Return the next events to write; the same again until `confirm`."""
         if self._batch is None and (self._noted or self._untold):
             count = min(BATCH_MAX, len(self._noted))
             self._batch = HistoryBatch([self._noted.popleft() for _ in range(count)], self._untold)
@@ -370,11 +327,9 @@ class HistoryQueue:
         return self._batch
 
     def confirm(self) -> None:
-        """Forget the batch, which is written."""
         self._batch = None
 
     def leave_out(self) -> None:
-        """Drop the batch, which the database does not take, and count it."""
         if self._batch is not None:
             self.drop(len(self._batch.noted))
             self._untold += self._batch.dropped
@@ -388,7 +343,6 @@ class HistoryQueue:
 
 
 KEPT_FOR: Final = timedelta(days=7)
-"""An entry is deleted when it is older."""
 KEPT_MAX: Final = 1_000_000
 """Most entries that are kept, by their numbers."""
 DELETED_AT_ONCE_MAX: Final = 1_000
@@ -396,19 +350,11 @@ DELETED_AT_ONCE_MAX: Final = 1_000
 
 
 class ClockReading(NamedTuple):
-    """What the database's clock said at a moment of the monotonic one.
-
-    Attributes:
-        now: the database's time.
-        now_s: the monotonic one, in seconds.
-    """
-
     now: datetime
     now_s: float
 
 
 async def read_clock(connection: AsyncConnection) -> ClockReading:
-    """Ask the database for its time."""
     now: datetime = (await connection.execute(select(database_instant()))).scalar_one()
     return ClockReading(now, monotonic())
 
@@ -421,8 +367,8 @@ async def write_batch(
     models: Mapping[str, str],
     clock: ClockReading,
 ) -> None:
-    """Write a batch, in one statement; unless it was written by a transaction whose end was not
-    heard of.
+    """Write a batch in one statement, unless a transaction whose COMMIT was not answered has done
+    so.
     """
     was_tried = batch.entries is not None
     entries = batch.stamp(models, replica=replica_mark(), now=clock.now, now_s=clock.now_s)
@@ -442,7 +388,7 @@ async def _is_there(connection: AsyncConnection, history: Table, entry: EntryVal
 async def write_action(
     connection: AsyncConnection, history: Table, act: Act, *, model: str
 ) -> None:
-    """Write what a person has done to a row of `model`, or to a pipeline."""
+    """Write the action of a person on a row of `model`, or on a pipeline."""
     row = {
         "at": database_instant(),
         "model": model,

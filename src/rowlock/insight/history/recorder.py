@@ -56,7 +56,6 @@ from rowlock.tasks import contained_task, without_exits
 logger = get_logger(__name__)
 
 ACTION_TIMEOUT: Final = timedelta(seconds=2)
-"""Longest time for the entry of an action."""
 
 
 async def tell_action(
@@ -66,14 +65,7 @@ async def tell_action(
     tables: InsightTables | None,
     act: Act,
 ) -> None:
-    """Write an entry for an action that was done, if the host has a history.
-
-    Args:
-        session_factory: the host's.
-        leased: the table of the row, or of the pipeline.
-        tables: the optional tables of the host.
-        act: by whom, to what, and why.
-    """
+    """Write an entry for an action that was done, if the host has a history."""
     history = None if tables is None else tables.history
     if history is None:
         return
@@ -110,7 +102,6 @@ WRITE_EVERY_S: Final = 0.5
 REST_S_MAX: Final = 5.0
 """The longest rest behind failures, in seconds."""
 TIMEOUT: Final = timedelta(seconds=3)
-"""Longest time for one transaction."""
 CLOCK_KEPT_S: Final = 5.0
 """For how long the times of entries are counted from one answer of the database, in seconds."""
 DELETE_EVERY_S: Final = 300.0
@@ -122,18 +113,6 @@ DELETIONS_MAX: Final = 10
 
 
 class HistoryWriter:
-    """The history of one database.
-
-    Args:
-        session_factory: of a manager with this database.
-        leased: a table in it, which tells a session with several engines where to go.
-        history: the table of the history.
-        models: the class of the rows of each pipeline, which grows while more become known.
-
-    Attributes:
-        queue: what waits to be written.
-    """
-
     def __init__(
         self,
         session_factory: async_sessionmaker[AsyncSession],
@@ -156,11 +135,9 @@ class HistoryWriter:
 
     @property
     def is_failing(self) -> bool:
-        """Whether the database did not take the last entries."""
         return self._failures > 0
 
     async def run(self) -> None:
-        """Write for as long as there is somebody to write for."""
         while True:
             await sleep(
                 WRITE_EVERY_S
@@ -170,7 +147,7 @@ class HistoryWriter:
             await self.write()
 
     async def write(self) -> bool:
-        """Write what waits, and delete what is old; return whether that has worked."""
+        """Write what waits, and delete what is old; return whether that succeeded."""
         # Two who write at once would write the same batch.
         async with self._lock:
             try:
@@ -212,7 +189,6 @@ class HistoryWriter:
         await self._transact(work, purpose="write the history", autocommit=is_first)
 
     async def _clock(self) -> ClockReading:
-        """Return what the database's clock said a moment ago."""
         known = self._known_clock
         if known is None or monotonic() - known.now_s >= CLOCK_KEPT_S:
 
@@ -265,7 +241,7 @@ class HistoryWriter:
             logger.info("The history is written again", extra=self._fields())
 
     def tell_lost(self) -> None:
-        """Log what waits still, when nobody will write it any more."""
+        """Log how many entries are lost at the end."""
         if count := len(self.queue):
             logger.warning(
                 "%s entries of the history were not written before the end",
@@ -282,13 +258,6 @@ class HistoryWriter:
 
 
 class HistoryRecorder:
-    """The history of the managers of a process.
-
-    Args:
-        managers: whose rows are told of.
-        history: the table, which is in the database of each of them.
-    """
-
     def __init__(self, managers: Sequence[PipelineManager], history: Table) -> None:
         self._managers, self._history = managers, history
         self._writers: dict[object, HistoryWriter] = {}
@@ -305,28 +274,24 @@ class HistoryRecorder:
 
     @property
     def dropped(self) -> int:
-        """How many entries were dropped, since there was no room for them."""
         return self._dropped + sum(writer.queue.dropped for writer in self._writers.values())
 
     @property
     def waiting(self) -> int:
-        """How many entries wait to be written."""
         return sum(len(writer.queue) for writer in self._writers.values())
 
     @property
     def is_failing(self) -> bool:
-        """Whether a database did not take the last ones."""
         return any(writer.is_failing for writer in self._writers.values())
 
     def report(self) -> dict[str, Any]:
-        """Return what a replica says of it: nothing while all is well."""
+        """Return what a replica reports of its history: nothing while all is well."""
         if not (self.is_failing or self.dropped):
             return {}
         told = {"failing": self.is_failing, "waiting": self.waiting, "dropped": self.dropped}
         return {"history": told}
 
     def start(self) -> None:
-        """Hear events from now on; once more, too."""
         TRACE_IDS.add_reader(self)
         # The tasks of writers from before have ended, perhaps with their loop.
         self._dropped = self.dropped
@@ -373,7 +338,7 @@ class HistoryRecorder:
         )
 
     async def stop(self) -> None:
-        """Hear nothing more, and write what waits, in a few seconds at most."""
+        """Unsubscribe, and write what waits, in a few seconds at most."""
         TRACE_IDS.remove_reader(self)
         if self._unsubscribe is not None:
             self._unsubscribe()
@@ -392,7 +357,6 @@ class HistoryRecorder:
                 writer.tell_lost()
 
     async def write(self) -> None:
-        """Write what waits, without waiting for the time of it."""
         await asyncio.gather(*(writer.write() for writer in self._writers.values()))
 
     def _hear(self, event: events.Event) -> None:
@@ -408,7 +372,9 @@ class HistoryRecorder:
         writer.queue.put(NotedEvent(monotonic(), event, trace_of(event.lock_token)))
 
     def _writer_of(self, name: str) -> HistoryWriter | None:
-        """Return who writes of a pipeline; None if it is none of ours, or not to be told apart."""
+        """Return the writer for a pipeline; None if it is another app's, or its name is
+        ambiguous.
+        """
         found = [
             (manager, pipeline)
             for manager in self._managers

@@ -26,7 +26,6 @@ from rowlock.rows.leased_table import LeasedTable
 
 SCHEMA: Final = "rowlock.timeline/1"
 ENTRIES_MAX: Final = 1_000
-"""Most entries of one answer."""
 GAPS_MAX: Final = 100
 """Most gaps, and actions on pipelines, that are told beside them."""
 NO_TABLE: Final = (
@@ -116,13 +115,6 @@ class TimelineEntry:
 
 @dataclass(frozen=True, slots=True)
 class RowNow:
-    """What the row itself says.
-
-    Attributes:
-        last_processed_at: when it was processed last; None: never.
-        last_error: of the last attempt, where the model keeps one.
-    """
-
     last_processed_at: datetime | None
     last_error: str | None = None
 
@@ -254,15 +246,8 @@ async def read_timeline(
     pipelines: Iterable[str],
     limit: int,
 ) -> Timeline:
-    """Return what happened to a row; joins the caller's transaction.
-
-    Args:
-        connection: of a transaction that reads.
-        history: the table; None if the host lends none.
-        leased: the table of the row.
-        key: of the row.
-        pipelines: what was done to these is told, too.
-        limit: most entries of the row.
+    """Return the history of a row, and the actions on `pipelines`; joins the caller's
+    transaction.
     """
     now: datetime = (await connection.execute(select(database_now()))).scalar_one()
     timeline = Timeline(leased.name, str(key), now, None, None, is_cut=False, replicas={})
