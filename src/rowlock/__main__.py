@@ -54,8 +54,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
 
 
 def command_parser(named: Collection[str] = tuple(COMMANDS)) -> argparse.ArgumentParser:
-    """Return the parser of all command lines; only commands that are `named` have arguments, and
-    only their modules are imported.
+    """Return the parser of all command lines; only the modules of commands that are `named` are
+    imported, and only these have arguments.
     """
     parser = argparse.ArgumentParser(
         prog="rowlock", description="Background pipelines over your own SQLAlchemy rows."

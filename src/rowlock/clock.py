@@ -42,9 +42,7 @@ def monotonic() -> float:
 
 
 def is_real() -> bool:
-    """Return whether the running loop's clock is the process's own: a test's loop may have one
-    that is moved, and say so.
-    """
+    """Whether the running loop's clock is the process's own: a test's loop may have another."""
     loop = asyncio.get_running_loop()
     return (
         not getattr(loop, "is_virtual", False)
@@ -84,7 +82,6 @@ def stopwatch() -> Callable[[], float]:
 
 
 async def sleep(seconds: float) -> None:
-    """Sleep for `seconds` of the running loop's clock."""
     await asyncio.sleep(seconds)
 
 
@@ -101,9 +98,6 @@ async def rest(woken: asyncio.Event, seconds: float | None) -> None:
             await woken.wait()
 
 
-# ---------------------------------------------------------------- delays
-
-
 JITTER = 0.2
 """Largest relative deviation from a delay: ±20 %."""
 
@@ -114,13 +108,9 @@ EAGER_CHANCE = 0.1
 class Randomness(Protocol):
     """The two draws that backoff needs; `random.Random` and the module `random` both have them."""
 
-    def random(self) -> float:
-        """Return a number in [0, 1)."""
-        ...
+    def random(self) -> float: ...
 
-    def uniform(self, a: float, b: float) -> float:
-        """Return a number between `a` and `b`."""
-        ...
+    def uniform(self, a: float, b: float) -> float: ...
 
 
 def jittered(delay_s: float, *, rng: Randomness = random) -> float:

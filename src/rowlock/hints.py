@@ -40,8 +40,7 @@ from rowlock.errors import describe
 from rowlock.logs import get_logger
 from rowlock.tasks import Supervisor
 
-# ---------------------------------------------------------------- columns that services own
-
+logger = get_logger(__name__)
 
 _known: WeakKeyDictionary[type, set[str]] = WeakKeyDictionary()
 
@@ -56,11 +55,6 @@ def is_intent(model: type, columns: Iterable[Column[Any]]) -> bool:
     own = _known.get(model)
     return own is None or any(column.key in own for column in columns)
 
-
-# ---------------------------------------------------------------- hinter
-
-
-logger = get_logger(__name__)
 
 WARNED_NAMES_MAX = 1000
 """Most model names remembered as warned about; past it they are forgotten and warned about
@@ -263,9 +257,7 @@ def _ended(session: Session, transaction: SessionTransaction) -> None:
 
 
 def _call_each(calls: Iterable[Wake], model_name: str) -> None:
-    """Make every call: a bad callback keeps no hint from the others, nor an outcome from being
-    settled.
-    """
+    """Make every call, whatever the others raise."""
     failures: list[BaseException] = []
     for call in calls:
         try:
@@ -284,15 +276,10 @@ def _call_each(calls: Iterable[Wake], model_name: str) -> None:
 
 
 def _name_of(model: object) -> str:
-    """Return the name of a model; of a row's model if it is a row, since a hint is never an
-    error.
-    """
+    """Return the name of a model; a row stands for its model, since a hint is never an error."""
     if isinstance(model, str):
         return model
     return model.__name__ if isinstance(model, type) else type(model).__name__
-
-
-# ---------------------------------------------------------------- notifier
 
 
 RESEND_AFTER_S = 0.02
@@ -317,26 +304,18 @@ _LOOP = "notifier"
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Notify of these models now."""
-
     models: list[str]
 
 
 @dataclass(frozen=True, slots=True)
 class WaitForHint:
-    """Wait for a hint, at most for `seconds`."""
-
     seconds: float
 
 
 def plan_sending(
     unsent: Iterable[str], rests_until: Mapping[str, float], *, now: float, check_at: float
 ) -> Send | WaitForHint:
-    """Decide which models are notified of now, or for how long there is nothing to do.
-
-    A model that was notified of waits until it has rested; nobody rests past the next check of the
-    channel.
-    """
+    """Decide which models to notify of now, or how long to wait: never past the next check."""
     waiting = list(unsent)
     models = [model for model in waiting if rests_until.get(model, now) <= now]
     if models:
@@ -346,13 +325,7 @@ def plan_sending(
 
 
 class Notifier:
-    """Keeps the channel of one replica.
-
-    Args:
-        engine: of the database at which the replicas meet.
-        name: names their channel; None is the connection's schema.
-        hinter: reaches the pipelines that notifications of others are for.
-    """
+    """Keeps the channel of one replica; without a `name` it is that of the connection's schema."""
 
     def __init__(self, engine: AsyncEngine, name: str | None, *, hinter: PipelineHinter) -> None:
         self._engine = engine
@@ -370,7 +343,6 @@ class Notifier:
         self._last_error: str | None = None
 
     def start(self) -> None:
-        """Start the loop, in the running event loop."""
         self._loop = asyncio.get_running_loop()
         self._supervisor.keep(_LOOP, self.run)
 
@@ -394,7 +366,6 @@ class Notifier:
         await self._supervisor.stop()
 
     def statistics(self) -> NotificationStatistics:
-        """Return a snapshot of the channel and of what went over it."""
         channel = self._channel
         return NotificationStatistics(
             channel=None if channel is None else channel.name,
@@ -408,9 +379,7 @@ class Notifier:
         )
 
     async def run(self) -> None:
-        """Keep a channel open until stopped; what was hinted shortly before is worth one more
-        try.
-        """
+        """Keep a channel open until stopped; hints that came shortly before get one more try."""
         while not self._stopping or (self._unsent and not self._failures):
             try:
                 async with listening(

@@ -30,9 +30,6 @@ from typing import NamedTuple
 from rowlock.clock import monotonic
 from rowlock.redaction import without_values
 
-# ---------------------------------------------------------------- repeats
-
-
 WINDOW_S = 60.0
 """How long lines of one kind are counted after the first of them, in seconds."""
 TRACEBACKS_MAX = 1
@@ -44,16 +41,7 @@ KINDS_MAX = 1_000
 
 
 class LogLine(NamedTuple):
-    """What is logged, without its traceback.
-
-    Attributes:
-        logger: the name of its logger.
-        level: of logging.
-        text: the template of its message, and `args` are what is filled in.
-        fields: `extra`.
-        error_type: of the error whose traceback it shows; empty if there is none.
-        place: where that error was raised.
-    """
+    """What is logged: `text` is the template of `args`, `place` is where the error was raised."""
 
     logger: str
     level: int
@@ -78,9 +66,7 @@ class Counted(NamedTuple):
 
 @dataclass(eq=False)
 class Window:
-    """Lines of one kind since `began`, on the clock of `loop`, or of the process if that is
-    None.
-    """
+    """Lines of one kind since `began`, on the clock of `loop`; None is the process's."""
 
     began: float
     loop: weakref.ref[AbstractEventLoop] | None
@@ -89,16 +75,13 @@ class Window:
     last: LogLine | None = None
 
     def is_over(self, now: float, loop: AbstractEventLoop | None) -> bool:
-        """Whether its time has passed, as far as who runs on `loop` can tell: each loop has a
-        clock of its own.
-        """
+        """Whether its time has passed, as far as code on `loop` can tell: each loop has a clock."""
         mine = None if self.loop is None else self.loop()
         if self.loop is not None and (mine is None or mine.is_closed()):
             return True
         return mine is loop and not 0 <= now - self.began < WINDOW_S
 
     def ends_in(self, now: float) -> float:
-        """Return how many seconds are left of it."""
         return max(self.began + WINDOW_S - now, 0.0)
 
     def taken(self) -> list[Counted]:
@@ -109,13 +92,8 @@ class Window:
 
 
 class LogAdmission(NamedTuple):
-    """What becomes of a line.
-
-    Attributes:
-        is_shown: or it is counted.
-        counted: what is told before it.
-        begun: the window in which it is the first one that is counted, and whose end should be
-            waited for.
+    """What becomes of a line: `counted` is logged before it, and `begun` is the window in which it
+    is the first that is counted.
     """
 
     is_shown: bool
@@ -148,7 +126,6 @@ class Repeats:
             return LogAdmission(False, counted, window if window.count == 1 else None)
 
     def end(self, window: Window) -> list[Counted]:
-        """Return what was counted in `window`."""
         with self._lock:
             return window.taken()
 
@@ -158,17 +135,13 @@ class Repeats:
             return [counted for window in self._windows.values() for counted in window.taken()]
 
     def forget(self) -> None:
-        """Begin anew. A child that was forked does: the counts are its parent's to tell, and the
-        lock may be held there.
-        """
+        """Begin anew, as in a forked child: its parent logs the counts, and may hold the lock."""
         self._windows, self._lock = {}, threading.RLock()
 
     def _kind_of(
         self, line: LogLine, now: float, loop: AbstractEventLoop | None
     ) -> tuple[tuple[object, ...], list[Counted]]:
-        """Return what `line` is counted under, and what was counted in windows that had to go to
-        make room.
-        """
+        """Return what `line` is counted under, and what windows had counted that made room."""
         pipeline, error_type = (
             str(line.fields.get("pipeline", "")),
             line.error_type or line.fields.get("error_type"),
@@ -184,9 +157,6 @@ class Repeats:
         return (kind if over else (id(loop), line.level)), counted
 
 
-# ---------------------------------------------------------------- logs
-
-
 FIELD_PREFIX = "rowlock_"
 """In front of each field of a record: logging refuses a record whose field the host's own record
 factory has set already.
@@ -200,12 +170,7 @@ _FRAMES_OF_OURS = 3
 
 
 class ContainedLogger:
-    """Logs like a ``logging.Logger``, and never raises.
-
-    Args:
-        name: of the logger.
-        counts_repeats: whether lines that repeat are counted instead of shown.
-    """
+    """Logs like a ``logging.Logger``, and never raises."""
 
     def __init__(self, name: str, *, counts_repeats: bool = True) -> None:
         self._logger = logging.getLogger(name)

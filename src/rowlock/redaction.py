@@ -49,9 +49,7 @@ def add_database_packages(packages: Iterable[str]) -> None:
 
 
 def text_of(error: BaseException) -> str:
-    """Return what `error` says without values of a statement, also when its own ``__str__``
-    raises.
-    """
+    """Return what `error` says without values of a statement, also if its ``__str__`` raises."""
     try:
         text = (
             _of_database(error)
@@ -139,9 +137,7 @@ would double with each level.
 def _redacted(
     error: BaseException | None, *, depth: int, seen: _Seen, is_below: bool = False
 ) -> BaseException | None:
-    """Return `error` itself if there is nothing to cut; `is_below` if a database's error was
-    raised because of it.
-    """
+    """Return `error` itself if there is nothing to cut; `is_below` an error of a database."""
     if error is None or depth >= CHAINED_MAX:
         return None
     key = (id(error), is_below)

@@ -123,7 +123,6 @@ class FlowChangedError(RowlockError):
 
 
 def _changes(description: str, stored: str | None) -> str:
-    """Return in what a declaration differs from the one that is stored."""
     now, before = description.splitlines(), (stored or "").splitlines()
     if stored is None:
         parts = "; ".join(now)

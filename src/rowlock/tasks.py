@@ -37,8 +37,7 @@ from rowlock.clock import exponential, sleep
 from rowlock.errors import HostCodeError, PipelineError, TransactionTimeout, describe
 from rowlock.logs import get_logger
 
-# ---------------------------------------------------------------- containment
-
+logger = get_logger(__name__)
 
 T = TypeVar("T")
 
@@ -46,12 +45,8 @@ T = TypeVar("T")
 def contained_task(
     work: Coroutine[Any, Any, T], *, name: str, context: Context | None = None
 ) -> asyncio.Task[T]:
-    """Run `work` in a task out of which nothing ends the event loop: see `without_exits`.
-
-    Args:
-        work: is closed if the task is cancelled before its first step.
-        name: of the task.
-        context: the context variables of which it gets a copy; the caller's by default.
+    """Run `work` in a task out of which nothing ends the event loop: see `without_exits`. The task
+    gets a copy of `context`, or of the caller's.
     """
     try:
         task = begin_task(without_exits(lambda: work), name=name, context=context)
@@ -66,12 +61,8 @@ def contained_task(
 def begin_task(
     work: Coroutine[Any, Any, T], *, name: str, context: Context | None = None
 ) -> asyncio.Task[T]:
-    """Run `work` in a task; whoever calls sees to it that nothing out of it ends the event loop, as
-    `contained_task` does.
-
-    Raises:
-        BaseException: whatever a task factory of the host's refuses it with. `work` is closed then,
-            or Python would warn of it.
+    """Run `work` in a task; the caller contains what it raises, as `contained_task` does. `work` is
+    closed if a task factory of the host's refuses it, or Python would warn of it.
     """
     begin = partial(asyncio.get_running_loop().create_task, work, name=name)
     try:
@@ -83,12 +74,8 @@ def begin_task(
 
 
 async def without_exits(call: Callable[[], Awaitable[T]]) -> T:
-    """Await `call` and return its result.
-
-    Raises:
-        HostCodeError: it raised what is neither an ``Exception`` nor a cancellation, such as
-            ``SystemExit``.
-        Exception: whatever else it raised.
+    """Await `call` and return its result; what is neither an ``Exception`` nor a cancellation
+    becomes a `HostCodeError`.
     """
     try:
         return await call()
@@ -100,13 +87,8 @@ async def without_exits(call: Callable[[], Awaitable[T]]) -> T:
 
 
 async def as_host_code(call: Callable[[], Awaitable[T]]) -> T:
-    """Await `call`, in a task of rowlock's, and return its result.
-
-    Raises:
-        HostCodeError: it raised what would end the event loop, or let a cancellation escape for
-            which nobody had asked.
-        CancelledError: this task was asked to end.
-        Exception: whatever else it raised.
+    """Await `call`, in a task of rowlock's, as `without_exits` does; a cancellation that escapes
+    without this task being asked to end becomes a `HostCodeError`, too.
     """
     try:
         return await without_exits(call)
@@ -130,9 +112,6 @@ def as_ordinary(error: BaseException) -> Exception:
     return ordinary
 
 
-# ---------------------------------------------------------------- daemon threads
-
-
 P = ParamSpec("P")
 
 ENDED = "ended by rowlock"
@@ -143,12 +122,7 @@ LEFT_BEHIND = "left behind in its thread"
 
 
 class DaemonThreads(Executor):
-    """A pool of daemon threads. They end when it is shut down, or is collected, and nothing waits.
-
-    Args:
-        threads_max: most threads at once; further calls wait.
-        name: of the threads.
-    """
+    """A pool of daemon threads. They end when it is shut down or collected; nothing waits."""
 
     def __init__(self, threads_max: int, *, name: str) -> None:
         self._threads_max = threads_max
@@ -161,11 +135,6 @@ class DaemonThreads(Executor):
         weakref.finalize(self, self._calls.put, None).atexit = False
 
     def submit(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """Have a function called in a thread; the future has its result.
-
-        Raises:
-            RuntimeError: the pool was shut down, or no thread can be begun.
-        """
         future: Future[T] = Future()
 
         def call() -> None:
@@ -193,7 +162,7 @@ class DaemonThreads(Executor):
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Take no further call; threads end behind those that were submitted, unwaited for."""
+        """Take no further call; the threads end after those that were submitted."""
         del wait, cancel_futures
         with self._lock:
             self._is_shut = True
@@ -208,11 +177,6 @@ def _work(calls: SimpleQueue[Any], idle: threading.Semaphore) -> None:
     calls.put(None)  # for the next thread
 
 
-# ---------------------------------------------------------------- shielding
-
-
-logger = get_logger(__name__)
-
 CANCEL_WAIT_S_MAX = 3.0
 """How long a transaction that is out of time may take to be cancelled, in seconds."""
 
@@ -225,11 +189,8 @@ _overdue: set[asyncio.Task[Any]] = set()
 
 
 class CancelPlan(NamedTuple):
-    """How a transaction that is out of time is to be cancelled.
-
-    Attributes:
-        message: of the cancellation.
-        ending: what ends it, to be waited for.
+    """How an overdue transaction is cancelled: the cancellation's `message`, and the task that ends
+    the transaction.
     """
 
     message: str | None = None
@@ -247,18 +208,10 @@ async def finish(
     """Run `work` to its end in a task of its own, even if the caller is cancelled meanwhile; then
     let the cancellation out.
 
-    Args:
-        work: what is to be done.
-        purpose: a verb phrase for errors and logs.
-        timeout: how long it may take; then it is cancelled.
-        plan_cancel: called with its task before that.
-        writes: whether something is lost if it fails, which a caller that is gone does not see.
-
     Raises:
         TransactionTimeout: `work` did not end within `timeout`.
         PipelineError: `work` let a cancellation escape that was not its caller's.
-        HostCodeError: a listener, a type or another part of the host's raised what would have ended
-            the event loop.
+        HostCodeError: code of the host's raised what would have ended the event loop.
     """
     task = contained_task(work, name=f"rowlock: {purpose}")
     cancelled = await _wait_shielded(task, None if timeout is None else timeout.total_seconds())
@@ -333,9 +286,6 @@ def log_in_thread(log: Callable[[], None]) -> None:
     threading.Thread(target=log, name="rowlock log", daemon=True).start()
 
 
-# ---------------------------------------------------------------- supervisor
-
-
 RESTART_DELAY_S = 0.1
 RESTART_DELAY_S_MAX = 5.0
 
@@ -343,11 +293,7 @@ Loop = Callable[[], Coroutine[Any, Any, None]]
 
 
 class Supervisor:
-    """Runs the loops of one pipeline.
-
-    Attributes:
-        restarts: how many loops were replaced since the start.
-    """
+    """Runs the loops of one pipeline; `restarts` counts those that were replaced."""
 
     def __init__(self, pipeline: str) -> None:
         self._pipeline = pipeline
@@ -364,23 +310,20 @@ class Supervisor:
         keeper.add_done_callback(partial(self._keeper_over, name, loop))
 
     def alive(self) -> dict[str, bool]:
-        """Return each loop's name and whether it runs at this moment."""
         return {
             name: name in self._loops and not self._loops[name].done() for name in self._keepers
         }
 
     @property
     def is_ending(self) -> bool:
-        """Whether the event loop ends everything: it cancels the keepers of all loops that have
-        not returned by themselves.
+        """Whether the event loop ends everything: it cancels the keepers of all loops that still
+        run.
         """
         keepers = [task for task in self._keepers.values() if task.cancelling() or not task.done()]
         return bool(keepers) and all(task.cancelling() for task in keepers)
 
     async def wait(self, names: set[str], *, timeout_s: float | None = None) -> bool:
-        """Wait until the loops of `names` have returned; False if that took longer than
-        `timeout_s`.
-        """
+        """Wait until the loops of `names` have returned; False if `timeout_s` was not enough."""
         keepers = [task for name, task in self._keepers.items() if name in names]
         if not keepers:
             return True
@@ -388,7 +331,6 @@ class Supervisor:
         return not pending
 
     async def stop(self) -> None:
-        """Cancel what still runs and wait for its end."""
         keepers = [task for task in self._keepers.values() if not task.done()]
         for task in keepers:
             task.cancel()
@@ -409,9 +351,7 @@ class Supervisor:
             await sleep(exponential(deaths, first_s=RESTART_DELAY_S, most_s=RESTART_DELAY_S_MAX))
 
     async def _run(self, name: str, loop: Loop) -> BaseException | None:
-        """Run `loop` in a task of its own and return what it died of; None if it returned by
-        itself.
-        """
+        """Run `loop` in a task of its own and return what it died of; None if it returned."""
         try:
             task = self._loops[name] = begin_task(
                 _contained(loop), name=f"rowlock: {self._pipeline} {name} loop"
@@ -437,7 +377,6 @@ class Supervisor:
 
 
 def tell_replaced(pipeline: str, name: str, error: BaseException) -> None:
-    """Log, and tell as an event, that what is called `name` has died of `error` and is replaced."""
     is_cancelled = isinstance(error, asyncio.CancelledError)
     text = "cancelled from outside" if is_cancelled else describe(error)
     logger.error(
@@ -452,10 +391,8 @@ def tell_replaced(pipeline: str, name: str, error: BaseException) -> None:
 
 
 async def _contained(loop: Loop) -> None:
-    """Run `loop`; a ``SystemExit`` that leaves a task would end the whole event loop, and with it
-    the host.
-
-    A ``KeyboardInterrupt`` is let through: it is the user's, wherever it stops this thread.
+    """Run `loop`: a ``SystemExit`` that leaves a task would end the whole event loop. A
+    ``KeyboardInterrupt`` is let through: it is the user's.
     """
     try:
         await loop()

@@ -30,13 +30,9 @@ from rowlock.pipelines.outcomes import copied, forget_raising
 from rowlock.pipelines.settings import PipelineSettings
 from rowlock.tasks import ENDED, LEFT_BEHIND, DaemonThreads, begin_task
 
-# ---------------------------------------------------------------- deadlines
-
 
 class Deadlines:
-    """Calls what is to be called once `timeout_s` has passed since it was added, unless it was
-    removed before; never, if that is None.
-    """
+    """Calls what was added and not removed, once `timeout_s` has passed; never, if that is None."""
 
     def __init__(self, timeout_s: float | None) -> None:
         self._timeout_s = timeout_s
@@ -47,7 +43,6 @@ class Deadlines:
         return len(self._waiting)
 
     def add(self, owner: object, act: Callable[[], None]) -> None:
-        """Call `act` after the timeout; one for each `owner`."""
         if self._timeout_s is None:
             return
         loop = asyncio.get_running_loop()
@@ -57,7 +52,6 @@ class Deadlines:
             self._timer = loop.call_at(at, self._look)
 
     def remove(self, owner: object) -> None:
-        """Do not call."""
         self._waiting.pop(owner, None)
 
     def _look(self) -> None:
@@ -75,9 +69,6 @@ class Deadlines:
             act()
 
 
-# ---------------------------------------------------------------- one attempt
-
-
 T = TypeVar("T")
 
 METHODS_MAX = 1000
@@ -85,9 +76,7 @@ METHODS_MAX = 1000
 
 
 class Ended(Enum):
-    """Why an attempt was ended before it returned; `ABANDONED` is one that ignored that it was
-    ended and still runs.
-    """
+    """Why an attempt was ended before it returned; one that is `ABANDONED` still runs."""
 
     LEASE_LOST = "the lease was lost"
     TIMED_OUT = "process took longer than process_timeout"
@@ -117,9 +106,6 @@ class Attempt:
 
     A call that catches its cancellation may still return a value, which then counts: whether it can
     be applied is the lease's business.
-
-    Attributes:
-        ended: why it was asked to end, or None.
     """
 
     __slots__ = (
@@ -162,13 +148,10 @@ class Attempt:
 
     @property
     def is_running(self) -> bool:
-        """Whether the host's code runs."""
         return self._task is not None
 
     async def ends_within_grace(self, why: Ended) -> bool:
-        """End it unless it was ended before, wait for the grace at most, and return whether it
-        is over.
-        """
+        """End it unless it was ended, wait for the grace at most; return whether it is over."""
         if self.is_running:
             self.end(why)
             self._waiter = asyncio.get_running_loop().create_future()
@@ -176,15 +159,13 @@ class Attempt:
         return not self.is_running
 
     def on_late_result(self, act: Callable[[Result], None]) -> None:
-        """Call `act` with what an abandoned call comes to in the end, at once if it has ended by
-        now.
-        """
+        """Call `act` with what an abandoned call comes to in the end, at once if it has ended."""
         self._on_late_result = act
         if self._late_result is not None:
             act(self._late_result)
 
     def end(self, why: Ended) -> None:
-        """Cancel the host's code; the first reason counts."""
+        """Cancel the host's code; the first reason counts, unless the lease is lost later."""
         if self.ended is not None and why is not Ended.LEASE_LOST:
             return
         first, self.ended = self.ended is None, why
@@ -193,14 +174,13 @@ class Attempt:
             self._grace = asyncio.get_running_loop().call_later(self._grace_s, self._abandon)
 
     def lose(self) -> None:
-        """Cancel the host's code, since its lease was lost."""
         self.end(Ended.LEASE_LOST)
 
     async def run_here(self, on_abandoned: Callable[[], None]) -> Result | None:
-        """Run the call in the task of the caller, which is what `end` cancels, until the call ends.
+        """Run the call in the caller's task, which is what `end` cancels.
 
-        If it was ended and has ignored that for `grace_s`, `on_abandoned` is called meanwhile, and
-        it comes to None in the end.
+        If it has ignored `end` for `grace_s`, `on_abandoned` is called meanwhile, and it returns
+        None in the end.
         """
         if self.ended is not None:
             return self.ended
@@ -247,9 +227,7 @@ class Attempt:
             self._on_late_result(self._late_result)
 
     async def run(self) -> Result:
-        """Run the call in a task of its own, until it ends, or until it was ended and ignored
-        that for `grace_s`.
-        """
+        """Run the call in a task of its own, until it ends, or has ignored `end` for `grace_s`."""
         over: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
 
         def tell(result: Result | None) -> None:
@@ -295,13 +273,8 @@ async def contained(function: Callable[..., Awaitable[T]], *args: object) -> T:
 
     A ``TimeoutError`` of the host's own would pass for an outage that is to be waited out, a
     ``SystemExit`` out of a task would end the whole event loop, and a stray cancellation would pass
-    for ours.
-
-    Raises:
-        SQLAlchemyError: what the database said to the host's own statements.
-        CancelledError: the transaction is out of time, and it was the database that did not answer
-            the host's statement.
-        HostCodeError: whatever else the host's code raised.
+    for ours. What the database said to the host's own statements is raised as it is, and so is the
+    cancellation of a transaction that is out of time.
     """
     match await _contained(partial(function, *args)):
         case Raised(SQLAlchemyError() as error):
@@ -316,9 +289,7 @@ def host_call(
     function: Callable[..., Any], *args: object, threads: Executor
 ) -> Callable[[], Awaitable[Any]]:
     """Return ``function(*args)`` as something to await: a coroutine in the loop, a plain function
-    in a worker thread.
-
-    A thread cannot be cancelled: it counts as a call that ignores its cancellation.
+    in a worker thread, which counts as a call that ignores its cancellation.
     """
     call = partial(function, *args)
     method = getattr(function, "__func__", None)
@@ -406,23 +377,12 @@ async def _in_the_loop(call: Awaitable[Any], *, unwanted: bool) -> Any:
     raise asyncio.CancelledError
 
 
-# ---------------------------------------------------------------- attempts of a pipeline
-
-
 CLEANUP_S_MAX = 3600.0
 """Longest time for one `on_stale` where `process` has no limit, in seconds."""
 
 
 class HostCalls:
-    """Makes attempts; begun by whoever asked for them.
-
-    Args:
-        name: of the pipeline, for its threads and log lines.
-        settings: bound how long a call may take, and how long it may ignore its cancellation.
-
-    Attributes:
-        threads: run plain `process` and `on_stale` functions.
-    """
+    """Makes attempts, which the callers begin; `threads` run plain functions of the host's."""
 
     def __init__(self, name: str, settings: PipelineSettings) -> None:
         self._name = name
@@ -455,12 +415,10 @@ class HostCalls:
         self._abandoned = [*self.abandoned(), attempt]
 
     def abandoned(self) -> list[Attempt]:
-        """Return the abandoned attempts that still run; bounded by what the host lets hang."""
+        """Return the abandoned attempts that still run; as many as the host lets hang."""
         return [attempt for attempt in self._abandoned if attempt.is_running]
 
     def close(self) -> None:
-        """Let the threads end, unless an abandoned call still runs: its late result may want one
-        to be cleaned up in.
-        """
+        """Let the threads end, unless an abandoned call runs: its late result may need one."""
         if not self.abandoned():
             self.threads.shutdown(wait=False)

@@ -41,9 +41,6 @@ from rowlock.rows.eligibility import (
 from rowlock.rows.expressions import fingerprint_of, is_same, of_no_row
 from rowlock.rows.leased_table import LeasedTable, ModelT
 
-# ---------------------------------------------------------------- where the next claim starts
-
-
 EXPENSIVE_S = 0.005
 """A look at the head may take so much longer than a claim that resumes before any is deferred,
 in seconds.
@@ -55,17 +52,12 @@ REMEMBERED = 3
 
 
 class ClaimCursor:
-    """Remembers where the last claim ended, when the head was last looked at, and what that cost.
+    """Remembers where the last claim ended, when the head was last scanned, and what that cost.
 
     Invariants: without `position`, after a failure, and once `resumes_until` has passed, a claim
-    starts at the head. `head_scan_due` is cleared by a claim from the head alone.
-
-    Attributes:
-        position: of the last row that was claimed.
-        head_scan_due: rows may have become claimable that stand before it.
-        deferred_until: the head is not looked at before, on the monotonic clock; in the past unless
-            looks are expensive.
-        resumes_until: it is looked at then, whatever happens.
+    starts at the head. `head_scan_due` (rows may have become claimable before the position) is
+    cleared by a claim from the head alone. `deferred_until` and `resumes_until` are on the
+    monotonic clock.
     """
 
     def __init__(self, fetch_delays_s: Sequence[float], lock_timeout_s: float) -> None:
@@ -79,7 +71,7 @@ class ClaimCursor:
         self._resumed_s: deque[float] = deque(maxlen=REMEMBERED)
 
     def start(self, now: float, *, hinted: bool) -> Position | None:
-        """Return behind which position a claim starts `now`; None is the head of the order."""
+        """Return the position behind which a claim starts `now`; None is the head of the order."""
         self.head_scan_due = self.head_scan_due or hinted
         if self.head_scan_due and now >= self.deferred_until:
             return None
@@ -94,9 +86,6 @@ class ClaimCursor:
         reached: Position | None,
         is_full: bool,
     ) -> None:
-        """Note how a claim went: where it started and ended, and whether it brought all that was
-        asked for.
-        """
         self.position = reached or self.position
         if start is not None:
             self._resumed_s.append(ended_at - began_at)
@@ -110,7 +99,6 @@ class ClaimCursor:
         self.resumes_until = max(began_at + self._resumes_for_s, self.deferred_until)
 
     def failed(self) -> None:
-        """Start over: nobody knows what the claim has done."""
         self.position = None
 
     def _excess_s(self) -> float:
@@ -118,9 +106,6 @@ class ClaimCursor:
             return 0.0
         excess_s = min(self._head_scans_s) - max(self._resumed_s, default=0.0)
         return excess_s if excess_s >= EXPENSIVE_S else 0.0
-
-
-# ---------------------------------------------------------------- what the next claim asks for
 
 
 UNREADABLE_S = 60.0
@@ -134,9 +119,7 @@ class Claiming(Protocol):
     settings: PipelineSettings
 
     @property
-    def name(self) -> str:
-        """Its name."""
-        ...
+    def name(self) -> str: ...
 
 
 def claim_parts(
@@ -146,7 +129,6 @@ def claim_parts(
     locking_pipelines: Sequence[LockingPipeline],
     gates: Sequence[ColumnElement[bool]],
 ) -> EligibleParts:
-    """Return the condition of the pipeline's claims, part by part."""
     return eligible_parts(
         pipeline.leased,
         ready=ready,
@@ -159,12 +141,6 @@ def claim_parts(
 
 
 class ClaimBuilder(Generic[ModelT]):
-    """Makes the claim requests of one pipeline.
-
-    Attributes:
-        context: what the actors of the pipeline share.
-    """
-
     def __init__(
         self, context: PipelineContext[ModelT], own_rows: Callable[[], OwnRows] = OwnRows
     ) -> None:
@@ -175,17 +151,14 @@ class ClaimBuilder(Generic[ModelT]):
         self._with_rows_from = float("-inf")
 
     def do_without_rows(self) -> None:
-        """For a while, do not ask for rows with claims: one of them could not be read, and its
-        claim failed with all others.
+        """For `UNREADABLE_S`, claim without rows: one could not be read, and its claim failed with
+        it.
         """
         self._with_rows_from = monotonic() + UNREADABLE_S
 
     def next(self, limit: int, *, after: Position | None = None) -> ClaimRequest:
-        """Return the request to claim up to `limit` rows behind a position; from the head of the
-        order if that is None.
-
-        Raises:
-            ModelError: `ready` gave no SQL expression.
+        """Return the request for up to `limit` rows behind `after`; `ModelError` if `ready` is no
+        SQL.
         """
         context = self.context
         ready = ready_condition(context.name, context.leased, context.hooks)

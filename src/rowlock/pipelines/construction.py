@@ -27,18 +27,14 @@ from rowlock.rows.expressions import noted_booleans
 from rowlock.rows.leased_table import LeasedTable
 from rowlock.schedules import Schedule
 
-# ---------------------------------------------------------------- annotations
-
-
 _NAMES_NONE = re.compile(r"\bNone(Type)?\b|\bOptional\b")
 _PASSED_ON = frozenset({Annotated, Awaitable, Coroutine, Union, UnionType})
 """What is looked into: of each, only what a caller gets."""
 
 
 def may_return_none(function: Any) -> bool:
-    """Whether the annotation of `function` says that it may return None, or may return anything.
-
-    An annotation that is missing says no. One that cannot be resolved is read as text.
+    """Whether the annotation of `function` allows None, or anything. One that is missing does not;
+    one that cannot be resolved is read as text.
     """
     inner: Callable[..., Any] = inspect.unwrap(getattr(function, "__func__", function))
     annotations = getattr(inner, "__annotations__", None) or {}
@@ -63,9 +59,6 @@ def _has_none(kind: Any) -> bool:
     elif origin is Coroutine:
         parts = parts[2:]
     return any(map(_has_none, parts))
-
-
-# ---------------------------------------------------------------- names
 
 
 ALIKE = 0.9
@@ -112,15 +105,8 @@ MEANT: Mapping[str, Callable[[object], bool]] = {
 
 
 def check_names(pipeline: object, base: type) -> None:
-    """Refuse attributes of a host's classes that are named nearly as what `base` reads.
-
-    Args:
-        pipeline: an instance of a subclass of `base`.
-        base: whose subclasses are looked at; what they get from others is not theirs to rename.
-
-    Raises:
-        SettingsError: a setting is misspelt.
-        ConfigurationError: a hook is.
+    """Refuse attributes of a host's classes below `base` that are named nearly as what it reads;
+    attributes of other classes are not the host's to rename.
     """
     name = type(pipeline).__name__
     for one in type(pipeline).__mro__:
@@ -129,11 +115,7 @@ def check_names(pipeline: object, base: type) -> None:
 
 
 def check_own_settings(pipeline: object, base: type) -> None:
-    """Refuse attributes that an instance has set, and that are named nearly as a setting.
-
-    Raises:
-        SettingsError: says which is meant.
-    """
+    """Refuse attributes that an instance has set, and that are named nearly as a setting."""
     settings = {name: MEANT[name] for name in SETTING_NAMES}
     _check_each(type(pipeline).__name__, vars(pipeline), base, known=settings)
 
@@ -174,7 +156,7 @@ def _words(name: str) -> list[str]:
 
 
 def did_you_mean(wanted: str, own: Iterable[str]) -> str:
-    """Return a hint at the one of `own` names that may be a misspelt `wanted`; empty if none is."""
+    """Return a hint at the one of `own` names that may be a misspelt `wanted`, or nothing."""
     found = get_close_matches(wanted, [one for one in own if one != wanted], n=1, cutoff=0.6)
     return f"; its {found[0]} is never called" if found else ""
 
@@ -188,9 +170,6 @@ def own_names(kind: type, base: type) -> list[str]:
     """Return what the classes of a host below `base` define."""
     classes: tuple[Any, ...] = kind.__mro__[: kind.__mro__.index(base)]
     return [name for one in classes for name in vars(one) if not name.startswith("_")]
-
-
-# ---------------------------------------------------------------- the class
 
 
 RESERVED_NAMES: Final = frozenset(
@@ -219,17 +198,7 @@ RESERVED_NAMES: Final = frozenset(
 def check_process(
     name: str, process: Callable[..., Any], *, is_base: bool, own: Iterable[str]
 ) -> None:
-    """Refuse a `process` that is missing, yields, or takes no item.
-
-    Args:
-        name: of the pipeline.
-        process: the bound method.
-        is_base: whether it is that of `Pipeline`, which does nothing.
-        own: names that the host's classes define, among which a misspelt one may be.
-
-    Raises:
-        ConfigurationError: says what to write.
-    """
+    """Refuse a `process` that is missing, yields, or takes no item."""
     if is_base:
         raise ConfigurationError(
             f"{name} must say what to do with a row: override process(item)"
@@ -253,11 +222,7 @@ def check_process(
 
 
 def check_ready(name: str, leased: LeasedTable, hooks: Hooks[Any]) -> None:
-    """Refuse a `ready` that gives no SQL expression, or not the one that is written there.
-
-    Raises:
-        ModelError: says what to write.
-    """
+    """Refuse a `ready` that gives no SQL expression, or not the one that is written there."""
     with noted_booleans() as noted:
         try:
             ready_condition(name, leased, hooks)
@@ -282,11 +247,8 @@ def check_ready(name: str, leased: LeasedTable, hooks: Hooks[Any]) -> None:
 
 
 def check_is_built(pipeline: object) -> None:
-    """Refuse a pipeline whose own ``__init__`` has not called that of `Pipeline`, or has put
-    something else where rowlock keeps its own.
-
-    Raises:
-        ConfigurationError: says what to write.
+    """Refuse a pipeline whose own ``__init__`` has not called that of `Pipeline`, or has
+    overwritten what rowlock keeps.
     """
     name, own = type(pipeline).__name__, vars(pipeline)
     if not {"settings", "leased", "declared_locks"} <= own.keys():

@@ -32,19 +32,12 @@ from rowlock.rows.eligibility import LockingPipeline
 from rowlock.rows.leased_table import LeasedTable, ModelT
 from rowlock.tasks import begin_task
 
-# ---------------------------------------------------------------- background
-
-
 logger = get_logger(__name__)
 
 
 class BackgroundTasks:
-    """Begins tasks, and keeps them until they have ended: the event loop itself keeps none that
-    waits.
-
-    Args:
-        name: of the pipeline.
-        check_ending: whether the event loop ends everything; then a cancelled task is no news.
+    """Begins tasks, and keeps them until they have ended: the event loop keeps none that waits.
+    While `check_ending` says that the event loop ends everything, a cancelled task is no news.
     """
 
     def __init__(self, name: str, *, check_ending: Callable[[], bool]) -> None:
@@ -56,14 +49,12 @@ class BackgroundTasks:
         return len(self._tasks)
 
     async def wait_for_one(self, timeout_s: float | None = None) -> None:
-        """Wait until one of them has ended, for `timeout_s` at most; returns at once if there is
-        none.
-        """
+        """Wait until one of them has ended, for `timeout_s` at most."""
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
 
     def begin(self, work: Coroutine[Any, Any, None], *, purpose: str) -> asyncio.Task[None]:
-        """Run `work` without waiting for it; `drain` does. Whatever it raises is logged."""
+        """Run `work` without waiting for it. What it raises is logged."""
         try:
             task = begin_task(self._contained(work, purpose), name=f"rowlock: {purpose}")
         except BaseException:
@@ -102,9 +93,6 @@ class BackgroundTasks:
         logger.error(text, self._name, purpose, extra=extra)
 
 
-# ---------------------------------------------------------------- the context
-
-
 T = TypeVar("T")
 
 LEFT_OUT_MAX = 1000
@@ -122,10 +110,7 @@ class LeftOut:
     Whether a value is damaged or only newer than this code cannot be told from the error. Another
     replica tells: such a row is released as if it had never been claimed, and stays out of this
     replica's claims for longer than another one rests between two fetches. If it comes back, no
-    replica has read it.
-
-    Attributes:
-        kinds: names of the errors that were logged, each of them once.
+    replica has read it. Each of the `kinds` of errors was logged once.
     """
 
     def __init__(self, settings: PipelineSettings) -> None:
@@ -146,7 +131,6 @@ class LeftOut:
         return True
 
     def discard(self, key: object) -> None:
-        """Forget the row of `key`: it could be read, or is parked."""
         if self._rows:
             self._rows.pop(key, None)
 
@@ -155,9 +139,8 @@ class LeftOut:
         return min((until for until, _ in self._rows.values() if until > now), default=math.inf)
 
     def keys(self, now: float) -> frozenset[Any]:
-        """Return the keys of the rows that a claim leaves out `now`.
-
-        A row that has not come back for `LEFT_OUT_S_MAX` is forgotten: another replica has read it.
+        """Return the keys of the rows that a claim leaves out `now`. A row that has not come back
+        for `LEFT_OUT_S_MAX` is forgotten: another replica has read it.
         """
         if not self._rows:
             return frozenset()
@@ -172,33 +155,24 @@ class PipelineContext(Generic[ModelT]):
 
     Attributes:
         name: the pipeline's class name, which is also the owner in its leases.
-        hinter: wakes pipelines of this process, for ``Apply(hint=...)``.
-        locker: locks related rows.
-        locking_pipelines: asks who locks rows of this model as related rows.
+        locking_pipelines: returns which pipelines lock rows of this model as related rows.
         intent: columns that services own.
-        expected_errors: errors out of `process` for which the host has rules.
         schedules: when rows are due by themselves; None if they are not.
         allows_none: whether `process` says by its annotation that it may return None.
         checks_rows: whether it is a failure to change ``item.row``.
         claims_rows: whether a claim can give whole rows: the host wants no options, and the model
             is plain.
-        seams: what the host adds to every pipeline of the manager.
-        check_ending: tells whether the event loop ends everything; set by the run.
-        histograms: how long what took.
+        check_ending: whether the event loop ends everything; set by the run.
         database_ahead_s: by how much the database's clock, in seconds since the epoch, is ahead of
             the monotonic one, as of the last claim that brought rows; None before.
-        failures: which loops fail now.
         in_progress: items that workers have in hand.
         running: attempts by lock token; the worker that began one adds it, and takes it out when it
             has ended.
-        left_out: rows that this replica cannot read, and leaves to others for a while.
-        trial: held while a row is tried alone, over which holders have died in crowds, until its
+        trial: held while `tried` is tried alone, over which holders have died in crowds, until its
             outcome is written.
-        tried: its item.
         stop: given when the pipeline shuts down: work is to end soon.
         grace_over: the grace of a shutdown is over; nothing is waited out any more.
         background: short tasks that must end before the pipeline has stopped.
-        calls: makes attempts at calls of the host's code.
     """
 
     name: str
@@ -250,8 +224,8 @@ class PipelineContext(Generic[ModelT]):
         autocommit: bool = False,
         timeout: timedelta | None = None,
     ) -> T:
-        """Run `work` in one transaction of its own, bounded by `timeout` (`database_timeout`)
-        and shielded from cancellation.
+        """Run `work` in one transaction of its own, bounded by `timeout` (default
+        `database_timeout`) and shielded from cancellation.
         """
         return await in_transaction(
             self.session_factory,
@@ -264,9 +238,6 @@ class PipelineContext(Generic[ModelT]):
         )
 
     def tell(self, kind: type[events.ClaimEvent], item: PipelineItem[ModelT]) -> None:
-        """Tell what became of the claim of `item`, where there is no more to be said than when it
-        began.
-        """
         of = (self.name, item.id, item.lock_token)
         events.emit(kind(*of, attempt=item.begun_attempt, waited_s=item.waited_s))
 

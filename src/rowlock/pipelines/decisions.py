@@ -56,18 +56,13 @@ from rowlock.pipelines.outcomes import (
 from rowlock.rows.leased_table import LeasedTable
 from rowlock.rows.updates import columns_written
 
-# ---------------------------------------------------------------- returned
-
+logger = get_logger(__name__)
 
 NAMES_SHOWN_MAX = 5
 
 
 def check_returned(value: object, *, hook: str, allows_none: bool) -> None:
-    """Refuse what was returned by mistake.
-
-    Raises:
-        OutcomeError: says what to write.
-    """
+    """Refuse a forgotten return, await or pair of brackets."""
     if value is None:
         if not allows_none:
             raise OutcomeError(
@@ -87,9 +82,6 @@ def check_returned(value: object, *, hook: str, allows_none: bool) -> None:
 def check_written(leased: LeasedTable, item: PipelineItem[Any], outcome: Outcome) -> None:
     """Refuse what was changed of ``item.row`` and is not written by `outcome`; and of a success,
     what was changed of related rows or in a session of the item, and is not written either.
-
-    Raises:
-        OutcomeError: names what was changed.
     """
     changed = item.changed_attributes()
     if changed and isinstance(outcome, Apply | Retry):
@@ -119,16 +111,8 @@ def _shown(names: Sequence[str]) -> str:
     return ", ".join(names[:NAMES_SHOWN_MAX])
 
 
-# ---------------------------------------------------------------- raised
-
-
-logger = get_logger(__name__)
-
-
 @dataclass(slots=True)
 class _Meanings:
-    """What the errors of one attempt mean."""
-
     parks: list[Park] = field(default_factory=list)
     retries: list[Retry] = field(default_factory=list)
     resets: int = 0
@@ -139,14 +123,11 @@ class _Meanings:
 def outcome_of_error(
     context: PipelineContext[Any], item: PipelineItem[Any], error: BaseException
 ) -> Outcome:
-    """Return the outcome that comes of `error`, which left the host's code, and record what was
-    not raised as an outcome.
+    """Return the outcome that comes of `error`, which left the host's code, and record what was not
+    raised as an outcome. The host's own objects may raise anything.
 
     Of several, `Park` counts first, then a failure, then `Retry` (the one that rests longest); and
     `Reset` if there is nothing else. A failure takes the rest of a `Retry` beside it.
-
-    Raises:
-        BaseException: whatever the host's own objects raise.
     """
     meanings = _Meanings()
     for leaf in leaves_of(error):
@@ -165,9 +146,6 @@ def raised_by_also(
 ) -> Outcome | None:
     """Return the outcome that `also` raised, alone or in a task group; None if it raised none.
     Nothing of its transaction was written.
-
-    Raises:
-        BaseException: whatever the host's own objects raise.
     """
     raised = error.__cause__ if isinstance(error, HostCodeError) else None
     if raised is None or not any(isinstance(leaf, RAISABLE) for leaf in leaves_of(raised)):
@@ -181,7 +159,6 @@ def raised_by_also(
 def record_failure(
     context: PipelineContext[Any], item: PipelineItem[Any], error: BaseException
 ) -> Retry:
-    """Record `error` and return the outcome for it."""
     # Whoever alerts by errors is to hear of live work alone.
     log, text = (
         (logger.warning, "%s: rehearsing row %s failed")
@@ -270,14 +247,10 @@ def _record_expected(
     _tell_failed(context, item, text)
 
 
-# ---------------------------------------------------------------- decisions
-
-
 Decision: TypeAlias = Outcome | Ended
 
 
 def decide(context: PipelineContext[Any], item: PipelineItem[Any], result: Result) -> Decision:
-    """Return what is to be settled for `item` after its attempt came to `result`."""
     if isinstance(result, Ended) and result is not Ended.TIMED_OUT:
         return result
     try:
@@ -306,10 +279,7 @@ def checked(
     hook: str = "process",
 ) -> Outcome:
     """Return `value`, which the host's `hook` gave for `item`, as an outcome that can be written.
-
-    Raises:
-        BaseException: it is none, or names what cannot be written; or whatever the host's own
-            objects raise.
+    The host's own objects may raise anything.
     """
     if type(value) is Apply:
         outcome: Outcome = value
@@ -363,9 +333,7 @@ def decide_unread(
 def record_unreadable(
     context: PipelineContext[Any], item: PipelineItem[Any], column: str
 ) -> Park | Retry:
-    """Tell of a row that cannot be read and return the outcome for it: it is parked; without a
-    schedule, its stamp is mended.
-    """
+    """Return the outcome of a row that cannot be read: `Park`; without a schedule, `Retry`."""
     extra = {"pipeline": context.name, "row_id": item.id, "column": column}
     if context.leased.has_schedule:
         logger.error(

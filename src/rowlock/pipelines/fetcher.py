@@ -50,19 +50,10 @@ from rowlock.rows.leased_table import ModelT
 from rowlock.rows.row_dialect import ROWS
 from rowlock.tasks import finish
 
-# ---------------------------------------------------------------- periodic rows
-
-
 logger = get_logger(__name__)
 
 
 class PeriodicRows(Generic[ModelT]):
-    """The declared rows of one pipeline.
-
-    Attributes:
-        context: what the actors of the pipeline share.
-    """
-
     def __init__(self, context: PipelineContext[ModelT]) -> None:
         self.context = context
         schedules = context.schedules
@@ -71,15 +62,11 @@ class PeriodicRows(Generic[ModelT]):
 
     @property
     def are_due(self) -> bool:
-        """Whether they are to be looked for."""
         return self._looks_at <= monotonic()
 
     async def ensure(self) -> None:
-        """Insert those that are not there. What the database refuses is logged: other rows need not
-        wait for it.
-
-        Raises:
-            Exception: the database is not there.
+        """Insert those that are not there. A refusal is logged, other rows need not wait for it; an
+        outage is raised.
         """
         try:
             await self._ensure()
@@ -127,19 +114,12 @@ def _next_after(row: Periodic, now: Any) -> Any:
     return checked_time(row.schedule.next_after(now))
 
 
-# ---------------------------------------------------------------- unstarted
-
-
 WAITS_S_MAX = 1.0
 """How long a row that was claimed ahead waits in the queue at most, in seconds."""
 
 
 class Unstarted(Generic[ModelT]):
-    """Watches the queue of one pipeline while it holds more than its size.
-
-    Attributes:
-        context: what the actors of the pipeline share.
-    """
+    """Watches the queue of one pipeline while it holds more than its size."""
 
     def __init__(self, context: PipelineContext[ModelT], heartbeater: Heartbeater[ModelT]) -> None:
         self.context = context
@@ -147,9 +127,7 @@ class Unstarted(Generic[ModelT]):
         self._timer: asyncio.TimerHandle | None = None
 
     def watch(self) -> None:
-        """Look again when the first of the rows that were claimed ahead has waited for
-        `WAITS_S_MAX`; called behind each claim.
-        """
+        """Look again when the first row beyond the queue's size has waited for `WAITS_S_MAX`."""
         ahead = self.context.queue.ahead
         if ahead is None or self._timer is not None or len(self.context.queue) <= ahead.size:
             return
@@ -159,7 +137,6 @@ class Unstarted(Generic[ModelT]):
         )
 
     def stop(self) -> None:
-        """Look no more."""
         if self._timer is not None:
             self._timer.cancel()
 
@@ -191,17 +168,12 @@ class Unstarted(Generic[ModelT]):
             context.hinter.hint_fetch(context.leased.model)
 
 
-# ---------------------------------------------------------------- fetcher
-
-
 TRANSACTIONS_PER_FETCH_MAX = 5
 """Most of a turn, each bounded: rows of its own, claim, one more without rows, release, sweep."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fetch:
-    """Claim up to `limit` rows now."""
-
     limit: int
 
 
@@ -425,9 +397,7 @@ class Fetcher(Generic[ModelT]):
             self.context.queue.ahead.claimed(is_full=is_full)
 
     async def _fetch_from(self, *, hinted: bool, limit: int) -> tuple[int, bool]:
-        """Fetch from where the cursor says; return how many rows there were, and whether it
-        resumed.
-        """
+        """Fetch from the cursor; return how many rows there were, and whether it resumed."""
         began_at = monotonic()
         start = self._cursor.start(began_at, hinted=hinted)
         if hinted and start is not None:
@@ -541,9 +511,7 @@ class Fetcher(Generic[ModelT]):
         return items[places:]
 
     async def _release_surplus(self, items: Sequence[PipelineItem[ModelT]]) -> None:
-        """Release what was claimed and has no place: a fetcher of the host's asked for more, or
-        there is less room by now.
-        """
+        """Release what has no place: a fetcher of the host's claimed more, or the room shrank."""
         if not items:
             return
         await release_items(self.context, items)

@@ -39,9 +39,6 @@ from rowlock.database.transaction import abort_stalled
 from rowlock.logs import get_logger
 from rowlock.tasks import log_in_thread, without_exits
 
-# ---------------------------------------------------------------- loop monitor
-
-
 logger = get_logger(__name__)
 
 ASK_EVERY_S = 0.5
@@ -53,12 +50,7 @@ FRAMES_MAX = 6
 
 
 class LoopMonitor:
-    """Made on the host's loop, used by both sides.
-
-    Attributes:
-        thread: in which it turns.
-        longest_stall_s: for how long the loop stood still at most, in seconds, to half a second.
-    """
+    """Made on the host's loop, used by both sides. `longest_stall_s` is right to half a second."""
 
     def __init__(self) -> None:
         self.longest_stall_s = 0.0
@@ -74,9 +66,7 @@ class LoopMonitor:
         return 0.0 if asked_at is None else monotonic() - asked_at
 
     def do(self, act: Callable[[], None]) -> None:
-        """Call `act` on the loop: now if this is the loop, else as soon as it turns. A loop that
-        has ended does nothing more.
-        """
+        """Call `act` on the loop: now if this is the loop, else soon; never if it has ended."""
         if threading.get_ident() == self.thread:
             act()
             return
@@ -97,7 +87,6 @@ class LoopMonitor:
             await sleep(ASK_EVERY_S)
 
     def where(self) -> str:
-        """Return the innermost lines that the loop's thread is at, outermost first."""
         frame = sys._current_frames().get(self.thread)
         if frame is None:
             return "its thread has ended"
@@ -121,9 +110,6 @@ class LoopMonitor:
         )
 
 
-# ---------------------------------------------------------------- the thread
-
-
 CLOSE_S_MAX = 5.0
 """How long what runs over there may take to end, and then its connections to close, in seconds
 each.
@@ -131,11 +117,8 @@ each.
 
 
 class HeartbeatThread:
-    """The thread, the loop and the connections of one replica. Made and stopped on the host's loop.
-
-    Attributes:
-        monitor: watches the host's loop, which must not be needed.
-        sessions: makes sessions on connections of its own; for use over here only.
+    """The thread, the loop and the connections of one replica. Made and stopped on the host's loop;
+    `sessions` is for use in the thread only.
     """
 
     def __init__(
@@ -151,12 +134,8 @@ class HeartbeatThread:
         self._limit_s = self._look_every_s = renew_timeout.total_seconds()
 
     async def run(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Run `work` over there, from the host's loop, until it ends; cancelling this cancels it,
-        without waiting for its end.
-
-        Raises:
-            HostCodeError: a listener of the host's raised what would have ended its whole event
-                loop here.
+        """Run `work` in the thread, from the host's loop, until it ends. Cancelling this cancels
+        `work` without waiting for its end; a listener's exit is raised as `HostCodeError`.
         """
         await asyncio.wrap_future(
             asyncio.run_coroutine_threadsafe(without_exits(work), self._running_loop())
@@ -164,16 +143,15 @@ class HeartbeatThread:
 
     def abort_after(self, limit: timedelta, *, look_every: timedelta) -> None:
         """End what the host's loop keeps locked once it has stood still for `limit`: its leases
-        could not be renewed.
-
-        Of several limits the shortest holds for all: whose locks they are cannot be told from here.
+        could not be renewed. The shortest of several limits holds for all pipelines, whose locks
+        are not told apart.
         """
         self._limit_s = min(self._limit_s, limit.total_seconds())
         self._look_every_s = min(self._look_every_s, look_every.total_seconds())
 
     async def stop(self) -> None:
-        """Wait for the end of what runs over there, close the connections, and end the thread.
-        Twice does no harm.
+        """Wait for the end of what runs in the thread, close its connections, and end it.
+        Idempotent.
         """
         loop, thread = self._loop, self._thread
         self._loop = self._thread = None

@@ -232,9 +232,7 @@ class Heartbeater(Generic[ModelT]):
             self.lose_expired()
 
     async def _until_something_is_tracked(self) -> None:
-        """Rest without a timer while there is nothing to keep: hundreds of idle pipelines would
-        keep a core busy.
-        """
+        """Rest without a timer while nothing is tracked: idle pipelines would keep a core busy."""
         something = asyncio.Event()
         with self._lock:
             if self._tracked:
@@ -332,9 +330,7 @@ class Heartbeater(Generic[ModelT]):
             self.thread.monitor.do(act)
 
     def _come_home_if_unsuited(self, error: Exception) -> None:
-        """Go on renewing on the host's loop if the host's connections cannot be made elsewhere:
-        some know their loop or thread.
-        """
+        """Go on renewing on the host's loop if its connections know their loop or thread."""
         if self.thread is None or is_transient(error) or is_of_the_schema(error):
             return
         self._must_come_home = True
@@ -346,9 +342,7 @@ class Heartbeater(Generic[ModelT]):
         self._on_host(partial(logger.warning, text, self.context.name, extra=extra, exc_info=error))
 
     def _is_stalled(self) -> bool:
-        """Whether the host's loop has stood still for so long that its leases are let go: it may
-        never come back.
-        """
+        """Whether the host's loop has stood still for `stall_limit`: it may never come back."""
         stalled_s = 0.0 if self.thread is None else self.thread.monitor.stalled_s
         is_stalled = stalled_s > self._settings.stall_limit.total_seconds()
         if is_stalled and not self._has_given_up_leases:
@@ -361,9 +355,7 @@ class Heartbeater(Generic[ModelT]):
         return is_stalled
 
     def _lose_all(self, items: Iterable[PipelineItem[ModelT]]) -> None:
-        """End trust in `items` and their work, and tell of it behind that: logging runs the
-        host's code, which may raise.
-        """
+        """End trust in `items` and their work, and then log it: logging runs the host's code."""
         with self._lock:
             lost = [item for item in items if self._tracked.pop(item.lock_token, None) is not None]
             for item in lost:

@@ -38,8 +38,7 @@ from rowlock.rows.expressions import with_names_of_its_own
 from rowlock.rows.leased_table import LeasedTable
 from rowlock.rows.updates import compared_column
 
-# ---------------------------------------------------------------- seams
-
+logger = get_logger(__name__)
 
 Gate = Callable[[LeasedTable, str], ColumnElement[bool]]
 """Returns a condition of every claim, for the table and the name of a pipeline."""
@@ -49,31 +48,17 @@ Surround = Callable[[PipelineItem[Any]], AbstractContextManager[object]]
 
 @dataclass(frozen=True, slots=True)
 class Seams:
-    """What a host adds to every pipeline of a manager.
-
-    Attributes:
-        gates: a row is claimed only if what each of them returns is true.
-        surround: entered around each attempt, in this order, and left in the other one.
-    """
+    """What a host adds to every pipeline of a manager; `surround` is left in the reverse order."""
 
     gates: tuple[Gate, ...] = ()
     surround: tuple[Surround, ...] = ()
 
     @classmethod
     def of(cls, gates: Iterable[Gate], surround: Iterable[Surround]) -> Seams:
-        """Return the seams of a manager.
-
-        Raises:
-            ConfigurationError: they are no lists of functions.
-        """
         return cls(_functions("gates", gates), _functions("surround", surround))
 
     def conditions(self, leased: LeasedTable, pipeline: str) -> tuple[ColumnElement[bool], ...]:
-        """Return what the gates say of a pipeline.
-
-        Raises:
-            ConfigurationError: one of them has returned no SQL expression.
-        """
+        """Return what the gates say of a pipeline, each one an SQL expression."""
         return tuple(_condition(gate, leased, pipeline) for gate in self.gates)
 
 
@@ -99,20 +84,8 @@ def _condition(gate: Gate, leased: LeasedTable, pipeline: str) -> ColumnElement[
     return with_names_of_its_own(condition)
 
 
-# ---------------------------------------------------------------- surroundings
-
-
-logger = get_logger(__name__)
-
-
 class Surroundings:
-    """What is around one attempt. No coroutine, which would cost each row more than a span does.
-
-    Args:
-        surround: return what is entered, in this order.
-        item: is worked on.
-        pipeline: its name, for the log.
-    """
+    """What is around one attempt. No coroutine, which would cost each row more than a span does."""
 
     __slots__ = ("_entered", "_item", "_pipeline", "_surround")
 
@@ -139,7 +112,7 @@ class Surroundings:
                 self._entered.append(manager)
 
     def leave(self, error: BaseException | None) -> None:
-        """Leave those that were entered, in the other order; `error` is that of the attempt."""
+        """Leave those that were entered, in the reverse order; `error` is that of the attempt."""
         kind, traceback = (None, None) if error is None else (type(error), error.__traceback__)
         for manager in reversed(self._entered):
             try:
@@ -157,9 +130,6 @@ class Surroundings:
         return {"pipeline": self._pipeline, "row_id": self._item.id}
 
 
-# ---------------------------------------------------------------- expected errors
-
-
 Delay: TypeAlias = timedelta | float | Callable[[Any], timedelta | float | None] | None
 """How long a row rests after an error: a duration, a function of the error, or the backoff."""
 RetryOn: TypeAlias = Sequence[type[BaseException]] | Mapping[type[BaseException], Delay]
@@ -170,22 +140,14 @@ ParkOn: TypeAlias = Sequence[type[BaseException]]
 
 @dataclass(frozen=True, slots=True)
 class ErrorRule:
-    """What comes of an error.
-
-    Attributes:
-        parks: whether it sets the row aside.
-        delay: how long the row rests otherwise.
-    """
+    """What comes of an error: the row is set aside, or rests for the `delay`."""
 
     parks: bool
     delay: Delay = None
 
     def delay_after(self, error: BaseException) -> timedelta | float | None:
-        """Return how long the row rests after `error`, None for the backoff.
-
-        Raises:
-            BaseException: whatever the host's function raises, and `OutcomeError` if it returns no
-                duration.
+        """Return how long the row rests after `error`, None for the backoff. The host's function
+        may raise anything; `OutcomeError` if it returns no duration.
         """
         if not callable(self.delay):
             return self.delay
@@ -198,11 +160,7 @@ class ErrorRule:
 
 
 class ExpectedErrors:
-    """The errors that a pipeline expects.
-
-    Attributes:
-        rules: the outcome of each class of errors.
-    """
+    """The errors that a pipeline expects, each with what comes of it."""
 
     def __init__(self, rules: Mapping[type, ErrorRule]) -> None:
         self.rules = rules
@@ -211,13 +169,7 @@ class ExpectedErrors:
     def of(
         cls, name: str, leased: LeasedTable, *, retry_on: object, park_on: object
     ) -> ExpectedErrors:
-        """Read what the host wrote in the pipeline of that `name` and table.
-
-        Raises:
-            SettingsError: one of these is no class of an exception, stands in both, or has no delay
-                that can be.
-            ModelError: they need `ScheduleColumns`, which the model does not have.
-        """
+        """Read `retry_on` and `park_on` as the host wrote them."""
         rules: dict[type, ErrorRule] = {}
         for error, delay in _delays(name, retry_on).items():
             _check_delay(name, leased, error, delay=delay)
@@ -235,9 +187,7 @@ class ExpectedErrors:
         return cls(rules)
 
     def rule_for(self, error: BaseException) -> ErrorRule | None:
-        """Return what comes of `error`: of the rules for its class and those above it, the
-        nearest.
-        """
+        """Return the rule for the nearest class of `error`; None if there is none."""
         if not self.rules:
             return None
         return next((self.rules[cls] for cls in type(error).__mro__ if cls in self.rules), None)
@@ -300,18 +250,11 @@ def _need_schedule(leased: LeasedTable, what: str) -> None:
         )
 
 
-# ---------------------------------------------------------------- hooks
-
-
 ModelT_contra = TypeVar("ModelT_contra", contravariant=True)
 
 
 def ready_condition(name: str, leased: LeasedTable, hooks: Hooks[Any]) -> ColumnElement[bool]:
-    """Return what the host's `ready` says.
-
-    Raises:
-        ModelError: it is not an SQL expression.
-    """
+    """Return what the host's `ready` says; `ModelError` if that is no SQL expression."""
     try:
         condition = hooks.ready()
     except Exception:
@@ -330,10 +273,8 @@ def ready_condition(name: str, leased: LeasedTable, hooks: Hooks[Any]) -> Column
 
 
 def intent_columns(name: str, leased: LeasedTable, intent: object) -> tuple[Column[Any], ...]:
-    """Return the columns of `intent`, given as attributes or names.
-
-    Raises:
-        ModelError: the model has no such column, or rowlock writes it itself.
+    """Return the columns of `intent`, given as attributes or names; `ModelError` for one that the
+    model does not have, or that rowlock writes itself.
     """
     if isinstance(intent, str) or not isinstance(intent, Sequence):
         raise ModelError(
@@ -359,22 +300,14 @@ def intent_columns(name: str, leased: LeasedTable, intent: object) -> tuple[Colu
 class Hooks(Protocol[ModelT_contra]):
     """What the host writes: `Pipeline` itself, seen from its actors."""
 
-    def ready(self) -> ColumnElement[bool]:
-        """Which rows want work."""
-        ...
+    def ready(self) -> ColumnElement[bool]: ...
 
-    def process(self, item: PipelineItem[ModelT_contra]) -> Any:
-        """Work on one row."""
-        ...
+    def process(self, item: PipelineItem[ModelT_contra]) -> Any: ...
 
-    def options(self) -> Sequence[LoaderOption]:
-        """Loader options for the row."""
-        ...
+    def options(self) -> Sequence[LoaderOption]: ...
 
-    def on_stale(self, item: PipelineItem[ModelT_contra], outcome: Any) -> Awaitable[None] | None:
-        """Clean up after a result that was not applied."""
-        ...
+    def on_stale(
+        self, item: PipelineItem[ModelT_contra], outcome: Any
+    ) -> Awaitable[None] | None: ...
 
-    def on_refused(self, item: PipelineItem[ModelT_contra], error: Exception) -> Any:
-        """Say what comes of a row whose result the database refused: an outcome."""
-        ...
+    def on_refused(self, item: PipelineItem[ModelT_contra], error: Exception) -> Any: ...

@@ -28,9 +28,6 @@ from rowlock.errors import InternalError
 from rowlock.leases.item import PipelineItem
 from rowlock.rows.leased_table import ModelT
 
-# ---------------------------------------------------------------- ahead
-
-
 AHEAD_MAX = 200
 """Most rows in a queue that has grown."""
 GROWS_BELOW_S = 0.02
@@ -48,14 +45,7 @@ that is busy enough.
 
 
 class Ahead:
-    """The capacity of one queue.
-
-    Invariant: ``size <= capacity <= max(size, AHEAD_MAX)``.
-
-    Attributes:
-        size: how many rows the queue holds anyway.
-        capacity: how many it may hold now.
-    """
+    """The capacity of one queue: ``size <= capacity <= max(size, AHEAD_MAX)``."""
 
     def __init__(self, size: int, low_watermark: int) -> None:
         self.size = self.capacity = size
@@ -70,18 +60,16 @@ class Ahead:
 
     @property
     def low_watermark(self) -> int:
-        """The low watermark that goes with the capacity."""
         return self._low_watermark * self.capacity // self.size
 
     def started(self, queued_at: float, now: float) -> None:
-        """Note that a row has left the queue for a worker."""
         # Those that were queued before the capacity shrank have said what they had to say.
         if queued_at >= self._counts_from:
             self._longest_wait_s = max(self._longest_wait_s or 0.0, now - queued_at)
 
     def look(self, now: float, *, is_low: bool) -> None:
-        """Set the capacity for the next claim. Rows that started since the queue was last low
-        are what it goes by.
+        """Set the capacity for the next claim, from how long rows waited since the queue was last
+        low.
         """
         waited_s = self._longest_wait_s
         if waited_s is not None and waited_s > SHRINKS_ABOVE_S:
@@ -94,11 +82,9 @@ class Ahead:
         self._longest_wait_s, self._is_filled = None, False
 
     def queued(self, took_s: float) -> None:
-        """Note how long the claim took of the rows that are queued now."""
         self._claim_took_s = took_s
 
     def claimed(self, *, is_full: bool) -> None:
-        """Note whether a claim brought all that was asked for."""
         if not is_full:
             self.reset()
         elif self._claim_took_s > CLAIM_S_MAX:
@@ -106,30 +92,23 @@ class Ahead:
         self._is_filled = is_full and self._claim_took_s <= CLAIM_S_MAX
 
     def reset(self) -> None:
-        """Claim no more ahead than the queue holds anyway, until rows start at once again."""
         self.capacity, self._is_filled = self.size, False
 
     def _shrink(self) -> None:
         self.capacity = max(self.size, self.capacity // 2)
 
 
-# ---------------------------------------------------------------- the queue
-
-
 class ItemQueue(Generic[ModelT]):
     """Oldest due first, whenever it was fetched; closed at shutdown.
 
     Attributes:
-        capacity: most items.
-        low_watermark: fewer than this many make the fetcher fetch.
-        holds_ahead: whether there is room for items that nobody waits for.
-        ahead: finds the capacity for claims ahead of the workers, and hears how long items waited;
-            None where it is fixed.
-        starts_soon: whether items are currently started while the rows that their claims gave are
-            fresh; if not, claims skip the rows.
-        on_room: called whenever a place was freed.
-        on_items: called when there is something to take.
-        idle: tells how many wait for items.
+        low_watermark: fewer items than this make the fetcher fetch.
+        holds_ahead: whether there is room for items that no worker waits for.
+        ahead: finds the capacity; None where that is fixed.
+        starts_soon: whether items start while the rows of their claims are fresh; if not, claims
+            skip the rows.
+        on_room: called when a place was freed; `on_items` when there is something to get.
+        idle: returns how many workers wait for items.
     """
 
     def __init__(
@@ -163,7 +142,6 @@ class ItemQueue(Generic[ModelT]):
         return f"<ItemQueue {len(self)}/{self.capacity}, low {self.low_watermark}{state}>"
 
     def waiting(self) -> list[PipelineItem[ModelT]]:
-        """Return the items in their order."""
         return [item for _, _, item in sorted(self._heap)]
 
     @property
@@ -186,7 +164,6 @@ class ItemQueue(Generic[ModelT]):
         return len(self._heap) < self.low_watermark if self.holds_ahead else self.room > 0
 
     def look_ahead(self) -> None:
-        """Set the capacity for the next claim."""
         if self.ahead is not None:
             self.ahead.look(monotonic(), is_low=self.is_low)
             self.low_watermark = self.ahead.low_watermark
@@ -195,10 +172,8 @@ class ItemQueue(Generic[ModelT]):
             self.capacity = max(self.ahead.capacity, min(self.capacity, len(self._heap) + 1))
 
     def put(self, items: Iterable[PipelineItem[ModelT]]) -> None:
-        """Add `items` and tell of them.
-
-        Raises:
-            InternalError: there is no room for all of them; none was added.
+        """Add `items` and call `on_items`; `InternalError` if there is no room for all: none was
+        added.
         """
         arriving = tuple(items)
         # Whoever waited for them may have been cancelled since they were asked for: then they wait
@@ -214,7 +189,6 @@ class ItemQueue(Generic[ModelT]):
         self.on_items()
 
     def get(self) -> PipelineItem[ModelT] | None:
-        """Return the next item; None if there is none."""
         if not self._heap:
             return None
         item = heappop(self._heap)[2]
@@ -224,14 +198,13 @@ class ItemQueue(Generic[ModelT]):
         return item
 
     def close(self) -> list[PipelineItem[ModelT]]:
-        """Stop taking and putting; return what was never started."""
+        """Stop getting and putting; return what was never started."""
         self._closed = True
         left = list(self)
         self._heap.clear()
         return left
 
     def discard(self, items: Iterable[PipelineItem[ModelT]]) -> None:
-        """Remove those of `items` that are still queued."""
         gone = frozenset(items)
         kept = [entry for entry in self._heap if entry[2] not in gone]
         if len(kept) < len(self._heap):

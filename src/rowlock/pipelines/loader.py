@@ -42,12 +42,6 @@ HIDDEN: Any = object()
 
 
 class Loader(Generic[ModelT]):
-    """Gives each item its row.
-
-    Attributes:
-        context: what the actors of the pipeline share.
-    """
-
     def __init__(self, context: PipelineContext[ModelT]) -> None:
         self.context = context
         self._others_load_until = -math.inf
@@ -60,21 +54,14 @@ class Loader(Generic[ModelT]):
         )
 
     def check_fresh(self, item: PipelineItem[ModelT], now: float) -> bool:
-        """Whether work on `item` may begin with the row that its claim gave: the claim was sent
-        a moment before `now`.
-        """
+        """Whether work on `item` may begin with its claim's row, sent a moment before `now`."""
         is_fresh = self.context.queue.starts_soon = now - item.claimed_at < FRESH_S
         return is_fresh and item.has_row and item.is_trusted(now)
 
     async def load(self, item: PipelineItem[ModelT]) -> bool:
-        """Read the row of `item` into it; False if the lease is no longer its own.
-
-        A transient error is waited out for `lock_timeout` at most, and not when a shutdown is in a
-        hurry.
-
-        Raises:
-            NoResultFound: a filter of the host's keeps the row from being read.
-            Exception: the row cannot be read.
+        """Read the row of `item` into it; False if the lease is no longer its own. A transient
+        error is waited out for `lock_timeout` at most; a filter of the host's that hides the row
+        raises `NoResultFound`.
         """
         retries = Retries(within(self.context.settings.lock_timeout.total_seconds()))
         while item.is_trusted():
@@ -113,8 +100,8 @@ class Loader(Generic[ModelT]):
         return False
 
     def _record_token_gone(self, item: PipelineItem[ModelT]) -> None:
-        """Count a lease that was lost although nothing has ended it, in a row: one is a person's or
-        a service's doing, many are a trigger's.
+        """Count leases in a row that were lost although trusted: one is a person's doing, many are
+        a trigger's.
         """
         if not item.is_trusted():
             return
@@ -127,8 +114,8 @@ class Loader(Generic[ModelT]):
             )
 
     def concerns_all_rows(self, error: Exception) -> bool:
-        """Whether no row can be read, as before a migration, rather than this one, whose kind
-        may have a table of its own.
+        """Whether no row can be read, as before a migration; one kind of rows may have its own
+        table.
         """
         return is_of_the_schema(error) and monotonic() >= self._others_load_until
 

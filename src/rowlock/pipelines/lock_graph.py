@@ -38,8 +38,6 @@ class Related:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DeclaredLock:
-    """One entry of `locks`, checked."""
-
     leased: LeasedTable
     on: ColumnElement[bool] | None
 
@@ -53,20 +51,13 @@ class Locking(Hooks[Any], Protocol):
     intent_columns: tuple[Column[Any], ...]
 
     @property
-    def name(self) -> str:
-        """Its name."""
-        ...
+    def name(self) -> str: ...
 
 
 def declared_locks(
     name: str, leased: LeasedTable, locks: Sequence[type | Related]
 ) -> tuple[DeclaredLock, ...]:
-    """Check what a pipeline declares in `locks`.
-
-    Raises:
-        ModelError: an entry is no model that can be leased, or nothing says how its rows belong to
-            the pipeline's.
-    """
+    """Check the `locks` of a pipeline: models that can be leased, related to its own."""
     if not isinstance(locks, list | tuple):
         raise ModelError(
             f"{name}.locks is a list of models, not {locks!r:.100}; put it in brackets",
@@ -98,15 +89,12 @@ class LockGraph:
         self._pipelines: list[Locking] = list(pipelines)
 
     def add(self, pipeline: Locking) -> None:
-        """Note one more pipeline."""
         self._pipelines.append(pipeline)
 
     def locking_pipelines_of(self, leased: LeasedTable, *, but: str) -> tuple[LockingPipeline, ...]:
-        """Return who locks rows of this model as related ones, except the pipeline named `but`.
-        Asks the `ready` of each.
-
-        One whose own rows are in the same table is not among them: its intent could not be told
-        from the row's own state.
+        """Return which pipelines lock rows of this model as related ones, except `but`; calls
+        `ready` of each. One over the same table is left out: its intent could not be told from the
+        row's own state.
         """
         return tuple(
             LockingPipeline(
@@ -126,7 +114,7 @@ class LockGraph:
         )
 
     def intent_of(self, leased: LeasedTable) -> tuple[Column[Any], ...]:
-        """Return which columns of this model services own, as its pipelines say."""
+        """Return the columns of this model that services own, as its pipelines declare."""
         columns = (
             column
             for p in self._pipelines
@@ -136,11 +124,7 @@ class LockGraph:
         return tuple(dict.fromkeys(columns))
 
     def check(self) -> None:
-        """Refuse a circle.
-
-        Raises:
-            LockCycleError: draws it.
-        """
+        """Raise `LockCycleError` if there is a circle."""
         edges = {pipeline.name: self._locked_by(pipeline) for pipeline in self._pipelines}
         cycle = find_cycle(edges)
         if cycle:
@@ -167,7 +151,7 @@ def _overlap(one: LeasedTable, other: LeasedTable) -> bool:
 
 
 def find_cycle(edges: dict[str, list[str]]) -> tuple[str, ...]:
-    """Return a circle of the directed graph, in order, or nothing if there is none."""
+    """Return a circle of the directed graph, in order; empty if there is none."""
     finished: set[str] = set()
 
     def visit(node: str, path: tuple[str, ...]) -> tuple[str, ...]:

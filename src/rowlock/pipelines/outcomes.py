@@ -37,9 +37,6 @@ from rowlock.rows.assignments import split
 from rowlock.rows.leased_table import LeasedTable
 from rowlock.rows.updates import ColumnKey, Values, column_values, columns_written, compared_column
 
-# ---------------------------------------------------------------- raisable
-
-
 ClassT = TypeVar("ClassT", bound=type[BaseException])
 
 
@@ -77,9 +74,6 @@ def _made_anew(cls: type[BaseException], values: dict[str, Any]) -> BaseExceptio
     for name, value in values.items():
         object.__setattr__(made, name, value)
     return made
-
-
-# ---------------------------------------------------------------- outcomes
 
 
 DELAY_MAX = timedelta(days=366)
@@ -219,11 +213,7 @@ def forget_raising(error: BaseException) -> None:
 
 
 def as_outcome(returned: object) -> Outcome:
-    """Return what `process` returned as an outcome; None is ``Apply()``.
-
-    Raises:
-        OutcomeError: it is something else.
-    """
+    """Return what `process` returned as an outcome; None is ``Apply()``."""
     if returned is None:
         return Apply()
     if isinstance(returned, OUTCOMES):
@@ -235,11 +225,7 @@ def as_outcome(returned: object) -> Outcome:
 
 
 def check_outcome(leased: LeasedTable, outcome: Outcome) -> None:
-    """Refuse an outcome that cannot be written to this model, before any transaction is opened.
-
-    Raises:
-        OutcomeError: says which part, and what to change.
-    """
+    """Refuse an outcome that cannot be written to this model, before any transaction is opened."""
     match outcome:
         case Apply():
             columns_written(leased, outcome.values)
@@ -275,11 +261,7 @@ def has_values_alone(outcome: Apply) -> bool:
 
 
 def delay_of(after: timedelta | float) -> timedelta:
-    """Return a duration as a timedelta; a plain number is seconds.
-
-    Raises:
-        OutcomeError: it is no duration, negative, or longer than `DELAY_MAX`.
-    """
+    """Return a duration, or a number of seconds, as a timedelta from zero to `DELAY_MAX`."""
     try:
         delay = after if isinstance(after, timedelta) else timedelta(seconds=after)
     except (TypeError, ValueError, OverflowError):
@@ -292,11 +274,7 @@ def delay_of(after: timedelta | float) -> timedelta:
 
 
 def hint_targets(hint: Sequence[HintTarget] | HintTarget) -> Sequence[HintTarget]:
-    """Return the models to hint; one alone may be given without a list.
-
-    Raises:
-        OutcomeError: there is something else among them.
-    """
+    """Return the models to hint; one alone may be given without a list."""
     targets = (hint,) if isinstance(hint, str | type) else _sequence(hint, "hint")
     if not all(isinstance(target, str | type) for target in targets):
         raise OutcomeError("hint takes models or their names")
@@ -304,7 +282,6 @@ def hint_targets(hint: Sequence[HintTarget] | HintTarget) -> Sequence[HintTarget
 
 
 def error_text(error: BaseException | str | None) -> str | None:
-    """Return what is stored of an error: shortened, None if there is none."""
     if error is None:
         return None
     return shorten(error) if isinstance(error, str) else describe(error)
@@ -366,11 +343,6 @@ both together take half of the default `database_timeout` where a round trip tak
 
 
 def related_items(related: object) -> Iterable[tuple[Any, Values]]:
-    """Return pairs of a row and its update map.
-
-    Raises:
-        OutcomeError: `related` is something else than a dict.
-    """
     if type(related) is not dict and not isinstance(related, Mapping):
         raise OutcomeError(
             f"related must be a dict of locked rows and values, not {type(related).__name__}"
@@ -379,12 +351,7 @@ def related_items(related: object) -> Iterable[tuple[Any, Values]]:
 
 
 def check_related(item: PipelineItem[Any], related: object) -> None:
-    """Refuse what cannot be written to the related rows of `item`, before any transaction is
-    opened.
-
-    Raises:
-        OutcomeError: says which row or value, and what to change.
-    """
+    """Refuse what cannot be written to related rows of `item`, before a transaction is opened."""
     seen: set[tuple[type, Any]] = set()
     kinds: set[Hashable] = set()
     for named, values in related_items(related):
@@ -400,9 +367,6 @@ def check_related(item: PipelineItem[Any], related: object) -> None:
         if (leased.model, key) in seen:
             raise OutcomeError(f"{leased.name} {key} is in related twice")
         seen.add((leased.model, key))
-
-
-# ---------------------------------------------------------------- copies
 
 
 T = TypeVar("T")
@@ -443,9 +407,7 @@ def _kind_of(returned: object) -> type[Outcome] | None:
 
 
 def _of_the_same_class(returned: T, fields: Mapping[str, object]) -> T | None:
-    """Return a copy with `fields`, or None if these could not be read from it without running
-    code of the host's.
-    """
+    """Return a copy with `fields`, or None if reading these would run code of the host's."""
     cls = type(returned)
     if not _is_read_plainly(cls, fields):
         return None
@@ -557,10 +519,8 @@ _FLAT = frozenset({bool, bytes, datetime, float, int, NoneType, str, UUID})
 
 
 def copied_value(value: Any) -> Any:
-    """Return a value with dicts, lists, tuples and sets of its own, at every depth.
-
-    Those of a host's own class are what a column type of the host's may take: they keep their
-    class, and what is in them is shared.
+    """Return a value with dicts, lists, tuples and sets of its own, at every depth. Those of a
+    host's own class, for a column type of the host's, keep their class and share what is in them.
     """
     cls = type(value)
     if cls is dict:

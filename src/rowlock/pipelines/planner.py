@@ -53,9 +53,6 @@ from rowlock.rows.updates import (
     resolve_now_placeholders,
 )
 
-# ---------------------------------------------------------------- rows that come back as they were
-
-
 ROWS_MAX = 10_000
 """Most rows that are remembered."""
 CHANGES_MAX = 4
@@ -79,12 +76,7 @@ TEXT_MAX = 1000
 
 
 class RowChange(NamedTuple):
-    """What an outcome changes.
-
-    Attributes:
-        is_none: it leaves the row as it was read.
-        what: tells it from others; of a row that is left alone, what the row was like.
-    """
+    """What an outcome changes. `what` tells it from others; if it `is_none`, the row as read."""
 
     is_none: bool
     what: int
@@ -103,16 +95,8 @@ class _Row:
 
 
 class Rounds:
-    """Remembers what was applied to which row, of one pipeline.
-
-    Args:
-        leased: its table; without a schedule no row can be made to rest, and none is remembered.
-        settings: `min_processing_interval` is the first rest, `retry_delay_max` the longest.
-        are_scheduled: whether rows are due by a schedule, which alone says when; then none is
-            remembered.
-
-    Attributes:
-        are_watched: whether any is; else `note` is not to be called.
+    """Remembers what was applied to which row of one pipeline, if they `are_watched`: without a
+    schedule no row can be made to rest, and a row's own schedule alone says when it is due.
     """
 
     def __init__(
@@ -134,11 +118,8 @@ class Rounds:
         return rest_of(self._settings, change, self._rounds_of(item, change))
 
     def note(self, item: PipelineItem[Any], outcome: Apply) -> tuple[int, timedelta] | None:
-        """Remember that `outcome` was written.
-
-        Returns:
-            How many rounds the row has made before this one, and how long it rests; None if it
-            rests no longer because of that.
+        """Remember that `outcome` was written. Return how many rounds the row has made before, and
+        its rest; None if that is no longer because of them.
         """
         change = change_of(self._leased, item, outcome)
         if change is None:
@@ -227,7 +208,7 @@ def change_of(leased: LeasedTable, item: PipelineItem[Any], outcome: Apply) -> R
 
 def _as_read(leased: LeasedTable, item: PipelineItem[Any]) -> Iterator[object]:
     """Yield what tells the row from what it may be later: not rowlock's own columns, nor what
-    moves with each write.
+    changes with each write.
     """
     for name, column in leased.attributes.items():
         moves = column in leased.columns_with_onupdate or column is leased.mapper.version_id_col
@@ -240,20 +221,16 @@ def _is_plain(value: object) -> bool:
     return type(value) in PLAIN or isinstance(value, Enum)
 
 
-# ---------------------------------------------------------------- what an outcome writes
-
-
 DEADLINE_PASSED = "deadline passed"
 NO_NEXT_TIME = "its schedule gives no next time"
 
 
 def has_no_attempt_left(item: PipelineItem[Any], settings: PipelineSettings) -> bool:
-    """Whether a failure of this attempt is the last that the host's limit allows."""
     return settings.max_attempts is not None and item.attempt >= settings.max_attempts
 
 
 def reason_parked(item: PipelineItem[Any], outcome: Outcome, settings: PipelineSettings) -> str:
-    """Return why `outcome`, which has set the row aside, did so; `last_error` says it, too."""
+    """Return why `outcome` has set the row aside, as `last_error` has it."""
     if isinstance(outcome, Park):
         return outcome.reason
     if not isinstance(outcome, Retry):
@@ -265,11 +242,8 @@ def reason_parked(item: PipelineItem[Any], outcome: Outcome, settings: PipelineS
 
 
 class Planner:
-    """Turns the outcomes of one transaction into writes.
-
-    Attributes:
-        rng: the chance in rests after failures.
-        values_of: resolves update maps; where they are to be written, it checks their values.
+    """Turns the outcomes of one transaction into writes. Where they are written, `values_of` checks
+    the values of update maps, too.
     """
 
     rng: Randomness = random
@@ -286,11 +260,7 @@ class Planner:
         rounds: Rounds | None = None,
         stamp: datetime | None = None,
     ) -> None:
-        """Say when it is, by the database; what the table is like; and which of its columns
-        services own (`intent`).
-
-        `stamp`: when the row was processed, if that is not to be now.
-        """
+        """`now` is the database's time; `stamp` the time at which the row was processed."""
         self._now, self._leased, self._settings, self._intent = (
             now,
             leased,
@@ -314,7 +284,6 @@ class Planner:
         rounds: Rounds | None = None,
         stamp: datetime | None = None,
     ) -> Planner:
-        """Return that of a pipeline."""
         return cls(
             now,
             leased=context.leased,
@@ -326,7 +295,6 @@ class Planner:
         )
 
     def plan(self, item: PipelineItem[Any], outcome: Outcome) -> RowWrite:
-        """Return what `outcome` writes to the row of `item`."""
         match outcome:
             case Apply():
                 return self._apply(item, outcome)
@@ -463,8 +431,8 @@ class Planner:
         return None if text is None else shorten(text, chars_max=min(length, ERROR_TEXT_CHARS_MAX))
 
     def _rest(self, item: PipelineItem[Any], outcome: Apply) -> tuple[ColumnValues, bool]:
-        """Return what says when the row is due again, and whether it is parked: what was achieved
-        is written also where its schedule cannot be read.
+        """Return what says when the row is due, and whether it is parked: values are written also
+        if its schedule cannot be read.
         """
         due_at, after = outcome.due_at, outcome.after
         if due_at is None and after is None and self._schedules is not None:
@@ -513,15 +481,15 @@ class Planner:
 def with_onupdate_if(
     leased: LeasedTable, written: ColumnValues, values: ColumnValues
 ) -> ColumnValues:
-    """Let the host's ``onupdate`` and version columns move only where the host's own columns do."""
+    """Move the host's ``onupdate`` and version columns only where its own columns are written."""
     if not written:
         return without_onupdate(leased, values)
     return values | leased.next_version | written
 
 
 def _is_alike(one: Values, other: Values) -> bool:
-    """Whether two maps have the very same keys and values: what is merely equal, as 1 and True,
-    may be written differently.
+    """Whether keys and values are identical: what is merely equal, as 1 and True, may be written
+    differently.
     """
     if len(one) != len(other):
         return False

@@ -36,9 +36,6 @@ from rowlock.pipelines.worker import Pool, Worker
 from rowlock.rows.leased_table import ModelT
 from rowlock.tasks import Supervisor, finish
 
-# ---------------------------------------------------------------- indexes of the table
-
-
 logger = get_logger(__name__)
 
 LOOK_AFTER_S = 3.0
@@ -46,9 +43,7 @@ LOOK_AFTER_S = 3.0
 
 
 async def tell_indexes(context: PipelineContext[Any], request: ClaimRequest) -> IndexLook | None:
-    """Look at the indexes of the table, and log what is to be mended; None if they cannot be
-    looked at.
-    """
+    """Look at the indexes of the table, and log what to change; None if that was not possible."""
 
     async def work(session: AsyncSession, connection: AsyncConnection) -> IndexLook:
         return await look_at_indexes(connection, request)
@@ -73,7 +68,6 @@ async def tell_indexes(context: PipelineContext[Any], request: ClaimRequest) -> 
 
 
 def problems_of(name: str, table_name: str, look: IndexLook) -> list[str]:
-    """Return what is to be mended, and how."""
     problems = []
     if not look.is_served and look.candidates:
         problems.append(
@@ -96,23 +90,10 @@ def problems_of(name: str, table_name: str, look: IndexLook) -> list[str]:
     return problems
 
 
-# ---------------------------------------------------------------- run
-
-
 FETCHER, BEAT, WATCH = "fetcher", "heartbeater", "lease watch"
 
 
 class PipelineRun(Generic[ModelT]):
-    """The actors of one started pipeline.
-
-    Attributes:
-        context: what they share.
-        heartbeater: keeps the leases.
-        fetcher: claims rows.
-        workers: process them.
-        settler: sees to what comes of it.
-    """
-
     def __init__(
         self,
         context: PipelineContext[ModelT],
@@ -151,7 +132,6 @@ class PipelineRun(Generic[ModelT]):
         return "stopping" if self._stopping else "running"
 
     def start(self) -> None:
-        """Start every loop."""
         self._supervisor.keep(BEAT, self.heartbeater.run)
         self._supervisor.keep(WATCH, self.heartbeater.watch)
         self.pool.start()
@@ -164,7 +144,7 @@ class PipelineRun(Generic[ModelT]):
         logger.info(text, name, state, *args, extra={"pipeline": name, "state": state})
 
     def look_at_indexes_soon(self) -> None:
-        """Look once whether claims have an index, a while after the start, and log if not."""
+        """Look once, a while after the start, whether an index serves the claims."""
         self._index_timer = self._loop.call_later(LOOK_AFTER_S, self._look_at_indexes)
 
     def _look_at_indexes(self) -> None:
@@ -174,9 +154,7 @@ class PipelineRun(Generic[ModelT]):
         await tell_indexes(self.context, ClaimBuilder(self.context).next(1))
 
     def _close_pool_if_ending(self) -> bool:
-        """Whether the event loop ends everything; then no row is begun any more, for nobody
-        would wait for it.
-        """
+        """Whether the event loop ends everything; then no row is begun: nothing waits for it."""
         if self._supervisor.is_ending:
             self.pool.is_open = False
         return self._supervisor.is_ending
@@ -200,12 +178,12 @@ class PipelineRun(Generic[ModelT]):
         self.fetcher.hint()
 
     def release_strays(self) -> None:
-        """Release each tracked item that has no place in the queue, no worker and no settlement: a
-        bug lost it on its way.
+        """Release each tracked item that is not queued, in progress or being settled: a bug lost
+        it.
 
-        Without this its lease would be renewed for ever, and nobody would work on its row. On this
-        loop nothing else happens between two places of an item, so that none is taken for a stray
-        which is on its way.
+        Without this its lease would be renewed for ever, and its row stay unprocessed. On this loop
+        nothing happens between two places of an item, so an item on its way is not taken for a
+        stray.
         """
         queued, in_progress = frozenset(self.context.queue), self.context.in_progress
         tracked = self.heartbeater.tracked()
@@ -234,9 +212,8 @@ class PipelineRun(Generic[ModelT]):
         """Start nothing more and release what was not started; what runs goes on until it is
         drained.
 
-        May be called from any thread, and from a signal handler, which stops this one wherever it
-        is: within the queue, say. So nothing is done here and now, but in the next turn of the
-        loop.
+        May be called from any thread, and from a signal handler, which may have interrupted the
+        queue. So nothing is done now, but in the next iteration of the loop.
         """
         if self._stopping:
             return
@@ -300,9 +277,7 @@ class PipelineRun(Generic[ModelT]):
         self.settler.interrupt()
 
     async def _work_ends(self, ends_at: float) -> bool:
-        """Wait until `ends_at` at most for the work to end and for its last outcomes to be
-        settled.
-        """
+        """Wait until `ends_at` at most for the work to end and its last outcomes to be settled."""
         with suppress(TimeoutError):
             async with asyncio.timeout(max(0.0, ends_at - monotonic())):
                 await self.pool.wait_until_idle()
@@ -320,7 +295,6 @@ class PipelineRun(Generic[ModelT]):
             await self.context.background.wait_for_one(left_s)
 
     def statistics(self) -> PipelineStatistics:
-        """Return a snapshot of what was done."""
         # Copied at once, since whoever asks may do so in another thread.
         attempts = tuple(self.context.running.values())
         ahead_s = self.context.database_ahead_s
@@ -341,9 +315,7 @@ class PipelineRun(Generic[ModelT]):
         )
 
     def items(self, limit: int) -> list[ItemView]:
-        """Return what is in hand, at most `limit`: what runs or is being settled, the oldest
-        first, then what is queued, in its order.
-        """
+        """Return at most `limit`: what runs or is settled, oldest first, then what is queued."""
         settling = [
             self._view(item, "settling", item.ended_at)
             for item in self.heartbeater.tracked()
@@ -378,7 +350,6 @@ class PipelineRun(Generic[ModelT]):
         return len(items)
 
     def health(self) -> PipelineHealth:
-        """Return whether every loop runs and the database answers."""
         context, late_s = self.context, {}
         if self.state == "running":
             beat_s, watch_s = self.heartbeater.late_s()

@@ -45,26 +45,16 @@ class Periodic:
 
 @dataclass(frozen=True, slots=True)
 class RowSchedules:
-    """The schedules of one pipeline.
-
-    Attributes:
-        leased: its table.
-        of_row: the host's `schedule_of`.
-        periodic: the rows that it declares, by their keys; each with its schedule.
-    """
+    """The schedules of one pipeline: `periodic` has the declared rows, with schedules, by key."""
 
     leased: LeasedTable
     of_row: Callable[[Any], Schedule | None]
     periodic: Mapping[Any, Periodic]
 
     def next_after(self, item: PipelineItem[Any], now: datetime) -> datetime | None:
-        """Return when the row of `item` is due next, None if it has no schedule.
-
-        A clock that was set back does not bring an occurrence again.
-
-        Raises:
-            BaseException: whatever the host's own code raises; `SettingsError` if what it gives is
-                no schedule, or gives no aware time.
+        """Return when the row of `item` is due next, None if it has no schedule. A clock that was
+        set back repeats no occurrence. Host code may raise anything; `SettingsError` if it returns
+        no schedule or no aware time.
         """
         declared = self.periodic.get(item.id) if self.periodic else None
         schedule = self.of_row(item.row) if declared is None else declared.schedule
@@ -87,11 +77,7 @@ class RowSchedules:
 
 
 def checked_time(due_at: object) -> datetime:
-    """Return what a schedule gave.
-
-    Raises:
-        SettingsError: it is no aware time.
-    """
+    """Return `due_at`, an aware time; anything else that a schedule gave is a `SettingsError`."""
     if not isinstance(due_at, datetime) or due_at.utcoffset() is None:
         raise SettingsError(f"a schedule must give an aware datetime, not {due_at!r:.100}")
     return due_at
@@ -105,14 +91,7 @@ def row_schedules(
     of_row: Callable[[Any], Schedule | None] | None,
     periodic: object,
 ) -> RowSchedules | None:
-    """Return the schedules of the pipeline of that `name`, None if it has none.
-
-    Args:
-        name: of the pipeline.
-        leased: its table.
-        schedule: as the host gave it.
-        of_row: the host's `schedule_of`; None if it has none of its own.
-        periodic: as the host gave it.
+    """Check what the host declared and return the schedules, None if there are none.
 
     Raises:
         ModelError: the model has no `ScheduleColumns`, or lacks a value of a declared row.

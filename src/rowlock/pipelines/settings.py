@@ -131,7 +131,7 @@ class PipelineSettings(BaseModel):
     )
     @classmethod
     def derive(cls, value: Any, handler: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Any:
-        """Return `value` as it is validated, or for None the default that another setting tells,
+        """Return `value` as it is validated, or for None the default that another setting gives,
         whatever its bounds.
         """
         if value is not None:
@@ -267,12 +267,7 @@ for _name, _field in PipelineSettings.model_fields.items():
 
 
 def build_settings(pipeline: str, values: dict[str, Any]) -> PipelineSettings:
-    """Validate `values` for the pipeline of that name.
-
-    Raises:
-        SettingsError: a value is unknown, out of bounds, or contradicts another; the text says what
-            to change.
-    """
+    """Validate `values` for the pipeline of that name."""
     try:
         settings = PipelineSettings(**values)
     except ValidationError as error:
@@ -287,11 +282,7 @@ NEED_SCHEDULE = ("retry_delay_max", "max_attempts", "max_deaths")
 
 
 def check_has_effect(pipeline: str, settings: PipelineSettings, model: str) -> None:
-    """Refuse settings that have no effect over a `model` without `ScheduleColumns`.
-
-    Raises:
-        SettingsError: one is set.
-    """
+    """Refuse settings that have no effect over a `model` without `ScheduleColumns`."""
     for name in NEED_SCHEDULE:
         value, default = getattr(settings, name), PipelineSettings.model_fields[name].default
         # The rest after a Reset must not be above it, with a schedule or without.

@@ -50,12 +50,9 @@ from rowlock.pipelines.planner import Rounds, reason_parked
 from rowlock.pipelines.writer import PendingOutcome, Writer
 from rowlock.rows.leased_table import ModelT
 
-# ---------------------------------------------------------------- release
-
+logger = get_logger(__name__)
 
 T = TypeVar("T")
-
-logger = get_logger(__name__)
 
 
 async def release_items(
@@ -64,11 +61,9 @@ async def release_items(
     *,
     locked_in_background: bool = False,
 ) -> None:
-    """Release `items`. If the database does not take it, at the second try either, their leases
-    end by themselves.
-
-    Rows that another transaction has locked are released behind the others, since they are waited
-    for; with `locked_in_background` the caller does not wait.
+    """Release `items`. If the database does not take it, at the second try either, their leases end
+    by themselves. Rows that another transaction has locked are released behind the others, since
+    they are waited for; with `locked_in_background` the caller does not wait.
     """
     locked: list[PipelineItem[Any]] = []
     for start in range(0, len(items), LEASES_PER_STATEMENT_MAX):
@@ -92,7 +87,6 @@ async def _release_chunk(
     context: PipelineContext[Any], items: Sequence[PipelineItem[Any]], *, waits: bool
 ) -> list[PipelineItem[Any]]:
     """Release `items`; return those that were locked or lost, unless locked ones were waited for.
-
     An error that may be one row's own is kept to that row, by halves.
     """
     try:
@@ -125,10 +119,7 @@ async def release_related_of(
     context: PipelineContext[Any], *items: PipelineItem[Any], are_released: bool = False
 ) -> None:
     """Release the related rows of items whose own rows are no longer their own, and hint their
-    pipelines.
-
-    If the database does not take it, they expire. `are_released`: the transaction of an outcome has
-    released them.
+    pipelines. If the database does not take it, they expire. `are_released`: with an outcome.
     """
     holders = [item for item in items if item.held]
     if are_released:
@@ -199,17 +190,8 @@ async def _transact(
     return await context.transact(work, purpose=purpose)
 
 
-# ---------------------------------------------------------------- recorder
-
-
 class Recorder(Generic[ModelT]):
-    """Tells what became of outcomes of one pipeline.
-
-    Attributes:
-        context: what the actors of the pipeline share.
-        rounds: which rows come back as they were.
-        wake_after: has the fetcher look after a delay; set by the run.
-    """
+    """Counts, logs and emits what became of the outcomes of one pipeline."""
 
     def __init__(self, context: PipelineContext[ModelT], rounds: Rounds) -> None:
         self.context = context
@@ -230,7 +212,7 @@ class Recorder(Generic[ModelT]):
             logger.exception("%s: hints after an outcome failed", name, extra={"pipeline": name})
 
     def written(self, item: PipelineItem[ModelT], outcome: Outcome, written: Written) -> None:
-        """Count and tell an outcome that was written, and raise its hints."""
+        """Record an outcome that was written, and raise its hints."""
         counters, name = self.context.counters, type(outcome).__name__
         error: str | None = None
         match outcome:
@@ -310,7 +292,7 @@ class Recorder(Generic[ModelT]):
         *,
         cleans_up: bool = True,
     ) -> None:
-        """Tell of an outcome that was not written, and whether the host is asked to clean up."""
+        """Record an outcome that was not written."""
         name = type(outcome).__name__
         logger.warning(
             "%s: %s of row %s was not written (%s); look for side effects of this attempt: %s",
@@ -333,7 +315,7 @@ class Recorder(Generic[ModelT]):
         self.stale(item, written.value)
 
     def stale(self, item: PipelineItem[ModelT], reason: str) -> None:
-        """Count and tell an attempt that came to nothing, for `reason`."""
+        """Record an attempt that came to nothing, for `reason`."""
         if reason == Written.CHANGED.value:
             self.context.counters.changed += 1
         else:
@@ -353,12 +335,8 @@ class Recorder(Generic[ModelT]):
 
 
 def _columns_of(outcome: Outcome) -> tuple[str, ...]:
-    """Return the names of the columns that `outcome` sets."""
     values = outcome.values if isinstance(outcome, Apply | Retry) else ()
     return tuple(key if isinstance(key, str) else str(getattr(key, "key", key)) for key in values)
-
-
-# ---------------------------------------------------------------- the settler
 
 
 PENDING_MAX = 2 * BATCH_MAX
@@ -373,13 +351,7 @@ end.
 
 
 class Settler(Generic[ModelT]):
-    """Settles decisions of one pipeline.
-
-    Attributes:
-        context: what the actors of the pipeline share.
-        on_room: called when it is no longer full.
-        recorder: tells what became of each.
-    """
+    """Settles decisions of one pipeline; `on_room` is called when it is no longer full."""
 
     def __init__(self, context: PipelineContext[ModelT], heartbeater: Heartbeater[ModelT]) -> None:
         self.context = context
@@ -411,7 +383,6 @@ class Settler(Generic[ModelT]):
 
     @property
     def is_full(self) -> bool:
-        """Whether `PENDING_MAX` decisions are being settled."""
         return len(self._pending) >= PENDING_MAX
 
     async def wait_until_idle(self) -> None:
@@ -427,7 +398,6 @@ class Settler(Generic[ModelT]):
             attempt.end(Ended.INTERRUPTED)
 
     def settle_later(self, item: PipelineItem[ModelT], decision: Decision) -> None:
-        """Settle `decision` from now on; the caller need not wait."""
         self._pending.add(item)
         attempt = None
         try:
@@ -498,8 +468,8 @@ class Settler(Generic[ModelT]):
         )
 
     async def _carried_out(self, pending: PendingOutcome[ModelT]) -> Written:
-        """Write `pending`, again if somebody cancels its settlement meanwhile: its stamps
-        tell what the last try has written.
+        """Write `pending`, again if its settlement is cancelled meanwhile: its stamps show what the
+        last try has written.
         """
         if pending.item.is_deleted:
             return Written.APPLIED
@@ -570,7 +540,7 @@ class Settler(Generic[ModelT]):
             await self._releases.submit((item, True))
 
     def _abandon(self, item: PipelineItem[ModelT], attempt: Attempt) -> None:
-        """Leave the row of an attempt that still runs to its lease: until that ends, nobody else
+        """Leave the row of an attempt that still runs to its lease: until that ends, no one else
         may have it.
         """
         self.context.counters.abandoned += 1
@@ -652,7 +622,7 @@ class Settler(Generic[ModelT]):
     async def _write_instead(
         self, item: PipelineItem[ModelT], failure: Outcome, *, of: Outcome
     ) -> Exception | None:
-        """Write `failure` instead `of` what was refused; return why that could not be."""
+        """Write `failure` instead `of` what was refused; return why that failed, or None."""
         try:
             written = await self._carried_out(PendingOutcome(item, failure))
         except Exception as error:  # noqa: BLE001 - told by the caller

@@ -116,14 +116,6 @@ def _tell(pipeline: str, name: str, value: float) -> None:
 
 
 class Histogram:
-    """Counts values in buckets.
-
-    Args:
-        bounds: of the buckets.
-        pipeline: whose distribution it is.
-        name: of the distribution.
-    """
-
     __slots__ = ("_counts", "_name", "_pipeline", "_sum", "bounds")
 
     def __init__(
@@ -135,14 +127,12 @@ class Histogram:
         self._sum = 0.0
 
     def add(self, value: float) -> None:
-        """Count `value`, and tell it to whoever wants each."""
         self._counts[bisect_left(self.bounds, value)] += 1
         self._sum += value
         if _value_subscriptions:
             _tell(self._pipeline, self._name, value)
 
     def snapshot(self) -> Buckets:
-        """Return what was counted."""
         return Buckets(self.bounds, tuple(self._counts), self._sum)
 
 
@@ -186,15 +176,12 @@ class Histograms:
             setattr(self, name, Histogram(bounds, pipeline=pipeline, name=name))
 
     def snapshot(self) -> dict[str, Buckets]:
-        """Return each of them, by name."""
         return {name: getattr(self, name).snapshot() for name in self.__slots__}
 
 
 @dataclass(slots=True)
 class Counters:
-    """Running totals of one pipeline since its start. Written by its actors, read through
-    `PipelineStatistics`.
-    """
+    """Running totals of one pipeline since its start."""
 
     fetches: int = 0
     fetches_empty: int = 0
@@ -226,12 +213,7 @@ class Counters:
 
 
 class Failures:
-    """Which loops of a pipeline fail now: each counts from its last success.
-
-    Attributes:
-        errors: the last failure of each loop, by the loop's name.
-        in_a_row: how often each failed since it last succeeded.
-    """
+    """Which loops of a pipeline fail now: their last errors, and how often in a row."""
 
     def __init__(self) -> None:
         self.errors: dict[str, str] = {}
@@ -241,12 +223,10 @@ class Failures:
         return bool(self.errors)
 
     def failed(self, loop: str, error: str) -> None:
-        """Count a round of `loop` that failed."""
         self.errors[loop] = error
         self.in_a_row[loop] = self.in_a_row.get(loop, 0) + 1
 
     def succeeded(self, loop: str) -> None:
-        """Forget the failures of `loop`: a round of it went well."""
         if self.errors:
             self.errors.pop(loop, None)
             self.in_a_row.pop(loop, None)

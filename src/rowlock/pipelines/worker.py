@@ -35,7 +35,7 @@ from rowlock.rows.leased_table import ModelT
 from rowlock.rows.lock_tokens import deaths_of
 from rowlock.tasks import RESTART_DELAY_S, RESTART_DELAY_S_MAX, contained_task, tell_replaced
 
-# ---------------------------------------------------------------- worker
+logger = get_logger(__name__)
 
 
 class Worker(Generic[ModelT]):
@@ -227,10 +227,8 @@ class Worker(Generic[ModelT]):
 
 
 class _RunningItem(Generic[ModelT]):
-    """An item in hand, with its attempt, until the settler has it.
-
-    Attributes:
-        is_with_host: whether it is the host's own `work` that waits for it.
+    """An item in hand, with its attempt, until the settler has it; `is_with_host`: the host's own
+    `work` waits for it.
     """
 
     __slots__ = (
@@ -261,7 +259,7 @@ class _RunningItem(Generic[ModelT]):
         )
 
     def finish(self, decision: Decision, error: BaseException | None = None) -> None:
-        """Have `decision` settled, unless somebody else has taken the item out of this hand."""
+        """Have `decision` settled, unless the item was taken out of this hand."""
         if self.item in self._in_progress:
             self._settler.settle_later(self.item, decision)
             self._in_progress.discard(self.item)
@@ -278,7 +276,7 @@ class _RunningItem(Generic[ModelT]):
             self.release(error)
 
     def release(self, error: BaseException) -> None:
-        """Release the item; if that cannot be, it is a stray, and found as one."""
+        """Release the item; if that fails, it is a stray, and found as one."""
         if self.item in self._in_progress:
             with suppress(BaseException):
                 self._settler.settle_later(self.item, Ended.INTERRUPTED)
@@ -286,29 +284,15 @@ class _RunningItem(Generic[ModelT]):
         self.finish(Ended.INTERRUPTED, error)
 
     def on_task_done(self, task: asyncio.Task[None]) -> None:
-        """See to a task that has ended without its work.
-
-        One that was cancelled before its first step has run no line of its own, nor has one into
-        which a task factory of the host's has put something else.
+        """Release the item of a task that was cancelled before its first step, or into which a task
+        factory has put something else: it has run no line of its own.
         """
         if self._on_done is not None and not self.attempt.is_running:
             self.release(asyncio.CancelledError() if task.cancelled() else ended_by(task))
 
 
-# ---------------------------------------------------------------- the pool
-
-
-logger = get_logger(__name__)
-
-
 class Pool(Generic[ModelT]):
-    """The workers of one pipeline.
-
-    Attributes:
-        context: what the actors of the pipeline share.
-        restarts: how often something has escaped from a worker, which then rested.
-        is_open: whether it begins work.
-    """
+    """The workers of one pipeline; `restarts` counts escapes. Begins work while `is_open`."""
 
     def __init__(
         self,
@@ -346,18 +330,14 @@ class Pool(Generic[ModelT]):
         self.feed()
 
     def alive(self) -> dict[str, bool]:
-        """Return each worker's name and whether it takes items: it rests when something has
-        escaped from it.
-        """
+        """Return each worker's name and whether it takes items: after an escape it rests."""
         return {
             name: self.is_open and worker not in self._resting
             for worker, name in self._names.items()
         }
 
     def feed(self) -> None:
-        """Begin work on what is queued, as long as a worker is free and there is room for what
-        comes of it.
-        """
+        """Begin work on what is queued, while a worker is free and the settler has room."""
         if self._is_feeding:
             # A task that begins within the call which makes it may end there, too: who feeds goes
             # on by itself, and no deeper.
@@ -375,14 +355,13 @@ class Pool(Generic[ModelT]):
             self._is_feeding = False
 
     async def wait_until_idle(self) -> None:
-        """Wait until nobody works; asked for when the queue is closed."""
+        """Wait until no worker is busy; called when the queue is closed."""
         while self._busy:
             if self._idle_again is None or self._idle_again.done():
                 self._idle_again = asyncio.get_running_loop().create_future()
             await asyncio.shield(self._idle_again)
 
     def stop(self) -> None:
-        """Begin nothing more, and have nobody come back from a rest."""
         self.is_open = False
         for timer in self._resting.values():
             timer.cancel()
@@ -443,9 +422,7 @@ class Pool(Generic[ModelT]):
             self.context.queue.on_room()
 
     def _rest(self, worker: Worker[ModelT], error: BaseException) -> None:
-        """Let `worker` begin nothing for a while: a bug, or a cancellation that was meant for
-        somebody else.
-        """
+        """Let `worker` begin nothing for a while: a bug, or a stray cancellation."""
         deaths = self._deaths[worker] = self._deaths.get(worker, 0) + 1
         self.restarts += 1
         delay_s = exponential(deaths, first_s=RESTART_DELAY_S, most_s=RESTART_DELAY_S_MAX)

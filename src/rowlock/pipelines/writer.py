@@ -78,9 +78,6 @@ from rowlock.rows.updates import (
     resolve_now_placeholders,
 )
 
-# ---------------------------------------------------------------- transactions
-
-
 logger = get_logger(__name__)
 
 RENEWED_WITHIN_BEATS = 3
@@ -118,12 +115,10 @@ class PendingOutcome(Generic[ModelT]):
 
     @property
     def also(self) -> Also | None:
-        """What runs in the same transaction."""
         return self.outcome.also if isinstance(self.outcome, SUCCESSES) else None
 
     @property
     def needs_own_transaction(self) -> bool:
-        """Whether it needs a transaction of its own."""
         return self.also is not None or bool(self.item.held) or self.kept_from_batches
 
     def is_overrun(self, error: Exception) -> bool:
@@ -134,9 +129,7 @@ class PendingOutcome(Generic[ModelT]):
         return is_out_of_time and self.row_is_locked and not self.stamps
 
     def stamp(self, written: Written, stamps: frozenset[datetime]) -> None:
-        """Remember the row's last time of a transaction: until its COMMIT is answered, it may or
-        may not have happened.
-        """
+        """Remember what was written: until the COMMIT is answered, it may not have happened."""
         if written.is_made:
             self.stamps = self.stamps | stamps if self.stamps else stamps
             self.once_written = written
@@ -145,11 +138,7 @@ class PendingOutcome(Generic[ModelT]):
 
 
 class OutcomeTransactions(Generic[ModelT]):
-    """Writes outcomes of one pipeline, each call in one transaction.
-
-    Attributes:
-        context: what the actors of the pipeline share.
-    """
+    """Writes outcomes of one pipeline, each call in one transaction."""
 
     def __init__(self, context: PipelineContext[ModelT], rounds: Rounds) -> None:
         self.context = context
@@ -158,10 +147,8 @@ class OutcomeTransactions(Generic[ModelT]):
     async def write_together(
         self, batch: Sequence[PendingOutcome[ModelT]], *, begun: Callable[[], None]
     ) -> list[Written | None]:
-        """Write outcomes in one transaction and return what became of each; None of one that has to
-        be written alone.
-
-        `begun` is called when the transaction has begun.
+        """Write outcomes in one transaction, once `begun` was called in it, and return what became
+        of each; None of one that has to be written alone.
         """
 
         async def work(session: AsyncSession, connection: AsyncConnection) -> list[Written | None]:
@@ -213,9 +200,7 @@ class OutcomeTransactions(Generic[ModelT]):
         return [i for i, pending in deletes.items() if pending.item.id in gone]
 
     async def write_alone(self, pending: PendingOutcome[ModelT]) -> Written:
-        """Write an outcome in a transaction of its own, with `also` and what it writes to
-        related rows.
-        """
+        """Write an outcome in a transaction of its own, with `also` and its related rows."""
 
         async def work(session: AsyncSession, connection: AsyncConnection) -> Written:
             leased, item, outcome = self.context.leased, pending.item, pending.outcome
@@ -281,11 +266,9 @@ class OutcomeTransactions(Generic[ModelT]):
     async def find_refused(
         self, item: PipelineItem[ModelT], outcome: Outcome, error: Exception
     ) -> str | None:
-        """Return the table and column whose value was refused with `error`; None if that is not
-        known.
-
-        Drivers name a parameter by its number or not at all, so the database is asked to cast one
-        value after the other.
+        """Return the table and column whose value was refused with `error`, or None. Drivers name
+        no parameter, or only its number, so the database is asked to cast one value after the
+        other.
         """
         if not may_be_of_a_value(error):
             return None
@@ -312,10 +295,8 @@ class OutcomeTransactions(Generic[ModelT]):
     async def find_earlier(
         self, pending: PendingOutcome[ModelT], *, purpose: str, waits: bool = False
     ) -> Written:
-        """Say whether an earlier try, whose end is unknown, was committed after all, in a
-        transaction that writes nothing.
-
-        `waits`: for a transaction that still has the row locked.
+        """Return what became of an earlier try, whose end is unknown, in a transaction that writes
+        nothing; `waits` for one that still has the row locked.
         """
 
         async def work(session: AsyncSession, connection: AsyncConnection) -> Written:
@@ -326,9 +307,7 @@ class OutcomeTransactions(Generic[ModelT]):
     async def _earlier_try(
         self, connection: AsyncConnection, pending: PendingOutcome[ModelT], *, waits: bool = False
     ) -> Written:
-        """Say whether an earlier try, whose end is unknown, was committed after all; stale if
-        there was none.
-        """
+        """Return what became of an earlier try, whose end is unknown; stale if there was none."""
         tries = await self._earlier_tries(connection, [(0, pending)], waits=waits)
         return tries.get(0, pending.once_dropped)
 
@@ -339,9 +318,7 @@ class OutcomeTransactions(Generic[ModelT]):
         *,
         waits: bool = False,
     ) -> dict[int, Written]:
-        """Say by their numbers what became of those of which the end of an earlier try is
-        unknown.
-        """
+        """Return by number what became of those of which the end of an earlier try is unknown."""
         alike: dict[tuple[frozenset[datetime], bool], list[tuple[int, PendingOutcome[ModelT]]]] = {}
         for number, pending in batch:
             if pending.stamps:
@@ -369,11 +346,11 @@ class OutcomeTransactions(Generic[ModelT]):
         now: datetime,
         stamp: datetime,
     ) -> None:
-        """Run `also`, and see that the transaction is still one that can be committed, with the
-        outcome in it.
+        """Run `also`, and check that the transaction can still be committed, with the outcome in
+        it.
 
-        PostgreSQL answers a COMMIT after an error that somebody has swallowed as if all were well,
-        and rolls back.
+        PostgreSQL answers a COMMIT after an error that was swallowed as if all were well, and rolls
+        back.
         """
         transaction, failure, is_rolled_back = session.sync_session.get_transaction(), None, False
         assert pending.also is not None
@@ -456,13 +433,8 @@ def time_for(item: PipelineItem[Any], settings: PipelineSettings) -> timedelta:
 
 
 def renewed_within_s(settings: PipelineSettings) -> float:
-    """Return within what time a renewal gets in where no transaction has the row locked, in
-    seconds.
-    """
+    """Return within how many seconds a renewal gets in while no transaction has the row locked."""
     return RENEWED_WITHIN_BEATS * settings.heartbeat_interval.total_seconds()
-
-
-# ---------------------------------------------------------------- the writer
 
 
 ABORTS_MAX = 2
@@ -482,12 +454,6 @@ pipeline are written.
 
 
 class Writer(Generic[ModelT]):
-    """Settles outcomes in the database.
-
-    Attributes:
-        context: what the actors of the pipeline share.
-    """
-
     def __init__(self, context: PipelineContext[ModelT], rounds: Rounds) -> None:
         self.context = context
         self._transactions = OutcomeTransactions(context, rounds)
@@ -506,14 +472,9 @@ class Writer(Generic[ModelT]):
         self, pending: PendingOutcome[ModelT], done: Done[PendingOutcome[ModelT], Written | None]
     ) -> bool:
         """Write an outcome together with others, and call `done` with what became of it, after the
-        COMMIT was answered.
+        COMMIT was answered; with None if `write` is to be tried instead.
 
-        It is called with None if that could not be done, or not in this way: then `write` is to be
-        tried.
-
-        Returns:
-            False if that is to be tried at once, since the outcome cannot be written with others;
-            `done` is not called then.
+        Returns False, and never calls `done`, if the outcome cannot be written with others.
         """
         if self._goes_alone(pending) or not self._is_worth_a_try(pending):
             return False
@@ -521,7 +482,6 @@ class Writer(Generic[ModelT]):
         return True
 
     async def wait_until_idle(self) -> None:
-        """Wait until no batch is under way."""
         await self._batcher.wait_until_idle()
 
     async def write(self, pending: PendingOutcome[ModelT]) -> Written:
@@ -530,10 +490,7 @@ class Writer(Generic[ModelT]):
 
         A transient error is waited out for `lock_timeout` at most, counted while no outcome of this
         pipeline gets through; while others do, for `LOCK_TIMEOUTS_MAX` times as long. One that is
-        itself too slow for its transaction is tried `OVERRUNS_MAX` times.
-
-        Raises:
-            Exception: the database refused the values, or did not come back in time.
+        itself too slow for its transaction is tried `OVERRUNS_MAX` times. The last error is raised.
         """
         item, aborts, overruns = pending.item, 0, 0
         retries = Retries(self._gives_up_at)
@@ -598,11 +555,7 @@ class Writer(Generic[ModelT]):
         return bool(pending.stamps) or pending.item.is_trusted()
 
     async def _learn(self, pending: PendingOutcome[ModelT], error: Exception) -> Written:
-        """Return what became of an outcome that is tried no more.
-
-        Raises:
-            Exception: `error`, since it was not written.
-        """
+        """Return what became of an outcome that is tried no more; `error` if it was not written."""
         if not pending.stamps:
             raise error
 
@@ -676,8 +629,8 @@ class Writer(Generic[ModelT]):
         return written
 
     def _statements_of(self, pending: PendingOutcome[ModelT]) -> int:
-        """Return how many statements an outcome may need for itself: under a guard of its own,
-        or with SQL like no other.
+        """Return how many statements an outcome may need for itself: under its own guard, or with
+        SQL like no other.
         """
         outcome = pending.outcome
         if self.context.intent or (isinstance(outcome, Apply) and outcome.unless_changed):

@@ -112,12 +112,11 @@ async def _unpark_all(session: AsyncSession, model: type, where: object) -> int:
 
 
 def due_now_values(leased: LeasedTable) -> ColumnValues:
-    """The row is due now."""
     return {leased.column("due_at"): database_now()}
 
 
 def parked_values(leased: LeasedTable, reason: str) -> ColumnValues:
-    """The row is set aside for `reason`, since now unless it was set aside before."""
+    """A row that was parked before keeps its time."""
     parked_at = leased.column("parked_at")
     length = getattr(leased.column("last_error").type, "length", None) or ERROR_TEXT_CHARS_MAX
     text = shorten(reason, chars_max=min(length, ERROR_TEXT_CHARS_MAX))
@@ -128,7 +127,6 @@ def parked_values(leased: LeasedTable, reason: str) -> ColumnValues:
 
 
 def unparked_values(leased: LeasedTable) -> ColumnValues:
-    """The row is in play again, due now and with a clean count of attempts."""
     return {
         leased.column("parked_at"): None,
         leased.column("attempts"): 0,
@@ -147,11 +145,7 @@ def _scheduled_model(model: type) -> LeasedTable:
 
 
 def check_schedule(leased: LeasedTable) -> None:
-    """Refuse a model whose rows have no time of their own.
-
-    Raises:
-        ModelError: it has no `ScheduleColumns`.
-    """
+    """Refuse a model without `ScheduleColumns`: its rows have no time of their own."""
     if not leased.has_schedule:
         raise ModelError(
             f"{leased.name} has no ScheduleColumns, so its rows have no time of their own; mix"

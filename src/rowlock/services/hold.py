@@ -115,11 +115,7 @@ class HeldByService(Generic[ModelT]):
         return await read_fresh(session, self.leased, self.keys)
 
     def _check_written(self) -> None:
-        """Refuse changes of `rows` in a block that has guarded no transaction.
-
-        Raises:
-            PipelineError: names what was changed.
-        """
+        """Refuse changes of `rows` in a block that has guarded no transaction."""
         changed = {name for row in self.rows for name in changed_attributes(row)}
         if changed and not self.guarded:
             raise PipelineError(
@@ -200,9 +196,7 @@ async def hold(
     lock_timeout: timedelta | float,
     owner: str,
 ) -> AsyncIterator[HeldByService[Any]]:
-    """Hold rows for the time of the block: `hold_rows` of ``services/request.py``, without its
-    hint.
-    """
+    """Hold rows for the time of the block, as `hold_rows` does, without its hint."""
     check_session_factory(session_factory, leased)
     keys, lease_s, timeout_s = (
         _checked_keys(ids),
@@ -243,12 +237,7 @@ async def hold(
 
 @dataclass(slots=True, eq=False)
 class _Holder(Generic[ModelT]):
-    """Acquires, renews and releases.
-
-    Attributes:
-        acquired: what there may be to release; a lost COMMIT leaves open whether there is.
-        renewing: renews the lease until it is released.
-    """
+    """Acquires, renews and releases; after a lost COMMIT, `acquired` may not be held."""
 
     session_factory: async_sessionmaker[AsyncSession]
     leased: LeasedTable

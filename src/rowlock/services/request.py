@@ -28,14 +28,7 @@ async def write_request(
     session: AsyncSession, leased: LeasedTable, key: object, *, values: Values
 ) -> bool:
     """Write `values` to the row of `key` and make it due, in the caller's transaction; False if
-    there is no such row.
-
-    What is pending in the session is flushed first; an instance that the session has is set to what
-    was written.
-
-    Raises:
-        OutcomeError: a column is unknown, the key, or one that rowlock keeps, or cannot be set to
-            its value.
+    there is no such row. What is pending in the session is flushed first.
     """
     column_values(leased, values)
     # Where the row is written, also in a session that sends reads to a replica.
@@ -72,10 +65,7 @@ async def write_past_lease(
     where: ColumnElement[bool] | None = None,
 ) -> bool:
     """Write to a row whoever holds its lease, in the caller's transaction; False if there is no
-    such row, or none that meets `where`.
-
-    An instance that the session has shows what was written, and no longer does if that is rolled
-    back.
+    such row, or none that meets `where`. An instance in the session shows it until rolled back.
     """
     is_it = and_(leased.attribute(leased.key_name) == key, true() if where is None else where)
     bind = {"bind": bind_of(session, leased)}
@@ -111,7 +101,6 @@ async def write_past_lease(
 
 
 def attribute_name(leased: LeasedTable, column: Column[Any]) -> str:
-    """Return the attribute of the mapped class that is `column`."""
     return leased.mapper.get_property_by_column(column).key
 
 
