@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from functools import lru_cache
 from importlib.resources import files
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -38,13 +38,17 @@ from rowlock.dashboard.live import LiveStreams
 from rowlock.dashboard.pages import Answer, Handler
 from rowlock.dashboard.visits import PageAddresses, PageVisit, RecentAnswers, ShownWings, render
 from rowlock.errors import ConfigurationError, describe
-from rowlock.graph import StandingGraph
 from rowlock.insight.insight import Insight
 from rowlock.insight.observer import Observer
 from rowlock.insight.steering import Act, audit_refusal
 from rowlock.logs import get_logger
 from rowlock.pipelines.manager import PipelineManager
-from rowlock.streams import Streams
+
+if TYPE_CHECKING:
+    # A wing may have been left out.
+    from rowlock.graph import StandingGraph
+    from rowlock.streams import Streams
+
 
 # ---------------------------------------------------------------- files that never change
 

@@ -12,11 +12,15 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import ClassVar, Final, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
 
 from rowlock.errors import shorten
-from rowlock.graph.statistics import Arrow, Box, OperatorStatistics, Picture
 from rowlock.insight.replicas import Sample
+
+if TYPE_CHECKING:
+    # A wing may have been left out.
+    from rowlock.graph.statistics import Arrow, Box, OperatorStatistics, Picture
+
 
 # ---------------------------------------------------------------- graphs
 
@@ -130,7 +134,8 @@ def drawing_of(picture: Picture, operators: Sequence[OperatorStatistics]) -> Gra
 def _bounded(picture: Picture) -> Picture:
     boxes = picture.boxes[:BOXES_MAX]
     arrows = [one for one in picture.arrows if max(one.source, one.target) < len(boxes)]
-    return Picture(boxes, arrows, picture.left_out + len(picture.boxes) - len(boxes))
+    left_out = picture.left_out + len(picture.boxes) - len(boxes)
+    return picture._replace(boxes=boxes, arrows=arrows, left_out=left_out)
 
 
 def depths_of(boxes: int, arrows: Sequence[Arrow]) -> list[int]:

@@ -10,7 +10,7 @@ import json
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
@@ -24,8 +24,6 @@ from rowlock.dashboard.guarding import PageRefusal, ViewerAction, refusal_of
 from rowlock.dashboard.live import LiveResponse
 from rowlock.dashboard.visits import NOTHING, PageVisit
 from rowlock.errors import RowlockError
-from rowlock.graph import GraphStatistics, StandingGraph
-from rowlock.graph.statistics import picture_of
 from rowlock.insight.checking.finding import Findings
 from rowlock.insight.explanation import Explanation
 from rowlock.insight.insight import Insight
@@ -34,7 +32,12 @@ from rowlock.insight.naming import mapped_model, pipeline_named
 from rowlock.insight.status import Status
 from rowlock.pipelines.settings import PipelineSettings
 from rowlock.rows.leased_table import LeasedTable
-from rowlock.streams import Streams, StreamStatus
+
+if TYPE_CHECKING:
+    # A wing may have been left out.
+    from rowlock.graph import GraphStatistics, StandingGraph
+    from rowlock.streams import Streams, StreamStatus
+
 
 # ---------------------------------------------------------------- numbers of reports
 
@@ -157,6 +160,8 @@ async def graphs_part(visit: PageVisit) -> str:
 
 
 def _drawn(graph: StandingGraph[Any, Any]) -> ShownGraph:
+    from rowlock.graph.statistics import picture_of  # noqa: PLC0415 - a wing
+
     statistics = graph.statistics()
     return ShownGraph(statistics, drawing_of(picture_of(graph.graph), statistics.operators))
 

@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterable, 
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import Any, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 from urllib.parse import quote, urlencode
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -37,13 +37,17 @@ from rowlock.dashboard.guarding import (
 )
 from rowlock.dashboard.live import LiveStreams
 from rowlock.errors import ConfigurationError
-from rowlock.graph import StandingGraph
 from rowlock.insight.insight import Insight
 from rowlock.insight.observer import Observer
 from rowlock.insight.shown import ago, clock_time, duration, row_command, shown
 from rowlock.insight.status import COUNTED_MAX
-from rowlock.streams import Streams
 from rowlock.tasks import contained_task
+
+if TYPE_CHECKING:
+    # A wing may have been left out.
+    from rowlock.graph import StandingGraph
+    from rowlock.streams import Streams
+
 
 # ---------------------------------------------------------------- addresses
 
@@ -130,9 +134,15 @@ class ShownWings:
         Raises:
             ConfigurationError: one of them is something else.
         """
-        made = cls(tuple(streams), tuple(graphs))
-        strange: list[object] = [one for one in made.streams if not isinstance(one, Streams)]
-        strange += [one for one in made.graphs if not isinstance(one, StandingGraph)]
+        made, strange = cls(tuple(streams), tuple(graphs)), list[object]()
+        if made.streams:
+            from rowlock.streams import Streams  # noqa: PLC0415 - a wing
+
+            strange += [one for one in made.streams if not isinstance(one, Streams)]
+        if made.graphs:
+            from rowlock.graph import StandingGraph  # noqa: PLC0415 - a wing
+
+            strange += [one for one in made.graphs if not isinstance(one, StandingGraph)]
         if strange:
             raise ConfigurationError(
                 "a Dashboard takes streams=[Streams(...)] and graphs=[StandingGraph(...)], not"
