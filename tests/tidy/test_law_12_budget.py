@@ -14,7 +14,7 @@ from .reading import Source, package, planted, sources
 LINES = {
     "assistants": 232,
     "cli": 2248,
-    "dashboard": 2226,
+    "dashboard": 2250,
     "database": 1800,
     "demo": 850,
     "dialects": 3277,
@@ -31,7 +31,7 @@ LINES = {
     "streams": 17829,
     "telemetry": 1355,
     "testing": 6171,
-    "tests": 142046,
+    "tests": 142136,
 }
 """Most lines of each part of the package, and of `tests`."""
 FILES_MAX = 301
