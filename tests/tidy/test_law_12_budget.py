@@ -28,7 +28,7 @@ LINES = {
     "pipelines": 8412,
     "rows": 3345,
     "services": 723,
-    "streams": 17829,
+    "streams": 16248,
     "telemetry": 1355,
     "testing": 6171,
     "tests": 142136,

@@ -63,17 +63,10 @@ from rowlock.streams.settings import check_party, check_whole_number
 from rowlock.streams.statements import GatheredQuery, has_all, in_ranges
 from rowlock.streams.tables import check_lasts
 
-# ---------------------------------------------------------------- listening
-
 
 @contextmanager
 def woken_by(topic: str, woken: asyncio.Event) -> Iterator[None]:
-    """Set an event of this loop with each hint for a topic, from whatever thread it comes.
-
-    Args:
-        topic: of the hints.
-        woken: is set.
-    """
+    """Set an event of this loop with each hint for a topic, from whatever thread it comes."""
     loop = asyncio.get_running_loop()
 
     def wake() -> None:
@@ -85,9 +78,6 @@ def woken_by(topic: str, woken: asyncio.Event) -> Iterator[None]:
         yield
     finally:
         pipeline_hinter.detach(topic, wake)
-
-
-# ---------------------------------------------------------------- consumers
 
 
 O = TypeVar("O")  # noqa: E741 - of an output
@@ -201,15 +191,8 @@ class StepOutput(Generic[O]):
 class Consumer(Generic[O]):
     """Reads the results of one output, step by step.
 
-    Args:
-        output: whose.
-        sessions: of its database.
-        name: under which it is remembered how far it is; None: it is not.
-        after: begin behind this step; None: behind what is remembered, or, without a name,
-            with the first one that is kept.
-
-    Raises:
-        ConfigurationError: the name is none, or `after` is no step.
+    A name keeps its place in a cursor. Steps begin behind `after`; if that is None, behind the
+    cursor, or, without a name, with the first step that is kept.
     """
 
     def __init__(
@@ -285,12 +268,7 @@ class Consumer(Generic[O]):
         )
 
     async def _read(self, after: int) -> list[StepOutput[O]]:
-        """Return the next steps with results, as far as all shards have done them.
-
-        Raises:
-            StepExpired: results behind `after` were discarded.
-            ShardsMissingError: the shards do not have each bucket once.
-        """
+        """Return the next steps with results, as far as all shards have done them."""
 
         async def work(session: AsyncSession, connection: AsyncConnection) -> Sequence[Any]:
             found = await self._found(connection, after)
@@ -354,9 +332,6 @@ def _last_read(
     return select(func.max(summed.step)).where(summed.before < READ_BYTES_MAX).scalar_subquery()
 
 
-# ---------------------------------------------------------------- output source
-
-
 E = TypeVar("E")
 
 ROWS_PER_STEP = 1_000
@@ -371,12 +346,7 @@ def position_of_step(step: int) -> int:
 
 
 class OutputSource(Source[E]):
-    """An output that is kept, as a stream; made by `Streams.flow`.
-
-    Args:
-        output: of the other flow.
-        upstream: waits for that flow.
-    """
+    """An output that is kept, as a stream; `upstream` waits for its flow."""
 
     rows_per_position = ROWS_PER_STEP
 
@@ -395,11 +365,9 @@ class OutputSource(Source[E]):
         return f"<OutputSource {self.name}>"
 
     def fingerprint(self) -> str:
-        """Return the output and the type of its values."""
         return f"{self.name} = output of {self._output.codec.name}"
 
     def watcher(self) -> OutputWatch:
-        """Return what looks at the output."""
         return OutputWatch(self._output, name=self.name)
 
     def newest(self) -> ScalarSelect[Any]:
@@ -416,26 +384,17 @@ class OutputSource(Source[E]):
         return None
 
     async def last_position(self, connection: AsyncConnection, *, below: int) -> int:
-        """Return the position of the last results before a step, 0 if there are none; joins the
-        caller's transaction.
-        """
+        """Return the position of the last results before a step, 0 if there are none."""
         found = select(func.max(self._step)).where(*self._own, self._step < below)
         step = await connection.scalar(found)
         return 0 if step is None else position_of_step(step)
 
     async def begins_after(self, connection: AsyncConnection) -> int:
-        """Return the position of the last step whose results were discarded, 0 if there is none;
-        joins the caller's transaction.
-        """
+        """Return the position of the last step whose results were discarded, 0 if there is none."""
         return position_of_step(await last_discarded(connection, self._output))
 
     async def lock_begin(self, connection: AsyncConnection) -> int:
-        """Return what `begins_after` does; nothing more is discarded until the caller's transaction
-        ends.
-
-        Raises:
-            PipelineError: the flow is being deleted.
-        """
+        """Return what `begins_after` does; nothing more is discarded until the transaction ends."""
         output, flows = self._output, self._output.tables.flows
         own = flows.c.id == output.flow_id
         # Written: of a deletion and a new reader, which is the later one sees the other.
@@ -449,9 +408,7 @@ class OutputSource(Source[E]):
     async def ahead(
         self, connection: AsyncConnection, *, after: int, upto: int, limit: int
     ) -> NextRows:
-        """Return positions and sizes of the next rows, one for each row; joins the caller's
-        transaction.
-        """
+        """Return positions and sizes of the next rows, one for each row."""
         size = BULK.of(connection).text_bytes(self._output.tables.outputs.c.payload)
         query = self._query([self._step, size.label("size")])
         given = {"after": after, "upto": upto, "limit": limit}
@@ -468,10 +425,7 @@ class OutputSource(Source[E]):
         upto: int,
     ) -> SourceRows:
         """Return the results of these buckets, and those without a key, step by step; those of a
-        step in the order in which consumers get them. Joins the caller's transaction.
-
-        Raises:
-            StepExpired: some of them were discarded.
+        step in the order in which consumers get them.
         """
         query = self._gathered(ranges)
         columns = await query.columns(connection, {"after": after, "upto": upto})
@@ -505,9 +459,6 @@ class OutputSource(Source[E]):
         return known
 
     def _query(self, columns: Sequence[Any]) -> Any:
-        """Return the query for results of the steps whose positions are behind one and up to
-        another.
-        """
         step, c = self._step, self._output.tables.outputs.c
         after, upto = (bindparam(each, type_=BigInteger()) for each in ("after", "upto"))
         # A position is one more than its step.
@@ -517,12 +468,7 @@ class OutputSource(Source[E]):
 
 
 class OutputWatch:
-    """Looks how far the flow of an output is.
-
-    Args:
-        output: whose.
-        name: of the stream, for errors.
-    """
+    """Looks how far the flow of an output is; `name` is that of the stream, for errors."""
 
     def __init__(self, output: ResultsOf, *, name: str) -> None:
         self._name, self._output = name, output
@@ -541,14 +487,7 @@ class OutputWatch:
         )
 
     async def look(self, connection: AsyncConnection, *, recorded: int) -> HighWater:
-        """Find the last step with results that all shards have done; joins the caller's
-        transaction.
-
-        Raises:
-            PositionsWentBackError: the other flow has fewer steps than were read: it was begun
-                anew, or a part of a backup was restored.
-            ShardsMissingError: its shards do not have each bucket once.
-        """
+        """Find the last step with results that all shards have done."""
         seen, output = (await connection.execute(self._look)).one(), self._output
         if seen.frontier is None:
             await check_shards(connection, output.tables, output.flow)

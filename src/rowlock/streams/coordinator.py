@@ -55,22 +55,12 @@ from rowlock.streams.stalls import FlowLook, Stall, StallKind, stall_of
 from rowlock.streams.status import FlowLooker, Seen
 from rowlock.streams.tables import FlowRow
 
-# ---------------------------------------------------------------- messages that expire
-
 
 async def delete_messages(
     connection: AsyncConnection, table: Table, flow_id: int, *, below: int, limit: int
 ) -> int:
-    """Delete messages of steps below `below`, `limit` rows at most, and return how many there were;
-    joins the caller's transaction.
-
-    Args:
-        connection: in a transaction.
-        table: of the messages.
-        flow_id: whose they are.
-        below: the lowest version of all shards, held or not, as it was read in this
-            transaction or before.
-        limit: most rows that are deleted.
+    """Delete messages of steps below `below`, the lowest version of all shards, held or not, as it
+    was read in this transaction or before; return how many there were.
     """
     own = table.c
     key = (own.step, own.stage, own.lo, own.to_lo)
@@ -95,13 +85,7 @@ deleted.
 
 
 class Expiry:
-    """Deletes what is no longer needed of one flow, and of the logs that it reads.
-
-    Args:
-        program: the flow.
-        transact: runs a transaction.
-        present_for: how long a replica counts as there after it was seen.
-    """
+    """Deletes what is no longer needed of one flow, and of the logs that it reads."""
 
     def __init__(self, program: FlowProgram, transact: Transact, *, present_for: timedelta) -> None:
         self._program = program
@@ -112,10 +96,8 @@ class Expiry:
         return f"<Expiry of {self._program.name}>"
 
     async def run(self, *, goes_on: Callable[[], bool]) -> bool:
-        """Delete what is no longer needed; return whether there may be more.
-
-        Args:
-            goes_on: asked before each transaction; if not, the rest is left.
+        """Delete what is no longer needed, asking `goes_on` before each transaction; return whether
+        there may be more.
         """
         logs = [one for one in self._program.sources.values() if isinstance(one, EventLog)]
         kinds: Sequence[Any] = (
@@ -214,9 +196,6 @@ class Expiry:
         return delete_some
 
 
-# ---------------------------------------------------------------- the coordinator
-
-
 logger = get_logger(__name__)
 
 SETTINGS = frozenset(
@@ -244,13 +223,6 @@ doubles until then.
 
 
 class Coordinator:
-    """Does the rounds of one coordinator.
-
-    Args:
-        program: the flow.
-        context: of the pipeline over its row.
-    """
-
     def __init__(self, program: FlowProgram, context: PipelineContext[Any]) -> None:
         self._program = program
         self._context = context
@@ -273,7 +245,6 @@ class Coordinator:
         return f"<Coordinator of {self._program.name}>"
 
     async def round(self, item: PipelineItem[Any]) -> Outcome:
-        """Look at the flow, see to it, and return what is to be written to its row."""
         transact = self._context.transact
 
         async def look(session: AsyncSession, connection: AsyncConnection) -> Seen | None:
@@ -366,7 +337,7 @@ class Coordinator:
         return stall
 
     def _tell(self, stall: Stall | None) -> None:
-        """Tell once for each kind of reason, and not of each look."""
+        """Log and emit once for each kind of reason, not for each look."""
         kind = None if stall is None else stall.kind
         if stall is not None and kind is not self._stall:
             logger.warning(
@@ -380,11 +351,7 @@ class Coordinator:
 
 
 class CoordinatorPipeline(Pipeline[Any], reserved=False):
-    """Works on the row of one flow; made by `Streams.pipelines`.
-
-    Attributes:
-        program: the flow.
-    """
+    """Works on the row of one flow; made by `Streams.pipelines`."""
 
     workers_num: int = 1
     queue_lower_limit_factor: float = 0.0
@@ -398,12 +365,6 @@ class CoordinatorPipeline(Pipeline[Any], reserved=False):
     _looks_at_indexes: ClassVar[bool] = False
 
     def __init__(self, program: FlowProgram, **settings: Any) -> None:
-        """Make the pipeline.
-
-        Args:
-            program: the flow.
-            settings: of the flow's pipelines.
-        """
         self.program = program
         self.model = program.tables.flow_model
         super().__init__(**{name: one for name, one in settings.items() if name in SETTINGS})
@@ -420,7 +381,6 @@ class CoordinatorPipeline(Pipeline[Any], reserved=False):
         return and_(flows.c.id == self.program.id, flows.c.fingerprint == self.program.fingerprint)
 
     async def process(self, item: PipelineItem[Any]) -> Outcome:
-        """Do one round."""
         assert self._coordinator is not None
         return await self._coordinator.round(item)
 
@@ -430,7 +390,6 @@ class CoordinatorPipeline(Pipeline[Any], reserved=False):
         hinter: PipelineHinter,
         lock_graph: LockGraph | None = None,
     ) -> PipelineRun[Any]:
-        """Return the actors, and make what does the rounds."""
         run = super().build_run(session_factory, hinter, lock_graph)
         self._coordinator = Coordinator(self.program, run.context)
         return run

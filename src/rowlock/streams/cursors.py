@@ -31,9 +31,6 @@ from rowlock.streams.flow_view import frontier_of, read_frontier
 from rowlock.streams.inputs.source import Source
 from rowlock.streams.tables import StreamTables
 
-# ---------------------------------------------------------------- cursors
-
-
 DISCARDED: Final = ""
 """The consumer under whose name it is noted up to which step results were discarded."""
 NONE_YET: Final = -1
@@ -56,29 +53,20 @@ class ResultsOf(Protocol):
 
 
 async def cursor_of(connection: AsyncConnection, output: ResultsOf, consumer: str) -> int | None:
-    """Return the last step that a consumer has acknowledged, None if it has no cursor; joins the
-    caller's transaction.
-    """
+    """Return the last step that a consumer has acknowledged, None if it has no cursor."""
     found = select(output.tables.cursors.c.step).where(*_own(output, consumer))
     step: int | None = await connection.scalar(found)
     return step
 
 
 async def last_discarded(connection: AsyncConnection, output: ResultsOf) -> int:
-    """Return the last step whose results were discarded, `NONE_YET` if there is none; joins the
-    caller's transaction.
-    """
+    """Return the last step whose results were discarded, `NONE_YET` if there is none."""
     step = await cursor_of(connection, output, DISCARDED)
     return NONE_YET if step is None else step
 
 
 async def check_kept(connection: AsyncConnection, output: ResultsOf, after: int) -> None:
-    """Refuse to go on behind `after` where results behind it were discarded; joins the caller's
-    transaction.
-
-    Raises:
-        StepExpired: they were.
-    """
+    """Refuse to go on behind `after` where results behind it were discarded."""
     discarded = await last_discarded(connection, output)
     if after < discarded:
         name = f"{output.flow}/{output.name}"
@@ -89,10 +77,7 @@ async def begin_cursor(
     connection: AsyncConnection, output: ResultsOf, consumer: str, *, after: int | None
 ) -> int:
     """Write the cursor of a consumer that has none, behind `after` or else before the first step;
-    return where it stands. Joins the caller's transaction.
-
-    Raises:
-        StepExpired: results behind it were discarded.
+    return where it stands.
     """
     # A discard that is under way has not seen this consumer, and the next one is to see it.
     await lock_discarding(connection, output)
@@ -108,9 +93,7 @@ async def begin_cursor(
 async def move_cursor(
     session: AsyncSession, output: ResultsOf, consumer: str, *, step: int
 ) -> bool:
-    """Move a cursor forward to `step`, in the caller's transaction; return whether it was before
-    it.
-    """
+    """Move a cursor forward to `step`; return whether it was before it."""
     cursors = output.tables.cursors
     bind = {"bind": bind_of(session, LeasedTable.of(output.tables.flow_model))}
     own = _own(output, consumer)
@@ -118,13 +101,13 @@ async def move_cursor(
     done = await execute(session, moved, bind_arguments=bind)
     if cast("CursorResult[Any]", done).rowcount:
         return True
-    # Its row may have been deleted, and there is none where nobody has discarded yet.
+    # Its row may have been deleted, and there is none before the first discard.
     return await _add(await session.connection(bind), output, consumer, step=step)
 
 
 async def lock_discarding(connection: AsyncConnection, output: ResultsOf) -> None:
-    """Make discards of the output's results, and whoever begins to read them, wait until the
-    caller's transaction ends.
+    """Make discards of the output's results, and new readers of them, wait until the transaction
+    ends.
     """
     cursors = output.tables.cursors
     # Written, not just locked: a snapshot that is older than the lock is refused then.
@@ -154,8 +137,8 @@ async def _add(connection: AsyncConnection, output: ResultsOf, consumer: str, *,
 
 
 async def lowest_version(connection: AsyncConnection, tables: StreamTables, flow_id: int) -> int:
-    """Return the step at which a shard of a flow may begin again: the lowest of them, held or
-    not; 0 if shards are missing, which may begin anywhere.
+    """Return the step at which a shard of a flow may begin again: the lowest of them, held or not;
+    0 if shards are missing, which may begin anywhere.
     """
     return await connection.scalar(select(frontier_of(tables, flow_id, column="version"))) or 0
 
@@ -224,11 +207,8 @@ DISCARD_ROWS_MAX = 50_000
 
 
 async def discard(session: AsyncSession, output: ResultsOf, before: int) -> int:
-    """Delete the results of steps before `before`, in the caller's transaction; return how many.
-
-    Raises:
-        StillNeeded: a consumer may read them.
-        ShardsMissingError: the shards of the flow do not have each bucket once.
+    """Delete the results of steps before `before`; return how many. StillNeeded if they may be
+    read.
     """
     tables = output.tables
     bind = {"bind": bind_of(session, LeasedTable.of(tables.flow_model))}

@@ -20,9 +20,6 @@ from enum import Enum
 from itertools import accumulate
 from typing import Final, NamedTuple
 
-# ---------------------------------------------------------------- plan
-
-
 STEP_ROWS_MAX = 10_000
 """Most rows of a step, over all sources and shards, by default."""
 STEP_BYTES_MAX = 67_108_864
@@ -75,12 +72,11 @@ class SourceView:
     """What was read of a source.
 
     Attributes:
-        name: of the source, within the flow.
         upto: the position up to which it is cut.
         mark: its high-water mark: no row can appear at or below this position any more.
-        ahead: positions of the next rows, ascending; one more than a step may have are enough. A
-            ``range`` does where each position has a row, or where few are missing; where several
-            rows have one position, it stands there for each of them.
+        ahead: positions of the next rows, ascending; one more than a step may have are
+            enough. A ``range`` does where each position has a row, or where few are missing;
+            where several rows have one position, it stands there for each of them.
         has_more: there may be rows behind `ahead` and below `mark`.
         sizes: how many bytes each row of `ahead` has; empty where that does not matter.
     """
@@ -99,9 +95,8 @@ class ShardProgress:
 
     Attributes:
         step: the step that it does next.
-        is_held: a replica has its lease.
         is_parked: it failed too often at `step`, and waits for a person.
-        timer_at: the time of its earliest timer; None if it has none, or if that is not known here.
+        timer_at: its earliest timer; None if it has none, or if that is not known here.
     """
 
     step: int
@@ -111,7 +106,6 @@ class ShardProgress:
 
     @property
     def is_active(self) -> bool:
-        """Whether it does steps."""
         return self.is_held and not self.is_parked
 
 
@@ -121,14 +115,8 @@ class FlowCuts:
 
     Attributes:
         next_step: the number of the step that is cut next; the first is 0.
-        is_running: it is neither paused nor stopped.
         now: the time of the last cut; None before the first.
         frontier: every shard has done all steps below this one.
-        checkpoint_step: the last step with a checkpoint; None if there is none.
-        checkpoint_at: the time of that cut.
-        snapshot_step: the last step with a snapshot; None if there is none.
-        checkpoint_requested: a checkpoint is wanted with the next cut.
-        snapshot_requested: a snapshot is wanted as soon as possible.
         snapshot_in_use: the last snapshot is kept for its readers and must not be replaced.
     """
 
@@ -149,7 +137,6 @@ class Cut:
     """A step, as it is recorded.
 
     Attributes:
-        step: its number.
         upto: the last position of each source that belongs to it, by the name of the source.
         now: its time; never before that of an earlier step.
         is_checkpoint: all shards write their state with it.
@@ -171,10 +158,9 @@ class CutBounds(NamedTuple):
     """How large a step may be, and how far ahead.
 
     Attributes:
-        step_rows_max: most rows of a step, unless a position has more; one of each source at least.
+        step_rows_max: most rows of a step, unless a position has more; one of each source at
+            least.
         step_bytes_max: most bytes of these, unless a row of a source has more.
-        steps_ahead_max: how many steps are cut ahead of the slowest shard.
-        dirty_keys_max: with so many states that are not written a replica requests a checkpoint.
     """
 
     step_rows_max: int = STEP_ROWS_MAX
@@ -187,12 +173,7 @@ DEFAULT_BOUNDS: Final = CutBounds()
 
 
 class NoCut(Enum):
-    """Why no step is cut.
-
-    NOT_RUNNING: the flow is paused or stopped.
-    TOO_FAR_AHEAD: a shard has `steps_ahead_max` steps to do.
-    NOTHING_NEW: there are no rows, no timer is due, and nothing is requested.
-    """
+    """Why no step is cut."""
 
     NOT_RUNNING = "the flow is paused or stopped"
     TOO_FAR_AHEAD = "a shard has too many steps to do"
@@ -210,13 +191,8 @@ def plan_cut(
 ) -> Cut | NoCut:
     """Return the next cut, or why there is none.
 
-    Args:
-        flow: its row, and its last cuts.
-        sources: each of the flow's.
-        shards: those that are known here; all that are held, if steps are not to run ahead.
-        clock: the time, aware; of the database, so that all replicas have one.
-        checkpoint: how often the state is written.
-        bounds: of the step, and of how far it may be ahead.
+    `shards` are those that are known here; all that are held, if steps are not to run ahead.
+    `clock` is the time of the database, so that all replicas have one.
     """
     if not flow.is_running:
         return NoCut.NOT_RUNNING
@@ -297,10 +273,6 @@ def rows_ahead(sources: Iterable[SourceView]) -> int:
 def row_shares(available: Sequence[int], most: int) -> list[int]:
     """Return how many rows, or bytes, a step has of each source: all of those that have few, and of
     the others equally many.
-
-    Args:
-        available: how many each source has.
-        most: of the step.
     """
     shares, left = [0] * len(available), most
     for done, index in enumerate(sorted(range(len(available)), key=available.__getitem__)):
@@ -374,10 +346,7 @@ def plan_cuts(
     checkpoint: Checkpoint,
     bounds: CutBounds = DEFAULT_BOUNDS,
 ) -> list[Cut] | NoCut:
-    """Return the next cut, and behind it further ones that are full; or why there is none.
-
-    The arguments are those of `plan_cut`.
-    """
+    """Return the next cut, and behind it further ones that are full; or why there is none."""
     progress, cuts = list(shards), list[Cut]()
     while True:
         plan = plan_cut(flow, sources, progress, clock=clock, checkpoint=checkpoint, bounds=bounds)

@@ -46,9 +46,6 @@ from rowlock.streams.inputs.high_water import HighWater
 from rowlock.streams.inputs.source import NO_ROWS
 from rowlock.streams.program import FlowProgram
 
-# ---------------------------------------------------------------- quiet
-
-
 HOLDS_FOR_S = 300.0
 """How long a look that found nothing holds, in seconds."""
 
@@ -65,7 +62,6 @@ class Quiet:
         return f"<Quiet, {self._seen}>"
 
     def ends(self) -> None:
-        """Have the next look made, whatever is known."""
         self._seen = None
 
     def begins(
@@ -76,13 +72,8 @@ class Quiet:
         overdue_at: datetime | None,
         now: float,
     ) -> None:
-        """Note a look that found nothing.
-
-        Args:
-            facts: the row of the flow.
-            marks: what was seen of each source, in their order.
-            overdue_at: when a checkpoint is, though nothing comes; None if none is.
-            now: the time, in seconds of a clock that never goes back.
+        """Note a look that found nothing. A checkpoint is due at `overdue_at`, though nothing
+        comes.
         """
         seen = list(marks)
         is_complete = all(one.mark >= one.newest for one in seen)
@@ -92,13 +83,8 @@ class Quiet:
     def holds(
         self, facts: FlowFacts, moment: Moment, timers: Iterable[datetime], *, now: float
     ) -> bool:
-        """Return whether a look would find nothing again.
-
-        Args:
-            facts: the row of the flow.
-            moment: what was seen with it.
-            timers: the earliest one of each shard.
-            now: as for `begins`.
+        """Return whether a look would find nothing again; `timers` has the earliest one of each
+        shard.
         """
         newest = tuple(position or 0 for position in moment.newest)
         due = [*timers, *(() if self._until is None else (self._until,))]
@@ -117,11 +103,8 @@ def overdue_at(flow: FlowCuts, checkpoint: Checkpoint) -> datetime | None:
     return flow.checkpoint_at + timedelta(seconds=checkpoint.seconds)
 
 
-# ---------------------------------------------------------------- cutter
-
-
 SNAPSHOT_KEPT_FOR: Final = timedelta(seconds=60)
-"""How long after its cut a snapshot is kept, at most, for those who read it."""
+"""How long after its cut a snapshot is kept, at most, for its readers."""
 
 
 class _LastSnapshot(NamedTuple):
@@ -142,10 +125,8 @@ class _Look(NamedTuple):
 
 
 class Cutter:
-    """Cuts steps of one flow, for one replica.
-
-    Attributes:
-        marks: how far each source was at the last look, by its name.
+    """Cuts steps of one flow, for one replica; `marks` tells how far each source was at the last
+    look.
     """
 
     def __init__(self, program: FlowProgram, transact: Transact) -> None:
@@ -168,14 +149,7 @@ class Cutter:
         self, known: KnownFlow, shards: Iterable[ShardProgress]
     ) -> Sequence[Cut] | NoCut | None:
         """Cut the next step, if there is something for it, and further ones if the flow lags; None
-        if another replica was first.
-
-        Args:
-            known: the flow; it has the cut before the next one.
-            shards: those that this replica holds.
-
-        Raises:
-            PositionsWentBackError: a source assigns positions again that were read.
+        if another replica was first. `known` has the cut before the next one.
         """
         facts, moment, progress = known.facts, known.moment, list(shards)
         assert facts is not None
@@ -256,7 +230,6 @@ class Cutter:
         return _Look(views, clock, slowest, await self._last(connection), snapshot)
 
     async def _last_snapshot(self, connection: AsyncConnection) -> _LastSnapshot:
-        """Return the last snapshot, and how far all shards are."""
         flows = self._program.tables.flows
         frontier = frontier_of(self._program.tables, self._program.id)
         is_kept = flows.c.kept_until > database_instant()
@@ -282,9 +255,7 @@ class Cutter:
         return None if row is None else (row.step, row.now)
 
     async def _record(self, connection: AsyncConnection, cuts: Sequence[Cut]) -> bool:
-        """Record cuts that follow each other, if the number of the first one is still the next;
-        joins the caller's transaction.
-        """
+        """Record cuts that follow each other, if the number of the first one is still the next."""
         flows, steps = self._program.tables.flows, self._program.tables.steps
         first, last = cuts[0], cuts[-1]
         values: dict[str, Any] = {

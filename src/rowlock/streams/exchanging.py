@@ -36,9 +36,6 @@ from rowlock.streams.shards.replicas import OwnShard
 from rowlock.streams.shards.slow_calls import in_thread
 from rowlock.streams.statements import write_rows
 
-# ---------------------------------------------------------------- parcels
-
-
 PARCEL_BYTES = 64 * 1024
 """A parcel that is longer is written in several rows, each for a part of the buckets."""
 PARCEL_ROWS_MAX = 1024
@@ -51,13 +48,8 @@ Parcel: TypeAlias = Mapping[int, SentMessages]
 
 @dataclass(frozen=True)
 class ReceivingStage:
-    """A stage that gets messages, as far as its events are made of them.
-
-    Attributes:
-        number: of the stage; the first one is 0 and gets none.
-        name: under which messages are sent to it.
-        decoder: makes events of the messages.
-        senders: the stages before it, each with whether its handler gets batches.
+    """A stage that gets messages; stage 0 gets none. `senders` tells of each stage before it
+    whether its handler gets batches.
     """
 
     number: int
@@ -67,7 +59,6 @@ class ReceivingStage:
 
 
 def packed(parcel: Parcel) -> str:
-    """Return the text of a parcel."""
     head = [[number, sent.keys, sent.buckets] for number, sent in sorted(parcel.items())]
     texts = chain.from_iterable(sent.texts for _, sent in sorted(parcel.items()))
     # No text of a message has a line of its own in it: it is JSON without space.
@@ -75,7 +66,6 @@ def packed(parcel: Parcel) -> str:
 
 
 def unpacked(text: str) -> Parcel:
-    """Return the parcel of a text."""
     head, *texts = text.split(_LINE)
     parcel, begin = {}, 0
     for number, keys, buckets in json.loads(head):
@@ -112,10 +102,7 @@ def _rows_of(parcel: Parcel) -> int:
 
 def are_complete(senders: Iterable[BucketRange]) -> bool:
     """Return whether parcels of these shards are all that there will be: each bucket is in the
-    range of one sender.
-
-    Raises:
-        ShardStateError: a bucket is in the ranges of two; they would be counted twice.
+    range of one sender. ShardStateError if it is in two, which would be counted twice.
     """
     ranges = set(senders)
     if sum(each.width for each in ranges) > BUCKETS:
@@ -128,13 +115,8 @@ def arrived(
     parcels: Mapping[int, Sequence[Parcel]], ranges: Sequence[BucketRange], stage: ReceivingStage
 ) -> list[list[SourceRows]]:
     """Return the events of a stage in a step: for each of `ranges`, one part for each of the stages
-    that sent something, in their order.
-
-    Args:
-        parcels: of all shards, or of those parts that are for some of `ranges`; by the first bucket
-            of the sender.
-        ranges: of the shards that get them.
-        stage: which one.
+    that sent something, in their order. Parcels are those of all shards by the first bucket of
+    the sender; parts that are for none of `ranges` may be missing.
     """
     events: list[list[SourceRows]] = [[] for _ in ranges]
     for number, is_batch in enumerate(stage.senders):
@@ -167,9 +149,6 @@ def _joined(parcels: Mapping[int, Sequence[Parcel]], number: int) -> SentMessage
     return joined
 
 
-# ---------------------------------------------------------------- exchange
-
-
 Parcels: TypeAlias = Mapping[OwnShard, Mapping[int, Parcel]]
 """What shards send to one stage, by the number of the step."""
 Events: TypeAlias = Sequence[Sequence[Sequence[SourceRows]]]
@@ -181,40 +160,20 @@ class Exchange(ABC):
 
     @abstractmethod
     async def send(self, stage: ReceivingStage, parcels: Parcels) -> dict[OwnShard, str]:
-        """Send what shards have for a stage, all of it.
-
-        A shard that turns out not to be held any more sends nothing, and is dropped.
-
-        Returns:
-            Why a shard must not go on: it sent something else before.
-
-        Raises:
-            Exception: as of the database; it may have been sent.
+        """Send all that shards have for a stage; return why a shard must not go on: it sent
+        something else before. A shard that turns out not to be held any more sends nothing, and
+        is dropped.
         """
 
     @abstractmethod
     async def receive(
         self, stage: ReceivingStage, steps: Sequence[int], shards: Sequence[OwnShard]
     ) -> Events | None:
-        """Return what `shards` got in `steps`; None as long as a shard of the flow has not sent.
-
-        Raises:
-            Exception: as of the database.
-        """
-
-
-# ---------------------------------------------------------------- memory exchange
+        """Return what `shards` got in `steps`; None as long as a shard of the flow has not sent."""
 
 
 class MemoryExchange(Exchange):
-    """Keeps the messages of some steps until they are fetched.
-
-    Args:
-        shards: all shards of the flow.
-
-    Raises:
-        ShardStateError: they do not have all buckets, or not at one step.
-    """
+    """Keeps the messages of some steps until they are fetched; `shards` are all of the flow."""
 
     def __init__(self, shards: Iterable[OwnShard]) -> None:
         taking_part = list(shards)
@@ -229,7 +188,6 @@ class MemoryExchange(Exchange):
         return f"<MemoryExchange of {len(self._ranges)} shards>"
 
     async def send(self, stage: ReceivingStage, parcels: Parcels) -> dict[OwnShard, str]:
-        """Keep the messages."""
         for shard, by_step in parcels.items():
             for step, parcel in by_step.items():
                 self._sent.setdefault((stage.name, step), {})[shard.range] = parcel
@@ -238,11 +196,6 @@ class MemoryExchange(Exchange):
     async def receive(
         self, stage: ReceivingStage, steps: Sequence[int], shards: Sequence[OwnShard]
     ) -> Events | None:
-        """Give the messages away.
-
-        Raises:
-            ShardStateError: a shard has not sent, and never will: all do the same at one time.
-        """
         sent = [self._sent.pop((stage.name, step), {}) for step in steps]
         if not all(map(are_complete, sent)):
             raise ShardStateError(f"a shard has sent nothing to {stage.name!r}")
@@ -258,9 +211,6 @@ class MemoryExchange(Exchange):
         return await in_thread(work)
 
 
-# ---------------------------------------------------------------- table exchange
-
-
 _COLUMNS = ("flow_id", "step", "stage", "lo", "to_lo", "hi", "to_hi", "payload")
 
 
@@ -274,13 +224,7 @@ class _Written(NamedTuple):
 
 
 class TableExchange(Exchange):
-    """Writes messages of one flow into the database, and reads them.
-
-    Args:
-        program: the flow.
-        leased: the table of the shards.
-        transact: runs a transaction.
-    """
+    """Writes messages of one flow into the database, and reads them."""
 
     def __init__(self, program: FlowProgram, leased: LeasedTable, transact: Transact) -> None:
         self._program = program
@@ -293,9 +237,7 @@ class TableExchange(Exchange):
         return f"<TableExchange of {self._program.name}>"
 
     async def read_sent(self, connection: AsyncConnection, shards: Sequence[OwnShard]) -> None:
-        """Read which messages shards have sent that were just opened; joins the caller's
-        transaction.
-        """
+        """Read which messages shards have sent that were just opened."""
         opened = {shard.range.lo: shard for shard in shards if shard.is_open}
         if not opened:
             return
@@ -309,9 +251,8 @@ class TableExchange(Exchange):
             opened[lo].sent.add((step, stage))
 
     async def send(self, stage: ReceivingStage, parcels: Parcels) -> dict[OwnShard, str]:
-        """Write messages that are not there yet, and compare the others.
-
-        A replay compares its results in the end, and so the messages among them.
+        """Write messages that are not there yet, and compare the others, which a replay sends
+        again.
         """
         rows = await in_thread(lambda: _rows_to_write(parcels))
         new = [row for row in rows if (row.step, stage.name) not in row.shard.sent]
@@ -386,7 +327,6 @@ class TableExchange(Exchange):
     async def receive(
         self, stage: ReceivingStage, steps: Sequence[int], shards: Sequence[OwnShard]
     ) -> Events | None:
-        """Read messages, once all shards have sent."""
         ranges = [shard.range for shard in shards]
 
         async def read(session: AsyncSession, connection: AsyncConnection) -> Sequence[Any] | None:

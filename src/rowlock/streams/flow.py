@@ -91,7 +91,7 @@ class StreamFlow(StreamStage[E]):
 
     @property
     def topic(self) -> str:
-        """The topic of hints for those who work on it."""
+        """The topic of hints that the flow has a new step or a request."""
         return self._declared.topic
 
     def output(

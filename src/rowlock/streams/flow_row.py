@@ -37,9 +37,6 @@ from rowlock.streams.settings import check_whole_number
 from rowlock.streams.shards.layout import DynamicShards, check_number, even_layout
 from rowlock.streams.tables import BEING_DELETED, StreamTables, check_lasts, key_of
 
-# ---------------------------------------------------------------- absent
-
-
 NEVER_STARTED: Final = "new"
 """The state of a flow that has no row."""
 LOST: Final = "lost"
@@ -47,19 +44,13 @@ LOST: Final = "lost"
 
 
 class Absence(NamedTuple):
-    """A flow without a row.
-
-    Attributes:
-        state: `NEVER_STARTED` or `LOST`.
-        text: why, in words.
-    """
+    """Why a flow has no row: `NEVER_STARTED` or `LOST`, and in words."""
 
     state: str
     text: str
 
 
 async def absence_of(connection: AsyncConnection, program: FlowProgram) -> Absence:
-    """Return why a flow has no row; joins the caller's transaction."""
     shards = program.tables.shards
     own = select(func.count()).select_from(shards).where(shards.c.flow_id == program.id)
     count = await connection.scalar(own)
@@ -73,9 +64,7 @@ async def absence_of(connection: AsyncConnection, program: FlowProgram) -> Absen
 
 
 async def no_row(connection: AsyncConnection, program: FlowProgram) -> PipelineError:
-    """Return the error of what needs the row of a flow that has none; joins the caller's
-    transaction.
-    """
+    """Return the error of what needs the row of a flow that has none."""
     absence = await absence_of(connection, program)
     if absence.state == LOST:
         return PipelineError(f"the flow {program.name!r}: {absence.text}")
@@ -226,13 +215,7 @@ async def checkpoint(session: AsyncSession, program: FlowProgram) -> int:
 
 
 async def reshard(session: AsyncSession, program: FlowProgram, shards: int) -> int:
-    """Have so many shards; return the next step.
-
-    Raises:
-        ValueError: the number is none that a flow can have.
-        ConfigurationError: the number follows that of the replicas.
-        ShardsMissingError: the shards that there are do not have each bucket once.
-    """
+    """Have so many shards; return the next step."""
     check_number(shards)
     if isinstance(program.shards, DynamicShards):
         raise ConfigurationError(f"the flow {program.name!r} finds its number of shards itself")
@@ -245,9 +228,6 @@ async def reshard(session: AsyncSession, program: FlowProgram, shards: int) -> i
 async def unpark(session: AsyncSession, program: FlowProgram, shard: int | None = None) -> int:
     """Have parked shards tried again, or the one that begins with a bucket, with the states that
     are there; return how many there were.
-
-    Raises:
-        ConfigurationError: it is no number of a bucket.
     """
     if shard is not None:
         check_whole_number(shard, "the first bucket of a shard")
@@ -292,9 +272,6 @@ def _bind_arguments(session: AsyncSession, program: FlowProgram) -> dict[str, An
     return {"bind": bind_of(session, LeasedTable.of(program.tables.flow_model))}
 
 
-# ---------------------------------------------------------------- deletion
-
-
 DELETED_ROWS_MAX = 5_000
 """Most rows that are deleted in one transaction, unless one step has more results."""
 DELETE_TIMEOUT: Final = timedelta(seconds=60)
@@ -306,12 +283,7 @@ _Work = Callable[[AsyncConnection], Awaitable[int]]
 
 
 class Deletion:
-    """Deletes flows and logs of one database.
-
-    Args:
-        sessions: of the database.
-        tables: of the wing.
-    """
+    """Deletes flows and logs of one database."""
 
     def __init__(self, sessions: async_sessionmaker[AsyncSession], tables: StreamTables) -> None:
         self._sessions = sessions
@@ -321,7 +293,7 @@ class Deletion:
         return "<Deletion>"
 
     async def delete_flow(self, name: str, *, discard_results: bool) -> int:
-        """Delete a flow; return how many rows there were; see `Streams.delete_flow`."""
+        """Return how many rows there were; see `Streams.delete_flow`."""
         flow_id, tables = key_of("flow", name), self._tables
 
         async def begin(connection: AsyncConnection) -> int:
@@ -339,7 +311,7 @@ class Deletion:
         return await self._transact(begin) + await self._repeat(rows)
 
     async def delete_log(self, name: str) -> int:
-        """Delete a log; return how many rows there were; see `Streams.delete_log`."""
+        """Return how many rows there were; see `Streams.delete_log`."""
         log: EventLog[Any] = EventLog(name, object, key=str, tables=self._tables)
 
         async def some(connection: AsyncConnection) -> int:
@@ -371,11 +343,7 @@ class Deletion:
 async def _begin(
     connection: AsyncConnection, tables: StreamTables, name: str, *, discard_results: bool
 ) -> int:
-    """End the work on a flow, and its reading.
-
-    Raises:
-        StillInUse: a replica or a reader has it, or may want to.
-    """
+    """End the work on a flow, and its reading; StillInUse if there may be more of it."""
     flows, shards = tables.flows, tables.shards
     own = flows.c.id == key_of("flow", name)
     # Written, not just locked: a reader that comes meanwhile, or has come, is seen or refused.
@@ -398,7 +366,7 @@ async def _begin(
 async def _why_in_use(
     connection: AsyncConnection, tables: StreamTables, name: str, *, state: str
 ) -> str | None:
-    """Return who works on a flow or reads it, and what to do first; None if nothing does."""
+    """Return what works on a flow or reads it, and what to do first; None if nothing does."""
     if state != "stopped":
         return f"it is {state}: call stop() of the flow, and end the processes that work on it"
     flow_id, shards, replicas = key_of("flow", name), tables.shards.c, tables.replicas.c

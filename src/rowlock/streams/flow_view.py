@@ -25,17 +25,10 @@ from rowlock.streams.cut_plan import Cut
 from rowlock.streams.shards.layout import check_layout
 from rowlock.streams.tables import BEING_DELETED, StreamTables, key_of
 
-# ---------------------------------------------------------------- frontier
-
 
 def frontier_of(tables: StreamTables, flow_id: Any, *, column: str = "step") -> ScalarSelect[Any]:
-    """Return the query for the lowest step of all shards of a flow, null where they do not have
-    each bucket once.
-
-    Args:
-        tables: of the streams.
-        flow_id: of the flow, or a parameter for it.
-        column: of which the lowest value is wanted: ``step`` or ``version``.
+    """Return the query for the lowest ``step``, or ``version``, of all shards of a flow, null where
+    they do not have each bucket once.
     """
     c = tables.shards.c
     begins_at = func.coalesce(func.lag(c.hi).over(order_by=c.lo), 0)
@@ -47,12 +40,7 @@ def frontier_of(tables: StreamTables, flow_id: Any, *, column: str = "step") -> 
 
 
 async def read_frontier(connection: AsyncConnection, tables: StreamTables, flow: str) -> int | None:
-    """Return the first step that is not done by all shards, None if there is no such flow; joins
-    the caller's transaction.
-
-    Raises:
-        ShardsMissingError: the shards do not have each bucket once.
-    """
+    """Return the first step that is not done by all shards, None if there is no such flow."""
     found: int | None = await connection.scalar(select(frontier_of(tables, key_of("flow", flow))))
     if found is None:
         await check_shards(connection, tables, flow)
@@ -60,20 +48,12 @@ async def read_frontier(connection: AsyncConnection, tables: StreamTables, flow:
 
 
 async def check_shards(connection: AsyncConnection, tables: StreamTables, flow: str) -> None:
-    """Refuse to read a flow that lacks shards, unless it is new or is being deleted; joins the
-    caller's transaction.
-
-    Raises:
-        ShardsMissingError: the shards do not have each bucket once.
-    """
+    """Refuse to read a flow that lacks shards, unless it is new or is being deleted."""
     flow_id, flows, shards = key_of("flow", flow), tables.flows.c, tables.shards.c
     there = select(flows.id).where(flows.id == flow_id, flows.fingerprint != BEING_DELETED)
     if await connection.scalar(there) is not None:
         found = select(shards.lo, shards.hi).where(shards.flow_id == flow_id)
         check_layout(flow, await connection.execute(found))
-
-
-# ---------------------------------------------------------------- flow view
 
 
 T = TypeVar("T")
@@ -94,9 +74,7 @@ class Transact(Protocol):
         purpose: str,
         writes: bool = True,
         autocommit: bool = False,
-    ) -> T:
-        """Return what `work` returns, behind its commit."""
-        ...
+    ) -> T: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,10 +84,6 @@ class RecordedCut:
     Attributes:
         step: its number; `BEFORE_FIRST` where the first step begins.
         upto: by source, the last position that belongs to it.
-        now: its time.
-        is_checkpoint: all shards write their states with it.
-        is_snapshot: and keep these states.
-        bytes: how many its rows have.
     """
 
     step: int
@@ -125,12 +99,9 @@ class FlowFacts:
     """The row of a flow.
 
     Attributes:
-        state: ``running``, ``paused`` or ``stopped``.
         next_step: the first step that is not cut.
-        checkpoint_requested: the next cut is a checkpoint.
         shards_wanted: how many shards there are to be; None: as many as there are.
         fingerprint: of the flow that wrote the row.
-        snapshot_requested: a caller waits for a snapshot.
     """
 
     state: str
@@ -142,13 +113,7 @@ class FlowFacts:
 
 
 class Crowd(NamedTuple):
-    """How many work on a flow.
-
-    Attributes:
-        replicas: how many have a row.
-        shards: how many there are: what was split is to be claimed.
-        held: how many of these are leased.
-    """
+    """How many replicas have a row, how many shards there are, and how many of these are leased."""
 
     replicas: int
     shards: int
@@ -160,10 +125,8 @@ class Moment:
     """What was seen beside the row, at the same moment.
 
     Attributes:
-        clock: the time of the database.
-        newest: the last position that was visible of each source, in their order; None: it had no
+        newest: the last position that was visible of each source, in their order; None: no
             row.
-        crowd: who works on the flow.
         is_whole: its shards have each bucket once.
     """
 
@@ -174,17 +137,7 @@ class Moment:
 
 
 class KnownFlow:
-    """A flow as one replica knows it.
-
-    Args:
-        tables: of the streams.
-        flow_id: of its row.
-        newest: the queries for the last position of each source.
-
-    Attributes:
-        facts: its row; None as long as it was not read, or is not there.
-        moment: when it was read last; None as `facts`.
-    """
+    """A flow as one replica knows it; `facts` and `moment` are None if its row was not read."""
 
     def __init__(
         self,
@@ -206,9 +159,7 @@ class KnownFlow:
         return f"<KnownFlow, {self.facts}, {len(self._cuts)} cuts>"
 
     async def look(self, connection: AsyncConnection, *, first: int) -> None:
-        """Read the row, and the cuts from the step before `first` on; joins the caller's
-        transaction.
-        """
+        """Read the row, and the cuts from the step before `first` on."""
         self.forget(below=first - 1)
         known = [step for step in self._cuts if step + 1 not in self._cuts]
         # From the last one on that is known without a gap.
@@ -227,7 +178,6 @@ class KnownFlow:
         return Moment(row.clock, newest, crowd, is_whole=row.frontier is not None)
 
     def cut(self, step: int) -> RecordedCut | None:
-        """Return a cut; None if it is not known."""
         return self._cuts.get(step)
 
     def lost_step(self, first: int) -> int | None:
@@ -264,7 +214,6 @@ class KnownFlow:
         return is_cut or (self.facts is not None and self.facts.checkpoint_requested)
 
     def forget(self, *, below: int) -> None:
-        """Forget cuts that no shard here needs any more."""
         for step in [step for step in self._cuts if step < below]:
             del self._cuts[step]
 
@@ -332,7 +281,6 @@ def _statement(
 
 
 def lease_holds(tables: StreamTables) -> Any:
-    """Return the condition that a shard is leased."""
     c = tables.shards.c
     return func.coalesce(
         and_(c.lock_token.is_not(None), c.lock_expires_at > database_instant()), False

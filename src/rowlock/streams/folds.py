@@ -59,9 +59,6 @@ from rowlock.streams.computing.hashing import Key, key_text
 from rowlock.streams.dialects.stream_dialect import FOLDS, KeyedTable
 from rowlock.streams.key_states import StageCache
 
-# ---------------------------------------------------------------- fold model
-
-
 _READ: dict[type, Callable[[str], Any]] = {
     UUID: UUID,
     datetime: datetime.fromisoformat,
@@ -77,26 +74,18 @@ class FoldModel:
     """A model whose rows a fold changes.
 
     Attributes:
-        mapper: of the model.
-        table: of the model.
         columns: by the names of their attributes.
-        keys: the names of those that are the primary key.
         read_only: the names of those that a handler must not change.
         never_null: the names of those that a row must have.
-        given: the names of those that get a value of the model or the database, unless they are
-            set.
+        given: the names of those that get a value of the model or the database, unless they
+            are set.
     """
 
     def __init__(self, model: type[Any], *, is_keyed_by_host: bool, is_cached: bool) -> None:
-        """Look at a model.
+        """Look at a model; ModelError says what to change if it cannot be folded into.
 
-        Args:
-            model: of the host.
-            is_keyed_by_host: the host says what the key of an event is; otherwise it is one value.
-            is_cached: rows are kept in memory between steps.
-
-        Raises:
-            ModelError: it cannot be folded into; the text says what to change.
+        With `is_keyed_by_host` the host says what the key of an event is; otherwise it is one
+        value. With `is_cached` rows are kept in memory between steps.
         """
         self.mapper: Mapper[Any] = mapper_of(model)
         self.name = model.__name__
@@ -130,11 +119,8 @@ class FoldModel:
         return f"<FoldModel {self.name}>"
 
     def key_of(self, parts: Sequence[Key]) -> tuple[Any, ...]:
-        """Return the values of the primary key for a key of events, or for a tuple of them.
-
-        Raises:
-            ValueError: there are more parts than the primary key has, or fewer; or a part is the
-                text of no value of its column.
+        """Return the values of the primary key for a key of events, or for a tuple of them;
+        ValueError if there is no such row.
         """
         if len(parts) != len(self.keys):
             msg = f"the primary key of {self.name} is ({', '.join(self.keys)}), not {parts!r:.100}"
@@ -145,14 +131,8 @@ class FoldModel:
         )
 
     def check_room(self, chars_max: int | None, *, of: str) -> None:
-        """Refuse a primary key that is shorter than keys of events.
-
-        Args:
-            chars_max: the longest of these; None: it is not known.
-            of: whose they are.
-
-        Raises:
-            ModelError: it is shorter.
+        """Refuse a primary key that is shorter than keys of events; None: their length is not
+        known.
         """
         name = self.keys[0]
         kept = innermost(self.columns[name].type)
@@ -330,9 +310,6 @@ def _plain_default(column: Column[Any]) -> Callable[[], Any] | None:
     return of if of in _COLLECTIONS else None
 
 
-# ---------------------------------------------------------------- folded row
-
-
 _UNCHANGING = (
     *(bool, bytes, date, Decimal, Enum, float, int, NoneType, str, time, timedelta, UUID),
 )
@@ -340,12 +317,7 @@ _UNCHANGING = (
 
 
 class StoredRow(NamedTuple):
-    """What the database has of a row.
-
-    Attributes:
-        values: by the names of the attributes.
-        mark: of that version of the row; None if there is no other writer.
-    """
+    """What the database has of a row; without another writer, that version has no mark."""
 
     values: Mapping[str, Any]
     mark: str | None
@@ -356,7 +328,8 @@ class FoldedRow:
     """A row of the host, as a step has left it.
 
     Attributes:
-        values: by the names of the attributes. Those of a new row that are None get their defaults.
+        values: by the names of the attributes. Those of a new row that are None get their
+            defaults.
         stored: what the database has; None if there is no such row.
     """
 
@@ -369,13 +342,7 @@ class FoldedRow:
 
 @dataclass(slots=True)
 class HeldRow:
-    """A row while a handler has it.
-
-    Attributes:
-        row: the instance of the host's model.
-        key: its primary key, by the names of the attributes.
-        before: what it was made of; None if it is new.
-    """
+    """A row while a handler has it; `before` is what it was made of, None if it is new."""
 
     row: Any
     key: Mapping[str, Any]
@@ -383,14 +350,7 @@ class HeldRow:
 
 
 class FoldCodec:
-    """Makes instances of rows, and rows of what a handler has left in them.
-
-    Args:
-        model: of the host.
-
-    Attributes:
-        name: says which rows these are.
-    """
+    """Makes instances of rows, and rows of what a handler has left in them."""
 
     def __init__(self, model: FoldModel) -> None:
         self._model = model
@@ -398,12 +358,7 @@ class FoldCodec:
         self.name = f"rows of {model.table.fullname} by {columns}"
 
     def fresh(self, value: Key | tuple[Key, ...]) -> HeldRow:
-        """Return a new row for a key.
-
-        Raises:
-            ValueError: there is no row for it.
-            Exception: whatever the host's class raised.
-        """
+        """Return a new row for a key; ValueError if there is none for it."""
         key = self._model.key_of(value if isinstance(value, tuple) else (value,))
         return HeldRow(self._model.make(key), self._named(key), None)
 
@@ -420,8 +375,8 @@ class FoldCodec:
 
         Raises:
             TypeError: it left an expression of SQL.
-            ValueError: it changed the key or what the database computes, or left null what is never
-                null.
+            ValueError: it changed the key or what the database computes, or left null what
+                is never null.
         """
         before = value.before
         stored = None if before is None else before.stored
@@ -461,7 +416,6 @@ class FoldCodec:
         return {name: there[name] if name in there else getattr(row, name) for name in names}
 
     def _check(self, changed: Mapping[str, Any], before: Mapping[str, Any]) -> None:
-        """Refuse what a handler must not set."""
         model = self._model
         for name, value in changed.items():
             if isinstance(value, ClauseElement) or hasattr(value, "__clause_element__"):
@@ -480,21 +434,8 @@ class FoldCodec:
             raise ValueError(msg)
 
 
-# ---------------------------------------------------------------- fold table
-
-
 class FoldTable:
-    """The rows of one fold.
-
-    Args:
-        model: of the host.
-        is_cached: rows are kept in memory between steps, since there is no other writer.
-
-    Attributes:
-        model: as given.
-        is_cached: as given.
-        topic: of hints that rows were written.
-    """
+    """The rows of one fold, kept in memory between steps if there is no other writer."""
 
     def __init__(self, model: FoldModel, *, is_cached: bool) -> None:
         self.is_cached = is_cached
@@ -510,9 +451,6 @@ class FoldTable:
     async def read(self, connection: AsyncConnection, keys: Iterable[str]) -> dict[str, KeyState]:
         """Return the rows that are there, by the texts of their keys; joins the caller's
         transaction.
-
-        Raises:
-            ModelError: the database takes one key for another.
         """
         texts = self._texts(keys)
         if not texts:
@@ -583,8 +521,8 @@ class FoldTable:
         return missing
 
     async def _update(self, connection: AsyncConnection, rows: Sequence[FoldedRow]) -> int:
-        """Update rows, in all columns that one of them has changed; return how many are not as
-        they were.
+        """Update rows, in all columns that one of them has changed; return how many are not as they
+        were.
         """
         changed: dict[str, None] = {}
         given = []
@@ -610,9 +548,7 @@ class FoldTable:
         return (*key, *mark, *(row.values[name] for name in names))
 
     def _is_set(self, name: str, value: Any) -> bool:
-        """Whether a new row gets `value`, or what the model and the database give where nothing is
-        set.
-        """
+        """Whether a new row gets `value`, or what the model and the database give otherwise."""
         return value is not None or self.model.columns[name].type.should_evaluate_none
 
     def _columns(self, names: Iterable[str]) -> list[str]:
@@ -629,23 +565,8 @@ class FoldTable:
         return ModelError(msg, model=self.model.name)
 
 
-# ---------------------------------------------------------------- fold stage
-
-
 class FoldStage:
-    """A fold into rows of one model.
-
-    Args:
-        model: of the host.
-        by: what events are grouped by; None: by their key.
-        cache: rows are kept in memory between steps.
-
-    Attributes:
-        table: the rows.
-
-    Raises:
-        ModelError: it cannot be folded into; the text says what to change.
-    """
+    """A fold into rows of one model, by `by` or else by the key of events."""
 
     def __init__(self, model: type[Any], *, by: GroupKey[Any] | None, cache: bool) -> None:
         known = FoldModel(model, is_keyed_by_host=by is not None, is_cached=cache)
@@ -654,11 +575,6 @@ class FoldStage:
         self._by = None if by is None else known.checked(by)
 
     def handler(self, call: FoldHandler[Any, Any]) -> StageHandler:
-        """Return the function of the host as a handler.
-
-        Raises:
-            ConfigurationError: it cannot be one.
-        """
         check_handler(call, "fold")
 
         @wraps(call, updated=())

@@ -37,9 +37,6 @@ from rowlock.streams.computing.compute import NO_STATE, KeyState
 from rowlock.streams.computing.hashing import BucketRange
 from rowlock.streams.statements import in_ranges, write_rows
 
-# ---------------------------------------------------------------- cache
-
-
 STALE_MAX = 64
 """So many more entries than timers may stand in the heap, beside one for each, before it is made
 anew.
@@ -47,11 +44,7 @@ anew.
 
 
 class TimerHeap:
-    """Timers of one stage of a shard, by time.
-
-    Attributes:
-        known: when the timer of each key is due.
-    """
+    """Timers of one stage of a shard, by time."""
 
     def __init__(self) -> None:
         self.known: dict[str, datetime] = {}
@@ -70,7 +63,6 @@ class TimerHeap:
 
     @property
     def earliest(self) -> datetime | None:
-        """When the first timer is due; None if there is none."""
         heap = self._heap
         while heap and self.known.get(heap[0][1]) != heap[0][0]:
             heappop(heap)
@@ -92,7 +84,6 @@ class StageCache:
     """The states of one stage of a shard.
 
     Attributes:
-        timers: of its keys.
         dirty: keys whose state is newer than that in the database.
         grown: how many more keys have a state than in the database.
     """
@@ -213,12 +204,7 @@ _WRITTEN = (
 
 
 class PageBounds(NamedTuple):
-    """How large a page of a snapshot may be.
-
-    Attributes:
-        keys: most of them.
-        bytes: most of their states, unless it is one.
-    """
+    """Most keys of a page of a snapshot, and most bytes of their states, unless it is one key."""
 
     keys: int
     bytes: int
@@ -229,11 +215,9 @@ class StateWrite(NamedTuple):
 
     Attributes:
         name: of the stage.
-        key: its text.
-        bucket: of the key.
         version: the step at whose start it is the state.
-        state: what it is; `NO_STATE` if there is none any more.
-        snapshot: the step at whose start the last snapshot of the shard is; None if it has none.
+        snapshot: the step at whose start the last snapshot of the shard is; None if it has
+            none.
     """
 
     name: str
@@ -245,14 +229,7 @@ class StateWrite(NamedTuple):
 
 
 class StoredTimer(NamedTuple):
-    """A timer, as it is stored.
-
-    Attributes:
-        name: of the stage.
-        key: whose timer it is.
-        bucket: of the key.
-        at: when it is due.
-    """
+    """A timer of a key in the stage `name`, as it is stored."""
 
     name: str
     key: str
@@ -280,11 +257,8 @@ async def read_states(
 
 
 class CountedStates(NamedTuple):
-    """States of a range of buckets.
-
-    Attributes:
-        keys: how many keys have one, or a timer: `STATES_COUNTED_MAX` at most.
-        newest: the latest version of these.
+    """How many keys have a state or a timer, `STATES_COUNTED_MAX` at most, and the latest version
+    of these.
     """
 
     keys: int
@@ -294,7 +268,6 @@ class CountedStates(NamedTuple):
 async def count_states(
     connection: AsyncConnection, table: Table, flow_id: int, *, buckets: BucketRange
 ) -> CountedStates:
-    """Count the states of a range."""
     own = table.c
     has_state = or_(own.value.is_not(None), own.timer_at.is_not(None))
     some = select(own.version).where(
@@ -315,15 +288,8 @@ async def read_timers(
     ranges: Sequence[BucketRange],
     after: datetime | None,
 ) -> list[StoredTimer]:
-    """Return timers of keys in `ranges`, the earliest first: `TIMERS_READ_MAX` of them, and all
-    others that are due at the time of the last one.
-
-    Args:
-        connection: in a transaction.
-        table: of the states.
-        flow_id: whose states they are.
-        ranges: of the shards.
-        after: only those later than this; None: all.
+    """Return timers of keys in `ranges`, the earliest first, and only those later than `after`:
+    `TIMERS_READ_MAX` of them, and all others that are due at the time of the last one.
     """
     columns = (table.c.name, table.c.key, table.c.bucket, table.c.timer_at)
     of_flow = [
@@ -423,17 +389,8 @@ async def read_snapshot(
     most: PageBounds,
     after: str | None = None,
 ) -> list[tuple[str, KeyState]]:
-    """Return keys and their states at the start of the step `version`, in the order of their keys:
-    the first ones behind `after` that had a value.
-
-    Args:
-        connection: in a transaction.
-        table: of the states.
-        flow_id: whose states they are.
-        name: of the stage.
-        version: of the snapshot that all shards of the flow have.
-        most: of a page.
-        after: the last key of the page before; None: the page is the first.
+    """Return a page of keys and their states at the start of the step `version`, that of a snapshot
+    that all shards of the flow have: the first keys behind `after` that had a value.
     """
     own = table.c
     is_latest = own.version <= version

@@ -255,7 +255,6 @@ OPTIONS: Final[dict[str, dict[str, Any]]] = {LOG: KEEPS_COUNTING}
 
 
 def stream_columns(table_name: str) -> list[Column[Any]]:
-    """Return new columns of one of the wing's tables."""
     return _TABLES[table_name]()
 
 

@@ -1,5 +1,5 @@
-"""Results of a flow, written with the step that they are of: kept by step for those who read them,
-or as rows of the host's own table.
+"""Results of a flow, written with the step that they are of: kept by step for their readers, or as
+rows of the host's own table.
 """
 
 from __future__ import annotations
@@ -29,24 +29,12 @@ from rowlock.streams.settings import check_whole_number
 from rowlock.streams.statements import write_rows
 from rowlock.streams.tables import StreamTables, key_of
 
-# ---------------------------------------------------------------- output
-
-
 O = TypeVar("O")  # noqa: E741 - of an output
 _COLUMNS = ("flow_id", "output", "step", "lo", "seq", "bucket", "key", "payload")
 
 
 class ResultRow(NamedTuple):
-    """A result, as it is stored.
-
-    Attributes:
-        step: that it is of.
-        lo: the first bucket of the shard.
-        seq: its number among the results of the shard in the step.
-        bucket: of its key.
-        key: its text; None if it has none.
-        stored: the text of the value.
-    """
+    """A result, as it is stored; `seq` is its number among those of the shard in the step."""
 
     step: int
     lo: int
@@ -68,7 +56,7 @@ class Output(Generic[O]):
         tables: of the wing.
         sources: what the flow reads, by name.
         waits: waits for the flow; None where no other flow reads the output.
-        is_kept: results stay here, by step, for those who read them.
+        is_kept: results stay here, by step, for their readers.
     """
 
     is_kept = True
@@ -167,9 +155,6 @@ class Output(Generic[O]):
         return await discard(session, self, before)
 
 
-# ---------------------------------------------------------------- table output
-
-
 DEDUP_KEY = "dedup_key"
 """The column of an outbox that says what a row is about: a row that is there already is left."""
 
@@ -177,21 +162,9 @@ DEDUP_KEY = "dedup_key"
 class TableOutput(Output[O]):
     """An output into a table of the host; made by `StreamFlow.output` with `into`.
 
-    What is emitted are values by attribute names of the model, or instances of it. Columns that are
-    not given get the defaults of the model. Where ``dedup_key`` is unique, as in the table of a
-    dispatch pipeline, a row whose key is there already is left as it is.
-
-    Args:
-        flow: the name of the flow.
-        name: its own, within the flow.
-        model: of the table.
-        tables: of the wing.
-
-    Attributes:
-        table: of the host.
-
-    Raises:
-        ModelError: the model is no mapped class of one table.
+    What is emitted are values by attribute names of the model, or instances of it. Columns that
+    are not given get the defaults of the model. Where ``dedup_key`` is unique, as in the table
+    of a dispatch pipeline, a row whose key is there already is left as it is.
     """
 
     is_kept = False
@@ -213,16 +186,10 @@ class TableOutput(Output[O]):
         return self._unique is not None
 
     def fingerprint(self) -> str:
-        """Return which table it is."""
         return f"{self.name} into {self.table.fullname}"
 
     def stored(self, value: O | Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the values of a row, by the keys of its columns.
-
-        Raises:
-            TypeError: it is no mapping and no instance of the model, or names what is no column.
-            ValueError: a column without a default is not given, or null where it may not be.
-        """
+        """Return the values of a row, by the keys of its columns."""
         columns, model = self._columns, self._model.__name__
         if isinstance(value, self._model):
             given = {name: one for name, one in vars(value).items() if name in columns}
@@ -243,7 +210,6 @@ class TableOutput(Output[O]):
         return {columns[name].key: one for name, one in given.items()}
 
     async def write(self, connection: AsyncConnection, rows: Sequence[ResultRow]) -> None:
-        """Insert rows, of which there is one at least; joins the caller's transaction."""
         alike: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
         for row in rows:
             assert not isinstance(row.stored, str)
@@ -259,19 +225,9 @@ class TableOutput(Output[O]):
         after: int | None = None,
         follow: bool = True,
     ) -> AsyncIterator[StepOutput[O]]:
-        """Refuse: the rows are the host's.
-
-        Raises:
-            ConfigurationError: always.
-        """
         self._refuse("read")
 
     async def discard(self, session: AsyncSession, before: int) -> int:
-        """Refuse: the rows are the host's.
-
-        Raises:
-            ConfigurationError: always.
-        """
         self._refuse("delete")
 
     def _insert(self, connection: AsyncConnection) -> Any:

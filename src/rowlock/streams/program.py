@@ -40,9 +40,6 @@ from rowlock.streams.settings import FlowSettings
 from rowlock.streams.shards.layout import DynamicShards
 from rowlock.streams.tables import StreamTables, key_of
 
-# ---------------------------------------------------------------- stage
-
-
 E = TypeVar("E")
 S = TypeVar("S")
 M = TypeVar("M")
@@ -218,12 +215,8 @@ class ExchangeStage(StreamStage[F]):
 
 
 class Stages:
-    """The stages of one flow, in the order in which a step passes them.
-
-    Attributes:
-        flow_name: of the flow.
-        checkpoint: how often states are written.
-        is_complete: the flow runs; nothing can be added.
+    """The stages of one flow, in the order in which a step passes them; from `is_complete` on
+    nothing can be added.
     """
 
     def __init__(self, flow_name: str, checkpoint: Checkpoint) -> None:
@@ -245,15 +238,9 @@ class Stages:
 
     @property
     def have_dead_letters(self) -> bool:
-        """Whether keys that fail are set aside by one of them."""
         return any(each._handler and each._handler.dead_letters for each in self._stages)
 
     def add(self, stage: StreamStage[Any]) -> None:
-        """Add a stage behind the others.
-
-        Raises:
-            ConfigurationError: as `StreamStage.exchange`.
-        """
         flow = f"the flow {self.flow_name!r}"
         if self.is_complete:
             raise ConfigurationError(f"{flow} runs already: declare its exchanges before")
@@ -276,10 +263,6 @@ class Stages:
     def complete(self, outputs: Mapping[str, ResultTarget[Any]]) -> tuple[StageHandler, ...]:
         """Return the handlers, each with what it may emit and send to; from now on nothing can be
         added.
-
-        Raises:
-            ConfigurationError: a stage has no handler, two handlers have one name, or a fold whose
-                rows others write may send messages.
         """
         handlers = [self._handler_of(stage) for stage in self._stages]
         for stage in self._stages[:-1]:
@@ -318,11 +301,7 @@ class Stages:
 
 
 def check_fold(flow_name: str, checkpoint: Checkpoint) -> None:
-    """Refuse a fold whose rows would lag behind the steps that they are of.
-
-    Raises:
-        ConfigurationError: states are not written with every step.
-    """
+    """Refuse a fold whose rows would lag behind the steps that they are of."""
     if checkpoint.steps != 1:
         raise ConfigurationError(
             f"the flow {flow_name!r} writes its states every {checkpoint.steps} steps, and rows"
@@ -332,12 +311,6 @@ def check_fold(flow_name: str, checkpoint: Checkpoint) -> None:
 
 
 def check_name(name: object, of: str) -> None:
-    """Refuse what is no name.
-
-    Raises:
-        ConfigurationError: it is no text, empty, too long, has a slash or a control character, or
-            no database stores it.
-    """
     if not _is_short_text(name) or not name or "/" in name:
         msg = (
             f"the name of {of} is a text of 1 to {NAME_CHARS_MAX} characters without '/', control"
@@ -347,12 +320,7 @@ def check_name(name: object, of: str) -> None:
 
 
 def check_version(flow_name: str, version: object) -> None:
-    """Refuse what cannot be shown as the version of a host's code.
-
-    Raises:
-        ConfigurationError: it is no text, too long, has a control character, or no database stores
-            it.
-    """
+    """Refuse what cannot be shown as the version of a host's code."""
     if not _is_short_text(version):
         raise ConfigurationError(
             f"the version of the flow {flow_name!r} is a text of up to {NAME_CHARS_MAX} characters"
@@ -367,20 +335,12 @@ def _is_short_text(given: object) -> TypeGuard[str]:
     return not any(category(char) == "Cc" for char in given)
 
 
-# ---------------------------------------------------------------- program
-
-
 OWNER_NAME_CHARS_MAX = 200
 """So much of a flow's name is in its leases."""
 
 
 def lease_owner(kind: str, flow: str) -> str:
-    """Return the owner in leases of a pipeline of a flow: it names no one else, and fits.
-
-    Args:
-        kind: of the pipeline.
-        flow: the name of the flow.
-    """
+    """Return the owner in leases of a pipeline of a flow: it names no other one, and fits."""
     # Without the separator: behind it, leases say for whom besides they are held.
     plain = flow.replace(OWNER_SEPARATOR, ".")[:OWNER_NAME_CHARS_MAX]
     more = "" if plain == flow else f" {sha256(flow.encode()).hexdigest()[:8]}"
@@ -388,7 +348,7 @@ def lease_owner(kind: str, flow: str) -> str:
 
 
 def topic_of_flow(name: str) -> str:
-    """Return the topic of hints for those who work on a flow: there is a new step, or a wish."""
+    """Return the topic of hints that a flow has a new step or a request."""
     return f"stream:{name}"
 
 
@@ -397,17 +357,11 @@ class FlowProgram:
     """What replicas run of a flow.
 
     Attributes:
-        name: of the flow.
         code_version: which version of the host's code this is, as it says itself.
         sources: by their names, in the order in which they were declared.
         stages: in the order in which a step passes them.
         exchanges: what handlers send to, of each stage behind the first.
-        outputs: by their names.
-        shards: how many there are to be.
-        checkpoint: how often states are written.
         from_now: a new flow begins with what is added after it was created.
-        settings: numbers.
-        tables: of the wing.
         folds: the rows of stages that are folds, by the names of their handlers.
     """
 
@@ -431,7 +385,6 @@ class FlowProgram:
 
     @property
     def topic(self) -> str:
-        """The topic of hints for those who work on it."""
         return topic_of_flow(self.name)
 
     @property

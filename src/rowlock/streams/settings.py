@@ -88,11 +88,7 @@ _KEYWORDS = FlowKeywords.__optional_keys__ | {"shards", "checkpoint", "start", "
 
 
 def flow_settings(flow: str, values: FlowKeywords) -> tuple[FlowSettings, dict[str, Any]]:
-    """Return the settings of a flow, and what is left for its pipelines.
-
-    Raises:
-        SettingsError: a value is out of bounds, or a name is none; the text says which.
-    """
+    """Return the settings of a flow, and the others, which are its pipelines'."""
     for unknown in values.keys() - _KEYWORDS:
         meant = nearest(unknown, _KEYWORDS, alike=MEANT_ALIKE)
         raise SettingsError(
@@ -114,19 +110,12 @@ def flow_settings(flow: str, values: FlowKeywords) -> tuple[FlowSettings, dict[s
         raise SettingsError(f"flow {flow}: {text}", pipeline=flow, settings=names) from None
 
 
-# ---------------------------------------------------------------- arguments
-
-
 NUMBER_MAX: Final = 2**63 - 1
 """Highest number of a step, a position, or an append of a producer."""
 
 
 def check_party(name: object, of: str) -> None:
-    """Refuse what cannot be the name of a producer or a consumer.
-
-    Raises:
-        ConfigurationError: it is no text, empty, too long, or no database stores it.
-    """
+    """Refuse what cannot be the name of a producer or a consumer."""
     if not isinstance(name, str):
         raise ConfigurationError(f"the name of {of} is a text, not {name!r:.100}")
     if not 1 <= len(name) <= NAME_CHARS_MAX:
@@ -140,11 +129,7 @@ def check_party(name: object, of: str) -> None:
 
 
 def check_whole_number(number: object, of: str, *, low: int = 0) -> None:
-    """Refuse what is no whole number from `low` to `NUMBER_MAX`.
-
-    Raises:
-        ConfigurationError: it is none.
-    """
+    """Refuse what is no whole number from `low` to `NUMBER_MAX`."""
     is_whole = isinstance(number, int) and not isinstance(number, bool)
     if not (is_whole and low <= number <= NUMBER_MAX):  # type: ignore[operator]
         raise ConfigurationError(
@@ -153,11 +138,7 @@ def check_whole_number(number: object, of: str, *, low: int = 0) -> None:
 
 
 def seconds_of(timeout: timedelta | float) -> float:
-    """Return a time limit in seconds; less than none is none.
-
-    Raises:
-        ConfigurationError: it is no number.
-    """
+    """Return a time limit in seconds; less than none is none."""
     seconds: object = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
     is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
     if not is_number or math.isnan(seconds):  # type: ignore[arg-type]

@@ -48,9 +48,6 @@ from rowlock.streams.status import NOTHING, flow_text, look_at
 from rowlock.streams.waits import LOOK_EVERY_S, LOOK_TIMEOUT, POLL_S
 from rowlock.tasks import contained_task, finish
 
-# ---------------------------------------------------------------- snapshot keeping
-
-
 logger = get_logger(__name__)
 
 T = TypeVar("T")
@@ -66,12 +63,7 @@ class _Look(NamedTuple):
 
 
 class SnapshotKeeping:
-    """One reader of one snapshot.
-
-    Args:
-        program: the flow; its handlers are not needed.
-        sessions: of its database.
-    """
+    """One reader of one snapshot."""
 
     def __init__(self, program: FlowProgram, sessions: async_sessionmaker[AsyncSession]) -> None:
         self._program = program
@@ -89,7 +81,6 @@ class SnapshotKeeping:
         writes: bool = True,
         timeout: timedelta = LOOK_TIMEOUT,
     ) -> T:
-        """Return what `work` returns, in a transaction of its own."""
         return await in_transaction(
             self._sessions, self._leased, work, purpose=purpose, timeout=timeout, writes=writes
         )
@@ -100,9 +91,6 @@ class SnapshotKeeping:
         Raises:
             NotProcessedYet: the time is over; the snapshot is wanted no longer.
             VersionNotFoundError: it was there, and is kept no longer.
-            ConfigurationError: the limit is no number.
-            PipelineError: the flow was never started.
-            ShardsMissingError: the shards do not have each bucket once.
         """
         limit_s = seconds_of(timeout)
         request = contained_task(self._request(), name="rowlock: request a snapshot")
@@ -125,11 +113,7 @@ class SnapshotKeeping:
             raise
 
     async def release(self, version: int) -> None:
-        """Read no more; the next snapshot may be cut if there is no other reader.
-
-        An error of the database that passes is logged: the time for which snapshots are kept ends
-        all the same.
-        """
+        """Read no more; the next snapshot may be cut if there is no other reader."""
 
         async def work(session: AsyncSession, connection: AsyncConnection) -> None:
             await self._release(session, connection, version)
@@ -137,12 +121,7 @@ class SnapshotKeeping:
         await self._at_the_end(work)
 
     async def check(self, connection: AsyncConnection, version: int) -> None:
-        """Refuse what was read in this transaction, unless the snapshot is kept still; joins the
-        caller's transaction.
-
-        Raises:
-            VersionNotFoundError: it is not.
-        """
+        """Refuse what was read in this transaction, unless the snapshot is kept still."""
         flows = self._program.tables.flows.c
         is_kept = and_(flows.kept_snapshot == version, flows.kept_until > database_instant())
         found = select(is_kept).where(flows.id == self._program.id)
@@ -268,8 +247,6 @@ class SnapshotKeeping:
             )
 
     async def _reason(self) -> str:
-        """Return what the flow waits for."""
-
         async def work(session: AsyncSession, connection: AsyncConnection) -> str:
             seen = await look_at(connection, self._program)
             if seen is None:
@@ -419,7 +396,6 @@ async def snapshot_of(
     handlers: Mapping[str, StageHandler],
     timeout: timedelta | float,
 ) -> AsyncIterator[StateSnapshot]:
-    """Take a snapshot of a flow; see `StreamFlow.snapshot`."""
     keeping = SnapshotKeeping(program, sessions)
     step = await keeping.acquire(timeout)
     snapshot = StateSnapshot(step, program, handlers, keeping=keeping)

@@ -21,13 +21,7 @@ NAMES_MAX: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class BusyCall:
-    """A call of a handler that takes long.
-
-    Attributes:
-        stage: the name of the handler.
-        key: with which it was called; None in a batch.
-        seconds: for how long it is under way.
-    """
+    """A call of a handler that takes long; no key in a batch."""
 
     stage: str
     key: str | None
@@ -43,17 +37,14 @@ class ShardLook:
     """What was seen of a shard.
 
     Attributes:
-        range: its buckets.
         step: what it does next.
-        is_held: a replica has its lease.
         replica: the name of the one that holds it, or held it last.
         parked: why it is parked; None: it is not.
         failures: failed attempts of its handlers and its write at `step`.
         error: of the last attempt; None if it did not fail.
         seconds: how long the computation of its last step took; None: it has not done one.
-        version: the step from which it repeats what it has done, before it does more; None: it has
-            nothing to repeat.
-        busy: the call of a handler that takes long; None: none does.
+        version: the step from which it repeats what it has done, before it does more; None:
+            it has nothing to repeat.
     """
 
     range: BucketRange
@@ -81,13 +72,13 @@ class SourceLook:
     """What was seen of a source.
 
     Attributes:
-        name: within the flow.
         upto: the position up to which it is cut.
         newest: the last position that is visible.
         mark: no row can appear at or below this position any more.
         held_back_by: the transactions for which the mark waits.
         error: why it cannot be read; None: it can.
-        upstream: the flow that the mark of an output waits for, in words; None: it waits for none.
+        upstream: the flow that the mark of an output waits for, in words; None: it waits for
+            none.
     """
 
     name: str
@@ -104,15 +95,15 @@ class FlowLook:
     """What was seen of a flow.
 
     Attributes:
-        state: ``running``, ``paused`` or ``stopped``.
         next_step: the first step that is not cut.
-        shards: all of them.
-        sources: what it reads.
-        unsent: by stage, the shards for whose messages others wait in the step of the frontier.
+        unsent: by stage, the shards for whose messages others wait in the step of the
+            frontier.
         missing: which buckets have no shard, in words; None: each has one.
         recorded: the frontier as it was known last, where shards are missing.
-        begins_after: by source, the position behind which the flow began, where there was one.
-        differs: which step has other events than it was done with, in words; None: none is known.
+        begins_after: by source, the position behind which the flow began, where there was
+            one.
+        differs: which step has other events than it was done with, in words; None: none is
+            known.
     """
 
     state: str
@@ -134,8 +125,6 @@ class FlowLook:
 
 
 class StallKind(Enum):
-    """What a flow waits for."""
-
     MISSING = "shards are missing"
     PARKED = "parked"
     FAILING = "failing"
@@ -149,24 +138,14 @@ class StallKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Stall:
-    """Why a flow does not advance.
-
-    Attributes:
-        kind: what it waits for.
-        text: the same in words, with who and where.
-    """
+    """Why a flow does not advance: the kind, and the same in words, with who and where."""
 
     kind: StallKind
     text: str
 
 
 def stall_of(before: FlowLook, now: FlowLook) -> Stall | None:
-    """Return why a flow has not advanced between two looks; None: it has, or it had nothing to do.
-
-    Args:
-        before: the earlier look.
-        now: the later one.
-    """
+    """Return why a flow has not advanced between two looks; None if there is no reason."""
     if now.missing is not None:
         return Stall(StallKind.MISSING, now.missing)
     if now.frontier > before.frontier:

@@ -20,8 +20,6 @@ from rowlock.database.bulk_dialect import BULK, BulkDialect
 from rowlock.streams.computing.encoding import slices
 from rowlock.streams.computing.hashing import BUCKETS, BucketRange, merged
 
-# ---------------------------------------------------------------- range condition
-
 
 def has_all(ranges: Iterable[BucketRange]) -> bool:
     """Return whether `ranges` have all buckets together."""
@@ -36,15 +34,9 @@ def in_ranges(bucket: Column[Any], ranges: Iterable[BucketRange]) -> ColumnEleme
     return or_(*(bucket.between(lo, hi - 1) for lo, hi in parts))
 
 
-# ---------------------------------------------------------------- gathered query
-
-
 class GatheredQuery:
-    """Runs one query again and again.
-
-    Args:
-        query: what differs from one execution to the next is bound by name. No two of its columns
-            have the same name.
+    """Runs one query again and again. What differs from one execution to the next is bound by name,
+    and no two of its columns have the same name.
     """
 
     def __init__(self, query: Select[Any]) -> None:
@@ -58,8 +50,8 @@ class GatheredQuery:
         order in all of them, which need not be that of the query.
 
         Raises:
-            DBAPIError: as of the database. Where columns are too large for one value of it, the
-                next call reads row by row.
+            DBAPIError: as of the database. Where columns are too large for one value of it,
+                the next call reads row by row.
         """
         dialect = BULK.of(connection)
         if dialect not in self._gathering:
@@ -102,14 +94,8 @@ async def write_rows(
     rows: Sequence[Sequence[Any]],
     text: str,
 ) -> None:
-    """Execute an INSERT for rows; joins the caller's transaction.
-
-    Args:
-        connection: in a transaction.
-        statement: of `BulkDialect.insert` for these names.
-        names: of the columns.
-        rows: the values of each in the order of `names`.
-        text: the name of the column that may be long.
+    """Execute an INSERT of `BulkDialect.insert` for rows, slice by slice; joins the caller's
+    transaction. `text` is the name of the column that may be long.
     """
     for parameters in sliced(BULK.of(connection), names, rows, text=text):
         await connection.execute(statement, parameters)

@@ -34,9 +34,6 @@ from rowlock.streams.stalls import (
     stall_of_steps,
 )
 
-# ---------------------------------------------------------------- status
-
-
 NOTHING = "nothing"
 """What a flow waits for that has done all rows."""
 
@@ -175,7 +172,6 @@ class StreamStatus:
 
 
 def flow_text(look: FlowLook) -> str:
-    """Return what a flow waits for."""
     if look.missing is not None:
         return look.missing
     if look.frontier < look.next_step:
@@ -183,7 +179,7 @@ def flow_text(look: FlowLook) -> str:
     waits = cut_text(look)
     if waits is not None:
         return waits
-    # Nothing is lost by it yet: but nobody would know before the next row comes.
+    # Nothing is lost by it yet, but it would not be known before the next row comes.
     parked = parked_of(look.shards)
     return NOTHING if parked is None else parked.text
 
@@ -242,24 +238,14 @@ LAST_STEPS = 64
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What was seen of a flow.
-
-    Attributes:
-        look: of what it does.
-        replicas: how many work on it.
-    """
+    """What was seen of a flow, and how many replicas work on it."""
 
     look: FlowLook
     replicas: int
 
 
 class FlowLooker:
-    """Looks at one flow, again and again.
-
-    Args:
-        program: the flow.
-        present_for: how long a replica counts as there after it was seen.
-    """
+    """Looks at one flow, again and again."""
 
     def __init__(self, program: FlowProgram, *, present_for: timedelta) -> None:
         self._program = program
@@ -340,7 +326,6 @@ class FlowLooker:
         return {stage: late for stage, late in unsent.items() if late}
 
     async def _replicas(self, connection: AsyncConnection) -> Sequence[Any]:
-        """Return the rows of the replicas."""
         table = self._program.tables.replicas
         busy = [column for column in table.c if column.name.startswith("busy_")]
         found = select(table.c.id, table.c.name, table.c.seen_at, *busy).where(
@@ -349,7 +334,6 @@ class FlowLooker:
         return (await connection.execute(found)).all()
 
     async def _shards(self, connection: AsyncConnection) -> Sequence[Any]:
-        """Return the rows of the shards."""
         c = self._program.tables.shards.c
         found = select(
             c.lo,
@@ -428,7 +412,6 @@ async def look_at(connection: AsyncConnection, program: FlowProgram) -> FlowLook
 
 
 async def status_of(connection: AsyncConnection, program: FlowProgram) -> StreamStatus:
-    """Return how far a flow is, and what it waits for; joins the caller's transaction."""
     look = await look_at(connection, program)
     if look is None:
         absence = await absence_of(connection, program)

@@ -55,16 +55,14 @@ class FlowRow(Protocol):
 
     Attributes:
         id: follows from the name (`key_of`).
-        name: of the flow.
-        fingerprint: of its sources, stages, states and outputs: replicas with another one are
-            refused.
+        fingerprint: of its sources, stages, states and outputs: replicas with another one
+            are refused.
         declaration: what the fingerprint is of, in words; null: it is not known.
         code_version: of the replica that wrote it last.
         state: ``running``, ``paused`` or ``stopped``.
         next_step: the first step that is not cut.
         upto: by source, the last position of the last step.
         now: of the last step; null as long as there is none.
-        checkpoint_requested: the next cut is a checkpoint.
         shards_wanted: how many shards there are to be; null: as many as there are.
         kept_snapshot: the step at whose start the last snapshot is; null: there was none.
         kept_until: it is kept for its readers no longer than this; null: it has none.
@@ -73,9 +71,8 @@ class FlowRow(Protocol):
         frontier: every shard has completed all steps below it, as the coordinator knows.
         stalled: why the frontier does not advance; null: it does.
         begins_after: by source, the position behind which it began; null: it is not known.
-        differs: how the events of a step differ from those that it was done with; null: those of
-            the last steps that were verified do not.
-        differs_at: that step.
+        differs: how the events of a step, `differs_at`, differ from those that it was done
+            with; null: those of the last steps that were verified do not.
     """
 
     id: int
@@ -101,19 +98,16 @@ class FlowRow(Protocol):
 
 
 class ShardRow(Protocol):
-    """A row of the shards: one copy of a flow's computation, over a range of buckets.
+    """A row of the shards: one copy of a flow's computation, over the buckets from `lo` to one
+    below `hi`.
 
     Attributes:
         id: follows from the flow and `lo` (`key_of`).
-        flow_id: whose copy it is.
-        lo: the first bucket of the range.
-        hi: the first bucket behind it.
         step: what it does next: results of all earlier steps are written.
         version: the step at whose start its state in the database is; never above `step`.
         snapshot: the step of the older version that is kept; null: none.
         replica: which process has it, or had it last.
         failures: failed attempts at `failed_step`.
-        failed_step: where it fails; null: it does not.
         state_keys: so many keys have a state, at least; null: that is not known.
         state_keys_at: the version that they were counted at.
     """
@@ -137,8 +131,6 @@ class StreamTables:
     """All tables of the wing in one metadata.
 
     Attributes:
-        flow_model: the mapped class of the flows.
-        shard_model: the mapped class of the shards.
         steps: each cut.
         parts: what each shard did in each step.
         state: what handlers keep for each key: the latest value, and that of the snapshot.
@@ -164,23 +156,16 @@ class StreamTables:
 
     @property
     def flows(self) -> Table:
-        """The table of `flow_model`."""
         return single_table(mapper_of(self.flow_model))
 
     @property
     def shards(self) -> Table:
-        """The table of `shard_model`."""
         return single_table(mapper_of(self.shard_model))
 
     @classmethod
     def of(cls, base: type[Any]) -> StreamTables:
-        """Return the tables in the metadata of `base`, made at the first call.
-
-        Args:
-            base: the host's declarative base.
-
-        Raises:
-            ConfigurationError: it is none.
+        """Return the tables in the metadata of the host's declarative base; the first call makes
+        them.
         """
         metadata = getattr(base, "metadata", None)
         if not isinstance(metadata, MetaData):
@@ -210,11 +195,7 @@ def key_of(*names: object) -> int:
 
 
 def check_lasts(flow: str, fingerprint: str | None) -> None:
-    """Refuse to use a flow whose rows are being deleted.
-
-    Raises:
-        PipelineError: it is one.
-    """
+    """Refuse to use a flow whose rows are being deleted."""
     if fingerprint == BEING_DELETED:
         raise PipelineError(
             f"the flow {flow!r} is being deleted: call Streams.delete_flow again until it returns,"

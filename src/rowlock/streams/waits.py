@@ -2,7 +2,7 @@
 the flow reads the results of another one, it is found at the sources of that one, too.
 
 The one idea: no query asks for the step of a row. How far each source is done stands in the cut
-before the frontier, so one statement answers all who wait, whatever they wait for. One look at a
+before the frontier, so one statement answers all waits, whatever their rows. One look at a
 time serves all waits of a process for one flow, and no session is open between two looks. Why a
 wait was in vain is asked once, at its end.
 """
@@ -35,9 +35,6 @@ from rowlock.streams.settings import seconds_of
 from rowlock.streams.status import look_at, why_not_done
 from rowlock.tasks import contained_task, finish
 
-# ---------------------------------------------------------------- frontier watch
-
-
 POLL_S: Final = 0.25
 """How long a wait that hears no hint rests before it looks again, in seconds."""
 LOOK_EVERY_S: Final = 0.01
@@ -55,8 +52,8 @@ class DoneUpto:
     Attributes:
         frontier: the first step that is not done by all shards.
         upto: by source, the last position of the steps below it.
-        begins_after: by source, the last position before the first step; empty if that is known no
-            longer.
+        begins_after: by source, the last position before the first step; empty if that is
+            known no longer.
     """
 
     frontier: int
@@ -65,12 +62,7 @@ class DoneUpto:
 
 
 async def done_upto(connection: AsyncConnection, program: FlowProgram) -> DoneUpto | None:
-    """Return how far a flow is, by one statement; None if it has no row yet; joins the caller's
-    transaction.
-
-    Raises:
-        ShardsMissingError: the shards do not have each bucket once.
-    """
+    """Return how far a flow is, by one statement; None if it has no row yet."""
     flows, steps = program.tables.flows, program.tables.steps
     frontier = frontier_of(program.tables, program.id)
     done, first = steps.alias(), steps.alias()
@@ -92,15 +84,7 @@ _Wait = tuple[int, int, asyncio.Future[DoneUpto]]
 
 
 class FrontierWatch:
-    """Looks how far a flow is, as long as a caller waits for that.
-
-    Args:
-        program: the flow; its handlers are not needed.
-        sessions: of its database.
-
-    Attributes:
-        looks: how often it has looked.
-    """
+    """Looks how far a flow is, as long as a caller waits for that; `looks` counts how often."""
 
     def __init__(self, program: FlowProgram, sessions: async_sessionmaker[AsyncSession]) -> None:
         self.looks = 0
@@ -119,15 +103,10 @@ class FrontierWatch:
 
     @property
     def is_idle(self) -> bool:
-        """Whether there is no waiter."""
         return not self._waits
 
     async def wait(self, source: str, position: int) -> DoneUpto:
-        """Wait until all rows of a source up to a position are done; return how far the flow is.
-
-        Raises:
-            Exception: an error of the database that does not pass.
-        """
+        """Wait until all rows of a source up to a position are done; return how far the flow is."""
         future: asyncio.Future[DoneUpto] = asyncio.get_running_loop().create_future()
         heappush(self._waiting[source], (position, next(self._number), future))
         self._waits += 1
@@ -179,8 +158,6 @@ class FrontierWatch:
             raise
 
     async def _look(self) -> None:
-        """Look once, and end the waits that are over."""
-
         async def look(session: AsyncSession, connection: AsyncConnection) -> DoneUpto | None:
             return await done_upto(connection, self._program)
 
@@ -261,15 +238,8 @@ async def done_or_reason(
         return f"the database does not answer: {describe(error)}"
 
 
-# ---------------------------------------------------------------- waits
-
-
 class FlowWaits:
-    """The waits for one flow in this process.
-
-    Args:
-        program: the flow; its handlers are not needed.
-    """
+    """The waits for one flow in this process."""
 
     def __init__(self, program: FlowProgram) -> None:
         self._program = program
@@ -367,11 +337,6 @@ class FlowWaits:
         }
 
     def _check_reads(self, added: object) -> None:
-        """Refuse what the flow does not read.
-
-        Raises:
-            ConfigurationError: it is nothing of its sources.
-        """
         if not self.reads(added):
             names = ", ".join(self._program.sources)
             raise ConfigurationError(

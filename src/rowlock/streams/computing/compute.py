@@ -45,9 +45,6 @@ from rowlock.streams.computing.rows import (
 )
 from rowlock.tasks import as_ordinary
 
-# ---------------------------------------------------------------- dead letters
-
-
 DEAD_LETTERS: Final = "dead_letters"
 """The output of a flow that has them."""
 PAYLOAD_BYTES_MAX: Final = VALUE_BYTES_MAX // 3
@@ -55,13 +52,7 @@ PAYLOAD_BYTES_MAX: Final = VALUE_BYTES_MAX // 3
 
 
 class DeadLetter(NamedTuple):
-    """The events of a key that could not be processed.
-
-    Attributes:
-        key: its text.
-        error: what went wrong, shortened.
-        rows: the rows of the key in this step; none if only its timer was due.
-    """
+    """The events of a key that could not be processed; no rows if only its timer was due."""
 
     key: str
     error: str
@@ -117,16 +108,8 @@ def _bounded(text: str) -> str | None:
     return text if len(text) <= PAYLOAD_BYTES_MAX else None
 
 
-# ---------------------------------------------------------------- compute
-
-
 class KeyState(NamedTuple):
-    """What is stored of a key. Where both are None, nothing is.
-
-    Attributes:
-        value: its state as it is stored; None if it has none.
-        timer_at: when its timer is due; None if it has none.
-    """
+    """What is stored of a key: its encoded state and its timer. Where both are None, nothing is."""
 
     value: Any = None
     timer_at: datetime | None = None
@@ -137,13 +120,8 @@ NO_STATE = KeyState()
 
 @dataclass(frozen=True, slots=True)
 class PoisonedKey:
-    """Why a stage could not be computed.
-
-    Attributes:
-        stage: its name.
-        step: the number of the step.
-        key: whose events failed; None if a batch handler failed and it is not known which.
-        error: what was raised.
+    """Why a stage could not be computed; without a key if a batch handler failed and it is not
+    known which.
     """
 
     stage: str
@@ -153,7 +131,7 @@ class PoisonedKey:
 
     @property
     def text(self) -> str:
-        """What is shown and stored of it: step, stage, key and error."""
+        """What is shown and stored of it."""
         of = "" if self.key is None else f" for the key {self.key!r}"
         return f"step {self.step}: {self.stage!r} failed{of}: {describe(self.error)}"
 
@@ -163,14 +141,8 @@ class Computed:
     """What follows from the rows and states of a stage.
 
     Attributes:
-        rows: how many events there were.
-        input_digest: of the rows.
-        output_digest: of all that follows.
-        states: of keys whose state or timer has changed; nothing is stored of a key any more whose
-            state is `NO_STATE`.
+        states: of keys whose state or timer has changed; `NO_STATE` drops a key.
         results: in the order in which they were emitted; then those of `dead_letters`.
-        messages: to later stages, by the name of the stage.
-        dead_letters: of keys that failed.
         handed_out: how much the shard has handed out in the step, up to this stage.
     """
 
@@ -208,15 +180,9 @@ def compute(
 ) -> Computed | PoisonedKey:
     """Return what follows from the events of a shard in one stage of a step.
 
-    Args:
-        stage: the handler.
-        batch: the rows of the shard.
-        states: of the keys of `keys_of`, and of keys whose timer is due; more do no harm.
-        step: which one.
-        shard: its buckets.
-        is_last_attempt: keys that fail are set aside with their events, if the stage has dead
-            letters. In a replay it is always so: what failed then is to fail again.
-        before: what earlier stages of the shard have handed out in the step.
+    `states` has those of the keys of `keys_of`, and of keys whose timer is due; more do no harm.
+    In the last attempt, and always in a replay, keys that fail are set aside with their events,
+    if the stage has dead letters: what failed then is to fail again.
     """
     due = due_keys(states, step.now)
     batch = batch.with_timers(due)
@@ -289,7 +255,6 @@ class _Run:
         self.dead: list[DeadLetter] = []
 
     def by_key(self) -> PoisonedKey | None:
-        """Call the handler key by key."""
         groups = _groups_of(self.stage, self.events)
         for key, error in groups.broken.items():
             if not self.moves:
@@ -317,13 +282,11 @@ class _Run:
         return None
 
     def call(self, key: str, value: Any, state: Any, *, events: list[Any]) -> None:
-        """Call the handler with one key, and keep what is stored of it."""
         begin_key(self.context, key if value is key else _first_text(value), group=key)
         after = self.stage.call_by_key(self.context, value, state, events=events)
         self.keep(key, after)
 
     def keep(self, key: str, after: Any) -> None:
-        """Keep the state of a key after its events, if it has changed."""
         before = self.states.get(key, NO_STATE)
         is_dropped = after is FORGET
         codec = self.stage.codec
@@ -355,11 +318,9 @@ class _Run:
             self.after[key] = KeyState(self.states[key].value)
 
     def poison(self, key: str | None, error: Exception) -> PoisonedKey:
-        """Return why the stage fails."""
         return PoisonedKey(self.stage.name, self.step.number, key, error)
 
     def batch(self, shard: BucketRange) -> PoisonedKey | None:
-        """Call the handler once, with all keys."""
         for broken, error in self.events.broken.items():
             return self.poison(broken, error)
         begin_key(self.context, None)

@@ -35,21 +35,12 @@ from typing_extensions import is_typeddict
 
 from rowlock.streams.computing.hashing import key_text
 
-# ---------------------------------------------------------------- record plans
-
-
 ToText: TypeAlias = Callable[[Any], str]
 FromPlain: TypeAlias = Callable[[Any], Any]
 
 
 class ValuePlan(NamedTuple):
-    """How values of one type are written and read.
-
-    Attributes:
-        to_text: returns a value's JSON.
-        from_plain: makes a value of parsed JSON; None if that is the value.
-        record: of a dataclass or a named tuple.
-    """
+    """How values of one type are written and read; without `from_plain`, JSON is the value."""
 
     to_text: ToText
     from_plain: FromPlain | None = None
@@ -57,13 +48,7 @@ class ValuePlan(NamedTuple):
 
 
 class RecordPlan:
-    """How the fields of a dataclass or a named tuple are written and read.
-
-    Attributes:
-        cls: the class.
-        names: of its fields, in the order of its constructor.
-        plans: of its fields.
-    """
+    """How the fields of a dataclass or a named tuple are written and read."""
 
     def __init__(
         self,
@@ -73,14 +58,6 @@ class RecordPlan:
         *,
         by_keyword: bool,
     ) -> None:
-        """Compose the functions of a class.
-
-        Args:
-            cls: the class.
-            plans: of its fields, by their names, in the order of its constructor.
-            defaults: of fields that may be missing in what is read, what makes the value.
-            by_keyword: the constructor needs the names.
-        """
         self.cls = cls
         self.names = tuple(plans)
         self.plans = tuple(plans.values())
@@ -92,51 +69,29 @@ class RecordPlan:
         self._template = f"{{{pairs}}}"
 
     def to_text(self, value: Any) -> str:
-        """Return the JSON of a record.
-
-        Raises:
-            TypeError: it is of another class, or a field is of another type.
-        """
         if type(value) is not self.cls:
             msg = f"{kind_of(value)} is no {self.cls.__name__}"
             raise TypeError(msg)
         return self._template % tuple([text(get(value)) for text, get in self._fields])
 
     def to_texts(self, values: Sequence[Any]) -> list[str]:
-        """Return the JSON of many records, field by field.
-
-        Raises:
-            TypeError: as `to_text`.
-        """
+        """Return the JSON of many records, field by field."""
         if set(map(type, values)) - {self.cls} or not self.names:
             return [self.to_text(value) for value in values]
         fields = [map(text, map(get, values)) for text, get in self._fields]
         return list(map(self._template.__mod__, zip(*fields, strict=True)))
 
     def from_plain(self, plain: Any) -> Any:
-        """Return the record of parsed JSON.
-
-        Raises:
-            ValueError: a field is missing that has no default, or the JSON is no object.
-        """
+        """Return the record of parsed JSON; ValueError if a field without a default is missing."""
         return self.made_of([self._value(plain, each) for each in range(len(self.names))])
 
     def from_plains(self, plains: Sequence[Any]) -> list[Any]:
-        """Return many records of parsed JSON.
-
-        Raises:
-            ValueError: as `from_plain`.
-        """
         if self._by_keyword or not self.names:
             return [self.from_plain(plain) for plain in plains]
         return list(map(self.cls, *(self.column(plains, name) for name in self.names)))
 
     def column(self, plains: Sequence[Any], name: str) -> list[Any]:
-        """Return one field of many records of parsed JSON.
-
-        Raises:
-            ValueError: as `from_plain`; or there is no such field.
-        """
+        """Return one field of many records of parsed JSON; ValueError if there is none."""
         if name not in self.names:
             msg = f"{self.cls.__name__} has no field {name}"
             raise ValueError(msg)
@@ -149,7 +104,6 @@ class RecordPlan:
         return found if read is None else list(map(read, found))
 
     def made_of(self, values: Sequence[Any]) -> Any:
-        """Return the record with these values, in the order of `names`."""
         if self._by_keyword:
             return self.cls(**dict(zip(self.names, values, strict=True)))
         return self.cls(*values)
@@ -179,8 +133,6 @@ _MICROSECOND = timedelta(microseconds=1)
 
 
 def checked(cls: type | tuple[type, ...], to_text: ToText) -> ToText:
-    """Return `to_text` with a check that values are of `cls`."""
-
     def check(value: Any) -> str:
         if not isinstance(value, cls):
             names = " or ".join(each.__name__ for each in _classes(cls))
@@ -216,18 +168,12 @@ def _date_text(value: date) -> str:
 
 
 def plain_text(value: Any) -> str:
-    """Return the text of what has no declared type: what JSON has, and nothing else.
-
-    Raises:
-        TypeError: it, or something in it, would be read as something else than it was.
-        ValueError: a number is not finite.
-    """
+    """Return the text of what has no declared type: what JSON has, and nothing else."""
     _check_plain(value)
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
 def _check_plain(value: Any) -> None:
-    """Refuse what would be read as something else than it was."""
     cls = type(value)
     if cls is dict:
         for key, each in value.items():
@@ -281,11 +227,7 @@ DEPTH_MAX = 32
 
 
 def plan_of(type_: Any, *, depth: int = 0) -> ValuePlan:
-    """Return the plan of a type.
-
-    Raises:
-        TypeError: values of this type cannot be written as JSON and read again.
-    """
+    """Return the plan of a type; TypeError if its values cannot be stored as JSON."""
     if depth > DEPTH_MAX:
         msg = f"{type_name(type_)} is nested more than {DEPTH_MAX} deep, or contains itself"
         raise TypeError(msg)
@@ -321,7 +263,6 @@ def plan_of(type_: Any, *, depth: int = 0) -> ValuePlan:
 
 
 def type_name(type_: Any) -> str:
-    """Return the name of a type, for messages."""
     return type_.__name__ if isinstance(type_, type) else str(type_)
 
 
@@ -506,9 +447,6 @@ def _same(value: Any) -> Any:
     return value
 
 
-# ---------------------------------------------------------------- encoding
-
-
 V = TypeVar("V")
 
 PARSED_TEXTS_MAX = 1_000
@@ -521,10 +459,8 @@ VALUE_BYTES_MAX = 1_048_576
 
 
 class Codec(Generic[V]):
-    """Writes and reads values of one type.
-
-    Attributes:
-        name: of the type.
+    """Writes and reads values of one type, such as a dataclass, ``int``, ``dict[str, int]`` or
+    ``Any``.
     """
 
     @overload
@@ -554,12 +490,6 @@ class Codec(Generic[V]):
         return self._checked(self._plan.to_text(value))
 
     def encode_many(self, values: Sequence[V]) -> list[str]:
-        """Return the texts of values.
-
-        Raises:
-            TypeError: as `encode`.
-            ValueError: as `encode`.
-        """
         record = self._plan.record
         if record is not None:
             texts = record.to_texts(values)
@@ -576,27 +506,14 @@ class Codec(Generic[V]):
         return text
 
     def decode(self, text: str) -> V:
-        """Return the value of a text.
-
-        Raises:
-            ValueError: it is no JSON, or none of such a value.
-        """
+        """Return the value of a text; ValueError if it is no JSON, or none of such a value."""
         return self.build([_parsed(text)])[0]
 
     def decode_many(self, texts: Sequence[str]) -> list[V]:
-        """Return the values of texts.
-
-        Raises:
-            ValueError: one of them is no JSON, or none of such a value.
-        """
         return self.build(self.parse(texts))
 
     def parse(self, raw: Sequence[str]) -> list[Any]:
-        """Return what the texts have, as a JSON parser gives it.
-
-        Raises:
-            ValueError: one of them is no JSON.
-        """
+        """Return what the texts have, as a JSON parser gives it; ValueError if one is no JSON."""
         plains: list[Any] = []
         sizes = list(map(len, raw))
         for some in slices(sizes, rows_max=PARSED_TEXTS_MAX, bytes_max=PARSED_BYTES_MAX):
@@ -619,11 +536,7 @@ class Codec(Generic[V]):
         return list(raw)
 
     def build(self, parsed: Sequence[Any]) -> list[V]:
-        """Return the values of what `parse` gave.
-
-        Raises:
-            ValueError: one of them is none of such a value.
-        """
+        """Return the values of what `parse` gave; ValueError if one is none of such a value."""
         record, read = self._plan.record, self._plan.from_plain
         try:
             if record is not None:
@@ -634,11 +547,7 @@ class Codec(Generic[V]):
             raise ValueError(msg) from error
 
     def column(self, parsed: Sequence[Any], name: str) -> list[Any]:
-        """Return one field of what `parse` gave.
-
-        Raises:
-            ValueError: as `build`; or values of this type have no such field.
-        """
+        """Return one field of what `parse` gave; ValueError if there is no such field."""
         if self._plan.record is None:
             msg = f"{self.name} has no field {name}"
             raise ValueError(msg)
@@ -646,13 +555,7 @@ class Codec(Generic[V]):
 
 
 def slices(sizes: Sequence[int], *, rows_max: int, bytes_max: int) -> Iterator[slice]:
-    """Yield consecutive parts of rows, as long as their bounds allow; one row at least.
-
-    Args:
-        sizes: of the rows, in bytes.
-        rows_max: most rows of a part.
-        bytes_max: most bytes of a part, unless it is one row.
-    """
+    """Yield consecutive parts of rows, as long as their bounds allow; one row at least."""
     begin = size = 0
     for at, own in enumerate(sizes):
         if at > begin and (at - begin == rows_max or size + own > bytes_max):

@@ -25,9 +25,6 @@ from rowlock.errors import ConfigurationError, PipelineError
 from rowlock.streams.computing.hashing import Key, key_text
 from rowlock.streams.computing.rows import EventBatch, Messages
 
-# ---------------------------------------------------------------- context
-
-
 RESULTS_MAX = 100_000
 """Most results of a shard in a step."""
 MESSAGES_MAX = 1_000_000
@@ -45,17 +42,10 @@ class ResultTarget(Protocol[O_contra]):
     """An output, as far as a handler emits to it."""
 
     @property
-    def name(self) -> str:
-        """Its name, within the flow."""
-        ...
+    def name(self) -> str: ...
 
     def stored(self, value: O_contra | Mapping[str, Any], /) -> str | Mapping[str, Any]:
-        """Return what is written of a result: its text, or the values of a row.
-
-        Raises:
-            TypeError: it is of another type.
-            ValueError: it is too long.
-        """
+        """Return what is written of a result: its text, or the values of a row."""
         ...
 
 
@@ -63,28 +53,13 @@ class MessageTarget(Protocol[F_contra]):
     """A later stage, as far as a handler sends to it."""
 
     @property
-    def name(self) -> str:
-        """Its name, within the flow."""
-        ...
+    def name(self) -> str: ...
 
-    def message_texts(self, messages: Sequence[F_contra], /) -> list[str]:
-        """Return the texts of messages.
-
-        Raises:
-            TypeError: one of them is of another type.
-            ValueError: one of them is too long.
-        """
-        ...
+    def message_texts(self, messages: Sequence[F_contra], /) -> list[str]: ...
 
 
 class StepTime(NamedTuple):
-    """Which step it is.
-
-    Attributes:
-        flow: the name of the flow.
-        number: of the step.
-        now: its time, as it was recorded with the cut; aware, in UTC.
-    """
+    """Which step it is, and its time: aware, in UTC, as it was recorded with the cut."""
 
     flow: str
     number: int
@@ -92,13 +67,7 @@ class StepTime(NamedTuple):
 
 
 class StreamResult(NamedTuple):
-    """A result of a step.
-
-    Attributes:
-        output: the name of the output.
-        key: the text of its key; None if a batch handler named none.
-        stored: its text, or the values of a row.
-    """
+    """A result of a step: a text, or the values of a row; no key if a batch handler named none."""
 
     output: str
     key: str | None
@@ -106,13 +75,7 @@ class StreamResult(NamedTuple):
 
 
 class HandedOut(NamedTuple):
-    """How much a shard has handed out in a step.
-
-    Attributes:
-        results: how many.
-        messages: how many, to all stages.
-        message_bytes: how long they are.
-    """
+    """How much a shard has handed out in a step, to all stages."""
 
     results: int = 0
     messages: int = 0
@@ -124,15 +87,7 @@ NOTHING_YET = HandedOut()
 
 @dataclass(slots=True)
 class Effects:
-    """What a handler has handed out so far.
-
-    Attributes:
-        results: in their order.
-        messages: to each later stage, by its name.
-        timers: what was set, by key.
-        message_bytes: how long all messages are.
-        before: what earlier stages of the shard have handed out in the step.
-    """
+    """What a handler has handed out so far; `before` is what earlier stages of the shard have."""
 
     results: list[StreamResult]
     messages: dict[str, Messages]
@@ -372,12 +327,10 @@ def begin_key(context: StepContext, key: str | None, *, group: str | None = None
 
 
 def key_under_way(context: StepContext) -> str | None:
-    """Return the key with which the handler is called; None in a batch."""
     return context._key
 
 
 def effects_of(context: StepContext) -> Effects:
-    """Return what was handed out."""
     return context._open_effects()
 
 
@@ -386,9 +339,6 @@ def end_context(context: StepContext) -> Effects:
     effects = context._open_effects()
     context._effects = None
     return effects
-
-
-# ---------------------------------------------------------------- handlers
 
 
 E = TypeVar("E")
@@ -435,29 +385,14 @@ _CALLS: dict[HandlerKind, tuple[str, ...]] = {
 
 
 class StateCodec(Protocol):
-    """Writes and reads the states of a stage."""
-
     @property
     def name(self) -> str:
         """What states are, the same in each process: the name of their type, or of their table."""
         ...
 
-    def encode(self, value: Any, /) -> Any:
-        """Return what is stored of a state.
+    def encode(self, value: Any, /) -> Any: ...
 
-        Raises:
-            TypeError: it is of another type.
-            ValueError: it is too long.
-        """
-        ...
-
-    def decode_many(self, texts: Sequence[Any], /) -> list[Any]:
-        """Return the states of what is stored.
-
-        Raises:
-            ValueError: there is none.
-        """
-        ...
+    def decode_many(self, texts: Sequence[Any], /) -> list[Any]: ...
 
 
 @dataclass(frozen=True)
@@ -465,15 +400,11 @@ class StageHandler:
     """A stage of a flow, as far as it computes.
 
     Attributes:
-        name: of the stage, within the flow.
-        kind: how the handler is called.
-        call: the handler.
         codec: of its states; None if it has none.
         dead_letters: a key that fails is set aside with its events, after the last attempt.
         by: of a fold, what events are grouped by; by their key if it is None.
-        fresh: of a fold, makes the row of a group of which there is none, from its key, or from
-            what `by` returned.
-        outputs: of the flow, by name.
+        fresh: of a fold, makes the row of a new group, from its key, or from what `by`
+            returned.
         later: stages behind this one, by name.
     """
 
@@ -493,16 +424,6 @@ class StageHandler:
     def call_by_key(self, context: StepContext, key: Any, state: Any, *, events: list[Any]) -> Any:
         """Return the state of a key after its events: the one shape of handlers by key and of
         folds. It is None where the stage has no states.
-
-        Args:
-            context: of the step.
-            key: the text of the key; of a fold, what `fresh` takes.
-            state: of the key; None if it has none.
-            events: of the key; none where only its timer is due.
-
-        Raises:
-            TypeError: the handler returned what it must not.
-            Exception: whatever the handler raised.
         """
         if self.kind == "fold":
             row = state if state is not None or self.fresh is None else self.fresh(key)
@@ -520,12 +441,7 @@ class StageHandler:
     def call_batch(
         self, context: StepContext, batch: EventBatch[Any], states: dict[str, Any]
     ) -> Mapping[str, Any]:
-        """Return the changed states by key, after the events of all keys.
-
-        Raises:
-            TypeError: the handler returned what it must not.
-            Exception: whatever the handler raised.
-        """
+        """Return the changed states by key, after the events of all keys."""
         after = _not_awaited(self.call(context, batch, states), self.name)
         if self.codec is None:
             self._refuse(after, "without state=... there is nowhere to keep it")
@@ -558,18 +474,11 @@ def _not_awaited(after: Any, name: str) -> Any:
 
 
 def name_of(call: object) -> str:
-    """Return the name of a handler."""
     name: str = getattr(call, "__name__", type(call).__name__)
     return name
 
 
 def check_handler(call: object, kind: HandlerKind) -> None:
-    """Check the function that a host registers.
-
-    Raises:
-        ConfigurationError: it cannot be called, is a coroutine function or a generator, or takes
-            other arguments.
-    """
     if not callable(call):
         msg = f"{call!r} cannot be called"
         raise ConfigurationError(msg)

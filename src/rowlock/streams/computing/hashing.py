@@ -58,15 +58,15 @@ _SHOWN_CHARS_MAX = 40
 def key_text(key: Key) -> str:
     """Return the one text of `key`.
 
-    That is a text as it is, a whole number in decimals, a UUID in lower case with hyphens, a date
-    as ``2026-03-01``, and an aware time in UTC as ``2026-03-01T10:00:00+00:00``, with
-    microseconds where there are some. A member of an enumeration of texts or numbers is its value.
+    That is a text as it is, a whole number in decimals, a UUID in lower case with hyphens, a
+    date as ``2026-03-01``, and an aware time in UTC as ``2026-03-01T10:00:00+00:00``, with
+    microseconds where there are some. A member of an enumeration of texts or numbers is its
+    value.
 
     Raises:
-        TypeError: it is of another type. A bool is none of them, nor is a float: equal ones have
-            several texts.
-        ValueError: its text is longer than `KEY_CHARS_MAX`, or no database can store it; or a time
-            is naive.
+        TypeError: it is of another type. A bool is none of them, nor is a float: equal ones
+            have several texts.
+        ValueError: it is longer than `KEY_CHARS_MAX`, cannot be stored, or is a naive time.
     """
     # By far the most keys are plain texts that are short and of ASCII.
     if type(key) is str and len(key) <= KEY_CHARS_MAX and key.isascii() and "\0" not in key:
@@ -83,12 +83,7 @@ def key_text(key: Key) -> str:
 
 
 def key_texts(keys: Sequence[Key]) -> Sequence[str]:
-    """Return the texts of many keys, as `key_text` does of one; itself, if they are all texts.
-
-    Raises:
-        TypeError: as `key_text`.
-        ValueError: as `key_text`.
-    """
+    """Return the texts of many keys, as `key_text` does of one; itself, if they are all texts."""
     if not keys or set(map(type, keys)) != {str}:
         return list(map(key_text, keys))
     # Together, since nearly all are short and of ASCII: a call for each takes ten times as long.
@@ -136,17 +131,9 @@ def is_storable(text: str) -> bool:
 
 
 def bucket_of(key: Key) -> int:
-    """Return the bucket of `key`, from 0 to one below `BUCKETS`: the top 16 bits of its hash.
-
-    Raises:
-        TypeError: as `key_text`.
-        ValueError: as `key_text`.
-    """
+    """Return the bucket of `key`, from 0 to one below `BUCKETS`: the top 16 bits of its hash."""
     first = sha256(key_text(key).encode()).digest()
     return first[0] << 8 | first[1]
-
-
-# ---------------------------------------------------------------- buckets
 
 
 TABLES_KEPT: Final = 8
@@ -163,11 +150,7 @@ def is_part(lo: int, hi: int) -> bool:
 
 @dataclass(frozen=True, slots=True, order=True)
 class BucketRange:
-    """Buckets from `lo` to one below `hi`.
-
-    Raises:
-        ValueError: the range is no part of all buckets that repeated halving leads to.
-    """
+    """Buckets from `lo` to one below `hi`: a part of all buckets that repeated halving leads to."""
 
     lo: int
     hi: int
@@ -185,47 +168,30 @@ class BucketRange:
 
     @property
     def width(self) -> int:
-        """How many buckets are in it."""
         return self.hi - self.lo
 
     @property
     def parent(self) -> BucketRange:
-        """The range of which this is one half.
-
-        Raises:
-            ValueError: it has all buckets.
-        """
+        """The range of which this is one half; ValueError if it has all buckets."""
         lo = self.lo - self.lo % (2 * self.width)
         return BucketRange(lo, lo + 2 * self.width)
 
     @property
     def sibling(self) -> BucketRange:
-        """The other half of `parent`.
-
-        Raises:
-            ValueError: it has all buckets.
-        """
+        """The other half of `parent`."""
         lower, upper = self.parent.halves
         return upper if self == lower else lower
 
     @property
     def halves(self) -> tuple[BucketRange, BucketRange]:
-        """Its lower and its upper half.
-
-        Raises:
-            ValueError: it is a single bucket.
-        """
+        """Its lower and its upper half; ValueError if it is a single bucket."""
         middle = self.lo + self.width // 2
         return BucketRange(self.lo, middle), BucketRange(middle, self.hi)
 
 
 @lru_cache(maxsize=TABLES_KEPT)
 def owner_table(ranges: tuple[BucketRange, ...]) -> Sequence[int]:
-    """Return for each bucket the index of the range that has it; `NOT_HERE` where none has.
-
-    Args:
-        ranges: no bucket is in two of them.
-    """
+    """Return for each bucket the index of the range that has it; `NOT_HERE` where none has."""
     table = [NOT_HERE] * BUCKETS
     for index, each in enumerate(ranges):
         table[each.lo : each.hi] = [index] * each.width
@@ -268,8 +234,6 @@ _OWN_TEXT = (
 
 
 class Digest:
-    """A digest to which columns of values are added in order."""
-
     __slots__ = ("_hash",)
 
     def __init__(self) -> None:
@@ -320,11 +284,6 @@ def _plain(value: Any) -> Any:
 
 
 def digest_of(*columns: Sequence[Any]) -> str:
-    """Return the digest of columns of values.
-
-    Raises:
-        TypeError: as `Digest.add`.
-    """
     digest = Digest()
     for column in columns:
         digest.add(column)

@@ -38,34 +38,20 @@ NO_DIGEST: Final = "\0no digest"
 
 
 class Decoder(Protocol[E]):
-    """Makes events of what a driver returns."""
+    """Makes events of what a driver returns. A ValueError says that a row cannot be read."""
 
     def parse(self, raw: Sequence[Any], /) -> Sequence[Any]:
-        """Return what both of the others take; it is called once for the rows of a batch.
-
-        Raises:
-            ValueError: a row cannot be read.
-        """
+        """Return what `build` and `column` take; it is called once for the rows of a batch."""
         ...
 
-    def build(self, parsed: Sequence[Any], /) -> list[E]:
-        """Return the events.
-
-        Raises:
-            ValueError: a row is no such event.
-        """
-        ...
+    def build(self, parsed: Sequence[Any], /) -> list[E]: ...
 
     def texts(self, raw: Sequence[Any], /) -> list[str]:
         """Return each row as JSON, for people: also one of which no event can be made."""
         ...
 
     def column(self, parsed: Sequence[Any], name: str, /) -> list[Any]:
-        """Return one attribute of the events, without making them.
-
-        Raises:
-            ValueError: events have no such attribute, or a row is no such event.
-        """
+        """Return one attribute of the events, without making them."""
         ...
 
 
@@ -74,12 +60,9 @@ class SourceRows:
     """Rows of one source in one step, in the order of their positions, as columns.
 
     Attributes:
-        source: its name, within the flow.
         positions: of the rows; those of messages are their numbers.
         buckets: of their keys; None where a row has none.
-        keys: the texts of their keys.
         raw: the rest of each row, as the driver returns it: a text, or a tuple of columns.
-        decoder: makes events of `raw`.
         is_sent: they are messages, whose numbers depend on what else the shard was sent.
         broken: why a row cannot be handed to a handler, by its key.
     """
@@ -97,7 +80,6 @@ class SourceRows:
         return len(self.keys)
 
     def at(self, indices: Sequence[int]) -> SourceRows:
-        """Return some of the rows."""
         keys = [self.keys[index] for index in indices]
         broken = self.broken
         if broken:
@@ -115,13 +97,8 @@ class SourceRows:
 
 
 def divide(rows: SourceRows, ranges: Sequence[BucketRange]) -> list[SourceRows]:
-    """Return the rows of each range, in their order; rows of other ranges are left out.
-
-    A row without a bucket belongs to the range of its key, as any other.
-
-    Args:
-        rows: of one source.
-        ranges: of the shards that this replica holds.
+    """Return the rows of each range, in their order; rows of other ranges are left out. A row
+    without a bucket belongs to the range of its key.
     """
     owners = owner_table(tuple(ranges))
     indices: list[list[int]] = [[] for _ in ranges]
@@ -135,12 +112,7 @@ def divide(rows: SourceRows, ranges: Sequence[BucketRange]) -> list[SourceRows]:
 
 
 class Digested(NamedTuple):
-    """The digest of the rows of a shard in a step.
-
-    Attributes:
-        digest: of their keys and all else that was read of them, source by source.
-        broken: why a row has no part in it, by its key.
-    """
+    """The digest of the rows of a shard in a step; and, by key, why a row has no part in it."""
 
     digest: str
     broken: Mapping[str, Exception]
@@ -156,7 +128,6 @@ def digested(parts: Sequence[SourceRows]) -> Digested:
 
 
 def input_digest(parts: Sequence[SourceRows]) -> str:
-    """Return the digest of the rows of a shard in a step."""
     return digested(parts).digest
 
 
@@ -190,24 +161,14 @@ def _digested_apart(parts: Sequence[SourceRows]) -> Digested:
     return Digested(_digest(sound), broken)
 
 
-# ---------------------------------------------------------------- messages
-
-
 class SentMessages(NamedTuple):
-    """Messages to one later stage, as columns.
-
-    Attributes:
-        keys: the texts of their keys.
-        buckets: of their keys.
-        texts: their own.
-    """
+    """Messages to one later stage, as columns."""
 
     keys: list[str]
     buckets: list[int]
     texts: list[str]
 
     def at(self, indices: Sequence[int]) -> SentMessages:
-        """Return some of the messages."""
         return SentMessages(
             [self.keys[index] for index in indices],
             [self.buckets[index] for index in indices],
@@ -215,7 +176,6 @@ class SentMessages(NamedTuple):
         )
 
     def extend(self, others: SentMessages) -> None:
-        """Add others behind these."""
         self.keys.extend(others.keys)
         self.buckets.extend(others.buckets)
         self.texts.extend(others.texts)
@@ -223,9 +183,6 @@ class SentMessages(NamedTuple):
     def in_one_order(self, is_batch: bool) -> SentMessages:
         """Return what one stage of all shards sent, as the shards are in order, in an order that
         does not depend on the layout.
-
-        Args:
-            is_batch: the handler of that stage gets batches.
         """
         if not is_batch:
             # Those to one bucket stay in the order of the keys for which they were sent.
@@ -236,12 +193,7 @@ class SentMessages(NamedTuple):
 
 
 class Messages:
-    """Messages to one stage, while a handler sends them.
-
-    Attributes:
-        keys: the texts of their keys.
-        texts: their own.
-    """
+    """Messages to one stage, while a handler sends them."""
 
     __slots__ = ("_runs", "keys", "texts")
 
@@ -264,11 +216,7 @@ class Messages:
             self._runs.pop()
 
     def ordered(self, is_batch: bool) -> SentMessages:
-        """Return all of them: those of a handler by key in the order of the keys that it had.
-
-        Args:
-            is_batch: a batch handler sent them, which had none.
-        """
+        """Return all of them: those of a handler by key in the order of the keys that it had."""
         buckets = {key: bucket_of(key) for key in dict.fromkeys(self.keys)}
         sent = SentMessages(self.keys, [buckets[key] for key in self.keys], self.texts)
         return sent if is_batch else sent.at(self._by_sender())
@@ -280,9 +228,6 @@ class Messages:
             for (sender, begin), (_, end) in pairwise([*self._runs, *ends])
         ]
         return [index for _, _, begin, end in sorted(runs) for index in range(begin, end)]
-
-
-# ---------------------------------------------------------------- batch
 
 
 class EventBatch(Generic[E]):
@@ -365,12 +310,8 @@ class EventBatch(Generic[E]):
 
 
 class Groups(Generic[E]):
-    """The events of each key, and the keys of which a row cannot be read.
-
-    Attributes:
-        events: by the text of the key, or of what it is grouped by.
-        values: what it is grouped by, by its text.
-        broken: why events of a key cannot be handed to a handler, by the key.
+    """The events of each key, by the text of what they are grouped by, which is in `values`; and by
+    key, why events of it cannot be handed to a handler.
     """
 
     __slots__ = ("broken", "events", "values")
@@ -381,7 +322,6 @@ class Groups(Generic[E]):
         self.broken: dict[str, Exception] = {}
 
     def leave_out(self, broken: Mapping[str, Exception]) -> None:
-        """Have keys be broken."""
         self.broken.update(broken)
         for key in broken:
             self.events.pop(key, None)
@@ -389,9 +329,7 @@ class Groups(Generic[E]):
 
 
 def grouped(batch: EventBatch[E]) -> Groups[E]:
-    """Return the events of each key. Where rows cannot be read, the keys of these are broken, and
-    the events of the others are there.
-    """
+    """Return the events of each key; keys with a row that cannot be read are in `broken`."""
     try:
         events = batch.groups()
     # A host's class may raise anything when it is made.

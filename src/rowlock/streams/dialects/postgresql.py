@@ -2,8 +2,8 @@
 order.
 
 The one idea: a transaction holds ``RowExclusiveLock`` on a table from before it takes a position
-until after its rows are visible. So those who hold that lock after a row was seen are all who may
-still add rows below it.
+until after its rows are visible. So the holders of that lock after a row was seen are all
+transactions that may still add rows below it.
 
 What breaks that, and is refused: sequences with a cache (a session keeps positions for later
 transactions), and positions that the client takes before its INSERT.
@@ -125,10 +125,7 @@ WHERE t.transactionid IS NULL OR x.gid IS NOT NULL OR w.pid IS NOT NULL
 
 
 class PostgresqlStreams(StreamDialect):
-    """Sequences, and the locks of those who add rows."""
-
     async def check_position(self, connection: AsyncConnection, column: Column[Any]) -> str:
-        """Find the sequence behind the column, and how it counts."""
         names = {"table": name_in_database(connection, column.table), "column": column.name}
         found = (await connection.execute(_ASSIGNED_BY, names)).all()
         problem = _problem_with(found)
@@ -165,8 +162,8 @@ class PostgresqlStreams(StreamDialect):
     async def open_writers(
         self, connection: AsyncConnection, table: Table
     ) -> tuple[OpenWriter, ...]:
-        """List who holds the lock on the table, on a partition of it, or on what it is a partition
-        of.
+        """List the holders of the lock on the table, on its partitions and on what it is a
+        partition of.
         """
         names = {"table": name_in_database(connection, table)}
         return tuple(
@@ -177,7 +174,6 @@ class PostgresqlStreams(StreamDialect):
     def event_guard(
         self, table: str, columns: Sequence[str], *, name: str, deletes: bool
     ) -> list[str]:
-        """Make a function in the schema of the table, and a trigger that calls it."""
         quoted = _beside(table, name)
         when = f"UPDATE OF {', '.join(columns)}" + " OR DELETE" * deletes
         return [
@@ -188,7 +184,6 @@ class PostgresqlStreams(StreamDialect):
         ]
 
     def no_event_guard(self, table: str, *, name: str) -> list[str]:
-        """Drop the trigger, and then its function."""
         quoted = _beside(table, name)
         return [f'DROP TRIGGER "{name}" ON {table}', f"DROP FUNCTION {quoted}()"]
 
@@ -251,19 +246,13 @@ def _problem_with_sequence(one: Any) -> str:
     return ""
 
 
-# ---------------------------------------------------------------- folds
-
-
 _PREFIX = "fold_"
 
 
 class PostgresqlFolds(FoldDialect):
-    """Arrays of keys, marks and values."""
-
     async def read(
         self, connection: AsyncConnection, of: KeyedTable, keys: Sequence[tuple[Any, ...]]
     ) -> Sequence[Any]:
-        """Join the table with arrays of keys."""
         found = kept_statement(of.table, (self, *of.names), lambda: _select(of))
         return (await connection.execute(found, _arrays(keys))).all()
 

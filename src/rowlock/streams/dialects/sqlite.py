@@ -63,8 +63,6 @@ _KEYWORD = re.compile(r"\bAUTOINCREMENT\b", re.IGNORECASE)
 
 
 class SqliteStreams(StreamDialect):
-    """One writer, and a counter for each table with ``AUTOINCREMENT``."""
-
     async def check_position(self, connection: AsyncConnection, column: Column[Any]) -> str:
         """Read how the table was created; the counter has the table's name."""
         listed = _listed("sqlite_master", column.table)
@@ -113,15 +111,12 @@ class SqliteStreams(StreamDialect):
     async def open_writers(
         self, connection: AsyncConnection, table: Table
     ) -> tuple[OpenWriter, ...]:
-        """Return none: the one writer that there may be adds its rows above all that are
-        visible.
-        """
+        """Return none: the one writer that there may be adds its rows above all visible ones."""
         return ()
 
     def event_guard(
         self, table: str, columns: Sequence[str], *, name: str, deletes: bool
     ) -> list[str]:
-        """Make a trigger for each kind of statement."""
         kinds = {"update": f"UPDATE OF {', '.join(columns)}", "delete": "DELETE"}
         return [
             f'CREATE TRIGGER "{name}_{kind}" BEFORE {when} ON {table}'
@@ -131,7 +126,6 @@ class SqliteStreams(StreamDialect):
         ]
 
     def no_event_guard(self, table: str, *, name: str) -> list[str]:
-        """Drop the triggers."""
         return [f'DROP TRIGGER IF EXISTS "{name}_{kind}"' for kind in ("update", "delete")]
 
     async def append(
@@ -156,16 +150,10 @@ def _listed(name: str, beside: FromClause) -> TableClause:
     return table(name, *columns, schema=getattr(beside, "schema", None))
 
 
-# ---------------------------------------------------------------- folds
-
-
 class SqliteFolds(FoldDialect):
-    """One writer, to whom nothing is hidden."""
-
     async def read(
         self, connection: AsyncConnection, of: KeyedTable, keys: Sequence[tuple[Any, ...]]
     ) -> Sequence[Any]:
-        """Join the table with the values of a JSON array."""
         found = kept_statement(of.table, (self, *of.names), lambda: _select(of))
         given = {"keys": _json(keys, of.keys, connection.dialect)}
         return (await connection.execute(found, given)).all()
@@ -178,7 +166,6 @@ class SqliteFolds(FoldDialect):
         names: Sequence[str],
         rows: Sequence[Sequence[Any]],
     ) -> int:
-        """Insert each, unless it is there."""
         statement = insert(of.table).on_conflict_do_nothing(index_elements=[*of.keys])
         statement = statement.execution_options(preserve_rowcount=True)
         values = [dict(zip(names, row, strict=True)) for row in rows]
@@ -193,7 +180,6 @@ class SqliteFolds(FoldDialect):
         rows: Sequence[Sequence[Any]],
         marked: bool,
     ) -> int:
-        """Update each, if it is there under its mark."""
         key = (self, "update", marked, *names)
         statement = kept_statement(of.table, key, lambda: _update(of, names, marked=marked))
         parameters = [{_slot(n): value for n, value in enumerate(row)} for row in rows]
@@ -231,7 +217,6 @@ def _mark(table: Table) -> ColumnElement[Any]:
 
 
 def _json(keys: Sequence[tuple[Any, ...]], columns: Sequence[Column[Any]], dialect: Dialect) -> str:
-    """Return keys as the database has them."""
     bound = [one.type.dialect_impl(dialect).bind_processor(dialect) for one in columns]
     stored = [
         [value if bind is None else bind(value) for bind, value in zip(bound, key, strict=True)]

@@ -23,9 +23,6 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from rowlock.dialects import DialectPart
 from rowlock.streams.inputs.candidates import OpenWriter
 
-# ---------------------------------------------------------------- position type
-
-
 POSITION: Final = BigInteger().with_variant(Integer, "sqlite")
 """The type of positions; SQLite counts up only in a column that it calls INTEGER."""
 KEEPS_COUNTING: Final[dict[str, Any]] = {"sqlite_autoincrement": True}
@@ -39,23 +36,16 @@ def keep_counting(table: Table) -> None:
     table.dialect_options["sqlite"]["autoincrement"] = True
 
 
-# ---------------------------------------------------------------- stream dialect
-
-
 NO_COLUMN: Final = "there is no such column in the database"
 
 REFUSES: Final = "events are neither changed nor deleted, add one that corrects it"
 
 
 class StreamDialect(ABC):
-    """One database's side of streams."""
-
     @abstractmethod
     async def check_position(self, connection: AsyncConnection, column: Column[Any]) -> str:
-        """Return the name of what assigns the values of `column`, for `last_assigned`.
-
-        Raises:
-            ModelError: the database does not assign them, or not in an order that can be followed.
+        """Return the name of what assigns the values of `column`, for `last_assigned`; ModelError
+        if the database does not, or not in an order that can be followed.
         """
 
     @abstractmethod
@@ -67,10 +57,7 @@ class StreamDialect(ABC):
         self, connection: AsyncConnection, column: Column[Any], counter: str
     ) -> int:
         """Return a position above which all later rows will be, and no lower than any that was
-        assigned so far; 0 if there was none.
-
-        Raises:
-            ConfigurationError: this is not the server that assigns them.
+        assigned so far; 0 if there was none. ConfigurationError on a replica of the database.
         """
 
     @abstractmethod
@@ -85,13 +72,8 @@ class StreamDialect(ABC):
     def event_guard(
         self, table: str, columns: Sequence[str], *, name: str, deletes: bool
     ) -> list[str]:
-        """Return the statements that have a table refuse changes of its rows.
-
-        Args:
-            table: its name, quoted.
-            columns: that never change, quoted.
-            name: of what is made, without quotes.
-            deletes: also deletions are refused.
+        """Return the statements that have a table refuse changes of these columns, and deletions if
+        `deletes`. Names of table and columns are quoted, `name` is not.
         """
 
     @abstractmethod
@@ -108,33 +90,17 @@ class StreamDialect(ABC):
         rows: Sequence[Sequence[Any]],
         text: str,
     ) -> tuple[int, int]:
-        """Insert rows into the table of `position`, slice by slice; return the first and the last
-        of theirs.
-
-        Args:
-            connection: in the caller's transaction.
-            position: whose values the database assigns.
-            names: of the columns that are given.
-            rows: the values of each in the order of `names`; one at least.
-            text: the name of the column that may be long.
+        """Insert rows, one at least, into the table of `position`, slice by slice by the size of
+        the column `text`; return the first and the last of their positions.
         """
 
 
 STREAMS: DialectPart[StreamDialect] = DialectPart("streams", StreamDialect)
 
 
-# ---------------------------------------------------------------- fold dialect
-
-
 @dataclass(frozen=True)
 class KeyedTable:
-    """A table whose rows are found by their keys.
-
-    Attributes:
-        table: of the host.
-        keys: its primary key.
-        columns: that are read, the keys among them.
-    """
+    """A table of the host whose rows are found by their keys."""
 
     table: Table
     keys: tuple[Column[Any], ...]
@@ -147,18 +113,12 @@ class KeyedTable:
 
 
 class FoldDialect(ABC):
-    """One database's side of folds."""
-
     @abstractmethod
     async def read(
         self, connection: AsyncConnection, of: KeyedTable, keys: Sequence[tuple[Any, ...]]
     ) -> Sequence[Any]:
-        """Return the rows with these keys, each as its columns and behind them its mark.
-
-        Args:
-            connection: in a transaction.
-            of: the table.
-            keys: none of them twice; one at least.
+        """Return the rows with these keys, each as its columns and behind them its mark. No key is
+        there twice, and there is one at least.
         """
 
     @abstractmethod
@@ -170,16 +130,9 @@ class FoldDialect(ABC):
         names: Sequence[str],
         rows: Sequence[Sequence[Any]],
     ) -> int:
-        """Insert rows, but none whose key is there; return how many were.
-
-        Args:
-            connection: in a transaction that writes.
-            of: the table.
-            names: of the columns that are given; the others get their defaults.
-            rows: the values of each in the order of `names`; one at least.
-
-        Raises:
-            IntegrityError: a key is there, where the database does not count what it leaves out.
+        """Insert rows, one at least, but none whose key is there; return how many were. Columns
+        that are not named get their defaults. IntegrityError if a key is there and the database
+        does not count what it leaves out.
         """
 
     @abstractmethod
@@ -192,16 +145,9 @@ class FoldDialect(ABC):
         rows: Sequence[Sequence[Any]],
         marked: bool,
     ) -> int:
-        """Update rows that are there and have their marks; return how many there were. Where these
-        are fewer than `rows`, it may have written others: roll back.
-
-        Args:
-            connection: in a transaction that writes.
-            of: the table.
-            names: of the columns that are given.
-            rows: of each its keys, then its mark if they are `marked`, then the values in the order
-                of `names`; one at least.
-            marked: rows have marks; otherwise it is enough that they are there.
+        """Update rows that are there and, if `marked`, have their marks; return how many there
+        were. Where these are fewer than `rows`, it may have written others: roll back. A row has
+        its keys, its mark if `marked`, and the values in the order of `names`.
         """
 
 

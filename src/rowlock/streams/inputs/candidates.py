@@ -50,11 +50,7 @@ class _Candidate:
 
 
 class Candidates:
-    """The candidates of one stream.
-
-    Attributes:
-        mark: no row can appear at or below this position any more.
-    """
+    """The candidates of one stream. No row can appear at or below its `mark` any more."""
 
     def __init__(self) -> None:
         self.mark = 0
@@ -68,16 +64,14 @@ class Candidates:
 
     @property
     def held_back_by(self) -> tuple[OpenWriter, ...]:
-        """For whom the next mark waits; the one that has been open for longest comes first."""
+        """The transactions that the next mark waits for, the one open for longest first."""
         waits_for = self._waiting[0].waits_for if self._waiting else ()
         return tuple(sorted(waits_for, key=lambda one: -(one.age_s or 0.0)))
 
     def look(self, newest: int, writers: tuple[OpenWriter, ...]) -> int:
-        """Take note of a moment, and return the mark.
-
-        Args:
-            newest: the last position that is visible; 0 if there is none.
-            writers: who may have added rows that are not visible; listed *after* `newest` was read.
+        """Take note of a moment, and return the mark. `newest` is the last position that is
+        visible; `writers` may have added rows that are not visible, and were listed *after* it
+        was read.
         """
         for one in self._waiting:
             one.waits_for = still_open(one.waits_for, writers)
@@ -96,9 +90,8 @@ class Candidates:
 
 
 def still_open(before: Iterable[OpenWriter], now: Iterable[OpenWriter]) -> tuple[OpenWriter, ...]:
-    """Return which transactions of `now` may be among those of `before`.
-
-    A prepared one that outlived its server has got another name: it may be any of them.
+    """Return which transactions of `now` may be among those of `before`. A prepared one that
+    outlived its server has got another name: it may be any of them.
     """
     names = {one.transaction for one in before}
     return tuple(one for one in now if names and (one.transaction in names or one.was_recovered))

@@ -1,7 +1,7 @@
 """A log of the wing's own as a stream: events of any type, added in the host's transactions, once
 for each number of a producer.
 
-The one idea of producers: a retry is told apart by whom it comes from and which number it has. The
+The one idea of producers: a retry is told apart by its producer and its number. The
 row that says so is inserted first, in the transaction of the events: a second attempt waits there
 until the first one has ended, and then adds nothing.
 
@@ -53,7 +53,7 @@ _APPENDS: Final = ("stream", "producer", "seq", "rows", "digest", "first", "last
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """What came of an append.
+    """The result of an append.
 
     Attributes:
         is_new: the events were added; not, where this number of the producer was there.
@@ -343,7 +343,7 @@ class EventLog(RowSource[E]):
     async def _known(
         self, connection: AsyncConnection, producer: str, seq: int, *, rows: int, digest: str
     ) -> Appended | None:
-        """Claim a number for these events; return what came of them if it was claimed before."""
+        """Claim a number for these events; return their append if it was claimed before."""
         dialect, appends = BULK.of(connection), self.tables.appends
         claim = dialect.insert(appends, _APPENDS).on_conflict_do_nothing()
         row = (self.name, producer, seq, rows, digest, 0, 0)

@@ -35,22 +35,11 @@ from rowlock.stream_errors import PositionsWentBackError
 from rowlock.streams.dialects.stream_dialect import STREAMS
 from rowlock.streams.inputs.candidates import Candidates, OpenWriter
 
-# ---------------------------------------------------------------- positions
-
-
 _CURE = "declare it with Identity(always=True), or as EventColumns do"
 
 
 def position_column(table: Table, position: object) -> Column[Any]:
-    """Return the column of `table` that gives the positions.
-
-    Args:
-        table: of the stream.
-        position: the column, or the mapped attribute of it.
-
-    Raises:
-        ModelError: it cannot give positions; the text says what to change.
-    """
+    """Return the column of `table` that gives the positions; ModelError says what to change."""
     column = position
     if isinstance(position, InstrumentedAttribute):
         column = position.property.columns[0]
@@ -70,24 +59,16 @@ def position_column(table: Table, position: object) -> Column[Any]:
 
 
 async def check_position(connection: AsyncConnection, column: Column[Any]) -> str:
-    """Ask the database whether it assigns `column` as positions want it; joins the caller's
-    transaction.
+    """Ask the database whether it assigns `column` as positions want it.
 
     Returns:
         The name of what assigns them there: a sequence, or a counter.
-
-    Raises:
-        ModelError: it does not; the text says what to change in the database.
     """
     return await STREAMS.of(connection).check_position(connection, column)
 
 
 async def check_bucket(connection: AsyncConnection, column: Column[Any]) -> None:
-    """Refuse a column that cannot keep buckets in the database; joins the caller's transaction.
-
-    Raises:
-        ModelError: it cannot; the text says why.
-    """
+    """Refuse a column that cannot keep buckets in the database."""
     problem = await STREAMS.of(connection).problem_with_number(connection, column)
     if problem:
         raise ModelError(
@@ -118,9 +99,6 @@ def _heads_index(column: Column[Any]) -> bool:
     return bool(column.unique) or any(head is column for head in heads)
 
 
-# ---------------------------------------------------------------- high water
-
-
 CHECK_EVERY_S: Final = 600.0
 """How often the database is asked whether it assigns positions as it did, in seconds."""
 
@@ -132,9 +110,10 @@ class HighWater:
     Attributes:
         mark: no row can appear at or below this position any more.
         newest: the last position that was visible; rows above the mark wait for it.
-        held_back_by: the transactions that the mark waits for, the one that has been open for
-            longest first; empty if it waits for none.
-        upstream: the flow that the mark of an output waits for, in words; None: it waits for none.
+        held_back_by: the transactions that the mark waits for, the one that has been open
+            for longest first.
+        upstream: the flow that the mark of an output waits for, in words; None: it waits for
+            none.
     """
 
     mark: int
@@ -150,13 +129,7 @@ def newest_of(position: Column[Any], rows: ColumnElement[bool] | None) -> Select
 
 
 class HighWaterLook:
-    """Looks at one stream, again and again; belongs to one replica.
-
-    Args:
-        position: the column that gives the positions.
-        rows: which rows of the table belong to the stream; None if all do.
-        name: of the stream, for errors.
-    """
+    """Looks at one stream, again and again; belongs to one replica."""
 
     def __init__(
         self, position: Column[Any], rows: ColumnElement[bool] | None = None, *, name: str
@@ -169,16 +142,12 @@ class HighWaterLook:
 
     async def look(self, connection: AsyncConnection, *, recorded: int) -> HighWater:
         """Find the mark; joins the caller's transaction, in which no row below it may be read: see
-        the top of this file.
-
-        Args:
-            connection: to the server that rows are added to.
-            recorded: up to where rows were read already, as the last step says; 0 if none were.
+        the top of this file. `recorded` is up to where rows were read already, as the last step
+        says.
 
         Raises:
             PositionsWentBackError: positions that were read will be assigned again.
             ModelError: the column cannot give positions, or does no longer.
-            ConfigurationError: the connection leads to a replica of the database.
         """
         dialect, table = STREAMS.of(connection), self._position.table
         assert isinstance(table, Table)
@@ -186,7 +155,7 @@ class HighWaterLook:
             self._counter = await check_position(connection, self._position)
             self._checks_at = monotonic() + CHECK_EVERY_S
         newest = await connection.scalar(self._newest) or 0
-        # Behind it, never before: who is listed is who may have been there when it was read.
+        # Behind it, never before: the list must have every writer that was there when it was read.
         writers = await dialect.open_writers(connection, table)
         assigned = await dialect.last_assigned(connection, self._position, self._counter)
         known = max(recorded, newest, self._candidates.mark)

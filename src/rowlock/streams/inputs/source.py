@@ -52,11 +52,8 @@ E_co = TypeVar("E_co", covariant=True)
 
 
 class NextRows(NamedTuple):
-    """The next rows of a source.
-
-    Attributes:
-        positions: ascending, one for each row where several have the same.
-        sizes: how many bytes each row has of what may be long: texts, bytes and JSON.
+    """The next rows of a source: positions ascending, one for each row; and how many bytes each row
+    has of what may be long: texts, bytes and JSON.
     """
 
     positions: Sequence[int]
@@ -71,14 +68,7 @@ class SourceWatch(Protocol):
 
     async def look(self, connection: AsyncConnection, *, recorded: int) -> HighWater:
         """Find up to where the source is complete; joins the caller's transaction, in which no row
-        may be read.
-
-        Args:
-            connection: to the server that rows are added to.
-            recorded: up to where rows were read already; 0 if none were.
-
-        Raises:
-            PositionsWentBackError: positions that were read will be assigned again.
+        may be read. `recorded` is up to where rows were read already; 0 if none were.
         """
         ...
 
@@ -170,9 +160,6 @@ class Source(ABC, Generic[E_co]):
         """
 
 
-# ---------------------------------------------------------------- row reader
-
-
 E = TypeVar("E")
 
 SHORT_CHARS_MAX = 1_000
@@ -186,13 +173,9 @@ class RowReader:
     """Where a stream has what, in one table.
 
     Attributes:
-        source: the name of the stream.
-        position: gives the order.
-        key: of the rows.
-        bucket: of their keys; None: the table has none, so all rows are read by each replica.
+        bucket: None: the table has none, so all rows are read by each replica.
         values: what an event is made of.
         pack: makes the raw rows of the columns of `values`.
-        decoder: makes events of the raw rows.
         rows: which rows of the table belong to the stream; None: all.
         are_foreign: the host has filled the buckets, so they are compared with the keys.
     """
@@ -211,9 +194,6 @@ class RowReader:
     async def ahead(
         self, connection: AsyncConnection, *, after: int, upto: int, limit: int
     ) -> NextRows:
-        """Return positions and sizes of the next rows, ascending; joins the caller's
-        transaction.
-        """
         dialect = BULK.of(connection)
 
         def build() -> Select[Any]:
@@ -233,9 +213,8 @@ class RowReader:
         after: int,
         upto: int,
     ) -> SourceRows:
-        """Return the rows of these buckets, and those without a bucket, by position; joins the
-        caller's transaction. A row whose key is none, or whose bucket is that of another key, has
-        a key that names the row.
+        """Return the rows of these buckets, and those without a bucket, by position. A row whose
+        key is none, or whose bucket is that of another key, has a key that names the row.
         """
         given = (self.position, self.key, *(() if self.bucket is None else (self.bucket,)))
         wanted = list(dict.fromkeys((*given, *self.values)))
@@ -283,7 +262,7 @@ class RowReader:
             return found
         own = in_ranges(bucket, ranges) | bucket.is_(None)
         if self.are_foreign:
-            # What is no bucket would be read by no replica, and nobody would hear of it.
+            # What is no bucket would be read by no replica, without a word.
             own |= ~bucket.between(0, BUCKETS - 1)
         return found.where(own)
 
@@ -342,7 +321,6 @@ class RowReader:
 
 
 def _misplaced(keys: Sequence[str], buckets: Sequence[int | None]) -> set[tuple[str, int]]:
-    """Return keys beside buckets that are not theirs."""
     # Each key once: its hash takes longer than all else that is done to a row here.
     found = set(zip(keys, buckets, strict=True))
     return {
@@ -385,23 +363,19 @@ class RowSource(Source[E]):
         return f"<{type(self).__name__} {self.name}>"
 
     async def check(self, connection: AsyncConnection) -> None:
-        """Refuse columns that cannot be what they are for."""
         await check_position(connection, self._reader.position)
         if self._reader.bucket is not None:
             await check_bucket(connection, self._reader.bucket)
 
     def watcher(self) -> HighWaterLook:
-        """Return what looks at the table, for one replica."""
         return HighWaterLook(self._reader.position, self._reader.rows, name=self.name)
 
     def newest(self) -> ScalarSelect[Any]:
-        """Return the query for the last position that is visible."""
         return newest_of(self._reader.position, self._reader.rows).scalar_subquery()
 
     async def ahead(
         self, connection: AsyncConnection, *, after: int, upto: int, limit: int
     ) -> NextRows:
-        """Return positions and sizes of the next rows; joins the caller's transaction."""
         return await self._reader.ahead(connection, after=after, upto=upto, limit=limit)
 
     async def read(
@@ -412,5 +386,4 @@ class RowSource(Source[E]):
         after: int,
         upto: int,
     ) -> SourceRows:
-        """Return the rows of these buckets by position; joins the caller's transaction."""
         return await self._reader.read(connection, ranges, after=after, upto=upto)

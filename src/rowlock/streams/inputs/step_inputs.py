@@ -68,14 +68,7 @@ class StepInputs(Generic[E]):
 
 
 class FlowSources(NamedTuple):
-    """A flow, as far as its inputs can be read.
-
-    Attributes:
-        name: of the flow.
-        id: the key of its row.
-        sources: what it reads, by name.
-        tables: of the wing.
-    """
+    """A flow, as far as its inputs can be read."""
 
     name: str
     id: int
@@ -84,14 +77,7 @@ class FlowSources(NamedTuple):
 
 
 async def inputs_of(connection: AsyncConnection, flow: FlowSources, step: int) -> StepInputs[Any]:
-    """Return the events of a step.
-
-    Raises:
-        NotProcessedYet: there is no such step yet.
-        StepExpired: the step, or an event of it, is kept no longer.
-        ValueError: an event cannot be read any more.
-        ConfigurationError: it is no number of a step.
-    """
+    """Return the events of a step; ValueError if one cannot be read any more."""
     check_whole_number(step, "a step", low=BEFORE_FIRST)
     before, cut = await cut_pair(connection, flow, step)
     rows: list[InputRow[Any]] = []
@@ -105,7 +91,7 @@ async def inputs_of(connection: AsyncConnection, flow: FlowSources, step: int) -
 async def cut_pair(
     connection: AsyncConnection, flow: FlowSources, step: int
 ) -> tuple[RecordedCut, RecordedCut]:
-    """Return the cut before a step, and its own; joins the caller's transaction.
+    """Return the cut before a step, and its own.
 
     Raises:
         NotProcessedYet: there is no such step yet.
@@ -131,20 +117,12 @@ async def cut_pair(
 async def rows_of(
     connection: AsyncConnection, flow: FlowSources, *, before: RecordedCut, cut: RecordedCut
 ) -> list[SourceRows]:
-    """Return the rows between two cuts, source by source; joins the caller's transaction.
-
-    Raises:
-        StepExpired: some of them were deleted.
-        ValueError: a row has a key that is none.
-    """
+    """Return the rows between two cuts, source by source; StepExpired if some were deleted."""
     return [
         await source.read(connection, [ALL_BUCKETS], after=before.upto[name], upto=cut.upto[name])
         for name, source in flow.sources.items()
         if cut.upto[name] > before.upto[name]
     ]
-
-
-# ---------------------------------------------------------------- verification
 
 
 DIFFERENCES_MAX: Final = 1000
@@ -195,7 +173,7 @@ class InputDifference(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """What came of a verification.
+    """The result of a verification.
 
     Attributes:
         steps: how many steps were compared.
@@ -210,11 +188,7 @@ class Verification:
 
 
 async def parts_of(connection: AsyncConnection, flow: FlowSources, step: int) -> list[StepPart]:
-    """Return what is recorded of a step, shard by shard; joins the caller's transaction.
-
-    Raises:
-        ConfigurationError: it is no number of a step.
-    """
+    """Return what is recorded of a step, shard by shard."""
     check_whole_number(step, "a step")
     c = flow.tables.parts.c
     columns = [c[name] for name in StepPart._fields]
@@ -231,12 +205,6 @@ async def verify(
 ) -> Verification:
     """Compare the inputs of steps with what was recorded of them, each step in a transaction of its
     own.
-
-    Raises:
-        NotProcessedYet: not all shards have done these steps.
-        ShardsMissingError: the shards do not have each bucket once.
-        StepExpired: one of the steps, or an event of it, is kept no longer.
-        ConfigurationError: these are no steps, or the last one is before the first.
     """
     check_whole_number(first, "the first step of a verification")
     check_whole_number(last, "the last step of a verification", low=first)
@@ -265,7 +233,7 @@ async def verify(
 
 async def first_difference(connection: AsyncConnection, flow: FlowSources, step: int) -> str | None:
     """Return how the events of a step differ from those that it was done with; None if they do not,
-    or are not kept. Joins the caller's transaction.
+    or are not kept.
     """
     try:
         _, cut = await cut_pair(connection, flow, step)
@@ -310,12 +278,8 @@ async def _compare(connection: AsyncConnection, flow: FlowSources, step: int) ->
 def differences(
     step: int, read: Sequence[SourceRows], parts: Sequence[StepPart]
 ) -> list[InputDifference]:
-    """Return how the rows of a step differ from what was recorded of it.
-
-    Args:
-        step: its number.
-        read: its rows as they are now.
-        parts: what was recorded; shards that had nothing to do have no part.
+    """Return how the rows of a step differ from what was recorded of it; shards that had nothing to
+    do have no part.
     """
     ranges = [BucketRange(part.lo, part.hi) for part in parts]
     by_source = [divide(rows, ranges) for rows in read]

@@ -46,9 +46,6 @@ from rowlock.streams.dialects.stream_dialect import POSITION, keep_counting
 from rowlock.streams.inputs.high_water import position_column
 from rowlock.streams.inputs.source import RowReader, RowSource
 
-# ---------------------------------------------------------------- columns
-
-
 UUID_CHARS = 36
 _READ = "rowlock_stream_columns"
 """Where a table names its columns that flows read."""
@@ -75,11 +72,6 @@ def _position() -> Any:
 def _bucket_in(context: Any) -> int | None:
     """Return the bucket of a row that is being inserted; None if its key is an expression, or if
     one VALUES has several rows, which a default cannot tell apart.
-
-    Raises:
-        ModelError: its position is given.
-        ValueError: its key is none.
-        TypeError: likewise.
     """
     table = context.compiled.statement.table
     given = context.get_current_parameters(isolate_multiinsert_groups=False)
@@ -223,11 +215,7 @@ def _is_event(table: Any, column: str | None) -> ModelError:
 
 
 def stream_key_of(model: type[EventColumns]) -> InstrumentedAttribute[Any]:
-    """Return the attribute of the keys.
-
-    Raises:
-        ModelError: the model does not say, or has no such column.
-    """
+    """Return the attribute of the keys."""
     name = getattr(model, "__stream_key__", None)
     columns = mapper_of(model).column_attrs
     if not isinstance(name, str) or name not in columns:
@@ -246,9 +234,6 @@ def key_chars_max(column: Column[Any]) -> int | None:
     if isinstance(kept, Uuid):
         return UUID_CHARS
     return kept.length if isinstance(kept, String) else None
-
-
-# ---------------------------------------------------------------- table source
 
 
 E = TypeVar("E")
@@ -337,11 +322,7 @@ class TableSource(RowSource[E]):
 
 
 def event_table(model: type[E]) -> TableSource[E]:
-    """Return a class with `EventColumns` as a source.
-
-    Raises:
-        ModelError: it is none, or it does not say what its key is.
-    """
+    """Return a class with `EventColumns` as a source."""
     mapper = mapper_of(model)
     if not issubclass(model, EventColumns):
         raise ModelError(
@@ -374,16 +355,13 @@ class _ModelDecoder:
         self.columns = tuple(found.values())
 
     def parse(self, raw: Sequence[Any], /) -> Sequence[Any]:
-        """Return the rows as they are."""
         return raw
 
     def texts(self, raw: Sequence[Any], /) -> list[str]:
-        """Return the columns of each row by their attributes, as JSON."""
         names = self._names
         return [json.dumps(dict(zip(names, row, strict=True)), default=str) for row in raw]
 
     def build(self, parsed: Sequence[Any], /) -> list[Any]:
-        """Return an instance for each row."""
         mapper, names = self._mapper, self._names
         if issubclass(mapper.class_, EventColumns):
             events = [mapper.class_.__new__(mapper.class_) for _ in parsed]
@@ -393,11 +371,6 @@ class _ModelDecoder:
         return [instance_of(mapper, dict(zip(names, row, strict=True))) for row in parsed]
 
     def column(self, parsed: Sequence[Any], name: str, /) -> list[Any]:
-        """Return one attribute of all rows.
-
-        Raises:
-            ValueError: there is no such column.
-        """
         if name not in self._names:
             msg = f"{self._mapper.class_.__name__} has no column {name}; it has {self._names}"
             raise ValueError(msg)

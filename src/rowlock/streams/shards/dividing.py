@@ -1,4 +1,4 @@
-"""Writes versions of shards that are held here, and splits and joins these, as is wished.
+"""Writes versions of shards that are held here, and splits and joins these, as requested.
 
 A change of ranges is one transaction, and no state is moved, since states are found by their
 buckets. Only what is written is divided: no replay spans a change.
@@ -26,17 +26,9 @@ from rowlock.streams.shards.replicas import OwnShard, Replicas
 from rowlock.streams.shards.states import NextAction, Run
 from rowlock.streams.shards.writing import StepWriter
 
-# ---------------------------------------------------------------- resharding
-
 
 class Resharding:
-    """Divides and joins the shards of one flow.
-
-    Args:
-        program: the flow.
-        leased: the table of the shards.
-        transact: runs a transaction.
-    """
+    """Divides and joins the shards of one flow."""
 
     def __init__(self, program: FlowProgram, leased: LeasedTable, transact: Transact) -> None:
         self._program = program
@@ -48,7 +40,7 @@ class Resharding:
 
     async def split(self, shard: OwnShard) -> bool:
         """Have `shard` keep the lower half of its buckets, and make a shard of the upper one, which
-        anybody may claim; return whether that was done.
+        any replica may claim; return whether that was done.
         """
         lower, upper = shard.range.halves
 
@@ -106,11 +98,8 @@ class Resharding:
     async def _fence(
         self, connection: AsyncConnection, first: OwnShard, *others: OwnShard, **values: int
     ) -> None:
-        """Lock shards that are as their holder knows them, and write into the row of the first one;
-        joins the caller's transaction.
-
-        Raises:
-            LeaseLost: one of them is not; what was written is to be rolled back.
+        """Lock shards that are as their holder knows them, and write into the row of the first one.
+        LeaseLost if one of them is not: roll back.
         """
         values["state_keys_at"] = first.version
         assigned = {self._leased.column(name): value for name, value in values.items()}
@@ -128,18 +117,8 @@ class Resharding:
         return Fenced(shard.item, values, unless_changed=as_known)
 
 
-# ---------------------------------------------------------------- dividing
-
-
 class Dividing:
-    """Sees to the ranges of the shards of one flow that are held here.
-
-    Args:
-        program: the flow.
-        context: of the pipeline whose leases these are.
-        writer: writes versions.
-        replicas: how many shards there are to be.
-    """
+    """Writes versions of the shards that are held here, and splits and joins these."""
 
     def __init__(
         self,

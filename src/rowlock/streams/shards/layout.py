@@ -58,7 +58,6 @@ class HeldShard:
     """What a layout needs to know of a shard.
 
     Attributes:
-        range: its buckets.
         holder: the id of the replica that holds it; None if none does.
         step: the step that it does next; results of all earlier ones are written.
         version: the step at the start of which its written state is.
@@ -76,12 +75,7 @@ class HeldShard:
 
 
 def check_number(shards: int) -> int:
-    """Return a number of shards.
-
-    Raises:
-        TypeError: it is no number.
-        ValueError: it is no power of two up to `SHARDS_MAX`.
-    """
+    """Return a number of shards: a power of two up to `SHARDS_MAX`."""
     if not isinstance(shards, int) or isinstance(shards, bool):
         msg = f"the number of shards is an int, such as 8, or DynamicShards(), not {shards!r:.100}"
         raise TypeError(msg)
@@ -96,25 +90,13 @@ def check_number(shards: int) -> int:
 
 
 def even_layout(shards: int) -> list[BucketRange]:
-    """Return ranges of one width that have all buckets.
-
-    Raises:
-        ValueError: as `check_number`.
-    """
     width = BUCKETS // check_number(shards)
     return [BucketRange(lo, lo + width) for lo in range(0, BUCKETS, width)]
 
 
 def check_layout(flow: str, ranges: Iterable[Any]) -> None:
-    """Check that each bucket is in one range.
-
-    Args:
-        flow: its name.
-        ranges: rows of shards, or what else has `lo` and `hi`; what is no range of buckets has
-            none.
-
-    Raises:
-        ShardsMissingError: a bucket is in none of the ranges, or in two.
+    """Check that each bucket is in one range. What has a `lo` and `hi` that are no range has no
+    bucket.
     """
     gaps, twice, reached = [], [], 0
     pairs = sorted((each.lo, each.hi) for each in ranges if is_part(each.lo, each.hi))
@@ -129,8 +111,8 @@ def check_layout(flow: str, ranges: Iterable[Any]) -> None:
 
 
 def joins(shards: Iterable[HeldShard], wanted: int) -> list[tuple[HeldShard, HeldShard]]:
-    """Return the pairs of siblings that are to be joined: narrower than of `wanted` shards, held
-    by one replica, at one step, and both with a written state.
+    """Return the pairs of siblings that are to be joined: narrower than of `wanted` shards, held by
+    one replica, at one step, and both with a written state.
     """
     width = BUCKETS // check_number(wanted)
     ready = {each.range: each for each in shards if each.is_written and each.holder is not None}
@@ -149,13 +131,9 @@ def _are_together(lower: HeldShard, upper: HeldShard) -> bool:
 def fair_shares(held: Mapping[str, int], total: int) -> dict[str, int]:
     """Return how many of `total` each replica is to hold; the numbers differ by one at most.
 
-    Those that hold the most get the one more, so that the fewest move; among equals, the first by
-    id. A replica that holds none is new: it gets its part of each of the others, and nothing moves
-    between these.
-
-    Args:
-        held: how many each replica holds, by its id.
-        total: how many there are.
+    Those that hold the most get the one more, so that the fewest move; among equals, the first
+    by id. A replica that holds none is new: it gets its part of each of the others, and nothing
+    moves between these.
     """
     if not held:
         return {}
@@ -176,18 +154,9 @@ def assigned(
     The shares differ by one at most, and as few shards as possible move. Where shards are to be
     joined, those of one later shard count as one and come to one replica. While shards are to be
     split, none that is held moves: the halves can be divided better. Nor does one while replicas
-    run two versions of the host's code: what an old replica held comes to a new one when the old
-    one ends, and has moved once when the last old one has ended.
-
-    Args:
-        holders: the id of the replica that holds each shard; None if none does. A replica that is
-            not among `replicas` holds nothing.
-        replicas: the ids of those that are there. Their order has no meaning.
-        wanted: how many shards there are to be.
-        newest: those of `replicas` that run the newest version, if others run an older one.
-
-    Raises:
-        ValueError: as `check_number`.
+    run two versions of the host's code, `newest` being those of the newest: what an old replica
+    held comes to a new one when the old one ends, and has moved once when the last old one has
+    ended.
     """
     width = BUCKETS // check_number(wanted)
     if not replicas:
@@ -272,18 +241,11 @@ def _kept(votes: Mapping[int, Counter[str]], replicas: Collection[str]) -> dict[
     return kept
 
 
-# ---------------------------------------------------------------- wanted shards
-
-
 class WantedShards:
-    """Decides for one flow, again and again.
+    """Decides for one flow, again and again, how many shards there are to be.
 
     More are wanted at once. Fewer only when that has been so for a while: a replica that is
     started anew would otherwise have shards joined and split again.
-
-    Args:
-        shards: as the flow is declared.
-        shrinks_after_s: for how long fewer shards must have been enough.
     """
 
     def __init__(self, shards: int | DynamicShards, *, shrinks_after_s: float) -> None:
@@ -297,13 +259,7 @@ class WantedShards:
         return self._fewer_since is not None
 
     def after(self, wanted: int | None, *, replicas: int, now: float) -> int | None:
-        """Return how many shards there are to be; None: this is not found here, but told.
-
-        Args:
-            wanted: what was said last; None: nothing was.
-            replicas: how many are there.
-            now: the time, in seconds of a clock that never goes back.
-        """
+        """Return how many shards there are to be, `wanted` so far; None if not decided here."""
         if not isinstance(self._shards, DynamicShards) or not replicas:
             # Without a replica at work there is no rate to judge by.
             return None

@@ -38,7 +38,7 @@ from rowlock.streams.shards.runner import FlowRunner
 logger = get_logger(__name__)
 
 CALM_EVERY = 10
-"""A replica that has its share looks around so many times less often, unless it is told to."""
+"""A replica that has its share looks around so many times less often, unless a hint has it look."""
 
 
 CLAIMED_AT_ONCE = 256
@@ -46,12 +46,9 @@ CLAIMED_AT_ONCE = 256
 
 
 class ShardFetcher(Fetcher[ModelT]):
-    """Claims this replica's share of the shards."""
-
     transactions_per_claim: ClassVar[int] = 2
 
     async def fetch_once(self, limit: int) -> int:
-        """See who is there, then claim."""
         pipeline: Any = self.context.hooks
         await pipeline.look_around()
         if pipeline.has_its_share:
@@ -66,13 +63,7 @@ class ShardFetcher(Fetcher[ModelT]):
 
 
 class FlowPipeline(Pipeline[Any], reserved=False):
-    """Works on the shards of one flow; made by `Streams.pipelines`.
-
-    Attributes:
-        program: the flow.
-        replicas: those that work on it, as this one sees them.
-        looked_around_at: when this replica last looked who is there, by the monotonic clock.
-    """
+    """Works on the shards of one flow; made by `Streams.pipelines`."""
 
     fetcher_class: ClassVar[type[Fetcher[Any]]] = ShardFetcher
     process_timeout: Duration | None = None
@@ -108,7 +99,6 @@ class FlowPipeline(Pipeline[Any], reserved=False):
 
     @property
     def runner(self) -> FlowRunner:
-        """The loop over the shards that are held here."""
         assert self._runner is not None
         return self._runner
 
@@ -131,7 +121,6 @@ class FlowPipeline(Pipeline[Any], reserved=False):
         return and_(shards.c.flow_id == self.program.id, is_wanted)
 
     async def process(self, item: PipelineItem[Any]) -> Outcome:
-        """Hold a shard for as long as it is this replica's."""
         return await self.runner.hold(item)
 
     def unsettled(self) -> ColumnElement[bool]:
@@ -154,7 +143,6 @@ class FlowPipeline(Pipeline[Any], reserved=False):
         hinter: PipelineHinter,
         lock_graph: LockGraph | None = None,
     ) -> PipelineRun[Any]:
-        """Return the actors, and make the loop beside them."""
         run = super().build_run(session_factory, hinter, lock_graph)
         self._runner = FlowRunner(self.program, run.context, self.replicas)
         return run
@@ -168,7 +156,6 @@ class FlowPipeline(Pipeline[Any], reserved=False):
         heartbeat_thread: HeartbeatThread | None = None,
         seams: Seams = NO_SEAMS,
     ) -> None:
-        """Start, and look for shards whenever one may be claimed."""
         super().start(
             session_factory, hinter, lock_graph, heartbeat_thread=heartbeat_thread, seams=seams
         )
@@ -183,7 +170,6 @@ class FlowPipeline(Pipeline[Any], reserved=False):
         super().shutdown()
 
     async def drain(self, grace: timedelta) -> None:
-        """End in order, and have other replicas know."""
         await super().drain(grace)
         if self._is_there:
             await self.runner.disappear()
@@ -201,11 +187,6 @@ class FlowPipeline(Pipeline[Any], reserved=False):
     async def look_around(self) -> None:
         """Create the flow if it is new, say that this replica is there, and find its share; where
         that is due.
-
-        Raises:
-            ModelError: the database has a source otherwise than a flow needs.
-            FlowChangedError: the flow is stored with another declaration.
-            ShardsMissingError: the shards do not have each bucket once.
         """
         # As long as nothing changes, its leases say that it is there.
         every_s = self._every_s * (CALM_EVERY if self.has_its_share else 1)

@@ -55,19 +55,13 @@ _PRESENCE = ("flow_id", "id", "name", "code_version", "shards", "started_at", "s
 
 
 class Presence(NamedTuple):
-    """How replicas know of each other.
-
-    Attributes:
-        every: how often each of them says that it is there.
-        lasts: how long a replica counts as there after it was seen.
-    """
+    """How often a replica says that it is there, and how long it counts as there afterwards."""
 
     every: timedelta
     lasts: timedelta
 
 
 def presence(lock_timeout: timedelta) -> Presence:
-    """Return how replicas know of each other whose leases last for `lock_timeout`."""
     every = lock_timeout / PRESENCE_PARTS
     return Presence(every, every * PRESENT_FOR)
 
@@ -79,9 +73,10 @@ class Replicas:
         id: of this replica; another one in each life of a pipeline.
         mine: the ranges that this replica is to hold, by the key of the shard's row.
         wanted: how many shards there are to be.
-        present_for: how long a replica counts as there after it was seen, unless it has leases.
-        on_change: called when there are more or fewer replicas, shards or leases than at the last
-            look.
+        present_for: how long a replica counts as there after it was seen, unless it has
+            leases.
+        on_change: called when there are more or fewer replicas, shards or leases than at the
+            last look.
     """
 
     def __init__(self, program: FlowProgram) -> None:
@@ -132,11 +127,7 @@ class Replicas:
         await connection.execute(update(flows).where(*rests).values(due_at=database_now()))
 
     def is_calm(self, held: Collection[Any]) -> bool:
-        """Return whether each shard was held at the last look, and this replica holds its own.
-
-        Args:
-            held: the keys of the shards that it holds.
-        """
+        """Return whether each shard was held at the last look, and this replica holds its own."""
         return self._holds_all and bool(self.mine) and self.mine.keys() <= set(held)
 
     def saw(self, crowd: Crowd) -> None:
@@ -148,9 +139,6 @@ class Replicas:
     async def look(self, connection: AsyncConnection) -> None:
         """Read who is there and who holds what, and find what is this replica's; joins the caller's
         transaction.
-
-        Raises:
-            ShardsMissingError: the shards do not have each bucket once.
         """
         program, tables = self._program, self._program.tables
         shards = (await connection.execute(_shards(program))).all()
@@ -211,32 +199,25 @@ def _text(replica: UUID | None) -> str | None:
     return None if replica is None else str(replica)
 
 
-# ---------------------------------------------------------------- own shard
-
-
 @dataclass(slots=True, eq=False)
 class OwnShard:
     """A shard under a lease of this replica.
 
     Attributes:
-        item: the lease.
-        range: its buckets.
         outcome: what `process` of the lease is to return, or raise.
         state: what its loop is about to do.
         step: the step that its row says it does next.
         version: the step at whose start its states in the database are.
         snapshot: of the older version that is kept; None if there is none.
-        failures: what its row says of failures.
-        cache: its states in memory.
         sent: step and name of each stage that it has sent messages to through the database.
         is_open: all of the above are as its row says; otherwise it has to be read.
-        is_unrecorded: it has done steps since its version whose messages stayed in memory, so
-            no shard could do them again without all others.
+        is_unrecorded: it has done steps since its version whose messages stayed in memory,
+            so no shard could do them again without all others.
         doing: the steps that are under way.
         is_computed: a thread that is not waited for computes them, from `cache`.
         state_keys: how many keys have a state in the database, at least.
-        redone: how often in a row its next step was not written, since the host had changed rows
-            that it was computed from.
+        redone: how often in a row its next step was not written, since the host had changed
+            rows that it was computed from.
     """
 
     item: PipelineItem[Any]
@@ -269,13 +250,11 @@ class OwnShard:
 
     @property
     def view(self) -> ShardView:
-        """What the decision about the next action needs."""
         has_sent = any(step == self.at for step, _ in self.sent)
         return ShardView(self.range, self.version, has_sent=has_sent)
 
     @property
     def progress(self) -> ShardProgress:
-        """How far it is, for the plan of a cut."""
         timer_at = None if self.is_computed else self.cache.earliest_timer
         return ShardProgress(self.step, timer_at=timer_at)
 

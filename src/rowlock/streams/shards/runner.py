@@ -46,9 +46,6 @@ from rowlock.streams.shards.steps import ShardDid, lowest, new_steps, steered, t
 from rowlock.streams.shards.writing import Committer, StepWriter, Telling, topics_of
 from rowlock.tasks import as_ordinary, contained_task
 
-# ---------------------------------------------------------------- rounds
-
-
 OPENED_AT_ONCE = 64
 """So many shards are opened in one transaction, which has a statement for each."""
 LOOK_EVERY_S = 0.5
@@ -71,17 +68,7 @@ class Left(Enum):
 
 
 class FlowRounds:
-    """Makes rounds over the shards of one flow that are held here.
-
-    Args:
-        program: the flow.
-        context: of the pipeline whose leases these are.
-        replicas: which shards are this replica's.
-        wake: has a round made here, at a hint.
-
-    Attributes:
-        shards: that are held here, by the key of the row.
-    """
+    """Makes rounds over the shards of one flow that are held here, by the keys of their rows."""
 
     def __init__(
         self,
@@ -118,7 +105,6 @@ class FlowRounds:
         return f"<FlowRounds of {self._program.name}, {len(self.shards)} shards>"
 
     def new_cache(self) -> ShardCache:
-        """Return a cache in which nothing is."""
         return ShardCache(stage.name for stage in self._program.stages)
 
     def look_anew(self) -> None:
@@ -140,11 +126,8 @@ class FlowRounds:
         return min(lefts, default=None)
 
     async def make(self) -> Left:
-        """Do what is to be done now; return what is left to do.
-
-        Raises:
-            Exception: as of the database. What is in memory may be newer than what was written, or
-                older.
+        """Do what is to be done now; return what is left to do. After an error, what is in memory
+        may be newer than what was written, or older.
         """
         facts = await self._look()
         if facts is None:
@@ -336,9 +319,7 @@ class FlowRounds:
         return closed
 
     async def _open(self, connection: AsyncConnection, closed: Sequence[OwnShard]) -> None:
-        """Read the rows of shards that are held still, and write there who holds them; joins the
-        caller's transaction.
-        """
+        """Read the rows of shards that are held still, and write there who holds them."""
         shards = self._program.tables.shards
         tokens = [shard.item.lock_token for shard in closed]
         held = (
@@ -385,7 +366,7 @@ class FlowRounds:
         )
 
     def _actions(self, facts: FlowFacts) -> dict[OwnShard, NextAction]:
-        """Return what each shard does next, after what is wished of it."""
+        """Return what each shard does next, after what is requested of it."""
         view = FlowView(
             facts.next_step,
             may_cut=facts.state == "running",
@@ -400,7 +381,7 @@ class FlowRounds:
         return actions
 
     async def _end_steps(self, done: Sequence[Any]) -> None:
-        """Tell those who wait for steps and results, and forget states that are too many."""
+        """Hint at steps and results, and forget states that are too many."""
         for topic in topics_of(self._program, done):
             # Of the whole process: consumers and services that wait know no manager.
             if pipeline_hinter.reaches(topic):
@@ -409,9 +390,6 @@ class FlowRounds:
         for shard in self.shards.values():
             if not shard.is_computed:
                 shard.cache.shrink(most)
-
-
-# ---------------------------------------------------------------- runner
 
 
 logger = get_logger(__name__)
@@ -428,18 +406,7 @@ RETRY_DELAY_S_MAX = 1.0
 
 
 class FlowRunner:
-    """Runs the shards of one flow that are held here.
-
-    Args:
-        program: the flow.
-        context: of the pipeline whose leases these are.
-        replicas: which shards are this replica's.
-
-    Attributes:
-        context: of the pipeline whose leases these are.
-        shards: that are held here, by the key of the row.
-        wakes: how often it was woken.
-    """
+    """Runs the shards of one flow that are held here; `wakes` counts how often it was woken."""
 
     def __init__(
         self, program: FlowProgram, context: PipelineContext[Any], replicas: Replicas
@@ -475,8 +442,8 @@ class FlowRunner:
         return self._found_nothing >= self.wakes
 
     def has_nothing_left(self) -> bool:
-        """Return whether there was nothing to do at a look that began after this was asked the
-        last time, and no hint has come since then; and look again, for the next time.
+        """Return whether there was nothing to do at a look that began after this was asked the last
+        time, and no hint has come since then; and look again, for the next time.
         """
         asked = self._asked
         self._look()
@@ -527,8 +494,8 @@ class FlowRunner:
             await asyncio.wait([leaving])
 
     async def disappear(self) -> None:
-        """Have the other replicas know that this one leaves: what it held is theirs from now on,
-        shard by shard, as it releases them. If the database does not hear of it, they see it soon.
+        """Tell other replicas that this one leaves: what it held is theirs from now on, shard by
+        shard, as it releases them. If the database does not hear of it, they see it soon.
         """
 
         async def work(session: AsyncSession, connection: AsyncConnection) -> None:
@@ -553,7 +520,7 @@ class FlowRunner:
 
     @contextmanager
     def _listening(self) -> Iterator[None]:
-        """Be woken by hints for new rows, steps and wishes."""
+        """Be woken by hints for new rows, steps and requests."""
         self._loop = asyncio.get_running_loop()
         topics = {self._program.topic, *(one.topic for one in self._program.sources.values())}
         pairs = [

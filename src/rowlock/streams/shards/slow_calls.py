@@ -29,9 +29,6 @@ from rowlock.streams.flow_view import Transact
 from rowlock.streams.program import FlowProgram
 from rowlock.tasks import DaemonThreads
 
-# ---------------------------------------------------------------- in thread
-
-
 T = TypeVar("T")
 
 
@@ -49,11 +46,7 @@ def begun_in_thread(work: Callable[[], T]) -> asyncio.Future[T]:
 
 
 async def in_thread(work: Callable[[], T]) -> T:
-    """Run `work` as `begun_in_thread` does, and return its result."""
     return await begun_in_thread(work)
-
-
-# ---------------------------------------------------------------- slow calls
 
 
 logger = get_logger(__name__)
@@ -64,14 +57,7 @@ NOT_BUSY: Final = {"busy_lo": None, "busy_stage": None, "busy_key": None, "busy_
 
 
 class SlowCall(NamedTuple):
-    """A call of a handler.
-
-    Attributes:
-        lo: the first bucket of the shard.
-        context: of the step.
-        stage: the name of the handler.
-        key: of the call; None in a batch.
-    """
+    """A call of a handler for the shard whose first bucket is `lo`; no key in a batch."""
 
     lo: int
     context: StepContext
@@ -89,14 +75,7 @@ class _Called:
 
 
 class SlowCalls:
-    """Sees which calls are under way in the threads of one replica.
-
-    Args:
-        program: the flow.
-        transact: runs a transaction.
-        replica: the id in this replica's row.
-        background: what is not waited for.
-    """
+    """Sees which calls are under way in the threads of one replica."""
 
     def __init__(
         self,

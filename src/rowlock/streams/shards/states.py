@@ -32,20 +32,12 @@ from typing import NamedTuple, TypeAlias, assert_never
 from rowlock.stream_errors import ShardStateError, StepPassedError
 from rowlock.streams.computing.hashing import BUCKETS, BucketRange
 
-# ---------------------------------------------------------------- failures
-
-
 FAILURES_MAX = 5
 """Attempts at one step before the shard is parked, by default."""
 
 
 class StepFailures(NamedTuple):
-    """What a shard's row says of failures.
-
-    Attributes:
-        failures: how many attempts at `failed_step` failed.
-        failed_step: the last step that failed; None if none did.
-    """
+    """How many attempts at `failed_step` failed, as a shard's row says."""
 
     failures: int = 0
     failed_step: int | None = None
@@ -55,12 +47,10 @@ class StepFailures(NamedTuple):
         return self.failures if self.failed_step == step else 0
 
     def with_failure(self, step: int) -> StepFailures:
-        """Return what the row is to say after another attempt at `step` failed."""
         return StepFailures(self.at(step) + 1, step)
 
 
 def is_to_park(failures: StepFailures, step: int, *, failures_max: int = FAILURES_MAX) -> bool:
-    """Whether a shard has failed so often at `step` that it is parked."""
     return failures.at(step) >= failures_max
 
 
@@ -69,9 +59,6 @@ def is_last_attempt(failures: StepFailures, step: int, *, failures_max: int = FA
     events of keys that fail to the dead letters, where the stage has those.
     """
     return failures.at(step) + 1 >= failures_max
-
-
-# ---------------------------------------------------------------- states
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,12 +81,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Steps that are cut are still done; then the shard is `Paused`.
-
-    Attributes:
-        at: as of `Run`.
-        written: as of `Run`.
-    """
+    """Steps that are cut are still done; then the shard is `Paused`."""
 
     at: int
     written: int
@@ -107,12 +89,7 @@ class Pause:
 
 @dataclass(frozen=True, slots=True)
 class Paused:
-    """All steps that are cut are done, and none is begun.
-
-    Attributes:
-        at: as of `Run`.
-        written: as of `Run`.
-    """
+    """All steps that are cut are done, and none is begun."""
 
     at: int
     written: int
@@ -120,13 +97,7 @@ class Paused:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """The steps below `end` are done, then its version is written and the lease released.
-
-    Attributes:
-        at: as of `Run`.
-        written: as of `Run`.
-        end: the step before which the shard stops.
-    """
+    """The steps below `end` are done, then its version is written and the lease released."""
 
     at: int
     written: int
@@ -141,11 +112,8 @@ HeldState: TypeAlias = Run | Pause | Paused | Stop
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """The shard's row was claimed.
-
-    Attributes:
-        version: its state is that at the start of this step.
-        step: results of all steps below this one are written.
+    """The shard's row was claimed: its state is that at the start of the step `version`, and
+    results of all steps below `step` are written.
     """
 
     version: int
@@ -161,12 +129,12 @@ class StepDid:
 
 @dataclass(frozen=True, slots=True)
 class PauseRequested:
-    """The flow is to pause."""
+    pass
 
 
 @dataclass(frozen=True, slots=True)
 class ResumeRequested:
-    """The flow is to continue."""
+    pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,8 +182,8 @@ def advance(state: ShardState, event: ShardEvent) -> ShardState:
 
     Raises:
         ShardStateError: the event cannot happen in this state; nothing is changed.
-        StepPassedError: the shard was to stop before a step that it has begun or done; nothing may
-            be written.
+        StepPassedError: the shard was to stop before a step that it has begun or done;
+            nothing may be written.
     """
     after = _after(state, event)
     if after is None:
@@ -289,16 +257,9 @@ def _at_top(state: ShardState, event: TopReached) -> ShardState | None:
 
 
 def earliest_end(state: ShardState, *, is_inside: bool) -> int:
-    """Return the first step before which the shard can stop: the binding answer to a request,
-    which is given at once. It is the step that is done next, or the one behind it where that step
-    is under way.
-
-    Args:
-        state: of a shard that is held here.
-        is_inside: the step `at` is under way.
-
-    Raises:
-        ShardStateError: the shard is not held here.
+    """Return the first step before which the shard can stop: the binding answer to a request, which
+    is given at once. It is the step that is done next, or the one behind it where that step is
+    under way.
     """
     if isinstance(state, Stopped):
         raise ShardStateError("a shard that is not held cannot stop")
@@ -310,9 +271,6 @@ def is_replay(state: HeldState) -> bool:
     dropped.
     """
     return state.at < state.written
-
-
-# ---------------------------------------------------------------- next action
 
 
 class NextAction(Enum):
@@ -356,7 +314,6 @@ class ShardView:
     """What the loop needs to know of its shard's row.
 
     Attributes:
-        range: its buckets.
         version: the step at the start of which the written state is.
         has_sent: messages of the step that it does next are recorded as those of this range.
     """
@@ -367,12 +324,7 @@ class ShardView:
 
 
 def next_action(state: ShardState, flow: FlowView, shard: ShardView) -> NextAction:
-    """Return what the loop does next, at its top.
-
-    Raises:
-        ShardStateError: the shard is further than the flow has cut.
-        StepPassedError: it is further than where it was to stop.
-    """
+    """Return what the loop does next, at its top."""
     match state:
         case Stopped():
             return NextAction.LEAVE

@@ -47,15 +47,11 @@ from rowlock.streams.shards.slow_calls import SlowCalls
 from rowlock.streams.shards.states import is_last_attempt
 from rowlock.streams.shards.steps import PartRow, ShardDid, StagesDone, StageThread, StepsOf
 
-# ---------------------------------------------------------------- timers
-
 
 async def open_timers(
     connection: AsyncConnection, program: FlowProgram, shard: OwnShard, *, until: Any = None
 ) -> None:
-    """Read the timers of a shard: the earliest, or those up to `until` at least; joins the caller's
-    transaction.
-    """
+    """Read the timers of a shard: the earliest, or those up to `until` at least."""
     cache: ShardCache = shard.cache
     while True:
         after = cache.timers_read_until
@@ -73,17 +69,8 @@ async def open_timers(
             return
 
 
-# ---------------------------------------------------------------- stage computing
-
-
 class StageComputing:
-    """Computes a stage of a flow, for shards of one replica.
-
-    Args:
-        program: the flow.
-        number: of the stage.
-        calls: sees which handler is called.
-    """
+    """Computes a stage of a flow, for shards of one replica."""
 
     def __init__(self, program: FlowProgram, number: int, calls: SlowCalls) -> None:
         self._program = program
@@ -95,12 +82,8 @@ class StageComputing:
         return f"<StageComputing of {self._program.name}, {self._stage.name}>"
 
     def compute(self, did: ShardDid, events: Sequence[Sequence[SourceRows]]) -> None:
-        """Do the stage, up to the first step that fails.
-
-        Args:
-            did: by the shard, in the stages before; it is added to, and the states in memory are
-                those behind these steps then.
-            events: of the shard, of each step, part by part.
+        """Do the stage, up to the first step that fails; `events` are those of each step, part by
+        part. `did` is added to, and the states in memory are those behind these steps then.
         """
         self._calls.computes(did.shard.range.lo)
         for cut, own in zip(did.steps.cuts, events, strict=True):
@@ -215,18 +198,8 @@ def add_results(did: ShardDid, computed: Computed, step: int) -> None:
             rows.append(ResultRow(step, lo, seq, bucket, result.key, result.stored))
 
 
-# ---------------------------------------------------------------- step work
-
-
 class StepWork:
     """Does steps of one flow, for one replica.
-
-    Args:
-        program: the flow.
-        leased: the table of the shards.
-        transact: runs a transaction.
-        calls: sees which handler is called.
-        wake: called when a handler has returned that was not waited for.
 
     Attributes:
         under_way: steps that were begun and are not through.
@@ -255,18 +228,10 @@ class StepWork:
         return f"<StepWork of {self._program.name}>"
 
     async def read_sent(self, connection: AsyncConnection, shards: Sequence[OwnShard]) -> None:
-        """Read which messages shards have sent that were just opened; joins the caller's
-        transaction.
-        """
         await self._table.read_sent(connection, shards)
 
     def begin(self, steps: StepsOf) -> None:
-        """Have shards be within these steps until `advance` returns what they did.
-
-        Raises:
-            ShardStateError: messages were to stay in memory among shards that are not all of the
-                flow, or not at one step.
-        """
+        """Have shards be within these steps until `advance` returns what they did."""
         if self._receiving:
             steps.exchange = MemoryExchange(steps.shards) if steps.in_memory else self._table
         self.under_way.append(steps)
@@ -276,10 +241,8 @@ class StepWork:
 
     async def advance(self, steps: StepsOf) -> list[ShardDid]:
         """Go through as many stages as there are events for; return what those shards did that are
-        through, or have failed. What is known of their states is as of behind these steps then.
-
-        Raises:
-            Exception: as of the database. What is known of states may be wrong then.
+        through, or have failed. What is known of their states is as of behind these steps then;
+        after an error it may be wrong.
         """
         through: list[ShardDid] = []
         here = [shard for shard in steps.shards if shard.doing is steps]
@@ -419,7 +382,7 @@ class StepWork:
     async def _load(
         self, connection: AsyncConnection, steps: StepsOf, keys: Mapping[OwnShard, Sequence[str]]
     ) -> None:
-        """Read the states of keys that are not known here; joins the caller's transaction."""
+        """Read the states of keys that are not known here."""
         name = self._program.stages[steps.stage].name
         self._forget_rows(steps, name)
         caches = [shard.cache[name] for shard in steps.shards]
@@ -483,7 +446,6 @@ class StepWork:
         steps.shards = [shard for shard in steps.shards if shard is not did.shard]
 
     async def _send(self, steps: StepsOf) -> None:
-        """Send what there is for the next stage."""
         assert steps.exchange is not None
         stage = self._receiving[steps.stage - 1]
         parcels = {}
@@ -497,7 +459,6 @@ class StepWork:
 
 
 def receiving_stages(program: FlowProgram) -> list[ReceivingStage]:
-    """Return the stages of a flow that get messages."""
     is_batch = [stage.kind == "batch" for stage in program.stages]
     return [
         ReceivingStage(number, exchange.name, exchange.codec, is_batch[:number])

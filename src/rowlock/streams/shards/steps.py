@@ -1,5 +1,5 @@
 """Steps that some shards do together: what each of them did and is to write, as values that are
-handed around; which steps are done together, and what wishes make of the states of shards, as
+handed around; which steps are done together, and what requests make of the states of shards, as
 decisions alone.
 """
 
@@ -51,19 +51,10 @@ from rowlock.streams.shards.states import (
 )
 from rowlock.streams.statements import has_all
 
-# ---------------------------------------------------------------- step write
-
 
 class PartRow(NamedTuple):
-    """The record of what a shard did in a step.
-
-    Attributes:
-        step: its number.
-        rows: how many events it had.
-        input_digest: of these.
-        outputs: how many results it had.
-        output_digest: of results, messages and changed states.
-        seconds: how long the computation took.
+    """The record of what a shard did in a step; its output digest is of results, messages and
+    changed states.
     """
 
     step: int
@@ -79,17 +70,10 @@ class StepWrite:
     """What is written for one shard, under its token.
 
     Attributes:
-        item: the lease.
-        range: its buckets.
         before: the step that its row says it does next.
         step: the step that it is to do next.
         version: the step at whose start the states are that are in the database then.
         snapshot: of the older version that is kept; None if there is none.
-        replica: who holds it.
-        failures: what the row is to say of failures.
-        parts: of the steps that are written now.
-        results: by the name of the output.
-        states: that are written now.
         rows: of the host's tables, by the name of the stage that has folded into them.
         state_keys: how many keys have a state then, at least.
     """
@@ -114,9 +98,6 @@ class StepWrite:
         return self.version == self.step
 
 
-# ---------------------------------------------------------------- steps of
-
-
 NO_INPUT = input_digest(())
 
 
@@ -127,12 +108,9 @@ class StepsOf:
     Attributes:
         shards: all at the first of these steps.
         before: the cut before them.
-        cuts: the steps.
-        in_memory: the shards are all of the flow, and what they send each other stays in memory; so
-            all of them write these steps in one transaction, or none does.
-        exchange: where messages go to; None in a flow of one stage.
+        in_memory: the shards are all of the flow, and what they send each other stays in
+            memory; so all of them write these steps in one transaction, or none does.
         stage: the number of the stage that is done next.
-        did: what each shard has done of them.
         parts: what replays are compared with, by `lo` and step.
         events: of the stage that is done next, of each shard.
         keys: of each shard, whose states that stage needs; None: they are known.
@@ -153,7 +131,6 @@ class StepsOf:
 
     @property
     def numbers(self) -> list[int]:
-        """The numbers of the steps."""
         return [cut.step for cut in self.cuts]
 
 
@@ -163,11 +140,7 @@ class StagesDone:
 
     Attributes:
         rows: how many rows of the sources it has.
-        input_digest: of these.
         digests: of what followed, of each stage; empty where a stage had nothing to do.
-        outputs: how many results there are.
-        seconds: how long it was computed.
-        handed_out: results and messages, of all stages.
     """
 
     rows: int = 0
@@ -202,15 +175,11 @@ class ShardDid:
     """What a shard did of some steps.
 
     Attributes:
-        shard: which one.
-        steps: that it was to do.
-        cache: its states in memory.
         step: the step behind the last one that it did.
         done: each step, up to the stage that was done last.
-        sent: messages, by the name of the stage that gets them, the step, and the number of the
-            stage that has sent them.
+        sent: messages, by the name of the stage that gets them, the step, and the number of
+            the stage that has sent them.
         parts: the record of each step with something to do.
-        results: by the name of the output.
         poisoned: why it did no more; None: it did all.
         differs: how a replay came out otherwise than the first time; None: it did not.
     """
@@ -228,22 +197,17 @@ class ShardDid:
 
     @property
     def is_replay(self) -> bool:
-        """Whether these steps were written before: nothing but states is kept, and all is
-        compared.
-        """
+        """Whether these steps were written before: only states are kept, and all is compared."""
         return self.steps.cuts[0].step < self.shard.step
 
     @property
     def has_failed(self) -> bool:
-        """Whether the shard cannot go on."""
         return self.poisoned is not None or self.differs is not None
 
 
 class StageThread:
     """A thread that computes something of a stage of some steps, for one shard after the other.
-
-    Attributes:
-        is_slow: a handler is called for longer than `SLOW_S`; it is not waited for.
+    While `is_slow`, a handler is called for longer than `SLOW_S`, and it is not waited for.
     """
 
     def __init__(
@@ -254,14 +218,6 @@ class StageThread:
         calls: SlowCalls,
         wake: Wake,
     ) -> None:
-        """Begin.
-
-        Args:
-            dids: what each shard does, and its events.
-            compute: does it for one of them.
-            calls: sees which handler is called.
-            wake: called when it has ended and was slow.
-        """
         self.is_slow = False
         self._left = deque(dids)
         self._compute = compute
@@ -283,7 +239,6 @@ class StageThread:
 
     @property
     def is_done(self) -> bool:
-        """Whether it has ended."""
         return self._ended.done()
 
     def _has_ended(self, _ended: asyncio.Future[None]) -> None:
@@ -291,11 +246,7 @@ class StageThread:
             self._wake()
 
     async def wait(self) -> None:
-        """Wait until it has ended, or is slow.
-
-        Raises:
-            Exception: any that is not a handler's.
-        """
+        """Wait until it has ended, or is slow."""
         while not (self.is_done or self.is_slow):
             at = self._at
             await asyncio.wait({self._ended}, timeout=SLOW_S)
@@ -317,12 +268,8 @@ class StageThread:
 
 
 def steered(shard: OwnShard, facts: FlowFacts, *, leaves: bool) -> ShardState:
-    """Return the state of a shard at the top of the loop, after what is wished of it.
-
-    Args:
-        shard: which one.
-        facts: the row of the flow.
-        leaves: it is to be released: by a shutdown, or since it is another replica's.
+    """Return the state of a shard at the top of the loop, after what is requested of it. It
+    `leaves` if it is to be released: by a shutdown, or since it is another replica's.
     """
     state = shard.state
     if isinstance(state, Run | Pause | Paused):
@@ -345,11 +292,8 @@ def steered(shard: OwnShard, facts: FlowFacts, *, leaves: bool) -> ShardState:
 
 def to_reopen(shards: Iterable[OwnShard]) -> list[OwnShard]:
     """Return shards that must begin anew at their versions: each of them has done steps whose
-    messages stayed in memory, and another shard that took part in them is not here any more, or has
-    begun anew. It needs these messages again.
-
-    Args:
-        shards: those that are held here and open.
+    messages stayed in memory, and another shard that took part in them is not here any more, or
+    has begun anew. It needs these messages again.
     """
     unrecorded = [shard for shard in shards if shard.is_unrecorded]
     return [] if has_all(shard.range for shard in unrecorded) else unrecorded
@@ -362,13 +306,8 @@ def new_steps(
     has_exchange: bool,
     memory_from: int = 0,
 ) -> list[StepsOf]:
-    """Return what shards that have a step to do, and are not within one, are to do now.
-
-    Args:
-        actions: what each shard here does next.
-        known: the cuts.
-        has_exchange: shards send each other messages.
-        memory_from: in steps before this one they do not stay in memory.
+    """Return what shards that have a step to do, and are not within one, are to do now. In steps
+    before `memory_from`, messages do not stay in memory.
     """
     ready: list[OwnShard] = [
         shard

@@ -38,9 +38,6 @@ from rowlock.streams.shards.replicas import OwnShard
 from rowlock.streams.shards.states import StepDid, StepFailures, advance, is_to_park
 from rowlock.streams.shards.steps import ShardDid, StepWrite
 
-# ---------------------------------------------------------------- one transaction
-
-
 _PART = (
     "flow_id",
     "step",
@@ -55,13 +52,7 @@ _PART = (
 
 
 class Committer:
-    """Commits steps of one flow, for one replica.
-
-    Args:
-        program: the flow.
-        leased: the table of the shards.
-        transact: runs a transaction.
-    """
+    """Commits steps of one flow, for one replica."""
 
     def __init__(self, program: FlowProgram, leased: LeasedTable, transact: Transact) -> None:
         self._program = program
@@ -81,18 +72,9 @@ class Committer:
     async def commit(
         self, writes: Sequence[StepWrite], *, together: bool = False
     ) -> frozenset[UUID]:
-        """Write the steps of shards in one transaction.
-
-        Args:
-            writes: of different shards.
-            together: all of them are written, or none.
-
-        Returns:
-            The tokens of those that are written. The others are held no longer, or their rows say
-            that they do another step next: nothing is written for them.
-
-        Raises:
-            Exception: as of the database; it may have been written.
+        """Write the steps of different shards in one transaction, `together` all of them or none;
+        return the tokens of those that are written. The others are held no longer, or their rows
+        say that they do another step next: nothing is written for them.
         """
 
         async def work(session: AsyncSession, connection: AsyncConnection) -> frozenset[UUID]:
@@ -178,12 +160,7 @@ def _results_of(writes: Sequence[StepWrite]) -> dict[str, list[ResultRow]]:
 
 
 class Telling:
-    """Tells facts about one flow.
-
-    Args:
-        pipeline: its name.
-        flow: the name of the flow.
-    """
+    """Emits events of one flow, where there are listeners."""
 
     def __init__(self, pipeline: str, flow: str) -> None:
         self._of = (pipeline, flow)
@@ -192,34 +169,29 @@ class Telling:
         return f"<Telling of {self._of[1]}>"
 
     def cut(self, cut: Cut) -> None:
-        """Tell that a step was cut."""
         if has_listeners(events.StepCut):
             flags = (cut.is_checkpoint, cut.is_snapshot)
             emit(events.StepCut(*self._of, cut.step, cut.rows, *flags))
 
     def opened(self, shard: OwnShard) -> None:
-        """Tell that a shard is worked on here."""
         if has_listeners(events.ShardOpened):
             emit(events.ShardOpened(*self._shard(shard), shard.version, shard.step))
 
     def released(self, shard: OwnShard) -> None:
-        """Tell that a shard is worked on no longer."""
         if has_listeners(events.ShardReleased):
             emit(events.ShardReleased(*self._shard(shard), shard.step))
 
     def replayed(self, shard: OwnShard, first: int, end: int) -> None:
-        """Tell that a shard has repeated the steps from `first` to one below `end`."""
+        """Emit that a shard has repeated the steps from `first` to one below `end`."""
         if has_listeners(events.ShardReplayed) and first < end:
             emit(events.ShardReplayed(*self._shard(shard), first, end - 1))
 
     def failed(self, shard: OwnShard, step: int, error: str, *, is_parked: bool) -> None:
-        """Tell that a shard could not do a step."""
         if has_listeners(events.StepFailed):
             failures = shard.failures.with_failure(step).failures
             emit(events.StepFailed(*self._shard(shard), step, error, failures, is_parked))
 
     def written(self, shard: OwnShard, write: StepWrite) -> None:
-        """Tell that steps of a shard were written, or its states."""
         if has_listeners(events.StepDone):
             self._done(shard, write)
         if write.is_version and has_listeners(events.CheckpointWritten):
@@ -246,7 +218,7 @@ REDONE_MAX = 5
 
 
 def topics_of(program: FlowProgram, done: Sequence[ShardDid]) -> list[str]:
-    """Return the topics of all who may have something to do behind these steps."""
+    """Return the topics of hints that these steps are done."""
     emitted = {name for did in done for name in did.results}
     # Results that are kept are shown once the slowest shard has done their step, and that may be
     # one that has none.
@@ -258,15 +230,9 @@ def topics_of(program: FlowProgram, done: Sequence[ShardDid]) -> list[str]:
 class StepWriter:
     """Writes the steps of shards of one flow.
 
-    Args:
-        program: the flow.
-        committer: writes.
-        replica: whose shards they are.
-        telling: of what it has written.
-
     Attributes:
-        memory_from: messages of steps before this one do not stay in memory: the database has
-            refused what some shard wrote, and each is to write alone.
+        memory_from: messages of steps before this one do not stay in memory: the database
+            has refused what some shard wrote, and each is to write alone.
     """
 
     def __init__(
@@ -284,10 +250,8 @@ class StepWriter:
     async def write(self, done: Sequence[ShardDid]) -> None:
         """Write what shards did, and have those leave that failed.
 
-        Where messages stayed in memory, all write it, or none does.
-
-        Raises:
-            Exception: an error of the database that passes; it may have been written.
+        Where messages stayed in memory, all write it, or none does. After an error of the
+        database, which passes, it may have been written.
         """
         together = [did for did in done if did.steps.in_memory]
         if any(did.has_failed or not did.shard.is_open for did in together):
@@ -342,14 +306,8 @@ class StepWriter:
             self._leave(did.shard, Park(text))
 
     async def write_versions(self, shards: Sequence[OwnShard], *, together: bool = False) -> None:
-        """Write the states of shards as of the step that each does next.
-
-        Args:
-            shards: which ones.
-            together: all of them, or none.
-
-        Raises:
-            Exception: as `write`.
+        """Write the states of shards as of the step that each does next; all or none, if
+        `together`.
         """
         writes = {shard: self._version_of(shard) for shard in shards}
         await self._commit(writes, together=together)
