@@ -12,11 +12,11 @@ from collections import Counter
 from .reading import Source, package, planted, sources
 
 LINES = {
-    "assistants": 232,
-    "cli": 2248,
-    "dashboard": 2250,
+    "assistants": 200,
+    "cli": 2071,
+    "dashboard": 2064,
     "database": 1800,
-    "demo": 850,
+    "demo": 795,
     "dialects": 3277,
     "dispatch": 4420,
     "graph": 8979,
@@ -29,8 +29,8 @@ LINES = {
     "rows": 3345,
     "services": 723,
     "streams": 16248,
-    "telemetry": 1355,
-    "testing": 6171,
+    "telemetry": 1330,
+    "testing": 5882,
     "tests": 142136,
 }
 """Most lines of each part of the package, and of `tests`."""

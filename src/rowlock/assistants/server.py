@@ -32,11 +32,9 @@ from rowlock.insight.insight import Insight
 from rowlock.insight.shown import shown
 
 ANSWER_CHARS_MAX: Final = 50_000
-"""Longest answer, in characters; the rest of a longer one is left out, and the answer says so."""
+"""Longest answer, in characters; a longer one is cut, and says so."""
 ANSWER_WITHIN_S: Final = 10.0
-"""Longest time for an answer, in seconds."""
 ASKED_AT_ONCE_MAX: Final = 4
-"""Most questions that are asked at once; the others wait."""
 WIDTH: Final = 100
 INSTRUCTIONS: Final = (
     "Questions about the rows that the pipelines of this service work on. Nothing is written."
@@ -49,29 +47,18 @@ _READS: Final = ToolAnnotations(
 
 
 class TextAnswer(Protocol):
-    """What a question gives."""
-
-    def text(self, width: int = ...) -> str:
-        """Return it for people."""
-        ...
+    def text(self, width: int = ...) -> str: ...
 
 
 @dataclass(frozen=True, slots=True)
 class AssistantTool:
-    """A question that an assistant may ask.
-
-    Attributes:
-        summary: what it answers.
-        arguments: what each of its arguments is, all of them texts.
-        ask: asks it.
-    """
+    """A question that an assistant may ask; all its arguments are texts."""
 
     summary: str
     arguments: Mapping[str, str]
     ask: Callable[..., Awaitable[TextAnswer]]
 
     def described(self, name: str) -> Tool:
-        """Return it as the protocol has it."""
         texts = {
             argument: {"type": "string", "description": text}
             for argument, text in self.arguments.items()
@@ -85,12 +72,6 @@ _STATES: Final = "due, resting, leased, ended, failing or parked"
 
 
 class Assistant:
-    """Answers the questions of an assistant.
-
-    Args:
-        insight: is asked.
-    """
-
     def __init__(self, insight: Insight) -> None:
         self.tools: dict[str, AssistantTool] = {
             "status": AssistantTool(
@@ -121,7 +102,7 @@ class Assistant:
         self._places = asyncio.Semaphore(ASKED_AT_ONCE_MAX)
 
     async def answer(self, name: str, given: Mapping[str, Any]) -> CallToolResult:
-        """Return the answer of a tool; what is wrong is an answer, too."""
+        """Return the answer of a tool; an error is an answer, too."""
         tool = self.tools.get(name)
         if tool is None or given.keys() != tool.arguments.keys():
             there = ", ".join(f"{one}({', '.join(of.arguments)})" for one, of in self.tools.items())
@@ -133,8 +114,6 @@ class Assistant:
         return _result(text, is_error=is_error)
 
     def server(self) -> Server[Any]:
-        """Return a server that answers; it is not run."""
-
         async def list_tools(_context: Any, _page: Any) -> ListToolsResult:
             return ListToolsResult(tools=[tool.described(one) for one, tool in self.tools.items()])
 
@@ -149,10 +128,8 @@ class Assistant:
 async def serve(insight: Insight, *, on_broken: Callable[[OSError], None]) -> None:
     """Answer on stdin and stdout until the client goes away.
 
-    Args:
-        insight: is asked.
-        on_broken: called when nothing more can be written; it ends the process, since whoever reads
-            from stdin cannot be woken.
+    `on_broken` is called when nothing more can be written; it ends the process, since a thread that
+    reads stdin cannot be woken.
     """
     server = Assistant(insight).server()
     with _output(on_broken) as output:
@@ -161,25 +138,16 @@ async def serve(insight: Insight, *, on_broken: Callable[[OSError], None]) -> No
 
 
 class AnswerOutput:
-    """Where answers go.
-
-    Args:
-        descriptor: of what is written.
-        on_broken: called when that fails.
-    """
-
     def __init__(self, descriptor: int, on_broken: Callable[[OSError], None]) -> None:
         self._descriptor, self._on_broken = descriptor, on_broken
 
     async def write(self, text: str) -> None:
-        """Write all of it."""
         try:
             await anyio.to_thread.run_sync(self._write_all, text.encode())
         except OSError as error:
             self._on_broken(error)
 
-    async def flush(self) -> None:
-        """Do nothing: nothing is kept."""
+    async def flush(self) -> None: ...
 
     def _write_all(self, left: bytes) -> None:
         while left:
@@ -188,7 +156,7 @@ class AnswerOutput:
 
 @contextmanager
 def _output(on_broken: Callable[[OSError], None]) -> Iterator[AnswerOutput]:
-    """Give the output, and have what the host's code prints meanwhile go to stderr."""
+    """Provide the output; what host code prints meanwhile goes to stderr."""
     sys.stdout.flush()
     own = os.dup(1)
     os.dup2(2, 1)
@@ -221,7 +189,7 @@ def _result(text: str, *, is_error: bool) -> CallToolResult:
 
 
 def marked(text: str) -> str:
-    """Return an answer whose texts of rows stand between two marks, bounded."""
+    """Put an answer between two marks, and bound it."""
     if len(text) > ANSWER_CHARS_MAX:
         text = f"{text[:ANSWER_CHARS_MAX]}\n(the rest is left out)"
     mark = secrets.token_hex(8)

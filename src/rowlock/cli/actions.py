@@ -23,30 +23,24 @@ from rowlock.insight.migrations import PERSON_CHARS_MAX, REASON_CHARS_MAX
 
 
 LASTS_MAX: Final = timedelta(days=366)
-"""Longest pause that ends by itself."""
 _LASTS: Final = re.compile(r"(\d{1,6})([smhd])")
 _UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 
 class Signed(TypedDict):
-    """By whom something is done, and why."""
-
     by: str
     reason: str
 
 
 Act = Callable[[Insight, Signed], Awaitable[ActionDone]]
-"""Does it, by somebody and for a reason."""
 
 
 def add_row_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what names a row."""
     parser.add_argument("model", metavar="MODEL", help="the class of the row, or its table")
     parser.add_argument("id", metavar="ID", help="the key of the row")
 
 
 def add_act_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add who acts and why, and the options of every command about rows."""
     parser.add_argument(
         "--reason",
         metavar="TEXT",
@@ -61,7 +55,6 @@ def add_act_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def acted(options: argparse.Namespace, act: Act) -> int:
-    """Act, print what was done, and return the exit code."""
     signed: Signed = {"by": options.by or user_at_host(), "reason": options.reason}
 
     async def ask(insight: Insight) -> ActionDone:
@@ -71,7 +64,6 @@ def acted(options: argparse.Namespace, act: Act) -> int:
 
 
 def user_at_host() -> str:
-    """Return who sits at this terminal, as far as the system knows."""
     try:
         user = getpass.getuser()
     # Without a name in the environment, and with a number that has none, as in a container.
@@ -81,11 +73,7 @@ def user_at_host() -> str:
 
 
 def lasts(text: str) -> timedelta:
-    """Return a duration such as ``2h``.
-
-    Raises:
-        ArgumentTypeError: the text is none, or longer than `LASTS_MAX`.
-    """
+    """Return a duration such as ``2h``."""
     found = _LASTS.fullmatch(text.strip())
     time = timedelta(**{_UNITS[found[2]]: int(found[1])}) if found else timedelta(0)
     if not timedelta(0) < time <= LASTS_MAX:
@@ -119,7 +107,6 @@ NOT_SEEN = (
 
 
 def add_release_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments that `run_release` reads."""
     parser.description = (
         "Free a row, and what its holder has locked for it, so that the next claim takes it. Exit"
         " code 4: there is no such row, its lease has not ended and nothing was forced, or it has"
@@ -140,7 +127,6 @@ def add_release_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_release(options: argparse.Namespace) -> int:
-    """Do it, print what was done, and return the exit code."""
     if options.force and options.seen is None:
         return failed(options, AppError(NOT_SEEN))
 
@@ -162,7 +148,6 @@ def run_release(options: argparse.Namespace) -> int:
 
 
 def add_park_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments that `run_park` reads."""
     parser.description = (
         "Set a row aside until it is put back. An attempt that is under way goes on, and the"
         " row stays parked behind it. Exit code 4: there is no such row."
@@ -172,8 +157,6 @@ def add_park_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_park(options: argparse.Namespace) -> int:
-    """Do it, print what was done, and return the exit code."""
-
     async def act(insight: Insight, signed: Signed) -> ActionDone:
         return await insight.park(options.model, options.id, **signed)
 
@@ -184,7 +167,6 @@ def run_park(options: argparse.Namespace) -> int:
 
 
 def add_unpark_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments that `run_unpark` reads."""
     parser.description = (
         "Put a parked row back, due now and with a clean count of attempts. Exit code 4: there is"
         " no such row."
@@ -194,8 +176,6 @@ def add_unpark_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_unpark(options: argparse.Namespace) -> int:
-    """Do it, print what was done, and return the exit code."""
-
     async def act(insight: Insight, signed: Signed) -> ActionDone:
         return await insight.unpark(options.model, options.id, **signed)
 
@@ -206,7 +186,6 @@ def run_unpark(options: argparse.Namespace) -> int:
 
 
 def add_due_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments that `run_due` reads."""
     parser.description = (
         "Make a row due now. A parked row stays parked. Exit code 4: there is no such row."
     )
@@ -215,8 +194,6 @@ def add_due_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_due(options: argparse.Namespace) -> int:
-    """Do it, print what was done, and return the exit code."""
-
     async def act(insight: Insight, signed: Signed) -> ActionDone:
         return await insight.make_due(options.model, options.id, **signed)
 
@@ -227,7 +204,6 @@ def run_due(options: argparse.Namespace) -> int:
 
 
 def add_pause_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments that `run_pause` reads."""
     parser.description = (
         "Have a pipeline claim nothing, in any replica; what runs goes on. A restart keeps the"
         " pause. Exit code 2: this host cannot pause, and what to add. Exit code 4: it is paused"
@@ -248,8 +224,6 @@ def add_pause_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_pause(options: argparse.Namespace) -> int:
-    """Do it, print what was done, and return the exit code."""
-
     async def act(insight: Insight, signed: Signed) -> ActionDone:
         return await insight.pause(
             options.pipeline, until=options.lasts, replace=options.replace, **signed
@@ -262,15 +236,12 @@ def run_pause(options: argparse.Namespace) -> int:
 
 
 def add_resume_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments that `run_resume` reads."""
     parser.description = "End the pause of a pipeline, and say whose it was."
     parser.add_argument("pipeline", metavar="PIPELINE", help="the name of its class")
     add_act_arguments(parser)
 
 
 def run_resume(options: argparse.Namespace) -> int:
-    """Do it, print what was done, and return the exit code."""
-
     async def act(insight: Insight, signed: Signed) -> ActionDone:
         return await insight.resume(options.pipeline, **signed)
 

@@ -58,31 +58,21 @@ is closed, each.
 ENDS_WITHIN_S: Final = 5.0
 """Code of the host that goes on for longer behind the answer is left behind."""
 ENDING_LOOKS: Final = 10
-"""Looks at whether it goes on."""
 
 
 class CommandAnswer(Protocol):
-    """What a question gives."""
-
     @property
-    def needs_person(self) -> bool:
-        """Whether a person has to do something."""
-        ...
+    def needs_person(self) -> bool: ...
 
-    def text(self, width: int = ...) -> str:
-        """Return it for a terminal."""
-        ...
+    def text(self, width: int = ...) -> str: ...
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return it as JSON has it."""
-        ...
+    def to_dict(self) -> dict[str, Any]: ...
 
 
 Ask = Callable[[Insight], Awaitable[CommandAnswer]]
 
 
 def add_app_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options that every command about rows has."""
     group = parser.add_argument_group("where, and how it is printed")
     group.add_argument(
         "--app",
@@ -108,13 +98,8 @@ def answered(
     code_of: Callable[[Any], int] | None = None,
     within_s: float = ANSWER_WITHIN_S,
 ) -> int:
-    """Ask, print the answer, and return the exit code.
-
-    Args:
-        options: what `add_app_arguments` has added, and what is asked.
-        ask: called with the questions of the app.
-        code_of: gives the exit code of an answer; by default whether a person is needed.
-        within_s: how long that may take, in seconds.
+    """Ask, print the answer, and return the exit code: that of `code_of`, or whether a person is
+    needed.
     """
     runner, before = asyncio.Runner(), frozenset(threading.enumerate())
     try:
@@ -131,8 +116,8 @@ def answered(
 
 
 def _close(runner: asyncio.Runner, before: Collection[threading.Thread], code: int) -> None:
-    """Close the event loop; if code of the host that ignores its end keeps it, or a thread, for
-    longer than `ENDS_WITHIN_S`, the process ends with `code` without that.
+    """Close the event loop; end the process with `code` if host code keeps it beyond
+    `ENDS_WITHIN_S`.
     """
     is_closed, never = threading.Event(), threading.Event()
 
@@ -190,11 +175,7 @@ async def _asked(options: argparse.Namespace, ask: Ask, within_s: float) -> Comm
 
 @asynccontextmanager
 async def opened(options: argparse.Namespace) -> AsyncIterator[Insight]:
-    """Import the app, however long that takes, and have its questions in the block.
-
-    Raises:
-        AppError: there is no app, or it was not open within `ANSWER_WITHIN_S`.
-    """
+    """Import the app, however long that takes, and provide its `Insight` during the block."""
     name, folder, project = app_named(options.app, os.environ, Path.cwd())
     if project is not None:
         print(f"rowlock: the app is {shown(name)}, named by {project}", file=sys.stderr)
@@ -223,7 +204,6 @@ def failed(options: argparse.Namespace, error: Exception) -> int:
 
 
 def failure_document(error: Exception) -> dict[str, Any]:
-    """Return an error as JSON has it."""
     slug = error.slug if isinstance(error, RowlockError) else type(error).__name__
     return {
         "schema": ERROR_SCHEMA,
@@ -234,7 +214,6 @@ def failure_document(error: Exception) -> dict[str, Any]:
 
 
 def message_of(error: Exception) -> str:
-    """Return an error in one line."""
     if isinstance(error, TransactionTimeout | TimeoutError):
         return (
             f"no answer from the database within {ANSWER_WITHIN_S:g} s: it is away, or a"
@@ -265,14 +244,7 @@ LINES_MIN: Final = 2
 
 
 def watched(options: argparse.Namespace, ask: Ask, *, every_s: float) -> int:
-    """Ask every `every_s` seconds and print each answer, until the process is interrupted; return
-    the exit code.
-
-    Args:
-        options: what `add_app_arguments` has added, and what is asked.
-        ask: called with the questions of the app.
-        every_s: the rest between two looks.
-    """
+    """Ask every `every_s` seconds and print each answer, until the process is interrupted."""
     try:
         return asyncio.run(_watch(options, ask, every_s))
     except KeyboardInterrupt:
@@ -317,7 +289,7 @@ def _print(options: argparse.Namespace, answer: CommandAnswer | Exception) -> No
 
 
 def _cut(text: str) -> str:
-    """Return as much as the terminal has lines for: one more would move the first away."""
+    """Return as many lines as the terminal has: one more would scroll the first away."""
     size = shutil.get_terminal_size((80, 24))
     left, kept = max(LINES_MIN, size.lines - 1), list[str]()
     lines = text.split("\n")

@@ -25,15 +25,14 @@ _LABEL: Final = re.compile(r"^(?:why|do|also|more) ", re.MULTILINE)
 
 
 def width() -> int:
-    """Return how many columns the output has."""
     if not sys.stdout.isatty():
         return FILE_WIDTH
     return max(WIDTH_MIN, shutil.get_terminal_size((FILE_WIDTH, 24)).columns)
 
 
 def handed_over(write_answer: Callable[[], None], code: int, *, unwritten: int) -> int:
-    """Write an answer, and return the exit code: `code` if it could be written, or nobody reads it
-    to its end; else `unwritten`.
+    """Write an answer, and return `code` if it was written, or the reader has closed; else
+    `unwritten`.
     """
     try:
         write_answer()
@@ -48,13 +47,12 @@ def handed_over(write_answer: Callable[[], None], code: int, *, unwritten: int) 
 
 
 def print_text(text: str, *, is_plain: bool) -> None:
-    """Print a text that has no control characters."""
     if is_plain or not may_embellish() or not is_printable(text) or not _printed_by_rich(text):
         write(text)
 
 
 def write(text: str) -> None:
-    """Print a text at once; of characters that the output's encoding lacks, their escapes."""
+    """Print a text at once; characters that the output's encoding lacks as escapes."""
     encoding = sys.stdout.encoding or "utf-8"
     print(text.encode(encoding, "backslashreplace").decode(encoding), flush=True)
 
@@ -66,7 +64,7 @@ def write_json(document: Mapping[str, Any]) -> None:
 
 
 def is_printable(text: str) -> bool:
-    """Return whether the output's encoding has all characters of `text`."""
+    """Whether the output's encoding has all characters of `text`."""
     try:
         text.encode(sys.stdout.encoding or "utf-8")
     except UnicodeEncodeError:
@@ -75,8 +73,8 @@ def is_printable(text: str) -> bool:
 
 
 def may_embellish() -> bool:
-    """Return whether the output is a terminal that understands escape sequences, and nobody has
-    said that it is to have none.
+    """Whether the output is a terminal that understands escape sequences, and they are not
+    refused.
     """
     return (
         sys.stdout.isatty()

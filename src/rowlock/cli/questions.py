@@ -32,7 +32,6 @@ from rowlock.insight.status import Status
 
 
 WATCH_S_MIN: Final = 1.0
-"""Shortest time between two looks, in seconds."""
 WATCH_S_MAX: Final = 3600.0
 STATUS_WITHIN: Final = timedelta(seconds=5)
 """After that long no further pipeline is asked: half of what a command has for its answer."""
@@ -44,7 +43,6 @@ async def status_in_time(insight: Insight) -> Status:
 
 
 def add_status_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments that `run_status` reads."""
     parser.description = (
         "Say whether anything waits too long: what is due, leased and parked for each pipeline, and"
         " who runs it. Counts read at most some 10,000 rows. Exit code 1: a person is needed."
@@ -60,7 +58,6 @@ def add_status_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_status(options: argparse.Namespace) -> int:
-    """Print the status, and return the exit code."""
     if options.watch is not None:
         return watched(options, status_in_time, every_s=options.watch)
     return answered(options, status_in_time)
@@ -83,8 +80,6 @@ def _seconds(text: str) -> float:
 
 @dataclass(frozen=True, slots=True)
 class _WithPlan:
-    """A pipeline, with the plan of its claims."""
-
     view: PipelineView
 
     @property
@@ -99,7 +94,6 @@ class _WithPlan:
 
 
 def add_explain_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments that `run_explain` reads."""
     parser.description = (
         "Say why a row waits, or who works on it. Reads one row, writes and locks nothing. Exit"
         " code 1: a person is needed; 4: there is no such row."
@@ -118,8 +112,6 @@ def add_explain_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_explain(options: argparse.Namespace) -> int:
-    """Print the explanation, and return the exit code."""
-
     async def ask(insight: Insight) -> Explanation | PipelineView | _WithPlan:
         check_words(options)
         if options.pipeline is None:
@@ -131,11 +123,7 @@ def run_explain(options: argparse.Namespace) -> int:
 
 
 def check_words(options: argparse.Namespace) -> None:
-    """Check that a row or a pipeline is named, and not both.
-
-    Raises:
-        AppError: it is otherwise.
-    """
+    """Raise AppError unless either a row or a pipeline is named."""
     names_row = options.model is not None and options.id is not None
     if options.pipeline is not None and options.model is not None:
         raise AppError("name a row or a pipeline: explain MODEL ID, or explain --pipeline NAME")
@@ -153,7 +141,6 @@ def _explained_code(answer: Any) -> int:
 
 
 def add_timeline_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments that `run_timeline` reads."""
     parser.description = (
         "Say what happened to a row, the newest first, as the table rowlock_history has it."
         " Without that table only the last outcome is known. Exit code 4: there is no such row, and"
@@ -172,8 +159,6 @@ def add_timeline_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_timeline(options: argparse.Namespace) -> int:
-    """Print the timeline, and return the exit code."""
-
     async def ask(insight: Insight) -> Timeline:
         return await insight.timeline(options.model, options.id, limit=options.limit)
 
@@ -184,11 +169,9 @@ def run_timeline(options: argparse.Namespace) -> int:
 
 
 PLAN_WITHIN_S: Final = 600.0
-"""Longest time for all rows that are named, in seconds."""
 
 
 def add_plan_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments that `run_plan` reads."""
     parser.description = (
         "Run process for rows and print what would come of each; nothing is written, and no"
         " pipeline works on them meanwhile. Only for pipelines that say rehearsable = True: what"
@@ -201,7 +184,6 @@ def add_plan_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_plan(options: argparse.Namespace) -> int:
-    """Rehearse, print what would come of it, and return the exit code."""
     return answered(
         options,
         lambda insight: insight.rehearse(options.pipeline, options.ids),
@@ -220,7 +202,6 @@ def _planned_code(answer: Rehearsal) -> int:
 
 
 def add_rows_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments that `run_rows` reads."""
     parser.description = (
         "List the rows of a pipeline that are in one state, in the order of claims. Reads at most"
         " some 10,000 rows, writes and locks nothing."
@@ -246,8 +227,6 @@ def add_rows_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_rows(options: argparse.Namespace) -> int:
-    """Print the page, and return the exit code."""
-
     async def ask(insight: Insight) -> RowPage:
         return await insight.rows(
             options.pipeline, options.state, after=options.after, limit=options.limit
@@ -260,7 +239,6 @@ def run_rows(options: argparse.Namespace) -> int:
 
 
 def add_replicas_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments that `run_replicas` reads."""
     parser.description = (
         "List the replicas, as they say themselves in the table rowlock_replicas. Without that"
         " table there is no answer."
@@ -269,7 +247,6 @@ def add_replicas_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_replicas(options: argparse.Namespace) -> int:
-    """Print the replicas, and return the exit code."""
     return answered(options, Insight.replicas)
 
 
@@ -278,8 +255,6 @@ def run_replicas(options: argparse.Namespace) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Migration:
-    """The findings as a migration."""
-
     findings: Findings
 
     @property
@@ -294,7 +269,6 @@ class _Migration:
 
 
 def add_check_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments that `run_check` reads."""
     parser.description = (
         "Say what is to be mended in the database: columns and indexes that are missing or harm,"
         " what was left behind in rows, what replicas report. Reads, and writes and locks nothing."
@@ -307,8 +281,6 @@ def add_check_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_check(options: argparse.Namespace) -> int:
-    """Print the findings or the migration, and return the exit code."""
-
     async def ask(insight: Insight) -> Findings | _Migration:
         findings = Findings(await insight.check(), len(insight.pipelines))
         return _Migration(findings) if options.migration else findings

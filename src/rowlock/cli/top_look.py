@@ -30,12 +30,10 @@ from rowlock.insight.status import COUNTED_MAX, PipelineStatus, Status
 
 
 MINUTES: Final = 10
-"""How many minutes a picture has, a character each."""
+"""Minutes of a sparkline, a character each."""
 MINUTE_S: Final = 60.0
 SAMPLES_MAX: Final = 1_200
-"""Most samples of one pipeline."""
 PIPELINES_MAX: Final = 1_000
-"""Most pipelines of which samples are kept."""
 _BARS: Final = "▁▂▃▄▅▆▇█"
 
 
@@ -46,7 +44,6 @@ class RateHistory:
     _samples: dict[str, deque[tuple[float, float]]] = field(default_factory=dict)
 
     def add(self, at: float, rates: Iterable[tuple[str, float | None]]) -> None:
-        """Keep what is known at a moment of the monotonic clock."""
         for pipeline, rows_s in rates:
             if rows_s is None:
                 continue
@@ -55,7 +52,6 @@ class RateHistory:
                 samples.append((at, rows_s))
 
     def picture(self, pipeline: str, now: float) -> str:
-        """Return the last `MINUTES` minutes of a pipeline, the newest at the right."""
         return sparkline(per_minute(self._samples.get(pipeline, ()), now))
 
 
@@ -70,7 +66,7 @@ def per_minute(samples: Iterable[tuple[float, float]], now: float) -> list[float
 
 
 def sparkline(values: Sequence[float | None]) -> str:
-    """Return a bar for each value, by the share of the greatest; a space for None."""
+    """Return a bar for each value, by its share of the greatest; a space for None."""
     greatest = max((value for value in values if value is not None), default=0.0)
     return "".join(_bar(value, greatest) for value in values)
 
@@ -95,9 +91,7 @@ WIDE: Final = 100
 PANES_FROM: Final = 16
 """From so many lines on there is room below the table."""
 LONGEST_MAX: Final = 20
-"""Most rows that are shown as longest at work."""
 NAME_CHARS_MAX: Final = 28
-"""Longest name of a pipeline in the table, in characters."""
 NAMED_MAX: Final = 3
 """How many parked rows a line of trouble names."""
 NOTHING: Final = "\N{EN DASH}"
@@ -125,49 +119,35 @@ RIGHT: Final = frozenset({"RUN", "QUEUE", "ROWS/S", "P95", "PARKED"})
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A row that can be explained."""
-
     model: str
     row_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class PaneLine:
-    """A line below the table, and the row that it is about."""
-
     text: str
     subject: Subject | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What was seen at once.
-
-    Attributes:
-        status: of all pipelines.
-        models: the name of each pipeline's model.
-    """
-
     status: Status
     models: Mapping[str, str]
 
 
 def title(look: Look) -> str:
-    """Return which database this is, how many replicas live, and when it was asked."""
     status = look.status
     at = "" if status.at is None else f" · {status.at.astimezone(UTC):%H:%M:%S}"
     return f"{shown(status.database)} · {status.replicas.count_text}{at}"
 
 
 def columns(width: int) -> tuple[str, ...]:
-    """Return the columns for which a terminal has room."""
     if width < NARROW:
         return _NARROW_COLUMNS
     return tuple(name for name in COLUMNS if width >= WIDE or name not in _LEFT_OUT)
 
 
 def heading(column: str, width: int) -> str:
-    """Return what stands above a column."""
     return _NARROW_TITLES.get(column, column) if width < NARROW else column
 
 
@@ -190,9 +170,7 @@ def cells(look: Look, one: PipelineStatus, *, rates: RateHistory, now: float) ->
 
 
 def longest_at_work(look: Look) -> tuple[PaneLine, ...]:
-    """Return the attempts that have run for longest, of all live replicas; behind them those that
-    have no end, as of the shards of a flow.
-    """
+    """Return the attempts that have run for longest, those without an end behind all others."""
     found = [
         (_seconds(item) + max(0.0, replica.seen_s), replica, item)
         for replica in look.status.replicas.live
@@ -207,15 +185,12 @@ def longest_at_work(look: Look) -> tuple[PaneLine, ...]:
 
 
 def trouble(look: Look) -> tuple[PaneLine, ...]:
-    """Return what a person should look at."""
     away = (PaneLine(shown(one.text, 500)) for one in look.status.away)
     return (*away, *_told(look), *_parked(look))
 
 
 def first_subject(look: Look, pipeline: str) -> Subject | None:
-    """Return the row of a pipeline that wants an explanation most: one that is parked, or else the
-    one that is longest at work.
-    """
+    """Return the row of a pipeline to explain first: a parked one, or else the longest at work."""
     keys = _parked_keys(look.status, pipeline)
     model = look.models.get(pipeline, "")
     if keys:
@@ -316,14 +291,9 @@ REST_FACTOR: Final = 2.0
 
 @dataclass(frozen=True, slots=True)
 class LookState:
-    """What is known now. Times are of the monotonic clock.
+    """The state of the picture; times are of the monotonic clock.
 
-    Attributes:
-        look: the last one that succeeded.
-        looked_at: when that ended.
-        asking_since: when the look began that is under way; None if none is.
-        error: why the last look failed; empty if it did not.
-        failing_since: when the first of the looks began that have failed since one succeeded.
+    `look` is the last that succeeded, and `failing_since` the begin of the first failed look since.
     """
 
     look: Look | None = None
@@ -334,11 +304,6 @@ class LookState:
 
 
 async def look_once(insight: Insight) -> Look:
-    """Ask for the status.
-
-    Raises:
-        TimeoutError: there was no answer within `ANSWER_WITHIN_S`.
-    """
     async with asyncio.timeout(ANSWER_WITHIN_S):
         status = await status_in_time(insight)
     return Look(status, {name: one.leased.name for name, one in insight.pipelines.items()})
@@ -353,11 +318,10 @@ class Looker:
         self._wanted = asyncio.Event()
 
     def hurry(self) -> None:
-        """Have the rest end now. A look that is under way is not repeated."""
+        """End the rest now; a look that is under way is not repeated."""
         self._wanted.set()
 
     async def run(self) -> None:
-        """Look, rest, and look again."""
         while True:
             begun = monotonic()
             self._know(replace(self.seen, asking_since=begun))

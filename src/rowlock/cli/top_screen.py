@@ -58,12 +58,10 @@ P95       the time that 95 of 100 attempts did not exceed, slowest replica
 PARKED    rows that were set aside; a dash if no index counts them
 """
 INDENT: Final = 5
-"""Columns that a text does not have: margins, and the scroll bar."""
+"""Columns for margins and the scroll bar."""
 
 
 class TextScreen(Screen[None]):
-    """Shows one text."""
-
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "back", "back")]
 
     def __init__(self, text: str, heading: str) -> None:
@@ -71,28 +69,22 @@ class TextScreen(Screen[None]):
         self._text, self._heading = text, heading
 
     def compose(self) -> ComposeResult:
-        """Return the text, in a frame that scrolls."""
         with VerticalScroll(id="paper") as paper:
             paper.border_title = Content(self._heading)
             paper.border_subtitle = "esc back  r refresh  q quit"
             yield Static(self._text, id="text", markup=False)
 
     def action_back(self) -> None:
-        """Return to the screen below."""
         self.app.pop_screen()
 
-    def action_refresh(self) -> None:
-        """Nothing here changes."""
+    def action_refresh(self) -> None: ...
 
     def show(self, text: str) -> None:
-        """Show another text."""
         self._text = text
         self.query_one("#text", Static).update(text)
 
 
 class ExplainScreen(TextScreen):
-    """Shows why a row waits, or who works on it."""
-
     BINDINGS: ClassVar[list[BindingType]] = [Binding("e", "back", "back")]
 
     def __init__(self, insight: Insight, subject: Subject) -> None:
@@ -103,16 +95,13 @@ class ExplainScreen(TextScreen):
         self._asking: asyncio.Task[Any] | None = None
 
     def on_mount(self) -> None:
-        """Ask for the first time."""
         self.action_refresh()
 
     def on_unmount(self) -> None:
-        """Ask no more."""
         if self._asking is not None:
             self._asking.cancel()
 
     def on_resize(self) -> None:
-        """Fill the new width."""
         if self._answer is not None:
             self._show_answer(self._answer)
 
@@ -140,9 +129,9 @@ class ExplainScreen(TextScreen):
 
 
 TICK_S: Final = 1.0
-"""How often ages are written anew, in seconds."""
+"""Seconds between two updates of ages."""
 OLD_AFTER_S: Final = 5.0
-"""What is older says so, in seconds."""
+"""Seconds after which a question that is under way is shown."""
 KEYS: Final = "r refresh  ? help  q quit"
 CSS: Final = """
 #frame, #paper { border: round $primary; }
@@ -161,11 +150,7 @@ CSS: Final = """
 
 
 class TopApp(App[int]):
-    """The picture; its result is the exit code.
-
-    Attributes:
-        failure: what ended it, if that was an error.
-    """
+    """The picture; its result is the exit code, and `failure` the error that ended it."""
 
     CSS = CSS
     ENABLE_COMMAND_PALETTE = False
@@ -187,31 +172,27 @@ class TopApp(App[int]):
         self._looking: asyncio.Task[Any] | None = None
 
     def get_default_screen(self) -> Screen[None]:
-        """Return the picture."""
         return LookScreen(self._insight, self._rates)
 
     def on_mount(self) -> None:
-        """Begin to look."""
         self._looking = contained_task(self._looker.run(), name="rowlock top: look")
         self.set_interval(TICK_S, self._heed_size)
 
     def stop_looking(self) -> None:
-        """End the task that looks; what it has asked for is not waited for."""
+        """Cancel the task that looks, without waiting for its question."""
         if self._looking is not None:
             self._looking.cancel()
 
     def action_leave(self, code: int) -> None:
-        """End with an exit code."""
         self.exit(code)
 
     def action_help(self) -> None:
-        """Show what the keys do, or the screen below again."""
         if isinstance(self.screen, TextScreen):
             self.pop_screen()
         self.push_screen(TextScreen(HELP, "help"))
 
     def action_refresh_all(self) -> None:
-        """Look now; what an explanation says is asked again."""
+        """Look now; an explanation is asked again."""
         self._looker.hurry()
         if isinstance(self.screen, TextScreen):
             self.screen.action_refresh()
@@ -241,8 +222,6 @@ class TopApp(App[int]):
 
 
 class LookScreen(Screen[None]):
-    """The table of pipelines, what is longest at work, and trouble."""
-
     BINDINGS: ClassVar[list[BindingType]] = [Binding("e", "explain", "explain")]
 
     def __init__(self, insight: Insight, rates: RateHistory) -> None:
@@ -253,7 +232,6 @@ class LookScreen(Screen[None]):
         self._has_parts = False
 
     def compose(self) -> ComposeResult:
-        """Return the parts of the picture."""
         with Vertical(id="frame"):
             yield Static(id="notice", markup=False)
             yield DataTable(id="table", cursor_type="row")
@@ -265,20 +243,17 @@ class LookScreen(Screen[None]):
         yield Static(top_look.TOO_SMALL, id="small", markup=False)
 
     def on_mount(self) -> None:
-        """Keep ages new."""
         self._has_parts = True
         self.set_interval(TICK_S, self._tick)
         self._draw()
 
     def on_resize(self) -> None:
-        """Show what there is room for."""
         width, height = self.size
         self.set_class(width < top_look.WIDTH_MIN or height < top_look.HEIGHT_MIN, "small")
         self.set_class(height >= top_look.PANES_FROM and width >= top_look.NARROW, "with-panes")
         self._draw()
 
     def see(self, seen: LookState) -> None:
-        """Show what is known now."""
         is_news = seen.look is not self._seen.look
         self._seen = seen
         if is_news:
@@ -287,7 +262,6 @@ class LookScreen(Screen[None]):
             self._tick()
 
     def action_explain(self) -> None:
-        """Explain the row that is selected."""
         subject = self._selected()
         if subject is None:
             self.notify("No row is selected that could be explained.", markup=False)
@@ -295,11 +269,9 @@ class LookScreen(Screen[None]):
             self.app.push_screen(ExplainScreen(self._insight, subject))
 
     def on_data_table_row_selected(self) -> None:
-        """Enter explains, too."""
         self.action_explain()
 
     def on_option_list_option_selected(self) -> None:
-        """Enter explains, too."""
         self.action_explain()
 
     def _selected(self) -> top_look.Subject | None:

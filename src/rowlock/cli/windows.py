@@ -44,7 +44,6 @@ NO_DOCUMENT: Final = "it serves pages; for JSON: rowlock status --json, or /api/
 
 
 def add_dashboard_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments that `run_dashboard` reads."""
     parser.description = (
         "Serve the dashboard to a browser of this machine. The address that is printed has a key;"
         " who has it may look and act, under your name. Ctrl-C ends it."
@@ -58,7 +57,6 @@ def add_dashboard_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_dashboard(options: argparse.Namespace) -> int:
-    """Serve until it is interrupted, and return the exit code."""
     if options.json:
         print(f"rowlock dashboard: {NO_DOCUMENT}", file=sys.stderr)
         return MISUSED
@@ -106,7 +104,6 @@ NEEDS_EXTRA = 'it needs an extra: python -m pip install "rowlock[mcp]"'
 
 
 def add_mcp_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments that `run_mcp` reads."""
     parser.description = (
         "Answer questions of an assistant by the Model Context Protocol, on stdin and stdout, until"
         " it goes away. No tool writes. Exit code 2: there is no app, or the extra is missing."
@@ -115,7 +112,6 @@ def add_mcp_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_mcp(options: argparse.Namespace) -> int:
-    """Serve, and return the exit code."""
     if find_spec("mcp") is None:
         print(f"rowlock mcp: {NEEDS_EXTRA}", file=sys.stderr)
         return MISUSED
@@ -158,7 +154,6 @@ INSTEAD: Final = "rowlock status --watch 2"
 
 
 def add_top_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments that `run_top` reads."""
     parser.description = (
         "Show the status, what is longest at work and what is wrong, every 2 s. Looks and never"
         " acts. Keys: r refresh, e explain, ? help, q quit. Exit code 2: this is no terminal."
@@ -167,7 +162,6 @@ def add_top_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_top(options: argparse.Namespace) -> int:
-    """Show it until somebody quits, and return the exit code."""
     trouble = why_not(options)
     if trouble:
         print(f"rowlock top: {trouble}", file=sys.stderr)
@@ -187,7 +181,7 @@ def run_top(options: argparse.Namespace) -> int:
 
 
 def why_not(options: argparse.Namespace) -> str:
-    """Return why nothing can be drawn here, and what can be done; empty if it can."""
+    """Return why nothing can be drawn here, and what to do instead; empty if it can."""
     if options.json:
         return "it draws a picture; for JSON: rowlock status --json"
     # Textual reads keys from the first, and draws on the third.
@@ -203,7 +197,7 @@ def why_not(options: argparse.Namespace) -> str:
 
 @contextmanager
 def terminal_restored() -> Iterator[None]:
-    """Have the settings of the terminal be as they were before, whatever happens within."""
+    """Restore the settings of the terminal, whatever happens in the block."""
     try:
         import termios  # noqa: PLC0415 - Windows has none
     except ImportError:
@@ -219,7 +213,7 @@ def terminal_restored() -> Iterator[None]:
 
 @contextmanager
 def logs_silenced() -> Iterator[None]:
-    """Have no handler of the host's write a line into the picture; errors stand in it."""
+    """Keep log lines out of the picture, which shows errors itself."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:

@@ -27,7 +27,7 @@ from rowlock.cli import paper
 
 PACKAGE = Path(__file__).resolve().parents[1]
 PAGES = (PACKAGE / "errors.md", PACKAGE.parents[1] / "docs" / "reference" / "errors.md")
-"""Where the page is: first of a wheel, then of a checkout."""
+"""The page of all errors, of a wheel or of a checkout."""
 
 DONE, MISUSED = 0, 2
 """Exit codes; an error of a program that is run is its traceback, and 1."""
@@ -39,7 +39,6 @@ _LINK = re.compile(r"\[(?P<text>[^\]]+)\]\([^)]+\)")
 
 
 def add_errors_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments that `run_errors` reads."""
     parser.description = (
         "Print what an error means and what to change. Without SLUG, list all errors."
     )
@@ -52,7 +51,6 @@ def add_errors_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_errors(options: argparse.Namespace) -> int:
-    """Print the paragraph that was asked for, or all slugs, and return the exit code."""
     paragraphs = paragraphs_of(page())
     if options.slug is None:
         lines = (f"{slug:<26} {first_sentence(text)}" for slug, text in paragraphs.items())
@@ -71,11 +69,7 @@ def _told(text: str) -> int:
 
 
 def page() -> str:
-    """Return the page of all errors.
-
-    Raises:
-        FileNotFoundError: neither the package nor a checkout around it has the page.
-    """
+    """Return the page of all errors."""
     for path in PAGES:
         if path.is_file():
             return path.read_text(encoding="utf-8")
@@ -83,23 +77,21 @@ def page() -> str:
 
 
 def paragraphs_of(text: str) -> dict[str, str]:
-    """Return the paragraphs of a page by their slugs, in its order."""
     return {one["slug"]: one["text"].strip() for one in _PARAGRAPH.finditer(text)}
 
 
 def slug_of(given: str) -> str:
-    """Return the slug that is meant: it may be given as a link, or as the name of a class."""
+    """Return the slug that is meant: given as a link, or as the name of a class."""
     name = given.rpartition("#")[2].rpartition(".")[2].strip("()")
     return re.sub(r"\B(?=[A-Z])", "-", name).lower() if not name.isupper() else name.lower()
 
 
 def first_sentence(text: str) -> str:
-    """Return what a paragraph says first, in one line."""
     return plain(re.split(r"(?<=\.)\s", text, maxsplit=1)[0]).replace("\n", " ")
 
 
 def plain(text: str) -> str:
-    """Return Markdown as it is read on a terminal: links without their targets, no bold type."""
+    """Return Markdown without the targets of links, and without bold type."""
     return _LINK.sub(r"\g<text>", text).replace("**", "").replace("`", "")
 
 
@@ -107,7 +99,6 @@ def plain(text: str) -> str:
 
 
 def add_run_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments that `run_run` reads."""
     parser.description = "Run a Python program in which await may stand at the top."
     parser.add_argument(
         "file",
@@ -119,7 +110,6 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_run(options: argparse.Namespace) -> int:
-    """Run the program to its end, and return the exit code."""
     file: Path | None = options.file
     try:
         text = sys.stdin.read() if file is None else file.read_text(encoding="utf-8")
@@ -133,11 +123,7 @@ def run_run(options: argparse.Namespace) -> int:
 
 
 def run_text(text: str, name: str) -> None:
-    """Run a program, which tracebacks call `name`, to its end.
-
-    Raises:
-        BaseException: whatever the program raises.
-    """
+    """Run a program, which tracebacks call `name`, to its end."""
     code = compile(text, name, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
     # Mapped classes look up their annotations in the module that they say they are of.
     page = sys.modules["__main__"] = ModuleType("__main__")
@@ -151,11 +137,9 @@ def run_text(text: str, name: str) -> None:
 
 
 FILES: Final = {"alerts": "alerts.yaml", "grafana": "rowlock.json"}
-"""What can be exported, and its file."""
 
 
 def add_export_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments that `run_export` reads."""
     parser.description = (
         "Print the dashboard for Grafana, or the alerts for Prometheus (for rule_files). Asks no"
         " database and needs no app."
@@ -164,13 +148,11 @@ def add_export_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_export(options: argparse.Namespace) -> int:
-    """Print the file, and return the exit code."""
     sys.stdout.write(text_of(options.what))
     return 0
 
 
 def text_of(what: str) -> str:
-    """Return the text of one of `FILES`."""
     folder = files("rowlock.telemetry").joinpath("grafana")
     return folder.joinpath(FILES[what]).read_text(encoding="utf-8")
 
@@ -183,7 +165,6 @@ NEEDS_EXTRA: Final = 'it needs an extra: python -m pip install "rowlock[cli]"'
 
 
 def add_completion_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments that `run_completion` reads."""
     parser.description = (
         "Print what a shell needs to complete the command line, such as: eval"
         ' "$(rowlock completion bash)"'
@@ -192,7 +173,6 @@ def add_completion_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_completion(options: argparse.Namespace) -> int:
-    """Print it, and return the exit code."""
     try:
         import shtab  # noqa: PLC0415 - an extra
     except ImportError:

@@ -39,9 +39,8 @@ LASTS: Final = {
     "2h": timedelta(hours=2),
     "1d": timedelta(days=1),
 }
-"""How long a pause lasts, by the choice of the form."""
 NOTHING_TO_DO: Final = "nothing"
-"""What the address says in place of the action: it was so already."""
+"""In the address, in place of the action: it was so already."""
 NO_ORIGIN: Final = "This form was not sent by a page of this dashboard."
 NOT_SHOWN: Final = "This form is not the one that was shown to you; open the page again."
 NO_REASON: Final = "Say why, in 1 to 200 characters."
@@ -49,21 +48,12 @@ NO_REASON: Final = "Say why, in 1 to 200 characters."
 
 @dataclass(frozen=True, slots=True)
 class SignedForm:
-    """A form that may be acted upon.
-
-    Attributes:
-        by: who acts.
-        reason: why.
-        fields: all of the form.
-    """
-
     by: str
     reason: str
     fields: Mapping[str, str]
 
 
 async def act(visit: PageVisit) -> Response:
-    """Do what a form says, and show the page again."""
     action = action_asked(visit)
     try:
         form = await _signed(visit, action)
@@ -84,11 +74,6 @@ async def act(visit: PageVisit) -> Response:
 
 
 def action_asked(visit: PageVisit) -> ViewerAction:
-    """Return what the address names.
-
-    Raises:
-        HTTPException: it names nothing that can be done.
-    """
     name, asked = visit.request.path_params["action"], visit.request.query_params
     if name in ROW_ACTIONS and {"model", "id"} <= asked.keys():
         return ViewerAction(name, asked["model"], asked["id"])
@@ -140,7 +125,7 @@ async def _act_on_pipeline(visit: PageVisit, action: ViewerAction, form: SignedF
 
 
 async def _refused(visit: PageVisit, action: ViewerAction, error: Exception) -> Response:
-    """Return the page of what was to be acted on, as it is by now, with the reason above it."""
+    """Return the page of the row or pipeline as it is now, with the reason above it."""
     refusal = refusal_of(error)
     # Without the database there is no such page, and for a name that is none neither.
     if refusal.status != 409 or isinstance(error, AppError):  # noqa: PLR2004

@@ -60,11 +60,10 @@ KINDS: Final = {
     "hx-sse.min.js": "text/javascript",
     "icon.svg": "image/svg+xml",
 }
-"""All of them, each with its media type."""
 
 
 def static_file(name: str) -> Response:
-    """Return one of them; open to everybody, since all of it is in the package."""
+    """Return a file of the package; open to everybody."""
     if name not in KINDS:
         return PlainTextResponse("there is no such file", 404)
     headers = {"cache-control": "public, max-age=3600"}

@@ -30,17 +30,17 @@ BOXES_MAX: Final = 60
 BOX_WIDTH: Final = 180
 BOX_HEIGHT: Final = 64
 JOINT_WIDTH: Final = 24
-"""An operator that only passes values from lanes to lanes."""
+"""Of an operator that only passes values from lanes to lanes."""
 ACROSS: Final = 68
-"""Between two columns, with room for a count on a line, in pixels as all of these."""
+"""Between two columns, with room for a count on a line; all in pixels."""
 DOWN: Final = 24
 MARGIN: Final = 8
 TITLE_CHARS_MAX: Final = 20
-"""How much of a name fits a box; the table has all of it."""
+"""Longest title of a box; the table has the whole name."""
 
 
 class Span(NamedTuple):
-    """What a box, or a line that passes, has of its column, which ends at `column_end`."""
+    """The place of a box, or of a line that passes, in its column, which ends at `column_end`."""
 
     x: int
     width: int
@@ -49,19 +49,15 @@ class Span(NamedTuple):
 
     @property
     def end(self) -> int:
-        """Where it ends."""
         return self.x + self.width
 
     @property
     def top(self) -> float:
-        """Where a box begins."""
         return round(self.middle - BOX_HEIGHT / 2, 1)
 
 
 @dataclass(frozen=True, slots=True)
 class DrawnBox:
-    """An operator: where it is, and what stands in it; nothing stands in a joint."""
-
     span: Span
     name: str
     title: str
@@ -71,8 +67,8 @@ class DrawnBox:
 
 @dataclass(frozen=True, slots=True)
 class DrawnArrow:
-    """A line from operator to operator: its corners as the attribute ``points`` has them, and how
-    many values have passed, with the middle of that text.
+    """A line between operators, as the attribute ``points``; `x` and `y` are the middle of its
+    count.
     """
 
     points: str
@@ -98,7 +94,7 @@ Place = tuple[int, int]
 
 
 def drawing_of(picture: Picture, operators: Sequence[OperatorStatistics]) -> GraphDrawing:
-    """Return where the boxes and lines of `picture` are; `operators` are those of its boxes."""
+    """Lay `picture` out; `operators` are those of its boxes."""
     picture = _bounded(picture)
     depths = depths_of(len(picture.boxes), picture.arrows)
     ways = [_way(number, arrow, depths) for number, arrow in enumerate(picture.arrows)]
@@ -210,7 +206,6 @@ def _drawn(arrow: Arrow, way: Sequence[Span]) -> DrawnArrow:
 WIDTH: Final = 120
 HEIGHT: Final = 24
 POINTS_MAX: Final = 120
-"""Most numbers of a line; the newest ones."""
 
 
 def rates_between(samples: Sequence[Sample]) -> list[float]:
@@ -223,9 +218,7 @@ def rates_between(samples: Sequence[Sample]) -> list[float]:
 
 
 def points_of(values: Sequence[float]) -> str:
-    """Return the corners of the line, as the attribute ``points`` has them; empty if there are
-    less than two numbers.
-    """
+    """Return the corners of the line, as the attribute ``points``; empty below two numbers."""
     values = values[-POINTS_MAX:]
     if len(values) < len(("first", "last")):
         return ""

@@ -62,7 +62,6 @@ from rowlock.tasks import DaemonThreads, contained_task
 
 
 THREADS_MAX: Final = 16
-"""Most threads in which plain functions of the host answer."""
 
 
 class AuthorizeThreads:
@@ -74,12 +73,7 @@ class AuthorizeThreads:
         self._hanging: list[Future[Any]] = []
 
     async def call(self, function: Callable[..., object], *args: object) -> object:
-        """Return what `function` does.
-
-        Raises:
-            TimeoutError: earlier calls hang in all threads.
-            BaseException: whatever `function` raised.
-        """
+        """Return the result of `function`; TimeoutError if earlier calls hang in all threads."""
         pool = self._threads()
         self._hanging = [one for one in self._hanging if not one.done()]
         if len(self._hanging) >= THREADS_MAX:
@@ -175,19 +169,11 @@ def anybody_may_look(request: HTTPConnection, action: ViewerAction) -> Viewer | 
 
 
 def is_name(name: object) -> bool:
-    """Whether `name` can be a viewer's."""
     return isinstance(name, str) and 0 < len(name.strip()) <= len(name) <= PERSON_CHARS_MAX
 
 
 class Gatekeeper:
-    """Asks the host, and refuses whatever is no clear yes.
-
-    Args:
-        authorize: the host's function, async or plain; a plain one is called in a thread.
-
-    Raises:
-        ConfigurationError: it cannot be called.
-    """
+    """Asks the host's function, async or plain, and refuses whatever is no clear yes."""
 
     def __init__(self, authorize: Authorize) -> None:
         if not callable(authorize):
@@ -200,7 +186,7 @@ class Gatekeeper:
         self._threads = AuthorizeThreads()
 
     async def viewer(self, request: HTTPConnection, action: ViewerAction) -> Viewer | None:
-        """Return who may do `action`; None if nobody may."""
+        """Return who may do `action`; None if it is refused."""
         if self._asking >= AUTHORIZING_MAX:
             self._refuse(action, "too many questions are open")
             return None
@@ -273,15 +259,13 @@ HEADERS: Final = {
     "cross-origin-resource-policy": "same-origin",
     "x-frame-options": "DENY",
 }
-"""What every answer has, unless it says otherwise."""
+"""Of every answer, unless it sets others."""
 TOKEN_BYTES: Final = 32
 _TOKEN: Final = re.compile(r"[\w-]{43}", re.ASCII)
 _PORTS: Final = {"http": 80, "https": 443}
 
 
 def secured(send: Send) -> Send:
-    """Return `send` with `HEADERS`."""
-
     async def sending(message: Message) -> None:
         if message["type"] == "http.response.start":
             headers = MutableHeaders(scope=message)
@@ -311,13 +295,12 @@ def is_same_origin(request: Request) -> bool:
 
 
 def token_of(request: Request) -> str | None:
-    """Return the token of the browser that asks; None if it has none."""
+    """Return the token of the browser that asks, if it has one."""
     token = request.cookies.get(_cookie(request))
     return token if token is not None and _TOKEN.fullmatch(token) else None
 
 
 def fresh_token() -> str:
-    """Return a token for a browser that has none."""
     return secrets.token_urlsafe(TOKEN_BYTES)
 
 
@@ -328,7 +311,7 @@ def is_token_of(request: Request, given: str | None) -> bool:
 
 
 def keep_token(response: Response, request: Request, *, token: str, path: str) -> None:
-    """Have the browser keep `token`, for this origin alone and out of reach of scripts."""
+    """Store `token` in the browser, for this origin alone and out of reach of scripts."""
     is_https = request.url.scheme == "https"
     response.set_cookie(
         _cookie(request),
@@ -348,18 +331,12 @@ def _cookie(request: Request) -> str:
 
 
 FORM_BYTES_MAX: Final = 16_000
-"""Longest form."""
 FIELDS_MAX: Final = 32
-"""Most fields of a form."""
 KIND: Final = "application/x-www-form-urlencoded"
 
 
 async def read_form(request: Request) -> Mapping[str, str]:
-    """Return the fields of a form.
-
-    Raises:
-        HTTPException: it is none, or too long.
-    """
+    """Return the fields of a form; raises HTTPException if it is none, or too long."""
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != KIND:
         raise HTTPException(415, f"A form is {KIND}.")
     body = bytearray()
@@ -383,11 +360,6 @@ async def read_form(request: Request) -> Mapping[str, str]:
 
 
 def seen_lease(fields: Mapping[str, str], leased: LeasedTable) -> SeenLease:
-    """Return the lease that the page had shown.
-
-    Raises:
-        HTTPException: the form does not say, or names what is no lease.
-    """
     if not {"seen_owner", "seen_token"} <= fields.keys():
         raise HTTPException(400, "The form does not say which lease it was made for.")
     owner, token = fields["seen_owner"] or None, fields["seen_token"] or None
@@ -405,15 +377,11 @@ def seen_lease(fields: Mapping[str, str], leased: LeasedTable) -> SeenLease:
 T = TypeVar("T")
 
 ENDING_S: Final = 1.0
-"""How much of a page's time is left for its questions to be ended, in seconds."""
+"""Seconds of a page's time that are left for its questions to end."""
 
 
 async def made_within(page: Coroutine[Any, Any, T], seconds: float) -> T:
-    """Return what `page` gives.
-
-    Raises:
-        TimeoutError: it did not within `seconds`; it is cancelled then, and not waited for.
-    """
+    """Return the result of `page`; after `seconds` it is cancelled, and not waited for."""
     with wanted_within(seconds - ENDING_S):
         task = contained_task(page, name="rowlock: page")
     try:
@@ -450,13 +418,7 @@ _STATUSES: Final[tuple[tuple[type[RowlockError], int], ...]] = (
 
 @dataclass(frozen=True, slots=True)
 class PageRefusal:
-    """Why there is no page.
-
-    Attributes:
-        status: of the answer.
-        sentence: that is shown.
-        is_expected: whether the log need not have it.
-    """
+    """Why there is no page; what is not expected is logged."""
 
     status: int
     sentence: str
@@ -464,7 +426,6 @@ class PageRefusal:
 
 
 def refusal_of(error: Exception) -> PageRefusal:
-    """Return what is shown in place of `error`."""
     if isinstance(error, HTTPException):
         return PageRefusal(error.status_code, error.detail)
     for kind, status in _STATUSES:

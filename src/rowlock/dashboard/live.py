@@ -25,17 +25,14 @@ from rowlock.dashboard.guarding import refusal_of
 from rowlock.insight.databases import wanted_within
 
 STREAMS_MAX: Final = 64
-"""Most streams at once; a further page reloads itself."""
 ROWS_WATCHED_MAX: Final = 16
 """Most different rows that are watched at once."""
 STREAM_S_MAX: Final = 60.0
-"""How long a stream lasts before the page opens the next one, in seconds: then it is authorized
-anew.
-"""
+"""Seconds until the page opens a new stream, which is authorized anew."""
 LIVE_S: Final = 2.0
 """The rest between two looks, in seconds."""
 PART_S_MAX: Final = 4.0
-"""Longest time for a look, in seconds; then the page is told that it is not live."""
+"""Longest look, in seconds; then the page is told that it is not live."""
 SEND_S_MAX: Final = 5.0
 """Longest time in which a browser takes what is sent, in seconds."""
 GRACE_S: Final = 3.0
@@ -46,7 +43,7 @@ MakePart = Callable[[], Awaitable[str]]
 
 
 class LiveStreams:
-    """Counts the streams that are open, and makes them."""
+    """Counts the open streams."""
 
     def __init__(self) -> None:
         self._topics: Counter[str] = Counter()
@@ -54,7 +51,6 @@ class LiveStreams:
 
     @property
     def is_full(self) -> bool:
-        """Whether no further stream is opened."""
         return self._open().total() >= STREAMS_MAX
 
     def _open(self) -> Counter[str]:
@@ -64,7 +60,7 @@ class LiveStreams:
         return self._topics
 
     def enter(self, topic: str, *, is_row: bool) -> bool:
-        """Count a stream in, and return whether there is room for it."""
+        """Count a stream, and return whether there is room for it."""
         topics = self._open()
         rows = sum(1 for one in topics if one.startswith("row:"))
         if self.is_full or (is_row and topic not in topics and rows >= ROWS_WATCHED_MAX):
@@ -73,7 +69,6 @@ class LiveStreams:
         return True
 
     def leave(self, topic: str) -> None:
-        """Count a stream out."""
         topics = self._open()
         topics[topic] -= 1
         if topics[topic] <= 0:
@@ -81,13 +76,7 @@ class LiveStreams:
 
 
 class LiveResponse:
-    """The answer that is a stream, or that there is no room for it.
-
-    Args:
-        streams: that are open.
-        topic: of which part of which page.
-        make: gives that part.
-    """
+    """A stream of one topic, or the answer that there is no room for it."""
 
     def __init__(self, streams: LiveStreams, topic: str, make: MakePart) -> None:
         self._streams, self._topic, self._make = streams, topic, make
@@ -116,8 +105,8 @@ class LiveResponse:
 
 
 async def live_events(make: MakePart, ended: anyio.Event) -> AsyncIterator[ServerSentEvent]:
-    """Yield the part whenever it has changed, and a beat or the reason of a silence otherwise,
-    until the time is over or the server has `ended`.
+    """Yield the part when it has changed, else a beat, or why there is none, until the
+    stream ends.
     """
     ends, last = monotonic() + STREAM_S_MAX, None
     yield ServerSentEvent(event="beat", data="", retry=RETRY_MS)

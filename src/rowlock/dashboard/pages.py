@@ -43,8 +43,8 @@ if TYPE_CHECKING:
 
 
 def queues_of(status: Status) -> dict[str, str]:
-    """Return for each pipeline how many rows wait for a worker, and how many may: of all replicas
-    that live.
+    """Return for each pipeline how many rows wait for a worker, and how many may, in all
+    replicas.
     """
     live = status.replicas.live
     return {
@@ -71,23 +71,15 @@ def _sum(reports: Iterable[Mapping[str, Any]], name: str) -> int | None:
 
 
 FLOWS_MAX: Final = 50
-"""Most flows that are shown."""
 FLOWS_S_MAX: Final = 2.0
-"""For how long flows are asked, in seconds; of those that come later the page says so."""
+"""Seconds for questions to flows; the page names those that were left out."""
 NOT_ASKED: Final = "Not asked: the flows before it took all the time that there was."
 SHARDS_SHOWN: Final = 64
-"""Most shards of a flow that are shown: those that lag most."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShownFlow:
-    """A flow on its page.
-
-    Attributes:
-        name: of the flow.
-        status: how far it is; None if it could not be asked.
-        trouble: why it could not be asked.
-    """
+    """A flow on its page; `status` is None, and `trouble` says why, if it could not be asked."""
 
     name: str
     status: StreamStatus | None
@@ -102,21 +94,16 @@ class ShownFlow:
 
 @dataclass(frozen=True, slots=True)
 class ShownGraph:
-    """A graph on its page: what its operators did, and its picture."""
-
     statistics: GraphStatistics
     drawing: GraphDrawing
 
 
 async def streams_page(visit: PageVisit) -> Response:
-    """Show how far each flow is, and what it waits for."""
     part = await streams_part(visit)
     return visit.page("streams.html", live=visit.addresses.live("streams"), part=part)
 
 
 async def streams_part(visit: PageVisit) -> str:
-    """Return the flows."""
-
     async def make() -> str:
         flows = [(each, one) for each in visit.wings.streams for one in each.flows.values()]
         ends = monotonic() + FLOWS_S_MAX
@@ -149,13 +136,12 @@ async def _shown(visit: PageVisit, streams: Streams, flow: Any) -> ShownFlow:
 
 
 async def graphs_page(visit: PageVisit) -> Response:
-    """Show what the graphs of this process do."""
     part = await graphs_part(visit)
     return visit.page("graphs.html", live=visit.addresses.live("graphs"), part=part)
 
 
 async def graphs_part(visit: PageVisit) -> str:
-    """Return the graphs, of this process alone."""
+    """Render the graphs of this process alone."""
     return visit.part("parts/graphs.html", graphs=[_drawn(one) for one in visit.wings.graphs])
 
 
@@ -173,7 +159,6 @@ Answer: TypeAlias = Response | ASGIApp
 Handler: TypeAlias = Callable[[PageVisit], Awaitable[Answer]]
 
 ENTRIES_SHOWN = 30
-"""How many things that happened to a row are shown, the newest."""
 ROW_ACTIONS = ("unpark", "park", "make_due", "release")
 STATUS_WITHIN = timedelta(seconds=2)
 """For how long pipelines are asked; then the page shows what there is by then."""
@@ -182,14 +167,11 @@ PIPELINE_ACTIONS = ("pause", "resume")
 
 
 async def pipelines_page(visit: PageVisit) -> Response:
-    """Show whether anything waits too long."""
     part = await pipelines_part(visit)
     return visit.page("pipelines.html", live=visit.addresses.live("pipelines"), part=part)
 
 
 async def pipelines_part(visit: PageVisit) -> str:
-    """Return the pipelines, each with its numbers."""
-
     async def make() -> str:
         status = await visit.insight.status(within=STATUS_WITHIN)
         lines = {
@@ -204,14 +186,11 @@ async def pipelines_part(visit: PageVisit) -> str:
 
 
 async def replicas_page(visit: PageVisit) -> Response:
-    """Show which replicas live."""
     part = await replicas_part(visit)
     return visit.page("replicas.html", live=visit.addresses.live("replicas"), part=part)
 
 
 async def replicas_part(visit: PageVisit) -> str:
-    """Return the replicas."""
-
     async def make() -> str:
         replicas = await visit.insight.replicas()
         return visit.part("parts/replicas.html", replicas=replicas, queue_text=queue_text)
@@ -220,18 +199,16 @@ async def replicas_part(visit: PageVisit) -> str:
 
 
 async def checks_page(visit: PageVisit) -> Response:
-    """Show what is to be mended in the database; asked when the page is opened, and not again."""
+    """Show what is to be mended; asked when the page is opened, and not again."""
     findings = await visit.recent.get("checks", lambda: findings_of(visit.insight))
     return visit.page("checks.html", findings=findings)
 
 
 async def findings_of(insight: Insight) -> Findings:
-    """Return all that a check finds."""
     return Findings(await insight.check(), len(insight.pipelines))
 
 
 async def rows_page(visit: PageVisit) -> Response:
-    """Show the rows of one state."""
     asked = visit.request.query_params
     name, state = visit.request.path_params["name"], asked.get("state", ListedState.DUE.value)
     after = asked.get("after")
@@ -245,8 +222,6 @@ async def rows_page(visit: PageVisit) -> Response:
 
 
 async def rows_part(visit: PageVisit, name: str, state: str, *, after: str | None = None) -> str:
-    """Return a page of rows."""
-
     async def make() -> str:
         page = await visit.insight.rows(name, state, after=after)
         status = await visit.recent.get(("counts", name), lambda: visit.insight.status_of(name))
@@ -256,12 +231,10 @@ async def rows_part(visit: PageVisit, name: str, state: str, *, after: str | Non
 
 
 async def row_page(visit: PageVisit) -> Response:
-    """Show why a row waits, and what the viewer may do."""
     return await explained(visit, *row_asked(visit))
 
 
 def row_asked(visit: PageVisit) -> tuple[str, str]:
-    """Return the model and the key that the address names."""
     key = visit.request.path_params.get("row_id") or visit.request.query_params.get("id", "")
     return visit.request.path_params["model"], key
 
@@ -287,7 +260,6 @@ async def explained(
 
 
 def acts_on(visit: PageVisit, model: str, explanation: Explanation) -> tuple[str, ...]:
-    """Return what can be done to a row."""
     if not explanation.is_there or explanation.lease is None:
         return ()
     mapped = mapped_model(model, visit.insight.pipelines.values())
@@ -295,7 +267,6 @@ def acts_on(visit: PageVisit, model: str, explanation: Explanation) -> tuple[str
 
 
 async def row_part_of(visit: PageVisit, explanation: Explanation, model: str) -> str:
-    """Return the explanation, and what happened to the row where the host keeps that."""
     tables = visit.insight.tables
     timeline = None
     if tables is not None and tables.history is not None:
@@ -304,8 +275,6 @@ async def row_part_of(visit: PageVisit, explanation: Explanation, model: str) ->
 
 
 async def row_part(visit: PageVisit, model: str, row_id: str) -> str:
-    """Return the explanation as it is now."""
-
     async def make() -> str:
         return await row_part_of(visit, await visit.insight.explain(model, row_id), model)
 
@@ -313,7 +282,6 @@ async def row_part(visit: PageVisit, model: str, row_id: str) -> str:
 
 
 async def pipeline_page(visit: PageVisit) -> Response:
-    """Show the settings of a pipeline, and whether it is paused."""
     return await pipeline_shown(visit, visit.request.path_params["name"])
 
 
@@ -340,13 +308,11 @@ async def pipeline_shown(
 
 
 def settings_of(settings: PipelineSettings) -> list[tuple[str, str]]:
-    """Return settings as texts."""
     names = sorted(type(settings).model_fields)
     return [(name, setting_text(getattr(settings, name))) for name in names]
 
 
 def setting_text(value: object) -> str:
-    """Return one setting as a text."""
     if isinstance(value, timedelta):
         return f"{value.total_seconds():,g} s"
     if isinstance(value, tuple):
@@ -355,7 +321,6 @@ def setting_text(value: object) -> str:
 
 
 async def live_stream(visit: PageVisit) -> Answer:
-    """Keep one page up to date."""
     topic, asked = visit.request.path_params["topic"], visit.request.query_params
     if topic not in LIVE_TOPICS:
         raise HTTPException(404, "There is no such page.")
@@ -385,7 +350,6 @@ ERROR_SCHEMA = "rowlock.error/1"
 
 
 def json_response(document: dict[str, Any], status: int = 200) -> Response:
-    """Return a document."""
     text = json.dumps(document, ensure_ascii=False, indent=2)
     return Response(text, status, media_type="application/json")
 
@@ -403,19 +367,16 @@ async def status_document(visit: PageVisit) -> Response:
 
 
 async def replicas_document(visit: PageVisit) -> Response:
-    """Return which replicas live."""
     replicas = await visit.recent.get("live replicas", visit.insight.replicas)
     return json_response(replicas.to_dict())
 
 
 async def checks_document(visit: PageVisit) -> Response:
-    """Return what is to be mended."""
     findings = await visit.recent.get("checks", lambda: findings_of(visit.insight))
     return json_response(findings.to_dict())
 
 
 async def rows_document(visit: PageVisit) -> Response:
-    """Return a page of rows."""
     asked = visit.request.query_params
     page = await visit.insight.rows(
         visit.request.path_params["name"],
@@ -426,13 +387,11 @@ async def rows_document(visit: PageVisit) -> Response:
 
 
 async def row_document(visit: PageVisit) -> Response:
-    """Return why a row waits."""
     explanation = await visit.insight.explain(*row_asked(visit))
     return json_response(explanation.to_dict(), 200 if explanation.is_there else 404)
 
 
 async def timeline_document(visit: PageVisit) -> Response:
-    """Return what happened to a row."""
     asked = visit.request.query_params
     timeline = await visit.insight.timeline(visit.request.path_params["model"], asked.get("id", ""))
     return json_response(timeline.to_dict(), 200 if timeline.is_known else 404)

@@ -29,16 +29,7 @@ DRAIN_S_MAX: Final = 5
 
 
 class KeyedDashboard:
-    """A dashboard for those who have its key.
-
-    Args:
-        insight: answers.
-        name: under which they act.
-        may_act: whether they may do more than look.
-
-    Attributes:
-        key: of the address.
-    """
+    """A dashboard below a path that begins with its `key`."""
 
     def __init__(self, insight: Insight, *, name: str, may_act: bool = True) -> None:
         self.key = secrets.token_urlsafe(KEY_BYTES)
@@ -50,7 +41,7 @@ class KeyedDashboard:
         return Viewer(self._name) if has_key and (self._may_act or action.is_look) else None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Mount the dashboard below its key; other paths may not be looked at."""
+        """Mount the dashboard below its key; other paths are refused."""
         if scope["type"] == "http":
             first = scope["path"].removeprefix("/").partition("/")[0]
             if hmac.compare_digest(first.encode(), self.key.encode()):
@@ -59,16 +50,8 @@ class KeyedDashboard:
 
 
 async def serve(app: KeyedDashboard, *, host: str, port: int, told: Callable[[str], None]) -> None:
-    """Serve `app` until it is interrupted.
-
-    Args:
-        app: the dashboard.
-        host: the address to listen on.
-        port: the port; 0: any that is free.
-        told: called with the address, key and all, when it can be opened.
-
-    Raises:
-        AppError: that address is not to be had.
+    """Serve `app` until it is interrupted; `told` gets the address, with the key, once it can be
+    opened.
     """
     config = uvicorn.Config(
         app,
@@ -86,11 +69,6 @@ async def serve(app: KeyedDashboard, *, host: str, port: int, told: Callable[[st
 
 
 def listening(host: str, port: int) -> socket.socket:
-    """Return a socket that listens.
-
-    Raises:
-        AppError: that address is not to be had.
-    """
     try:
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         return socket.create_server(address, family=family)

@@ -57,56 +57,44 @@ _PLAIN: Final = re.compile(r"[A-Za-z0-9_-]{1,200}")
 
 @dataclass(frozen=True, slots=True)
 class PageAddresses:
-    """Addresses below the path at which the dashboard is mounted.
-
-    Attributes:
-        base: that path, without a slash at its end.
-    """
+    """Addresses below the path at which the dashboard is mounted, without a slash at its end."""
 
     base: str
 
     def pipelines(self) -> str:
-        """Of the first page."""
         return f"{self.base}/"
 
     def page(self, name: str) -> str:
-        """Of a page without arguments."""
         return f"{self.base}/{name}"
 
     def static(self, name: str) -> str:
-        """Of a file that never changes in one version."""
         return f"{self.base}/static/{name}"
 
     def pipeline(self, name: str) -> str:
-        """Of a pipeline's settings."""
         return f"{self.base}/pipelines/{quote(name, safe='')}"
 
     def rows(self, pipeline: str, state: str, after: str | None = None) -> str:
-        """Of the rows of a pipeline."""
         asked = {"state": state} | ({} if after is None else {"after": after})
         return f"{self.pipeline(pipeline)}/rows?{urlencode(asked)}"
 
     def row(self, model: str, row_id: str) -> str:
-        """Of one row."""
         path = f"{self.base}/rows/{quote(model, safe='')}"
         if _PLAIN.fullmatch(row_id):
             return f"{path}/{row_id}"
         return f"{path}?{urlencode({'id': row_id})}"
 
     def model(self, model: str) -> str:
-        """To which a form sends the key of a row."""
+        """Target of the form with the key of a row."""
         return f"{self.base}/rows/{quote(model, safe='')}"
 
     def act_on_row(self, action: str, model: str, row_id: str) -> str:
-        """To which an action on a row is sent."""
         return f"{self.base}/act/{action}?{urlencode({'model': model, 'id': row_id})}"
 
     def act_on_pipeline(self, action: str, pipeline: str) -> str:
-        """To which an action on a pipeline is sent."""
         return f"{self.base}/act/{action}?{urlencode({'pipeline': pipeline})}"
 
     def live(self, topic: str, **asked: str) -> str:
-        """Of the stream that keeps a page up to date."""
+        """Address of the stream that keeps a page up to date."""
         return f"{self.base}/live/{topic}" + (f"?{urlencode(asked)}" if asked else "")
 
 
@@ -115,12 +103,7 @@ class PageAddresses:
 
 @dataclass(frozen=True, slots=True)
 class ShownWings:
-    """What a host has besides pipelines.
-
-    Attributes:
-        streams: of whose flows the status is shown.
-        graphs: of which the statistics are shown.
-    """
+    """What a host has besides pipelines."""
 
     streams: tuple[Streams, ...]
     graphs: tuple[StandingGraph[Any, Any], ...]
@@ -129,11 +112,6 @@ class ShownWings:
     def of(
         cls, streams: Iterable[Streams], graphs: Iterable[StandingGraph[Any, Any]]
     ) -> ShownWings:
-        """Return them.
-
-        Raises:
-            ConfigurationError: one of them is something else.
-        """
         made, strange = cls(tuple(streams), tuple(graphs)), list[object]()
         if made.streams:
             from rowlock.streams import Streams  # noqa: PLC0415 - a wing
@@ -157,9 +135,8 @@ class ShownWings:
 T = TypeVar("T")
 
 RECENT_S: Final = 1.0
-"""How long an answer is good, in seconds."""
+"""For how long an answer is reused, in seconds."""
 KEPT_MAX: Final = 256
-"""Most answers that are kept."""
 
 
 @dataclass(slots=True)
@@ -170,13 +147,13 @@ class _Answer:
 
 
 class RecentAnswers:
-    """Keeps answers for `RECENT_S`; what fails is asked again by the next one."""
+    """Reuses answers for `RECENT_S`; a failed question is asked again."""
 
     def __init__(self) -> None:
         self._answers: dict[Hashable, _Answer] = {}
 
     async def get(self, key: Hashable, ask: Callable[[], Awaitable[T]]) -> T:
-        """Return what `ask` gives, or has given to somebody else just now."""
+        """Return the answer of `ask`, or one that another viewer got just now."""
         # A process may have several loops, and a fork has none of its parent's.
         place = (id(asyncio.get_running_loop()), key)
         answer = self._answers.get(place)
@@ -185,7 +162,6 @@ class RecentAnswers:
         return cast("T", await asyncio.shield(answer.task))
 
     def forget(self) -> None:
-        """Have everything asked anew: somebody has changed what there is."""
         self._answers.clear()
 
     def _is_good(self, answer: _Answer) -> bool:
@@ -233,7 +209,6 @@ _EXPLAINING: Final = re.compile(r"\browlock explain (.+)")
 
 @lru_cache(maxsize=1)
 def environment() -> Environment:
-    """Return the templates of this package."""
     made = Environment(
         loader=PackageLoader("rowlock.dashboard", "templates"),
         autoescape=True,
@@ -257,43 +232,38 @@ def environment() -> Environment:
 
 
 def render(template: str, **values: Any) -> str:
-    """Return a page, or a part of one."""
     return environment().get_template(template).render(**values)
 
 
 def count_text(count: int | None) -> str:
-    """Return a bounded count in words."""
     if count is None:
         return NOTHING
     return f"{COUNTED_MAX:,}+" if count > COUNTED_MAX else f"{count:,}"
 
 
 def clock_text(time: datetime | None) -> str:
-    """Return a time of the day."""
     return "" if time is None else f"{time.astimezone(UTC):%H:%M:%S} UTC"
 
 
 def decimal_text(value: float | None, unit: str = "") -> str:
-    """Return a number with one digit behind the point."""
     return NOTHING if value is None else f"{value:.1f}{unit}"
 
 
 def seconds_text(value: object) -> str:
-    """Return a number of seconds that a replica says it has measured."""
+    """Return a number of seconds that a replica has reported."""
     return f"{value:.3f} s" if isinstance(value, int | float) else NOTHING
 
 
 def named_button(do: str) -> str:
-    """Return the action of a button that does what an explanation says is to be done; empty if it
-    names none.
-    """
+    """Return the button for the command in an explanation; empty if there is none."""
     found = _ACTING.search(do)
     return "" if found is None else _BUTTONS[found[1]]
 
 
 def named_row(text: str) -> tuple[str, str] | None:
-    """Return the model and the key of the row that is to be explained, by the command at the end
-    of a text; None if it ends in no such command, or in one whose key is not read back.
+    """Return the model and the key in an ``explain`` command at the end of a text.
+
+    None without such a command, or if its key does not survive the quoting.
     """
     found = _EXPLAINING.search(text)
     try:
@@ -314,20 +284,6 @@ def named_row(text: str) -> tuple[str, str] | None:
 
 @dataclass(frozen=True, slots=True)
 class PageVisit:
-    """What a page is made of.
-
-    Attributes:
-        request: as the framework gives it.
-        viewer: who asks.
-        insight: answers.
-        observer: of this process, if the host has given one.
-        recent: answers that others have asked for just now.
-        streams: the open ones.
-        gatekeeper: asked which actions are shown.
-        addresses: of other pages.
-        wings: what else the host has handed in.
-    """
-
     request: Request
     viewer: Viewer
     insight: Insight
@@ -339,7 +295,7 @@ class PageVisit:
     wings: ShownWings
 
     def part(self, template: str, **values: Any) -> str:
-        """Return a part of a page, the same for everybody who may look."""
+        """Render a part of a page, the same for all viewers."""
         # What a template gives is escaped already; nothing else is ever called markup.
         return Markup(render(template, to=self.addresses, **values))  # noqa: S704
 
@@ -352,14 +308,9 @@ class PageVisit:
         has_form: bool = False,
         **values: Any,
     ) -> Response:
-        """Return a page.
+        """Render a page; `live` is the address of its stream.
 
-        Args:
-            template: its file.
-            status: of the answer.
-            live: the address of the stream that keeps it up to date.
-            has_form: whether something may be typed into it: then it never reloads by itself.
-            values: of the template.
+        A page with a form never reloads by itself: that would lose what was typed.
         """
         token = token_of(self.request) or fresh_token()
         is_full = live is not None and self.streams.is_full
@@ -383,7 +334,6 @@ class PageVisit:
         return response
 
     async def may(self, *actions: ViewerAction) -> Mapping[str, bool]:
-        """Return which actions the viewer may do, by name."""
         # At once: a host that answers late is waited for no longer than for one.
         asked = (self.gatekeeper.viewer(self.request, action) for action in actions)
         viewers = await asyncio.gather(*asked)

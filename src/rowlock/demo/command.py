@@ -30,7 +30,6 @@ PASSED_OVER = "__pycache__"
 """Folders of this name are left out: Python itself writes into them meanwhile."""
 
 DETAILS_MAX = 5
-"""How many stories of rows whose live leases were taken are printed."""
 MARKS = {True: "ok", False: "BAD", None: ""}
 
 FILE_COLUMNS = 120
@@ -41,7 +40,6 @@ HELD, BROKEN, MISUSED, INTERRUPTED = 0, 1, 2, 130
 
 
 def add_demo_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options that `run_demo` reads."""
     parser.description = (
         "Catalogue a folder: one row per file, worked on by several replicas, one of which is"
         " killed with -9 half-way. Exit code 0 only if every file has its one right result."
@@ -70,7 +68,6 @@ def add_demo_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_demo(options: argparse.Namespace) -> int:
-    """Run the demo and return its exit code."""
     try:
         files = _files_of(options.folder, options.rows)
         with tempfile.TemporaryDirectory(

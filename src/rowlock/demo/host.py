@@ -35,7 +35,7 @@ one at a time.
 
 
 class Base(DeclarativeBase):
-    """The host's tables."""
+    pass
 
 
 class Document(LockColumns, Base):
@@ -69,7 +69,6 @@ class CatalogueFiles(Pipeline[Document]):
         self.folder = folder
 
     def ready(self) -> ColumnElement[bool]:
-        """Return which documents want work: the new ones."""
         return Document.status == NEW
 
     def process(self, item: PipelineItem[Document]) -> Apply:

@@ -62,12 +62,7 @@ _TRIGGER = {
 
 
 def address_in(folder: Path, database: str | None) -> URL:
-    """Return a new address: of a SQLite file in `folder`, or of a schema on the PostgreSQL server
-    of the URL `database`.
-
-    Raises:
-        ConfigurationError: the URL is not one of PostgreSQL, or asyncpg is not installed.
-    """
+    """Return a new address: a SQLite file in `folder`, or a schema on the server of `database`."""
     if database is None:
         return URL.create("sqlite+aiosqlite", database=str(folder / "demo.db"))
     try:
@@ -89,11 +84,7 @@ def address_in(folder: Path, database: str | None) -> URL:
 
 @asynccontextmanager
 async def tables_at(address: URL) -> AsyncIterator[AsyncEngine]:
-    """Create the tables and the trigger, yield an engine, and drop the schema afterwards.
-
-    Raises:
-        ConfigurationError: the database cannot be reached or does not let us create a schema.
-    """
+    """Create the tables and the trigger, yield an engine, and drop the schema afterwards."""
     engine, schema = open_engine(address), address.query.get("schema")
     try:
         try:
@@ -136,16 +127,12 @@ STALL_S_MAX = 60.0
 CHUNK_ROWS = 500
 """Rows that are inserted in one transaction: on SQLite no replica writes meanwhile."""
 LOOK_S = 0.05
-"""Rest between two looks at the table."""
 LINE_S = 1.0
-"""Rest between two lines of progress."""
 LOG_CHARS_MAX = 4000
 
 
 @dataclass(eq=False)
 class Replica:
-    """One process of the host."""
-
     number: int
     process: asyncio.subprocess.Process
     log_path: Path
@@ -155,22 +142,16 @@ class Replica:
 
     @property
     def is_alive(self) -> bool:
-        """Whether the process runs."""
         return self.process.returncode is None
 
     def log(self) -> str:
-        """Return the end of its log."""
         return (
             self.log_path.read_text(encoding="utf-8", errors="replace")[-LOG_CHARS_MAX:].strip()
             or "(empty)"
         )
 
     async def ask(self, message: str) -> str:
-        """Send one line and return the answer; empty if the replica is dead.
-
-        Raises:
-            ChildProcessError: there was no answer in time.
-        """
+        """Send one line and return the answer; empty if the replica is dead."""
         assert self.process.stdout is not None
         try:
             async with asyncio.timeout(ANSWER_S_MAX):
@@ -184,11 +165,6 @@ class Replica:
             ) from None
 
     async def tell(self, message: str) -> None:
-        """Send one line.
-
-        Raises:
-            ConnectionError: the replica is dead.
-        """
         assert self.process.stdin is not None
         self.process.stdin.write(f"{message}\n".encode())
         await self.process.stdin.drain()
@@ -200,11 +176,7 @@ class Replica:
         await self.process.wait()
 
     async def end(self) -> None:
-        """Let it finish its work and end.
-
-        Raises:
-            ChildProcessError: it did not end in time.
-        """
+        """Close its input and wait until it has finished its work."""
         assert self.process.stdin is not None
         self.process.stdin.close()
         try:
@@ -220,11 +192,8 @@ class Replica:
 async def replicas_on(
     address: URL, folder: Path, *, count: int, logs: Path
 ) -> AsyncIterator[list[Replica]]:
-    """Start `count` replicas that catalogue `folder`, wait until all are ready, and leave none of
-    them behind.
-
-    Raises:
-        ChildProcessError: a replica did not start.
+    """Start `count` replicas that catalogue `folder`, wait until all are ready, and end
+    them all.
     """
     replicas: list[Replica] = []
     try:
@@ -254,8 +223,6 @@ async def _start(log_path: Path) -> asyncio.subprocess.Process:
 
 
 class BacklogProgress(NamedTuple):
-    """How many rows are finished, leased and waiting."""
-
     finished: int
     leased: int
     waiting: int

@@ -23,7 +23,6 @@ from rowlock.demo.host import DONE, NEW, UNREADABLE, Document
 from rowlock.demo.run import CHANGES
 
 EXAMPLES_MAX = 3
-"""How many files are named where something is wrong."""
 
 Result: TypeAlias = tuple[str, str | None, int | None]
 """Status, sha256 and lines of a file."""
@@ -33,13 +32,7 @@ Change: TypeAlias = Row[Any]
 
 @dataclass(frozen=True, slots=True)
 class DemoFinding:
-    """One line of the verdict.
-
-    Attributes:
-        text: the line.
-        holds: None if there is no promise in it.
-        details: what is worth reading if it does not hold.
-    """
+    """One line of the verdict; `holds` is None if there is no promise in it."""
 
     text: str
     holds: bool | None = None
@@ -48,15 +41,7 @@ class DemoFinding:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What is known when all replicas have ended.
-
-    Attributes:
-        expected: the results of the second count, by path.
-        results: those in the catalogue, by path.
-        times_written: how often a result was written, by path.
-        locked: paths of the files whose rows have a lock column left.
-        changes: what became of the rows, as the database noted it.
-    """
+    """What is known when all replicas have ended, by the paths of the files."""
 
     expected: Mapping[str, Result]
     results: Mapping[str, Result]
@@ -104,9 +89,7 @@ def count_again(path: Path) -> Result:
 
 
 def judge(evidence: Evidence, exit_codes: Sequence[int | None]) -> list[DemoFinding]:
-    """Return what the evidence says, and what the exit codes of the replicas do: a negative one
-    is the number of a signal.
-    """
+    """Return findings; a negative exit code is the number of a signal."""
     expected, results, changes = evidence.expected, evidence.results, evidence.changes
     finished = {
         path for path, count in evidence.times_written.items() if count and results[path][0] != NEW
@@ -138,7 +121,6 @@ def taken_over(changes: Sequence[Change]) -> list[int]:
 
 
 def story_of(changes: Sequence[Change], document: int) -> str:
-    """Return what happened to one row, one change a line."""
     return "\n".join(_line(change) for change in changes if change.document_id == document)
 
 

@@ -35,12 +35,10 @@ _STATES = {
 
 
 def why_not_live(pipelines: Sequence[PipelineHealth]) -> list[str]:
-    """Return why the process is to be restarted; nothing if it is not."""
     return [text for health in pipelines for text in _late(health, longer_than_s=DEAD_AFTER_S)]
 
 
 def why_not_ready(pipelines: Sequence[PipelineHealth]) -> list[str]:
-    """Return why this replica does not work as it should; nothing if it does."""
     if not pipelines:
         return ["no pipeline is registered"]
     return [text for health in pipelines for text in _unready(health)]

@@ -30,13 +30,12 @@ Kind: TypeAlias = Literal["counter", "gauge", "histogram"]
 
 
 Source: TypeAlias = "PipelineManager | Observer"
-"""What metrics are read from: a manager, or an observer with its managers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What is read of one pipeline at once. `paused` is None if there is no observer, `counted` if
-    this replica has not counted.
+    """The statistics of one pipeline; `paused` is None without an observer, `counted` without a
+    census.
     """
 
     statistics: PipelineStatistics
@@ -47,14 +46,11 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class MetricSources:
-    """What a process has that is read."""
-
     managers: tuple[PipelineManager, ...]
     observer: Observer | None
 
     @classmethod
     def of(cls, sources: Iterable[Source]) -> MetricSources:
-        """Return what `sources` have."""
         given = tuple(sources)
         observers = [one for one in given if isinstance(one, Observer)]
         managers = [one for one in given if isinstance(one, PipelineManager)]
@@ -72,9 +68,6 @@ class Metric:
     """One metric.
 
     Attributes:
-        name: without the prefix ``rowlock_``, as a dashboard names it.
-        kind: ``counter``, ``gauge`` or ``histogram``.
-        help: what it says.
         labels: names beside `pipeline`; for one of a replica, all of them.
         read: returns its values of a pipeline, by the labels' values.
         read_replica: the same of all managers of a process, for a metric without `pipeline`.
@@ -91,19 +84,17 @@ class Metric:
 
     @property
     def all_labels(self) -> Labels:
-        """Names of all its labels."""
         return self.labels if self.read is None else ("pipeline", *self.labels)
 
 
 def counter(name: str, counted: str, text: str) -> Metric:
-    """Return a counter of a pipeline that its statistics have."""
     return Metric(name, "counter", text, read=lambda now: {(): now.statistics.counters[counted]})
 
 
 def labelled_counter(
     name: str, label: str, text: str, *, counted: Mapping[str, Sequence[str]]
 ) -> Metric:
-    """Return a counter with a label: each of its values sums some of a pipeline's counters."""
+    """Return a counter with a label, each of whose values sums some of a pipeline's counters."""
 
     def read(now: Snapshot) -> Mapping[Labels, Value]:
         counters = now.statistics.counters
@@ -118,7 +109,6 @@ def labelled_counter(
 
 
 def histogram(name: str, measured: str, text: str) -> Metric:
-    """Return a distribution of a pipeline that its statistics have."""
     return Metric(name, "histogram", text, read=lambda now: {(): now.statistics.buckets[measured]})
 
 
@@ -129,7 +119,6 @@ def gauge(
     *,
     merge: Callable[[float, float], float] = lambda one, other: one + other,
 ) -> Metric:
-    """Return a gauge of a pipeline."""
     return Metric(name, "gauge", text, read=lambda now: {(): of(now)}, merge=merge)
 
 
@@ -140,8 +129,6 @@ def census_gauge(
     *,
     merge: Callable[[float, float], float] = lambda one, other: one + other,
 ) -> Metric:
-    """Return a gauge of a pipeline that the census counts."""
-
     def read(now: Snapshot) -> Mapping[Labels, Value]:
         value = None if now.counted is None else of(now.counted)
         return {} if value is None else {(): value}
@@ -369,16 +356,15 @@ METRICS: tuple[Metric, ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """All values of one metric at one moment, by the values of all its labels."""
+    """The values of one metric, by the values of all its labels."""
 
     metric: Metric
     values: Mapping[Labels, Value]
 
 
 def read_metrics(sources: Iterable[Source]) -> Iterator[Reading]:
-    """Yield every metric of the managers of this process.
-
-    May be called in any thread. Values of pipelines that share a name are merged.
+    """Yield every metric; values of pipelines that share a name are merged. Any thread may
+    call it.
     """
     replica = MetricSources.of(sources)
     snapshots = _snapshots(replica)
@@ -387,7 +373,6 @@ def read_metrics(sources: Iterable[Source]) -> Iterator[Reading]:
 
 
 def read_metric(metric: Metric, sources: Iterable[Source]) -> Reading:
-    """Return one metric alone, as `read_metrics` does."""
     replica = MetricSources.of(sources)
     return _read(metric, replica, () if metric.read is None else _snapshots(replica))
 

@@ -30,7 +30,7 @@ from rowlock.pipelines.statistics import Buckets, subscribe_to_values
 from rowlock.telemetry.metrics import METRICS, OTHER, PIPELINES_MAX, Metric, Source, read_metric
 
 RECORDS_PER_S_MAX = 100
-"""Most values of one distribution that are recorded in a second."""
+"""Most recorded values of one distribution, a second."""
 
 
 class Thinning:
@@ -85,11 +85,7 @@ def instrument(*sources: Source, meter_provider: MeterProvider | None = None) ->
 
 
 class Recording:
-    """Records the distributions, thinned.
-
-    Args:
-        meter: makes their instruments.
-    """
+    """Records the distributions, thinned."""
 
     def __init__(self, meter: Meter) -> None:
         self._distributions = {
@@ -100,7 +96,6 @@ class Recording:
         self._attributes: dict[str, Mapping[str, str]] = {}
 
     def add(self, pipeline: str, name: str, value: float) -> None:
-        """Record a value of the distribution `name`, unless there are too many."""
         histogram, thinning = self._distributions[name]
         if thinning.passes():
             histogram.record(value, self._attributes.get(pipeline) or self._attributes_of(pipeline))

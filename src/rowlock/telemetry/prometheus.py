@@ -30,12 +30,12 @@ PREFIX = "rowlock_"
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 """Of what `exposition` returns."""
 PREFIXES_MAX = 10_000
-"""How many beginnings of lines are kept; each is of one distribution of one pipeline."""
+"""Cached beginnings of lines, each of one distribution of one pipeline."""
 MULTIPROCESS = ("PROMETHEUS_MULTIPROC_DIR", "prometheus_multiproc_dir")
 
 
 class ManagerCollector(Collector):
-    """Reads managers at each scrape: no SQL, no listener, and nothing to clean up between."""
+    """Reads managers at each scrape."""
 
     def __init__(self, *sources: Source) -> None:
         self._sources = sources
@@ -46,7 +46,6 @@ class ManagerCollector(Collector):
             yield _family(metric)
 
     def collect(self) -> Iterator[Family]:
-        """Yield every metric."""
         for reading in read_metrics(self._sources):
             yield _filled(reading)
 

@@ -47,15 +47,13 @@ from rowlock.pipelines.outcomes import Outcome
 from rowlock.telemetry.trace_column import TraceColumn, read_traceparent
 
 HINTS_MAX: Final = 8
-"""Most spans that a fetch links, those that hinted last."""
 SETTLED_MAX: Final = 64
 """Most attempts that a write links."""
 MODELS_MAX: Final = 1_000
-"""Most models of which hints are remembered."""
 FETCHES_MAX: Final = 16
-"""Most fetches of a pipeline that are remembered, for the attempts of their rows."""
+"""Remembered fetches of a pipeline, for the attempts of their rows."""
 ATTEMPTS_MAX: Final = 20_000
-"""Most attempts that are remembered, for the write of their outcomes."""
+"""Remembered attempts, for the write of their outcomes."""
 KEY_CHARS_MAX: Final = 255
 """Longest key of a row in a span, in characters."""
 KINDS_MAX: Final = 1_000
@@ -180,7 +178,7 @@ class Tracing:
         *,
         links: Iterable[SpanContext],
     ) -> SpanContext | None:
-        """Make a span that ends now; return its context if somebody wants to know of it."""
+        """Make a span that ends now; return its context if it is sampled."""
         ended_ns = int(utc_now().timestamp() * _NANOSECONDS)
         span = self._tracer.start_span(
             f"{name} {event.pipeline}",
@@ -241,8 +239,8 @@ def _attributes(operation: str, pipeline: str) -> dict[str, str]:
 def _attempt(
     pipeline: str, attempt: int, is_recovered: bool
 ) -> tuple[str, Mapping[str, AttributeValue]]:
-    """Return the name of an attempt's span, and what a sampler may ask of it: read-only, since
-    attempts share it.
+    """Return the name and the attributes of an attempt's span: read-only, since attempts share
+    them.
     """
     attributes: dict[str, AttributeValue] = {
         **_attributes("process", pipeline),

@@ -204,7 +204,7 @@ class PipelineContract(Generic[ModelT]):
 def _overtaken(
     pipeline: Pipeline[ModelT], session_factory: Sessions, token: object
 ) -> Pipeline[ModelT]:
-    """Return `pipeline`, whose rows somebody else takes over while `process` runs."""
+    """Return `pipeline`, whose rows another holder takes over while `process` runs."""
     process = pipeline.process
 
     async def process_and_be_overtaken(

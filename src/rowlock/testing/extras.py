@@ -12,15 +12,8 @@ __all__ = ["need"]
 
 
 def need(module: str, *, what_for: str, otherwise: str = "") -> None:
-    """Check that `module` can be imported, without importing it.
-
-    Args:
-        module: its top-level name.
-        what_for: what cannot be had without it.
-        otherwise: what the reader may do instead, as a sentence.
-
-    Raises:
-        ModuleNotFoundError: it is not installed; the text names the extra that brings it.
+    """Check that `module` can be imported, without importing it; `otherwise` is a sentence of
+    advice.
     """
     if find_spec(module) is None:
         text = (

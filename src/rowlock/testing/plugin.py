@@ -97,7 +97,7 @@ class OpenSteps(Protocol):
 
 
 class _WorkerNode(Protocol):
-    """What we use of pytest-xdist's ``WorkerController``."""
+    """The part of pytest-xdist's ``WorkerController`` that we use."""
 
     config: pytest.Config
     workerinput: dict[str, Any]

@@ -20,25 +20,21 @@ R = TypeVar("R")
 
 
 def run_in_thread(async_function: Callable[[], Coroutine[Any, Any, R]]) -> R:
-    """Run an async function without parameters to its end and return its result; the calling
-    thread waits.
-    """
+    """Run an async function to its end in a new loop; the calling thread waits."""
     with ThreadPoolExecutor(max_workers=1, thread_name_prefix="rowlock-test") as thread:
         return thread.submit(lambda: asyncio.run(async_function())).result()
 
 
 class LoopInThread:
-    """A loop that goes on in a thread of its own, for what outlives a test; a context manager."""
+    """A loop in a thread of its own, for what outlives a test; a context manager."""
 
     def __init__(self) -> None:
-        """Begin the loop."""
         self._loop = asyncio.new_event_loop()
         # A daemon: where nobody closes it, it would keep the process from ending.
         self._thread = Thread(target=self._loop.run_forever, name="rowlock-test", daemon=True)
         self._thread.start()
 
     def __enter__(self) -> Self:
-        """Return it."""
         return self
 
     def __exit__(
@@ -47,13 +43,10 @@ class LoopInThread:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """End the loop, and its thread."""
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
 
     def run(self, async_function: Callable[[], Coroutine[Any, Any, R]]) -> R:
-        """Run an async function without parameters to its end and return its result; the calling
-        thread waits.
-        """
+        """Run an async function to its end and return its result; the calling thread waits."""
         return asyncio.run_coroutine_threadsafe(async_function(), self._loop).result()

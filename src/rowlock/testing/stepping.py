@@ -36,32 +36,25 @@ from rowlock.rows.leased_table import ModelT
 ROUNDS_MAX = 1000
 """Most rounds of `run_until_settled`: rows that are always due never settle."""
 LOOK_AGAIN_S = 0.01
-"""How long it waits for work without an end that still has something to do, in seconds."""
+"""Rest between two looks at work without an end, in seconds."""
 LOOKS_MAX = 100_000
-"""How often it waits so, all in all."""
 QUIET_PASSES = 2
-"""So often in a row all such work says that it has nothing left."""
+"""Looks in a row at which such work has nothing left."""
 STOP_S_MAX = 30.0
-"""How long such work may take to stop before it is cancelled, in seconds."""
+"""Seconds for such work to stop, before it is cancelled."""
 
 
 @runtime_checkable
 class KnowsUnsettled(Protocol):
-    """A pipeline with a condition of its own for rows that still want something: `ready()` of work
-    without an end is always true.
+    """A pipeline with a condition for unsettled rows: `ready()` of work without an end is always
+    true.
     """
 
-    def unsettled(self) -> ColumnElement[bool]:
-        """Return which of its rows still want something."""
-        ...
+    def unsettled(self) -> ColumnElement[bool]: ...
 
 
 def check_pipelines(*pipelines: object) -> None:
-    """Refuse what is no pipeline, such as the class of one.
-
-    Raises:
-        ConfigurationError: says what to pass.
-    """
+    """Refuse what is no pipeline, such as the class of one."""
     for one in pipelines:
         if not isinstance(one, Pipeline):
             raise ConfigurationError(
@@ -72,11 +65,7 @@ def check_pipelines(*pipelines: object) -> None:
 
 @contextmanager
 def tables_wanted() -> Iterator[None]:
-    """Say what to do where the database of a test lacks a table, or one of its columns.
-
-    Raises:
-        ConfigurationError: it does.
-    """
+    """Raise ConfigurationError with advice where the database of a test lacks a table or column."""
     try:
         yield
     except DBAPIError as error:
@@ -246,24 +235,20 @@ async def _fetch_and_work(
 
 
 class _LastingWork:
-    """Items of one pipeline that are worked on until they are asked to stop."""
-
     def __init__(self, pipeline: Pipeline[Any], run: PipelineRun[Any]) -> None:
         self.pipeline = pipeline
         self._run = run
 
     async def begin(self) -> int:
-        """Begin work on what can be claimed now, renew the leases of the other, and return how
-        many items were begun.
+        """Renew leases, begin work on what can be claimed now, and return how many items
+        that are.
         """
         await self._run.heartbeater.beat_once()
         free = self._run.context.queue.idle()
         return await self._run.fetcher.fetch_once(free) if free else 0
 
     async def stop(self, grace_s: float = STOP_S_MAX) -> None:
-        """Ask all of it to stop as a shutdown does, and return when it has, with its outcomes
-        settled.
-        """
+        """Ask all of it to stop as a shutdown does; return when its outcomes are settled."""
         await self._run.drain(grace_s)
 
 

@@ -29,13 +29,11 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
 
 _ANYIO_OWN: Final = frozenset({"TestRunner._call_in_runner_task", "_shutdown_process_pool_on_exit"})
-"""Tasks of anyio: in one it waits for whatever it runs, a new one each time; the other ends
-worker processes with the loop.
-"""
+"""Tasks of anyio: a new one for each test that it runs, and one that ends worker processes."""
 _WORKER: Final = "_connection_worker_thread"
 """Part of the names of aiosqlite's threads: their function."""
 THREADS_END_WITHIN_S: Final = 10.0
-"""How long those are waited for; that of a connection which is still open does not end."""
+"""Longest wait for those threads; that of an open connection does not end."""
 _LOOK_EVERY_S: Final = 0.001
 _LOOP_SCOPES: Final = ("function", "class", "module", "package", "session")
 
@@ -57,8 +55,10 @@ def _opened_in_loop() -> Callable[[], AsyncIterator[AsyncExitStack]]:
 
 
 async def _driver_threads_end(before: set[threading.Thread]) -> None:
-    """Wait for the threads of aiosqlite that end: one whose connection failed, or was cancelled
-    while it was made, says so by way of the loop, and would fail another test if that is closed.
+    """Wait for the threads of aiosqlite that end.
+
+    One whose connection failed, or was cancelled while it was made, reports so by way of the loop,
+    and would fail another test if that is closed.
     """
     begun = [one for one in threading.enumerate() if one not in before and _WORKER in one.name]
     with suppress(TimeoutError):
@@ -87,7 +87,7 @@ if pytest_asyncio is not None:
 
 @pytest.fixture
 def _rowlock_opened_alone() -> Iterator[AsyncExitStack]:
-    """Close what the fixtures opened, where nobody runs async tests."""
+    """Close what the fixtures opened, where no plugin runs async tests."""
     stack = AsyncExitStack()
     yield stack
     run_in_thread(stack.aclose)
@@ -95,7 +95,7 @@ def _rowlock_opened_alone() -> Iterator[AsyncExitStack]:
 
 @pytest.fixture
 def rowlock_opened(request: pytest.FixtureRequest) -> AsyncExitStack:
-    """What is closed after the test, by whoever runs it."""
+    """The stack of what is closed after the test, in the loop that runs it."""
     stack: AsyncExitStack = request.getfixturevalue(_runner_of(request))
     return stack
 

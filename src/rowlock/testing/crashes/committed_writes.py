@@ -11,18 +11,14 @@ __all__ = ["CommittedWrites"]
 
 
 class CommittedWrites:
-    """Finds the boundaries behind the COMMIT of a transaction that has written.
-
-    Args:
-        writes: whether a statement is such a write.
-    """
+    """Finds the boundaries behind the COMMIT of a transaction that has written."""
 
     def __init__(self, writes: Callable[[str], bool]) -> None:
         self._writes = writes
         self._writing: set[object] = set()
 
     def __call__(self, boundary: Boundary) -> bool:
-        """Whether the answer to such a COMMIT is about to come; to be asked of each boundary."""
+        """Whether the answer to such a COMMIT comes next; must see every boundary."""
         task = asyncio.current_task()
         if boundary.statement in ("COMMIT", "ROLLBACK"):
             is_one = boundary.is_lost_answer and task in self._writing

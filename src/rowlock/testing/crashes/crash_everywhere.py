@@ -54,13 +54,12 @@ __all__ = ["CrashContract", "CrashError", "crash_everywhere"]
 WorldT = TypeVar("WorldT")
 
 MOMENTS_MAX: Final = 1000
-"""At how many moments a replica is killed before a process is taken for endless."""
+"""Moments at which a replica is killed before a process is taken for endless."""
 ATTEMPTS_MAX: Final = 20
-"""How often a row is worked on in one run."""
+"""Most attempts on a row in one run."""
 RUN_S_MAX: Final = 60.0
-"""How long one run may take. **Unit** seconds."""
+"""Longest run. **Unit** seconds."""
 FINDINGS_MAX: Final = 10
-"""How many differences are told."""
 A_MOMENT: Final = timedelta(seconds=1)
 ADVICE: Final = (
     "process runs at least once; make what it does outside the same when it is done twice"
@@ -202,7 +201,7 @@ class CrashContract(Generic[ModelT, WorldT]):
 
 @dataclass
 class _Runs(Generic[ModelT, WorldT]):
-    """Sets the scene anew for each run, and plays it."""
+    """Restores the rows before each run, and runs it."""
 
     database: TemporaryDatabase
     row: Callable[[], ModelT | Sequence[Any]]
@@ -218,7 +217,6 @@ class _Runs(Generic[ModelT, WorldT]):
 
     @property
     def clock(self) -> DatabaseClock:
-        """The database's."""
         if self.database.clock is None:
             raise PipelineError(
                 "crash_everywhere lets leases run out; give it a database with a clock"
@@ -226,9 +224,7 @@ class _Runs(Generic[ModelT, WorldT]):
         return self.database.clock
 
     async def undisturbed(self) -> tuple[RunResult, frozenset[str]]:
-        """Return what the row's day comes to, for certain, and the keys that are others each
-        time.
-        """
+        """Return the result without crashes, and the keys that differ each time."""
         self._start = self.clock.now
         first, second = [
             await self._run_undisturbed(is_first=is_first) for is_first in (True, False)
@@ -256,7 +252,7 @@ class _Runs(Generic[ModelT, WorldT]):
             return await self._result(world, failures)
 
     async def killed(self, replica: KillableReplica) -> RunResult:
-        """Have one replica die as `replica` says, and another one finish its work."""
+        """Kill one replica as `replica` says, and have another one finish its work."""
         pipeline, world = await self._set_scene()
         replica.take_over(pipeline)
         engine, before = self.database.create_engine(), asyncio.all_tasks()
@@ -338,9 +334,7 @@ class _Runs(Generic[ModelT, WorldT]):
         pipeline: Pipeline[ModelT],
         failures: list[str],
     ) -> int:
-        """Work on the row, moving the time to when it is due, until it is done; return how often
-        it was worked on.
-        """
+        """Work on the row until it is done, moving the time to when it is due; return how often."""
         for attempts in range(ATTEMPTS_MAX):
             row = await self._read(sessions)
             if row is None or (self.until is not None and self.until(row)):

@@ -48,13 +48,10 @@ STATEMENT_SHOWN_MAX: Final = 60
 
 @dataclass(frozen=True, slots=True)
 class Boundary:
-    """One side of a statement.
+    """One side of a statement, ``before`` or ``after``.
 
-    Attributes:
-        number: its place in the order, from 0.
-        side: ``before`` or ``after``.
-        statement: the SQL, or ``BEGIN``, ``COMMIT``, ``ROLLBACK``. There is nothing after a
-            ``BEGIN``: drivers send it with the first statement.
+    The statement is SQL, or ``BEGIN``, ``COMMIT``, ``ROLLBACK``. There is nothing after a
+    ``BEGIN``: drivers send it with the first statement.
     """
 
     number: int
@@ -63,12 +60,11 @@ class Boundary:
 
     @property
     def is_lost_answer(self) -> bool:
-        """Whether the database has committed, and nobody has heard of it."""
+        """Whether the database has committed, and the answer has not arrived."""
         return (self.side, self.statement) == (AFTER, "COMMIT")
 
     @property
     def place(self) -> str:
-        """The side of which statement, in words."""
         return f"{self.side} {' '.join(self.statement.split())[:STATEMENT_SHOWN_MAX]}"
 
     def __str__(self) -> str:
@@ -79,11 +75,7 @@ Act: TypeAlias = Callable[[Boundary], None]
 
 
 def lose_connection(boundary: Boundary) -> None:
-    """Raise what reaches a caller whose connection was cut.
-
-    Raises:
-        ConnectionResetError: always.
-    """
+    """Raise what reaches a caller whose connection was cut."""
     raise ConnectionResetError(f"the connection was cut: {boundary}")
 
 
@@ -93,12 +85,12 @@ def die(boundary: Boundary) -> None:
 
 
 def freeze(boundary: Boundary) -> None:
-    """Stop this process; it goes on from here when somebody sends it ``SIGCONT``."""
+    """Stop this process until it gets ``SIGCONT``."""
     os.kill(os.getpid(), signal.SIGSTOP)
 
 
 _ARMED_HERE: ContextVar[frozenset[int]] = ContextVar("armed here", default=frozenset())
-"""Which failpoints count boundaries of this task, by their `id`."""
+"""The failpoints that count boundaries of this task, by their `id`."""
 
 
 @dataclass(eq=False)

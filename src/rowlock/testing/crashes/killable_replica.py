@@ -40,9 +40,9 @@ from rowlock.testing.crashes.suspensions import Watched, frames_of, observed, se
 __all__ = ["KillableReplica", "without_logs"]
 
 REAP_S_MAX: Final = 10.0
-"""How long the tasks of a dead replica may take to be cancelled in the end. **Unit** seconds."""
+"""Longest wait for the cancelled tasks of a dead replica. **Unit** seconds."""
 SERVER_S_MAX: Final = 10.0
-"""How long a server may take to notice that a connection was cut. **Unit** seconds."""
+"""Longest wait until a server notices that a connection was cut. **Unit** seconds."""
 LOOKS_EVERY_S: Final = 0.005
 PLACES_SHOWN_MAX: Final = 3
 
@@ -66,7 +66,6 @@ class KillableReplica:
         counts: which sides of its statements are moments; None: the awaits of `process` are.
         passed: how many moments there were.
         moment: the one at which it died, in words, or None.
-        died: done when it is dead.
     """
 
     at: int | None = None
@@ -83,11 +82,9 @@ class KillableReplica:
     _connections: list[Any] = field(default_factory=list, repr=False)
     _checked_out: dict[Any, Any] = field(default_factory=dict, repr=False)
 
-    def suspended(self, coroutine: Coroutine[Any, Any, Any]) -> None:
-        """Nothing to be done: it dies when it would go on."""
+    def suspended(self, coroutine: Coroutine[Any, Any, Any]) -> None: ...
 
     def holds(self, coroutine: Coroutine[Any, Any, Any]) -> asyncio.Future[None] | None:
-        """Hold every task of the dead."""
         return self._reaped if self.moment is not None else None
 
     def reach(self, moment: Callable[[], str]) -> bool:
@@ -99,7 +96,7 @@ class KillableReplica:
         return self.moment is not None
 
     def take_over(self, pipeline: Pipeline[Any]) -> None:
-        """Have `pipeline` live this life: each of its awaits in `process` is a moment."""
+        """Make each await of `pipeline.process` a moment of this replica."""
         process = pipeline.process
 
         async def in_loop(awaitable: Any) -> Any:
@@ -130,7 +127,7 @@ class KillableReplica:
     async def sessions_of(
         self, engine: AsyncEngine
     ) -> AsyncIterator[async_sessionmaker[AsyncSession]]:
-        """Give the sessions of the replica; tasks that are started inside the block are its own."""
+        """Provide the sessions of the replica, which owns the tasks that start in the block."""
 
         def record_connection(connection: Any, _record: object) -> None:
             self._connections.append(connection.driver_connection)
@@ -154,9 +151,7 @@ class KillableReplica:
             yield async_sessionmaker(engine, expire_on_commit=False)
 
     async def cut_connections(self, survivors: AsyncEngine) -> None:
-        """Cut all connections of the dead, which gets no new ones, and wait until the server has
-        noticed.
-        """
+        """Cut all connections of the dead, and wait until the server has noticed."""
         pids = []
         for connection in self._connections:
             with suppress(Exception):  # closed before
@@ -176,11 +171,7 @@ class KillableReplica:
                     await sleep(LOOKS_EVERY_S)
 
     async def reap(self, tasks: set[asyncio.Task[Any]]) -> None:
-        """Cancel `tasks`, and what they leave to others in their last words.
-
-        Raises:
-            TimeoutError: one of them ignores that.
-        """
+        """Cancel `tasks`, and those that they start while they end."""
         before = asyncio.all_tasks() - tasks
         with without_logs():
             if not self._reaped.done():
@@ -240,15 +231,12 @@ _COMMITTED: Final = "killed after the COMMIT of its outcome, before the answer t
 
 @dataclass(eq=False)
 class _Awaits:
-    """Sees the awaits of `process` and of the tasks that it starts: each answer is a moment, and
-    may never be heard.
-    """
+    """Counts the awaits of `process`, and of the tasks that it starts, as moments."""
 
     replica: KillableReplica
     process: Coroutine[Any, Any, Any]
 
-    def suspended(self, coroutine: Coroutine[Any, Any, Any]) -> None:
-        """Nothing to be done: what is awaited is given its time first."""
+    def suspended(self, coroutine: Coroutine[Any, Any, Any]) -> None: ...
 
     def holds(self, coroutine: Coroutine[Any, Any, Any]) -> asyncio.Future[None] | None:
         """Pass one moment whenever something that was awaited is there."""
@@ -284,7 +272,6 @@ def _place(filename: str, line: int, function: str) -> str:
 
 @contextmanager
 def without_logs() -> Iterator[None]:
-    """Have nothing logged within the block."""
     # What the dead say in their last words is nobody's business.
     level = logging.root.manager.disable
     logging.disable(sys.maxsize)

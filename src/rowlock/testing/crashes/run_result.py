@@ -23,20 +23,14 @@ from rowlock.rows.leased_table import LOCK_COLUMNS, LeasedTable, keeps_time
 __all__ = ["Rows", "RunResult", "keys_made_anew", "read_rows"]
 
 VALUE_SHOWN_MAX: Final = 500
-"""How much of a value is told. **Unit** characters."""
+"""Longest text of a value. **Unit** characters."""
 
 NOT_COMPARED: Final = (*LOCK_COLUMNS, "due_at", "attempts", "last_error")
 
 
 @dataclass(frozen=True)
 class Rows:
-    """What the host's tables hold.
-
-    Attributes:
-        row: the row in question by columns, None if it is gone.
-        is_locked: whether it has a token.
-        beside: all other rows, by table.
-    """
+    """What the host's tables hold: the row in question (None: gone), and all others by table."""
 
     row: dict[str, Any] | None
     is_locked: bool
@@ -45,20 +39,14 @@ class Rows:
 
 @dataclass(frozen=True)
 class RunResult:
-    """What a run came to.
-
-    Attributes:
-        rows: what the tables hold.
-        effects: what is outside.
-        trouble: what went wrong besides, in words.
-    """
+    """The rows and outside effects of a run, and what went wrong besides, in words."""
 
     rows: Rows
     effects: Any
     trouble: str | None = None
 
     def differences(self, other: RunResult, *, anew: Collection[str] = ()) -> Iterator[str]:
-        """Yield what is different here from `other`; the columns `anew` are not compared."""
+        """Yield what differs from `other`; the columns `anew` are not compared."""
         if self.trouble != other.trouble:
             yield self.trouble or f"not: {other.trouble}"
         yield from self.differences_of_rows(other, anew=anew)
@@ -66,7 +54,6 @@ class RunResult:
             yield f"effects: {_shown(self.effects)}, not {_shown(other.effects)}"
 
     def differences_of_rows(self, other: RunResult, *, anew: Collection[str] = ()) -> Iterator[str]:
-        """Yield which rows are different here from `other`."""
         ours, theirs = self.rows, other.rows
         if ours.row is None or theirs.row is None:
             if ours.row is not theirs.row:
@@ -90,15 +77,7 @@ class RunResult:
 async def read_rows(
     session: AsyncSession, leased: LeasedTable, key: object, *, ignore: Collection[str]
 ) -> Rows:
-    """Return what the tables of the metadata hold; nothing that `ignore` names: columns, columns of
-    a table, or tables.
-
-    Args:
-        session: joined.
-        leased: of the row in question.
-        key: its key.
-        ignore: what is left out, beside what rowlock keeps.
-    """
+    """Return the rows of all tables; `ignore` names columns, columns of a table, or tables."""
     ours, row, is_locked = _kept_by_rowlock(leased), None, False
     beside: dict[str, list[dict[str, Any]]] = {}
     for table in leased.table.metadata.sorted_tables:
@@ -123,9 +102,7 @@ async def read_rows(
 
 
 def keys_made_anew(first: Rows, second: Rows, tables: Sequence[Table]) -> frozenset[str]:
-    """Return the keys, and foreign keys, that are not the same in two runs in which nothing
-    happened.
-    """
+    """Return the keys, and foreign keys, that differ between two undisturbed runs."""
     return frozenset(
         name
         for table in tables
@@ -168,9 +145,7 @@ def _without(anew: Collection[str], row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _not_in(these: Sequence[Any], others: Sequence[Any]) -> list[Any]:
-    """Return which of `others` are not among `these`, each as often as it is there too often.
-    They need not be hashable.
-    """
+    """Return which of `others` exceed `these`, by number; they need not be hashable."""
     rest = list(these)
     missing = []
     for one in others:

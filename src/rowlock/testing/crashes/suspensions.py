@@ -22,16 +22,10 @@ __all__ = ["SuspensionObserver", "Watched", "frames_of", "observed", "seen_by"]
 
 
 class SuspensionObserver(Protocol):
-    """Is told of every suspension."""
-
-    def suspended(self, coroutine: Coroutine[Any, Any, Any]) -> None:
-        """Note that a coroutine waits for something now."""
-        ...
+    def suspended(self, coroutine: Coroutine[Any, Any, Any]) -> None: ...
 
     def holds(self, coroutine: Coroutine[Any, Any, Any]) -> asyncio.Future[None] | None:
-        """Return what a coroutine must wait for before it goes on, or None; when that is done,
-        it is cancelled.
-        """
+        """Return what a coroutine must wait for before it is cancelled; None: it goes on."""
         ...
 
 
@@ -50,7 +44,6 @@ class Watched(Coroutine[Any, Any, Any]):
         return getattr(self._coroutine, name)
 
     def __await__(self) -> Generator[Any, Any, Any]:
-        """Be awaited as the coroutine itself."""
         value: Any = None
         error: BaseException | None = None
         while True:
@@ -94,7 +87,6 @@ class Watched(Coroutine[Any, Any, Any]):
         return waits_for
 
     def close(self) -> None:
-        """Close the coroutine."""
         self._coroutine.close()
 
     def _barrier(self) -> Any:
@@ -110,9 +102,7 @@ class Watched(Coroutine[Any, Any, Any]):
 
 @contextmanager
 def observed(observer: SuspensionObserver) -> Iterator[None]:
-    """Have `observer` told of the suspensions of every task that is started inside the block, or
-    by such a task later on.
-    """
+    """Have `observer` see every task that is started in the block, or by such a task later on."""
     loop = asyncio.get_running_loop()
     before = loop.get_task_factory()
 
@@ -139,9 +129,7 @@ def observed(observer: SuspensionObserver) -> Iterator[None]:
 
 @contextmanager
 def seen_by(observer: SuspensionObserver) -> Iterator[None]:
-    """Have tasks that are started inside the block, itself inside of `observed`, seen by another
-    observer.
-    """
+    """Have tasks that are started in the block, itself in `observed`, seen by another observer."""
     token = _observer.set(observer)
     try:
         yield
@@ -152,9 +140,7 @@ def seen_by(observer: SuspensionObserver) -> Iterator[None]:
 def frames_of(
     coroutine: Any,
 ) -> Iterator[tuple[str, int, str]]:
-    """Yield file, line and name of each frame that waits, from the coroutine's own to the
-    innermost.
-    """
+    """Yield file, line and name of each frame that waits, the coroutine's own first."""
     while coroutine is not None:
         frame = next(
             (f for a in ("cr_frame", "gi_frame", "ag_frame") if (f := getattr(coroutine, a, None))),

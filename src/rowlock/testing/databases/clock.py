@@ -44,12 +44,10 @@ __all__ = [
 ]
 
 DEFAULT_START: Final = datetime(2031, 5, 17, 12, 0, tzinfo=UTC)
-"""Where a clock starts: years from any host's own time, so that code which asks the host is
-found out.
-"""
+"""Years from any host's own time, so that code which asks the host is found out."""
 
 POSTGRESQL_TIMEOUT_S: Final = 10.0
-"""How long setting the clock of a PostgreSQL database may take. **Unit** seconds."""
+"""Longest time to set the clock of a PostgreSQL database. **Unit** seconds."""
 
 _SQLITE_FUNCTIONS: Final = ("strftime", "datetime", "date", "time", "julianday", "unixepoch")
 _SQLITE_KEYWORDS: Final = ("current_timestamp", "current_date", "current_time")
@@ -149,7 +147,6 @@ def follow_on_sqlite(clock: DatabaseClock, engine: AsyncEngine) -> None:
 
 
 def follow_on_connection(connection: Any, clock: DatabaseClock) -> None:
-    """Make one SQLite connection follow the clock."""
     for name in _SQLITE_FUNCTIONS:
         # deterministic: SQLite then asks once per statement, as it does for its own 'now'.
         connection.create_function(name, -1, partial(_sqlite_time, clock, name), deterministic=True)
@@ -161,11 +158,7 @@ def follow_on_connection(connection: Any, clock: DatabaseClock) -> None:
 
 
 async def follow_on_postgresql(clock: DatabaseClock, url: URL) -> None:
-    """Make a PostgreSQL database follow the clock, for all connections opened from now on.
-
-    Raises:
-        ValueError: The clock has a source, which a server cannot follow.
-    """
+    """Make a PostgreSQL database follow the clock, for all connections opened from now on."""
     if clock.source is not None:
         msg = (
             "a PostgreSQL server cannot follow a clock with a source; use DatabaseClock() and"

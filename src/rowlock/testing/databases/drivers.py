@@ -10,13 +10,7 @@ from typing import Any
 def connect_args(
     driver: str, settings: Mapping[str, str], *, timeout_s: float | None = None
 ) -> dict[str, Any]:
-    """Return SQLAlchemy's ``connect_args`` for connections with settings of the server.
-
-    Args:
-        driver: by SQLAlchemy's name of it, asyncpg or psycopg.
-        settings: of the server, such as ``search_path``.
-        timeout_s: how long connecting may take, in seconds; None is the driver's default.
-    """
+    """Return ``connect_args`` of asyncpg or psycopg, with settings of the server."""
     if driver == "psycopg":
         options = " ".join(f"-c {name}={_escaped(value)}" for name, value in settings.items())
         # libpq takes whole seconds.

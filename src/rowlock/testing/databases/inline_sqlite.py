@@ -46,7 +46,7 @@ BUSY_TIMEOUT_S: Final = 5.0
 """
 
 BUSY_RETRY_S: Final = 0.01
-"""How long it waits between two tries. **Unit** seconds."""
+"""Rest between two tries. **Unit** seconds."""
 
 # Not SQLITE_BUSY_SNAPSHOT: waiting does not help there, and SQLite does not wait either.
 _WORTH_WAITING: Final = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_BUSY_RECOVERY)
@@ -60,9 +60,7 @@ class _BusyError(Exception):
 
 
 class _LoopQueue:
-    """What is a thread and its queue in aiosqlite: runs one function after the other, each in a
-    turn of the loop.
-    """
+    """In place of aiosqlite's thread and queue: runs one function in each turn of the loop."""
 
     def __init__(self) -> None:
         self.busy_timeout_s = BUSY_TIMEOUT_S
@@ -107,22 +105,11 @@ class _LoopQueue:
 
 
 class InlineConnection:
-    """Stands in for `aiosqlite.Connection`, as far as SQLAlchemy uses it.
-
-    Attributes:
-        path: The database file.
-    """
+    """Stands in for `aiosqlite.Connection`, as far as SQLAlchemy uses it."""
 
     def __init__(
         self, path: str | PathLike[str], *, busy_timeout_s: float = BUSY_TIMEOUT_S
     ) -> None:
-        """Open the file.
-
-        Args:
-            path: The database file.
-            busy_timeout_s: How long a statement waits for the file's lock, by `loop.time()`.
-                **Unit** seconds.
-        """
         self.path = path
         self._tx = _LoopQueue()  # SQLAlchemy puts into it to set the isolation level
         self._tx.busy_timeout_s = busy_timeout_s
@@ -132,11 +119,6 @@ class InlineConnection:
 
     @property
     def sqlite3_connection(self) -> sqlite3.Connection:
-        """The driver's connection.
-
-        Raises:
-            ValueError: It is closed.
-        """
         if self._connection is None:
             msg = "no active connection"
             raise ValueError(msg)  # as aiosqlite does; SQLAlchemy knows it by this text
@@ -146,12 +128,11 @@ class InlineConnection:
 
     @property
     def in_transaction(self) -> bool:
-        """Whether a transaction is open."""
         return self.sqlite3_connection.in_transaction
 
     @property
     def isolation_level(self) -> str | None:
-        """The isolation level of sqlite3; None leaves `BEGIN` to the caller."""
+        """None leaves `BEGIN` to the caller."""
         return self.sqlite3_connection.isolation_level
 
     @isolation_level.setter
@@ -159,24 +140,20 @@ class InlineConnection:
         self.sqlite3_connection.isolation_level = value
 
     def cursor(self) -> InlineCursor:
-        """Return a new cursor, to be entered by `async with`."""
         return InlineCursor(self)
 
     async def commit(self) -> None:
-        """Commit; wait while readers hold the file."""
         await self.call(self.sqlite3_connection.commit, commits=True)
 
     async def interrupt(self) -> None:
         """Do nothing: a statement is one step of the loop, so none runs while somebody asks."""
 
     async def rollback(self) -> None:
-        """Roll back."""
         await self.run(self.sqlite3_connection.rollback)
 
     async def create_function(
         self, name: str, num_params: int, func: Callable[..., Any], *, deterministic: bool = False
     ) -> None:
-        """Define a function in SQL, as `sqlite3.Connection.create_function` does."""
         await self.run(
             partial(
                 self.sqlite3_connection.create_function,
@@ -208,27 +185,20 @@ class InlineConnection:
             _end(connection)
 
     def set_busy_timeout(self, timeout_s: float) -> None:
-        """Set how long a statement waits for the file's lock. **Unit** seconds."""
         self._tx.busy_timeout_s = timeout_s
 
     async def call(self, function: Callable[[], Any], *, commits: bool = False) -> Any:
-        """Run a statement, or a COMMIT; wait while the file is locked. Whoever disturbs the way
-        to the database overrides this.
-        """
+        """Run a statement, or a COMMIT, and wait while the file is locked; faults override it."""
         return await self.run(_waiting(function))
 
     async def in_memory(self, function: Callable[[], Any]) -> Any:
-        """Call what needs no way to the database: at once, if nothing is queued before it."""
+        """Call what needs no database: at once, if nothing is queued before it."""
         if self._tx.is_idle and self._connection is not None:
             return function()
         return await self.run(function)
 
     def run(self, function: Callable[[], Any]) -> asyncio.Future[Any]:
-        """Queue a function; it runs even if nobody waits for the future any more.
-
-        Raises:
-            ValueError: The connection is closed.
-        """
+        """Queue a function; it runs even if its caller waits no more."""
         if self._connection is None:
             msg = "Connection closed"
             raise ValueError(msg)
@@ -243,42 +213,34 @@ class InlineCursor:
     _cursor: sqlite3.Cursor
 
     def __init__(self, connection: InlineConnection) -> None:
-        """Name the connection; the cursor is made by entering it."""
         self._connection = connection
 
     async def __aenter__(self) -> InlineCursor:
-        """Make the cursor."""
         self._cursor = await self._connection.in_memory(self._connection.sqlite3_connection.cursor)
         return self
 
     async def __aexit__(self, *_exc_info: object) -> None:
-        """Close the cursor."""
         await self.close()
 
     async def __aiter__(self) -> AsyncIterator[Any]:
-        """Yield the rows that are left."""
         while rows := await self.fetchmany():
             for row in rows:
                 yield row
 
     @property
     def description(self) -> tuple[tuple[object, ...], ...] | None:
-        """The columns of the result, or None."""
         return self._cursor.description
 
     @property
     def rowcount(self) -> int:
-        """How many rows were changed, or -1."""
         return self._cursor.rowcount
 
     @property
     def lastrowid(self) -> int | None:
-        """The id of the last row inserted."""
         return self._cursor.lastrowid
 
     @property
     def arraysize(self) -> int:
-        """How many rows `fetchmany` returns if it is not told."""
         return self._cursor.arraysize
 
     @arraysize.setter
@@ -288,7 +250,6 @@ class InlineCursor:
     async def execute(
         self, sql: str, parameters: Sequence[Any] | Mapping[str, Any] = ()
     ) -> InlineCursor:
-        """Run a statement; wait while the file is locked."""
         # the trap: SQLite would then wait itself, for ever
         if match := _SET_BUSY_TIMEOUT.fullmatch(sql):
             self._connection.set_busy_timeout(int(match[1]) / 1000)
@@ -297,25 +258,21 @@ class InlineCursor:
         return self
 
     async def executemany(self, sql: str, parameters: Iterable[Any]) -> InlineCursor:
-        """Run a statement once for each set of parameters; wait while the file is locked."""
         # A list: a second try must see all of them again.
         await self._connection.call(partial(self._cursor.executemany, sql, list(parameters)))
         return self
 
     async def fetchone(self) -> tuple[Any, ...] | None:
-        """Return the next row, or None."""
         row: tuple[Any, ...] | None = await self._connection.in_memory(self._cursor.fetchone)
         return row
 
     async def fetchmany(self, size: int | None = None) -> list[Any]:
-        """Return the next rows."""
         rows: list[Any] = await self._connection.in_memory(
             partial(self._cursor.fetchmany, size or self.arraysize)
         )
         return rows
 
     async def fetchall(self) -> list[Any]:
-        """Return the rows that are left."""
         rows: list[Any] = await self._connection.in_memory(self._cursor.fetchall)
         return rows
 
@@ -370,8 +327,9 @@ def _end(file: sqlite3.Connection) -> None:
 
 
 def _waiting(function: Callable[[], Any]) -> Callable[[], Any]:
-    """Mark a call that may be made again. Never a fetch: after an error sqlite3 takes its rows
-    for exhausted.
+    """Mark a call that may be made again.
+
+    Never a fetch: after an error sqlite3 takes its rows for exhausted.
     """
 
     def call() -> object:

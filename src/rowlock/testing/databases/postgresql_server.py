@@ -30,15 +30,13 @@ __all__ = [
 ]
 
 MAX_CONNECTIONS: Final = 200
-"""How many connections the test server accepts; each test worker and replica has a pool."""
+"""Each test worker and replica has a pool."""
 
 MEMORY_FREE_MIN: Final = 4 << 30
-"""So much must be free where a server's files are kept in memory: four times what its log may take.
-**Unit** bytes.
-"""
+"""Free memory for a server's files: four times what its log may take. **Unit** bytes."""
 
 MAX_PREPARED: Final = 50
-"""How many transactions may be prepared on the test server, for hosts that commit in two phases."""
+"""For hosts that commit in two phases."""
 
 _SETTINGS: Final = f"""
 fsync = off
@@ -50,9 +48,7 @@ max_prepared_transactions = {MAX_PREPARED}
 
 
 def machine_lock() -> Path:
-    """Return the file that whoever prepares a server of the wheel locks: all of a user's
-    processes use the same one.
-    """
+    """Return the lock file for preparing a server, which all processes of a user share."""
     owner = os.getuid() if hasattr(os, "getuid") else ""
     return Path(tempfile.gettempdir()) / f"rowlock-postgresql-{owner}.lock"
 
@@ -142,12 +138,10 @@ class PostgresqlServer:
 
 
 def new_server_directory(prefix: str) -> Path:
-    """Make a directory for a server."""
     return Path(tempfile.mkdtemp(prefix=prefix, dir=server_parent()))
 
 
 def remove_server(server: PostgresqlServer) -> None:
-    """Stop a server, and remove its directory."""
     try:
         server.stop()
     finally:

@@ -156,10 +156,10 @@ class TemporaryDatabase:
 
 
 def without_durability(engine: AsyncEngine) -> None:
-    """Let the SQLite connections that `engine` opens from now on wait for no disk, which takes most
-    of a small transaction's time.
+    """Let SQLite connections that `engine` opens from now on wait for no disk.
 
-    What is committed survives a killed process, not a crash of the machine.
+    That takes most of a small transaction's time. What is committed survives a killed process, not
+    a crash of the machine.
     """
 
     @event.listens_for(engine.sync_engine, "connect")
@@ -202,13 +202,7 @@ def inline_sqlite_database(path: Path, *, clock: DatabaseClock | None = None) ->
 async def postgresql_database(
     server: URL, *, clock: DatabaseClock | None = None
 ) -> AsyncIterator[TemporaryDatabase]:
-    """Yield a new database on a PostgreSQL server; drop it afterwards, with whatever is still
-    connected.
-
-    Args:
-        server: URL of a database from which others may be created.
-        clock: What the new database shall take for the time.
-    """
+    """Yield a new database on a PostgreSQL server; drop it afterwards, cutting connections."""
     database = await create_postgresql_database(server, clock=clock)
     try:
         async with _closed_after(database):
@@ -220,9 +214,9 @@ async def postgresql_database(
 async def create_postgresql_database(
     server: URL | AsyncEngine, *, clock: DatabaseClock | None = None
 ) -> TemporaryDatabase:
-    """Return a new database on a PostgreSQL server. Close it by `aclose()`, then
-    `drop_postgresql_database`. An engine may be given in place of a URL: for whoever creates many,
-    to connect would take the most time.
+    """Return a new database; close it by `aclose()`, then `drop_postgresql_database`.
+
+    An engine in place of a URL saves connecting, which takes most of the time.
     """
     name = f"rowlock_test_{secrets.token_hex(6)}"
     async with _administrative_connection(server) as connection:
@@ -240,22 +234,21 @@ async def create_postgresql_database(
 
 
 async def drop_postgresql_database(server: URL | AsyncEngine, database: TemporaryDatabase) -> None:
-    """Drop a database that `create_postgresql_database` made, with whatever is still connected."""
+    """Drop a database, cutting connections."""
     async with _administrative_connection(server) as connection:
         await connection.exec_driver_sql(f'DROP DATABASE "{database.url.database}" WITH (FORCE)')
 
 
 class Administration:
-    """Creates and drops databases of one server, over one connection that it keeps; a context
-    manager. Its methods wait, in whatever loop they are called.
+    """Creates and drops databases of one server over one connection; a context manager.
+
+    Its methods wait, in whatever loop they are called.
     """
 
     def __init__(self, server: URL) -> None:
-        """Name a database of the server from which others may be created."""
         self._server = server
 
     def __enter__(self) -> Self:
-        """Begin; nothing connects yet."""
         with ExitStack() as stack:
             self._loop = stack.enter_context(LoopInThread())
             self._engine = _administrative_engine(self._server)
@@ -264,25 +257,20 @@ class Administration:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close the connection."""
         self._opened.close()
 
     def create(self, clock: DatabaseClock | None = None) -> TemporaryDatabase:
-        """Return a new database; see `create_postgresql_database`."""
         return self._loop.run(partial(create_postgresql_database, self._engine, clock=clock))
 
     def drop(self, database: TemporaryDatabase) -> None:
-        """Drop a database, with whatever is still connected."""
         self._loop.run(partial(drop_postgresql_database, self._engine, database))
 
 
 def creation_of(name: str, *, fsync: str, version: int) -> str:
     """Return the statement that creates an empty database.
 
-    Args:
-        name: of the database.
-        fsync: the server's setting; a copy of files would have a durable server wait for the disk.
-        version: the server's, as a number; older ones copy files, and know no other way.
+    It copies files if the server has `fsync` off: a durable one would wait for the disk. Servers
+    before version 15 copy files anyway, and cannot be told to.
     """
     by_files = fsync == "off" and version >= _STRATEGIES_SINCE
     # template0: nobody can be connected to it, so that parallel workers may copy it at once.

@@ -30,13 +30,7 @@ SEEDS = ("1", "2")
 
 
 class ClassPlace(NamedTuple):
-    """Where another process finds a class.
-
-    Attributes:
-        module: its name.
-        file: of the module.
-        name: of the class, within it.
-    """
+    """Where another process finds a class."""
 
     module: str
     file: str
@@ -51,15 +45,7 @@ def place_of(cls: type[Any]) -> ClassPlace | None:
 
 
 async def reference_elsewhere(place: ClassPlace, url: URL) -> FlowRecord:
-    """Return the reference of the `flow` of a class, computed in another process.
-
-    Args:
-        place: of the class.
-        url: of the database.
-
-    Raises:
-        PipelineError: it could not be computed there; the text says why.
-    """
+    """Return the reference of the `flow` of a class, computed in another process."""
     seed = next(one for one in SEEDS if one != os.environ.get("PYTHONHASHSEED"))
     child = await asyncio.create_subprocess_exec(
         sys.executable,
@@ -78,7 +64,7 @@ async def reference_elsewhere(place: ClassPlace, url: URL) -> FlowRecord:
 
 
 def compute() -> None:
-    """Be that other process."""
+    """The program of that process."""
     place, url = pickle.load(sys.stdin.buffer)
     answer, sys.stdout = sys.stdout, sys.stderr
     found: Any = _module(place)

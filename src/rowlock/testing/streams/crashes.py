@@ -32,16 +32,13 @@ from rowlock.testing.streams.trial import Add, FlowTrial, add_events
 __all__ = ["crash_flow_everywhere"]
 
 MOMENTS_MAX: Final = 10_000
-"""At how many moments a replica is killed before a flow is taken for endless."""
+"""Moments at which a replica is killed before a flow is taken for endless."""
 STEPS: Final = 3
-"""In so many steps, at least, the events are done."""
+"""Least steps for the events."""
 SHARDS: Final = 2
 RUN_S_MAX: Final = 300.0
-"""How long one run may take, in seconds."""
 AFTER_DEATH: Final = 3
-"""So many times the length of a lease pass until the next replica begins: by then, nobody takes
-the dead one for present.
-"""
+"""Lengths of a lease until the next replica begins: by then, the dead one counts as absent."""
 _ADVICE: Final = (
     "A step that is done again has to come to the same: a handler is to depend on its arguments"
     " alone (docs/how-to/streams-test.md)"
@@ -117,11 +114,6 @@ async def crash_flow_everywhere(
 
 
 async def check_empty(session: AsyncSession, tables: Sequence[Table]) -> None:
-    """Refuse a database in which something is.
-
-    Raises:
-        PipelineError: there are rows.
-    """
     for table in tables:
         if await session.scalar(select(literal(1)).select_from(table).limit(1)):
             raise PipelineError(
@@ -142,13 +134,12 @@ def is_statement(boundary: Boundary) -> bool:
 
 
 def is_write(statement: str) -> bool:
-    """Whether the database is another one behind a statement."""
     return any(word in statement for word in ("INSERT", "UPDATE", "DELETE"))
 
 
 @dataclass
 class _Runs:
-    """Sets the scene anew for each run, and plays it."""
+    """Restores the rows before each run, and runs it."""
 
     trial: FlowTrial
     events: Callable[[], Sequence[Any]]
@@ -156,8 +147,8 @@ class _Runs:
     start: datetime
 
     async def killed(self, replica: KillableReplica) -> list[str]:
-        """Have one replica die as `replica` says, and another one finish its work; return what is
-        different then.
+        """Kill one replica as `replica` says, have another one finish, and return the
+        differences.
         """
         trial, database = self.trial, self.trial.database
         await self._set_scene()
@@ -189,7 +180,7 @@ class _Runs:
 
     @property
     def tables(self) -> list[Table]:
-        """All that the host has, those that others refer to first."""
+        """All tables of the host, referenced ones first."""
         return self.trial.flow.program.tables.shards.metadata.sorted_tables
 
     async def _set_scene(self) -> None:

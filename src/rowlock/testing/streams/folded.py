@@ -31,18 +31,11 @@ async def read_rows(connection: AsyncConnection, fold: FoldTable) -> dict[Any, R
 
 
 class ExpectedRows:
-    """Rows of one fold, as one loop has them.
-
-    Args:
-        fold: which one.
-    """
-
     def __init__(self, fold: FoldTable) -> None:
         self._model = fold.model
         self._set: set[str] = set(fold.model.keys)
 
     def changed(self, before: Mapping[str, KeyState], after: Mapping[str, KeyState]) -> None:
-        """Note which columns a step has set."""
         for key, state in after.items():
             old, new = before[key].value, state.value.values
             values = self._fresh(new) if old is None else old.values
@@ -53,7 +46,6 @@ class ExpectedRows:
         return bucket_of(key if len(self._model.keys) == 1 else json.loads(key)[0])
 
     def rows(self, states: Mapping[str, KeyState]) -> dict[Any, Row]:
-        """Return the rows, each with the columns that count."""
         rows = [state.value.values for state in states.values()]
         return {_key_in(self._model, row): self._counting(row) for row in rows}
 

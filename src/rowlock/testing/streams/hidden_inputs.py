@@ -39,7 +39,6 @@ from rowlock.streams.program import FlowProgram
 __all__ = ["HiddenInputs"]
 
 SHOWN_MAX: Final = 5
-"""How many calls are told."""
 _CLOCK: Final = "use step.now, which is recorded with the step"
 _CHANCE: Final = "use step.random(key), or step.idempotency_key() for a name that is new"
 _PROCESS: Final = "use the key, or hashlib: it is another one in each process"
@@ -90,11 +89,7 @@ _NOT_THE_HOST: Final = (_STDLIB, *_PACKAGES, str(Path(rowlock.__file__).parent))
 
 @dataclass
 class HiddenInputs:
-    """Watches the handlers of a flow.
-
-    Attributes:
-        found: each use, in words, once.
-    """
+    """Watches the handlers of a flow; `found` has each use once, in words."""
 
     found: dict[str, None] = field(default_factory=dict)
 
@@ -181,7 +176,7 @@ def _is_socket(owner: object) -> bool:
 
 
 def _is_unseeded(frame: FrameType) -> bool:
-    """Whether a frame begins a generator of random numbers from chance."""
+    """Whether a frame seeds a generator of random numbers from chance."""
     return frame.f_code is random.Random.seed.__code__ and frame.f_locals.get("a") is None
 
 
@@ -203,9 +198,7 @@ def _frames(frame: FrameType | None, begin: FrameType) -> Iterator[FrameType]:
 
 
 def _is_harmless(frame: FrameType, begin: FrameType) -> bool:
-    """Whether a library calls it that gives nothing of it back, or the garbage collector, which may
-    begin anywhere.
-    """
+    """Whether a library whose answers stay inside, or the garbage collector, makes the call."""
     collectors = [getattr(one, "__code__", None) for one in gc.callbacks]
     return any(
         str(one.f_globals.get("__name__")).partition(".")[0] in _HARMLESS

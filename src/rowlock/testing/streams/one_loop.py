@@ -45,16 +45,10 @@ async def read_reference(
 ) -> FlowRecord:
     """Return what the recorded steps come to; joins the caller's transaction.
 
-    Args:
-        connection: of the flow's database.
-        program: the flow.
-        before: the first step that is left out; None: all that are cut are done.
-        shards: into how many parts the keys are divided for each step.
-        versions: at the start of which step the states are of those keys whose buckets are in a
-            range; None: behind all steps that are done. Every bucket is in one range.
-
-    Raises:
-        PipelineError: a step cannot be computed, or the first ones are kept no more.
+    `before` is the first step that is left out; None: all cut steps are done. `shards` is the
+    number of parts into which keys are divided. `versions` has, for ranges that cover every bucket,
+    the step at whose start their states are read; None: behind the last step. Raises PipelineError
+    if a step cannot be computed, or the first ones are kept no more.
     """
     loop = _Loop(program, even_layout(shards))
     last: RecordedCut | None = None
@@ -101,8 +95,6 @@ async def _rows(
 
 
 class _Loop:
-    """Does one step after the other."""
-
     def __init__(self, program: FlowProgram, ranges: Sequence[BucketRange]) -> None:
         self._program = program
         self._ranges = ranges
@@ -117,7 +109,6 @@ class _Loop:
         }
 
     def do(self, cut: RecordedCut, rows: Sequence[SourceRows]) -> None:
-        """Do a step with its rows, stage by stage."""
         events = [divide(one, self._ranges) for one in rows]
         parts = [[own[index] for own in events] for index in range(len(self._ranges))]
         sent: dict[str, dict[int, dict[int, SentMessages]]] = {}
@@ -185,7 +176,7 @@ class _Loop:
         self._messages[to.name] += sorted(sent, key=lambda one: one.key or "")
 
     def keep_states(self, ranges: Sequence[BucketRange]) -> None:
-        """Have the states of keys in `ranges` recorded as they are now."""
+        """Record the states of keys in `ranges` as they are now."""
         if not ranges:
             return
         if self._kept is None:
@@ -199,7 +190,6 @@ class _Loop:
             }
 
     def record(self, next_step: int) -> FlowRecord:
-        """Return what the steps below `next_step` came to."""
         states = self._states if self._kept is None else self._kept
         stored = {
             name: {key: state.value for key, state in own.items() if state.value is not None}
@@ -247,7 +237,7 @@ class _Loop:
 def _inserted(
     output: TableOutput[Any], rows: Sequence[Mapping[str, Any]]
 ) -> list[Mapping[str, Any]]:
-    """Return the rows that come of what was emitted: of each key of an outbox, the first one."""
+    """Return the rows that are stored: of each key of an outbox, the first one."""
     if not output.is_outbox:
         return list(rows)
     first: dict[Any, Mapping[str, Any]] = {}

@@ -23,27 +23,18 @@ SHARDS: Final = 4
 
 
 class PoisonError(Exception):
-    """What the handler raises for the key."""
+    pass
 
 
 @dataclass
 class PoisonedFlow:
-    """A flow whose first handler fails for one key: the first that it gets.
-
-    Attributes:
-        trial: the flow.
-        key: the one.
-    """
+    """A flow whose first handler fails for one key: the first that it gets."""
 
     trial: FlowTrial
     key: Any = field(default=None, init=False)
 
     async def check(self) -> None:
-        """Check that the key is set aside, or its shard parked, and nothing else is lost.
-
-        Raises:
-            AssertionError: it is otherwise; the text says in what.
-        """
+        """Check that the key is set aside, or its shard parked, and nothing else is lost."""
         flow, program = self.trial.flow, self.trial.flow.program
         poisoned = self._poisoned(program)
         changes: dict[str, Any] = {

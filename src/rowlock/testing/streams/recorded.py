@@ -22,14 +22,7 @@ __all__ = ["ShardAt", "check_at_one_step", "read_recorded", "read_shards"]
 
 
 class ShardAt(NamedTuple):
-    """How far a shard is.
-
-    Attributes:
-        range: its buckets.
-        step: what it does next; results of all earlier steps are written.
-        version: the step at whose start its stored states are.
-        parked: why it was parked; None: it was not.
-    """
+    """How far a shard is: its stored states are those at the start of step `version`."""
 
     range: BucketRange
     step: int
@@ -51,11 +44,7 @@ async def read_shards(connection: AsyncConnection, program: FlowProgram) -> list
 
 
 def check_at_one_step(program: FlowProgram, shards: Sequence[ShardAt]) -> None:
-    """Check that all shards are at one step, and have written their states.
-
-    Raises:
-        PipelineError: they are not.
-    """
+    """Raise PipelineError unless all shards are at one step, and have written their states."""
     for shard in shards:
         if shard.parked is not None:
             raise PipelineError(
@@ -72,8 +61,9 @@ def check_at_one_step(program: FlowProgram, shards: Sequence[ShardAt]) -> None:
 async def read_recorded(
     connection: AsyncConnection, program: FlowProgram, shards: Sequence[ShardAt]
 ) -> FlowRecord:
-    """Return what the tables have of a flow: results of steps that all shards have done, and the
-    states of each as of its version; joins the caller's transaction.
+    """Return what is stored of a flow; joins the caller's transaction.
+
+    Results are of steps that all shards have done, and the states of each shard as of its version.
     """
     next_step = min(shard.step for shard in shards)
     c = program.tables.state.c
@@ -108,7 +98,7 @@ async def read_recorded(
 def states_of(
     program: FlowProgram, stored: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, dict[str, Any]]:
-    """Return the states of each stage from what is stored of them; a fold's are rows."""
+    """Return the states of each stage from their stored texts; a fold's are rows."""
     found = {}
     for stage in program.stages:
         if stage.name in program.folds:

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 __all__ = ["FlowRecord", "FlowResult"]
 
 SHOWN_MAX: Final = 5
-"""How many differences of one kind are told."""
+"""Differences of one kind that are shown."""
 
 
 class FlowResult(NamedTuple):
@@ -102,7 +102,6 @@ class FlowRecord:
 
 
 def in_order(results: Iterable[FlowResult]) -> list[FlowResult]:
-    """Return results by step, then by key, then by their texts."""
     return sorted(results, key=lambda one: (one.step, one.key or "", one.stored))
 
 
@@ -137,9 +136,7 @@ def _shown(found: Counter[Any]) -> str:
 def _unmatched(
     rows: Sequence[Mapping[str, Any]], expected: Sequence[Mapping[str, Any]]
 ) -> tuple[list[Any], list[Any]]:
-    """Return rows that are not expected, and expected ones that are not there; what a row has
-    beside the columns of an expected one does not count.
-    """
+    """Return rows that are not expected, and expected ones that are missing, by their columns."""
     left, missing = list(rows), []
     by_columns: dict[frozenset[str], list[Mapping[str, Any]]] = {}
     for row in expected:

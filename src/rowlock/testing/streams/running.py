@@ -117,15 +117,7 @@ def flow_pipeline(
     checkpoint: Checkpoint | None = None,
     **changes: Any,
 ) -> FlowPipeline:
-    """Return a new pipeline of a flow, declared otherwise where that is asked for: what is stored
-    is the same.
-
-    Args:
-        flow: as the host declares it.
-        shards: as for `run_flow`.
-        checkpoint: as for `run_flow`.
-        changes: of the program.
-    """
+    """Return a new pipeline of a flow; `changes` of its program do not change what is stored."""
     program: FlowProgram = flow.program
     if shards is not None:
         changes["shards"] = check_number(shards)
@@ -141,7 +133,7 @@ async def connected(
     program: FlowProgram,
     read: Callable[[AsyncConnection], Awaitable[T]],
 ) -> T:
-    """Return what `read` returns, with a connection to the flow's database."""
+    """Return the answer of `read`, with a connection to the flow's database."""
     leased = LeasedTable.of(program.tables.flow_model)
     async with session_factory() as session:
         return await read(await session.connection({"bind": bind_of(session, leased)}))

@@ -34,9 +34,9 @@ from rowlock.testing.streams.running import connected, flow_pipeline, recorded, 
 __all__ = ["FlowTrial", "add_events"]
 
 PORTIONS: Final = 3
-"""In so many transactions events are added, with steps between them."""
+"""Transactions in which events are added, with steps between them."""
 STEPS: Final = 12
-"""In so many steps, at least, events are done, where nothing else is said."""
+"""Least steps for the events, by default."""
 ANSWERS: Final = 3
 """Of so many answers to a COMMIT, one is lost."""
 
@@ -46,11 +46,9 @@ Add: TypeAlias = Callable[[AsyncSession, Sequence[Any]], Awaitable[None]]
 async def add_events(
     session: AsyncSession, events: Sequence[Any], *, flows: Sequence[StreamFlow[Any]]
 ) -> None:
-    """Add events: rows to their tables, others to the one log that flows read; joins the caller's
-    transaction.
+    """Add rows to their tables, and other events to the one log that flows read.
 
-    Raises:
-        TypeError: there are events that are no rows, and no log or several.
+    Joins the caller's transaction. Raises TypeError if there is no log for them, or several.
     """
     rows = [one for one in events if inspect(type(one), raiseerr=False) is not None]
     session.add_all(rows)
@@ -70,18 +68,7 @@ async def add_events(
 
 @dataclass
 class FlowTrial:
-    """A flow on a database of its own.
-
-    Attributes:
-        database: with the tables of the host, and a clock.
-        flow: under test.
-        before: flows over whose outputs it is.
-        events: to be added.
-        add: adds some of them.
-        pause: how much time passes behind each portion of them.
-        steps: in so many, at least, they are done.
-        replayed: how often steps were done again.
-    """
+    """A flow on a database of its own; `replayed` counts steps that were done again."""
 
     database: TemporaryDatabase
     flow: StreamFlow[Any]
@@ -94,7 +81,6 @@ class FlowTrial:
 
     @property
     def sessions(self) -> async_sessionmaker[AsyncSession]:
-        """Sessions of the host."""
         return self.database.session_factory
 
     async def run(
@@ -104,16 +90,7 @@ class FlowTrial:
         checkpoint: Checkpoint | None = None,
         lose_answers: bool = False,
     ) -> FlowRecord:
-        """Add the events, portion by portion, and do the steps of each.
-
-        Args:
-            shards: how many there are.
-            checkpoint: how often states are written.
-            lose_answers: of the database, to some writes of steps.
-
-        Raises:
-            PipelineError: a shard was parked.
-        """
+        """Add the events, portion by portion, and do the steps of each."""
         changes: dict[str, Any] = {"shards": shards, "checkpoint": checkpoint}
         losing = _LostAnswers(self.flow.program) if lose_answers else None
         size = -(-len(self.events) // PORTIONS)
@@ -137,27 +114,17 @@ class FlowTrial:
     async def work(
         self, sessions: async_sessionmaker[AsyncSession] | None = None, **changes: Any
     ) -> None:
-        """Do all steps for which there is something now.
-
-        Args:
-            sessions: of the replica.
-            changes: of the flow, as `flow_pipeline` has them.
-        """
+        """Do all steps for which there is something now; `changes` as for `flow_pipeline`."""
         own = self.sessions if sessions is None else sessions
         await run_until_settled(own, [self.pipeline(**changes)])
 
     def pipeline(self, **changes: Any) -> FlowPipeline:
-        """Return a new pipeline of the flow, whose steps are small.
-
-        Args:
-            changes: as `flow_pipeline` has them.
-        """
+        """Return a new pipeline of the flow, whose steps are small."""
         rows = max(1, len(self.events) // self.steps)
         settings = self.flow.program.settings.model_copy(update={"step_rows_max": rows})
         return flow_pipeline(self.flow, **{"settings": settings, **changes})
 
     def pass_time(self, time: timedelta) -> None:
-        """Move the database's clock."""
         if self.database.clock is not None:
             self.database.clock.advance(time)
 
@@ -168,13 +135,7 @@ class FlowTrial:
         shards: int = 1,
         watched: HiddenInputs | None = None,
     ) -> FlowRecord:
-        """Return what the recorded steps come to in one loop.
-
-        Args:
-            program: with other handlers.
-            shards: into how many parts the keys are divided.
-            watched: watches the handlers.
-        """
+        """Return what the recorded steps come to in one loop; `program` has other handlers."""
         own = self.flow.program if program is None else program
         looped = own if watched is None else watched.watched(own)
         return await connected(
@@ -182,7 +143,7 @@ class FlowTrial:
         )
 
     def changed_by_storing(self, record: FlowRecord) -> list[str]:
-        """Return which states, results and messages are others after they were stored, in words."""
+        """Return which states, results and messages storing changes, in words."""
         program = self.flow.program
         codecs = {stage.name: stage.codec for stage in program.stages}
         kinds = [
