@@ -70,7 +70,7 @@ seconds.
 
 
 class SubmissionLock:
-    """The lock of one table's submissions, taken by one session of the process at a time."""
+    """The lock of one table's submissions, for one session of the process at a time."""
 
     def __init__(self, leased: LeasedTable) -> None:
         self._leased = leased
@@ -79,16 +79,9 @@ class SubmissionLock:
     async def acquire(
         self, session: AsyncSession, *, unless: Callable[[], Awaitable[bool]]
     ) -> bool:
-        """Acquire the lock for the session, up to the end of its transaction; returns whether it
-        was acquired here.
-
-        Args:
-            session: joined.
-            unless: whether nothing will be written; asked where the lock would keep others from
-                writing.
-
-        Raises:
-            LockWaitTimeout: it did not come in time.
+        """Acquire the lock up to the end of the session's transaction; return whether that was done
+        here. `unless` tells whether nothing will be written; it is asked where the lock would keep
+        others from it.
         """
         # A session with an engine for each class has no one transaction whose end would be told.
         is_bound = session.bind is not None and isinstance(session.get_bind(), Engine)
@@ -97,9 +90,7 @@ class SubmissionLock:
         )
 
     def release(self, session: AsyncSession) -> None:
-        """Let the next one go on before the transaction has ended; only where nothing was
-        written.
-        """
+        """Release it before the transaction has ended; only where nothing was written."""
         self._locks(session).leave_queue(session, self._name)
 
     def _locks(self, session: AsyncSession) -> LockDialect:
@@ -116,8 +107,6 @@ SUBMIT_TRIES_MAX = 3
 
 
 class Admission(Generic[ModelT]):
-    """Takes submissions for one model."""
-
     def __init__(
         self, leased: LeasedTable, settings: DispatchSettings, *, stale_after: timedelta
     ) -> None:
@@ -130,17 +119,6 @@ class Admission(Generic[ModelT]):
     async def submit(
         self, session: AsyncSession, *, dedup_key: str, values: Mapping[str, Any]
     ) -> tuple[ModelT, bool]:
-        """Return the active row of `dedup_key`, and whether it was made here; joins the caller's
-        transaction.
-
-        Raises:
-            AdmissionRejected: the ceiling is reached; nothing was written.
-            LockWaitTimeout: others kept their transactions open for too long after they had
-                submitted (SQLite).
-            OutcomeError: a value is not the host's to give.
-            PipelineError: the key is no text that a database takes, or too long; or its active row
-                came and went at each try.
-        """
         bind_of(session, self._leased)  # refuses a session that is not async
         _check_key(dedup_key)
         self._check_values(values)
@@ -159,15 +137,6 @@ class Admission(Generic[ModelT]):
         return row, made
 
     async def cancel(self, session: AsyncSession, *, dedup_key: str, reason: str) -> ModelT | None:
-        """Fail the active row of `dedup_key` and return it; None if there is none. Joins the
-        caller's transaction.
-
-        Raises:
-            LockWaitTimeout: others kept their transactions open for too long after they had
-                submitted (SQLite).
-            PipelineError: the key is no text that a database takes, or too long; no statement was
-                sent.
-        """
         bind_of(session, self._leased)  # refuses a session that is not async
         _check_key(dedup_key)
         row: ModelT | None = None
@@ -226,9 +195,6 @@ class Admission(Generic[ModelT]):
         )
 
     async def count_active(self, session: AsyncSession) -> int:
-        """Return how many rows are active, counted no further than to the ceiling; joins the
-        caller's transaction.
-        """
         few = (
             select(self._leased.key)
             .where(is_active(self._leased))
@@ -248,8 +214,8 @@ class Admission(Generic[ModelT]):
             )
 
     async def _attaches(self, session: AsyncSession, dedup_key: str) -> bool:
-        """Whether the key has a row to attach to; nothing of the session is flushed or refreshed
-        for the question.
+        """Whether the key has a row to attach to; nothing of the session is flushed for the
+        question.
         """
         if not self._settings.attach_at_ceiling:
             return False
@@ -267,7 +233,7 @@ class Admission(Generic[ModelT]):
         return and_(self._model.dedup_key == dedup_key, is_active(self._leased))
 
     def _is_stale(self) -> Any:
-        """Nobody holds the row, and nobody will come for it.
+        """The row has no holder, and will have none.
 
         Its holder died, or released it, and no replica took over for `stale_after`; or its deadline
         is over for as long; or it was parked.

@@ -51,7 +51,7 @@ class Scratch:
 
     @asynccontextmanager
     async def folder(self) -> AsyncIterator[Path]:
-        """Make a new, empty folder for the time of the block."""
+        """A new, empty folder for the time of the block."""
         folder = await self._make()
         try:
             yield folder
@@ -101,7 +101,7 @@ class Stream:
     handler raises is a `Failed`.
 
     Args:
-        source: the events as they come. It goes on when the next one is asked for.
+        source: goes on when the next event is asked for.
         beat_s: in seconds; None where the source beats by itself.
         on_end: called once, when the attempt has really ended.
     """
@@ -145,8 +145,8 @@ class Stream:
         return event  # type: ignore[no-any-return]
 
     async def aclose(self) -> None:
-        """Cancel the attempt, and wait for its end, however long that takes: as long as it runs,
-        nobody else may have its row.
+        """Cancel the attempt, and wait for its end, however long that takes: until then no other
+        attempt may have its row.
         """
         if self._closing is None:
             self._closing = asyncio.create_task(self._close(), name="rowlock: close an attempt")
@@ -230,5 +230,4 @@ class Stream:
 
 
 def is_last(event: AttemptEvent) -> bool:
-    """Whether nothing comes after `event`."""
     return isinstance(event, Completed | Failed)

@@ -131,11 +131,7 @@ WHEN_COLUMNS: Final = ("due_at", "deadline_at")
 
 
 def refuse_own_columns(leased: LeasedTable, values: Values) -> None:
-    """Refuse values of columns that the pipeline itself writes.
-
-    Raises:
-        OutcomeError: there is such a column, or one that is unknown or rowlock's.
-    """
+    """Refuse values of columns that the pipeline itself writes."""
     own = {leased.column(name) for name in (*DISPATCH_COLUMNS, *WHEN_COLUMNS)}
     for column in column_values(leased, values):
         if column in own:
@@ -145,16 +141,13 @@ def refuse_own_columns(leased: LeasedTable, values: Values) -> None:
 
 
 def shows_anew(session: AsyncSession, model: type) -> bool:
-    """Whether rows of `model` that the session has may be shown as they are now: not over
-    changes that it has not written.
-    """
+    """Whether rows that the session has may be refreshed: not over changes that are not written."""
     return session.sync_session.autoflush or not any(
         isinstance(each, model) for each in session.dirty
     )
 
 
 def is_active(leased: LeasedTable) -> ColumnElement[bool]:
-    """The row is pending or running."""
     return leased.attribute("status").in_([literal_column(f"'{state}'") for state in ACTIVE])
 
 
@@ -178,8 +171,8 @@ RESERVED = (CANCELLED, CAPACITY, HEARTBEAT_LOST, STALE)
 
 
 def error_of(kind: str, text: str) -> str:
-    """Return ``kind: text`` without paths, in at most `ERROR_TEXT_CHARS_MAX` characters; what is
-    no kind is ``internal:``.
+    """``kind: text`` without paths, in at most `ERROR_TEXT_CHARS_MAX` characters; what is no kind
+    is ``internal:``.
     """
     told = f"{kind}: {without_paths(str(text)[:READ_CHARS_MAX])}"
     is_kind = isinstance(kind, str) and _KIND.fullmatch(kind)
@@ -187,32 +180,26 @@ def error_of(kind: str, text: str) -> str:
 
 
 def failure_of(kind: str, text: str) -> str:
-    """Return the error of a handler that failed: of its own kind, or ``internal: kind: text`` if
-    that is not for handlers.
+    """The error of a handler: of its own kind, or ``internal: kind: text`` if that is not for
+    handlers.
     """
     return error_of(INTERNAL, f"{kind}: {text}") if kind in RESERVED else error_of(kind, text)
 
 
 def detail_of(error: BaseException) -> str:
-    """Return where `error` comes from, for the log: its traceback, of which the end is kept."""
     told = "".join(traceback.format_exception(without_values(error)))
     return told if len(told) <= DETAIL_CHARS_MAX else f"…{told[1 - DETAIL_CHARS_MAX :]}"
 
 
 def is_storable(text: str) -> bool:
-    """Whether every database takes `text`: it has no NUL and no lone surrogate, either of which
-    ends a transaction.
-    """
+    """Whether every database takes `text`: a NUL or a lone surrogate would end the transaction."""
     return shorten(text, chars_max=len(text)) == text
 
 
 def progress_of(text: object) -> str:
-    """Return a progress as it is stored: at most `PROGRESS_CHARS_MAX` characters."""
     return shorten(without_paths(str(text)[:READ_CHARS_MAX]), chars_max=PROGRESS_CHARS_MAX)
 
 
 def without_paths(text: str) -> str:
-    """Replace each path of two parts or more by its last part: folders tell of the machine,
-    names of files of the work.
-    """
+    """Replace each path of two parts or more by its last part: folders tell of the machine."""
     return _PATH.sub(lambda found: re.split(r"[\\/]", found[0])[-1], text)

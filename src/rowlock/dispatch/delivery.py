@@ -83,11 +83,7 @@ from rowlock.tasks import as_host_code, contained_task, finish
 
 
 def plain_event(event: object) -> AttemptEvent:
-    """Return `event` with parts of plain types, and the text of a `Progress` as it is stored.
-
-    Raises:
-        OutcomeError: it is no event, or one of its parts is not what it must be, or cannot be read.
-    """
+    """The event with parts of plain types, and the text of a `Progress` as it is stored."""
     try:
         return _plain(event)
     except OutcomeError:
@@ -143,14 +139,7 @@ CATCH_UP_S = 1.0
 
 
 async def next_event(events: Events, *, within_s: float) -> AttemptEvent:
-    """Return the next event.
-
-    Raises:
-        StopAsyncIteration: there is none.
-        HostCodeError: the engine raised what would end the event loop, or let a cancellation
-            escape.
-        TimeoutError: none came `within_s`, nor in the `CATCH_UP_S` after it.
-    """
+    """Return the next event; TimeoutError if none came `within_s`, nor `CATCH_UP_S` after it."""
     coming: asyncio.Task[AttemptEvent] = contained_task(
         as_host_code(partial(anext, events)), name="rowlock: hear an attempt"
     )
@@ -180,11 +169,7 @@ PROGRESS_EVERY_S = 1.0
 
 
 class LastProgress:
-    """The last progress, and when it may be written.
-
-    Attributes:
-        last: what the handler said last.
-    """
+    """The last progress, and when it may be written."""
 
     def __init__(self) -> None:
         self.last: str | None = None
@@ -192,11 +177,9 @@ class LastProgress:
         self._next_at = float("-inf")
 
     def set(self, text: str) -> None:
-        """Note what the handler says now."""
         self.last = self._text = text
 
     def due(self) -> str | None:
-        """Return what is to be written now, if anything is."""
         if self._text is None or monotonic() < self._next_at:
             return None
         text, self._text = self._text, None
@@ -224,17 +207,9 @@ class DeliveryContext(Generic[ModelT]):
     """What every attempt of a pipeline works with.
 
     Attributes:
-        leased: the table.
-        handler: the host's.
-        lease: settings of the lease.
-        settings: the knobs of the wing.
         retried: how long a row rests after each error that is retried, by the name of its class.
-        placement: finds workers.
-        status_updates: writes what must be seen at once.
         hint: says that there is room.
-        provisioner: asks for more; None if the host has nobody to ask.
-        scratch: makes the attempts' folders.
-        log: tells how rows find workers.
+        provisioner: None if the host has none.
     """
 
     leased: LeasedTable
@@ -251,8 +226,6 @@ class DeliveryContext(Generic[ModelT]):
 
 
 class Delivery(Generic[ModelT]):
-    """One attempt."""
-
     def __init__(self, context: DeliveryContext[ModelT], item: PipelineItem[ModelT]) -> None:
         self._context = context
         self._item = item
@@ -261,7 +234,6 @@ class Delivery(Generic[ModelT]):
         self._looks_at = monotonic() + LOOK_EVERY_S
 
     async def run(self) -> Outcome:
-        """Offer the row, and return what it comes to."""
         try:
             return await self._run()
         except LeaseLost:
@@ -286,8 +258,8 @@ class Delivery(Generic[ModelT]):
             return self.failed_by(error)
 
     def failed_by(self, error: Exception) -> Outcome:
-        """Return what the row comes to if `error` is its own, such as that of a database which
-        refuses its result.
+        """The outcome if `error` is the row's own, such as that of a database that refuses its
+        result.
         """
         return self._failed(INTERNAL, describe(error))
 
@@ -418,8 +390,8 @@ class Delivery(Generic[ModelT]):
             raise WorkerGone(worker, f"nothing was heard of it for {limit_s:g} s") from None
 
     async def _look(self) -> None:
-        """See whether somebody has decided about the row: a handler that says nothing for hours
-        would not know.
+        """Look whether the row was decided elsewhere: a handler that is silent for hours would not
+        know.
         """
         if monotonic() >= self._looks_at:
             await self._context.status_updates.check(self._item, {"status": RUNNING})
@@ -457,7 +429,7 @@ class Delivery(Generic[ModelT]):
         return self._ended({"status": FAILED, "error": failure_of(failed.kind, failed.text)})
 
     def _rest_after(self, failed: Failed) -> timedelta | None:
-        """Return how long the row rests before it is tried again; None if it is not."""
+        """How long the row rests before it is tried again; None if it is not."""
         rests, retried = list[Rest](), self._context.retried
         for names in failed.raised:
             nearest = next((name for name in names if name in retried), None)
@@ -524,9 +496,7 @@ class Delivery(Generic[ModelT]):
         return waited
 
     def _database_time(self) -> datetime:
-        """What time it is by the database, at least: counted on from the last answer of its
-        clock that this holder has.
-        """
+        """The time of the database, at least: counted on from the last answer of its clock."""
         lease, item = self._context.lease, self._item
         sent_at = item.trusted_until - (lease.lock_timeout - lease.lease_margin).total_seconds()
         return item.lock_expires_at - lease.lock_timeout + timedelta(seconds=monotonic() - sent_at)

@@ -17,33 +17,17 @@ logger = get_logger(__name__)
 
 
 class DispatchLog:
-    """The log of one pipeline.
-
-    Args:
-        name: of the pipeline.
-        deadline: how long after its submission a row fails.
-    """
-
     def __init__(self, name: str, *, deadline: timedelta) -> None:
         self._name = name
         self._deadline = deadline
 
     def offering(self, rows: int, *, workers: int) -> None:
-        """Log that rows were claimed and offered."""
         fields = {"pipeline": self._name, "rows": rows, "workers": workers}
         logger.info("%s: rows offered: %d, workers: %d", self._name, rows, workers, extra=fields)
 
     def overflowed(
         self, row_id: object, nobody: NoWorkersAvailable, *, waited: timedelta, rest: timedelta
     ) -> None:
-        """Log that no worker took a row.
-
-        Args:
-            row_id: the row's key.
-            nobody: how many were asked.
-            waited: since when it was submitted.
-            rest: after what time it is offered again at the latest.
-        """
         left, rest_s = max(self._deadline - waited, timedelta(0)), rest.total_seconds()
         log = logger.warning if left <= self._deadline / 2 else logger.info
         text = (
@@ -54,7 +38,6 @@ class DispatchLog:
         log(text, self._name, nobody.message, row_id, rest_s, left.total_seconds(), extra=fields)
 
     def expired(self, row_id: object) -> None:
-        """Log that a row fails, since no worker took it in time."""
         fields = {"pipeline": self._name, "row_id": row_id}
         logger.warning(
             "%s: row %s fails: no worker has done it in time", self._name, row_id, extra=fields

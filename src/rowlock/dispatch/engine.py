@@ -33,7 +33,7 @@ RowT = TypeVar("RowT")
 
 
 def class_name(cls: type) -> str:
-    """Return the name by which a class is known in each process."""
+    """The name by which a class is known in each process."""
     # The main module has another name in a process that was started for a handler.
     module = "__main__" if cls.__module__ == "__mp_main__" else cls.__module__
     return f"{module}.{cls.__qualname__}"

@@ -59,8 +59,8 @@ class DispatchFetcher(Fetcher[ModelT]):
     transactions_per_claim: ClassVar[int] = 2
 
     async def fetch_once(self, limit: int) -> int:
-        """Claim up to `limit` rows, but no more than `LEASES_PER_TICK_MAX`; after so many the
-        next fetch comes at once.
+        """Claim up to `limit` rows, but no more than `LEASES_PER_TICK_MAX`; after so many the next
+        fetch comes at once.
         """
         pipeline: Any = self.context.hooks
         placement: Placement = pipeline.placement

@@ -46,14 +46,8 @@ class DispatchCounters:
     """Totals since the pipeline was built, also in a process that only submits.
 
     Attributes:
-        submissions_admitted: that made a row; whether the caller's transaction was committed is the
-            caller's.
+        submissions_admitted: that made a row, whether the caller committed it or not.
         submissions_attached: that were given the active row of their key.
-        submissions_rejected: that met the ceiling.
-        submissions_draining: that came while the replica was being shut down.
-        offers_accepted: of a task, by a worker.
-        offers_refused: by one that was busy.
-        offers_gone: to one that was gone.
     """
 
     submissions_admitted: int = 0
@@ -90,16 +84,12 @@ class Capacity:
 
     @property
     def freed_ever(self) -> int:
-        """How many attempts have ended here; tells what came during a round of offers from what
-        was there before.
-        """
+        """How many attempts have ended here."""
         return self._freed
 
     def look(self, workers: Iterable[str]) -> int:
-        """Return how many places are kept for nobody, those of workers that were not there at the
-        last look included.
-
-        What is beyond `ROOM_MAX` of them is left to the next looks.
+        """Return how many places are not kept for a row, at most `ROOM_MAX`; the rest is for later
+        looks.
         """
         here = frozenset(workers)
         new = len(here - self._workers)
@@ -110,7 +100,6 @@ class Capacity:
         return min(ROOM_MAX, max(0, self._places - len(self._kept_until)))
 
     def freed(self) -> None:
-        """Note that an attempt has ended here."""
         self._freed += 1
         self._add(1)
 
@@ -121,19 +110,14 @@ class Capacity:
         self._kept_until |= dict.fromkeys(keys, monotonic() + KEPT_S)
 
     def occupied(self, key: Any) -> None:
-        """Note that a worker accepted the row of that key."""
         # One place for each acceptance, whether it was kept or not: counted at both, the worker
         # beside it would stay idle.
         self._kept_until.pop(key, None)
         self._places = max(0, self._places - 1)
 
     def refused(self, key: Any, *, since: int) -> None:
-        """Note that nobody accepted: whatever was thought to be room is taken by others, but for
-        what was freed meanwhile.
-
-        Args:
-            key: of the row that was offered.
-            since: `freed_ever` before the first was asked.
+        """Note that no worker accepted: there is no room but what was freed since `freed_ever` was
+        `since`.
         """
         self._kept_until.pop(key, None)
         self._places = min(self._places, self._freed - since)
@@ -145,9 +129,7 @@ class Capacity:
 async def bring_forward(
     connection: AsyncConnection, leased: LeasedTable, *, count: int
 ) -> frozenset[Any]:
-    """Make up to `count` rows due that rest after an overflow; joins the caller's transaction.
-    Returns their keys.
-    """
+    """Make up to `count` rows due that rest after an overflow, and return their keys."""
     model: Any = leased.model
     rests = select(leased.key).where(
         model.status == PENDING,
@@ -180,12 +162,6 @@ EVICTED_S = 30.0
 
 
 class Placement:
-    """Places tasks with the workers of one engine.
-
-    Attributes:
-        capacity: what is known of workers that have fallen idle.
-    """
-
     def __init__(
         self, engine: Engine, balancer: Balancer, counters: DispatchCounters | None = None
     ) -> None:
@@ -196,7 +172,6 @@ class Placement:
         self.capacity = Capacity()
 
     def workers(self) -> Mapping[str, WorkerView]:
-        """Return who may be asked now."""
         now = monotonic()
         self._evicted = {worker: until for worker, until in self._evicted.items() if until > now}
         return {
@@ -206,13 +181,6 @@ class Placement:
         }
 
     async def place(self, task: Task[Any]) -> tuple[str, Events]:
-        """Return who accepted `task`, and the events of it.
-
-        Raises:
-            NoWorkersAvailable: nobody did.
-            HostCodeError: the engine raised what would end the event loop, or let a cancellation
-                escape.
-        """
         asked, freed_before, counters = 0, self.capacity.freed_ever, self._counters
         for worker in self._balancer.order(self.workers()):
             asked += 1
@@ -255,14 +223,7 @@ when, the engine will show.
 
 
 class Provisioner:
-    """Calls the host's function.
-
-    Args:
-        provision: the host's.
-        engine: whose workers are counted.
-        fleet_cap: with so many workers, those that were asked for included, nobody is asked; 0 is
-            no cap.
-    """
+    """Calls the host's function, unless `fleet_cap` workers are there or expected; 0 is no cap."""
 
     def __init__(self, provision: Provision, *, engine: Engine, fleet_cap: int = 0) -> None:
         self._provision = provision
@@ -276,7 +237,7 @@ class Provisioner:
         return len(self._in_flight)
 
     def ask(self, key: str) -> bool:
-        """Ask for a worker for `key`, in the background; returns whether that was done.
+        """Ask for a worker for `key`, in the background; return whether that was done.
 
         Not while one that was asked for `key` is still to come, which is when the engine shows one
         more, or for `COMES_S_MAX`.
@@ -302,7 +263,7 @@ class Provisioner:
             del self._seen[oldest]
 
     def _expect_no_more(self, arrived: int) -> None:
-        """Whichever came: the oldest requests are taken for answered."""
+        """The oldest requests are taken for answered, whichever workers came."""
         now = monotonic()
         left = [(key, until) for key, until in self._expected.items() if until > now]
         self._expected = dict(left[arrived:])
@@ -319,7 +280,6 @@ class Provisioner:
                 self._expected[key] = monotonic() + COMES_S_MAX
 
     async def stop(self, grace: timedelta) -> None:
-        """Cancel what is in flight, and wait for its end for `grace` at most."""
         in_flight = dict(self._in_flight)
         for task in in_flight.values():
             task.cancel()

@@ -80,9 +80,6 @@ class DispatchSettings(BaseModel):
     @field_validator("heartbeat_limit", mode="wrap")
     @classmethod
     def derive(cls, value: Any, handler: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Any:
-        """Return `value` as it is validated, or for None the default that `heartbeat` tells,
-        whatever its bounds.
-        """
         heartbeat = info.data.get("heartbeat")
         if value is not None:
             return handler(value)
@@ -117,11 +114,8 @@ DISPATCH_NAMES = frozenset(DispatchSettings.model_fields)
 
 
 def retried_errors(pipeline: str, rules: Mapping[type, ErrorRule]) -> dict[str, Rest]:
-    """Return how long a row rests after each error of `retry_on`, by the name of its class; None:
-    the backoff.
-
-    Raises:
-        SettingsError: a delay is a function, or an error is to park the row.
+    """How long a row rests after each error of `retry_on`, by the name of its class; None: the
+    backoff.
     """
     rests: dict[str, Rest] = {}
     for error, rule in rules.items():
@@ -150,7 +144,6 @@ class _Split(TypedDict):
 
 
 def split_settings(settings: DispatchKeywords) -> _Split:
-    """Return which of `settings` are a dispatch pipeline's own, and which are every pipeline's."""
     own = {name: value for name, value in settings.items() if name in DISPATCH_NAMES}
     return _Split(
         own=own,
@@ -159,11 +152,6 @@ def split_settings(settings: DispatchKeywords) -> _Split:
 
 
 def build_dispatch_settings(pipeline: str, values: dict[str, Any]) -> DispatchSettings:
-    """Validate `values` for the pipeline of that name.
-
-    Raises:
-        SettingsError: a value is out of bounds; the text says which.
-    """
     try:
         return DispatchSettings(**values)
     except ValidationError as error:
@@ -176,11 +164,6 @@ def build_dispatch_settings(pipeline: str, values: dict[str, Any]) -> DispatchSe
 
 
 def check_beside(pipeline: str, own: DispatchSettings, base: PipelineSettings) -> None:
-    """Look whether the knobs agree with the settings of the lease.
-
-    Raises:
-        SettingsError: they contradict each other; the text says what to change.
-    """
     limit = base.process_timeout or DURATION_MAX
     rules = [
         (

@@ -35,8 +35,7 @@ logger = get_logger(__name__)
 class StatusUpdates(Generic[ModelT]):
     """Writes the status updates of one pipeline.
 
-    A transaction ends within `timeout`, and trouble with the database is waited out for
-    `retry_timeout` at most.
+    A transaction ends within `timeout`; outages are waited out for `retry_timeout` at most.
     """
 
     def __init__(
@@ -55,16 +54,10 @@ class StatusUpdates(Generic[ModelT]):
     async def write(
         self, item: PipelineItem[ModelT], values: Values, *, unless_changed: Values
     ) -> None:
-        """Write `values` to the row of `item`, and show them in ``item.row``.
-
-        Args:
-            item: whose token guards the write.
-            values: update map.
-            unless_changed: columns that must still have these values.
+        """Write `values` to the row of `item` under its token, and show them in ``item.row``.
 
         Raises:
-            LeaseLost: the guard did not match: somebody else decides about the row.
-            OutcomeError: a column is unknown, or one that rowlock keeps.
+            LeaseLost: the row was decided elsewhere.
             TransactionTimeout: the database did not take it, although the lease goes on.
         """
         column_values(self._leased, values)
@@ -92,11 +85,8 @@ class StatusUpdates(Generic[ModelT]):
             await retries.rest()
 
     async def check(self, item: PipelineItem[ModelT], values: Values) -> None:
-        """Look whether the row of `item` is still under its token and has `values`; a database that
-        is away says nothing of that.
-
-        Raises:
-            LeaseLost: somebody else has decided about the row.
+        """Raise `LeaseLost` if the row of `item` is not under its token any more, or without
+        `values`; a database that is away says nothing of that.
         """
 
         async def work(session: AsyncSession, connection: AsyncConnection) -> bool:

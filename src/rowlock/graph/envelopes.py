@@ -39,11 +39,9 @@ class Caller:
     """One caller of a standing graph, which waits in an event loop.
 
     Attributes:
-        is_done: its result or its error is known.
         has_left: it is done without a result of the last operator, so its values may still be in
             the graph.
         calls: that run for it.
-        context: its context variables; None when it has returned.
     """
 
     def __init__(
@@ -53,13 +51,7 @@ class Caller:
         keep_going: Callable[[], bool] | None,
         on_done: Callable[[Caller], None],
     ) -> None:
-        """Wait in the running loop.
-
-        Args:
-            graph: the name of the graph.
-            keep_going: the host's, asked before each call.
-            on_done: called once it is done, by any thread.
-        """
+        """`on_done` is called once it is done, by any thread."""
         self.is_done = self.has_left = False
         self.calls: dict[Call, None] = {}
         self.context: Context | None = copy_context()
@@ -114,18 +106,12 @@ class Caller:
         return False
 
     def end(self, call: Call) -> None:
-        """Take in that a call has ended."""
         self.calls.pop(call, None)
         if self.is_done and not self.calls:
             self._wake()
 
     async def outcome(self) -> Any:
-        """Wait until it is done and no call runs for it; return its result.
-
-        Raises:
-            CancelledError: this task was cancelled meanwhile.
-            Exception: its error.
-        """
+        """Wait until it is done and no call runs for it; return its result or raise its error."""
         cancelled: asyncio.CancelledError | None = None
         while not self.is_done or self.calls:
             self._waiter = self._loop.create_future()
@@ -151,7 +137,6 @@ class Caller:
         return result
 
     def _cancel_calls(self) -> None:
-        """Cancel the coroutines that run for it and for no other; in the loop."""
         for call in list(self.calls):
             call.cancel()
 
@@ -174,8 +159,6 @@ class Caller:
 
 
 class Envelope:
-    """A value and its caller."""
-
     __slots__ = ("caller", "value")
 
     def __init__(self, caller: Caller, value: Any) -> None:
@@ -184,48 +167,37 @@ class Envelope:
 
 
 class EnvelopeCarrier(Carrier):
-    """Values travel with their callers."""
+    """Values travel with their callers; an instance of `leaves` is a result at once."""
 
     has_callers = True
     is_answered = True
 
     def __init__(self, leaves: tuple[type, ...] = ()) -> None:
-        """Carry values.
-
-        Args:
-            leaves: instances of these are results at once, whichever operator returns them.
-        """
         self._leaves = leaves
 
     def owner(self, item: Any) -> CallOwner | None:
-        """Return the caller."""
         caller: Caller = item.caller
         return caller
 
     def body(self, item: Any) -> Any:
-        """Return the value."""
         return item.value
 
     def result(self, item: Any, value: Any) -> Any:
-        """Return the caller's next value; `GONE` if it is a result already."""
         if self._leaves and isinstance(value, self._leaves):
             item.caller.leave(result=value)
             return GONE
         return Envelope(item.caller, value)
 
     def fail(self, item: Any, error: BaseException) -> bool:
-        """Have the caller fail."""
         is_first = item.caller.leave(error=as_ordinary(error))
         if not (is_first or isinstance(error, asyncio.CancelledError)):
             logger.warning("A call failed whose value was not wanted any more", exc_info=error)
         return True
 
     def is_wanted(self, item: Any) -> bool:
-        """Return whether the caller waits for a result."""
         return not item.caller.is_done
 
     def context(self, item: Any) -> Context | None:
-        """Return those of the caller."""
         context: Context | None = item.caller.context
         return context
 
@@ -238,33 +210,25 @@ OUTLET = "result"
 
 
 class Inlet(Processor):
-    """Has no input: values are put in from outside.
-
-    Attributes:
-        inside: callers whose value was handed on, and that are not done.
-    """
+    """Values are put in from outside. `inside`: callers whose value was handed on, not done."""
 
     holds_max = 0
 
     def __init__(self) -> None:
-        """Be empty."""
         super().__init__(outputs=1, name=INLET)
         self.inside: dict[Caller, None] = {}
         # Its methods are atomic, and values are put in while another thread hands them on.
         self._waiting: OrderedDict[Caller, Envelope] = OrderedDict()
 
     def put(self, caller: Caller, value: object) -> None:
-        """Have a value handed on when there is room for it."""
         self._waiting[caller] = Envelope(caller, value)
         self.wake()
 
     def left(self, caller: Caller) -> None:
-        """Take in that a caller is done."""
         self._waiting.pop(caller, None)
         self.inside.pop(caller, None)
 
     def event(self, changed: Sequence[Port]) -> NodeStatus:
-        """Hand on the oldest value."""
         del changed
         output: OutputPort[Envelope] = self.outputs[0]
         if not output.can_push:
@@ -281,15 +245,13 @@ class Inlet(Processor):
         return NodeStatus.NEED_CONSUME
 
     def is_open(self) -> bool:
-        """Return whether no caller waits for a value inside: more of them may come."""
+        """Whether no caller waits for a value inside: more of them may come."""
         return not self.inside
 
     def details(self) -> str:
-        """Return how many values are inside, and how many wait."""
         return f"{len(self.inside)} values inside, {len(self._waiting)} wait"
 
     def clear(self) -> None:
-        """Forget all values."""
         self._waiting.clear()
         self.inside.clear()
 
@@ -300,11 +262,9 @@ class Outlet(Processor):
     holds_max = 0
 
     def __init__(self) -> None:
-        """Wait for results."""
         super().__init__(inputs=1, name=OUTLET)
 
     def event(self, changed: Sequence[Port]) -> NodeStatus:
-        """Give a caller its result."""
         del changed
         source: InputPort[Envelope] = self.inputs[0]
         if source.has_data:

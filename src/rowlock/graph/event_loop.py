@@ -35,12 +35,6 @@ from rowlock.tasks import as_ordinary, begin_task
 
 
 class Calls:
-    """Makes the calls of one run.
-
-    Attributes:
-        stopwatch: tells the time in seconds, in any thread.
-    """
-
     def __init__(
         self,
         graph: Topology,
@@ -50,15 +44,6 @@ class Calls:
         context: Context,
         keep_going: Callable[[], bool] | None,
     ) -> None:
-        """Make calls for `scheduler`.
-
-        Args:
-            graph: that runs.
-            scheduler: knows whether it still runs.
-            stopwatch: tells the time in seconds, in any thread.
-            context: calls get a copy of it, unless their processor has its own.
-            keep_going: asked before each call; the run is stopped once it returns False.
-        """
         self.stopwatch = stopwatch
         self._graph = graph
         self._scheduler = scheduler
@@ -83,7 +68,6 @@ class Calls:
         return True
 
     async def await_call(self, node: Node) -> None:
-        """Make a call that is a coroutine, which was begun."""
         if self.is_wanted(node):
             processor = node.processor
             act = processor.async_close if node.is_closing else processor.async_process
@@ -94,16 +78,14 @@ class Calls:
         node.ended_at = self.stopwatch()
 
     def begin(self, node: Node) -> bool:
-        """Begin the call that was handed out, and return whether it was not withdrawn."""
         node.started_at = self.stopwatch()
         return is_withdrawn(node)
 
     def context_of(self, node: Node) -> Context:
-        """Return the context variables of which the next call of a node gets a copy."""
         return node.processor.context or self._context
 
     def is_wanted(self, node: Node) -> bool:
-        """Return whether the result of a call is wanted; stop the run if its caller says no."""
+        """Whether the result of a call is wanted; stops the run if its caller says no."""
         if node.is_closing:
             return True
         if self._scheduler.phase is not RUNNING:
@@ -120,7 +102,6 @@ class Calls:
         return is_wanted
 
     def failed(self, node: Node, error: BaseException) -> None:
-        """Enter what a call raised, unless that is its answer to the end of the run."""
         if isinstance(error, asyncio.CancelledError) and (
             self._scheduler.phase is not RUNNING or not self.is_wanted(node)
         ):
@@ -148,28 +129,13 @@ ASYNC = NodeStatus.ASYNC
 
 
 class OtherLanes(Protocol):
-    """Where calls go that do not belong into the loop."""
-
-    def submit(self, nodes: list[Node]) -> None:
-        """Make these calls soon."""
+    def submit(self, nodes: list[Node]) -> None: ...
 
 
 class LoopLanes:
-    """Makes calls in one event loop; what the scheduler asks of the loop is done here.
-
-    Attributes:
-        calls: makes them.
-        scheduler: says which are next.
-        threads: makes the calls of threads; None if they are made here.
-    """
+    """Makes calls in one event loop; what the scheduler asks of the loop is done here."""
 
     def __init__(self, *, on_stop: Callable[[], None], on_end: Callable[[], None]) -> None:
-        """Belong to the running loop.
-
-        Args:
-            on_stop: called in it when the run ends before its time.
-            on_end: called in it when the run has ended.
-        """
         self.calls: Calls
         self.scheduler: Scheduler
         self.threads: OtherLanes | None = None
@@ -188,34 +154,27 @@ class LoopLanes:
         self._kept: dict[Node, asyncio.Event] = {}
 
     def advance_soon(self) -> None:
-        """Have the scheduler advance in the loop; from anywhere."""
         if not self._is_advance_due:
             self._is_advance_due = True
             self._in_loop(self._iterate_soon)
 
     def set_timer(self, node: Node, number: int, seconds: float) -> None:
-        """Have the timer of a node fire in that time; from anywhere."""
         self._in_loop(partial(self._set_timer, node, number, seconds))
 
     def cancel_timer(self, node: Node) -> None:
-        """Forget the timer of a node; from anywhere."""
         self._in_loop(partial(self._cancel_timer, node))
 
     def cancel_calls(self) -> None:
-        """Cancel the coroutines in flight; from anywhere."""
         self._in_loop(self._cancel_calls)
 
     def ended(self) -> None:
-        """Report the end of the run; from anywhere."""
         self._in_loop(self._ended_run)
 
     def submit(self, nodes: list[Node]) -> None:
-        """Make calls in the loop; from another thread."""
         self._ready.extend(nodes)
         self._in_loop(self._iterate_soon)
 
     def nodes(self) -> list[Node]:
-        """Return the nodes whose calls are awaited, or will be at once."""
         return list(self._tasks)
 
     def _in_loop(self, act: Callable[[], object]) -> None:
@@ -230,7 +189,6 @@ class LoopLanes:
             self._loop.call_soon(self._iterate)
 
     def _iterate(self) -> None:
-        """Make calls for one iteration of the loop."""
         self._is_due = False
         calls, scheduler, ready = self.calls, self.scheduler, self._ready
         until = calls.stopwatch() + ITERATION_S_MAX
@@ -323,7 +281,6 @@ class LoopLanes:
         task.add_done_callback(partial(self._task_done, node))
 
     async def _await_calls(self, node: Node) -> None:
-        """Make the calls of a node for as long as its next one follows soon."""
         if not self.calls.begin(node):
             return
         is_of_caller = node.processor.context is not None
@@ -354,7 +311,7 @@ class LoopLanes:
         return True
 
     async def _is_used_again(self, node: Node) -> bool:
-        """Wait for the next call of a node, for which no task is begun if it comes soon."""
+        """Wait for the next call of a node: if it comes soon, no task is begun for it."""
         if self._keeps_task(node):
             return await self._is_kept(node)
         if node.is_busy:
@@ -463,5 +420,4 @@ class LoopLanes:
 
 
 def is_of_loop(node: Node) -> bool:
-    """Return whether the next call of a node is made in the event loop."""
     return node.status is ASYNC or node.processor.place == "loop"

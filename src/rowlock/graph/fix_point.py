@@ -38,7 +38,6 @@ NODES_SHOWN_MAX: Final = 500
 
 
 def deadlock_of(graph: Topology) -> GraphDeadlockError:
-    """Return the error about a graph in which nothing is in flight and a node is not finished."""
     cycle = waiting_cycle(graph)
     waits = cycle or [node for node in graph.nodes if node.status is not NodeStatus.FINISHED]
     reasons = "; ".join(reason_of(node) for node in waits[:5])
@@ -74,7 +73,6 @@ def waiting_cycle(graph: Topology) -> list[Node]:
 
 
 def waits_for(node: Node) -> list[Node]:
-    """Return the nodes that a node waits for, by what it answered and the flags of its edges."""
     processor, found = node.processor, list[Node]()
     if node.status > NodeStatus.NEED_CONSUME:
         return found
@@ -93,7 +91,6 @@ def _nodes_of(processors: Sequence[Processor]) -> list[Node]:
 
 
 def reason_of(node: Node) -> str:
-    """Return what a node waits for, in a few words."""
     details = node.processor.details()
     names = dict.fromkeys(label_of(other) for other in waits_for(node))
     is_held = node.status is NodeStatus.NEED_CONSUME and not node.processor.awaited()
@@ -103,12 +100,11 @@ def reason_of(node: Node) -> str:
 
 
 def label_of(node: Node) -> str:
-    """Return the name of a node: that of its operator, with its lane beyond the first."""
     return f"{node.operator}[{node.lane}]" if node.lane else node.operator
 
 
 def flags_of(graph: Topology) -> str:
-    """Return the graph as text: a line for each node, with the flags of the edges it writes."""
+    """The graph as text: a line for each node, with the flags of the edges that it writes."""
     lines = [
         f"{node.index} {label_of(node)}: {node.status.name}"
         + "".join(f" -> {_edge_text(port.edge)}" for port in node.processor.outputs)
@@ -139,33 +135,19 @@ FINISHED = NodeStatus.FINISHED
 
 
 class Asked(NamedTuple):
-    """How many nodes were asked, and how many of them are done."""
-
     finished: int
     asked: int
 
 
 def wake(node: Node, changes: Changes) -> None:
-    """Have a node asked even if none of its ports changed."""
     node.is_woken = True
     changes.owners.append(node)
 
 
 def settle(changes: Changes, calls: list[Node], *, now: float, asks_max: int) -> Asked:
-    """Ask nodes until none of them changes anything, or `asks_max` of them were asked.
-
-    What is left stays in `changes`, for the next time.
-
-    Args:
-        changes: whose ports changed, and which nodes were woken.
-        calls: the nodes that want a call are added here, in the order of their answers; those
-            before an error as well.
-        now: the time of all answers, in seconds.
-        asks_max: bound for the number of nodes asked.
-
-    Raises:
-        InternalError: a node answered something else than a `NodeStatus`.
-        Exception: whatever an `event` raised. `Changes.asked` is that node then.
+    """Ask nodes until none of them changes anything, or `asks_max` of them were asked; what is left
+    stays in `changes`. The nodes that want a call are added to `calls`, in the order of their
+    answers, those before an error as well; `Changes.asked` is the node whose `event` raised.
     """
     finished = asked = 0
     owners = cast("list[Node]", changes.owners)
@@ -224,14 +206,10 @@ class Hand:
     """What one lane hands on by: its neighbours.
 
     Attributes:
-        node: the lane's.
-        lane: whose result and next value it is.
-        source: the edge that the lane reads.
-        target: the edge that it writes to; None at the end of a flow.
-        producer: the node that it reads from.
-        is_only_reader: that node has no other output.
-        memory: that node, if it reads a collection in memory for this lane alone.
-        resize: that node, if it spreads values over lanes only.
+        target: None at the end of a flow.
+        is_only_reader: the producer has no other output.
+        memory: the producer, if it reads a collection in memory for this lane alone.
+        resize: the producer, if it spreads values over lanes only.
         follower: the lane that reads what this one writes, if it is one.
         spread: what reads that instead, if it spreads values over lanes only.
         is_prompt: values pass a resize on one of its sides.
@@ -270,18 +248,13 @@ class Hand:
         self.is_prompt = is_resized or self.spread is not None
 
     def goes_to(self, other: Node) -> bool:
-        """Return whether `other` reads what this lane writes, through a resize maybe."""
+        """Whether `other` reads what this lane writes, maybe through a resize."""
         if self.spread is None:
             return other is self.follower
         return other.hand is not None and other.hand.producer is self.spread.node
 
     def after_call(self, calls: list[Node], now: float) -> bool:
-        """Do what the lane does when its call has ended; False if it is to be asked instead.
-
-        Args:
-            calls: the nodes that are called next are added here.
-            now: in seconds.
-        """
+        """Do what the lane does when its call has ended; False if it is to be asked instead."""
         for port in self.node.changed:
             port.is_changed = False
         self.node.changed.clear()
@@ -332,7 +305,6 @@ class Hand:
         target.target.notify(target.changes)
 
     def _take_next(self, calls: list[Node], now: float) -> bool:
-        """Take the value from the slot, or from memory; or rest until there is one."""
         source, value = self.source, self.source.value
         if value is EMPTY:
             if source.is_finished:
@@ -355,11 +327,7 @@ class Hand:
 
 
 class Spread:
-    """A resize between lanes.
-
-    Attributes:
-        node: its own.
-    """
+    """A resize between lanes."""
 
     __slots__ = ("_full", "_hungry", "node")
 
@@ -408,18 +376,12 @@ class Spread:
 
 
 def hand_of(node: Node, spreads: dict[Node, Spread | None]) -> Hand | None:
-    """Return what a node hands on by; None if it is always asked.
-
-    Args:
-        node: of a checked graph.
-        spreads: those of this graph that were met.
-    """
+    """What a node of a checked graph hands on by; None if it is always asked."""
     lane = node.processor
     return Hand(node, lane, spreads) if isinstance(lane, Lane) and is_plain(node) else None
 
 
 def is_plain(node: Node) -> bool:
-    """Return whether a node is a lane that calls a function with each value, and no more."""
     return type(node.processor) in LANES
 
 

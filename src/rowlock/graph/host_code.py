@@ -34,13 +34,11 @@ _TRACEBACK: Final = vars(BaseException)["__traceback__"]
 
 
 def traceback_of(error: BaseException) -> TracebackType | None:
-    """Return the traceback of an error."""
     found: TracebackType | None = _TRACEBACK.__get__(error)
     return found
 
 
 def set_traceback(error: BaseException, traceback: TracebackType | None) -> None:
-    """Have an error begin with that traceback."""
     _TRACEBACK.__set__(error, traceback)
 
 
@@ -51,18 +49,14 @@ T = TypeVar("T")
 
 
 def not_awaited(returned: T) -> T:
-    """Return what a function of the host returned.
-
-    Raises:
-        TypeError: it is a coroutine.
-    """
+    """Return what a function of the host returned, if that is no coroutine."""
     if type(returned) is CoroutineType:
         raise never_awaited(returned)
     return returned
 
 
 def never_awaited(coroutine: Any) -> TypeError:
-    """Return the error about a coroutine, which is closed."""
+    """The error about a coroutine, which is closed."""
     coroutine.close()
     msg = (
         f"{coroutine.__qualname__} is a coroutine, which is not awaited here: use the operator"
@@ -72,11 +66,7 @@ def never_awaited(coroutine: Any) -> TypeError:
 
 
 def to_await(returned: T) -> T:
-    """Return what a function of the host returned.
-
-    Raises:
-        TypeError: it cannot be awaited.
-    """
+    """Return what a function of the host returned, if that can be awaited."""
     if type(returned) is not CoroutineType and not isawaitable(returned):
         msg = (
             f"a value of type {type(returned).__qualname__} was returned where a coroutine is"
@@ -115,12 +105,7 @@ def add_check(context: Context, is_obsolete: IsObsolete) -> None:
 
 
 def goes_on(keep_going: KeepGoing | None) -> bool:
-    """Return what a caller's `keep_going` says; True without one.
-
-    Raises:
-        TypeError: it returned a coroutine.
-        BaseException: whatever it raised.
-    """
+    """What a caller's `keep_going` says; True without one."""
     return keep_going is None or bool(not_awaited(keep_going()))
 
 
@@ -150,7 +135,6 @@ def shown(value: object) -> str:
 
 
 def name_of(function: object) -> str:
-    """Return what an operator is called after a function: its own name, or that of its class."""
     while isinstance(function, partial):
         function = function.func
     name: object = None
@@ -161,33 +145,18 @@ def name_of(function: object) -> str:
 
 
 def check_name(name: object) -> None:
-    """Check the name of a graph or of an operator.
-
-    Raises:
-        GraphError: it is no text.
-    """
     if not isinstance(name, str):
         msg = f"name is {shown(name)}; it must be a text"
         raise GraphError(msg)
 
 
 def check_type(name: str, value: object, kind: type) -> None:
-    """Check an argument that is to be of one type.
-
-    Raises:
-        GraphError: it is of another.
-    """
     if not isinstance(value, kind):
         msg = f"{name} is {shown(value)}; it must be a {kind.__name__}"
         raise GraphError(msg)
 
 
 def bounded(name: str, value: int, *, low: int = 1, high: int) -> int:
-    """Return `value`.
-
-    Raises:
-        GraphError: it is no whole number from `low` to `high`.
-    """
     if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
         msg = f"{name} is {shown(value)}; it must be a whole number from {low:,} to {high:,}"
         raise GraphError(msg)
@@ -197,11 +166,7 @@ def bounded(name: str, value: int, *, low: int = 1, high: int) -> int:
 def seconds_of(
     name: str, value: timedelta | float | None, *, high: float, may_be_0: bool = False
 ) -> float | None:
-    """Return a time in seconds; None is no limit.
-
-    Raises:
-        GraphError: it is below 0, or 0 where that may not be, or above `high` seconds.
-    """
+    """A time in seconds; None is no limit."""
     if value is None:
         return None
     seconds = value.total_seconds() if isinstance(value, timedelta) else value
@@ -214,11 +179,6 @@ def seconds_of(
 
 
 def check_place(place: Place, *allowed: Place) -> None:
-    """Check where a host wants its code called.
-
-    Raises:
-        GraphError: it is none of the `allowed` places.
-    """
     if place not in allowed:
         msg = f"on is {shown(place)}; it must be one of {', '.join(map(repr, allowed))}"
         raise GraphError(msg)
@@ -227,16 +187,7 @@ def check_place(place: Place, *allowed: Place) -> None:
 def functions_of(
     function: FunctionT | Sequence[FunctionT], lanes: int, *, awaited: bool
 ) -> list[FunctionT]:
-    """Return the function of each lane.
-
-    Args:
-        function: one for all lanes, or one for each.
-        lanes: how many; for a sequence 1, or its length.
-        awaited: it is to return what is awaited.
-
-    Raises:
-        GraphError: a number does not fit, or a coroutine would never be awaited.
-    """
+    """The function of each lane; `awaited`: it is to return what is awaited."""
     bounded("lanes", lanes, high=LANES_MAX)
     if isinstance(function, Sequence):
         functions = list(function)
@@ -252,11 +203,6 @@ def functions_of(
 
 
 def check_function(function: object, *, awaited: bool = False) -> None:
-    """Check what is to be called.
-
-    Raises:
-        GraphError: it cannot be called, or its coroutine would never be awaited.
-    """
     if not callable(function):
         msg = f"{shown(function)} cannot be called"
         raise GraphError(msg)
@@ -267,11 +213,7 @@ def check_function(function: object, *, awaited: bool = False) -> None:
 
 
 def check_plain_function(name: str, function: object) -> None:
-    """Check a function that is called beside that of an operator, such as a key.
-
-    Raises:
-        GraphError: it cannot be called, or its coroutine would never be awaited.
-    """
+    """Check a function that is called beside that of an operator, such as a key."""
     if not callable(function):
         msg = f"{name} is {shown(function)}, which cannot be called"
         raise GraphError(msg)
@@ -281,7 +223,7 @@ def check_plain_function(name: str, function: object) -> None:
 
 
 def is_coroutine_function(function: Any) -> bool:
-    """Return whether calling `function` gives a coroutine or an asynchronous generator."""
+    """Whether calling `function` gives a coroutine or an asynchronous generator."""
     while isinstance(function, partial):
         function = function.func
     call = function if inspect.isroutine(function) else type(function).__call__

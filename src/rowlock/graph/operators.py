@@ -76,8 +76,6 @@ class Order(NamedTuple):
     Attributes:
         key: of values that keep their order among themselves; None if all do.
         ahead: how many values are between the first that has no result and the last begun.
-        place: where the key is computed.
-        carrier: of the values.
     """
 
     key: Callable[[Any], object] | None
@@ -89,14 +87,13 @@ class Order(NamedTuple):
 def add_lanes(
     graph: Topology, outputs: Outputs, lanes: Sequence[Processor], *, name: str
 ) -> Outputs:
-    """Add lanes that get values as they come, and return their outputs."""
     return _added(graph, resized(graph, outputs, len(lanes), name=name), lanes, name=name)
 
 
 def add_ordered_lanes(
     graph: Topology, outputs: Outputs, lanes: Sequence[Lane], *, name: str, order: Order
 ) -> Outputs:
-    """Add lanes whose results come in order, and return the output of what collects them."""
+    """Return the output of what collects the results, in order."""
     if len(lanes) == 1:
         return add_lanes(graph, outputs, lanes, name=name)
     for lane in lanes:
@@ -123,26 +120,23 @@ def add_batch_lanes(
     lanes: Sequence[Processor],
     name: str,
 ) -> Outputs:
-    """Add a node that gathers batches for lanes, and these, and return their outputs."""
     gathered = add_one(graph, outputs, batch, name=f"{name} (batch)")
     return _added(graph, gathered, lanes, name=name)
 
 
 def add_one(graph: Topology, outputs: Outputs, processor: Processor, *, name: str) -> Outputs:
-    """Add a node with one input, and return its outputs."""
     return _added(graph, resized(graph, outputs, 1, name=name), [processor], name=name)
 
 
 def add_join(
     graph: Topology, flows: Sequence[Outputs], processor: Processor, *, name: str
 ) -> Outputs:
-    """Add a node with one input for each flow, and return its outputs."""
     sources = [port for each in flows for port in resized(graph, each, 1, name=name)]
     return _added(graph, sources, [processor], name=name)
 
 
 def resized(graph: Topology, outputs: Outputs, width: int, *, name: str) -> Outputs:
-    """Return so many outputs of what may have another number of them."""
+    """Return `width` outputs of those given, through a resize unless that is one to one."""
     if len(outputs) == width == 1:
         return outputs
     resize = ResizeProcessor(len(outputs), width)
@@ -162,11 +156,6 @@ def _added(
 def source_of(
     items: Iterable[Any] | AsyncIterable[Any], place: Place | None, *, name: str
 ) -> Processor:
-    """Return a node that reads an iterable where the host wants it, or where that costs least.
-
-    Raises:
-        GraphError: it cannot be read there.
-    """
     if isinstance(items, AsyncIterable):
         if place not in {None, "loop"}:
             msg = f"an asynchronous source is read in the loop, not in a {place}"
@@ -191,11 +180,7 @@ def _check_readable(items: object) -> None:
 
 
 def in_process(function: Callable[[Any], Any], *, name: str) -> Callable[[Any], Awaitable[Any]]:
-    """Return a coroutine function that has a lane's calls made in child processes.
-
-    Raises:
-        GraphError: no child process can find the function.
-    """
+    """Return a coroutine function that has a lane's calls made in child processes."""
     check_travels(function, operator=name)
     return partial(ProcessLane().call, function)
 
@@ -209,7 +194,6 @@ def call_lane(
     on_error: OnError | None = None,
     name: str,
 ) -> Lane:
-    """Return a lane that calls a function where the host wants it called."""
     if place == "process":
         awaited = in_process(function, name=name)
         lane = AsyncMapProcessor(awaited, use=use, carrier=carrier, on_error=on_error, name=name)
@@ -221,13 +205,7 @@ def call_lane(
 
 
 class OpenEnd:
-    """Outputs that no operator reads yet.
-
-    Attributes:
-        graph: that they belong to.
-        outputs: one for each lane.
-        carrier: of the values that leave by them.
-    """
+    """Outputs that no operator reads yet, one for each lane."""
 
     def __init__(self, graph: Topology, outputs: Outputs, carrier: Carrier = BARE) -> None:
         self.graph = graph
@@ -236,11 +214,7 @@ class OpenEnd:
         self._is_used = False
 
     def use(self) -> Outputs:
-        """Return the outputs, for one reader.
-
-        Raises:
-            GraphError: there is one already.
-        """
+        """Return the outputs, for one reader."""
         if self._is_used:
             msg = f"this flow of {self.graph.name!r} has a reader: use duplicate() for two"
             raise GraphError(msg)
@@ -248,33 +222,18 @@ class OpenEnd:
         return self.outputs
 
     def behind(self, outputs: Outputs) -> OpenEnd:
-        """Return the end of an operator that reads this one."""
         return OpenEnd(self.graph, outputs, self.carrier)
 
     def check_bare(self, operator: str) -> None:
-        """Check that values are not parts, each of which has one result.
-
-        Raises:
-            GraphError: they are.
-        """
         if self.carrier is not BARE:
             raise _needs_result(f"{operator}()")
 
     def check_drops(self, what: str) -> None:
-        """Check that values may be dropped: those of a caller may not, which waits for its result.
-
-        Raises:
-            GraphError: they may not.
-        """
+        """Check that no caller waits for a result of each value."""
         if self.carrier.is_answered:
             raise _needs_result(what)
 
     def check_joins(self, others: Sequence[OpenEnd]) -> None:
-        """Check that other ends can be joined with this one.
-
-        Raises:
-            GraphError: one is of another graph, or its values travel in another way.
-        """
         for other in others:
             if other.graph is not self.graph:
                 msg = f"a flow of {other.graph.name!r} cannot join one of {self.graph.name!r}"
@@ -289,16 +248,10 @@ def _needs_result(what: str) -> GraphError:
 
 
 def behind_one(end: OpenEnd, processor: Processor, *, name: str) -> OpenEnd:
-    """Add a node with one input, and return the end behind it."""
     return end.behind(add_one(end.graph, end.use(), processor, name=name))
 
 
 def add_own(end: OpenEnd, processor: Processor, *, name: str | None) -> OpenEnd:
-    """Add a processor of the host's.
-
-    Raises:
-        GraphError: it is none, or has another number of ports.
-    """
     check_type("processor", processor, Processor)
     ports = len(processor.inputs), len(processor.outputs)
     if ports != (1, 1):
@@ -308,7 +261,6 @@ def add_own(end: OpenEnd, processor: Processor, *, name: str | None) -> OpenEnd:
 
 
 def branches(end: OpenEnd, processor: Processor, *, name: str) -> list[OpenEnd]:
-    """Add a node with one input, and return an end for each of its outputs."""
     outputs = add_one(end.graph, end.use(), processor, name=name)
     return [end.behind([output]) for output in outputs]
 
@@ -316,19 +268,12 @@ def branches(end: OpenEnd, processor: Processor, *, name: str) -> list[OpenEnd]:
 def routed(
     end: OpenEnd, width: int, choose: Callable[[Any], int], *, on: SyncPlace, name: str
 ) -> list[OpenEnd]:
-    """Add a node that passes each value to one of several ends."""
     check_place(on, "loop", "thread")
     route = RouteProcessor(width, choose, place=on, name=name, carrier=end.carrier)
     return branches(end, route, name=name)
 
 
 def joined(end: OpenEnd, flows: Sequence[object], processor: Processor, *, name: str) -> OpenEnd:
-    """Add a node with one input for an end and for each of other flows, and return the end behind
-    it.
-
-    Raises:
-        GraphError: one is no flow, or does not belong to the end.
-    """
     others = [_end_of(flow) for flow in flows]
     end.check_joins(others)
     outputs = [each.use() for each in (end, *others)]
@@ -351,11 +296,7 @@ def order_of(
     place: Place,
     carrier: Carrier,
 ) -> Order | None:
-    """Return how results are ordered; None if they come as they are ready.
-
-    Raises:
-        GraphError: `ahead` is out of its bounds, or there is no order for it.
-    """
+    """Return how results are ordered; None if they come as they are ready."""
     if keep_order is False:
         if ahead is not None:
             msg = f"ahead is {shown(ahead)}, without keep_order"
@@ -372,7 +313,7 @@ def order_of(
 
 
 class CallOptions(NamedTuple):
-    """What a host says of an operator that calls; the names are those of `flow`."""
+    """Options of an operator that calls; the names are those of `flow`."""
 
     lanes: int = 1
     on: Place = "loop"
@@ -383,7 +324,6 @@ class CallOptions(NamedTuple):
 
 
 def add_calls(end: OpenEnd, function: Any, options: CallOptions, *, use: Use = replace) -> OpenEnd:
-    """Add lanes that call a function with each value."""
     check_place(options.on, "loop", "thread", "process")
     calls = functions_of(function, options.lanes, awaited=False)
     name = options.name or name_of(calls[0])
@@ -410,7 +350,6 @@ def add_awaited_calls(
     timeout: timedelta | float | None = None,
     use: Use = replace,
 ) -> OpenEnd:
-    """Add lanes that await a coroutine for each value."""
     calls = functions_of(function, options.lanes, awaited=True)
     name = options.name or name_of(calls[0])
     seconds = seconds_of("timeout", timeout, high=float("inf"))
@@ -453,7 +392,6 @@ def _add(end: OpenEnd, made: Sequence[Lane], options: CallOptions, *, name: str)
 def add_flat_calls(
     end: OpenEnd, function: Any, options: CallOptions, *, awaited: bool, operator: str
 ) -> OpenEnd:
-    """Add lanes that hand on the values of what a function returns."""
     end.check_bare(operator)
     if options.on == "process":
         msg = f"{operator}() reads in the loop or in a thread; use map(on='process') and unbatch()"
@@ -473,14 +411,11 @@ def add_flat_calls(
 
 
 class BatchOptions(NamedTuple):
-    """How many values a batch has, and how long it waits for them."""
-
     size: int
     within: timedelta | float | None
 
 
 def add_batch(end: OpenEnd, options: BatchOptions) -> OpenEnd:
-    """Add a node that gathers lists."""
     end.check_bare("batch")
     batch = _batch(end, options, lanes=1, name="batch")
     return end.behind(add_one(end.graph, end.use(), batch, name="batch"))
@@ -494,7 +429,6 @@ def add_batch_calls(
     options: CallOptions,
     awaited: bool,
 ) -> OpenEnd:
-    """Add lanes whose calls are shared by several values."""
     check_place(options.on, "loop", "thread", "process")
     calls = functions_of(function, options.lanes, awaited=awaited)
     name = options.name or name_of(calls[0])
@@ -545,11 +479,6 @@ class FanOut:
         parts_max: int,
         name: str | None,
     ) -> None:
-        """Add the node that scatters.
-
-        Raises:
-            GraphError: a number is out of its bounds, or `parts` cannot be called.
-        """
         check_function(parts)
         self._name = name or name_of(parts)
         self._end = end
@@ -564,14 +493,7 @@ class FanOut:
         self.parts = OpenEnd(end.graph, outputs, self._scatter.carrier)
 
     def gathered(self, parts: OpenEnd | None) -> OpenEnd:
-        """Add the node that gathers.
-
-        Args:
-            parts: what has become of the parts; None if a host returned no flow.
-
-        Raises:
-            GraphError: they are others.
-        """
+        """Add the node that gathers; `parts` is None if a host returned no flow."""
         if parts is None or parts.carrier is not self.parts.carrier:
             msg = "what parts go `through` returns the flow that it was given, or one behind it"
             raise GraphError(msg)

@@ -144,14 +144,11 @@ class GraphPipeline(Pipeline[ModelT], reserved=False):
             raise
 
     def _sets(self, name: str) -> bool:
-        """Return whether a class of the host's sets a setting."""
         classes: tuple[Any, ...] = type(self).__mro__
         return any(name in vars(one) for one in classes[: classes.index(GraphPipeline)])
 
 
 class _Events(StandingReports):
-    """Logs what happens to a graph, and emits it."""
-
     def __init__(self, pipeline: str) -> None:
         self._pipeline = pipeline
 

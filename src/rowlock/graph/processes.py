@@ -37,23 +37,13 @@ V = TypeVar("V")
 
 
 class ProcessLane:
-    """One lane's calls in child processes: one at a time, as a lane makes them."""
+    """One lane's calls in child processes, one at a time, in the event loop of the first call."""
 
     def __init__(self) -> None:
-        """Belong to the event loop in which the first call is made."""
         self._limiter: CapacityLimiter | None = None
 
     async def call(self, function: Callable[[V], T], value: V) -> T:
-        """Call `function` with `value` in a child process, and return its result.
-
-        All three travel by pickle, so a function is one of a module.
-
-        Raises:
-            BrokenWorkerProcess: the child died; the next call gets a fresh one.
-            HostCodeError: the function raised what cannot be made again from its pickle; the text
-                is that of the error.
-            Exception: whatever else the function raised, or pickle.
-        """
+        """Call `function` with `value` in a child process; all travels by pickle."""
         if not is_real():
             return function(value)
         if self._limiter is None:
@@ -138,11 +128,7 @@ def _is_made_again(error: Exception) -> bool:
 
 
 def check_travels(function: Callable[..., Any], *, operator: str) -> None:
-    """Check that a child process can find `function`, as far as that is known without a call.
-
-    Raises:
-        GraphError: it cannot.
-    """
+    """Check that a child process can find `function`, as far as that is known without a call."""
     while isinstance(function, partial):
         function = function.func
     if isinstance(function, FunctionType) and not _travels(function):

@@ -32,8 +32,6 @@ T = TypeVar("T")
 
 
 class Empty:
-    """The type of `EMPTY`, the content of a slot without a value."""
-
     def __repr__(self) -> str:
         return "EMPTY"
 
@@ -43,11 +41,8 @@ EMPTY: Final = Empty()
 
 
 class PortOwner:
-    """What ports belong to: a node of a graph.
-
-    Attributes:
-        changed: its ports that the other side has changed since the node was last asked; the oldest
-            first, each once.
+    """`changed`: ports that the other side changed since the node was asked; oldest first, each
+    once.
     """
 
     __slots__ = ("changed",)
@@ -62,8 +57,8 @@ class Changes:
     Attributes:
         asked: the owner whose `event` runs now; only its ports may be used.
         owners: whose ports changed; the newest last, maybe more than once.
-        dropped: values that left their slot unread. They are kept until the mutex is free, because
-            ``__del__`` of a value is code of the host.
+        dropped: values that left their slot unread, kept until the mutex is free: ``__del__`` of a
+            value is code of the host.
     """
 
     __slots__ = ("asked", "dropped", "owners")
@@ -78,11 +73,8 @@ class Edge(Generic[T]):
     """The way of values from one output port to one input port.
 
     Attributes:
-        value: the content of the slot; `EMPTY` if there is none.
-        is_needed: the consumer asks for a value.
         is_finished: one side is done.
-        passed: how many values were pushed.
-        unread: how many of them were dropped since the consumer was done.
+        unread: how many values were dropped since the consumer was done.
     """
 
     __slots__ = (
@@ -116,13 +108,6 @@ class Edge(Generic[T]):
 
 
 class _End(Generic[T]):
-    """One end of an edge.
-
-    Attributes:
-        owner: the node of this port; None outside of a graph.
-        is_changed: it stands in the list of its owner.
-    """
-
     __slots__ = ("edge", "is_changed", "owner")
 
     def __init__(self) -> None:
@@ -247,16 +232,8 @@ Port: TypeAlias = InputPort[Any] | OutputPort[Any]
 
 
 def connect(output: OutputPort[T], input_: InputPort[T], changes: Changes | None = None) -> Edge[T]:
-    """Join two ports by a new edge and return it.
-
-    Args:
-        output: where values come from.
-        input_: where they go.
-        changes: of the graph that the ports belong to; the edge's own by default, for processors
-            that are asked by hand.
-
-    Raises:
-        InternalError: a port is connected already.
+    """Join two ports. `changes` is that of the graph; by default the edge has its own, for
+    processors that are asked by hand.
     """
     if output.is_connected or input_.is_connected:
         msg = "a port is connected once"
@@ -305,13 +282,9 @@ class NodeStatus(IntEnum):
 
 
 class Waker(Protocol):
-    """What a processor reaches its scheduler by, during a run."""
+    def wake(self, processor: Processor) -> None: ...
 
-    def wake(self, processor: Processor) -> None:
-        """Ask its node soon."""
-
-    def wake_after(self, processor: Processor, seconds: float | None) -> None:
-        """Ask its node in that time; None takes the last request away."""
+    def wake_after(self, processor: Processor, seconds: float | None) -> None: ...
 
 
 class Processor:

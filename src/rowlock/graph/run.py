@@ -68,11 +68,6 @@ def run_settings(
     runtime: GraphRuntime | None,
     shows_values: bool,
 ) -> RunSettings:
-    """Return the settings of a run.
-
-    Raises:
-        GraphError: one is of another type, or out of its bounds.
-    """
     check_keep_going(keep_going)
     check_runtime(runtime)
     check_type("shows_values", shows_values, bool)
@@ -87,21 +82,11 @@ def run_settings(
 
 
 def check_keep_going(keep_going: object) -> None:
-    """Check what is asked before each call.
-
-    Raises:
-        GraphError: it cannot be called, or its coroutine would never be awaited.
-    """
     if keep_going is not None:
         check_plain_function("keep_going", keep_going)
 
 
 def check_runtime(runtime: object) -> None:
-    """Check whose threads are to make calls.
-
-    Raises:
-        GraphError: it is no runtime.
-    """
     if runtime is not None:
         check_type("runtime", runtime, GraphRuntime)
 
@@ -113,12 +98,7 @@ logger = get_logger(__name__)
 
 
 class RunWiring:
-    """What one run consists of, in the running event loop.
-
-    Attributes:
-        scheduler: decides which calls are next.
-        lanes: those in the event loop.
-    """
+    """The parts of one run, joined, in the running event loop."""
 
     def __init__(
         self,
@@ -131,17 +111,7 @@ class RunWiring:
         on_stop: Callable[[], None],
         on_end: Callable[[], None],
     ) -> None:
-        """Join the parts; nothing is begun.
-
-        Args:
-            graph: its run has begun.
-            keep_going: asked before each call; the run ends once it returns False.
-            threads_max: how many calls may run in threads; None for as many as the runtime has.
-            runtime: whose threads; those of this process by default.
-            context: calls get a copy of it; of the current one by default.
-            on_stop: called in the loop when the run ends before its time.
-            on_end: called in the loop when it has ended.
-        """
+        """`on_stop` is called in the loop when the run ends early, `on_end` at its end."""
         self._runtime = runtime or default_runtime()
         self.lanes = LoopLanes(on_stop=on_stop, on_end=on_end)
         self.scheduler = Scheduler(graph, outside=self.lanes, stopwatch=graph.stopwatch)
@@ -168,14 +138,13 @@ class RunWiring:
             )
 
     def calls(self) -> list[Node]:
-        """Return the nodes whose calls run in threads or are awaited; in the loop."""
         nodes = self.lanes.nodes()
         if self._threads is not None:
             nodes += self._threads.nodes()
         return [node for node in nodes if not node.ticket]
 
     def replace_thread(self, processor: Processor) -> None:
-        """Have the thread replaced that makes a call of `processor` now; it ends with the call."""
+        """Replace the thread that makes a call of `processor` now; it ends with the call."""
         worker = None if self._threads is None else self._threads.worker_of(processor)
         if worker is not None:
             self._runtime.abandon(worker)
@@ -202,7 +171,6 @@ def forget_values(graph: Topology) -> Iterator[None]:
 
 
 def log_later_errors(graph: Topology) -> None:
-    """Log what was raised after the error that ended a run."""
     for later in graph.later_errors:
         logger.warning("%s failed after the run was to end", later.operator, exc_info=later.error)
         set_traceback(later.error, None)
@@ -277,26 +245,12 @@ async def run_with(
 
 
 class GraphRun:
-    """One run of a graph.
-
-    Attributes:
-        graph: that runs.
-        scheduler: decides which calls are next.
-    """
-
     def __init__(
         self,
         graph: Topology,
         settings: RunSettings = DEFAULTS,
         mistake: GraphError | None = None,
     ) -> None:
-        """Belong to the running event loop; the graph is not checked yet. See `run_graph`.
-
-        Args:
-            graph: its run has begun.
-            settings: how it is to go on, and to end.
-            mistake: of the settings; the run ends with it.
-        """
         self.graph = graph
         graph.shows_values = settings.shows_values
         self._limit_s = settings.time_limit_s
@@ -315,11 +269,7 @@ class GraphRun:
         self.scheduler = self._wiring.scheduler
 
     async def to_its_end(self) -> None:
-        """Check, start, wait, clean up, and call the hooks of the end.
-
-        Raises:
-            BaseException: what ended the run, see `run_graph`.
-        """
+        """Run, clean up and call the hooks of the end; raise what ended the run (`run_graph`)."""
         error: BaseException | None = None
         try:
             await self._run()
@@ -358,7 +308,6 @@ class GraphRun:
             del cancelled
 
     async def _prepare(self) -> None:
-        """Check the graph, and call the hooks of the start."""
         if self._mistake is not None:
             raise self._mistake
         for _ in self.graph.checks():
@@ -367,12 +316,6 @@ class GraphRun:
             await as_host_code(partial(_call_hook, hook))
 
     async def _wait(self, cancelled: asyncio.CancelledError | None) -> None:
-        """Wait until nothing is in flight.
-
-        Raises:
-            CancelledError: this task was cancelled meanwhile.
-            BaseException: what ended the run.
-        """
         loop, limit_s = asyncio.get_running_loop(), self._limit_s
         over = GraphTimeLimit(graph=self.graph.name, time_limit_s=limit_s or 0.0)
         timer = None if limit_s is None else loop.call_later(limit_s, self.scheduler.stop, over)

@@ -49,22 +49,18 @@ RUNNING = Phase.RUNNING
 
 
 class Outside(Protocol):
-    """What the scheduler asks of the event loop; never under its mutex, and from any thread."""
+    """The event loop, as the scheduler uses it: never under its mutex, and from any thread."""
 
-    def advance_soon(self) -> None:
-        """Have `Scheduler.advance` called in the loop."""
+    def advance_soon(self) -> None: ...
 
     def set_timer(self, node: Node, number: int, seconds: float) -> None:
-        """Have `Scheduler.timer_fired` called in that time, instead of for an earlier timer."""
+        """Set a timer in the place of an earlier one."""
 
-    def cancel_timer(self, node: Node) -> None:
-        """Forget the timer of a node."""
+    def cancel_timer(self, node: Node) -> None: ...
 
-    def cancel_calls(self) -> None:
-        """Cancel the coroutines in flight."""
+    def cancel_calls(self) -> None: ...
 
-    def ended(self) -> None:
-        """Note that the run has ended."""
+    def ended(self) -> None: ...
 
 
 # ---------------------------------------------------------------- scheduler
@@ -84,23 +80,13 @@ class Scheduler:
     """Decides which calls of one run are made next, and when the run has ended.
 
     Attributes:
-        phase: where the run is.
-        error: what ended the run before its time; None if nothing did.
+        error: what ended the run before its time.
         in_flight: calls that were handed out and have not ended, and timers that are set.
-        unfinished: nodes that are not finished.
-        asks: how often a node was asked.
     """
 
     def __init__(
         self, graph: Topology, *, outside: Outside, stopwatch: Callable[[], float]
     ) -> None:
-        """Schedule `graph`, which was checked.
-
-        Args:
-            graph: runs from `start` on.
-            outside: the event loop.
-            stopwatch: tells the time in seconds, in any thread.
-        """
         self.phase = Phase.RUNNING
         self.error: BaseException | None = None
         self.in_flight = 0
@@ -120,11 +106,8 @@ class Scheduler:
         self._first: list[Node] = []
 
     def start(self, *, is_checked: bool = True) -> Iterator[None]:
-        """Have the nodes without outputs asked, in their order, step by step; `advance` does it.
-
-        Args:
-            is_checked: False for a graph that may have ports without an edge, whose run was stopped
-                because of that: its lanes hand nothing on.
+        """Have the nodes without outputs asked, step by step; `advance` does it. A graph that is
+        not checked may have ports without an edge, so its lanes hand nothing on.
         """
         spreads: dict[Node, Spread | None] = {}
         for node in reversed(self._graph.nodes):
@@ -171,11 +154,7 @@ class Scheduler:
         self._outside.advance_soon()
 
     def wake_after(self, processor: Processor, seconds: float | None) -> None:
-        """Set the timer of the node that is asked, or take it away.
-
-        Raises:
-            InternalError: it is not asked now.
-        """
+        """Set the timer of the node that is asked, or take it away."""
         node = self._changes.asked
         if not isinstance(node, Node) or node.processor is not processor:
             msg = "wake_after() outside of the processor's own event()"
@@ -191,11 +170,8 @@ class Scheduler:
         self._afterwards.append(partial(self._outside.set_timer, node, node.timer, seconds))
 
     def advance(self, *, wait: bool, asks_max: int) -> list[Node]:
-        """Empty the inbox, ask the nodes concerned, and return the next calls.
-
-        Args:
-            wait: for the mutex; otherwise its holder does the work, if there is one.
-            asks_max: how many nodes may be asked; what is left is done in the loop.
+        """Empty the inbox, ask up to `asks_max` nodes, and return the next calls. Without `wait`,
+        the holder of the mutex does the work, if there is one.
         """
         calls: list[Node] = []
         mutex, changes = self._mutex, self._changes
@@ -222,13 +198,7 @@ class Scheduler:
         return calls
 
     def advance_after(self, node: Node, *, wait: bool, asks_max: int) -> list[Node]:
-        """Enter that a call has ended and advance: the same in fewer steps, if nothing else waits.
-
-        Args:
-            node: whose call has ended; what it raised is in the node.
-            wait: as of `advance`, like the other.
-            asks_max: how many nodes may be asked.
-        """
+        """The same for the end of a call, in fewer steps if nothing else waits."""
         mutex, changes = self._mutex, self._changes
         if self._inbox or not mutex.acquire(blocking=False):
             self._inbox.append(node)
@@ -267,7 +237,6 @@ class Scheduler:
             self._decide(calls, now)
 
     def _take_in(self, node: Node, calls: list[Node], now: float) -> None:
-        """Take in the end of a call."""
         if node.is_abandoned:
             return
         self.in_flight -= 1
@@ -288,7 +257,6 @@ class Scheduler:
         node.is_closing = False
 
     def _is_handed_on(self, hand: Hand, calls: list[Node], now: float) -> bool:
-        """Spare nodes being asked, if it is known what they would answer."""
         before = len(calls)
         is_done = hand.after_call(calls, now)
         self.in_flight += len(calls) - before

@@ -86,20 +86,16 @@ class ContainedReports(StandingReports):
         self._reports = reports
 
     def deadlocked(self, graph: str, error: GraphDeadlockError) -> None:
-        """Hand it on."""
         _contained(partial(self._reports.deadlocked, graph, error))
 
     def call_took_long(self, graph: str, *, operator: str, lane: int, seconds: float) -> None:
-        """Hand it on."""
         report = self._reports.call_took_long
         _contained(partial(report, graph, operator=operator, lane=lane, seconds=seconds))
 
     def stuck(self, graph: str, text: str) -> None:
-        """Hand it on."""
         _contained(partial(self._reports.stuck, graph, text))
 
     def rebuilt(self, graph: str, error: Exception) -> None:
-        """Hand it on."""
         _contained(partial(self._reports.rebuilt, graph, error))
 
 
@@ -120,8 +116,6 @@ seconds.
 
 
 class CallWatch:
-    """Looks at the calls of one run."""
-
     def __init__(
         self,
         calls: Callable[[], Iterable[Node]],
@@ -130,14 +124,6 @@ class CallWatch:
         on_long: Callable[[Node, float], None],
         on_look: Callable[[], None] = lambda: None,
     ) -> None:
-        """Look at nothing yet.
-
-        Args:
-            calls: returns the nodes whose calls run in threads or are awaited.
-            stopwatch: of the run.
-            on_long: called with the node of a call that takes long, and for how long it has run.
-            on_look: called each time that calls are looked at.
-        """
         self._calls = calls
         self._stopwatch = stopwatch
         self._on_long = on_long
@@ -146,12 +132,10 @@ class CallWatch:
         self._reported: dict[Node, tuple[float, float]] = {}
 
     def begin(self) -> None:
-        """Look every `LONG_S` seconds from now on."""
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(LONG_S, self._look)
 
     def end(self) -> None:
-        """Look no longer."""
         timer, self._timer = self._timer, None
         if timer is not None:
             timer.cancel()
@@ -177,7 +161,7 @@ class CallWatch:
 
 
 def capacity_of(graph: Topology) -> int:
-    """Return how many submitted values are inside at most."""
+    """How many submitted values are inside at most."""
     of_parts = _nodes_of_parts(graph)
     edges = sum(
         1
@@ -197,7 +181,6 @@ def _held_by(node: Node) -> int:
 
 
 def _nodes_of_parts(graph: Topology) -> set[int]:
-    """Return the numbers of the nodes between a scattering node and its gathering one."""
     found: set[int] = set()
     for node in graph.nodes:
         if not isinstance(node.processor, ScatterProcessor):
@@ -225,8 +208,6 @@ class StandingNodes:
     """One set of nodes, and their run.
 
     Attributes:
-        graph: that they are in.
-        callers: that have entered and not returned.
         is_over: no caller may enter any more: a node broke, or the graph was closed.
         ended: set when no call runs any more; None before the run.
     """
@@ -234,18 +215,6 @@ class StandingNodes:
     def __init__(
         self, build: Build, *, name: str, leaves: tuple[type, ...], shows_values: bool
     ) -> None:
-        """Build and check the graph; nothing runs.
-
-        Args:
-            build: the host's.
-            name: of the graph.
-            leaves: instances of these are results at once, whichever operator returns them.
-            shows_values: notes on errors quote values.
-
-        Raises:
-            GraphError: the graph is wrong.
-            Exception: whatever `build` raised.
-        """
         self.graph: Final = Graph(name)
         self.callers: dict[Caller, None] = {}
         self.is_over = False
@@ -291,17 +260,7 @@ class StandingNodes:
         reports: StandingReports,
         on_broken: Callable[[Exception], None],
     ) -> None:
-        """Run in the running event loop, unless this has begun.
-
-        Args:
-            context: of calls that several callers share.
-            runtime: whose threads.
-            reports: hears of calls that take long.
-            on_broken: called in the loop with the error of a node that broke.
-
-        Raises:
-            GraphError: it runs in another event loop.
-        """
+        """Run in the running event loop, unless this has begun. Shared calls get `context`."""
         loop = asyncio.get_running_loop()
         if self._loop is not None:
             self._check_loop()
@@ -329,16 +288,13 @@ class StandingNodes:
 
     @property
     def has_ended(self) -> bool:
-        """Whether its run is over, with all of its calls."""
         return self.ended is not None and self.ended.is_set()
 
     @property
     def is_of_closed_loop(self) -> bool:
-        """Whether its event loop is closed, so that nothing of it runs any more."""
         return self._loop is not None and self._loop.is_closed()
 
     def enter(self, caller: Caller, value: object) -> None:
-        """Have a value go through the graph as soon as there is room."""
         if not self.callers:
             self._watch.begin()
         self.callers[caller] = None
@@ -352,7 +308,6 @@ class StandingNodes:
                 batch.wake()  # it may hold values of this caller, and wait for others
 
     def returned(self, caller: Caller) -> None:
-        """Take in that a caller waits no longer."""
         self.callers.pop(caller, None)
         if not self.callers:
             self._watch.end()
@@ -365,18 +320,14 @@ class StandingNodes:
             self._reports.stuck(name, flags_of(self.graph))
 
     def _replace_threads(self) -> None:
-        """Replace threads whose calls are waited for by callers alone that want no result."""
+        """Replace threads whose callers want no result any more."""
         for caller in self.callers:
             for call in list(caller.calls) if caller.is_done else ():
                 if call.is_obsolete and call.task is None:
                     self._wiring.replace_thread(call.processor)
 
     async def end(self) -> None:
-        """End the run, since the graph is closed, and wait until no call runs.
-
-        Raises:
-            GraphError: it runs in another event loop.
-        """
+        """End the run, and wait until no call runs."""
         self._check_loop()
         self._wiring.scheduler.stop(None)
         assert self.ended is not None
@@ -513,7 +464,6 @@ class StandingGraph(Generic[T, R]):
         await finish(self._end(), purpose=f"close the graph {self.name!r}")
 
     async def __aenter__(self) -> Self:
-        """Return itself."""
         return self
 
     async def __aexit__(
@@ -522,7 +472,6 @@ class StandingGraph(Generic[T, R]):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Close it."""
         await self.aclose()
 
     @property
@@ -540,7 +489,6 @@ class StandingGraph(Generic[T, R]):
         return statistics_of(self._nodes.graph)
 
     def _open_nodes(self) -> StandingNodes:
-        """Return nodes that run in this event loop; fresh ones after some that broke."""
         if self._is_closed:
             raise GraphClosed(self.name)
         if self._nodes.is_over or self._nodes.is_of_closed_loop:

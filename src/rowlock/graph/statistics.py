@@ -117,12 +117,12 @@ class GraphStatistics:
 
 
 def statistics_of(graph: Topology) -> GraphStatistics:
-    """Return what the run of `graph` has done so far; all zero before it has begun."""
+    """What the run of `graph` has done so far; all zero before it has begun."""
     return _whole(graph, operators_of(graph))
 
 
 async def statistics_in_steps(graph: Topology) -> GraphStatistics:
-    """Return the same as `statistics_of`, and let other tasks run meanwhile."""
+    """The same, and other tasks run meanwhile."""
     operators = []
     for number, operator in enumerate(operators_of(graph), start=1):
         operators.append(operator)
@@ -132,7 +132,6 @@ async def statistics_in_steps(graph: Topology) -> GraphStatistics:
 
 
 def operators_of(graph: Topology) -> Iterator[OperatorStatistics]:
-    """Yield what each operator has done so far."""
     now = 0.0 if graph.started_at is None else _now(graph)
     for name, nodes in graph.operators.items():
         yield _operator(name, nodes, now)
@@ -218,14 +217,8 @@ _MERMAID_ENTITIES: Final = {
 
 
 class Box(NamedTuple):
-    """One operator.
-
-    Attributes:
-        name: as it is, but short and on one line.
-        lanes: how many nodes it has.
-        figures: what has become of its values, as text; empty before a run, and of a joint.
-        is_bottleneck: its lanes are busy most.
-        is_joint: it only passes values from lanes to lanes.
+    """`figures` is empty before a run, and of a joint, which only passes values from lanes to
+    lanes.
     """
 
     name: str
@@ -236,12 +229,11 @@ class Box(NamedTuple):
 
     @property
     def title(self) -> str:
-        """The name, with the number of lanes if there are several."""
         return f"{self.name} × {self.lanes}" if self.lanes > 1 else self.name
 
 
 class Arrow(NamedTuple):
-    """The edges from one operator to another: their numbers, and how many values have passed."""
+    """`passed` values so far from one operator to another, by their numbers."""
 
     source: int
     target: int
@@ -249,15 +241,12 @@ class Arrow(NamedTuple):
 
 
 class Picture(NamedTuple):
-    """What is drawn; `left_out` operators are not."""
-
     boxes: list[Box]
     arrows: list[Arrow]
     left_out: int
 
 
 def picture_of(graph: Topology) -> Picture:
-    """Return what is to be drawn of a graph, as it is now."""
     has_begun = graph.started_at is not None
     statistics = statistics_of(graph)
     shown = statistics.operators[:OPERATORS_MAX]
@@ -304,7 +293,6 @@ def _one_line(name: str) -> str:
 
 
 def mermaid(graph: Topology) -> str:
-    """Return the graph as a flowchart for Mermaid."""
     picture = picture_of(graph)
     lines = ["flowchart LR"]
     for number, box in enumerate(picture.boxes):
@@ -328,7 +316,6 @@ def _mermaid_text(text: str) -> str:
 
 
 def graphviz(graph: Topology) -> str:
-    """Return the graph for ``dot`` of Graphviz."""
     picture = picture_of(graph)
     lines = [f"digraph {_quoted(_one_line(graph.name))} {{", "    rankdir=LR; node [shape=box];"]
     for number, box in enumerate(picture.boxes):
@@ -354,7 +341,6 @@ def _quoted(text: str) -> str:
 
 
 def text(graph: Topology) -> str:
-    """Return the graph as text: a line for each operator, and where its values go."""
     picture = picture_of(graph)
     targets: dict[int, list[int]] = {}
     for arrow in picture.arrows:

@@ -33,14 +33,12 @@ class StreamSink(Processor, Generic[T]):
     """Holds the next value for a consumer in the event loop that this is made in.
 
     Attributes:
-        values: what the consumer may take; one value at most.
-        is_taken: it has taken that. The node knows so only when it is asked, and holds the value
-            until then: a call that ends in between would otherwise find that nothing can go on.
+        is_taken: the consumer has the value. The node knows so only when it is asked, and holds the
+            value until then: a call that ends in between would find that nothing can go on.
         is_ready: set when the consumer is to look.
     """
 
     def __init__(self) -> None:
-        """Hold nothing yet."""
         super().__init__(inputs=1, name="stream")
         self.values: deque[T] = deque()
         self.is_taken = False
@@ -49,7 +47,6 @@ class StreamSink(Processor, Generic[T]):
         self._loop = asyncio.get_running_loop()
 
     def event(self, changed: Sequence[Port]) -> NodeStatus:
-        """Move a value to where the consumer takes it."""
         del changed
         input_ = self.inputs[0]
         if self.is_taken:
@@ -69,7 +66,6 @@ class StreamSink(Processor, Generic[T]):
         return NodeStatus.NEED_DATA
 
     def is_open(self) -> bool:
-        """Return whether there is a value for the consumer, after which the graph goes on."""
         return self._is_held
 
 
@@ -79,19 +75,14 @@ class StreamValues(AsyncIterator[T]):
     """
 
     def __init__(self, graph: str, sink: StreamSink[T], run: asyncio.Task[Any]) -> None:
-        """Give what `run` brings to `sink`."""
         self._graph = graph
         self._sink = sink
         self._run: asyncio.Task[Any] | None = run
         run.add_done_callback(lambda _task: sink.is_ready.set())
 
     async def __anext__(self) -> T:
-        """Return the next value.
-
-        Raises:
-            StopAsyncIteration: there are no more.
-            GraphClosed: the block of the stream was left.
-            Exception: whatever ended the run, each time.
+        """Return the next value, or raise what ended the run, each time; `GraphClosed` after the
+        block.
         """
         sink = self._sink
         while not sink.values:
@@ -112,7 +103,6 @@ class StreamValues(AsyncIterator[T]):
             raise StopAsyncIteration
 
     def leave(self) -> None:
-        """Give no more values, and drop the one that was not taken."""
         self._run = None
         self._sink.values.clear()
         self._sink.is_ready.set()
@@ -122,19 +112,8 @@ class StreamValues(AsyncIterator[T]):
 async def stream_output(
     graph: Topology, output: OutputPort[T], settings: RunSettings = DEFAULTS
 ) -> AsyncIterator[AsyncIterator[T]]:
-    """Run `graph` in the block, and give the values of its last open output.
-
-    The iterator raises what ends the run. Leaving the block ends the run, and waits until none of
-    its calls runs; what the iterator has not raised by then is thrown away with its values. Tasks
-    that still read get a `GraphClosed`.
-
-    Args:
-        graph: complete but for `output`.
-        output: whose values.
-        settings: of the run.
-
-    Raises:
-        GraphError: the graph is incomplete, or has run.
+    """Run `graph` in the block, and give the values of `output`, its last open one; see
+    `stream_graph`.
     """
     sink = StreamSink[T]()
     graph.add([sink])
@@ -152,7 +131,6 @@ async def stream_output(
 
 
 async def _left(run: asyncio.Task[Any]) -> None:
-    """End the run of a consumer that has left, and raise what ended it before that."""
     if not run.done():
         run.cancel()
     cancelled = None

@@ -92,16 +92,7 @@ class ThreadLanes:
         submit_to_loop: Callable[[list[Node]], None],
         threads_max: int | None,
     ) -> None:
-        """Make calls in the threads of `pool`.
-
-        Args:
-            pool: a runtime.
-            calls: makes them.
-            scheduler: says which are next.
-            submit_to_loop: has calls made in the event loop.
-            threads_max: how many of them may run at the same time; None for as many as there are
-                threads.
-        """
+        """`threads_max` bounds the calls of this run in threads; None: as many as the pool has."""
         self._pool = pool
         self._calls = calls
         self._scheduler = scheduler
@@ -140,11 +131,9 @@ class ThreadLanes:
         return self._admit(found, ended=1)
 
     def nodes(self) -> list[Node]:
-        """Return the nodes whose calls are made now."""
         return list(self._workers)
 
     def worker_of(self, processor: Processor) -> GraphThread | None:
-        """Return the thread that makes a call of a processor now."""
         node = processor.owner
         return self._workers.get(node) if isinstance(node, Node) else None
 
@@ -166,7 +155,6 @@ class GraphThread(threading.Thread):
     """One thread of a runtime.
 
     Attributes:
-        pool: the runtime that it belongs to.
         calls: what waits for this thread first.
         awake: held while it sleeps; released once to wake it.
         blocks: how many waits for something else it is in.
@@ -174,7 +162,6 @@ class GraphThread(threading.Thread):
     """
 
     def __init__(self, pool: GraphThreads, *, number: int) -> None:
-        """Work for `pool`, once started."""
         super().__init__(name=f"rowlock graph {number}", daemon=True)
         self.calls: deque[ThreadCall] = deque()
         self.awake = threading.Lock()
@@ -187,7 +174,6 @@ class GraphThread(threading.Thread):
         self._served_since = 0.0
 
     def run(self) -> None:
-        """Make calls until the runtime ends this thread."""
         _current.worker = self
         pool = self.pool
         while not pool.is_surplus(self):

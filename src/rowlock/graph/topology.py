@@ -47,30 +47,18 @@ EndHook: TypeAlias = Callable[[BaseException | None], Awaitable[object] | object
 
 
 class Node(PortOwner):
-    """A processor in a graph, with what its scheduler knows of it.
+    """A processor in a graph, with the scheduler's state of it.
 
     Attributes:
-        graph: that it is in.
-        index: its number, in the order of adding.
-        operator: the name of the operator it belongs to.
-        lane: its number within the operator, from 0.
         status: what it answered last.
         is_busy: a call is in flight, or it is finished: it is not asked.
         is_woken: it is to be asked even if none of its ports changed.
         is_closing: the call in flight closes what it reads from.
         ticket: one entry while a call was handed out and not begun; the one who pops it may begin.
         is_abandoned: its call ignored the end of the run, and is not waited for.
-        error: what the last call raised.
         hand: what it hands on by, during a run (`fix_point`); None if it is asked.
-        started_at, ended_at: when the last call ran, by the run's stopwatch.
-        timer: the number of its latest timer.
-        has_timer: that timer is set.
         has_wake: it was woken, and the scheduler has not taken that in.
         spent_s: seconds in each status, by `NodeStatus`.
-        since: when `status` was set.
-        calls: how many calls ended.
-        busy_s: how long they ran.
-        slowest_s: how long the longest ran.
     """
 
     __slots__ = (
@@ -138,18 +126,10 @@ class Topology:
     """Processors joined by edges; built, checked, and run once.
 
     Attributes:
-        name: for errors, pictures and logs.
-        nodes: in the order of adding.
-        edges: in the order of connecting.
-        operators: the nodes of each operator, by its name, in the order of adding.
-        changes: what its edges report while its nodes are asked.
-        start_hooks: what `on_start` was given.
-        end_hooks: what `on_end` was given; those for `always` last.
         has_run: a run has begun, so nothing can be added.
         shows_values: notes on errors quote the values of calls.
         later_errors: what was raised after the error that ended the run; the first ones.
-        stopwatch: tells the time of its run, in seconds, in any thread.
-        started_at, ended_at: when its run began and ended; None if it did not.
+        stopwatch: the time of its run, in seconds, in any thread.
     """
 
     def __init__(self, name: str = "graph") -> None:
@@ -185,7 +165,7 @@ class Topology:
         return [*self._ends, *self._always]
 
     def is_always(self, hook: EndHook) -> bool:
-        """Return whether an end hook is called even after one that failed."""
+        """Whether an end hook is called even after one that failed."""
         return any(hook is one for one in self._always)
 
     def add(self, processors: Sequence[Processor], *, name: str = "") -> None:
@@ -306,11 +286,6 @@ class Topology:
             raise GraphError(msg)
 
     def begin_run(self) -> None:
-        """Begin the only run.
-
-        Raises:
-            GraphError: it has begun before.
-        """
         self._check_open()
         self.has_run = True
         self.stopwatch = stopwatch()
@@ -356,7 +331,6 @@ class Topology:
 
 
 def node_of(port: InputPort[Any] | OutputPort[Any]) -> Node:
-    """Return the node that a port of a graph belongs to."""
     owner = port.owner
     assert isinstance(owner, Node)
     return owner
@@ -394,5 +368,4 @@ def _place_of(processor: Processor) -> str:
 
 
 def targets_of(node: Node) -> list[Node]:
-    """Return the nodes that read from the outputs of a node of a checked graph."""
     return [node_of(port.edge.target) for port in node.processor.outputs]

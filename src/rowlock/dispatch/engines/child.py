@@ -46,11 +46,6 @@ _LENGTH = struct.Struct(">I")
 
 
 def frame_of(message: object) -> bytes:
-    """Return an event, or whatever else is `message`, as it is sent.
-
-    Raises:
-        ValueError: it is larger than `FRAME_BYTES_MAX`.
-    """
     body = pickle.dumps(message)
     if len(body) > FRAME_BYTES_MAX:
         raise ValueError(
@@ -61,7 +56,7 @@ def frame_of(message: object) -> bytes:
 
 
 async def read_frame(reader: asyncio.StreamReader) -> Any:
-    """Return what is said next; None, which nobody says, if the other side is gone."""
+    """Return the next message; None, which is never sent, if the other side is gone."""
     try:
         (length,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
         # From a child of this very process.
@@ -81,15 +76,13 @@ _OWN: list[int] = []
 
 
 def lead() -> None:
-    """Make this process the head of a group, in a session of its own: no terminal stops or ends
-    it. It may be already.
-    """
+    """Make this process the head of a group, in its own session: no terminal stops or ends it."""
     if os.getpgrp() != os.getpid():
         os.setsid()
 
 
 def kill(head: int) -> None:
-    """Kill who is left of the group of `head`, which may be dead itself."""
+    """Kill what is left of the group of `head`, which may be dead itself."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(head, signal.SIGKILL)
 
@@ -151,7 +144,9 @@ NOBODY_LISTENS = 70
 
 
 class DispatcherConnection:
-    """The way back to the dispatcher; handler and beat take turns on it."""
+    """The way back to the dispatcher, shared by handler and beat. Without a dispatcher no method
+    returns: the process ends.
+    """
 
     def __init__(self, path: str) -> None:
         self._socket = socket.socket(socket.AF_UNIX)
@@ -159,11 +154,9 @@ class DispatcherConnection:
         self._send_lock = threading.Lock()
 
     def fileno(self) -> int:
-        """Return the socket's number."""
         return self._socket.fileno()
 
     def send(self, message: object) -> None:
-        """Send an event, or what else is said; does not come back if nobody listens."""
         frame = frame_of(message)
         try:
             with self._send_lock:
@@ -172,9 +165,7 @@ class DispatcherConnection:
             end(NOBODY_LISTENS)
 
     def wait(self) -> None:
-        """Wait until the dispatcher asks for what comes next; does not come back if nobody
-        listens.
-        """
+        """Wait until the dispatcher asks for what comes next."""
         try:
             answer = self._socket.recv(len(ACK))
         except OSError:
@@ -183,7 +174,7 @@ class DispatcherConnection:
             end(NOBODY_LISTENS)
 
     async def wait_on_loop(self) -> None:
-        """Do the same, while the handler's other tasks go on."""
+        """The same, while the handler's other tasks go on."""
         loop, answered = asyncio.get_running_loop(), asyncio.Event()
         loop.add_reader(self._socket, answered.set)
         try:
@@ -193,12 +184,10 @@ class DispatcherConnection:
         self.wait()
 
     def beat(self, every_s: float, ended: threading.Event) -> None:
-        """Send a `Heartbeat` again and again."""
         while not ended.wait(every_s):
             self.send(Heartbeat())
 
     def close(self) -> None:
-        """Hang up."""
         self._socket.close()
 
 

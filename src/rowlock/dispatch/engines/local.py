@@ -85,11 +85,6 @@ class LocalEngine(ABC):
     async def offer(self, worker: str, task: Task[Any]) -> Events:
         """Offer `task` to `worker`. Cancelled, it returns at once, since nothing was begun; the
         worker is busy until all is undone.
-
-        Raises:
-            WorkerBusy: it has as much as it takes.
-            WorkerGone: there is no such worker.
-            OSError, RuntimeError: this machine has no folder, process or thread for it.
         """
         self._forget()
         if worker not in self._active:
@@ -148,7 +143,7 @@ class LocalEngine(ABC):
 
 
 def called(handler: Any) -> Any:
-    """Return the function that is run when `handler` is called: of those that wrap each other the
+    """The function that is run when `handler` is called: of those that wrap each other the
     outermost one that yields, or else the innermost.
     """
     while isinstance(handler, partial):
@@ -158,7 +153,6 @@ def called(handler: Any) -> Any:
 
 
 def is_generator(function: Any) -> bool:
-    """Whether a call gives a generator, of either kind."""
     return inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
 
 
@@ -269,7 +263,7 @@ class ThreadEngine(LocalEngine):
 
 
 async def _in(thread: DaemonThreads, function: Any, *args: Any) -> Any:
-    """Call in `thread`, and come back only when it has done, also when the attempt is closed; a
+    """Call in `thread`, and return only when the call is done, also when the attempt is closed; a
     call that still runs when its event loop ends is left behind.
     """
     call = asyncio.get_running_loop().run_in_executor(thread, function, *args)

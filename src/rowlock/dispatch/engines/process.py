@@ -70,11 +70,8 @@ _Ends: TypeAlias = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 @asynccontextmanager
 async def started(pickled: bytes, *, beat_s: float) -> AsyncIterator[WorkerConnection]:
-    """Give the line to a process that is up and runs a pickled task; it is ended with the block.
-
-    Raises:
-        OSError: it cannot be started here and now. Whatever else Python raises for want of
-            something, too.
+    """Give the connection with a process that is up and runs a pickled task; it ends with the
+    block.
     """
     connected: asyncio.Future[_Ends] = asyncio.get_running_loop().create_future()
     async with AsyncExitStack() as stack:
@@ -101,8 +98,6 @@ async def started(pickled: bytes, *, beat_s: float) -> AsyncIterator[WorkerConne
 
 
 class WorkerConnection:
-    """The connection with one process."""
-
     def __init__(self, connected: asyncio.Future[_Ends], call: asyncio.Task[None]) -> None:
         self._connected = connected
         self._call = call
@@ -112,11 +107,6 @@ class WorkerConnection:
         self._is_over = False
 
     async def open(self) -> None:
-        """Wait until the process is up.
-
-        Raises:
-            OSError: it is not, within `START_S_MAX`; or what else kept it from being.
-        """
         try:
             async with asyncio.timeout(START_S_MAX):
                 if not await self._wait_for_either(SLOW_START_S):
@@ -143,8 +133,8 @@ class WorkerConnection:
             raise ChildProcessError(f"a worker process did not start: {why}") from broken
 
     async def next_event(self) -> AttemptEvent | None:
-        """Return what the process says next, or None if it has hung up or died. Who asks has
-        recorded what was said before.
+        """What the process says next, or None if it has hung up or died. To ask says that what was
+        said before is recorded.
         """
         reader, writer = self._connected.result()
         if self._is_waiting:
@@ -155,20 +145,14 @@ class WorkerConnection:
         return event
 
     async def ended(self) -> None:
-        """Wait until the process is ready for its next attempt.
-
-        Raises:
-            BrokenWorkerProcess: it died, or neither ends nor dies.
-        """
+        """Wait until the process is ready for its next attempt."""
         await asyncio.wait({self._call}, timeout=PROCESS_END_S_MAX)
         if not self._call.done():
             raise BrokenWorkerProcess("it has hung up, and somebody holds its streams")
         self._call.result()
 
     async def hang_up(self) -> None:
-        """Kill the process and what it has started, unless it is ready for its next attempt, and
-        wait for its end.
-        """
+        """Kill the process group unless it is ready for its next attempt, and wait for its end."""
         is_ready = False
         try:
             await self._wait_for_either(max(0.0, self._kept_until - monotonic()))

@@ -61,9 +61,7 @@ T = TypeVar("T")
 
 
 async def run_as_task(context: Context, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-    """Run `work` as a task in `context`, and return it when it is done. Cancelled, it waits
-    until `work` has been.
-    """
+    """Return `work` as a task that is done. Cancelled, it waits until `work` has been."""
     call = contained_task(work, name="rowlock: a call of wool", context=context)
     try:
         await asyncio.wait({call})
@@ -77,8 +75,6 @@ async def run_as_task(context: Context, work: Coroutine[Any, Any, T]) -> asyncio
 
 
 class WoolConnection:
-    """The connection of one attempt with `worker`."""
-
     def __init__(self, worker: str) -> None:
         self._worker = worker
         self._context = Context()
@@ -86,12 +82,7 @@ class WoolConnection:
         self._is_over = False
 
     async def open(self, proxy: wool.WorkerProxy, body: bytes, *, beat_s: float) -> None:
-        """Offer a pickled task, and wait until the worker has all that an attempt needs.
-
-        Raises:
-            WorkerBusy: the worker refused.
-            WorkerGone: anything else kept it from accepting.
-        """
+        """Offer a pickled task, and wait until the worker has all that an attempt needs."""
         try:
             await self._call(self._dispatch(proxy, body, beat_s))
             async with asyncio.timeout(OFFER_S_MAX):
@@ -109,11 +100,7 @@ class WoolConnection:
             raise WorkerGone(self._worker, describe(error)) from error
 
     async def read(self) -> AttemptEvent | None:
-        """Return the next event, or None after the end.
-
-        Raises:
-            WorkerGone: the worker died or was stopped.
-        """
+        """Return the next event, or None after the end."""
         try:
             body = await self._call(_next(self._stream))
         except (grpc.RpcError, wool.RpcError, wool.UnexpectedResponse) as error:
@@ -125,8 +112,8 @@ class WoolConnection:
         return event
 
     async def read_to_end(self) -> None:
-        """Wait until the worker has done with an attempt whose last event was read, for
-        `CLOSE_S_MAX` at most.
+        """Wait for `CLOSE_S_MAX` at most until the worker is done with an attempt whose last event
+        was read.
         """
         try:
             async with asyncio.timeout(CLOSE_S_MAX):
@@ -140,8 +127,8 @@ class WoolConnection:
             )
 
     async def close(self) -> bool:
-        """Hang up, which cancels the handler over there if it still runs. Returns whether it
-        did, as far as is known.
+        """Hang up, which cancels the handler if it still runs; return whether it did, as far as is
+        known.
         """
         if self._stream is None:
             return False
@@ -298,7 +285,6 @@ class WoolEngine:
     async def _attempt(
         self, proxy: wool.WorkerProxy, worker: str, task: Task[Any]
     ) -> AsyncGenerator[AttemptEvent, None]:
-        """Yield a `Heartbeat` when the worker has accepted, then what the handler yields."""
         try:
             body = pickled(task)
         # Whatever the host's objects raise when they are pickled.
@@ -331,22 +317,17 @@ class WoolEngine:
 
 
 class SingleWorkerBalancer:
-    """A balancer of wool's that offers a task to the worker which its tag names, and to nobody
-    else.
-    """
+    """Offers a task to the worker that its tag names, and to no other."""
 
     async def delegate(
         self, task: wool.Task, *, context: wool.LoadBalancerContextView
     ) -> AsyncGenerator[uuid.UUID, uuid.UUID | None]:
-        """Yield the worker's id. What goes wrong there is thrown in here, and passes through to
-        whoever offers.
-        """
+        """What goes wrong is thrown in here, and passes through to the caller of the offer."""
         yield uuid.UUID(task.tag)
 
 
 class LastingSubscriber:
-    """Hears of workers as long as the engine is open: wool would give up at the first error of its
-    discovery.
+    """Goes on after errors of the discovery, at the first of which wool would give up.
 
     It stays where it is made: wool sends its client along with each task, and a worker has no use
     for this part of it.

@@ -40,11 +40,6 @@ PICKLE_BYTES_MAX = 16 * 2**20
 
 
 def pickled(thing: object) -> bytes:
-    """Return `thing` as it travels.
-
-    Raises:
-        ValueError: it is larger than `PICKLE_BYTES_MAX`.
-    """
     body: bytes = cloudpickle.dumps(thing)
     if len(body) > PICKLE_BYTES_MAX:
         raise ValueError(
@@ -72,9 +67,7 @@ async def run_task(task: bytes, beat_s: float) -> AsyncGenerator[bytes, None]:
 
 
 class HandlerThread:
-    """A handler in a thread, and the events that it hands over to the loop on which this was
-    made.
-    """
+    """A handler in a thread, and its events, handed to the loop on which this was made."""
 
     def __init__(self, task: bytes) -> None:
         self._loop = asyncio.get_running_loop()
@@ -92,12 +85,7 @@ class HandlerThread:
     # On the loop ----------------------------------------------------------------------------------
 
     async def next_event(self, within_s: float | None) -> bytes | None:
-        """Return the next event, a `Heartbeat` if none comes `within_s`, or None after the last
-        one.
-
-        Raises:
-            OSError: the attempt could not begin.
-        """
+        """The next event, a `Heartbeat` if none comes `within_s`, or None after the last one."""
         self._acknowledge()
         with suppress(TimeoutError):
             async with asyncio.timeout(within_s):
@@ -111,7 +99,9 @@ class HandlerThread:
         return None if self._ended.done() else pickle.dumps(Heartbeat())
 
     def _acknowledge(self) -> None:
-        """Whoever asks for another event has recorded the one before: its handler may go on."""
+        """The caller that asks for another event has recorded the one before: its handler may go
+        on.
+        """
         if self._acknowledged is None or self._event is not None:
             return
         acknowledged, self._acknowledged = self._acknowledged, None
@@ -119,7 +109,6 @@ class HandlerThread:
             acknowledged.set_result(None)
 
     async def close(self) -> None:
-        """Cancel the handler, and wait until it has ended."""
         self._is_closed = True
         if self._acknowledged is not None:
             self._acknowledged.cancel()
@@ -195,9 +184,7 @@ class HandlerThread:
                 await events.aclose()
 
     def _emit(self, event: AttemptEvent) -> concurrent.futures.Future[None]:
-        """Hand `event` over; the future is done when it was taken, and cancelled when nobody
-        wants it any more.
-        """
+        """Hand `event` over; the future is done when it was taken, cancelled when it is not."""
         acknowledged: concurrent.futures.Future[None] = concurrent.futures.Future()
         self._loop.call_soon_threadsafe(self._arrived, pickled(event), acknowledged)
         return acknowledged

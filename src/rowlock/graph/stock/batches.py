@@ -37,16 +37,7 @@ class BatchProcessor(Processor):
         name: str = "batch",
         carrier: Carrier = BARE,
     ) -> None:
-        """Gather so many items.
-
-        Args:
-            size: of a full batch.
-            within: how long the first item of a batch waits for others, in seconds; None is no
-                limit.
-            outputs: how many lanes there are.
-            name: of the operator.
-            carrier: how values travel; it says which are still wanted.
-        """
+        """The first item of a batch waits `within` seconds for others; None is no limit."""
         super().__init__(inputs=1, outputs=outputs, name=name)
         # A list in an edge counts as one value there.
         self.holds_max = size + outputs * (size - 1)
@@ -57,7 +48,6 @@ class BatchProcessor(Processor):
         self._hungry = HungryOutputs(self.outputs)
 
     def event(self, changed: Sequence[Port]) -> NodeStatus:
-        """Gather what has come, and emit what is ready."""
         source = self.inputs[0]
         self._hungry.update(changed)
         if self._hungry.are_finished:
@@ -89,7 +79,6 @@ class BatchProcessor(Processor):
         return self.is_due or self.inputs[0].is_finished or len(self._items) >= self._size
 
     def _leave_out(self) -> None:
-        """Drop obsolete items."""
         wanted: list[Any] = []
         for item in self._items:
             if self._carrier.is_wanted(item):
@@ -124,11 +113,9 @@ class BatchProcessor(Processor):
         return NodeStatus.FINISHED
 
     def details(self) -> str:
-        """Return how many items it waits for."""
         return f"holds {len(self._items)} of {self._size}"
 
     def clear(self) -> None:
-        """Forget all items."""
         self._items = []
 
 
@@ -149,7 +136,6 @@ class _BatchLane(Processor):
         self._call: Call | None = None
 
     def event(self, changed: Sequence[Port]) -> NodeStatus:
-        """Hand a result on, or get the next batch."""
         del changed
         source, output = self.inputs[0], self.outputs[0]
         if output.is_finished:
@@ -180,9 +166,7 @@ class _BatchLane(Processor):
         return NodeStatus.FINISHED
 
     def _begins(self) -> bool:
-        """Begin a call for the callers of the batch, and leave out what is not wanted any more;
-        False if nothing is left.
-        """
+        """Begin a call for the callers of the batch; False if none of them wants it any more."""
         call = Call(self, is_awaited=self.status is NodeStatus.ASYNC)
         wanted = call.begin(self._carrier, self._batch)
         if len(wanted) < len(self._batch):
@@ -207,7 +191,7 @@ class _BatchLane(Processor):
         return [self._carrier.body(item) for item in self._batch]
 
     def _checked(self, returned: Sequence[Any]) -> list[Any]:
-        """Return the results; not one of a list of another length is whose it seems to be."""
+        """Of a list of another length, no result is whose it seems to be."""
         results = list(returned)
         if len(results) != len(self._batch):
             msg = f"{self.name} returned {len(results)} results for {len(self._batch)} values"
@@ -215,7 +199,6 @@ class _BatchLane(Processor):
         return results
 
     def _answer(self, results: list[Any]) -> None:
-        """Have each item go on with its own result, or fail with its own error."""
         for item, result in zip(self._batch, results, strict=True):
             try:
                 self._answer_one(item, result)
@@ -249,22 +232,17 @@ class _BatchLane(Processor):
         self._batch = []
 
     def subject(self) -> object:
-        """Return the values that it works on."""
         return self._bodies() or EMPTY
 
     def details(self) -> str:
-        """Return how many results wait."""
         return f"holds {len(self._results)} results" if self._results else ""
 
     def clear(self) -> None:
-        """Forget the batch and the results."""
         self._batch = []
         self._results.clear()
 
 
 class BatchMapProcessor(_BatchLane):
-    """Calls a function with each batch."""
-
     def __init__(
         self,
         function: Callable[[Sequence[Any]], Sequence[Any]],
@@ -274,21 +252,10 @@ class BatchMapProcessor(_BatchLane):
         name: str = "",
         carrier: Carrier = BARE,
     ) -> None:
-        """Be a lane of `function`.
-
-        Args:
-            function: the host's; it returns one result for each value, in their order. An exception
-                in the list fails that value alone.
-            size: of a full batch.
-            place: where it is called.
-            name: of the operator.
-            carrier: how values travel.
-        """
         super().__init__(function, size=size, name=name, carrier=carrier)
         self.place = place
 
     def process(self) -> None:
-        """Call the function."""
         if self._carrier.has_callers and not self._begins():
             return
         try:
@@ -303,8 +270,6 @@ class BatchMapProcessor(_BatchLane):
 
 
 class AsyncBatchMapProcessor(_BatchLane):
-    """Awaits a coroutine for each batch, in the event loop."""
-
     status = NodeStatus.ASYNC
     place: Place = "loop"
 
@@ -316,19 +281,9 @@ class AsyncBatchMapProcessor(_BatchLane):
         name: str = "",
         carrier: Carrier = BARE,
     ) -> None:
-        """Be a lane of `function`.
-
-        Args:
-            function: the host's; it gives one result for each value, in their order. An exception
-                in the list fails that value alone.
-            size: of a full batch.
-            name: of the operator.
-            carrier: how values travel.
-        """
         super().__init__(function, size=size, name=name, carrier=carrier)
 
     async def async_process(self) -> None:
-        """Await the coroutine."""
         if self._carrier.has_callers and not self._begins():
             return
         try:

@@ -30,17 +30,10 @@ class LimitProcessor(Processor):
     holds_max = 0
 
     def __init__(self, count: int, *, name: str = "limit") -> None:
-        """Pass so many values.
-
-        Args:
-            count: how many; 0 is allowed.
-            name: of the operator.
-        """
         super().__init__(inputs=1, outputs=1, name=name)
         self._left = count
 
     def event(self, changed: Sequence[Port]) -> NodeStatus:
-        """Pass a value that is wanted."""
         del changed
         source, output = self.inputs[0], self.outputs[0]
         if output.is_finished or self._left == 0:
@@ -62,7 +55,6 @@ class LimitProcessor(Processor):
         return NodeStatus.FINISHED
 
     def details(self) -> str:
-        """Return how many values may pass yet."""
         return f"passes {self._left} more"
 
 
@@ -70,12 +62,6 @@ class BufferProcessor(Processor):
     """Lets a flow be further ahead than its edges: a queue between two operators."""
 
     def __init__(self, size: int, *, name: str = "buffer") -> None:
-        """Hold so many values.
-
-        Args:
-            size: how many, at most.
-            name: of the operator.
-        """
         super().__init__(inputs=1, outputs=1, name=name)
         self.holds_max = size
         self._held: deque[Any] = deque()
@@ -86,7 +72,6 @@ class BufferProcessor(Processor):
         self.wake()
 
     def event(self, changed: Sequence[Port]) -> NodeStatus:
-        """Get values while there is room, and hand on those that are wanted."""
         del changed
         source, output = self.inputs[0], self.outputs[0]
         if output.is_finished:
@@ -114,11 +99,9 @@ class BufferProcessor(Processor):
         return NodeStatus.FINISHED
 
     def details(self) -> str:
-        """Return how full it is."""
         return f"holds {len(self._held)} of {self.holds_max}"
 
     def clear(self) -> None:
-        """Forget all values."""
         self._held.clear()
 
 
@@ -133,19 +116,11 @@ class DuplicateProcessor(Processor):
     def __init__(
         self, outputs: int, *, finishes_together: bool = False, name: str = "duplicate"
     ) -> None:
-        """Split into so many flows.
-
-        Args:
-            outputs: how many.
-            finishes_together: one output that wants no more ends all of them; by default the
-                others go on.
-            name: of the operator.
-        """
+        """With `finishes_together`, one output that wants no more ends all of them."""
         super().__init__(inputs=1, outputs=outputs, name=name)
         self._finishes_together = finishes_together
 
     def event(self, changed: Sequence[Port]) -> NodeStatus:
-        """Pass a value on once all outputs want one."""
         del changed
         source = self.inputs[0]
         enough = any if self._finishes_together else all
@@ -182,15 +157,6 @@ class RouteProcessor(Processor):
         name: str = "partition",
         carrier: Carrier = BARE,
     ) -> None:
-        """Split into so many flows.
-
-        Args:
-            outputs: how many.
-            choose: gives the number of the output for a value.
-            place: where it is called.
-            name: of the operator.
-            carrier: how values travel.
-        """
         super().__init__(inputs=1, outputs=outputs, name=name)
         self.place = place
         self._choose = choose
@@ -199,7 +165,6 @@ class RouteProcessor(Processor):
         self._chosen: int | None = None
 
     def event(self, changed: Sequence[Port]) -> NodeStatus:
-        """Hand on the value to its output, then get the next one."""
         del changed
         source = self.inputs[0]
         if all(output.is_finished for output in self.outputs):
@@ -239,7 +204,6 @@ class RouteProcessor(Processor):
             self._item = EMPTY
 
     def process(self) -> None:
-        """Choose the output."""
         item, call = self._item, None
         if self._carrier.has_callers:
             call = Call(self)
@@ -269,15 +233,12 @@ class RouteProcessor(Processor):
         call.end()
 
     def subject(self) -> object:
-        """Return the value whose output is chosen."""
         return EMPTY if self._item is EMPTY else self._carrier.body(self._item)
 
     def details(self) -> str:
-        """Return which output it waits for."""
         return "" if self._chosen is None else f"waits for output {self._chosen}"
 
     def clear(self) -> None:
-        """Forget the value."""
         self._item = EMPTY
 
 
@@ -285,29 +246,16 @@ class RouteProcessor(Processor):
 
 
 class ResizeProcessor(Processor):
-    """Passes each value of any input to any output that wants one; also the merge of flows.
-
-    Attributes:
-        full: the inputs that have a value.
-        hungry: the outputs that want one.
-    """
+    """Passes each value of any input to any output that wants one; also the merge of flows."""
 
     holds_max = 0
 
     def __init__(self, inputs: int, outputs: int, *, name: str = "resize") -> None:
-        """Join so many inputs with so many outputs.
-
-        Args:
-            inputs: how many.
-            outputs: how many.
-            name: of the operator.
-        """
         super().__init__(inputs=inputs, outputs=outputs, name=name)
         self.full = FullInputs(self.inputs)
         self.hungry = HungryOutputs(self.outputs)
 
     def event(self, changed: Sequence[Port]) -> NodeStatus:
-        """Move what can be moved."""
         self.hungry.update(changed)
         if self.hungry.are_finished:
             self.full.finish()
@@ -325,20 +273,13 @@ class ZipProcessor(Processor):
     """Passes tuples of one value of each input; ends with the input that ends first."""
 
     def __init__(self, inputs: int, *, ahead: int = 16, name: str = "zip") -> None:
-        """Join so many flows.
-
-        Args:
-            inputs: how many.
-            ahead: how many values one of them may be ahead of the slowest.
-            name: of the operator.
-        """
+        """One input may be `ahead` values ahead of the slowest."""
         super().__init__(inputs=inputs, outputs=1, name=name)
         self.holds_max = inputs * ahead
         self._ahead = ahead
         self._held: list[deque[Any]] = [deque() for _ in range(inputs)]
 
     def event(self, changed: Sequence[Port]) -> NodeStatus:
-        """Fill the rows, and hand on one that is whole."""
         del changed
         output = self.outputs[0]
         if output.is_finished:
@@ -373,14 +314,12 @@ class ZipProcessor(Processor):
         return NodeStatus.FINISHED
 
     def details(self) -> str:
-        """Return which inputs it waits for, and which have no room."""
         empty = [str(at) for at, held in enumerate(self._held) if not held]
         full = [str(at) for at, held in enumerate(self._held) if len(held) == self._ahead]
         waits = f"waits for input {', '.join(empty)}" if empty else ""
         return waits + (f"; input {', '.join(full)} is {self._ahead} ahead" if full else "")
 
     def clear(self) -> None:
-        """Forget all values."""
         for held in self._held:
             held.clear()
 
@@ -396,15 +335,7 @@ class OrderedMergeProcessor(Processor):
         place: SyncPlace = "loop",
         name: str = "merge_ordered",
     ) -> None:
-        """Join so many flows.
-
-        Args:
-            inputs: how many.
-            key: what their values are in order of; the values themselves by default. It is called
-                once for each value.
-            place: where it is called, and keys are compared.
-            name: of the operator.
-        """
+        """`key` is called once for each value."""
         super().__init__(inputs=inputs, outputs=1, name=name)
         self.place = place
         self.holds_max = inputs
@@ -414,7 +345,6 @@ class OrderedMergeProcessor(Processor):
         self._first: int | None = None
 
     def event(self, changed: Sequence[Port]) -> NodeStatus:
-        """Hand on the first head once each open input has one."""
         del changed
         output = self.outputs[0]
         if output.is_finished:
@@ -443,7 +373,6 @@ class OrderedMergeProcessor(Processor):
         return NodeStatus.SYNC
 
     def process(self) -> None:
-        """Compare the keys of the heads."""
         first: int | None = None
         for at, head in enumerate(self._heads):
             if head is EMPTY:
@@ -467,6 +396,5 @@ class OrderedMergeProcessor(Processor):
         return NodeStatus.FINISHED
 
     def clear(self) -> None:
-        """Forget all values and their keys."""
         self._heads = [EMPTY] * len(self.inputs)
         self._keys = [EMPTY] * len(self.inputs)

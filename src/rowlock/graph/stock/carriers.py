@@ -38,18 +38,14 @@ class FullInputs:
         self._is_new = True
 
     def __bool__(self) -> bool:
-        """Return whether there is a value."""
         return bool(self._full)
 
     @property
     def are_used_up(self) -> bool:
-        """Whether no value is there, and none will come."""
         return not self._open
 
     def update(self, changed: Sequence[Port]) -> None:
-        """Look at the ports that changed; the first time at all of them, which are asked for a
-        value.
-        """
+        """Look at the ports that changed; the first time at all, which are asked for a value."""
         if self._is_new:
             self._is_new = False
             changed = self._ports
@@ -63,15 +59,14 @@ class FullInputs:
                     self._open.discard(port)
 
     def first(self) -> InputPort[Any]:
-        """Return the port that is full for longest."""
+        """The port that is full for longest."""
         return next(iter(self._full))
 
     def remove(self, port: InputPort[Any]) -> None:
-        """Forget a port whose value was taken."""
         del self._full[port]
 
     def pull(self) -> tuple[InputPort[Any], Any]:
-        """Return the port that is full for longest and its value; its next one is asked for."""
+        """The port that is full for longest and its value; its next one is asked for."""
         port = self._full.popitem(last=False)[0]
         value = port.pull()
         if port.is_finished:
@@ -81,7 +76,6 @@ class FullInputs:
         return port, value
 
     def finish(self) -> None:
-        """Want no more values from any of them."""
         for port in self._ports:
             port.finish()
         self._full.clear()
@@ -100,16 +94,13 @@ class HungryOutputs:
         self._is_new = True
 
     def __bool__(self) -> bool:
-        """Return whether one of them wants a value."""
         return bool(self._hungry)
 
     @property
     def are_finished(self) -> bool:
-        """Whether none of them will want a value any more."""
         return not self._open
 
     def update(self, changed: Sequence[Port]) -> None:
-        """Look at the ports that changed; the first time at all of them."""
         if self._is_new:
             self._is_new = False
             changed = self._ports
@@ -122,15 +113,13 @@ class HungryOutputs:
                     self._hungry[port] = None
 
     def first(self) -> OutputPort[Any]:
-        """Return the port that wants a value for longest."""
+        """The port that wants a value for longest."""
         return next(iter(self._hungry))
 
     def add(self, port: OutputPort[Any]) -> None:
-        """Note that a port wants a value."""
         self._hungry[port] = None
 
     def remove(self, port: OutputPort[Any]) -> None:
-        """Forget a port that was given a value."""
         del self._hungry[port]
 
     def push(self, value: Any) -> OutputPort[Any]:
@@ -140,7 +129,6 @@ class HungryOutputs:
         return port
 
     def finish(self) -> None:
-        """Have no more values for any of them."""
         for port in self._ports:
             port.finish()
         self._hungry.clear()
@@ -163,8 +151,6 @@ SyncPlace: TypeAlias = Literal["loop", "thread"]
 
 
 class Gone:
-    """The type of `GONE`, the place of an item that was dropped or has left."""
-
     def __repr__(self) -> str:
         return "GONE"
 
@@ -174,35 +160,24 @@ GONE: Final = Gone()
 
 
 class CallOwner(Protocol):
-    """A caller whose values travel."""
-
     @property
-    def is_done(self) -> bool:
-        """Whether its result is known; no call is to begin for it."""
-        ...
+    def is_done(self) -> bool: ...
 
     def begin(self, call: Call) -> bool:
-        """Take in that a call begins for it; False if none is to. May call code of the host."""
+        """Take in that a call begins; False if none is to. May call code of the host."""
         ...
 
-    def end(self, call: Call) -> None:
-        """Take in that the call has ended."""
-        ...
+    def end(self, call: Call) -> None: ...
 
 
 class Call:
-    """A call of host code that runs for one or several callers.
-
-    Attributes:
-        processor: makes it.
-        task: awaits it; None if it is no coroutine.
-        owners: the callers.
+    """A call of host code that runs for one or several callers. `task` is None if it is no
+    coroutine.
     """
 
     __slots__ = ("_is_cancelled", "owners", "processor", "task")
 
     def __init__(self, processor: Processor, *, is_awaited: bool = False) -> None:
-        """Be made by `processor`; in the current task if it is awaited."""
         self.processor = processor
         self.task = asyncio.current_task() if is_awaited else None
         self.owners: dict[CallOwner, None] = {}
@@ -223,7 +198,6 @@ class Call:
 
     @property
     def is_obsolete(self) -> bool:
-        """Whether no caller wants its result."""
         return all(owner.is_done for owner in list(self.owners))
 
     def cancel(self) -> None:
@@ -237,7 +211,6 @@ class Call:
             self.task.cancel()
 
     def end(self) -> None:
-        """End."""
         if self._is_cancelled and self.task is not None:
             self.task.uncancel()  # it may go on with a call for others
         for owner in list(self.owners):
@@ -256,18 +229,15 @@ class Carrier:
     is_answered = False
 
     def owner(self, item: Any) -> CallOwner | None:
-        """Return the caller that `item` belongs to, if there are callers."""
         del item
         return None
 
     def body(self, item: Any) -> Any:
-        """Return the value that a function of the host is called with."""
+        """The value that a function of the host is called with."""
         return item
 
     def result(self, item: Any, value: Any) -> Any:
-        """Return what travels on after a call for `item` returned `value`; `GONE` if it has
-        left.
-        """
+        """What travels on after a call for `item` returned `value`; `GONE` if it has left."""
         del item
         return value
 
@@ -280,12 +250,11 @@ class Carrier:
         """Leave `item` out: a filter or an `on_error` wants no result of it, or it is obsolete."""
 
     def is_wanted(self, item: Any) -> bool:
-        """Return whether a result of `item` is still of use."""
         del item
         return True
 
     def context(self, item: Any) -> Context | None:
-        """Return the context variables of calls for `item`; None for those of the run."""
+        """The context variables of calls for `item`; None for those of the run."""
         del item
         return None
 
@@ -295,10 +264,7 @@ BARE: Final = Carrier()
 
 
 def discard(port: InputPort[Any], item: object) -> None:
-    """Drop an item within `event`: it is kept until the mutex is free.
-
-    Args:
-        port: any input of the node.
-        item: the last reference to it may be the caller's.
+    """Drop an item within `event`: it is kept until the mutex is free. `port` is any input of the
+    node.
     """
     port.edge.changes.dropped.append(item)

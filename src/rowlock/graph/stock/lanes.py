@@ -32,6 +32,7 @@ class Lane(Processor):
 
     Attributes:
         marks_gone: a dropped item is handed on as `GONE`, for a node that counts results.
+        on_error: is called with a value and what its call raised; the value is dropped then.
     """
 
     status = NodeStatus.SYNC
@@ -46,15 +47,6 @@ class Lane(Processor):
         carrier: Carrier = BARE,
         on_error: OnError | None = None,
     ) -> None:
-        """Be idle.
-
-        Args:
-            outputs: one, or none for the end of a flow.
-            name: of the operator.
-            place: where it calls.
-            carrier: how its values travel.
-            on_error: is called with a value and what its call raised; the value is dropped then.
-        """
         super().__init__(inputs=1, outputs=outputs, name=name)
         self._input = self.inputs[0]
         self._output = self.outputs[0] if outputs else None
@@ -67,7 +59,6 @@ class Lane(Processor):
         self._call: Call | None = None
 
     def event(self, changed: Sequence[Port]) -> NodeStatus:
-        """Hand the result on, then get the next item."""
         del changed
         output = self._output
         if output is not None and output.is_finished:
@@ -103,8 +94,8 @@ class Lane(Processor):
         return self.event(())
 
     def begins(self) -> bool:
-        """Begin a call for the callers of the item; False if it is not wanted any more, and was
-        left out.
+        """Begin a call for the callers of the item; False if it was left out: no caller wants it
+        any more.
         """
         call = Call(self, is_awaited=self.status is NodeStatus.ASYNC)
         if call.begin(self.carrier, (self.item,)):
@@ -117,7 +108,6 @@ class Lane(Processor):
         return False
 
     def ends(self) -> None:
-        """End that call."""
         call, self._call, self.context = self._call, None, None
         if call is not None:
             call.end()
@@ -134,7 +124,6 @@ class Lane(Processor):
         self.item, self.result = EMPTY, GONE
 
     def _end(self) -> NodeStatus:
-        """Finish, since nothing more is wanted."""
         source = self.inputs[0]
         for held in (self.item, self.result):
             if held is not EMPTY and held is not GONE:
@@ -146,7 +135,7 @@ class Lane(Processor):
         return NodeStatus.FINISHED
 
     def outlives(self, item: Any, error: BaseException) -> bool:
-        """Return whether the run goes on after a call for `item` raised."""
+        """Whether the run goes on after a call for `item` raised."""
         if isinstance(error, CancelledError) and not self.carrier.is_wanted(item):
             self.carrier.drop(item)
             self.dropped += 1
@@ -167,11 +156,9 @@ class Lane(Processor):
         return True
 
     def subject(self) -> object:
-        """Return the value that it works on."""
         return EMPTY if self.item is EMPTY else self.carrier.body(self.item)
 
     def clear(self) -> None:
-        """Forget the item and the result."""
         self.item = self.result = EMPTY
 
 
@@ -183,14 +170,14 @@ Use: TypeAlias = Callable[[Lane, Any, Any], Any]
 
 
 def replace(lane: Lane, item: Any, returned: Any) -> Any:
-    """Hand on what the function returned: map."""
+    """Map: hand on what the function returned."""
     result = lane.carrier.result(item, returned)
     lane.merged += result is GONE
     return result
 
 
 def select(lane: Lane, item: Any, returned: Any) -> Any:
-    """Hand on the item if the function returned something true: filter."""
+    """Filter: hand on the item if the function returned something true."""
     if returned:
         return item
     lane.dropped += 1
@@ -199,21 +186,19 @@ def select(lane: Lane, item: Any, returned: Any) -> Any:
 
 
 def pass_on(lane: Lane, item: Any, returned: Any) -> Any:
-    """Hand on the item, whatever the function returned: tap."""
+    """Tap: hand on the item."""
     del lane, returned
     return item
 
 
 def consume(lane: Lane, item: Any, returned: Any) -> Any:
-    """Hand on nothing: the end of a flow."""
+    """The end of a flow."""
     del item, returned
     lane.merged += 1
     return GONE
 
 
 class MapProcessor(Lane):
-    """Calls a function with each value."""
-
     def __init__(
         self,
         function: Callable[[Any], Any],
@@ -224,16 +209,6 @@ class MapProcessor(Lane):
         carrier: Carrier = BARE,
         on_error: OnError | None = None,
     ) -> None:
-        """Be a lane of `function`.
-
-        Args:
-            function: the host's.
-            use: what is done with what it returns.
-            place: where it is called.
-            name: of the operator.
-            carrier: how values travel.
-            on_error: is called with a value and what its call raised; the value is dropped then.
-        """
         super().__init__(
             outputs=0 if use is consume else 1,
             name=name,
@@ -246,7 +221,6 @@ class MapProcessor(Lane):
         self._is_plain = use is replace and carrier is BARE
 
     def process(self) -> None:
-        """Call the function."""
         if self.carrier.has_callers and not self.begins():
             return
         item = self.item
@@ -268,8 +242,6 @@ class MapProcessor(Lane):
 
 
 class AsyncMapProcessor(Lane):
-    """Awaits a coroutine for each value, in the event loop."""
-
     status = NodeStatus.ASYNC
 
     def __init__(
@@ -282,16 +254,7 @@ class AsyncMapProcessor(Lane):
         carrier: Carrier = BARE,
         on_error: OnError | None = None,
     ) -> None:
-        """Be a lane of `function`.
-
-        Args:
-            function: the host's; it returns what is awaited.
-            use: what is done with what that gives.
-            timeout: of each call, in seconds; a ``TimeoutError`` of that value then.
-            name: of the operator.
-            carrier: how values travel.
-            on_error: is called with a value and what its call raised; the value is dropped then.
-        """
+        """`timeout` of each call is in seconds."""
         super().__init__(
             outputs=0 if use is consume else 1,
             name=name,
@@ -305,7 +268,6 @@ class AsyncMapProcessor(Lane):
         self._is_plain = use is replace and carrier is BARE and timeout is None
 
     async def async_process(self) -> None:
-        """Await the coroutine."""
         if self.carrier.has_callers and not self.begins():
             return
         item = self.item
@@ -333,8 +295,6 @@ class AsyncMapProcessor(Lane):
 
 
 class _FlatLane(Lane):
-    """A lane that reads what its function returned."""
-
     def __init__(
         self, function: Any, *, place: SyncPlace, name: str, on_error: OnError | None
     ) -> None:
@@ -344,7 +304,6 @@ class _FlatLane(Lane):
         self._read = 0
 
     def event(self, changed: Sequence[Port]) -> NodeStatus:
-        """Hand on the value that was read, then read the next one if it is wanted."""
         output = self.outputs[0]
         if output.is_finished and self._reader is not None:
             return self.status
@@ -356,7 +315,6 @@ class _FlatLane(Lane):
         return self.status if output.can_push else NodeStatus.NEED_CONSUME
 
     def closing(self) -> NodeStatus | None:
-        """Return how to close what it reads; nothing if it reads nothing."""
         return None if self._reader is None else self.status
 
     def _got(self, value: Any) -> None:
@@ -386,7 +344,6 @@ class _FlatLane(Lane):
         return True
 
     def clear(self) -> None:
-        """Forget the item, the result and what is read."""
         super().clear()
         self._reader = None
 
@@ -402,19 +359,9 @@ class FlatMapProcessor(_FlatLane):
         name: str = "",
         on_error: OnError | None = None,
     ) -> None:
-        """Be a lane of `function`.
-
-        Args:
-            function: the host's.
-            place: where it is called, and what it returns is read.
-            name: of the operator.
-            on_error: is called with a value and what its call or a read raised; the rest of that
-                value is left out then.
-        """
         super().__init__(function, place=place, name=name, on_error=on_error)
 
     def process(self) -> None:
-        """Read the next value, or close what is read if none is wanted."""
         if self.outputs[0].is_finished:
             self.close()
             return
@@ -432,7 +379,6 @@ class FlatMapProcessor(_FlatLane):
                 raise
 
     def close(self) -> None:
-        """Close the generator; other iterators have nothing to close."""
         reader: Reader | None = self._reader
         self._forget()
         if reader is not None:
@@ -451,18 +397,9 @@ class AsyncFlatMapProcessor(_FlatLane):
         name: str = "",
         on_error: OnError | None = None,
     ) -> None:
-        """Be a lane of `function`.
-
-        Args:
-            function: the host's.
-            name: of the operator.
-            on_error: is called with a value and what its call or a read raised; the rest of that
-                value is left out then.
-        """
         super().__init__(function, place="loop", name=name, on_error=on_error)
 
     async def async_process(self) -> None:
-        """Read the next value, or close what is read if none is wanted."""
         if self.outputs[0].is_finished:
             await self.async_close()
             return
@@ -482,7 +419,6 @@ class AsyncFlatMapProcessor(_FlatLane):
                 raise
 
     async def async_close(self) -> None:
-        """Close the generator; other iterators have nothing to close."""
         reader: AsyncReader | None = self._reader
         self._forget()
         if reader is not None:

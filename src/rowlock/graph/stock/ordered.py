@@ -40,22 +40,13 @@ class OrderedDispatch(Processor):
     """Passes each item to an idle lane, and remembers to which.
 
     Attributes:
-        lanes: of the items that were passed on and not emitted yet, the numbers of their lanes.
-        ahead: how many these may be.
-        collect: what emits their results.
+        lanes: the numbers of the lanes of the items that were passed on and not emitted yet;
+            `ahead` at most.
     """
 
     holds_max = 0
 
     def __init__(self, lanes: int, *, ahead: int, name: str = "") -> None:
-        """Serve so many lanes.
-
-        Args:
-            lanes: how many.
-            ahead: how many values are between the first one that is not emitted and the last one
-                that is worked on.
-            name: of the operator.
-        """
         super().__init__(inputs=1, outputs=lanes, name=name)
         self.lanes: deque[int] = deque()
         self.ahead = ahead
@@ -65,11 +56,9 @@ class OrderedDispatch(Processor):
 
     @property
     def is_full(self) -> bool:
-        """Whether no more items may be passed on."""
         return len(self.lanes) >= self.ahead
 
     def event(self, changed: Sequence[Port]) -> NodeStatus:
-        """Pass an item on, if a lane is idle."""
         source = self.inputs[0]
         self._hungry.update(changed)
         if self._hungry.are_finished:
@@ -84,13 +73,11 @@ class OrderedDispatch(Processor):
         return NodeStatus.NEED_CONSUME if source.has_data else NodeStatus.NEED_DATA
 
     def details(self) -> str:
-        """Return how many results are awaited, and of which lane the first."""
         if not self.lanes:
             return ""
         return f"{len(self.lanes)} of {self.ahead} ahead; lane {self.lanes[0]} has the first"
 
     def awaited(self) -> Sequence[Processor]:
-        """Return what emits the results while no more items may be passed on."""
         return (self.collect,) if self.collect is not None and self.is_full else ()
 
 
@@ -98,11 +85,6 @@ class OrderedCollect(Processor):
     """Emits the results of lanes in the order in which `OrderedDispatch` passed the items on."""
 
     def __init__(self, dispatch: OrderedDispatch) -> None:
-        """Collect what one dispatch passes on.
-
-        Args:
-            dispatch: of the same lanes.
-        """
         super().__init__(inputs=len(dispatch.outputs), outputs=1, name=dispatch.name)
         self.holds_max = dispatch.ahead
         self._dispatch = dispatch
@@ -112,7 +94,6 @@ class OrderedCollect(Processor):
         self._numbers = {port: at for at, port in enumerate(self.inputs)}
 
     def event(self, changed: Sequence[Port]) -> NodeStatus:
-        """Take in what is there, and emit the next result."""
         if self.outputs[0].is_finished:
             return self._end()
         self._full.update(changed)
@@ -151,7 +132,6 @@ class OrderedCollect(Processor):
         return NodeStatus.FINISHED
 
     def clear(self) -> None:
-        """Forget all results."""
         for results in self._results:
             results.clear()
 
@@ -163,7 +143,6 @@ class KeyRecord:
     """What is known of one key.
 
     Attributes:
-        key: the host's.
         begun: how many values it was given to.
         ended: how many of them are out of the graph.
         waiting: items that no lane got yet.
@@ -194,21 +173,12 @@ class KeyProcessor(Lane):
         name: str = "",
         carrier: Carrier = BARE,
     ) -> None:
-        """Ask `key`.
-
-        Args:
-            key: the host's.
-            place: where it is called.
-            name: of the operator.
-            carrier: how values travel.
-        """
         super().__init__(name=name, place=place, carrier=carrier)
         self._key = key
         self._records: dict[Any, KeyRecord] = {}
         self.ended: deque[KeyRecord] = deque()
 
     def process(self) -> None:
-        """Compute the key, and find its record."""
         self._forget_ended()
         if self.carrier.has_callers and not self.begins():
             return
@@ -237,7 +207,6 @@ class KeyProcessor(Lane):
                     self._records.pop(record.key, None)
 
     def clear(self) -> None:
-        """Forget the item, the result and all keys."""
         super().clear()
         self._records.clear()
         self.ended.clear()
@@ -247,21 +216,11 @@ class KeyedDispatch(Processor):
     """Passes items to idle lanes, of each key one at a time.
 
     Attributes:
-        keys: gives the records.
-        inside: how many items it got that are not emitted.
-        ahead: how many these may be.
-        collect: what emits their results.
+        inside: how many items it got that are not emitted; `ahead` at most.
         records: for each lane, those of the items that it was passed and that are not emitted.
     """
 
     def __init__(self, keys: KeyProcessor, lanes: int, *, ahead: int) -> None:
-        """Serve so many lanes.
-
-        Args:
-            keys: what gives each item its record.
-            lanes: how many.
-            ahead: how many items are worked on, or wait for their key.
-        """
         super().__init__(inputs=1, outputs=lanes, name=keys.name)
         self.holds_max = self.ahead = ahead
         self.keys = keys
@@ -274,7 +233,6 @@ class KeyedDispatch(Processor):
         self._numbers = {port: at for at, port in enumerate(self.outputs)}
 
     def event(self, changed: Sequence[Port]) -> NodeStatus:
-        """Take an item in, and pass on those whose key is free."""
         source = self.inputs[0]
         self._hungry.update(changed)
         if self._hungry.are_finished:
@@ -326,16 +284,13 @@ class KeyedDispatch(Processor):
         return NodeStatus.FINISHED
 
     def details(self) -> str:
-        """Return how many items are inside, and how many of them wait for their key."""
         return f"{self.inside} of {self.ahead} inside, {self._waiting} wait for their key"
 
     def awaited(self) -> Sequence[Processor]:
-        """Return what emits the results while items wait for their key, or no more may come in."""
         is_held = self._waiting or self.inside >= self.ahead
         return (self.collect,) if self.collect is not None and is_held else ()
 
     def clear(self) -> None:
-        """Forget all items."""
         self._ready.clear()
         self.records.clear()
 
@@ -346,11 +301,6 @@ class KeyedCollect(Processor):
     holds_max = 0
 
     def __init__(self, dispatch: KeyedDispatch) -> None:
-        """Collect what one dispatch passes on.
-
-        Args:
-            dispatch: of the same lanes.
-        """
         super().__init__(inputs=len(dispatch.outputs), outputs=1, name=dispatch.name)
         self._dispatch = dispatch
         dispatch.collect = self
@@ -358,7 +308,6 @@ class KeyedCollect(Processor):
         self._numbers = {port: at for at, port in enumerate(self.inputs)}
 
     def event(self, changed: Sequence[Port]) -> NodeStatus:
-        """Emit a result that is wanted."""
         output = self.outputs[0]
         if output.is_finished:
             self._full.finish()

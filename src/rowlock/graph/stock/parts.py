@@ -39,7 +39,6 @@ class PartGroup:
     Attributes:
         item: the value, as its own carrier carries it.
         count: how many parts it has; None while they are still read.
-        results: of the parts that came through, by their numbers.
         lost: one entry for each part that will not come.
         is_obsolete: its result is not wanted: a part failed, or has left.
         read: how many parts were read.
@@ -61,19 +60,10 @@ class PartGroup:
 
     @property
     def is_complete(self) -> bool:
-        """Whether nothing more will come."""
         return self.count is not None and len(self.results) + len(self.lost) >= self.count
 
 
 class PartEnvelope:
-    """One part on its way.
-
-    Attributes:
-        group: where it belongs.
-        number: its place among the parts.
-        value: the part, or what became of it.
-    """
-
     __slots__ = ("group", "number", "value")
 
     def __init__(self, group: PartGroup, number: int, value: Any) -> None:
@@ -83,28 +73,20 @@ class PartEnvelope:
 
 
 class PartCarrier(Carrier):
-    """Values travel as parts of others."""
+    """Values travel as parts of others, which `outer` carries."""
 
     def __init__(self, outer: Carrier) -> None:
-        """Carry parts.
-
-        Args:
-            outer: carries the values that they are parts of.
-        """
         self._outer = outer
         self.has_callers = outer.has_callers
         self.gather: GatherProcessor | None = None
 
     def owner(self, item: Any) -> CallOwner | None:
-        """Return the caller of the value that it is a part of."""
         return self._outer.owner(item.group.item)
 
     def body(self, item: Any) -> Any:
-        """Return the part."""
         return item.value
 
     def result(self, item: Any, value: Any) -> Any:
-        """Return the part with its new value; `GONE` if the value it is a part of has left."""
         if self._outer.result(item.group.item, value) is GONE:
             item.group.is_obsolete = True
             self.drop(item)
@@ -112,7 +94,6 @@ class PartCarrier(Carrier):
         return PartEnvelope(item.group, item.number, value)
 
     def fail(self, item: Any, error: BaseException) -> bool:
-        """Have the value fail that it is a part of."""
         if not self._outer.fail(item.group.item, error):
             return False
         item.group.is_obsolete = True
@@ -120,26 +101,20 @@ class PartCarrier(Carrier):
         return True
 
     def drop(self, item: Any) -> None:
-        """Note that the part will not come."""
         item.group.lost.append(None)
         if self.gather is not None:
             self.gather.wake()
 
     def is_wanted(self, item: Any) -> bool:
-        """Return whether its group is still of use."""
         return not item.group.is_obsolete and self._outer.is_wanted(item.group.item)
 
     def context(self, item: Any) -> Context | None:
-        """Return that of the value it is a part of."""
         return self._outer.context(item.group.item)
 
 
 class ScatterProcessor(Processor):
-    """Reads the parts of each value, and hands them on.
-
-    Attributes:
-        groups: how many values may have parts inside.
-        open: those that do now.
+    """Reads the parts of each value, and hands them on. `groups` values may have parts inside;
+    those in `open` do now.
     """
 
     def __init__(
@@ -152,16 +127,6 @@ class ScatterProcessor(Processor):
         place: SyncPlace = "thread",
         name: str = "fan_out",
     ) -> None:
-        """Read nothing yet.
-
-        Args:
-            parts: of a value; the host's.
-            groups: how many values may have parts inside.
-            parts_max: how many parts a value may have.
-            outer: carries the values.
-            place: where `parts` is called and read.
-            name: of the operator.
-        """
         super().__init__(inputs=1, outputs=1, name=name)
         self.place = place
         self.holds_max = groups + 1
@@ -178,9 +143,6 @@ class ScatterProcessor(Processor):
         self._part: Any = EMPTY
 
     def event(self, changed: Sequence[Port]) -> NodeStatus:
-        """Hand on the part that was read, open the next group, then read the group whose turn it
-        is.
-        """
         del changed
         source, output = self.inputs[0], self.outputs[0]
         group, self._group = self._group, None
@@ -239,7 +201,6 @@ class ScatterProcessor(Processor):
         return NodeStatus.FINISHED
 
     def process(self) -> None:
-        """Read the next part, or close what is read if it is not wanted."""
         group = self._group
         assert group is not None
         if self._outer.has_callers:
@@ -283,30 +244,24 @@ class ScatterProcessor(Processor):
         group.read += 1
 
     def closing(self) -> NodeStatus | None:
-        """Return how to close what is read."""
         is_read = any(group.reader is not None for group in self.open)
         return NodeStatus.SYNC if is_read else None
 
     def close(self) -> None:
-        """Close the generators; other iterators have nothing to close."""
         with ExitStack() as closed:
             for group in self.open:
                 closed.callback(_close, group)
 
     def subject(self) -> object:
-        """Return the value whose parts are read."""
         return EMPTY if self._group is None else self._outer.body(self._group.item)
 
     def details(self) -> str:
-        """Return how many values have parts inside."""
         return f"{len(self.open)} of {self.groups} groups are open"
 
     def awaited(self) -> Sequence[Processor]:
-        """Return the gathering node while no further group may be opened."""
         return (self.gather,) if len(self.open) == self.groups else ()
 
     def clear(self) -> None:
-        """Forget all values."""
         self._group, self._part = None, EMPTY
         self._reading.clear()
         self.open.clear()
@@ -332,13 +287,6 @@ class GatherProcessor(Processor):
     """Collects parts, and hands on each value with its parts, in their order."""
 
     def __init__(self, scatter: ScatterProcessor, outer: Carrier, *, holds_max: int) -> None:
-        """Collect what one node scatters.
-
-        Args:
-            scatter: that node.
-            outer: carries the values.
-            holds_max: of all parts in open groups.
-        """
         super().__init__(inputs=1, outputs=1, name=scatter.name)
         self.holds_max = holds_max
         self._scatter = scatter
@@ -346,7 +294,6 @@ class GatherProcessor(Processor):
         self._complete: dict[PartGroup, None] = {}
 
     def event(self, changed: Sequence[Port]) -> NodeStatus:
-        """Take a part in, and hand on a group that is complete."""
         del changed
         source, output = self.inputs[0], self.outputs[0]
         if output.is_finished:
@@ -405,10 +352,8 @@ class GatherProcessor(Processor):
         return NodeStatus.FINISHED
 
     def details(self) -> str:
-        """Return how many parts have come of the values inside."""
         held = sum(len(group.results) for group in self._scatter.open)
         return f"holds {held} parts of {len(self._scatter.open)} values"
 
     def clear(self) -> None:
-        """Forget all values."""
         self._complete.clear()

@@ -31,11 +31,6 @@ class Reader:
     __slots__ = ("_context", "_iterator")
 
     def __init__(self, items: Iterable[Any]) -> None:
-        """Read nothing yet; the context variables are a copy of the present ones.
-
-        Raises:
-            BaseException: whatever `items` raises that cannot be read.
-        """
         if not hasattr(items, "__iter__") and not hasattr(items, "__getitem__"):
             is_async = hasattr(items, "__aiter__")
             advice = "use aflat_map" if is_async else "return an iterable"
@@ -45,20 +40,10 @@ class Reader:
         self._iterator: Iterator[Any] = self._context.run(iter, items)
 
     def next(self) -> Any:
-        """Return the next value.
-
-        Raises:
-            StopIteration: there is none.
-            BaseException: whatever the host's iterator raised.
-        """
         return self._context.run(next, self._iterator)
 
     def close(self) -> None:
-        """Close a generator; other iterators have nothing to close.
-
-        Raises:
-            BaseException: whatever the generator raised.
-        """
+        """Close a generator; other iterators have nothing to close."""
         close = getattr(self._iterator, "close", None)
         if close is not None and hasattr(self._iterator, "throw"):
             self._context.run(close)
@@ -70,11 +55,6 @@ class AsyncReader:
     __slots__ = ("_iterator",)
 
     def __init__(self, items: AsyncIterable[Any]) -> None:
-        """Read nothing yet.
-
-        Raises:
-            BaseException: whatever `items` raises that cannot be read.
-        """
         if not hasattr(items, "__aiter__"):
             msg = (
                 f"a value of type {type(items).__qualname__} cannot be read asynchronously: use"
@@ -84,24 +64,11 @@ class AsyncReader:
         self._iterator: AsyncIterator[Any] = aiter(items)
 
     async def next(self, cancelled: CancelledError | None = None) -> Any:
-        """Return the next value.
-
-        Args:
-            cancelled: a cancellation that a generator is to get at the ``yield`` where it stands.
-
-        Raises:
-            StopAsyncIteration: there is none.
-            BaseException: whatever the host's iterator raised.
-        """
+        """`cancelled` is what a generator is to get at the ``yield`` where it stands."""
         throw = None if cancelled is None else getattr(self._iterator, "athrow", None)
         return await (anext(self._iterator) if throw is None else throw(cancelled))
 
     async def close(self) -> None:
-        """Close a generator; other iterators have nothing to close.
-
-        Raises:
-            BaseException: whatever the generator raised.
-        """
         close = getattr(self._iterator, "aclose", None)
         if close is not None:
             await close()
@@ -111,11 +78,7 @@ class AsyncReader:
 
 
 class _Source(Processor):
-    """A node without inputs, and what it reads from.
-
-    Attributes:
-        is_used_up: there are no more values, or none is wanted.
-    """
+    """A node without inputs. `is_used_up`: there are no more values, or none is wanted."""
 
     status = NodeStatus.SYNC
 
@@ -127,7 +90,6 @@ class _Source(Processor):
         self.is_used_up = False
 
     def event(self, changed: Sequence[Port]) -> NodeStatus:
-        """Hand on the value that was read, then read the next one if it is wanted."""
         del changed
         output = self.outputs[0]
         if output.is_finished:
@@ -144,7 +106,6 @@ class _Source(Processor):
         return self.status if output.can_push else NodeStatus.NEED_CONSUME
 
     def closing(self) -> NodeStatus | None:
-        """Return how to close what it reads from; nothing if that was not begun, or has ended."""
         return None if self._reader is None else self.status
 
     def _forget(self) -> None:
@@ -152,7 +113,6 @@ class _Source(Processor):
         self.keeps_task = False
 
     def clear(self) -> None:
-        """Forget the value and the iterable."""
         self._value = EMPTY
         self._forget()
 
@@ -163,19 +123,12 @@ class IterableSource(_Source):
     def __init__(
         self, items: Iterable[Any], *, place: SyncPlace = "thread", name: str = ""
     ) -> None:
-        """Read nothing yet.
-
-        Args:
-            items: the host's; a generator is closed, however the run ends.
-            place: where it is read. A thread is its own meanwhile, since a read may wait long.
-            name: of the operator.
-        """
+        """Read in a thread, it has that for itself meanwhile, since a read may wait long."""
         super().__init__(items, name=name)
         self.place = place
         self.blocks = place == "thread"
 
     def process(self) -> None:
-        """Read one value, or close what it reads from if none is wanted."""
         if self.is_used_up:
             self.close()
             return
@@ -189,7 +142,6 @@ class IterableSource(_Source):
             self._forget()
 
     def close(self) -> None:
-        """Close the generator; other iterators have nothing to close."""
         reader: Reader | None = self._reader
         self._forget()
         if reader is not None:
@@ -203,16 +155,9 @@ class AsyncSource(_Source):
     place: Place = "loop"
 
     def __init__(self, items: AsyncIterable[Any], *, name: str = "") -> None:
-        """Read nothing yet.
-
-        Args:
-            items: the host's; a generator is closed, however the run ends.
-            name: of the operator.
-        """
         super().__init__(items, name=name)
 
     async def async_process(self) -> None:
-        """Read one value, or close what it reads from if none is wanted."""
         if self.is_used_up:
             await self.async_close()
             return
@@ -227,7 +172,6 @@ class AsyncSource(_Source):
             self._forget()
 
     async def async_close(self) -> None:
-        """Close the generator; other iterators have nothing to close."""
         reader: AsyncReader | None = self._reader
         self._forget()
         if reader is not None:
@@ -241,19 +185,12 @@ class MemorySource(Processor):
     holds_max = 0
 
     def __init__(self, items: Iterable[Any], *, name: str = "") -> None:
-        """Read nothing yet.
-
-        Args:
-            items: of a built-in class, not of one derived from it.
-            name: of the operator.
-        """
         super().__init__(outputs=1, name=name)
         # It stays until the run has ended: letting go of it may run a `__del__`.
         self._items: Any = items
         self._iterator: Iterator[Any] | None = None
 
     def event(self, changed: Sequence[Port]) -> NodeStatus:
-        """Hand on the next value, if it is wanted."""
         output = self.outputs[0]
         if output.is_finished:
             return NodeStatus.FINISHED
@@ -273,8 +210,8 @@ class MemorySource(Processor):
         return NodeStatus.NEED_CONSUME
 
     def next_value(self) -> Any:
-        """Return the next value for a reader that does not wait to be given it; `EMPTY` if it is
-        to ask for it.
+        """The next value for a reader that does not wait to be given it; `EMPTY` if it is to ask
+        for it.
         """
         if self._iterator is None:
             return EMPTY
@@ -286,5 +223,4 @@ class MemorySource(Processor):
         return value
 
     def clear(self) -> None:
-        """Forget the collection."""
         self._items = self._iterator = None
