@@ -12,26 +12,26 @@ from collections import Counter
 from .reading import Source, package, planted, sources
 
 LINES = {
-    "assistants": 232,
-    "cli": 2248,
-    "dashboard": 2226,
+    "assistants": 200,
+    "cli": 2071,
+    "dashboard": 2064,
     "database": 1800,
-    "demo": 850,
+    "demo": 795,
     "dialects": 3277,
     "dispatch": 4193,
     "graph": 8074,
-    "ground": 3199,
-    "insight": 11765,
+    "ground": 3055,
+    "insight": 11019,
     "leases": 3369,
     "locks": 887,
     "migrations": 719,
-    "pipelines": 9016,
+    "pipelines": 8412,
     "rows": 3345,
-    "services": 751,
-    "streams": 17829,
-    "telemetry": 1355,
-    "testing": 6171,
-    "tests": 142046,
+    "services": 723,
+    "streams": 16248,
+    "telemetry": 1330,
+    "testing": 5882,
+    "tests": 142136,
 }
 """Most lines of each part of the package, and of `tests`."""
 FILES_MAX = 301
