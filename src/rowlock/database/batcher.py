@@ -26,9 +26,6 @@ from rowlock.database.faults import is_outage, may_be_of_the_size
 from rowlock.logs import get_logger
 from rowlock.tasks import contained_task
 
-# ---------------------------------------------------------------- retries
-
-
 RETRY_DELAY_S = 0.05
 RETRY_DELAY_S_MAX = 1.0
 """First and longest rest between two tries, in seconds."""
@@ -41,11 +38,8 @@ class Retries:
     host blocked its loop.
 
     Args:
-        gives_up_at: given when the first try failed, says until when others may be made, on the
+        gives_up_at: given when the first try failed, returns until when others may be made, on the
             monotonic clock. Asked each time.
-
-    Attributes:
-        count: how many tries have failed.
     """
 
     def __init__(self, gives_up_at: Callable[[float], float]) -> None:
@@ -60,7 +54,6 @@ class Retries:
 
     @property
     def are_over(self) -> bool:
-        """Whether the time for further tries is over."""
         return monotonic() >= self._gives_up_at(self._failed_at)
 
     async def rest(self) -> None:
@@ -71,9 +64,6 @@ class Retries:
 def within(seconds: float) -> Callable[[float], float]:
     """Return the rule that tries are made for so long after the first failure."""
     return lambda failed_at: failed_at + seconds
-
-
-# ---------------------------------------------------------------- batcher
 
 
 logger = get_logger(__name__)
@@ -105,13 +95,6 @@ class BatchLimit:
 
     Requests that share statements and those that need one each are limited apart: a round trip
     costs the latter only.
-
-    Args:
-        timeout: longest time of one batch.
-
-    Attributes:
-        requests: most of one batch, whatever they need.
-        statements: most statements of one batch that are of one request alone.
     """
 
     def __init__(self, timeout: timedelta) -> None:
@@ -133,8 +116,8 @@ class BatchLimit:
         return count
 
     def learn(self, *, requests: int, statements: int, took_s: float) -> None:
-        """Shrink after a batch that took too long; grow after full ones that took less than half
-        of what they may.
+        """Shrink after a batch that took too long; grow after full ones that took less than half of
+        what they may.
         """
         if took_s > self._wanted_s:
             self.shrink(requests=requests, statements=statements, share=self._wanted_s / took_s)
@@ -174,9 +157,7 @@ class Batcher(Generic[RequestT, ResultT]):
         statements_of: Callable[[RequestT], int] = lambda _request: 0,
         is_grace_over: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Say how a batch is run, within what time, and how many statements a request needs that it
-        shares with no other.
-
+        """`statements_of`: how many statements a request needs that it shares with no other;
         `is_grace_over`: whether what fails is not to be tried again in smaller batches.
         """
         self._run = run
@@ -258,7 +239,6 @@ class Batcher(Generic[RequestT, ResultT]):
             self._tell_all(self._waiting)
 
     async def wait_until_idle(self) -> None:
-        """Wait until no batch is under way."""
         while self._is_working and self._round is not None:
             await asyncio.wait({self._round})
 

@@ -36,39 +36,27 @@ class BulkDialect(ABC):
 
     @abstractmethod
     def insert(self, table: Table, names: Sequence[str]) -> Any:
-        """Return an INSERT of any number of rows, to which the caller may add ``ON CONFLICT`` as
-        both of SQLAlchemy's dialects have it. Its result has the number of rows that were written.
-
-        Args:
-            table: that is written.
-            names: of the columns that are given; the others get the database's defaults.
+        """Return an INSERT of any number of rows, in which columns without one of `names` get the
+        database's defaults, and to which the caller may add ``ON CONFLICT`` as both of SQLAlchemy's
+        dialects have it. Its result has the number of rows that were written.
         """
 
     @abstractmethod
     def insert_parameters(self, names: Sequence[str], rows: Sequence[Sequence[Any]]) -> Any:
-        """Return the parameters of `insert` for these rows, of which there is one at least.
-
-        Args:
-            names: as of `insert`.
-            rows: the values of each in the order of `names`.
+        """Return the parameters of `insert` for `rows`, one at least, each in the order of
+        `names`.
         """
 
     @abstractmethod
     def insert_unless_there(self, table: Table, unique: Unique) -> Any:
         """Return an INSERT of one row, to be executed for many, which leaves a row as it is that
-        has the same values in a unique index or constraint.
-
-        Args:
-            table: that is written.
-            unique: of the table; an index may have some of its rows only, and a constraint is
-                checked at once.
+        has the same values in `unique`: an index, which may have some rows only, or a constraint
+        that is checked at once.
         """
 
     @abstractmethod
     def is_among(self, column: Column[Any], parameter: str) -> ColumnElement[bool]:
-        """Return whether a column of texts or whole numbers has one of the values of
-        `parameter`.
-        """
+        """Whether a column of texts or whole numbers has one of the values of `parameter`."""
 
     @abstractmethod
     def among_parameter(self, values: Sequence[Any]) -> Any:
@@ -83,8 +71,8 @@ class BulkDialect(ABC):
         """Return what selects each column of all rows of a subquery as one value, for `gathered`;
         None if a type has no such value.
 
-        The rows of all of them stand in one order, that of the subquery as a rule: whoever needs it
-        has to look.
+        The rows of all of them stand in one order, that of the subquery as a rule; a caller that
+        needs it has to check it.
         """
 
     @abstractmethod
@@ -104,13 +92,9 @@ _KEPT = "rowlock_kept_statements"
 
 
 def kept_statement(table: Table, key: Hashable, build: Callable[[], StatementT]) -> StatementT:
-    """Return what `build` gives, built once for each `key` of a table: to build a statement takes
-    longer than to execute it. What differs from one execution to the next is bound by name.
-
-    Args:
-        table: that keeps it, for as long as there is the table.
-        key: of few.
-        build: builds it.
+    """Return what `build` gives, built once for each `key`, of which there are few, and kept as
+    long as the table: building a statement takes longer than executing it. What differs from one
+    execution to the next is bound by name.
     """
     # Not in its `info`, which Alembic writes into migrations.
     kept = vars(table).setdefault(_KEPT, {})

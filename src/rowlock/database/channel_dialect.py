@@ -15,8 +15,8 @@ class ChannelConnection(ABC):
     """One connection of a driver, outside of any pool and of any transaction, that may listen to a
     channel.
 
-    Every answer is bounded by the `timeout_s` that is given, in seconds; an exception says that the
-    channel is lost.
+    Every answer is bounded by the `timeout_s` that is given, in seconds; an exception means that
+    the channel is lost.
     """
 
     @property
@@ -32,7 +32,7 @@ class ChannelConnection(ABC):
     async def listen(
         self, channel: str, *, heard: Callable[[str], None], lost: Callable[[], None]
     ) -> None:
-        """Listen from now on; called in the event loop with what *other* connections sent, and
+        """Listen from now on; calls back in the event loop with what *other* connections sent, and
         when the connection ends.
         """
 
@@ -66,7 +66,7 @@ class ChannelDialect(ABC):
 
     @abstractmethod
     def channel_over(self, driver_connection: Any, driver: str) -> ChannelConnection:
-        """Return what listens over a driver's connection; the driver was checked."""
+        """The driver was checked."""
 
 
 CHANNELS: DialectPart[ChannelDialect] = DialectPart("channels", ChannelDialect)

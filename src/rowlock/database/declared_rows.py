@@ -30,12 +30,8 @@ _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 
 class DeclaredRow(NamedTuple):
-    """A row that is to be there.
-
-    Attributes:
-        next_after: gives the first occurrence after a time.
-        mark: of its schedule.
-        values: the columns that it is inserted with.
+    """A row that is to be there, inserted with `values`; `next_after` gives the first occurrence
+    after a time, and `mark` is its schedule's.
     """
 
     next_after: Callable[[datetime], datetime]
@@ -65,13 +61,11 @@ async def ensure_rows(
     connection: AsyncConnection, leased: LeasedTable, rows: Mapping[Any, DeclaredRow]
 ) -> int:
     """Insert those `rows` that are not there, due at their next occurrence, and let those that are
-    there be due then at the latest; joins the caller's transaction.
+    there be due then at the latest; joins the caller's transaction, and returns how many were
+    inserted.
 
-    Rows that are leased or parked are left as they are, and what an outcome said under the same
-    schedule stands, unless it was written by a clock that is far ahead of the present one.
-
-    Returns:
-        How many were inserted.
+    Rows that are leased or parked are left as they are, and the due time of an outcome under the
+    same schedule stands, unless it was written by a clock that is far ahead of the present one.
 
     Raises:
         IntegrityError: another replica inserts the same rows at this moment, or the database

@@ -36,14 +36,12 @@ class ErrorVerdict(NamedTuple):
 
 
 class FaultDialect(ABC):
-    """One database's error codes. Every one of them is asked about each error, so it must know
-    its own.
-    """
+    """One database's error codes. Each is asked about each error, so it must know its own."""
 
     @abstractmethod
     def fault_of(self, raised: BaseException | None) -> ErrorVerdict | None:
-        """Return what the code of a driver's exception says; None if it is another database's,
-        or has no code.
+        """Return what the code of a driver's exception says; None if it is another database's, or
+        has no code.
         """
 
 

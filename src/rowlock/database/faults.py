@@ -40,8 +40,8 @@ def is_transient(error: BaseException) -> bool:
     """Whether the same statement may well succeed later without anybody changing it.
 
     Drivers let ``ConnectionRefusedError`` and ``TimeoutError`` through unwrapped, so this looks at
-    more than SQLAlchemy's own. An exception that comes from no database passes by nothing, nor does
-    one of a column's type: it may open files and ask servers of its own while a row is decoded.
+    more than SQLAlchemy's own. An exception that comes from no database does not pass, nor does one
+    of a column's type: it may open files and ask servers of its own while a row is decoded.
     """
     if is_of_a_type(error):
         return False
@@ -75,9 +75,7 @@ def is_outage(error: BaseException) -> bool:
 
 
 def is_of_a_type(error: BaseException) -> bool:
-    """Whether the database had answered, and a column's type raised `error` as the answer was
-    decoded.
-    """
+    """Whether the database had answered, and a column's type raised `error` while decoding."""
     is_reading = False
     for frame, _ in walk_tb(error.__traceback__):
         module = frame.f_globals.get("__name__")
@@ -92,9 +90,7 @@ def is_refused(error: BaseException) -> bool:
 
 
 def is_of_the_server(raised: BaseException) -> bool:
-    """Whether what a driver raised is about the server that its connection leads to, or about the
-    connection, so that a new connection may be answered otherwise.
-    """
+    """As `ErrorVerdict.is_of_the_server`, of what a driver raised."""
     fault = _fault_of(raised)
     return fault is not None and fault.is_of_the_server
 
@@ -116,7 +112,6 @@ def is_conflict(error: BaseException) -> bool:
 
 
 def is_after_an_error(error: BaseException) -> bool:
-    """Whether a statement was refused since an earlier one of its transaction had failed."""
     error = _of_database(error)
     return (
         _is_of_a_driver(error)
@@ -126,9 +121,7 @@ def is_after_an_error(error: BaseException) -> bool:
 
 
 def may_be_of_the_size(error: BaseException) -> bool:
-    """Whether a transaction may have failed because it did so much, and one that does less may
-    succeed.
-    """
+    """Whether a transaction may have failed because it did much, and a smaller one may succeed."""
     error = _of_database(error)
     if isinstance(error, TransactionTimeout) or is_conflict(error):
         return True
@@ -138,8 +131,8 @@ def may_be_of_the_size(error: BaseException) -> bool:
 
 
 def is_of_the_schema(error: BaseException) -> bool:
-    """Whether the database refused a statement as such, whichever rows it is about: a column or
-    a table is not there, say.
+    """Whether the database refused a statement as such, whichever rows it is about: a column or a
+    table is not there, say.
     """
     error = _of_database(error)
     if not _is_of_a_driver(error) or is_transient(error):
@@ -150,7 +143,7 @@ def is_of_the_schema(error: BaseException) -> bool:
 
 def may_be_of_a_value(error: BaseException) -> bool:
     """Whether a statement may have been refused for one value in it: no outage, no constraint of a
-    table, and nothing that rowlock itself says.
+    table, and no error of rowlock's own.
     """
     return not is_transient(error) and not isinstance(error, exc.IntegrityError | RowlockError)
 
@@ -170,8 +163,8 @@ def _of_database(error: BaseException) -> BaseException:
     """Return what the database said, also where a host's ``handle_error`` listener has put an
     exception of its own in its place.
 
-    What host code raised within a transaction of ours is told as a `HostCodeError`, and says
-    nothing of the database.
+    What host code raised within a transaction of ours is a `HostCodeError`, and says nothing of the
+    database.
     """
     cause = error
     for _ in range(CAUSES_MAX):

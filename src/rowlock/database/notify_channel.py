@@ -47,9 +47,6 @@ CLOSE_S_MAX = 2.0
 class NotificationChannel:
     """A connection that listens to one channel and speaks on it. Every statement is a transaction
     of its own.
-
-    Attributes:
-        name: of the channel.
     """
 
     def __init__(self, connection: ChannelConnection, name: str) -> None:
@@ -58,7 +55,6 @@ class NotificationChannel:
 
     @property
     def is_lost(self) -> bool:
-        """Whether the connection has ended."""
         return self._connection.is_lost
 
     async def notify(self, payloads: Sequence[str]) -> None:
@@ -69,7 +65,7 @@ class NotificationChannel:
         """Ask the server whether this connection still listens.
 
         Raises:
-            ConnectionError: it does not, so what is said is not heard.
+            ConnectionError: it does not, so that notifications are missed.
         """
         if not await self._connection.is_listening(self.name, timeout_s=ANSWER_S_MAX):
             raise ConnectionError(
@@ -130,9 +126,7 @@ def channel_named(name: str) -> str:
 
 
 def is_payload(text: str) -> bool:
-    """Whether PostgreSQL takes `text` as a payload, and it is not longer than
-    `PAYLOAD_BYTES_MAX`.
-    """
+    """Whether PostgreSQL takes `text` as a payload, and it is short enough."""
     try:
         size = len(text.encode())
     except UnicodeEncodeError:

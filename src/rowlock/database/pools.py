@@ -31,17 +31,14 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession
 from rowlock.database.transaction import SessionFactory
 from rowlock.database.transaction_dialect import TRANSACTIONS
 
-# ---------------------------------------------------------------- claim slots
-
-
 CONNECTIONS_AT_ONCE = 5
 """How many claims are sent at once where a pool does not say how many connections it keeps."""
 
 
 @asynccontextmanager
 async def claim_slot(engine: Engine, *, wait_s: float) -> AsyncIterator[None]:
-    """Wait for a slot among the claims that are sent over `engine` from the running loop,
-    `wait_s` at most.
+    """Wait for a slot among the claims that are sent over `engine` from the running loop, `wait_s`
+    at most.
     """
     slots = _slots_of(engine)
     has_slot = False
@@ -85,9 +82,6 @@ _slots: WeakKeyDictionary[asyncio.AbstractEventLoop, WeakKeyDictionary[Pool, asy
 )
 
 
-# ---------------------------------------------------------------- separate pool
-
-
 class SeparatePool:
     """Sessions as the host makes them, on connections of our own.
 
@@ -95,14 +89,14 @@ class SeparatePool:
     """
 
     def __init__(self, session_factory: SessionFactory, *, file_wait: timedelta) -> None:
-        """Open nothing yet; a statement waits for a locked SQLite file for `file_wait` at most."""
+        """A statement waits for a locked SQLite file for `file_wait` at most."""
         self._session_factory = session_factory
         self._file_wait = file_wait
         self._engines: dict[Pool, Engine] = {}
 
     def __call__(self) -> AsyncSession:
-        """Return a new session of the host's factory; its statements go to the engines that they
-        would go to, by our pools.
+        """Return a new session of the host's factory, with our pools in place of those of its
+        engines.
         """
         session = self._session_factory()
         route = session.sync_session.get_bind

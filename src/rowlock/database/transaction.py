@@ -40,9 +40,6 @@ from rowlock.logs import get_logger
 from rowlock.rows.leased_table import LeasedTable
 from rowlock.tasks import CancelPlan, finish, log_in_thread
 
-# ---------------------------------------------------------------- binds
-
-
 # To ask `event.contains` for each transaction takes longer than the rest of `bind_of`.
 _LISTENED: WeakSet[Engine] = WeakSet()
 
@@ -52,8 +49,8 @@ def bind_of(session: AsyncSession, leased: LeasedTable) -> Engine | Connection:
     connecting.
 
     A session that sends reads to a replica must not send ours there: a lease is read where it is
-    written. From now on the bind's pool replaces its connections where one of them answers that
-    its server is of no use.
+    written. From now on the bind's pool replaces its connections where one of them answers that its
+    server is of no use.
 
     Raises:
         TypeError: it is no async session.
@@ -142,9 +139,7 @@ def check_supported(dialect_name: str) -> None:
 
 
 def _isolation_level(session: AsyncSession, bind: Engine) -> object:
-    """Return the isolation level that was asked for in the sessions' transactions; None is the
-    database's own.
-    """
+    """Return the isolation level that was asked for; None is the database's own."""
     # Sessions have execution options since SQLAlchemy 2.1. Where several levels are given, the
     # narrowest scope wins.
     for options in (
@@ -154,9 +149,6 @@ def _isolation_level(session: AsyncSession, bind: Engine) -> object:
         if (level := options.get("isolation_level")) is not None:
             return level
     return getattr(bind.dialect, "_on_connect_isolation_level", None)
-
-
-# ---------------------------------------------------------------- stalled transactions
 
 
 logger = get_logger(__name__)
@@ -172,14 +164,11 @@ CLOSE_S_MAX = 2.0
 class OpenTransaction:
     """One transaction, from the moment at which it may take locks.
 
-    Args:
-        purpose: a verb phrase for the log.
-
     Attributes:
         was_aborted: its connection was closed under it.
         was_stalled: by another thread, since its event loop had stalled.
         was_rolled_back: before it was ready to commit, so that no COMMIT can have been sent.
-        is_ready_to_commit: all is done but the COMMIT; written by whoever does it.
+        is_ready_to_commit: all is done but the COMMIT; written by the transaction itself.
     """
 
     def __init__(self, purpose: str) -> None:
@@ -194,7 +183,7 @@ class OpenTransaction:
         self._ending = threading.Lock()
 
     def begins(self, connection: AsyncConnection) -> None:
-        """Let it be aborted from now on."""
+        """From now on it may be aborted."""
         assert connection.sync_connection is not None
         # Asked now: once it was released, a connection no longer says which one it had of the pool.
         self._connection, self._pooled = (
@@ -206,7 +195,6 @@ class OpenTransaction:
         _open.add(self)
 
     def ends(self) -> None:
-        """Let it not be aborted any more."""
         _open.discard(self)
         with self._ending:
             self._connection = self._pooled = None
@@ -214,7 +202,7 @@ class OpenTransaction:
     async def abort_if_stalled(
         self, separate_pool: Connects, *, thread: int, older_than_s: float
     ) -> None:
-        """End it, if it has stood for so long in the loop of `thread`; called in another one."""
+        """End it, if it is open for so long in the loop of `thread`; called in another one."""
         if self._thread != thread or monotonic() - self._began_at < older_than_s:
             return
         with self._ending:
@@ -291,7 +279,7 @@ def _is_within(task: asyncio.Task[Any], driver: object) -> bool:
 async def tracked_open(
     transaction: OpenTransaction, *, purpose: str, timeout_s: float
 ) -> AsyncIterator[None]:
-    """Be `transaction` for the time of the block.
+    """Track `transaction` for the time of the block.
 
     Raises:
         TransactionTimeout: it was aborted. Whether it was committed is unknown.
@@ -316,14 +304,11 @@ async def tracked_open(
 
 
 async def abort_stalled(separate_pool: Connects, *, thread: int, older_than_s: float) -> None:
-    """End the transactions of the loop in `thread` that have stood for longer than that; called
-    on another loop.
+    """End the transactions of the loop in `thread` that have been open for so long; called on
+    another loop.
     """
     for transaction in tuple(_open):
         await transaction.abort_if_stalled(separate_pool, thread=thread, older_than_s=older_than_s)
-
-
-# ---------------------------------------------------------------- transaction
 
 
 T = TypeVar("T")
@@ -359,7 +344,7 @@ async def in_transaction(
 
     Args:
         session_factory: the host's; the session is opened and closed here.
-        leased: the table that it is about, which tells a session with several engines where to go.
+        leased: the table that it is about, by which a session with several engines is routed.
         work: gets the session and its connection in a begun transaction; must not commit. May be
             called several times, each time in another transaction, of which one at most is
             committed.

@@ -50,8 +50,8 @@ class TransactionDialect(ABC):
 
     @abstractmethod
     def is_begun_before(self, error: Exception) -> bool:
-        """Return whether AUTOCOMMIT was refused, and nothing else, because a listener of the
-        host's had begun a transaction on the connection.
+        """Return whether AUTOCOMMIT was refused, and nothing else, because a listener of the host's
+        had begun a transaction on the connection.
         """
 
     @abstractmethod
@@ -68,8 +68,8 @@ class TransactionDialect(ABC):
 
     @abstractmethod
     def roll_back_before_cancel(self, driver: Any) -> asyncio.Task[bool] | None:
-        """Begin to roll back what is out of time, on its own loop, if that must be done before
-        its statement is cancelled.
+        """Begin to roll back what is out of time, on its own loop, if that must be done before its
+        statement is cancelled.
         """
 
     @abstractmethod
@@ -81,14 +81,9 @@ class TransactionDialect(ABC):
         *,
         older_than_s: float,
     ) -> bool:
-        """End a transaction of another thread's loop that has stalled for so long, and return
-        whether it was rolled back.
-
-        Args:
-            connection: of the transaction; only its engine may be used here.
-            driver: the driver's connection.
-            separate_pool: gives connections to the same database.
-            older_than_s: how long it has been open at least, in seconds.
+        """End a transaction of another thread's loop that has been open for `older_than_s` at
+        least, and return whether it was rolled back. Of `connection` only the engine may be used
+        here.
         """
 
     @abstractmethod

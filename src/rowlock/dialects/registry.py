@@ -81,11 +81,8 @@ class Dialect:
 
 
 class DialectPart(Generic[PartT]):
-    """The way from a room to what it asks of each database.
-
-    Args:
-        name: one of `PARTS`.
-        kind: the abstract class that implementations have.
+    """The implementations of `kind`, an abstract class, for each database; `name` is one of
+    `PARTS`.
     """
 
     def __init__(self, name: str, kind: type[Any]) -> None:
@@ -106,7 +103,6 @@ class DialectPart(Generic[PartT]):
             return self._load(dialect_name)
 
     def of(self, connection: AsyncConnection) -> PartT:
-        """Return the implementation for the connection's database."""
         return self.on(connection.dialect.name)
 
     def _load(self, dialect_name: str) -> PartT:
@@ -121,8 +117,8 @@ class DialectPart(Generic[PartT]):
 
 
 def register(dialect: Dialect) -> None:
-    """Make a database known to this process; another dialect of the same name is replaced,
-    unless parts of it are in use.
+    """Make a database known to this process; another dialect of the same name is replaced, unless
+    parts of it are in use.
     """
     _known[dialect.name] = dialect
     add_database_packages(dialect.drivers)
@@ -134,7 +130,6 @@ def known_dialects() -> tuple[Dialect, ...]:
 
 
 def driver_packages() -> frozenset[str]:
-    """Return the top-level packages of all drivers of the known dialects."""
     return frozenset().union(*(dialect.drivers for dialect in _known.values()))
 
 

@@ -47,13 +47,10 @@ class AcquireRequest:
 
 @dataclass(frozen=True, slots=True)
 class Renewed:
-    """What became of leases that were to be renewed, by the keys of their rows. Rows that were
-    deleted are nowhere.
+    """The keys of leases that were to be renewed; rows that were deleted are in none of them.
 
     Attributes:
-        done: they were renewed.
-        lagging: still held, but locked by somebody for the moment.
-        lost: no longer held.
+        lagging: still held, but another transaction has locked them for the moment.
     """
 
     done: frozenset[Any]
@@ -74,17 +71,13 @@ class Acquired:
 async def acquire(
     connection: AsyncConnection, request: AcquireRequest, in_lockset: frozenset[Any]
 ) -> Acquired:
-    """Lease all rows that `request` describes; joins the caller's transaction.
+    """Lease all rows that `request` describes; joins the caller's transaction, which may write.
 
-    Rows that the same token holds already are among them: their leases are renewed.
-
-    Args:
-        connection: of a transaction that may write.
-        request: which rows, for whom.
-        in_lockset: keys that somebody in this process holds.
+    Rows that the same token holds already are among them: their leases are renewed. Keys
+    `in_lockset` are held by others in this process.
 
     Raises:
-        RelatedLockUnavailable: somebody else holds one of them. Nothing was written.
+        RelatedLockUnavailable: one of them is held by another holder. Nothing was written.
         PipelineError: there are more than `ACQUIRED_ROWS_MAX`.
         ModelError: their keys are objects that are not equal where their values are.
     """
@@ -135,15 +128,8 @@ async def read_acquired(
     compared: Sequence[Column[Any]] = (),
     options: Sequence[LoaderOption] = (),
 ) -> list[Any]:
-    """Return the rows of `keys` as they are now, in the order of their keys, detached; joins the
-    caller's transaction.
-
-    Args:
-        session: the caller's.
-        leased: their table.
-        keys: of the rows; one that is not there any more is left out.
-        compared: columns that are read in any case, beside those of the lease.
-        options: the host's.
+    """Return those rows of `keys` that are there, detached, in the order of their keys, with the
+    `compared` columns loaded; joins the caller's transaction.
     """
     key = leased.attribute(leased.key_name)
     names = [
@@ -181,7 +167,6 @@ async def read_fresh(session: AsyncSession, leased: LeasedTable, keys: Sequence[
 
 
 def held_under(leased: LeasedTable, keys: Sequence[Any], token: object) -> ColumnElement[bool]:
-    """Return the condition that a row is one of `keys` and still carries `token`."""
     return leased.key.in_(keys) & (leased.column("lock_token") == token)
 
 
@@ -223,8 +208,8 @@ async def renew_keys(
     token: object,
     expires_at: object,
 ) -> Renewed:
-    """Let the leases under `token` that have not ended last until `expires_at`, waiting for no
-    row; joins the transaction.
+    """Extend those leases under `token` that have not ended, waiting for no row; joins the
+    transaction.
     """
     valid = held_under(leased, keys, token) & (
         leased.column("lock_expires_at") > database_instant()

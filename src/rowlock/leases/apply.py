@@ -66,9 +66,6 @@ from rowlock.rows.database_time import (
 )
 from rowlock.rows.leased_table import NEXT_VERSION, LeasedTable, with_zone
 
-# ---------------------------------------------------------------- compare
-
-
 T = TypeVar("T")
 AsRead: TypeAlias = tuple[Lease, ColumnValues]
 """A row's lease, and columns with the values that were read of it."""
@@ -111,9 +108,7 @@ def _slots_of(columns: Sequence[Column[Any]]) -> list[Slot]:
 async def _compared_there(
     connection: AsyncConnection, leased: LeasedTable, rows: Mapping[int, AsRead]
 ) -> frozenset[int]:
-    """Return the numbers of those that are unchanged, of `rows` that are compared in the same
-    columns.
-    """
+    """Return the numbers of unchanged `rows`, all of which are compared in the same columns."""
     dialect, guarded = LEASES.of(connection), tuple(next(iter(rows.values()))[1])
     slots = _slots_of(guarded)
 
@@ -135,9 +130,7 @@ async def _compared_there(
 async def _compared_here(
     connection: AsyncConnection, leased: LeasedTable, rows: Mapping[int, AsRead]
 ) -> frozenset[int]:
-    """As `_compared_there`, but read and compared in Python: of plain types what is read again
-    is the same if it is unchanged.
-    """
+    """As `_compared_there`, but compared in Python: for types whose equal values are read alike."""
     dialect, guarded = LEASES.of(connection), tuple(next(iter(rows.values()))[1])
     statement = leased.prepared(
         (_compared_here, dialect, guarded),
@@ -161,7 +154,6 @@ async def _compared_here(
 async def all_unchanged(
     connection: AsyncConnection, leased: LeasedTable, rows: Sequence[AsRead]
 ) -> bool:
-    """Return whether every row is unchanged."""
     compared = await compare_many(connection, leased, rows)
     rest = [row for number, row in enumerate(rows) if row[1] and number not in compared]
     if not all(compared.values()):
@@ -184,19 +176,14 @@ async def all_unchanged(
 
 
 def in_pieces(members: Sequence[T], size: int) -> Iterator[Sequence[T]]:
-    """Give `members` in pieces of at most `size`."""
     return (members[start : start + size] for start in range(0, len(members), size))
 
 
-# ---------------------------------------------------------------- apply
-
-
 class Written(Enum):
-    """What became of a write.
+    """What became of a write. Parked is applied, too.
 
-    Parked is applied, too. Related row lost: a related row was no longer held, so nothing was
-    written and the row comes back for it. Unknown: the answer to its COMMIT was lost, and the
-    database did not come back to be asked, or the row was written since.
+    Related row lost: a related row was no longer held, so nothing was written. Unknown: the answer
+    to the COMMIT was lost, and the database could not be asked, or the row was written since.
     """
 
     APPLIED = "applied"
@@ -218,7 +205,7 @@ MADE: Final = tuple(one for one in Written if one.is_made)
 
 @dataclass(frozen=True, slots=True)
 class RelatedWrite:
-    """What to write to one related row: columns and their values, lock columns included."""
+    """Values of one related row, lock columns included."""
 
     leased: LeasedTable
     key: Any
@@ -230,11 +217,9 @@ class RowWrite:
     """What to write to one row.
 
     Attributes:
-        values: columns and their values, lock columns included.
-        parks: whether they set the row aside.
+        values: lock columns included.
         unless_changed: columns that must still have these values.
         when_changed: what is written instead if they have not.
-        related: what is written to related rows with it.
         deletes: whether the row is deleted: after these values were written, or instead.
     """
 
@@ -247,7 +232,6 @@ class RowWrite:
 
     @property
     def once_written(self) -> Written:
-        """What became of the write if it was made."""
         return Written.PARKED if self.parks else Written.APPLIED
 
 
@@ -281,10 +265,10 @@ async def lock_for_apply(
     *,
     waits: bool = False,
 ) -> tuple[datetime | None, dict[Any, datetime]]:
-    """Lock those rows of `items` that are still theirs; joins the caller's transaction.
+    """Lock those rows of `items` that still carry their tokens; joins the caller's transaction.
 
-    Unless it `waits` for them, rows that somebody else has locked are left out: a batch of writes
-    must not wait for one row that a long transaction holds.
+    Unless it `waits` for them, locked rows are left out: a batch of writes must not wait for one
+    row that a long transaction holds.
 
     Returns:
         The transaction's one time (None if no row was locked), and by token the stamp of each row
@@ -318,10 +302,9 @@ async def apply_locked(
 ) -> list[Written]:
     """Write to rows that `lock_for_apply` has locked in this transaction; those of one shape in one
     round trip.
-
-    The lock is what makes the guard certain here: no driver tells how many rows each of many
-    parameter sets has matched.
     """
+    # The lock makes the guard certain: no driver says how many rows each of many parameter sets has
+    # matched.
     groups: dict[Shape, tuple[list[PipelineItem[Any]], list[list[Any]]]] = {}
     results = [write.once_written for _, write in writes]
     compared: Mapping[int, bool] = {}
@@ -350,8 +333,8 @@ async def apply_locked(
 
 
 async def cast_value(connection: AsyncConnection, column: Column[Any], value: Any) -> None:
-    """Have a value cast to the type of a column, which the database or its driver may refuse; joins
-    the caller's transaction, and writes nothing.
+    """Have the database or its driver refuse a value that a column cannot hold; joins the caller's
+    transaction, and writes nothing.
     """
     given = bindparam("rowlock_new", value, type_=column.type)
     await connection.execute(select(cast(given, column.type)))
@@ -360,8 +343,8 @@ async def cast_value(connection: AsyncConnection, column: Column[Any], value: An
 async def with_versions(
     connection: AsyncConnection, leased: LeasedTable, writes: Sequence[tuple[Any, ColumnValues]]
 ) -> list[ColumnValues]:
-    """Return the values of `writes` to rows, given by their keys, with each row's next version;
-    joins the caller's transaction.
+    """Return the values of `writes`, given by key, with each row's next version; joins the caller's
+    transaction.
     """
     each, generator = [values for _, values in writes], leased.version_generator
     if generator is None:
@@ -389,8 +372,8 @@ async def _update_together(
     leases: Sequence[Lease],
     rows: Sequence[Sequence[Any]],
 ) -> None:
-    """Write to locked rows what has one shape: by one statement if the values are the same, or
-    the database takes arrays.
+    """Write to locked rows what has one shape: by one statement if the values are the same, or the
+    database takes arrays.
     """
     dialect, slots, differing = LEASES.of(connection), slots_of(shape), tuple(varying(rows))
     names = [name for name, _ in slots]
@@ -444,14 +427,13 @@ async def processed_at(
     stamps: frozenset[datetime],
     waits: bool = False,
 ) -> dict[Any, Written]:
-    """Say of each row of `items`, by its key, whether an outcome with one of `stamps` is in it;
+    """Return for each row of `items`, by key, whether an outcome with one of `stamps` is in it;
     joins the caller's transaction.
 
     Settles COMMITs whose answers were lost: no two outcomes of a row have the same stamp, and none
-    has an earlier one than the outcome before it. So an earlier one in the row means that nothing
-    was committed (stale). A later one, or no row, leaves open whether somebody has gone on from
-    there (unknown). PostgreSQL may still be carrying a COMMIT out: if it `waits` for the rows'
-    locks, what is returned is as that has ended.
+    has an earlier one than the outcome before it. So an earlier stamp in the row means that nothing
+    was committed (stale); a later one, or no row, leaves it open (unknown). PostgreSQL may still be
+    carrying a COMMIT out: with `waits`, the answer is given after that has ended.
     """
     column, keys = leased.column("last_processed_at"), [item.id for item in items]
     kept = await LEASES.of(connection).kept_as(connection, column, sorted(stamps))
@@ -490,20 +472,14 @@ def _statement(leased: LeasedTable, shape: Shape) -> Update:
     return update(leased.table).where(*guard).values(set_clause(shape))
 
 
-# ---------------------------------------------------------------- delete
-
-
 async def delete_locked(
     connection: AsyncConnection, leased: LeasedTable, items: Sequence[PipelineItem[Any]]
 ) -> frozenset[Any]:
-    """Delete those rows of `items` that are still theirs; joins the caller's transaction, which has
-    locked them.
+    """Delete those rows of `items` that still carry their tokens, and return their keys; joins the
+    caller's transaction, which has locked them.
 
-    A stronger lock is needed than a write takes: rows to which somebody adds a reference at this
-    moment are left out, so that nobody waits for that.
-
-    Returns:
-        The keys of the rows that were deleted.
+    A deletion needs a stronger lock than a write: rows to which a reference is being added are left
+    out, so that it waits for none.
     """
     if not items:
         return frozenset()
@@ -543,13 +519,12 @@ async def deleted(
     *,
     waits: bool = False,
 ) -> dict[Any, Written]:
-    """Say of each row of `items`, by its key, whether it was deleted by a transaction whose COMMIT
+    """Return for each row of `items`, by key, whether it was deleted by a transaction whose COMMIT
     was not answered; joins the caller's transaction.
 
-    A row that is there was not (stale). One that is gone was, as long as its lease would last:
-    nobody else had it. Later, somebody else may have had it, and deleted it (unknown). PostgreSQL
-    may still be carrying a COMMIT out: if it `waits` for the rows' locks, what is returned is as
-    that has ended.
+    A row that is there was not deleted (stale). A missing one was, as long as its lease would last;
+    later, another holder may have deleted it (unknown). PostgreSQL may still be carrying a COMMIT
+    out: with `waits`, the answer is given after that has ended.
     """
     found = select(leased.key).where(leased.key.in_([item.id for item in items]))
     rows = await connection.scalars(found.with_for_update(key_share=True) if waits else found)

@@ -59,17 +59,12 @@ async def claim(
 ) -> list[PipelineItem[Any]]:
     """Lease up to `request.limit` rows in a transaction of its own; oldest first.
 
-    Args:
-        session_factory: opened and committed here.
-        request: which rows, for whom, for how long.
-        lease_margin: by how much the holder's trust ends before the lease.
-        timeout: longest time for the transaction.
-        locker: locks related rows for the items.
-        reached: told the position of the last row, once it is leased for good.
+    The holder's trust ends before the lease, by `lease_margin`. `reached` is called with the
+    position of the last row, once it is leased for good.
 
     Raises:
         ModelError: the keys are objects that are not equal where their values are.
-        LockWaitTimeout: somebody in this process kept the table's lockset still for so long.
+        LockWaitTimeout: the table's lockset was kept locked in this process for `timeout`.
         TransactionTimeout: the database did not answer in time; rows it leased all the same become
             free by expiry.
     """
@@ -171,9 +166,6 @@ def _ticket(
     )
 
 
-# ---------------------------------------------------------------- load
-
-
 NOT_DAMAGED = (LookupError, AssertionError, ConnectionError, TimeoutError, NoResultFound)
 """What SQLAlchemy raises for a member of an `Enum` and for a kind of row that the code does not
 have, which newer code may; what a column's type raises that asks a server which is away; and
@@ -181,7 +173,6 @@ have, which newer code may; what a column's type raises that asks a server which
 
 
 def row_hidden() -> Exception:
-    """Return the error of a row that has the token of its item and is not returned."""
     return NoResultFound(
         "the row has the token of its claim, and SELECTs of the session do not return it: most"
         " likely with_loader_criteria, a do_orm_execute listener, or a join in options() leaves it"
@@ -198,16 +189,9 @@ async def load_rows(
     compared: Sequence[Column[Any]] = (),
 ) -> list[ModelT | None]:
     """Return, in the order of `items`, each row as a detached instance, or None where the lease is
-    no longer theirs.
+    no longer theirs; joins the caller's transaction.
 
-    Joins the caller's transaction.
-
-    Args:
-        session: the caller's.
-        leased: their table.
-        items: whose rows.
-        options: the host's.
-        compared: columns that the outcome will compare with what was read.
+    The `compared` columns are loaded, whatever the host's `options` say.
     """
     bind = bind_of(session, leased)
     dialect = LEASES.on(bind.dialect.name)
@@ -246,8 +230,8 @@ async def as_seen(
     """Return `condition` for those rows alone that SELECTs of `session` return.
 
     A ``do_orm_execute`` listener of the host's may filter them, as for soft deletion or tenants. A
-    statement of the connection does not pass such listeners, so that they are asked here what they
-    make of a SELECT, of which nothing is sent.
+    statement of the connection does not pass such listeners, so they are given a SELECT here, which
+    is not sent.
     """
     if not session.sync_session.dispatch.do_orm_execute:
         return condition

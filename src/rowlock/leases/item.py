@@ -33,34 +33,23 @@ from rowlock.leases.acquire import Acquired, lock_held, read_fresh
 from rowlock.rows.leased_table import LeasedTable, ModelT_co, changed_attributes
 from rowlock.rows.updates import Values, columns_written
 
-# ---------------------------------------------------------------- stop signal
-
 
 class StopSignal:
-    """Given once, and never taken back.
-
-    Attributes:
-        is_given: whether work is to end; may be read in any thread.
-    """
+    """Given once, and never taken back; `is_given` may be read in any thread."""
 
     __slots__ = ("_event", "is_given")
 
     def __init__(self) -> None:
-        """Not given yet."""
         self.is_given = False
         self._event = asyncio.Event()
 
     def give(self) -> None:
-        """Have work end soon; called in the loop in which it waits."""
+        """Called in the loop in which work waits for it."""
         self.is_given = True
         self._event.set()
 
     async def wait(self) -> None:
-        """Return once it is given."""
         await self._event.wait()
-
-
-# ---------------------------------------------------------------- held rows
 
 
 T = TypeVar("T")
@@ -92,20 +81,20 @@ class HeldRows:
         return f"<HeldRows {held or 'none'}>"
 
     def count_with(self, leased: LeasedTable, acquired: Acquired) -> int:
-        """Return how many rows there would be with those of `acquired`, some of which may be
-        here already.
+        """Return how many rows there would be with those of `acquired`, some of which may be here
+        already.
         """
         return len(self) + len(set(acquired.keys) - self._perhaps.get(leased.model, {}).keys())
 
     def may_hold(self, leased: LeasedTable, acquired: Acquired) -> None:
-        """Note rows before the transaction that locks them is committed."""
+        """Called before the transaction that locks the rows is committed."""
         self._tables = self._tables | {leased.model: leased}
         self._reset_by = _added(self._reset_by, leased.model, acquired.reset_by)
         self._perhaps = _added(self._perhaps, leased.model, dict.fromkeys(acquired.keys))
 
     def holds(self, leased: LeasedTable, as_read: dict[Any, dict[Column[Any], Any]]) -> None:
-        """Note rows once they are locked for certain, with those values that must still be there
-        when they are written.
+        """Called once rows are locked for certain, with values that must be unchanged when they are
+        written.
         """
         self._known = _added(self._known, leased.model, dict.fromkeys(as_read))
         self._as_read.setdefault(leased.model, {}).update(as_read)
@@ -115,8 +104,7 @@ class HeldRows:
         return self._as_read[leased.model][key]
 
     def find(self, named: object) -> tuple[LeasedTable, Any]:
-        """Return table and key of a row that is held, named by itself or by a pair of its model and
-        key.
+        """Return table and key of a held row, named by itself or by a pair of its model and key.
 
         Raises:
             OutcomeError: it is no row, or not held.
@@ -163,15 +151,12 @@ class HeldRows:
         ]
 
     def is_known(self, leased: LeasedTable, key: object) -> bool:
-        """Whether a row is known to be held."""
         return key in self._known.get(leased.model, ())
 
     def known(self) -> Iterator[tuple[LeasedTable, tuple[Any, ...]]]:
-        """Give each table with the keys that are held."""
         return ((self._tables[model], tuple(keys)) for model, keys in self._known.items() if keys)
 
     def perhaps(self) -> Iterator[tuple[LeasedTable, Acquired]]:
-        """Give each table with the rows that may be held."""
         return (
             (self._tables[model], Acquired(tuple(keys), self._reset_by.get(model, {})))
             for model, keys in self._perhaps.items()
@@ -185,16 +170,13 @@ def _added(
     return tables | {model: tables.get(model, {}) | more}
 
 
-# ---------------------------------------------------------------- the item
-
-
 _LOST = float("-inf")
 _WATCHED = "rowlock_watched"
 RelatedT = TypeVar("RelatedT")
 
 
 class LocksRelated(Protocol):
-    """Who locks related rows for an item: ``leases/related.py``, seen from the ticket."""
+    """Locks related rows for an item: ``leases/related.py``, seen from the ticket."""
 
     async def lock(
         self,
@@ -224,9 +206,7 @@ class HasId(Protocol[KeyT_co]):
     """
 
     @property
-    def id(self) -> KeyT_co | None:
-        """The primary key."""
-        ...
+    def id(self) -> KeyT_co | None: ...
 
 
 class RowKey:
@@ -590,5 +570,4 @@ def _unflushed(session: Session) -> Iterator[str]:
 
 
 def leases_of(items: Sequence[PipelineItem[Any]]) -> list[tuple[Any, UUID]]:
-    """Return key and token of each item."""
     return [(item.id, item.lock_token) for item in items]

@@ -26,9 +26,6 @@ from rowlock.errors import ModelError
 from rowlock.logs import get_logger
 from rowlock.rows.leased_table import LeasedTable
 
-# ---------------------------------------------------------------- spoilt keys
-
-
 SPOILT_KEYS_MAX = 500
 """Most rows of a table that a pipeline leaves alone because of their keys, in rows. Further ones
 take places of each claim.
@@ -57,11 +54,9 @@ class _KeyAsRead(TypeDecorator[Any]):
         self.key_type = key_type
 
     def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
-        """Return the key's own type."""
         return self.key_type.dialect_impl(dialect)
 
     def result_processor(self, dialect: Dialect, coltype: object) -> Any:
-        """Return the one of the key's own type, contained."""
         read = super().result_processor(dialect, coltype)
         bind = super().bind_processor(dialect)
         if read is None and bind is None:
@@ -129,17 +124,16 @@ def key_as_read(leased: LeasedTable) -> ColumnElement[Any]:
 
 
 def written_key(leased: LeasedTable) -> ColumnElement[Any]:
-    """Return the key column, read and compared as it is written."""
     return type_coerce(leased.key, NullType())
 
 
 def is_spoilt(leased: LeasedTable) -> ColumnElement[bool]:
-    """Return the condition that a row has one of the keys in `spoilt_parameters`."""
+    """The row has one of the keys in `spoilt_parameters`."""
     return written_key(leased).in_(_spoilt())
 
 
 def is_not_spoilt(leased: LeasedTable) -> ColumnElement[bool]:
-    """Return the condition that it has a key, and none of these."""
+    """The row has a key, and none of those in `spoilt_parameters`."""
     return and_(leased.key.is_not(None), written_key(leased).not_in(_spoilt()))
 
 
@@ -148,11 +142,7 @@ def _spoilt() -> Any:
 
 
 def spoilt_parameters(written: Iterable[Any]) -> dict[str, Any]:
-    """Return the parameters of both conditions."""
     return {"rowlock_spoilt_keys": [key for key in written if key is not None]}
-
-
-# ---------------------------------------------------------------- equal keys
 
 
 KEY_CLASSES_MAX = 100
@@ -188,9 +178,7 @@ async def check_keys(connection: AsyncConnection, leased: LeasedTable, keys: Ite
 
 
 async def _is_found_again(connection: AsyncConnection, leased: LeasedTable, key: object) -> bool:
-    """Whether the key of its row, read again, is found where `key` is: as members of an
-    enumeration are, of which there is one.
-    """
+    """Whether the key, read again, equals `key`: as members of an enumeration do."""
     if type(key).__hash__ is None:
         return False
     again = await connection.scalars(select(leased.key).where(leased.key == key))

@@ -73,13 +73,10 @@ def _compiled(element: _Explained, compiler: Any, **how: Any) -> str:
 async def plan_of(
     connection: AsyncConnection, query: Query, *, prefix: str, instead: tuple[str, str] = ("", "")
 ) -> CursorResult[Any]:
-    """Return what the database says of the plan of `query`; joins the caller's transaction.
+    """Return the database's plan of `query`, which `prefix` asks for; joins the caller's
+    transaction.
 
-    Args:
-        connection: in a transaction.
-        query: whose plan it is.
-        prefix: what asks for a plan, with a space at its end.
-        instead: a text of the query, and what stands there instead.
+    The first text of `instead` is replaced in the query by the second.
     """
     if isinstance(query, str):
         return await connection.exec_driver_sql(prefix + query.replace(*instead, 1))
@@ -101,10 +98,8 @@ class Position(NamedTuple):
     """Where a row stood in the order of claims when it was claimed.
 
     Attributes:
-        place: the time by which rows are ordered, as the driver gives it and not as Python reads
-            it: on SQLite it is text, and only the very text finds those beside it. None if the row
-            was never processed.
-        key: tells rows of one place apart.
+        place: the time by which rows are ordered, as the driver gives it: on SQLite it is text, and
+            only the very text finds those beside it. None if the row was never processed.
     """
 
     place: Any
@@ -112,8 +107,8 @@ class Position(NamedTuple):
 
 
 class Range(Enum):
-    """Which part of the line a claim looks at; each is a statement of its own, and a range of
-    the index.
+    """Which part of the order of claims a claim looks at; each is a statement of its own, and a
+    range of the index.
     """
 
     ALL = "from the head"
@@ -122,7 +117,6 @@ class Range(Enum):
 
     @classmethod
     def of(cls, after: Position | None) -> Range:
-        """Return the part behind `after`."""
         if after is None:
             return cls.ALL
         return cls.NEVER_PROCESSED if after.place is None else cls.PLACED
@@ -135,9 +129,8 @@ class OwnRows(NamedTuple):
     clock was set. Claimed again, they would be worked on twice in one process.
 
     Attributes:
-        running: they are worked on.
-        held: they are queued, or their outcomes are being written. Free rows among them are
-            claimed: their outcomes were written a moment ago.
+        held: queued, or their outcomes are being written. Free rows among them are claimed: their
+            outcomes were written a moment ago.
         total: how many rows the replica has in hand, of all its pipelines.
         is_trying: a row is being tried alone.
     """
@@ -159,14 +152,13 @@ class ClaimRequest:
         related: tables of which dead holders may have left rows locked under their tokens.
         after: look only behind this position, and if it is that of a row that was never processed,
             only at others like it; None looks from the head of the order.
-        with_rows: whether all of the rows is to be returned; of plain models alone.
+        with_rows: whether whole rows are returned; of plain models alone.
         digits: of a token; where the database makes tokens, those of this one claim have its first
             digits and its mark.
         left_out: keys of rows that are left to other replicas.
-        own_rows: what the replica has in hand already; asked when the claim is sent.
+        own_rows: asked when the claim is sent.
         max_deaths: after so many deaths in crowds, a row is tried alone.
-        statements: what was prepared for this order; copies that differ in the four above share
-            them.
+        statements: shared by copies that differ in what `claim_parameters` gives.
     """
 
     leased: LeasedTable
@@ -187,9 +179,7 @@ class ClaimRequest:
     statements: dict[Hashable, Any] = field(default_factory=dict, repr=False)
 
     def prepared(self, key: Hashable, build: Callable[[], StatementT]) -> StatementT:
-        """Return what `build` gives, built once for each `key`; `claim_parameters` says what
-        differs from claim to claim.
-        """
+        """Return what `build` gives, built once for each `key`."""
         if key not in self.statements:
             self.statements[key] = build()
         statement: StatementT = self.statements[key]
@@ -200,15 +190,13 @@ class ClaimedRow(NamedTuple):
     """A row as the claim left it.
 
     Attributes:
-        dead_token: the token of a pipeline that worked on this row and let its lease expire; None
-            if there was none.
+        dead_token: of a pipeline that worked on this row and let its lease expire, if any.
         died_here: whether that was a pipeline of this owner.
         attempts: failed attempts so far; None without a schedule.
-        place: the time by which rows are ordered.
-        place_as_written: the same, as `Position` has it.
-        row: the values of all the attributes of a plain model, in their order, if they were asked
-            for and can be read.
-        unreadable: a column that holds what cannot be read; None if there is none.
+        place_as_written: `place`, as `Position` has it.
+        row: the values of all attributes of a plain model, in their order, if they were asked for
+            and can be read.
+        unreadable: a column that holds what cannot be read, if any.
     """
 
     id: Any
@@ -224,7 +212,6 @@ class ClaimedRow(NamedTuple):
 
     @property
     def position(self) -> Position:
-        """Where a later claim resumes behind this row."""
         return Position(self.place_as_written, self.id)
 
 
@@ -235,8 +222,8 @@ async def count_deaths(
     *,
     own_rows: OwnRows,
 ) -> list[ClaimedRow]:
-    """Return `rows`, in their order; those of which a holder of this owner has died with tokens
-    and attempts that count it.
+    """Return `rows`, in their order, with tokens and attempts that count the deaths of holders of
+    this owner.
 
     The first that is to be tried alone counts as held alone, also among many rows of its replica;
     the others wait for it.
@@ -291,8 +278,8 @@ def _with_lease(
 
 
 def claim_parameters(request: ClaimRequest) -> dict[str, Any]:
-    """Return what differs from one claim of an order to the next, by the names that its
-    statements bind.
+    """Return what differs from one claim of an order to the next, by the names that statements
+    bind.
     """
     limit = {"rowlock_limit": request.limit}
     if request.after is None:
@@ -305,14 +292,14 @@ def claim_parameters(request: ClaimRequest) -> dict[str, Any]:
 
 
 class LeaseDialect(ABC):
-    """One database's way to claim and renew. Every function joins the connection's transaction,
+    """One database's way to claim and renew. Every method joins the connection's transaction,
     except `excluding`.
     """
 
     @abstractmethod
     def excluding(self, leased: LeasedTable) -> AbstractAsyncContextManager[frozenset[Any]]:
-        """Hold off those of this process who lock keys, around a claim; gives the keys that they
-        hold.
+        """Hold off holders of the table's lockset in this process, around a claim; gives the keys
+        that they hold.
         """
 
     @abstractmethod
@@ -329,7 +316,7 @@ class LeaseDialect(ABC):
 
     @abstractmethod
     def matches_leases(self, leased: LeasedTable) -> ColumnElement[bool]:
-        """Return the condition that key and token of a row are those of one of the leases in
+        """Return the condition that key and token of a row are those of a lease in
         `lease_parameters`.
         """
 
@@ -386,11 +373,11 @@ LEASES: DialectPart[LeaseDialect] = DialectPart("leases", LeaseDialect)
 async def lockset_guard(
     session_factory: SessionFactory, leased: LeasedTable, *, timeout: timedelta
 ) -> AsyncIterator[frozenset[Any]]:
-    """Hold off those of this process who take rows by a lockset, around a transaction that leases
-    rows; gives their keys.
+    """Hold off holders of the table's lockset in this process, around a transaction that leases
+    rows; gives the keys that they hold.
 
     Raises:
-        LockWaitTimeout: somebody kept the lockset still for so long.
+        LockWaitTimeout: the lockset was kept locked for so long.
     """
     dialect = LEASES.on(bind_of(session_factory(), leased).dialect.name)
     async with AsyncExitStack() as stack:

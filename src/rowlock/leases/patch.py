@@ -34,7 +34,6 @@ class Patch(Generic[ModelT]):
     """What to write to one row.
 
     Attributes:
-        item: whose token guards it.
         values: update map; `NOW_PLACEHOLDER` stands for the transaction's time.
         unless_changed: columns that must still have these values.
     """
@@ -47,12 +46,10 @@ class Patch(Generic[ModelT]):
 async def write_patches(
     connection: AsyncConnection, leased: LeasedTable, patches: Sequence[Patch[ModelT]]
 ) -> list[ColumnValues | None]:
-    """Write patches of different rows, except to those that somebody has locked; joins the caller's
-    transaction.
+    """Write patches of different rows, except to locked ones; joins the caller's transaction.
 
     Returns:
-        What was written, for each; None if nothing was, since the row was locked or its guard did
-        not match.
+        What was written, for each; None if the row was locked or its guard did not match.
     """
     now, locked = await lock_for_apply(connection, leased, [each.item for each in patches])
     if now is None:
@@ -66,10 +63,8 @@ async def write_patches(
 async def write_patch(
     connection: AsyncConnection, leased: LeasedTable, patch: Patch[ModelT]
 ) -> ColumnValues | None:
-    """Write one patch, and wait for whoever has locked the row; joins the caller's transaction.
-
-    Returns:
-        What was written; None if the guard did not match.
+    """Write one patch, waiting for the row's lock, and return what was written, or None if the
+    guard did not match; joins the caller's transaction.
     """
     return await _write(connection, leased, patch, now=await database_time(connection))
 
@@ -101,9 +96,7 @@ async def _write(
 async def is_unchanged(
     connection: AsyncConnection, leased: LeasedTable, item: PipelineItem[ModelT], *, values: Values
 ) -> bool:
-    """Whether the row of `item` is still under its token and has `values`; joins the caller's
-    transaction.
-    """
+    """Whether the row of `item` still has its token and `values`; joins the transaction."""
     dialect = LEASES.of(connection)
     found = (
         select(leased.key)
@@ -119,22 +112,15 @@ async def is_unchanged(
 
 
 def show(leased: LeasedTable, row: object, written: ColumnValues) -> None:
-    """Show in `row` what was written and committed, as if it had been read so."""
+    """Set in `row` what was written and committed, as if it had been read so."""
     for column, value in written.items():
         set_committed_value(row, leased.mapper.get_property_by_column(column).key, value)
 
 
-# ---------------------------------------------------------------- fence
-
-
 @dataclass(frozen=True, slots=True)
 class Fenced:
-    """What to write to one row.
-
-    Attributes:
-        item: whose token fences it.
-        values: columns and what they become; none of them a lock column.
-        unless_changed: columns that must still have these values.
+    """What to write to one row, guarded by the token of `item`: no lock column, and only if the
+    columns of `unless_changed` still have their values.
     """
 
     item: PipelineItem[Any]
@@ -152,14 +138,8 @@ async def fence(
     """Lock and write those of `rows` that are held under their tokens and unchanged; joins the
     caller's transaction, until whose end they stay so.
 
-    Rows of one shape are written in one round trip.
-
-    Args:
-        connection: in a transaction that writes: on SQLite it has the write lock already, since
-            reading rows locks none there.
-        leased: the table of all of them.
-        rows: of different items.
-        waits: for rows that another transaction has locked; otherwise those are not fenced.
+    The transaction writes: on SQLite it has the write lock already, since reading rows locks none
+    there. Rows that another transaction has locked are not fenced, unless it `waits` for them.
 
     Returns:
         The tokens of the rows that are fenced. Whatever else the transaction writes for another row

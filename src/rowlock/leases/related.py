@@ -53,8 +53,6 @@ from rowlock.rows.eligibility import related_owner
 from rowlock.rows.lease_values import unlocked_values
 from rowlock.rows.leased_table import LeasedTable, ModelT
 
-# ---------------------------------------------------------------- writes
-
 
 async def lock_held_related(
     connection: AsyncConnection, item: PipelineItem[Any]
@@ -62,12 +60,9 @@ async def lock_held_related(
     """Lock the related rows that still carry the item's token, and return their models and keys;
     joins the caller's transaction.
 
-    Waits for none of them, since the main row is locked already: waiting for a second row lock
-    while holding one could deadlock.
-
     Raises:
-        LockWaitTimeout: somebody has locked one of them for the moment; the whole transaction is to
-            be tried again.
+        LockWaitTimeout: one of them is locked for the moment; the whole transaction is to be tried
+            again.
     """
     locked: set[tuple[type, Any]] = set()
     for leased, acquired in item.held.perhaps() if item.held is not None else ():
@@ -128,9 +123,7 @@ async def release_related(connection: AsyncConnection, item: PipelineItem[Any]) 
 async def release_unlocked_related(
     connection: AsyncConnection, items: Iterable[PipelineItem[Any]]
 ) -> None:
-    """As `release_related`, for many items at once, but rows that another transaction has locked
-    for the moment are left to their expiry.
-    """
+    """As `release_related`, for many items at once; locked rows are left to their expiry."""
     leases: dict[tuple[LeasedTable, str | None], list[Lease]] = {}
     for item in items:
         for leased, acquired in item.held.perhaps() if item.held is not None else ():
@@ -157,12 +150,12 @@ async def _release_all(connection: AsyncConnection, item: PipelineItem[Any]) -> 
 async def renew_related(
     connection: AsyncConnection, items: Iterable[PipelineItem[Any]], *, lock_timeout: timedelta
 ) -> frozenset[Any]:
-    """Let the related rows of `items` be held as long as their main rows; joins the transaction
-    that renewed those.
+    """Extend the leases of related rows of `items`; joins the transaction that renewed the main
+    rows.
 
     Returns:
-        The tokens of items of which a related row was not renewed: it is locked by somebody for the
-        moment, or lost. One that was deleted needs no lease.
+        The tokens of items of which a related row was not renewed: it is locked for the moment, or
+        lost. One that was deleted needs no lease.
     """
     leases: dict[LeasedTable, dict[tuple[Any, Any], Any]] = {}
     missing: set[Any] = set()
@@ -191,9 +184,7 @@ async def renew_related(
 async def _write(
     connection: AsyncConnection, leased: LeasedTable, writes: Sequence[RelatedWrite]
 ) -> None:
-    """Write to rows that are locked, those of one shape in a round trip: `check_related` bounds
-    how many there are.
-    """
+    """Write to locked rows, those of one shape in a round trip."""
     groups: dict[Shape, list[dict[str, Any]]] = {}
     each = await with_versions(connection, leased, [(write.key, write.values) for write in writes])
     for write, values in zip(writes, each, strict=True):
@@ -205,9 +196,6 @@ async def _write(
             leased.key == bindparam("rowlock_key", type_=leased.key.type)
         )
         await connection.execute(statement.values(set_clause(shape)), rows)
-
-
-# ---------------------------------------------------------------- locker
 
 
 T = TypeVar("T")
@@ -248,9 +236,7 @@ class RelatedLocker:
         *,
         shared: bool,
     ) -> list[ModelT]:
-        """Lock all rows of `model` where `where` holds, and return them as they are now:
-        `PipelineItem.lock_related`.
-        """
+        """As `PipelineItem.lock_related`."""
         leased = self.table_of(model)
         is_own_table = leased.table is self._leased.table
         # In its own table the pipeline's bare name is that of a main row's holder.
@@ -323,7 +309,7 @@ class RelatedLocker:
                     raise
 
     async def _need_main(self, connection: AsyncConnection, item: PipelineItem[Any]) -> datetime:
-        """Return until when the main row is ours, and keep it so until the commit: no claim may
+        """Return until when the main row is held, and keep it so until the commit: no claim may
         free its token meanwhile.
         """
         token, expires_at = (

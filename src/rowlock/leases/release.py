@@ -42,8 +42,8 @@ async def release(
     transaction.
 
     Returns:
-        The keys of the rows that were released. The others were no longer ours to give or, with
-        ``waits=False``, locked by another transaction for the moment.
+        The keys of the rows that were released. The others were lost or, with ``waits=False``,
+        locked by another transaction for the moment.
     """
     dialect = LEASES.of(connection)
     ours = dialect.matches_leases(leased)
@@ -66,21 +66,12 @@ async def release_dead(
     *,
     only_ended: bool = False,
 ) -> int:
-    """Free related rows that dead holders left under their tokens; joins the transaction that
-    claims their main rows.
+    """Free related rows that dead holders left under their tokens, except locked ones, and return
+    how many; joins the transaction that claims their main rows.
 
-    A row that is locked at the moment is left to its expiry.
-
-    Args:
-        connection: of a transaction that may write.
-        leased: the table of the related rows.
-        dead_tokens: of the dead holders.
-        only_ended: leave live leases alone. For tokens of other pipelines: where such a one is not
-            known here, the row that was claimed may have been a related row itself, and its holder
-            be alive.
-
-    Returns:
-        How many rows were freed.
+    With `only_ended`, live leases are left alone. For tokens of other pipelines: where such a one
+    is not known here, the row that was claimed may have been a related row itself, and its holder
+    be alive.
     """
     tokens = [leased.as_token(token) for token in dead_tokens]
     is_theirs = leased.column("lock_token").in_(tokens)
@@ -96,23 +87,16 @@ async def sweep(
     older_than: timedelta,
     owner: str | None = None,
 ) -> int:
-    """Clear the lock columns of rows that were left behind longer than `older_than` ago; joins the
-    caller's transaction.
+    """Clear the lock columns of rows that were left behind longer than `older_than` ago, at most
+    `SWEPT_ROWS_MAX`, and return how many; joins the caller's transaction.
 
     A crashed holder's lease is normally taken over within one `lock_timeout`. But its row may no
-    longer be ready, or its pipeline may be gone from the code: then nobody claims it, and what is
-    written there would say for ever that somebody died with it. The same goes for a row that was
-    reset and whose owner never came back, and for half a lock that somebody left by hand, or one
-    with an end that is no time.
+    longer be ready, or its pipeline may be gone from the code: then no pipeline claims it, and the
+    row would say for ever that its holder died. The same goes for a row that was reset and whose
+    owner never came back, and for half a lock that was left by hand, or one with an end that is no
+    time.
 
-    Args:
-        connection: of a transaction that may write.
-        leased: the table.
-        older_than: how long ago their leases ended, or they were reset.
-        owner: only rows that it left, for itself or for one of its items; everybody's if None.
-
-    Returns:
-        How many rows were cleared, at most `SWEPT_ROWS_MAX`.
+    With `owner`, only rows that it left, for itself or for one of its items.
     """
     lock_owner, expires_at = leased.column("lock_owner"), leased.column("lock_expires_at")
     token, last = leased.column("lock_token"), leased.column("last_processed_at")
@@ -132,14 +116,11 @@ async def sweep(
 
 
 async def mend_stamps(connection: AsyncConnection, leased: LeasedTable) -> int:
-    """Let rows whose last stamp is far ahead of the clock count as processed now; joins the
-    caller's transaction.
+    """Let rows whose last stamp is far ahead of the clock count as processed now, at most
+    `SWEPT_ROWS_MAX`, and return how many; joins the caller's transaction.
 
-    Without a schedule, such a row would have its next turn when that time has come: in an hour, or
-    in a hundred years.
-
-    Returns:
-        How many rows were mended, at most `SWEPT_ROWS_MAX`.
+    Without a schedule, such a row would be due when that time has come: in an hour, or in a hundred
+    years.
     """
     last = leased.column("last_processed_at")
     ahead = and_(leased.column("lock_token").is_(None), last > database_time_after(STAMP_AHEAD_MAX))
@@ -168,11 +149,11 @@ class ShownLease(Protocol):
 
     @property
     def owner(self) -> str | None:
-        """Who held the row, or had reset it."""
+        """The holder of the row, or the pipeline that had reset it."""
 
     @property
     def token(self) -> Any:
-        """The token of its lease, as text or as it is; None if there was none."""
+        """As text or as it is; None if there was none."""
 
 
 async def break_lease(
@@ -184,27 +165,16 @@ async def break_lease(
     related: Iterable[LeasedTable] = (),
     only_ended: bool = False,
 ) -> bool:
-    """Free the row of `key` if its owner and token are as `seen`, and what its holder has locked
-    under the same token; joins the caller's transaction.
+    """Free the row of `key`, and what its holder has locked under the same token in tables of
+    `related`, and return whether it was freed; joins the caller's transaction.
 
-    What a person has seen is the guard: with another owner or token the lease is another holder's.
-    A holder that lives finds out as with any lease that it has lost: its renewal and its outcome
-    match nothing.
+    What a person has `seen` is the guard: with another owner or token the lease is another
+    holder's, and nothing is written. A live holder finds out as with any lost lease: its renewal
+    and its outcome match nothing.
 
-    A reservation is ended likewise. Related rows that are locked at the moment are left
-    to their expiry: to wait for them with the row in hand could deadlock.
-
-    Args:
-        session: joined; instances that it has are not refreshed.
-        leased: the table.
-        key: of the row.
-        seen: what the caller has looked at.
-        related: tables in which its holder may have locked rows.
-        only_ended: leave a live lease alone.
-
-    Returns:
-        Whether the row was freed. If not, nothing was written: it is gone, it has another owner or
-        token, or its lease lives.
+    A reservation is ended likewise. Related rows that are locked at the moment are left to their
+    expiry: waiting for them with the row in hand could deadlock. Instances that the session has are
+    not refreshed. With `only_ended`, a live lease is left alone.
     """
     is_it = and_(
         leased.key == key, is_as_shown(leased, seen), _has_ended(leased) if only_ended else true()
@@ -221,9 +191,7 @@ async def break_lease(
 
 
 def is_as_shown(leased: LeasedTable, seen: ShownLease) -> ColumnElement[bool]:
-    """The lease of a row, or its reservation, is the one that a person was shown: the one place in
-    which these are compared.
-    """
+    """The lease of a row, or its reservation, is the one that a person was shown."""
     token = None if seen.token is None else leased.as_token(seen.token)
     owner_is = leased.column("lock_owner").is_not_distinct_from(seen.owner)
     return and_(owner_is, leased.column("lock_token").is_not_distinct_from(token))

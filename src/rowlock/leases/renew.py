@@ -39,8 +39,8 @@ async def renew(
     transaction.
 
     Returns:
-        The new expiry by token, for those that were confirmed. The others were lost, or locked by
-        somebody for the moment.
+        The new expiry by token, for those that were confirmed. The others were lost, or locked for
+        the moment.
     """
     dialect = LEASES.of(connection)
 
@@ -63,11 +63,8 @@ async def renew_each(
     *,
     lock_timeout: timedelta,
 ) -> frozenset[Any]:
-    """As `renew`, for pairs of key and token: leases of related rows, under their main rows'
-    tokens.
-
-    Returns:
-        The keys whose leases were extended.
+    """As `renew`, for leases of related rows, under their main rows' tokens; returns the keys of
+    those that were extended.
     """
     dialect = LEASES.of(connection)
     statement = _renewal(dialect, leased, lock_timeout=lock_timeout).returning(leased.key)
@@ -85,8 +82,8 @@ def _renewal(dialect: LeaseDialect, leased: LeasedTable, *, lock_timeout: timede
 async def tokens_still_held(
     connection: AsyncConnection, leased: LeasedTable, items: Sequence[PipelineItem[Any]]
 ) -> frozenset[Any]:
-    """Return the tokens of those `items` whose lease is still theirs and valid; joins the
-    caller's transaction.
+    """Return the tokens of those `items` whose lease is still valid; joins the caller's
+    transaction.
     """
     token, expires_at = leased.column("lock_token"), leased.column("lock_expires_at")
     dialect = LEASES.of(connection)

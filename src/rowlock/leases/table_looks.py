@@ -26,14 +26,11 @@ from rowlock.rows.eligibility import order_column
 from rowlock.rows.leased_table import CLEARED_COLUMNS, LeasedTable, keeps_time
 from rowlock.rows.row_dialect import ROWS
 
-# ---------------------------------------------------------------- time columns
-
-
 _WITHOUT_ZONE = "timestamp without time zone"
 
 
 async def check_time_columns(connection: AsyncConnection, leased: LeasedTable) -> None:
-    """Check what the table has for the times that rowlock keeps; joins the caller's transaction.
+    """Check the times that rowlock keeps in the table; joins the caller's transaction.
 
     Raises:
         ModelError: one of them has no zone.
@@ -54,9 +51,6 @@ async def check_time_columns(connection: AsyncConnection, leased: LeasedTable) -
             model=leased.name,
             column=naive[0],
         )
-
-
-# ---------------------------------------------------------------- index look
 
 
 @dataclass(frozen=True, slots=True)

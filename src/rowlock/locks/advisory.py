@@ -128,13 +128,9 @@ def wait_limit_s(timeout: timedelta | float | None) -> float | None:
 
 
 def timed_out(resource: str, timeout_s: float | None) -> LockWaitTimeout:
-    """Return the error that says that the lock on `resource` was not free in time."""
     return LockWaitTimeout(
         namespace=ADVISORY_NAMESPACE, keys=(resource,), timeout_s=timeout_s or 0.0
     )
-
-
-# ---------------------------------------------------------------- unique names
 
 
 @asynccontextmanager

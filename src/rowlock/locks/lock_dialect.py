@@ -49,8 +49,8 @@ class LockDialect(ABC):
         *,
         timeout_s: float | None,
     ) -> bool:
-        """Lock rows, all or none, until the transaction ends, and return whether that was
-        granted in time.
+        """Lock rows, all or none, until the transaction ends, and return whether that was granted
+        in time.
         """
 
     @abstractmethod
@@ -63,19 +63,13 @@ class LockDialect(ABC):
         timeout_s: float,
     ) -> bool:
         """Wait in a queue of this process before writing, where one writes at a time; return
-        whether it has been joined here.
+        whether it has been joined here. The queue is left when the transaction ends.
 
-        The queue is left when the transaction ends.
-
-        Args:
-            session: joined.
-            name: of the queue.
-            unless: whether nothing will be written; asked where waiting would keep others from
-                writing.
-            timeout_s: longest wait, in seconds.
+        `unless` says whether nothing will be written; it is asked where waiting would keep others
+        from writing.
 
         Raises:
-            LockWaitTimeout: it took longer.
+            LockWaitTimeout: it took longer than `timeout_s`.
         """
 
     @abstractmethod

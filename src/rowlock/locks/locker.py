@@ -65,8 +65,8 @@ class ResourceLocker(ABC):
 
 @dataclass(slots=True)
 class _LocksetsOfLoop:
-    """The locksets of one event loop: alive while somebody refers to them, or while a key is
-    held or waited for.
+    """The locksets of one event loop: alive while they are referred to, or while a key is held or
+    waited for.
     """
 
     known: WeakValueDictionary[str, Lockset] = field(default_factory=WeakValueDictionary)
@@ -74,17 +74,15 @@ class _LocksetsOfLoop:
 
 
 class InMemoryLocker(ResourceLocker):
-    """Locks within one process and one event loop."""
+    """Locks within one process and one event loop; lockers are unaware of each other."""
 
     def __init__(self) -> None:
-        """Make a locker that knows of no lock; lockers are unaware of each other."""
         self._by_loop: dict[asyncio.AbstractEventLoop, _LocksetsOfLoop] = {}
 
     def __repr__(self) -> str:
         return f"<InMemoryLocker {list(self.statistics())}>"
 
     def get_lockset(self, namespace: str) -> tuple[LocksetLock, Lockset]:
-        """Return the lock and the lockset of the running event loop."""
         lockset = self._lockset(namespace)
         return LocksetLock(lockset), lockset
 
@@ -96,7 +94,6 @@ class InMemoryLocker(ResourceLocker):
         *,
         timeout: timedelta | float | None = None,
     ) -> AsyncIterator[None]:
-        """Hold all of `keys` inside the block, waiting for them first come, first served."""
         ordered, timeout_s = in_order(keys), _seconds(timeout)
         lockset = self._lockset(namespace)
         request = lockset.request(ordered)
@@ -108,7 +105,7 @@ class InMemoryLocker(ResourceLocker):
             lockset.leave(request)
 
     def statistics(self) -> tuple[LocksetStatistics, ...]:
-        """Return the numbers of all event loops that are not closed."""
+        """All event loops that are not closed."""
         open_loops = [locksets for loop, locksets in self._by_loop.items() if not loop.is_closed()]
         return tuple(
             lockset.statistics() for locksets in open_loops for lockset in locksets.busy.values()
@@ -144,27 +141,23 @@ class _NoLockset(Lockset):
 
 
 class InDatabaseLocker(ResourceLocker):
-    """Locks nothing in this process: the rows themselves are locked,
-    ``with_for_update(key_share=True)``.
-    """
+    """Locks nothing in this process: the rows are locked, ``with_for_update(key_share=True)``."""
 
     def __repr__(self) -> str:
         return "<InDatabaseLocker>"
 
     def get_lockset(self, namespace: str) -> tuple[nullcontext[None], Lockset]:
-        """Return a lock that is always free and a lockset that stays empty."""
         return nullcontext(), _NoLockset(namespace, {})
 
     def lock_ctx(
         self, namespace: str, keys: Iterable[Hashable], *, timeout: timedelta | float | None = None
     ) -> nullcontext[None]:
-        """Hold nothing, at once; bad keys and timeouts are refused as on SQLite."""
+        """Bad keys and timeouts are refused as on SQLite."""
         in_order(keys)
         _seconds(timeout)
         return nullcontext()
 
     def statistics(self) -> tuple[LocksetStatistics, ...]:
-        """Return nothing: the database knows."""
         return ()
 
 
@@ -183,7 +176,7 @@ def get_locker(dialect_name: str) -> ResourceLocker:
 
 
 def in_order(keys: Iterable[Hashable]) -> tuple[Hashable, ...]:
-    """Return `keys`, each once, in the order in which everybody takes them.
+    """Return `keys`, each once, in the order in which all holders take them.
 
     Raises:
         TypeError: it is a single key.

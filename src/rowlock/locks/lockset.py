@@ -41,9 +41,7 @@ class LockRequest:
     wakeup: asyncio.Future[None] | None = None
 
     def grant(self) -> None:
-        """Hand over; the waiter holds from this moment on, even if it is cancelled before it
-        wakes.
-        """
+        """The waiter holds from this moment on, even if it is cancelled before it wakes."""
         self.granted = True
         if self.wakeup is not None:
             self.wakeup.set_result(None)
@@ -238,14 +236,14 @@ class Lockset(Set[Hashable]):
 
 
 class LocksetLock:
-    """The lock of the set: while somebody is inside, only they take keys. First come, first served;
+    """The lock of the set: while it is held, only its holder takes keys. First come, first served;
     not re-entrant.
 
-    `lock_ctx` takes its keys while nobody is inside: do not enter it inside.
+    `lock_ctx` takes its keys while the lock is free: do not enter it inside. All handles on one
+    lockset are one lock.
     """
 
     def __init__(self, lockset: Lockset) -> None:
-        """Make a handle; all handles on one lockset are one lock."""
         self._lockset = lockset
 
     async def __aenter__(self) -> None:

@@ -81,7 +81,6 @@ async def lock_rows(
 
 
 def rows_by_key(mapper: Mapper[ModelT], keys: tuple[Hashable, ...]) -> Select[Any]:
-    """Return the SELECT of the rows with these keys, in their order."""
     key = key_of(mapper)
     # Always in one order: of two that want the same rows, one waits for the other and never the
     # other way round as well.
@@ -104,7 +103,6 @@ def _mapper_of(model: type[ModelT]) -> Mapper[ModelT]:
 
 
 def key_of(mapper: Mapper[Any]) -> QueryableAttribute[Any]:
-    """Return the attribute of the key."""
     attribute: QueryableAttribute[Any] = mapper.get_property_by_column(
         mapper.primary_key[0]
     ).class_attribute
@@ -112,6 +110,5 @@ def key_of(mapper: Mapper[Any]) -> QueryableAttribute[Any]:
 
 
 def table_of(mapper: Mapper[Any]) -> str:
-    """Return the name of the table."""
     # The name under which claims look for held keys.
     return str(getattr(mapper.local_table, "name", mapper.local_table))

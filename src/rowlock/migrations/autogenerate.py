@@ -66,8 +66,6 @@ from rowlock.pipelines.pipeline import Pipeline
 from rowlock.rows.database_time import UtcDateTime, due_at_once
 from rowlock.rows.indexes import INDEX_INFO, PARKED, DueColumn, DueIndex
 
-# ---------------------------------------------------------------- comparing
-
 
 @comparators.dispatch_for("schema")
 def compare_claim_indexes(
@@ -118,9 +116,6 @@ def _made_anew(connection: Connection, table: Table, index: Index) -> ModifyTabl
     old = next(one for one in there.indexes if one.name == index.name)
     steps: list[Any] = [DropIndexOp.from_index(old), CreateIndexOp.from_index(index)]
     return ModifyTableOps(table.name, steps, schema=table.schema)
-
-
-# ---------------------------------------------------------------- autogenerate
 
 
 ItemRenderer: TypeAlias = Callable[[str, Any, AutogenContext], Any]
@@ -230,7 +225,6 @@ def _check_drops(steps: Collection[MigrateOperation], tables: dict[TableKey, Tab
 
 
 def _pipelines_of(table: Table) -> int:
-    """Return how many classes of pipelines of a table were imported."""
     count, classes = 0, [Pipeline]
     while classes:
         one: Any = classes.pop()
@@ -249,8 +243,8 @@ def _import_of_app() -> str:
 
 
 def _without_identities(steps: Iterable[MigrateOperation]) -> Iterator[MigrateOperation]:
-    """Leave out changes of columns into identities where the database has none: they would be
-    found each time, and cannot be made.
+    """Leave out changes of columns into identities where the database has none: they would be found
+    each time, and cannot be made.
     """
     for step in steps:
         if not isinstance(step, ModifyTableOps):
@@ -339,9 +333,7 @@ def _table_of(step: MigrateOperation) -> TableKey | None:
 def _index_step(
     step: MigrateOperation, tables: dict[TableKey, Table], *, is_new: bool
 ) -> IndexStep | None:
-    """Return the step of ours for an index of claims, or of parked rows; None if it is another
-    one.
-    """
+    """Return our step for an index of claims, or of parked rows; None if it is another one."""
     table_key = _table_of(step)
     if table_key is None or (table := tables.get(table_key)) is None:
         return None

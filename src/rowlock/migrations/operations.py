@@ -29,13 +29,8 @@ STEPS_MODULE = "rowlock.migrations"
 
 @dataclass(frozen=True, kw_only=True)
 class IndexStep(MigrateOperation):
-    """An index of ours, built or dropped.
-
-    Attributes:
-        name: of the index.
-        table_name: of the host's table.
-        schema: where the table is.
-        concurrently: whether rows may be read and written meanwhile.
+    """An index of ours, built or dropped; `concurrently`: rows can be read and written
+    meanwhile.
     """
 
     name: str
@@ -44,7 +39,6 @@ class IndexStep(MigrateOperation):
     concurrently: bool
 
     def arguments(self) -> dict[str, Any]:
-        """Return what adding and dropping have in common."""
         return {
             "name": self.name,
             **({} if self.schema is None else {"schema": self.schema}),
@@ -54,16 +48,11 @@ class IndexStep(MigrateOperation):
 
 @dataclass(frozen=True, kw_only=True)
 class DueIndexStep(IndexStep):
-    """An index of the claim, built or dropped.
-
-    Attributes:
-        made_of: what `add_due_index` is told.
-    """
+    """An index of the claim, built or dropped."""
 
     made_of: DueIndex
 
     def arguments(self) -> dict[str, Any]:
-        """Return what adding and dropping have in common."""
         return {"column": self.made_of.column, **super().arguments()}
 
 
@@ -71,11 +60,9 @@ class AddDueIndex(DueIndexStep):
     """`add_due_index`, to be written into a migration."""
 
     def reverse(self) -> DropDueIndex:
-        """Return its dropping."""
         return DropDueIndex(**_told(self))
 
     def to_diff_tuple(self) -> tuple[Any, ...]:
-        """Return what ``alembic check`` reports."""
         return ("add_due_index", self.table_name, self.name)
 
 
@@ -83,21 +70,15 @@ class DropDueIndex(DueIndexStep):
     """`drop_due_index`, to be written into a migration."""
 
     def reverse(self) -> AddDueIndex:
-        """Return its building."""
         return AddDueIndex(**_told(self))
 
     def to_diff_tuple(self) -> tuple[Any, ...]:
-        """Return what ``alembic check`` reports."""
         return ("drop_due_index", self.table_name, self.name)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ParkedIndexStep(IndexStep):
-    """An index of parked rows, built or dropped.
-
-    Attributes:
-        key: the primary key.
-    """
+    """An index of parked rows, built or dropped; `key` is the primary key."""
 
     key: str
 
@@ -106,11 +87,9 @@ class AddParkedIndex(ParkedIndexStep):
     """`add_parked_index`, to be written into a migration."""
 
     def reverse(self) -> DropParkedIndex:
-        """Return its dropping."""
         return DropParkedIndex(**_told(self))
 
     def to_diff_tuple(self) -> tuple[Any, ...]:
-        """Return what ``alembic check`` reports."""
         return ("add_parked_index", self.table_name, self.name)
 
 
@@ -118,11 +97,9 @@ class DropParkedIndex(ParkedIndexStep):
     """`drop_parked_index`, to be written into a migration."""
 
     def reverse(self) -> AddParkedIndex:
-        """Return its building."""
         return AddParkedIndex(**_told(self))
 
     def to_diff_tuple(self) -> tuple[Any, ...]:
-        """Return what ``alembic check`` reports."""
         return ("drop_parked_index", self.table_name, self.name)
 
 
@@ -131,8 +108,6 @@ class SetFillfactor(MigrateOperation):
     """`set_fillfactor`, to be written into a migration.
 
     Attributes:
-        table_name: of the host's table.
-        schema: where the table is.
         percent: what is set; None takes it back.
         goes_with_table: whether the table itself goes in the downgrade.
     """
@@ -143,11 +118,9 @@ class SetFillfactor(MigrateOperation):
     goes_with_table: bool
 
     def reverse(self) -> SetFillfactor:
-        """Return how it is taken back."""
         return SetFillfactor(**{**_told(self), "percent": None})
 
     def to_diff_tuple(self) -> tuple[Any, ...]:
-        """Return what ``alembic check`` reports."""
         return ("set_fillfactor", self.table_name, self.percent)
 
 

@@ -21,25 +21,16 @@ from sqlalchemy.types import TypeEngine
 from rowlock.rows.database_time import same_time
 from rowlock.rows.leased_table import LeasedTable
 
-# ---------------------------------------------------------------- formulas
-
 
 @dataclass(frozen=True, slots=True)
 class Formula:
-    """An expression; equal to another that differs in bound values alone.
-
-    Attributes:
-        structure: what equal ones have in common.
-        expression: one of them.
-        bound: where it has values.
-    """
+    """An expression; equal to another that differs in `bound` values alone."""
 
     structure: Hashable
     expression: ColumnElement[Any] = field(compare=False)
     bound: Sequence[BindParameter[Any]] = field(compare=False)
 
     def filled(self, values: Sequence[ColumnElement[Any]]) -> ColumnElement[Any]:
-        """Return the expression with these in the places of its values."""
         places = {id(parameter): value for parameter, value in zip(self.bound, values, strict=True)}
 
         def replaced(element: Any, **_: Any) -> ColumnElement[Any] | None:
@@ -52,8 +43,8 @@ class Formula:
 def formula_of(
     expression: Any,
 ) -> tuple[Formula, list[Any]] | None:
-    """Return what `expression` has in common with others, and the values that are its own; None
-    if that cannot be told.
+    """Return what `expression` has in common with others, and the values that are its own; None if
+    that cannot be known.
     """
     element = (
         expression if isinstance(expression, ColumnElement) else expression.__clause_element__()
@@ -69,14 +60,11 @@ def formula_of(
 
 
 def _is_plain(parameter: BindParameter[Any]) -> bool:
-    """Whether it is one value that goes to the database as it is: not a list, part of the text,
-    or asked for when it is sent.
+    """Whether it is one value that goes to the database as it is: not a list, part of the text, or
+    asked for when it is sent.
     """
     is_asked_for = parameter.required or parameter.callable is not None
     return not (is_asked_for or parameter.expanding or parameter.literal_execute)
-
-
-# ---------------------------------------------------------------- assignments
 
 
 ColumnValues: TypeAlias = dict[Column[Any], Any]
@@ -85,9 +73,7 @@ ColumnValues: TypeAlias = dict[Column[Any], Any]
 
 @dataclass(frozen=True, slots=True)
 class UnlessChanged:
-    """The time `value` if the row still holds the time `as_read`; else what the row holds
-    stands.
-    """
+    """The time `value` if the row still holds the time `as_read`; else what the row holds."""
 
     value: Any
     as_read: Any
@@ -95,7 +81,7 @@ class UnlessChanged:
 
 @dataclass(frozen=True, slots=True)
 class UnlessSet:
-    """The `value` if `other`, a column of the row, is null; else what the row holds stands."""
+    """The `value` if `other`, a column of the row, is null; else what the row holds."""
 
     value: Any
     other: Column[Any]
@@ -144,8 +130,8 @@ _RULES = frozenset({None, UnlessChanged})
 
 
 def can_be_kept(shape: Shape) -> bool:
-    """Whether a statement of this shape may be written again: an expression that is like no
-    other is made anew each time.
+    """Whether a statement of this shape may be written again: an expression that is like no other
+    is made anew each time.
     """
     return all(
         rule in _RULES or isinstance(rule, Column | Formula | UnlessSet) for _, rule in shape
@@ -158,9 +144,7 @@ def is_like_no_other(value: object) -> bool:
 
 
 def slots_of(shape: Shape) -> list[Slot]:
-    """Return names and types of the parameters of maps of this shape, in the order in which
-    `split` gives them.
-    """
+    """Return names and types of the parameters of maps of this shape, in the order of `split`."""
     slots: list[Slot] = []
     for number, (column, rule) in enumerate(shape):
         if isinstance(rule, Formula):
@@ -239,7 +223,7 @@ def _parameter(
 
 
 def is_sql(value: object) -> bool:
-    """Whether a value is an expression, of which only the database knows what it gives."""
+    """Whether a value is an expression, whose result only the database knows."""
     # Asked for its attributes, an expression takes its time.
     return isinstance(value, ColumnElement) or hasattr(value, "__clause_element__")
 

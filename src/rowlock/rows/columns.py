@@ -30,7 +30,7 @@ MixinT = TypeVar("MixinT")
 
 
 def for_type_checkers(mixin: type[MixinT]) -> type[MixinT]:
-    """Keep the annotations of `mixin` from SQLAlchemy, which is told all by the columns themselves.
+    """Keep the annotations of `mixin` from SQLAlchemy, which reads all from the columns themselves.
 
     Of a model that is a mapped dataclass it makes fields of what is annotated, and refuses a mixin
     that is no dataclass. Were it one, every model would be one, and serializers would take it apart

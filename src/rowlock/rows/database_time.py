@@ -104,7 +104,7 @@ class due_at_once(FunctionElement[datetime]):  # noqa: N801
     """A time that is over, as the default of a column: the database's current one, and on SQLite
     the first of the epoch.
 
-    SQLite adds no column to a table that is there unless its default is a constant. A row that is
+    SQLite adds no column to an existing table unless its default is a constant. A row that is
     inserted past the model is due at once on both; on SQLite it is also the first in the order of
     claims.
     """
@@ -135,7 +135,7 @@ class _DatabaseTimeAfter(FunctionElement[datetime]):
 class same_time(FunctionElement[bool]):  # noqa: N801
     """Whether two times are the same, nulls being equal: ``same_time(column, value)``.
 
-    On SQLite times are text, and what others wrote may be the same moment in another shape.
+    On SQLite times are text, and other writers may have used another shape for the same moment.
     """
 
     name = "same_time"
@@ -154,8 +154,7 @@ class readable_time(FunctionElement[datetime]):  # noqa: N801
 
 
 class is_no_time(FunctionElement[bool]):  # noqa: N801
-    """Whether something is written in a column of times that Python cannot read:
-    ``is_no_time(column)``.
+    """Whether something is written in a column of times that Python cannot read.
 
     On PostgreSQL a time before the year 1 or after the year 9999, and not the infinite ones, which
     drivers read as the first and the last that Python has. On SQLite whatever is no time there.
@@ -167,8 +166,7 @@ class is_no_time(FunctionElement[bool]):  # noqa: N801
 
 
 class is_unreadable_time(FunctionElement[bool]):  # noqa: N801
-    """Whether the driver cannot read what is written in a column of times:
-    ``is_unreadable_time(column)``.
+    """Whether the driver cannot read what is written in a column of times.
 
     Whatever is no time; and for psycopg the infinite ones, which it refuses.
     """
@@ -179,9 +177,7 @@ class is_unreadable_time(FunctionElement[bool]):  # noqa: N801
 
 
 class is_beyond_time(FunctionElement[bool]):  # noqa: N801
-    """Whether what is written in a column of times lies behind all times that Python reads, or
-    is none.
-    """
+    """Whether a column of times holds one that lies behind all times that Python reads, or none."""
 
     name = "is_beyond_time"
     type = Boolean()
@@ -189,7 +185,7 @@ class is_beyond_time(FunctionElement[bool]):  # noqa: N801
 
 
 def database_time_after(delay: timedelta) -> FunctionElement[datetime]:
-    """Return the SQL expression for the database's time plus `delay`, which may be negative."""
+    """`delay` may be negative."""
     return _DatabaseTimeAfter(bindparam(None, delay.total_seconds(), type_=Float, unique=True))
 
 
@@ -264,9 +260,6 @@ def _is_beyond_time(element: is_beyond_time, compiler: SQLCompiler, **kw: Any) -
     return rows_of(compiler).is_beyond_time(written, compiler)
 
 
-# ---------------------------------------------------------------- stamps
-
-
 STAMP_STEP = timedelta(milliseconds=1)
 """By so much at least a stamp goes beyond one that is ahead of the database's clock: the
 precision of SQLite's clock.
@@ -283,7 +276,7 @@ def stamp_after(now: datetime, ahead: datetime | None, token: Any) -> datetime:
     """Return the stamp of an outcome that is written `now` to a row whose last stamp is `ahead` of
     that, if it is.
 
-    It is the same for each try of one attempt, which `token` stands for.
+    It is the same for each try of the attempt that `token` identifies.
     """
     return now if ahead is None else ahead + STAMP_STEP + _share_of(token)
 

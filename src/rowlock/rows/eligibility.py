@@ -53,9 +53,8 @@ class LockingPipeline:
 
     Attributes:
         leased: the table of its own, main rows.
-        owner: its name.
         ready: which of its rows want work.
-        on: which main row a related row belongs to; None if nobody knows: then each main row may
+        on: which main row a related row belongs to; None if that is unknown: then each main row may
             want each related row.
         precedence_timeout: how long it is respected: related rows that have waited longer, and main
             rows that stepped back longer ago, do not count.
@@ -72,7 +71,7 @@ class LockingPipeline:
 
 
 def is_free(leased: LeasedTable) -> ColumnElement[bool]:
-    """Nobody holds the row, or its holder let the lease expire."""
+    """No holder has the row, or its lease has expired."""
     expires_at = leased.attribute("lock_expires_at")
     return or_(expires_at.is_(None), expires_at <= database_now())
 
@@ -80,8 +79,7 @@ def is_free(leased: LeasedTable) -> ColumnElement[bool]:
 def is_claimable_by(
     leased: LeasedTable, owner: str, *, reserved_for: timedelta = RESERVED_BEYOND
 ) -> ColumnElement[bool]:
-    """The row is not reserved for another pipeline. A lease that has ended keeps nobody away,
-    whoever held it.
+    """The row is not reserved for another pipeline. A lease that has ended reserves nothing.
 
     A reservation lasts for `reserved_for` from the outcome that left it.
     """
@@ -99,10 +97,8 @@ def is_claimable_by(
 
 
 def was_main_lease(leased: LeasedTable, lockers: Collection[str] = ()) -> ColumnElement[bool]:
-    """The lease on the row is, or was, that of a pipeline which worked on this very row.
-
-    Not that of a service, nor of a pipeline that had the row locked as a related one: `lockers` are
-    the names of those that may lock rows of this model for themselves alone.
+    """The lease on the row is, or was, that of a pipeline which worked on this very row: not that
+    of a service, nor of one of `lockers`, which lock rows of this model for themselves alone.
     """
     lock_owner = leased.attribute("lock_owner")
     is_plain = not_(lock_owner.contains(OWNER_SEPARATOR))
@@ -128,7 +124,7 @@ def related_owner(leased: LeasedTable, owner: str, main_key: object) -> str:
 
 
 def is_owned_by(leased: LeasedTable, owner: str) -> ColumnElement[bool]:
-    """The row carries the name of `owner`, alone or with whom it holds the row for."""
+    """The row carries the name of `owner`, alone or with that of a main row or a hold."""
     lock_owner = leased.attribute("lock_owner")
     return or_(lock_owner == owner, lock_owner.startswith(owner + OWNER_SEPARATOR, autoescape=True))
 
@@ -195,7 +191,7 @@ def is_awaited(
     those.
 
     The reservation is written in the main row alone, so it ends with it: whatever becomes of that
-    row, no related row is left behind with a mark that nobody clears.
+    row, no related row keeps a mark.
     """
     place = order_column(leased)
     waits_at_most = (
@@ -221,8 +217,7 @@ def is_awaited(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EligibleParts:
-    """The parts of the condition under which a pipeline may claim a row: each is true of a row that
-    it does not keep away.
+    """The parts of the condition under which a pipeline may claim a row.
 
     Attributes:
         ready: the host wants the row worked on.
@@ -244,7 +239,6 @@ class EligibleParts:
 
     @property
     def whole(self) -> ColumnElement[bool]:
-        """All of them together."""
         own = (self.ready, self.free, self.mine, self.due, self.seen)
         return and_(*own, *self.unawaited, *self.gates)
 
@@ -259,9 +253,7 @@ def eligible_parts(
     locking_pipelines: Sequence[LockingPipeline] = (),
     gates: Sequence[ColumnElement[bool]] = (),
 ) -> EligibleParts:
-    """Return the condition under which `owner` may claim a row, part by part, so that each can be
-    asked alone.
-    """
+    """Return the condition under which `owner` may claim a row, part by part."""
     reserved_for = RESERVED_BEYOND + (reset_interval or timedelta(0)) * (1 + JITTER)
     return EligibleParts(
         ready,
@@ -300,10 +292,10 @@ def eligible(
 
 
 def is_lockable(leased: LeasedTable, token: object) -> ColumnElement[bool]:
-    """The row may be locked as a related one: nobody's live lease is on it, or `token`'s own.
+    """The row may be locked as a related one: no live lease is on it, or `token`'s own.
 
-    Whoever owned it before does not matter. A reset row in particular never blocks who needs it for
-    a row above.
+    A reservation does not matter: a reset row never blocks a pipeline that needs it for a row
+    above.
     """
     return or_(is_free(leased), leased.attribute("lock_token") == token)
 

@@ -51,8 +51,8 @@ from rowlock.rows.leased_table import LeasedTable
 
 
 def with_names_of_its_own(condition: ColumnElement[Any]) -> ColumnElement[Any]:
-    """Return `condition`, or a copy of it in which each parameter that has a name of the host's
-    has one of its own.
+    """Return `condition`, or a copy of it in which each parameter that the host has named has a
+    unique name.
     """
     if not any(_is_named(element) for element in iterate(condition)):
         return condition
@@ -96,7 +96,7 @@ _ASKED_BY_COMPARISON = 16 if sys.version_info >= (3, 13) else 0
 
 @contextmanager
 def noted_booleans() -> Iterator[list[str]]:
-    """Note each expression that Python's own operators ask for its truth, until the block ends."""
+    """Note each expression whose truth Python's own operators ask for, until the block ends."""
     noted: list[str] = []
     asks: Any = BinaryExpression.__bool__
     mine = threading.get_ident()
@@ -162,8 +162,8 @@ Fingerprint: TypeAlias = tuple[str, list[tuple[object, ...]]]
 
 
 def fingerprint_of(condition: ColumnElement[Any], dialect: Dialect) -> Fingerprint | None:
-    """Return what `condition` says to a database, or None if that cannot be told: some value is
-    asked for at each execution.
+    """Return what `condition` says to a database, or None if that is unknown: some value is asked
+    for at each execution.
     """
     try:
         compiled: Any = condition.compile(dialect=dialect)
@@ -178,7 +178,6 @@ def fingerprint_of(condition: ColumnElement[Any], dialect: Dialect) -> Fingerpri
 
 
 def is_same(fingerprints: Iterable[object], before: Iterable[object]) -> bool:
-    """Whether all of these say the same."""
     try:
         return all(
             one is not None and one == other
@@ -201,8 +200,8 @@ _BOUNDED = (Boolean, Date, DateTime, Enum, Float, Integer, Interval, Numeric, Ti
 
 
 def times_read(leased: LeasedTable) -> dict[str, Column[Any]]:
-    """Return by attribute name the columns of times that a claim or an attempt reads, and does
-    not write before.
+    """Return by attribute name the columns of times that a claim or an attempt reads before writing
+    them.
     """
     names = (
         ("due_at", "last_processed_at", "deadline_at")
@@ -234,11 +233,11 @@ def if_readable(time: ColumnElement[Any]) -> ColumnElement[Any]:
 
 
 def may_be_large(type_: TypeEngine[Any]) -> bool:
-    """Return whether a value of the type, as the database resolves it, may be large."""
+    """`type_` is as the database resolves it."""
     length = getattr(type_, "length", None) if isinstance(type_, String) else None
     return not isinstance(type_, _BOUNDED) and not (length and length <= TEXT_CHARS_MAX)
 
 
 def is_small(size: ColumnElement[int]) -> ColumnElement[bool]:
-    """Return whether a value of this size, null for none, comes with a claim."""
+    """Return whether a value of `size`, null for none, comes with a claim."""
     return func.coalesce(size, 0) <= literal_column(str(CLAIMED_BYTES_MAX), Integer)

@@ -63,12 +63,8 @@ _UNSTABLE = frozenset(
 def index_condition(
     name: str, ready: ColumnElement[bool], mapper: Mapper[Any]
 ) -> ColumnElement[bool]:
-    """Return the parts of `ready`, joined by AND, that an index of the model's table can hold.
-
-    Args:
-        name: whose `ready` it is, for the error.
-        ready: one SQL expression over the columns of the model.
-        mapper: of the model.
+    """Return the parts of `ready`, joined by AND, that an index of the model's table can hold;
+    `name` is for the error.
 
     Raises:
         ModelError: there is none, or `ready` asks a lock column.
@@ -128,8 +124,8 @@ def _fits_index(part: ColumnElement[bool], table: Table) -> bool:
 
 
 def _with_typed_arrays(part: ColumnElement[bool]) -> ColumnElement[bool]:
-    """Return the condition with the type at each array: as a literal it would be one of another
-    type, with which PostgreSQL compares no column.
+    """Cast each array to its type: as a literal it would be one of another type, with which
+    PostgreSQL compares no column.
     """
     if not any(_is_array(element) for element in visitors.iterate(part)):
         return part
@@ -178,7 +174,7 @@ INDEX_INFO = "rowlock_due_index"
 
 
 class SaysReady(Protocol):
-    """What an index asks of a pipeline."""
+    """What an index needs of a pipeline."""
 
     model: type[Any]
 
@@ -189,11 +185,8 @@ class SaysReady(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class DueIndex:
-    """What an index was made of, in the words of ``add_due_index``.
-
-    Attributes:
-        ready: the condition, without ``parked_at IS NULL``.
-        column: by which rows are claimed, with the key.
+    """What an index was made of, as `add_due_index` takes it; `ready` is without ``parked_at IS
+    NULL``.
     """
 
     ready: str | ColumnElement[bool]
@@ -286,7 +279,7 @@ def _name_of(of: object) -> str:
 
 
 def is_of_pipeline(of: object) -> bool:
-    """Whether an index is asked for a pipeline, or its class."""
+    """Whether `of` is a pipeline, or its class."""
     # A host's table may have columns of these names.
     is_mapped = inspect(of, raiseerr=False) is not None
     return not is_mapped and hasattr(of, "ready") and hasattr(of, "model")
@@ -334,7 +327,6 @@ def _where(
 
 
 def due_index_name(table_name: str, column: DueOrder) -> str:
-    """Return the name of the index if none is given."""
     return f"ix_{table_name}_{column if isinstance(column, str) else column[0]}"
 
 
@@ -383,7 +375,7 @@ def _order_column(table_name: str, column: str) -> Any:
 
 
 class _NullsFirst(UnaryExpression[Any]):
-    """A column in the order of claims, where what was never processed comes first.
+    """A column in the order of claims, where rows that were never processed come first.
 
     A column with a modifier, and no function: Alembic compares no index of functions on SQLite.
     """
@@ -460,12 +452,9 @@ def parked_index(
 
 
 def parked_index_name(table_name: str) -> str:
-    """Return the name of the index if none is given."""
     return f"ix_{table_name}_{PARKED}"
 
 
 def parked_index_parts(key: str) -> tuple[list[Any], dict[str, Any]]:
-    """Return the columns and the options of the index, as ``Index`` and ``op.create_index`` take
-    them.
-    """
+    """As `due_index_parts`."""
     return [PARKED, key], partial_index_options(named_column(PARKED).is_not(None))

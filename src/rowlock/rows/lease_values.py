@@ -32,7 +32,7 @@ def renewed_values(leased: LeasedTable, *, expires_at: object) -> ColumnValues:
 
 
 def unlocked_values(leased: LeasedTable, *, owner: str | None = None) -> ColumnValues:
-    """The row is free for everybody; or for `owner`, which had reset it before it was locked."""
+    """The row is free; or reserved for `owner`, which had reset it before it was locked."""
     token, lock_owner, expires_at = (leased.column(name) for name in CLEARED_COLUMNS)
     return {token: None, lock_owner: owner, expires_at: None}
 
@@ -48,8 +48,8 @@ def processed_values(leased: LeasedTable, stamp: datetime) -> ColumnValues:
 
 
 def due_values(leased: LeasedTable, due_at: datetime, *, as_read: datetime | None) -> ColumnValues:
-    """The row is due at `due_at`, unless somebody changed its due time since it was read: then that
-    time stands.
+    """The row is due at `due_at`, unless its due time was changed since it was read: then that time
+    stands.
 
     So a service that makes a row due while an attempt runs is heard, and no minimum interval delays
     its request.

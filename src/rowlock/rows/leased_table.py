@@ -50,8 +50,8 @@ from rowlock.rows.lock_tokens import fresh_token
 
 
 def is_ours(type_: TypeEngine[Any], dialect: Dialect) -> bool:
-    """Return whether no code of the host's makes values of the type, nor of what it is in the
-    database of `dialect`.
+    """Return whether no code of the host's makes values of the type, as declared and as it is on
+    `dialect`.
     """
     both = (type_, type_.dialect_impl(dialect))
     return all(type(one).__module__.startswith(("sqlalchemy.", "rowlock.")) for one in both)
@@ -89,7 +89,7 @@ def mapper_of(model: type[Any], *, configured: bool = True) -> Mapper[Any]:
     """Return the mapper of `model`; not `configured`, where other models may still be to come.
 
     Raises:
-        ModelError: it is otherwise.
+        ModelError: it is not mapped, or the mapping is wrong.
     """
     name = getattr(model, "__name__", repr(model))
     try:
@@ -112,7 +112,7 @@ def single_table(mapper: Mapper[Any]) -> Table:
     """Return the one table behind a model.
 
     Raises:
-        ModelError: it is otherwise.
+        ModelError: there are several.
     """
     name = mapper.class_.__name__
     table = mapper.local_table
@@ -129,7 +129,7 @@ def single_key(mapper: Mapper[Any]) -> Column[Any]:
     """Return the one column of a model's primary key.
 
     Raises:
-        ModelError: it is otherwise.
+        ModelError: there are several.
     """
     name = mapper.class_.__name__
     if len(mapper.primary_key) != 1:
@@ -148,7 +148,7 @@ def spells_schedule(mapper: Mapper[Any]) -> bool:
     """Whether a model has all columns of a schedule.
 
     Raises:
-        ModelError: it is otherwise.
+        ModelError: it has only some of them.
     """
     present = [name for name in SCHEDULE_COLUMNS if name in mapper.columns]
     if len(present) == len(SCHEDULE_COLUMNS):
@@ -169,11 +169,10 @@ def spells_schedule(mapper: Mapper[Any]) -> bool:
 
 
 def check_column(mapper: Mapper[Any], name: str) -> None:
-    """Check that a model has a column of a name that rowlock needs, and that it is what it should
-    be.
+    """Check a column that rowlock needs, by the name of its attribute.
 
     Raises:
-        ModelError: it is otherwise.
+        ModelError: it is missing, or is not what it should be.
     """
     model = mapper.class_.__name__
     fits, wanted = _EXPECTED[name]
@@ -208,7 +207,6 @@ def check_column(mapper: Mapper[Any], name: str) -> None:
 
 
 def with_zone(value: Any, column: Column[Any]) -> Any:
-    """Return what was read of `column`, aware if it is a time."""
     # SQLite keeps no zone: a plain DateTime(timezone=True) is read naive there, and it was written
     # in UTC.
     is_naive = isinstance(value, datetime) and value.tzinfo is None and _is_time(column.type)
@@ -277,8 +275,8 @@ def attributes_of(mapper: Mapper[Any]) -> dict[str, Column[Any]]:
 
 
 def instance_of(mapper: Mapper[Any], values: Mapping[str, Any]) -> Any:
-    """Return a detached instance of a plain mapper that has these `values`, by attribute name,
-    as if just loaded; among them those of the primary key.
+    """Return a detached instance of a plain mapper that has these `values`, by attribute name, as
+    if just loaded; among them those of the primary key.
     """
     model: Any = mapper.class_
     instance = model.__new__(model)
@@ -290,7 +288,7 @@ def instance_of(mapper: Mapper[Any], values: Mapping[str, Any]) -> Any:
 
 
 def add_state(mapper: Mapper[Any], instance: Any) -> InstanceState[Any]:
-    """Have an instance that has the values of its row be detached, and return its state."""
+    """Make an instance that has the values of its row a detached one, and return its state."""
     # What `make_transient_to_detached` does, which asks each attribute of each instance for it.
     plan, values = _plan_of(mapper), instance_dict(instance)
     identity = tuple([values.get(name) for name in plan.identity])
@@ -342,14 +340,9 @@ class LeasedTable:
     """The parts of a host's model that leases are made of.
 
     Attributes:
-        model: the mapped class.
-        mapper: its mapper.
-        table: the one table behind it.
-        key: its primary key column.
-        has_schedule: whether `ScheduleColumns` are there.
         columns_by_keys: what update maps with these keys write; written by ``rows/updates.py``,
             bounded by `KEYS_MAX`.
-        spoilt_keys: what stands in keys that do not find their rows; written, and bounded, by
+        spoilt_keys: values of keys that do not find their rows; written, and bounded, by
             ``leases/keys.py``.
         sound_key_classes: classes of keys that are equal where their values are; written, and
             bounded, by ``leases/keys.py``.
@@ -387,11 +380,9 @@ class LeasedTable:
 
     @property
     def name(self) -> str:
-        """The model's class name: what a hint says."""
         return self.model.__name__
 
     def column(self, name: str) -> Column[Any]:
-        """Return the table's column behind the attribute `name`."""
         column = self._columns.get(name)
         if column is None:
             found = self.mapper.columns[name]
@@ -421,7 +412,7 @@ class LeasedTable:
         return with_zone(value, column)
 
     def value_as_claimed(self, values: Sequence[Any], column: Column[Any]) -> Any:
-        """Return what `column` is among `values`, those of all the attributes of a plain model."""
+        """`values` are those of all the attributes of a plain model."""
         return with_zone(values[self._place_of[column]], column)
 
     @cached_property
@@ -434,10 +425,8 @@ class LeasedTable:
         return {column: place for place, column in enumerate(self.attributes.values())}
 
     def prepared(self, key: Hashable, build: Callable[[], StatementT]) -> StatementT:
-        """Return what `build` gives, built once for each `key`: to build a statement takes longer
-        than to execute it.
-
-        What differs from one execution to the next must be bound by name.
+        """Return what `build` gives, built once for each `key`: building a statement takes longer
+        than executing it. What differs from one execution to the next must be bound by name.
         """
         statement = self._prepared.get(key)
         if statement is None:
@@ -454,12 +443,11 @@ class LeasedTable:
 
     @cached_property
     def key_name(self) -> str:
-        """The attribute name of the primary key."""
         return self.mapper.get_property_by_column(self.key).key
 
     def new_token(self, *, is_reserved: bool = False, in_crowd: bool = False) -> Any:
-        """Return a fresh lock token in the shape in which the column is read; `is_reserved`: of
-        a holder that comes back; `in_crowd`: of one that has many rows in hand.
+        """Return a fresh lock token in the shape in which the column is read; the rest as for
+        `fresh_token`.
         """
         return self.as_token(fresh_token(is_reserved=is_reserved, in_crowd=in_crowd))
 
@@ -476,7 +464,6 @@ class LeasedTable:
         )
 
     def fits_owner(self, owner: str) -> bool:
-        """Whether the column can hold the name of `owner`."""
         type_ = innermost(self.column("lock_owner").type)
         return not isinstance(type_, String) or type_.length is None or len(owner) <= type_.length
 
@@ -513,7 +500,6 @@ class LeasedTable:
 
     @property
     def lease_columns(self) -> tuple[str, ...]:
-        """The attribute names of the columns that rowlock keeps here."""
         return (*LOCK_COLUMNS, *(SCHEDULE_COLUMNS if self.has_schedule else ()))
 
     @cached_property
@@ -524,18 +510,14 @@ class LeasedTable:
 
     @cached_property
     def is_plain(self) -> bool:
-        """Whether `instance` can make instances."""
         return is_plain(self.mapper)
 
     @cached_property
     def attributes(self) -> dict[str, Column[Any]]:
-        """The columns of a plain model by the names of their attributes."""
         return attributes_of(self.mapper)
 
     def instance(self, values: Sequence[Any]) -> Any:
-        """Return a detached instance of a plain model with the `values` of all its `attributes`,
-        as if just loaded.
-        """
+        """Return a detached instance of a plain model with the `values` of all its `attributes`."""
         return instance_of(self.mapper, dict(zip(self.attributes, values, strict=True)))
 
     @cached_property
@@ -599,8 +581,7 @@ def _meant(mapper: Mapper[Any], name: str) -> MapperProperty[Any] | None:
 
 
 def relation_between(leased: LeasedTable, related: LeasedTable) -> ColumnElement[bool] | None:
-    """Return the condition that a related row belongs to a main row; None if there is no foreign
-    key to say so.
+    """Return the condition that a related row belongs to a main row; None without a foreign key.
 
     Raises:
         ModelError: there are several foreign keys.

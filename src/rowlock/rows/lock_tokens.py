@@ -66,11 +66,8 @@ FEW_MAX = 3
 
 
 class Deaths(NamedTuple):
-    """How many holders of a row have died in a row.
-
-    Attributes:
-        counted: are held against the row.
-        in_crowds: are not: their replicas lost many rows at once.
+    """How many holders of a row have died in a row: `counted` ones are held against the row; those
+    `in_crowds` are not, since their replicas lost many rows at once.
     """
 
     counted: int = 0
@@ -82,22 +79,16 @@ class Deaths(NamedTuple):
 
 
 class OwnMark:
-    """The mark of this process.
-
-    Attributes:
-        octets: with which all tokens of the process end.
-    """
+    """The mark of this process: the `octets` with which all its tokens end."""
 
     def __init__(self) -> None:
         self.draw()
 
     def draw(self) -> None:
-        """Have another one from now on."""
         self.octets = os.urandom(MARK_BYTES)
 
     @property
     def digits(self) -> str:
-        """Eight hexadecimal ones."""
         return self.octets.hex()
 
 
@@ -112,7 +103,6 @@ def replica_mark() -> str:
 
 
 def mark_of(token: object) -> str:
-    """Return the mark of the process that has made `token`."""
     return str(token).replace("-", "")[MARK_AT - 1 :]
 
 
@@ -142,7 +132,6 @@ def is_of_claim(token: Column[Any], digits: str) -> ColumnElement[bool]:
 
 
 def deaths_of(token: object) -> Deaths:
-    """Return how many holders in a row have died before the one of `token`."""
     digits = str(token).replace("-", "")
     if digits[VARIANT_DIGIT_AT - 1 : VARIANT_DIGIT_AT] not in (COUNTED, IN_CROWD):
         return Deaths()
@@ -155,12 +144,10 @@ def deaths_of(token: object) -> Deaths:
 
 
 def is_in_crowd(token: object) -> bool:
-    """Whether the holder of `token` had many rows in hand."""
     return str(token).replace("-", "")[VARIANT_DIGIT_AT - 1 : VARIANT_DIGIT_AT] == IN_CROWD
 
 
 def with_deaths(token: object, deaths: Deaths, *, in_crowd: bool) -> uuid.UUID:
-    """Return `token` with what it says of deaths, and of its holder."""
     number = (token if isinstance(token, uuid.UUID) else uuid.UUID(str(token))).int
     variant = int(IN_CROWD if in_crowd else COUNTED, 16) << _VARIANT_SHIFT
     counts = min(deaths.in_crowds, DEATHS_MAX) << 8 | min(deaths.counted, DEATHS_MAX)
@@ -168,16 +155,13 @@ def with_deaths(token: object, deaths: Deaths, *, in_crowd: bool) -> uuid.UUID:
 
 
 def deaths_after(dead: object, *, lost: int, max_deaths: int | None) -> Deaths:
-    """Return the deaths of a row after that of the holder of the token `dead`.
+    """Return the deaths of a row after that of the holder of the token `dead`, whose replica has
+    `lost` so many rows as far as is known.
 
-    A death is held against the row if its replica lost few rows at once. One in a crowd says
-    nothing of one row of it. But a row that kills its holders may always die in crowds: after
-    `max_deaths` of those it is tried alone, and to die twice then is enough.
-
-    Args:
-        dead: the token that was left behind.
-        lost: how many rows of that replica have ended as far as is known.
-        max_deaths: so many deaths that are held against a row have it parked.
+    A death is held against the row if its replica lost few rows at once; a row with `max_deaths` of
+    those is parked. One in a crowd says nothing of one row of it. But a row that kills its holders
+    may always die in crowds: after `max_deaths` of those it is tried alone, and to die twice then
+    is enough.
     """
     counted, in_crowds = deaths = deaths_of(dead)
     was_tried = deaths.are_trying(max_deaths) and not is_in_crowd(dead)

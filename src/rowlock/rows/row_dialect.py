@@ -34,8 +34,8 @@ class RowDialect(ABC):
 
     @abstractmethod
     def reads_utc(self, driver: str) -> bool:
-        """Whether a driver, by SQLAlchemy's name of it, gives times in UTC: aware ones, and
-        naive ones for the infinite.
+        """Whether a driver, by SQLAlchemy's name, gives times in UTC: aware ones, and naive ones
+        for the infinite.
         """
 
     @abstractmethod
@@ -48,7 +48,7 @@ class RowDialect(ABC):
 
     @abstractmethod
     def due_at_once(self, compiler: SQLCompiler) -> str:
-        """Return a time that is over, as a default that can be added to a table that is there."""
+        """Return a time that is over, as a default that can be added to an existing table."""
 
     @abstractmethod
     def time_after(self, seconds: str, compiler: SQLCompiler) -> str:
@@ -64,31 +64,27 @@ class RowDialect(ABC):
 
     @abstractmethod
     def readable_time(self, written: str, compiler: SQLCompiler) -> str:
-        """Return a written time in the shape in which it is read; null, or itself, if it is
-        none.
-        """
+        """Return a written time in the shape that is read; null, or itself, if it is none."""
 
     @abstractmethod
     def is_no_time(self, written: str, compiler: SQLCompiler) -> str:
-        """Return whether something is written that Python cannot read as a time, the infinite
-        ones apart; never null.
+        """Return whether something is written that Python cannot read as a time, the infinite ones
+        apart; never null.
         """
 
     @abstractmethod
     def is_unreadable_time(self, written: str, compiler: SQLCompiler) -> str:
-        """Return whether something is written that the compiler's driver cannot read as a time;
-        never null.
-        """
+        """Return whether the compiler's driver cannot read what is written; never null."""
 
     @abstractmethod
     def is_beyond_time(self, written: str, compiler: SQLCompiler) -> str:
-        """Return whether what is written lies behind all times that Python reads, or is none;
-        never null.
+        """Return whether what is written lies behind all times that Python reads, or is none; never
+        null.
         """
 
     def type_of(self, column: Column[Any]) -> ColumnElement[str | None]:
-        """Return the type that the table has for a column, without reading a row; null if types
-        do not matter. Asked where the database `keeps_zones`.
+        """Return the type that the table has for a column, without reading a row; null if types do
+        not matter. Asked where the database `keeps_zones`.
         """
         return literal(None, Text)
 
@@ -98,9 +94,7 @@ class RowDialect(ABC):
 
     @abstractmethod
     def empty_object(self) -> str:
-        """Return an empty JSON object as a column's default, spelt as the database gives that
-        back.
-        """
+        """Return an empty JSON object as a column's default, as the database gives that back."""
 
     @abstractmethod
     def insert_unless_there(
@@ -121,7 +115,7 @@ ROWS: DialectPart[RowDialect] = DialectPart("rows", RowDialect)
 
 
 def rows_of(compiler: SQLCompiler) -> RowDialect:
-    """Return what the compiler's database says about rows.
+    """Return the dialect of the compiler's database.
 
     Raises:
         UnsupportedDialectError: rowlock does not know the database.
@@ -133,8 +127,8 @@ def rows_of(compiler: SQLCompiler) -> RowDialect:
 
 
 def partial_index_options(where: ColumnElement[Any] | TextClause | None) -> dict[str, Any]:
-    """Return the options by which ``Index`` has only the rows for which `where` is true, on
-    every known database; all rows if it is None.
+    """Return the options by which ``Index`` has only the rows for which `where` is true, on every
+    known database; all rows if it is None.
     """
     if where is None:
         return {}

@@ -107,8 +107,7 @@ def _resolve_nested(value: Any, now: datetime) -> Any:
 
 
 def column_of(leased: LeasedTable, key: object) -> Column[Any]:
-    """Return the table's column that `key` (a mapped attribute, an attribute name or a column name)
-    means.
+    """Return the table's column that `key` means.
 
     Raises:
         OutcomeError: the model has no such column.
@@ -163,8 +162,7 @@ def column_values(leased: LeasedTable, values: Values) -> dict[Column[Any], Any]
 
 
 def checked_values(leased: LeasedTable, values: Values, dialect: Dialect) -> dict[Column[Any], Any]:
-    """Return what `column_values` does, of values that their columns can keep and the model can
-    read back.
+    """As `column_values`, of values that their columns can keep and the model can read back.
 
     Raises:
         OutcomeError: as `column_values`; or names the column and the type of a value.
@@ -190,11 +188,11 @@ Trial: TypeAlias = Callable[[Any], str | None]
 
 
 def _any_value(_value: Any) -> None:
-    """Say nothing against a value: its column takes it, or only the database knows."""
+    """The column takes any value, or only the database knows."""
 
 
 def _trial_of(column: Column[Any], dialect: Dialect) -> Trial:
-    """Return what tells whether a column can keep a value, and the model read it back.
+    """Return what says whether a column can keep a value, and the model read it back.
 
     What a host's own type makes of a value is tried and not guessed.
     """
@@ -230,7 +228,6 @@ def _trial_of(column: Column[Any], dialect: Dialect) -> Trial:
 def _layers_of(
     type_: TypeEngine[Any], dialect: Dialect
 ) -> tuple[list[TypeDecorator[Any]], TypeEngine[Any]]:
-    """Return the decorators of a type, and what is decorated."""
     layers, inner = [], type_.dialect_impl(dialect)
     while isinstance(inner, TypeDecorator):
         layers.append(inner)
@@ -280,7 +277,7 @@ def _raising(convert: Callable[[Any], object]) -> Trial:
 
 
 def _stored_by(inner: TypeEngine[Any], dialect: Dialect) -> Callable[[Any], Any] | None:
-    """Return what tells how a bound value will be read; None where only the driver knows."""
+    """Return what says how a bound value will be read; None where only the driver knows."""
     match inner:
         case EnumType():
             return _as_read(inner, dialect)

@@ -24,8 +24,6 @@ from rowlock.database.channel_dialect import ChannelConnection, ChannelDialect
 from rowlock.errors import ConfigurationError
 from rowlock.tasks import contained_task
 
-# ---------------------------------------------------------------- psycopg channel
-
 
 class PsycopgChannel(ChannelConnection):
     """Reads notifications whenever the socket has something."""
@@ -41,18 +39,15 @@ class PsycopgChannel(ChannelConnection):
 
     @property
     def is_lost(self) -> bool:
-        """Whether the connection has ended."""
         return bool(self._driver.closed)
 
     async def schema(self, *, timeout_s: float) -> str | None:
-        """Ask the server."""
         schema: str | None = await self._ask("SELECT current_schema()", (), timeout_s)
         return schema
 
     async def listen(
         self, channel: str, *, heard: Callable[[str], None], lost: Callable[[], None]
     ) -> None:
-        """Listen, and watch the socket."""
         # An extra, which this connection is of.
         from psycopg.sql import SQL, Identifier  # noqa: PLC0415
 
@@ -63,25 +58,21 @@ class PsycopgChannel(ChannelConnection):
         self._watch()
 
     async def notify(self, channel: str, payloads: Sequence[str], *, timeout_s: float) -> None:
-        """Send all by one statement."""
         statement = "SELECT count(pg_notify(%s, payload)) FROM unnest(%s::text[]) AS payload"
         await self._ask(statement, (channel, list(payloads)), timeout_s)
 
     async def is_listening(self, channel: str, *, timeout_s: float) -> bool:
-        """Ask the server."""
         listens: bool = await self._ask(
             "SELECT %s IN (SELECT pg_listening_channels())", (channel,), timeout_s
         )
         return listens
 
     async def close(self) -> None:
-        """End politely."""
         self._loop.remove_reader(self._socket)
         self._lost = None
         await self._driver.close()
 
     def terminate(self) -> None:
-        """Close the socket."""
         self._end()
 
     async def _ask(self, statement: str, parameters: tuple[Any, ...], timeout_s: float) -> Any:
@@ -129,14 +120,8 @@ class PsycopgChannel(ChannelConnection):
             lost()
 
 
-# ---------------------------------------------------------------- channels
-
-
 class PostgresqlChannels(ChannelDialect):
-    """Chooses by the driver."""
-
     def check_driver(self, driver: str) -> None:
-        """Refuse drivers that are not in the list."""
         if driver not in _BY_DRIVER:
             raise ConfigurationError(
                 f"notify needs the driver {' or '.join(_BY_DRIVER)}, not {driver}; use"
@@ -144,7 +129,6 @@ class PostgresqlChannels(ChannelDialect):
             )
 
     def channel_over(self, driver_connection: Any, driver: str) -> ChannelConnection:
-        """Return that of the driver."""
         return _BY_DRIVER[driver](driver_connection)
 
 
@@ -156,12 +140,10 @@ class AsyncpgChannel(ChannelConnection):
 
     @property
     def is_lost(self) -> bool:
-        """Whether the connection has ended."""
         closed: bool = self._driver.is_closed()
         return closed
 
     async def schema(self, *, timeout_s: float) -> str | None:
-        """Ask the server."""
         schema: str | None = await self._driver.fetchval(
             "SELECT current_schema()", timeout=timeout_s
         )
@@ -170,7 +152,6 @@ class AsyncpgChannel(ChannelConnection):
     async def listen(
         self, channel: str, *, heard: Callable[[str], None], lost: Callable[[], None]
     ) -> None:
-        """Add listeners."""
         own_pid = self._driver.get_server_pid()
 
         def hear(*notification: Any) -> None:
@@ -182,22 +163,18 @@ class AsyncpgChannel(ChannelConnection):
         await self._driver.add_listener(channel, hear)
 
     async def notify(self, channel: str, payloads: Sequence[str], *, timeout_s: float) -> None:
-        """Send all by one statement."""
         statement = "SELECT pg_notify($1, payload) FROM unnest($2::text[]) AS payload"
         await self._driver.execute(statement, channel, list(payloads), timeout=timeout_s)
 
     async def is_listening(self, channel: str, *, timeout_s: float) -> bool:
-        """Ask the server."""
         statement = "SELECT $1 IN (SELECT pg_listening_channels())"
         listens: bool = await self._driver.fetchval(statement, channel, timeout=timeout_s)
         return listens
 
     async def close(self) -> None:
-        """End politely."""
         await self._driver.close()
 
     def terminate(self) -> None:
-        """Cut it."""
         self._driver.terminate()
 
 

@@ -316,8 +316,6 @@ _TYPE_IN_DATABASE = text(
 
 
 class _Named(UserDefinedType[Any]):
-    """A type by the name that the database has for it."""
-
     cache_ok = True
 
     def __init__(self, name: str) -> None:
@@ -328,11 +326,9 @@ class _Named(UserDefinedType[Any]):
 
 
 class PostgresqlLeases(LeaseDialect):
-    """Leases by single statements."""
-
     @asynccontextmanager
     async def excluding(self, leased: LeasedTable) -> AsyncIterator[frozenset[Any]]:
-        """Exclude nobody: row locks do it."""
+        """Exclude none: row locks do it."""
         yield frozenset()
 
     async def claim(
@@ -390,10 +386,8 @@ class PostgresqlLeases(LeaseDialect):
         return counted
 
     async def release_claim(self, connection: AsyncConnection, request: ClaimRequest) -> None:
-        """Find the rows by the digits that their tokens share.
-
-        A token after a death stays, ended and with what was counted before: the next claim counts
-        that death.
+        """A token after a death stays, ended and with what was counted before: the next claim
+        counts that death.
         """
         await self._release_claimed(connection, request, ())
 
@@ -420,36 +414,34 @@ class PostgresqlLeases(LeaseDialect):
         )
 
     def matches_leases(self, leased: LeasedTable) -> ColumnElement[bool]:
-        """Compare with two arrays side by side: one plan for any number of leases."""
+        """Two arrays side by side: one plan for any number of leases."""
         pairs = self.unnested(leased, ())
         return tuple_(leased.key, leased.column("lock_token")).in_(
             select(pairs.c.key, pairs.c.token)
         )
 
     def lease_parameters(self, leases: Sequence[Lease]) -> dict[str, Any]:
-        """Return an array of keys and one of tokens."""
         return {
             "rowlock_held_key": [key for key, _ in leases],
             "rowlock_held_token": [token for _, token in leases],
         }
 
     def takes_arrays(self, slots: Sequence[Slot]) -> bool:
-        """Return whether they are all of types whose arrays every driver knows."""
+        """Whether they are all of types whose arrays every driver knows."""
         return all(fits_array(type_) for _, type_ in slots)
 
     def reads_alike(self, slots: Sequence[Slot]) -> bool:
-        """Return False: what no array takes is nothing plain."""
+        """No: what no array takes is nothing plain."""
         return False
 
     def unnested(self, leased: LeasedTable, slots: Sequence[Slot]) -> TableValuedAlias:
-        """Unnest arrays."""
         leases = [("key", leased.key.type), ("token", leased.column("lock_token").type)]
         return unnested([*leases, *slots], name="held", prefix="rowlock_held_")
 
     def skip_locked(
         self, leased: LeasedTable, condition: ColumnElement[bool], *, limit: int | None = None
     ) -> ColumnElement[bool]:
-        """Narrow to rows that nobody else has locked, and lock them."""
+        """The rows are locked, too."""
         free = (
             select(leased.key.label("key"))
             .where(condition)
@@ -459,8 +451,8 @@ class PostgresqlLeases(LeaseDialect):
         return leased.key.in_(select(free.cte("free").c.key))
 
     def is_unchanged(self, column: Column[Any], value: object) -> ColumnElement[bool]:
-        """Compare; ``json`` has no equality of its own and is compared as ``jsonb``, whose null is
-        read as None like SQL's.
+        """``json`` has no equality of its own and is compared as ``jsonb``, whose null is read as
+        None like SQL's.
 
         What SQLAlchemy does not know to have an equality is compared as text: ``xml``, ``point``
         and others have none, ``box`` compares areas, and a text is no ``tsvector`` to the server.
@@ -487,9 +479,8 @@ class PostgresqlLeases(LeaseDialect):
     async def kept_as(
         self, connection: AsyncConnection, column: Column[Any], values: Iterable[datetime]
     ) -> list[ColumnElement[Any]]:
-        """Cast to the type that the column has in the database, which rounds as storing does.
-
-        The model may not tell its precision.
+        """Cast to the type that the column has in the database, which rounds as storing does: the
+        model may not have its precision.
         """
         written = [literal(value, column.type) for value in values]
         type_name = await connection.scalar(
@@ -501,7 +492,7 @@ class PostgresqlLeases(LeaseDialect):
     async def is_served_by(
         self, connection: AsyncConnection, leased: LeasedTable, *, query: Query, index: str
     ) -> bool:
-        """Have the plan made without sorting, which does better than an index in a small table."""
+        """The plan is made without sorting, which does better than an index in a small table."""
         await connection.exec_driver_sql("SET LOCAL enable_sort = off")
         plan = (await plan_of(connection, query, prefix="EXPLAIN (FORMAT JSON) ")).scalar_one()
         # As text, whatever the driver makes of JSON.

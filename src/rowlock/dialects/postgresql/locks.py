@@ -24,8 +24,6 @@ _FRESH_SNAPSHOTS = ("read committed", "read uncommitted")
 
 
 class PostgresqlLocks(LockDialect):
-    """Advisory locks and row locks."""
-
     async def hold_name(
         self, connection: AsyncConnection | AsyncSession, resource: str, timeout_s: float | None
     ) -> bool:
@@ -38,7 +36,7 @@ class PostgresqlLocks(LockDialect):
     async def hold_name_with_snapshot(
         self, session: AsyncSession, namespace: str, timeout_s: float | None
     ) -> bool:
-        """Hold the name in a transaction whose statements have snapshots of their own."""
+        """In a transaction whose statements have snapshots of their own."""
         connection = await session.connection()
         isolation = await connection.scalar(select(func.current_setting("transaction_isolation")))
         if isolation not in _FRESH_SNAPSHOTS:
@@ -56,7 +54,7 @@ class PostgresqlLocks(LockDialect):
         *,
         timeout_s: float | None,
     ) -> bool:
-        """Lock them ``FOR NO KEY UPDATE``, which lets rows that refer to them be inserted."""
+        """``FOR NO KEY UPDATE`` lets rows that refer to them be inserted."""
         connection = await session.connection(bind_arguments={"mapper": mapper})
         found = rows_by_key(mapper, keys).with_only_columns(key_of(mapper))
         return await _within_lock_timeout(
@@ -71,7 +69,7 @@ class PostgresqlLocks(LockDialect):
         unless: Callable[[], Awaitable[bool]],
         timeout_s: float,
     ) -> bool:
-        """Return False: any number write at once."""
+        """No: any number write at once."""
         return False
 
     def leave_queue(self, session: AsyncSession, name: str) -> None:
@@ -105,9 +103,7 @@ async def _within_lock_timeout(
     connection: AsyncConnection, statement: Executable, timeout_s: float | None
 ) -> bool:
     """Execute `statement`, which waits for locks, and return whether it had them in time; joins the
-    transaction.
-
-    If not, the transaction can go on.
+    transaction, which can go on in any case.
     """
     if timeout_s is None:
         await connection.execute(statement)

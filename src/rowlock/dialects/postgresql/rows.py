@@ -81,15 +81,12 @@ _PLAIN_OR_BYTES = (*_PLAIN, LargeBinary, Time)
 
 
 class Compared(PythonEnum):
-    """How values of a type are compared."""
-
     AS_IT_IS = "by its own equality"
     AS_DOCUMENT = "as jsonb"
     AS_TEXT = "as text"
 
 
 def as_there(type_: TypeEngine[Any]) -> TypeEngine[Any]:
-    """Return what a type comes down to on PostgreSQL."""
     return innermost(type_, _dialect())
 
 
@@ -110,7 +107,6 @@ def unbounded(type_: TypeEngine[Any]) -> TypeEngine[Any]:
 
 
 def compared(type_: TypeEngine[Any]) -> Compared:
-    """Return how values of the type are compared."""
     there = as_there(type_)
     if isinstance(there, JSON):
         return Compared.AS_DOCUMENT
@@ -135,12 +131,8 @@ def _dialect() -> Dialect:
 
 
 def unnested(slots: Sequence[Slot], *, name: str, prefix: str) -> TableValuedAlias:
-    """Return the rows of a table whose columns have the names and types of `slots`.
-
-    Args:
-        slots: names and types.
-        name: of the table within the statement.
-        prefix: begins the name of the parameter of each slot, which is a list.
+    """Return the rows of a table `name` whose columns have the names and types of `slots`; the
+    parameter of each is a list, named by `prefix` and the slot.
     """
     arrays = [bindparam(f"{prefix}{slot}", type_=ARRAY(unbounded(type_))) for slot, type_ in slots]
     columns: list[Any] = [column(slot, type_) for slot, type_ in slots]
@@ -155,80 +147,64 @@ _NO_MORE_TIME = "TIMESTAMP WITH TIME ZONE '10000-01-01 00:00:00+00'"
 
 
 class PostgresqlRows(RowDialect):
-    """Times are ``timestamptz``."""
-
     keeps_zones = True
     alters_defaults = True
     concurrently = {"postgresql_concurrently": True}  # noqa: RUF012 - read only
 
     def reads_utc(self, driver: str) -> bool:
-        """Return whether it is asyncpg."""
         return driver == "asyncpg"
 
     def now(self, compiler: SQLCompiler) -> str:
-        """Return the start of the transaction."""
         return "now()"
 
     def instant(self, compiler: SQLCompiler) -> str:
-        """Return the clock's time."""
         return "clock_timestamp()"
 
     def due_at_once(self, compiler: SQLCompiler) -> str:
-        """Return the time at which a row is inserted, or the column added."""
+        """The time at which a row is inserted, or the column added."""
         return "now()"
 
     def time_after(self, seconds: str, compiler: SQLCompiler) -> str:
-        """Add an interval."""
         return f"(now() + make_interval(secs => {seconds}))"
 
     def epoch_seconds(self, compiler: SQLCompiler) -> str:
-        """Return the seconds, rounded down."""
         return "CAST(floor(extract(epoch FROM now())) AS bigint)"
 
     def is_same_time(self, one: str, other: str, compiler: SQLCompiler) -> str:
-        """Compare."""
         return f"({one} IS NOT DISTINCT FROM {other})"
 
     def readable_time(self, written: str, compiler: SQLCompiler) -> str:
-        """Return it as it is."""
         return written
 
     def is_no_time(self, written: str, compiler: SQLCompiler) -> str:
-        """Compare with the first and the last time of Python's; asyncpg reads the infinite ones
-        as those.
-        """
+        """Asyncpg reads the infinite ones as the first and the last time of Python's."""
         return (
             f"coalesce(({written} < {_FIRST_TIME} OR {written} >= {_NO_MORE_TIME}) AND"
             f" isfinite({written}), false)"
         )
 
     def is_unreadable_time(self, written: str, compiler: SQLCompiler) -> str:
-        """Return whether it is no time; psycopg raises for the infinite ones, too."""
+        """Psycopg raises for the infinite ones, too."""
         if getattr(compiler.dialect, "driver", None) != "psycopg":
             return self.is_no_time(written, compiler)
         return f"coalesce({written} < {_FIRST_TIME} OR {written} >= {_NO_MORE_TIME}, false)"
 
     def is_beyond_time(self, written: str, compiler: SQLCompiler) -> str:
-        """Compare with the last time of Python's."""
         return f"coalesce({written} >= {_NO_MORE_TIME}, false)"
 
     def type_of(self, column: Column[Any]) -> ColumnElement[str | None]:
-        """Ask for the type of no row's value."""
         nothing = select(column).limit(0).scalar_subquery()
         return cast(func.pg_typeof(nothing), Text)
 
     def nulls_first(self, column: str) -> str:
-        """Say so: they come last otherwise."""
         return f"{column} NULLS FIRST"
 
     def empty_object(self) -> str:
-        """Return it with its type, as the catalogue has it."""
         return "'{}'::json"
 
     def insert_unless_there(
         self, model: type[Any], values: dict[str, Any], *, unique: str, where: TextClause
     ) -> Executable:
-        """Insert; ON CONFLICT, do nothing."""
         free = (
             insert(model)
             .values(values)
@@ -237,7 +213,6 @@ class PostgresqlRows(RowDialect):
         return free.returning(model)
 
     def set_fillfactor(self, table: str, percent: int | None) -> str:
-        """Return ALTER TABLE."""
         setting = "RESET (fillfactor)" if percent is None else f"SET (fillfactor = {percent})"
         return f"ALTER TABLE {table} {setting}"
 
@@ -250,12 +225,9 @@ _PROGRAM_LIMIT_EXCEEDED = "54000"
 
 
 class PostgresqlBulk(BulkDialect):
-    """One round trip, and one plan for any number of rows."""
-
     rows_max = 5_000
 
     def insert(self, table: Table, names: Sequence[str]) -> Any:
-        """Return ``INSERT ... SELECT ... FROM unnest(...)``."""
         return kept_statement(table, (self, *names), lambda: self._insert(table, names))
 
     def _insert(self, table: Table, names: Sequence[str]) -> Any:
@@ -268,42 +240,37 @@ class PostgresqlBulk(BulkDialect):
         return statement.execution_options(preserve_rowcount=True)
 
     def insert_parameters(self, names: Sequence[str], rows: Sequence[Sequence[Any]]) -> Any:
-        """Return a list for each column."""
         columns = zip(*rows, strict=True)
         return {_PREFIX + name: list(column) for name, column in zip(names, columns, strict=True)}
 
     def insert_unless_there(self, table: Table, unique: Unique) -> Any:
-        """Insert; ON CONFLICT, do nothing."""
         where = unique.dialect_options["postgresql"].get("where")
         return insert(table).on_conflict_do_nothing(
             index_elements=[*unique.columns], index_where=where
         )
 
     def is_among(self, column: Column[Any], parameter: str) -> ColumnElement[bool]:
-        """Compare with any value of an array."""
         given = bindparam(parameter, type_=ARRAY(unbounded(column.type)))
         return column == any_(given)
 
     def among_parameter(self, values: Sequence[Any]) -> Any:
-        """Return a list."""
         return list(values)
 
     def text_bytes(self, text: ColumnElement[Any]) -> ColumnElement[int]:
-        """Ask for its octets, for which what is stored elsewhere is not read."""
+        """For its octets, what is stored elsewhere is not read."""
         return func.coalesce(func.octet_length(text), 0, type_=Integer())
 
     def gather(self, columns: Sequence[ColumnElement[Any]]) -> list[ColumnElement[Any]] | None:
-        """Make an array of each column."""
         if not all(fits_array(column.type) for column in columns):
             return None
         return [func.array_agg(column, type_=ARRAY(column.type)) for column in columns]
 
     def gathered(self, value: Any) -> list[Any]:
-        """Return the array; that of no rows is null."""
+        """The array of no rows is null."""
         return value or []
 
     def cannot_gather(self, error: Exception) -> bool:
-        """Return whether an array would have more than 1 GB."""
+        """Whether an array would have more than 1 GB."""
         raised = getattr(error, "orig", None)
         code = getattr(raised, "sqlstate", None) or getattr(raised, "pgcode", None)
         return str(code) == _PROGRAM_LIMIT_EXCEEDED

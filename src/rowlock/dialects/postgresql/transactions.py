@@ -20,8 +20,6 @@ from rowlock.database.transaction_dialect import Connects, TransactionDialect
 
 
 class PostgresqlTransactions(TransactionDialect):
-    """The server does it all."""
-
     commits_single_statements = True
     claims_at_once = None
     is_ended_by_server = True
@@ -31,7 +29,7 @@ class PostgresqlTransactions(TransactionDialect):
         return nullcontext()
 
     def is_begun_before(self, error: Exception) -> bool:
-        """Return whether this is what psycopg raises then; asyncpg's transaction is ended."""
+        """Whether this is what psycopg raises then; asyncpg's transaction is ended."""
         kind = type(error)
         return (
             kind.__module__.startswith("psycopg")
@@ -46,7 +44,7 @@ class PostgresqlTransactions(TransactionDialect):
         """Do nothing: a statement that waits can be cancelled."""
 
     def roll_back_before_cancel(self, driver: Any) -> asyncio.Task[bool] | None:
-        """Return None: the server rolls back what lost its connection."""
+        """None: the server rolls back what lost its connection."""
         return None
 
     async def end_stalled(
@@ -57,8 +55,8 @@ class PostgresqlTransactions(TransactionDialect):
         *,
         older_than_s: float,
     ) -> bool:
-        """Have the server end it. It may not be reached, or still run a statement; then a later
-        attempt may succeed.
+        """The server may not be reached, or still run a statement; then a later attempt may
+        succeed.
         """
         return await _terminate(
             connection.engine, separate_pool, driver=driver, older_than_s=older_than_s
@@ -83,9 +81,6 @@ async def _terminate(
     )
     async with separate_pool.connect(engine) as connection:
         return bool(await connection.scalar(statement, {"pid": pid, "seconds": older_than_s / 2}))
-
-
-# ---------------------------------------------------------------- faults
 
 
 _FINAL_SQLSTATES = (
@@ -148,8 +143,6 @@ _SQLSTATES_OF_THE_SIZE = frozenset(
 
 
 class PostgresqlFaults(FaultDialect):
-    """Judges by the SQLSTATE."""
-
     def fault_of(self, raised: BaseException | None) -> ErrorVerdict | None:
         """Return what the SQLSTATE says, whatever the driver calls its attribute."""
         if type(raised).__name__ == "InvalidCachedStatementError":

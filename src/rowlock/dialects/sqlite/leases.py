@@ -84,9 +84,6 @@ from rowlock.rows.lease_values import leased_values
 from rowlock.rows.leased_table import LeasedTable
 from rowlock.rows.lock_tokens import FEW_MAX
 
-# ---------------------------------------------------------------- plans
-
-
 _SORTED = "USE TEMP B-TREE FOR ORDER BY"
 
 
@@ -113,9 +110,6 @@ async def explaining(connection: AsyncConnection) -> str:
     # explains: on a connection that lives long it would be that of an index that is gone.
     version = (await connection.exec_driver_sql("PRAGMA schema_version")).scalar_one()
     return f"EXPLAIN QUERY PLAN /* {int(version)} */ "
-
-
-# ---------------------------------------------------------------- leases
 
 
 Reader: TypeAlias = Callable[[Any], Any]
@@ -175,8 +169,8 @@ async def _has_triggers(connection: AsyncConnection, request: ClaimRequest) -> b
 
 @dataclass(frozen=True, slots=True)
 class _Values:
-    """Reads what SQLite gives: a column may hold anything there, and one such row must not fail
-    the claim of all others.
+    """Reads what SQLite gives: a column may hold anything there, and one such row must not fail the
+    claim of all others.
     """
 
     token: Reader | None
@@ -390,11 +384,9 @@ def _parameters(request: ClaimRequest, row: ClaimedRow, written: object) -> dict
 
 
 class SqliteLeases(LeaseDialect):
-    """Leases under the write lock of the file."""
-
     @asynccontextmanager
     async def excluding(self, leased: LeasedTable) -> AsyncIterator[frozenset[Any]]:
-        """Hold the lockset of the table still until the claim is committed."""
+        """Hold the lockset of the table until the claim is committed."""
         lock, lockset = LOCKERS.on("sqlite").get_lockset(leased.table.name)
         async with lock:
             yield frozenset(lockset)
@@ -430,7 +422,7 @@ class SqliteLeases(LeaseDialect):
         """Do nothing: the claim was rolled back."""
 
     def matches_leases(self, leased: LeasedTable) -> ColumnElement[bool]:
-        """Find by key, then compare pairs: SQLite uses no index for a comparison of pairs."""
+        """By key, then by pairs: SQLite uses no index for a comparison of pairs."""
         pair = tuple_(leased.key, leased.column("lock_token"))
         return and_(
             leased.key.in_(bindparam("rowlock_held_key", expanding=True)),
@@ -438,31 +430,23 @@ class SqliteLeases(LeaseDialect):
         )
 
     def lease_parameters(self, leases: Sequence[Lease]) -> dict[str, Any]:
-        """Return the keys, and the pairs."""
         return {"rowlock_held_key": [key for key, _ in leases], "rowlock_held_lease": list(leases)}
 
     def takes_arrays(self, slots: Sequence[Slot]) -> bool:
-        """Return False: there are no arrays, and a statement that is executed many times costs
-        little here.
-        """
+        """No: there are none, and a statement that is executed many times costs little here."""
         return False
 
     def reads_alike(self, slots: Sequence[Slot]) -> bool:
-        """Return whether they are all of SQLAlchemy's plain types, or ours."""
+        """Whether they are all of SQLAlchemy's plain types, or ours."""
         return all(is_read_alike(one) for _, one in slots)
 
     def unnested(self, leased: LeasedTable, slots: Sequence[Slot]) -> TableValuedAlias:
-        """Refuse: there are no arrays.
-
-        Raises:
-            InternalError: always.
-        """
         raise InternalError("SQLite has no arrays")
 
     def skip_locked(
         self, leased: LeasedTable, condition: ColumnElement[bool], *, limit: int | None = None
     ) -> ColumnElement[bool]:
-        """Narrow to `limit` rows; with the write lock in hand there is nobody to wait for."""
+        """With the write lock in hand there is nothing to wait for."""
         return (
             condition
             if limit is None
@@ -470,7 +454,7 @@ class SqliteLeases(LeaseDialect):
         )
 
     def is_unchanged(self, column: Column[Any], value: object) -> ColumnElement[bool]:
-        """Compare; times and JSON are text here, which others may write in another shape."""
+        """Times and JSON are text here, which others may write in another shape."""
         if (is_document := is_unchanged_document(column, value)) is not None:
             return is_document
         given = literal(value, column.type)
@@ -479,11 +463,10 @@ class SqliteLeases(LeaseDialect):
     async def kept_as(
         self, connection: AsyncConnection, column: Column[Any], values: Iterable[datetime]
     ) -> list[ColumnElement[Any]]:
-        """Return texts: what is kept is what the column's own type makes of a time."""
+        """What is kept is what the column's own type makes of a time."""
         return [literal(value, column.type) for value in values]
 
     async def is_served_by(
         self, connection: AsyncConnection, leased: LeasedTable, *, query: Query, index: str
     ) -> bool:
-        """Demand the index, which is an error if it cannot serve."""
         return await is_plan_with(connection, leased, query=query, index=index)

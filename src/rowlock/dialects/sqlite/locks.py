@@ -38,15 +38,11 @@ from rowlock.locks.locker import LOCKERS
 from rowlock.locks.rows_until_commit import table_of
 from rowlock.tasks import finish
 
-# ---------------------------------------------------------------- until commit
-
-
 _HELD = "rowlock_locks_in_process"
 
 
 def session_on_sqlite(session: AsyncConnection | AsyncSession) -> AsyncSession:
-    """Return the session if it tells when its transaction has ended, and shares it with no other
-    session.
+    """Return the session if it can say when its transaction has ended, and shares it with no other.
 
     Raises:
         ConfigurationError: it is no session, or it has its connection from elsewhere, and with it
@@ -69,7 +65,7 @@ def session_on_sqlite(session: AsyncConnection | AsyncSession) -> AsyncSession:
 
 async def untouched_connection(session: AsyncSession) -> AsyncConnection:
     """Return the session's connection, joined and not used so far; before the wait, so that a
-    holder never wants for one.
+    holder never lacks one.
 
     Raises:
         ConfigurationError: it has a snapshot from before the lock, or has written, and would wait
@@ -85,7 +81,7 @@ async def untouched_connection(session: AsyncSession) -> AsyncConnection:
 
 
 async def joined_connection(session: AsyncSession) -> tuple[AsyncConnection, bool]:
-    """Return the session's connection, and whether it came to it just now, for the transaction
+    """Return the session's connection, and whether it was joined just now, for the transaction
     itself and no savepoint.
 
     Then nothing was done in it, also where an engine of the host has begun SQLite's transaction
@@ -119,8 +115,8 @@ def is_held_in_process(session: AsyncSession, resource: str) -> bool:
 
 
 async def hold_in_process(session: AsyncSession, resource: str, timeout_s: float | None) -> bool:
-    """Lock until the transaction that the session is in ends, and return whether that was
-    granted in time; joins it.
+    """Lock until the transaction that the session is in ends, and return whether that was granted
+    in time; joins it.
     """
     if is_held_in_process(session, resource):
         return True
@@ -166,9 +162,7 @@ async def hold_keys_in_process(
 def release_keys_in_process(
     session: AsyncSession, namespace: str, keys: tuple[Hashable, ...]
 ) -> None:
-    """Unlock keys before the transaction has ended; only for a lock under which nothing was
-    done.
-    """
+    """Unlock before the transaction has ended; only for a lock under which nothing was done."""
     held = _held_by(session.sync_session)
     for key in keys:
         held.pop((namespace, "key", key), _nothing)()
@@ -191,7 +185,7 @@ def _once(act: Callable[[], None]) -> Callable[[], None]:
 
 
 def release_in_process(session: AsyncSession, resource: str) -> None:
-    """Unlock before the transaction has ended; only for a lock under which nothing was done."""
+    """As `release_keys_in_process`, for a name."""
     _held_by(session.sync_session).pop(process_key(session.get_bind().engine, resource))()
 
 
@@ -216,9 +210,6 @@ def _release(session: Session, transaction: SessionTransaction) -> None:
             held.popitem()[1]()
 
 
-# ---------------------------------------------------------------- locks
-
-
 FILE_WAIT_S_MAX = 1.0
 """Longest single wait for the file's write lock, in seconds: so long may a cancellation be kept
 waiting.
@@ -228,12 +219,9 @@ _WRITING_IN = "rowlock_writing_in"
 
 
 class SqliteLocks(LockDialect):
-    """Keys of this process and event loop, and the write lock of the file."""
-
     async def hold_name(
         self, connection: AsyncConnection | AsyncSession, resource: str, timeout_s: float | None
     ) -> bool:
-        """Hold it in this process."""
         session = session_on_sqlite(connection)
         if not is_held_in_process(session, resource):
             await untouched_connection(session)
@@ -284,8 +272,8 @@ class SqliteLocks(LockDialect):
         unless: Callable[[], Awaitable[bool]],
         timeout_s: float,
     ) -> bool:
-        """Hold the name of the queue in this process, and where the host has begun a
-        transaction, the file, too.
+        """Hold the name of the queue in this process, and where the host has begun a transaction,
+        the file, too.
         """
         if is_held_in_process(session, name):
             return False
@@ -304,7 +292,6 @@ class SqliteLocks(LockDialect):
         return True
 
     def leave_queue(self, session: AsyncSession, name: str) -> None:
-        """Release the name."""
         release_in_process(session, name)
 
 
@@ -315,8 +302,8 @@ async def hold_and_write_alone(
     *,
     timeout_s: float | None,
 ) -> bool:
-    """Hold something in this process, then begin the session's transaction as the one that
-    writes: both in time, or neither.
+    """Hold something in this process, then begin the session's transaction as the one that writes:
+    both in time, or neither.
     """
     connection = await untouched_connection(session)
     started = monotonic()
@@ -344,10 +331,8 @@ def is_writing_alone(session: AsyncSession) -> bool:
 async def write_alone(
     session: AsyncSession, connection: AsyncConnection, timeout_s: float | None
 ) -> bool:
-    """Begin the session's transaction as the one that writes, and return whether that was granted
-    in time.
-
-    Then nobody else writes to the file until it ends, in this process or another.
+    """Begin the session's transaction as the only one that writes to the file until it ends, and
+    return whether that was granted in time.
     """
     writing = await _begin_writing(connection, timeout_s)
     if writing:

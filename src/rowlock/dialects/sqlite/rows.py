@@ -64,14 +64,15 @@ _PLAIN = (Boolean, Date, DateTime, Float, Integer, Numeric, String, Uuid)
 
 
 def is_read_alike(type_: TypeEngine[Any]) -> bool:
-    """Return whether a value of the type is the same, in Python, whenever it is read: a host's
-    own may compare as it likes.
+    """Return whether a value of the type is the same, in Python, whenever it is read: a host's own
+    may compare as it likes.
     """
     return isinstance(innermost(type_, _dialect()), _PLAIN) and is_ours(type_, _dialect())
 
 
 def is_unchanged_document(column: Column[Any], value: object) -> ColumnElement[bool] | None:
     """Return the condition that a JSON column has `value`; None if the column is no such column.
+
     JSON's null is read as SQL's.
     """
     if not isinstance(innermost(column.type, _dialect()), JSON):
@@ -82,12 +83,10 @@ def is_unchanged_document(column: Column[Any], value: object) -> ColumnElement[b
 
 
 def is_time(column: Column[Any]) -> bool:
-    """Return whether the column keeps times."""
     return keeps_time(column.type, _dialect())
 
 
 def keeps_large(column: Column[Any]) -> bool:
-    """Return whether values of the column may be large."""
     return may_be_large(innermost(column.type, _dialect()))
 
 
@@ -129,75 +128,60 @@ _FORMAT = "'%Y-%m-%d %H:%M:%f000'"
 
 
 class SqliteRows(RowDialect):
-    """Times are text, in UTC."""
-
     keeps_zones = False
     alters_defaults = False
     concurrently = None
 
     def reads_utc(self, driver: str) -> bool:
-        """Return False: what is read is naive."""
+        """No: what is read is naive."""
         return False
 
     def now(self, compiler: SQLCompiler) -> str:
-        """Return the clock's time."""
         return f"strftime({_format(compiler)}, 'now')"
 
     def instant(self, compiler: SQLCompiler) -> str:
-        """Return the clock's time."""
         return self.now(compiler)
 
     def due_at_once(self, compiler: SQLCompiler) -> str:
-        """Return the epoch: a column that is added to a table that is there has a constant for
-        its default.
-        """
+        """A column that is added to an existing table has a constant for its default."""
         return "'1970-01-01 00:00:00.000000'"
 
     def time_after(self, seconds: str, compiler: SQLCompiler) -> str:
-        """Use a modifier of the time."""
         plus = _escaped("'%+.3f seconds'", compiler)
         return f"strftime({_format(compiler)}, 'now', printf({plus}, {seconds}))"
 
     def epoch_seconds(self, compiler: SQLCompiler) -> str:
-        """Return the seconds, rounded down."""
         shape = _escaped("'%s'", compiler)
         return f"CAST(strftime({shape}, 'now') AS INTEGER)"
 
     def is_same_time(self, one: str, other: str, compiler: SQLCompiler) -> str:
-        """Compare in one shape: what others wrote may be the same moment in another one."""
+        """Compare in one shape: other writers may have used another one for the same moment."""
         shape = _format(compiler)
         return f"(strftime({shape}, {one}) IS strftime({shape}, {other}))"
 
     def readable_time(self, written: str, compiler: SQLCompiler) -> str:
-        """Return it in the shape of ours; null if it is none."""
         return f"strftime({_format(compiler)}, {written})"
 
     def is_no_time(self, written: str, compiler: SQLCompiler) -> str:
-        """Have SQLite read it."""
         return f"({written} IS NOT NULL AND strftime({_format(compiler)}, {written}) IS NULL)"
 
     def is_unreadable_time(self, written: str, compiler: SQLCompiler) -> str:
-        """Return whether it is no time."""
         return self.is_no_time(written, compiler)
 
     def is_beyond_time(self, written: str, compiler: SQLCompiler) -> str:
-        """Return whether it is none: there is no time that SQLite reads and Python does not."""
+        """There is no time that SQLite reads and Python does not."""
         return self.is_no_time(written, compiler)
 
     def nulls_first(self, column: str) -> str:
-        """Return the column: nulls come first by themselves, and in an index SQLite refuses to
-        be told.
-        """
+        """Nulls come first by themselves, and SQLite refuses NULLS FIRST in an index."""
         return column
 
     def empty_object(self) -> str:
-        """Return it as text."""
         return "'{}'"
 
     def insert_unless_there(
         self, model: type[Any], values: dict[str, Any], *, unique: str, where: TextClause
     ) -> Executable:
-        """Insert; ON CONFLICT, do nothing."""
         free = (
             insert(model)
             .values(values)
@@ -223,53 +207,45 @@ def _escaped(literal: str, compiler: SQLCompiler) -> str:
 
 
 class SqliteBulk(BulkDialect):
-    """One statement, executed many times."""
-
     rows_max = 1_000
 
     def insert(self, table: Table, names: Sequence[str]) -> Any:
-        """Return ``INSERT ... VALUES (?, ...)``."""
         statement = insert(table).values({name: bindparam(f"bulk_{name}") for name in names})
         return statement.execution_options(preserve_rowcount=True)
 
     def insert_parameters(self, names: Sequence[str], rows: Sequence[Sequence[Any]]) -> Any:
-        """Return a mapping for each row."""
         slots = [f"bulk_{name}" for name in names]
         return [dict(zip(slots, row, strict=True)) for row in rows]
 
     def insert_unless_there(self, table: Table, unique: Unique) -> Any:
-        """Insert; ON CONFLICT, do nothing."""
         where = unique.dialect_options["sqlite"].get("where")
         return insert(table).on_conflict_do_nothing(
             index_elements=[*unique.columns], index_where=where
         )
 
     def is_among(self, column: Column[Any], parameter: str) -> ColumnElement[bool]:
-        """Compare with the values of a JSON array."""
         return column.in_(select(_values(parameter)))
 
     def among_parameter(self, values: Sequence[Any]) -> Any:
-        """Return a JSON array."""
         return json.dumps(list(values))
 
     def text_bytes(self, text: ColumnElement[Any]) -> ColumnElement[int]:
-        """Count the bytes of the text; its length would be characters."""
+        """The length of the text would be characters."""
         return func.coalesce(func.length(cast(text, LargeBinary)), 0, type_=Integer())
 
     def gather(self, columns: Sequence[ColumnElement[Any]]) -> list[ColumnElement[Any]] | None:
-        """Make a JSON array of each column, which has whole numbers and texts as they are."""
+        """A JSON array of each column, which has whole numbers and texts as they are."""
         if not all(type(column.type) in _AS_THEY_ARE for column in columns):
             return None
         return [func.json_group_array(column, type_=Text()) for column in columns]
 
     def gathered(self, value: Any) -> list[Any]:
-        """Return the values of the JSON array."""
         values: list[Any] = json.loads(value)
         return values
 
     def cannot_gather(self, error: Exception) -> bool:
-        """Return whether a text would be longer than the database was built for, or a column of
-        texts has bytes.
+        """Whether a text would be longer than the database was built for, or a column of texts has
+        bytes.
         """
         raised = getattr(error, "orig", None)
         return isinstance(raised, sqlite3.DataError) or "JSON cannot hold" in str(raised)

@@ -99,8 +99,8 @@ def _is_known(driver: object) -> bool:
 
 
 class _Begin(NamedTuple):
-    """A BEGIN that is yet to be sent, and the busy timeout that it is to have, if that is not
-    the usual one.
+    """A BEGIN that is yet to be sent, and the busy timeout that it is to have, if that is not the
+    usual one.
     """
 
     sql: str
@@ -118,10 +118,8 @@ class _Begin(NamedTuple):
 
 
 class Hops:
-    """The way of one transaction to the thread of its connection.
-
-    Args:
-        driver: an `aiosqlite.Connection`.
+    """The way of one transaction to the thread of its connection; `driver` is an
+    `aiosqlite.Connection`.
     """
 
     def __init__(self, driver: Any) -> None:
@@ -133,7 +131,7 @@ class Hops:
 
     @contextmanager
     def taken(self) -> Iterator[None]:
-        """Be taken by what the connection is asked for in the block."""
+        """Take what the connection is asked for in the block."""
         driver = self._driver
         driver.cursor, driver.interrupt = partial(HopsCursor, self), self._stop
         try:
@@ -150,12 +148,8 @@ class Hops:
         be one hop.
 
         Its errors are raised there. While it fails, it is sent along with the next statement again,
-        so that none of them is executed outside of a transaction.
-
-        Args:
-            sql: what is executed; a listener of the host's may write a comment beside it.
-            wait_ms: longest wait for the file, in milliseconds; None for the usual one.
-            usual_ms: the connection's own busy timeout, which is set again.
+        so that none of them is executed outside of a transaction. Both waits for the file are in
+        milliseconds: `wait_ms` is the longest one, None for the usual; `usual_ms` is set again.
         """
         self._expected = _Begin(sql, wait_ms, usual_ms)
         try:
@@ -164,7 +158,9 @@ class Hops:
             self._expected = None
 
     def takes(self, sql: str) -> bool:
-        """Whether `sql` is a BEGIN that will be sent along."""
+        """Whether `sql` is a BEGIN that will be sent along; a listener of the host's may have
+        written a comment beside it.
+        """
         if self._expected is None or self._expected.sql not in sql:
             return False
         self._begin = self._expected._replace(sql=sql)
@@ -180,7 +176,7 @@ class Hops:
             raise
 
     def new_cursor(self) -> sqlite3.Cursor:
-        """Return a cursor of the driver's driver; called in the thread."""
+        """Called in the thread."""
         cursor: sqlite3.Cursor = self._driver._conn.cursor()
         return cursor
 
@@ -206,7 +202,7 @@ def _interrupted() -> sqlite3.OperationalError:
 
 
 class HopsCursor:
-    """Stands in for `aiosqlite.Cursor`, as far as SQLAlchemy uses it; what it has to say comes
+    """Stands in for `aiosqlite.Cursor`, as far as SQLAlchemy uses it; all that it returns comes
     with `execute`.
     """
 
@@ -224,21 +220,17 @@ class HopsCursor:
         return self.__aenter__().__await__()
 
     async def __aenter__(self) -> HopsCursor:
-        """Return itself."""
         return self
 
     async def __aexit__(self, *_exc_info: object) -> None:
-        """Close it."""
         await self.close()
 
     async def __aiter__(self) -> AsyncIterator[Any]:
-        """Yield the rows that are left."""
         while rows := await self.fetchmany(ROWS_MAX):
             for row in rows:
                 yield row
 
     async def execute(self, sql: str, parameters: Iterable[Any] | None = None) -> HopsCursor:
-        """Run a statement and fetch its rows."""
         if not self._hops.takes(sql):
             await self.close()
             given: Any = () if parameters is None else parameters
@@ -246,7 +238,6 @@ class HopsCursor:
         return self
 
     async def executemany(self, sql: str, parameters: Iterable[Any]) -> HopsCursor:
-        """Run a statement once for each set of parameters."""
         await self.close()
         await self._hops.run(
             partial(self._execute, lambda cursor: cursor.executemany(sql, parameters))
@@ -254,19 +245,16 @@ class HopsCursor:
         return self
 
     async def fetchone(self) -> object:
-        """Return the next row, or None."""
         rows = await self.fetchmany(1)
         return rows[0] if rows else None
 
     async def fetchmany(self, size: int | None = None) -> list[Any]:
-        """Return the next rows."""
         wanted = self.arraysize if size is None else size
         while self._rest is not None and len(self._rows) < wanted:
             await self._hops.run(self._bring)
         return [self._rows.popleft() for _ in range(min(wanted, len(self._rows)))]
 
     async def fetchall(self) -> list[Any]:
-        """Return the rows that are left."""
         while self._rest is not None:
             await self._hops.run(self._bring)
         rows, self._rows = list(self._rows), deque()
@@ -303,8 +291,8 @@ class HopsCursor:
 
 
 class _SkippedRollback:
-    """The `rollback` of a connection that goes back to its pool: worth a hop if something is
-    under way. Counts once.
+    """The `rollback` of a connection that goes back to its pool: worth a hop if something is under
+    way. Counts once.
     """
 
     def __init__(self, driver: Any) -> None:
@@ -387,27 +375,21 @@ class _Driver(Protocol):
 
 
 class SqliteTransactions(TransactionDialect):
-    """One writer, and a thread for each connection."""
-
     commits_single_statements = False
     claims_at_once = 1
     is_ended_by_server = False
 
     def hastened(self, connection: AsyncConnection) -> AbstractContextManager[None]:
-        """Let each statement be one hop to the thread."""
         return in_one_hop_each(connection)
 
     def is_begun_before(self, error: Exception) -> bool:
-        """Return False: AUTOCOMMIT is not asked for."""
+        """No: AUTOCOMMIT is not asked for."""
         return False
 
     async def begin_writing(self, connection: AsyncConnection, *, wait_s: float) -> None:
-        """Take the write lock of the file."""
         await take_write_lock(connection, wait_s)
 
     def bound_waits(self, pool: Pool, wait: timedelta) -> None:
-        """Set the busy timeout of each connection."""
-
         def wait_less(connection: DBAPIConnection, _record: object) -> None:
             cursor = connection.cursor()
             cursor.execute(f"PRAGMA busy_timeout = {round(wait.total_seconds() * 1000)}")
@@ -416,7 +398,7 @@ class SqliteTransactions(TransactionDialect):
         event.listen(pool, "connect", wait_less)
 
     def roll_back_before_cancel(self, driver: Any) -> asyncio.Task[bool] | None:
-        """Roll back, behind the statement that runs, or stop that."""
+        """Behind the statement that runs, unless that has to be stopped."""
         _stop_once(driver)
         return asyncio.create_task(
             _roll_back(driver), name="rowlock: roll back what is out of time"
@@ -430,22 +412,21 @@ class SqliteTransactions(TransactionDialect):
         *,
         older_than_s: float,
     ) -> bool:
-        """Roll back in the thread of the connection, which any loop may ask to."""
+        """In the thread of the connection, which serves any loop."""
         return await _roll_back(driver)
 
     async def close_stalled(self, driver: Any) -> None:
-        """Close it in its thread."""
         await driver.close()
 
 
 def _stop_once(driver: Any) -> None:
-    """Let the driver's thread be stopped by whoever comes first, and whoever comes later wait for
-    the same end.
+    """Let the driver's thread be stopped by the first that asks, and later ones wait for the same
+    end.
 
     The trap this closes: a cancelled `close` of aiosqlite stops the thread in its ``finally``.
     SQLAlchemy stops it, too, when the wait for that very `close` is cancelled, as ``asyncio.run``
-    does in its end. The thread ends at the first of the two, and who waits for the second waits for
-    ever. Checked with aiosqlite 0.22 and SQLAlchemy 2.1; older ones have no `stop`.
+    does in its end. The thread ends at the first of the two, and the second is awaited for ever.
+    Checked with aiosqlite 0.22 and SQLAlchemy 2.1; older ones have no `stop`.
     """
     stop = getattr(driver, "stop", None)
     if stop is not None:
@@ -493,8 +474,6 @@ _SQLITE_CODES_OF_FILES = frozenset(
 
 
 class SqliteFaults(FaultDialect):
-    """Judges by the primary code."""
-
     def fault_of(self, raised: BaseException | None) -> ErrorVerdict | None:
         """Return what the low byte of the extended code says; the rest says more about it."""
         extended: int | None = getattr(raised, "sqlite_errorcode", None)
@@ -516,15 +495,14 @@ class SqliteFaults(FaultDialect):
 
 
 class SqliteChannels(ChannelDialect):
-    """A file tells nobody that it was written."""
+    """SQLite has no notifications: a file notifies no process that it was written."""
 
     def check_driver(self, driver: str) -> NoReturn:
-        """Refuse: other processes cannot be told anything."""
         raise ConfigurationError(
             "notify needs PostgreSQL; sqlite cannot tell other processes anything. Leave it out"
             " there, where rows are found by polling: notify=engine.dialect.name == 'postgresql'"
         )
 
     def channel_over(self, driver_connection: Any, driver: str) -> NoReturn:
-        """Refuse: no driver passes the check."""
+        """No driver passes the check."""
         raise InternalError("SQLite has no notifications")
