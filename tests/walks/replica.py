@@ -1,7 +1,7 @@
 """A host process for the walks: ``python replica.py URL MODE COUNT``; tells what happens, one JSON
 object a line.
 
-It exits when COUNT rows are settled. ``steady`` takes a moment for each. ``held`` says which it
+It exits when COUNT rows are settled. ``steady`` takes a moment for each, and ``patient`` has long leases. ``held`` says which it
 works on, and goes on when a line comes in.
 """
 
@@ -61,10 +61,12 @@ class LetterPipeline(Pipeline[Letter]):
     renew_timeout = 0.3
     fetch_delays = (0.05, 0.1, 0.2)
 
-    def __init__(self, *, held: bool) -> None:
-        """Hold the first item until told to go on, if `held`."""
-        super().__init__()
-        self._held = held
+    def __init__(self, mode: str) -> None:
+        """Hold the first item until told to go on, if `held`; have leases that no starved machine
+        loses, if `patient`.
+        """
+        super().__init__(lock_timeout=30 if mode == "patient" else type(self).lock_timeout)
+        self._held = mode == "held"
 
     def ready(self) -> ColumnElement[bool]:
         """Want what is not settled."""
@@ -109,7 +111,7 @@ async def main(url: str, mode: str, count: str) -> None:
     engine = create_async_engine(url)
     session_factory = async_sessionmaker(engine)
     subscribe(tell_event)
-    pipelines = [LetterPipeline(held=mode == "held")]
+    pipelines = [LetterPipeline(mode)]
     async with PipelineManager(session_factory, pipelines, gates=[TABLES.pause_gate]):
         tell(event="Ready")
         while await settled(session_factory) < int(count):  # noqa: ASYNC110 - other processes settle rows too

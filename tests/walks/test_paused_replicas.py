@@ -39,7 +39,7 @@ async def test_nothing_is_claimed_behind_a_pause(database: TemporaryDatabase) ->
     await make_tables(database)
     async with database.engine.begin() as connection:
         await install_historian(connection, [Letter])
-    actions = Insight(database.session_factory, [LetterPipeline(held=False)], tables=TABLES)
+    actions = Insight(database.session_factory, [LetterPipeline("steady")], tables=TABLES)
     who: Said = {"by": "alice", "reason": "provider down"}
     modes = ("steady", "steady", "steady")
     async with replicas(database, *modes, count=LETTERS) as (victim, *others):
