@@ -1,8 +1,8 @@
 """A host process for the walks: ``python replica.py URL MODE COUNT``; tells what happens, one JSON
 object a line.
 
-It exits when COUNT rows are settled. ``steady`` takes a moment for each, and ``patient`` has long leases. ``held`` says which it
-works on, and goes on when a line comes in.
+It exits when COUNT rows are settled. ``steady`` takes a moment for each, and ``patient`` has long
+leases. ``held`` says which it works on, and goes on when a line comes in.
 """
 
 from __future__ import annotations
