@@ -21,7 +21,7 @@ from rowlock.insight import insight_tables
 from rowlock.leases.claim import claim
 from rowlock.leases.lease_dialect import ClaimRequest
 from rowlock.leases.release import release
-from rowlock.rows.eligibility import eligible, oldest_first
+from rowlock.rows.eligibility import eligible_parts, oldest_first
 from rowlock.rows.expressions import with_names_of_its_own
 
 DUE = 2_000
@@ -37,13 +37,13 @@ def request_of(*, is_gated: bool) -> ClaimRequest:
     gates = [with_names_of_its_own(TABLES.pause_gate(LEASED, OWNER))] if is_gated else []
     return ClaimRequest(
         LEASED,
-        eligible=eligible(
+        eligible=eligible_parts(
             LEASED,
             ready=ScheduledNoOp().ready(),
             owner=OWNER,
             min_processing_interval=timedelta(seconds=15),
             gates=gates,
-        ),
+        ).whole,
         oldest_first=oldest_first(LEASED),
         owner=OWNER,
         lock_timeout=timedelta(seconds=60),

@@ -33,7 +33,7 @@ from rowlock.leases.claim import claim, load_rows
 from rowlock.leases.lease_dialect import LEASES, ClaimRequest, LeaseDialect
 from rowlock.leases.release import release, sweep
 from rowlock.leases.renew import renew, tokens_still_held
-from rowlock.rows.eligibility import eligible, oldest_first
+from rowlock.rows.eligibility import eligible_parts, oldest_first
 from rowlock.rows.lease_values import processed_values, unlocked_values
 from rowlock.rows.leased_table import LeasedTable
 from rowlock.testing import TemporaryDatabase
@@ -76,7 +76,9 @@ async def transact(
 
 def order_for(leased: LeasedTable, *, limit: int = 1000) -> ClaimRequest:
     """Return an order for all rows that are free."""
-    condition = eligible(leased, ready=true(), owner="Me", min_processing_interval=timedelta(0))
+    condition = eligible_parts(
+        leased, ready=true(), owner="Me", min_processing_interval=timedelta(0)
+    ).whole
     return ClaimRequest(leased, condition, oldest_first(leased), "Me", LOCK_TIMEOUT, limit)
 
 

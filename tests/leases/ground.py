@@ -15,7 +15,7 @@ from rowlock import PipelineItem
 from rowlock.database.transaction import in_transaction
 from rowlock.leases.claim import claim
 from rowlock.leases.lease_dialect import ClaimRequest
-from rowlock.rows.eligibility import eligible, oldest_first
+from rowlock.rows.eligibility import eligible_parts, oldest_first
 from rowlock.rows.leased_table import LeasedTable
 from rowlock.testing import TemporaryDatabase
 
@@ -45,7 +45,9 @@ def order_for(leased: LeasedTable, owner: str = "Me", limit: int = 10) -> ClaimR
     ready = leased.attribute("status").in_(["submitted", "queued"])
     return ClaimRequest(
         leased,
-        eligible=eligible(leased, ready=ready, owner=owner, min_processing_interval=INTERVAL),
+        eligible=eligible_parts(
+            leased, ready=ready, owner=owner, min_processing_interval=INTERVAL
+        ).whole,
         oldest_first=oldest_first(leased),
         owner=owner,
         lock_timeout=LOCK_TIMEOUT,

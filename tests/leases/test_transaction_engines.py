@@ -132,7 +132,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from rowlock import LockColumns
 from rowlock.leases.claim import claim
 from rowlock.leases.lease_dialect import ClaimRequest
-from rowlock.rows.eligibility import eligible, oldest_first
+from rowlock.rows.eligibility import eligible_parts, oldest_first
 from rowlock.rows.leased_table import LeasedTable
 
 class Base(DeclarativeBase): pass
@@ -143,8 +143,8 @@ class Task(LockColumns, Base):
 async def main(url):
     engine = create_async_engine(url)
     leased = LeasedTable.of(Task)
-    ready = eligible(leased, ready=true(), owner="P", min_processing_interval=timedelta(0))
-    order = ClaimRequest(leased, ready, oldest_first(leased), "P", timedelta(hours=1), 3)
+    parts = eligible_parts(leased, ready=true(), owner="P", min_processing_interval=timedelta(0))
+    order = ClaimRequest(leased, parts.whole, oldest_first(leased), "P", timedelta(hours=1), 3)
     print("ready", flush=True)
     sys.stdin.readline()
     times = {"lease_margin": timedelta(0), "timeout": timedelta(seconds=60)}

@@ -16,7 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rowlock.rows.eligibility import (
     RESERVED_BEYOND,
-    eligible,
+    eligible_parts,
     is_claimable_by,
     is_due,
     is_free,
@@ -142,7 +142,7 @@ async def check(database: TemporaryDatabase, rows: list[Facts]) -> None:
     """Compare every clause, and all of them together, with the reference."""
     leased = RUNS if "due" in rows[0] else VOLUMES
     ready = Run.status == "queued" if leased is RUNS else Volume.status == "submitted"
-    whole = eligible(leased, ready=ready, owner=ME, min_processing_interval=INTERVAL)
+    whole = eligible_parts(leased, ready=ready, owner=ME, min_processing_interval=INTERVAL).whole
     clauses = {
         "free": (is_free(leased), expect_free),
         "mine": (is_claimable_by(leased, ME), expect_mine),
@@ -235,9 +235,9 @@ async def test_time_moves_the_line(tables: TemporaryDatabase) -> None:
     """A row that has become due, or whose lease has ended, would not be found."""
     assert tables.clock is not None
     rows = [run(due=5.0), run(expires=10.0, token=True), run()]
-    condition = eligible(
+    condition = eligible_parts(
         RUNS, ready=Run.status == "queued", owner=ME, min_processing_interval=INTERVAL
-    )
+    ).whole
     async with tables.engine.connect() as connection:
         await insert_rows(connection, tables, rows)
         await connection.commit()
@@ -263,9 +263,9 @@ async def test_a_longer_rest_reserves_for_longer(tables: TemporaryDatabase) -> N
     """A pipeline that comes back after a minute would always come too late."""
     ready, rest = Volume.status == "submitted", timedelta(seconds=100)
     rows = [volume(owner=OTHER, last=last) for last in (-100.0, -125.9, -126.0, 125.9, 126.0, None)]
-    rule = eligible(
+    rule = eligible_parts(
         VOLUMES, ready=ready, owner=ME, min_processing_interval=timedelta(0), reset_interval=rest
-    )
+    ).whole
     assert await numbers_where(tables, rows, rule) == [2, 5]
 
 

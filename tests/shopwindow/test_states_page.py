@@ -28,7 +28,7 @@ from rowlock import (
     unpark,
 )
 from rowlock.leases.release import break_lease
-from rowlock.rows.eligibility import eligible, is_lockable
+from rowlock.rows.eligibility import eligible_parts, is_lockable
 from rowlock.rows.lease_values import renewed_values
 from rowlock.rows.leased_table import LeasedTable
 from rowlock.testing import Steps, TemporaryDatabase, stepping
@@ -73,7 +73,7 @@ def claimable_by(owner: str) -> ColumnElement[bool]:
     """Return the condition under which a pipeline of that name claims a row that is ready."""
     interval = RunPipeline().settings.min_processing_interval
     ready = Run.status == "queued"
-    return eligible(RUNS, ready=ready, owner=owner, min_processing_interval=interval)
+    return eligible_parts(RUNS, ready=ready, owner=owner, min_processing_interval=interval).whole
 
 
 CONDITIONS: dict[str, Callable[[], ColumnElement[bool]]] = {

@@ -15,28 +15,28 @@ LINES = {
     "assistants": 200,
     "cli": 2071,
     "dashboard": 2064,
-    "database": 1717,
+    "database": 1667,
     "demo": 795,
-    "dialects": 3118,
+    "dialects": 3070,
     "dispatch": 4193,
     "graph": 8074,
     "ground": 3055,
     "insight": 11019,
-    "leases": 3192,
-    "locks": 865,
-    "migrations": 684,
+    "leases": 3172,
+    "locks": 866,
+    "migrations": 682,
     "pipelines": 8412,
-    "rows": 3258,
+    "rows": 3220,
     "services": 723,
     "streams": 16248,
     "telemetry": 1330,
     "testing": 5882,
-    "tests": 142136,
+    "tests": 142142,
 }
 """Most lines of each part of the package, and of `tests`."""
 FILES_MAX = 301
 """Most modules of the package."""
-BASE_EXCEPTIONS_MAX, BLIND_MAX = 94, 96
+BASE_EXCEPTIONS_MAX, BLIND_MAX = 88, 96
 ROOM = 300
 """Lines by which a figure may be too high."""
 

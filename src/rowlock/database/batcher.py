@@ -1,11 +1,11 @@
 """Group what many workers ask the database for: while one round trip is under way, the next batch
 gathers.
 
-Nobody waits when it is quiet, since the first request starts at once; everybody shares when it is
-busy. If a batch fails for a reason that lies in one of its requests, it is halved until that one is
-alone, so that one bad request spoils nobody else's. A batch that ran out of time is tried again in
-smaller ones, and `BatchLimit` learns from how long each took, so that none outlasts its own
-transaction for long. `Retries` says how long errors that pass are waited out.
+A quiet batcher starts the first request at once; a busy one lets requests share. If a batch fails
+for a reason that lies in one of its requests, it is halved until that one is alone, so that one bad
+request spoils no other. A batch that ran out of time is tried again in smaller ones, and
+`BatchLimit` learns from how long each took, so that none outlasts its own transaction for long.
+`Retries` says how long errors that pass are waited out.
 
 Source: group commit, as databases do it with their log; the limit grows and shrinks as TCP's window
 does.
@@ -72,9 +72,9 @@ RequestT = TypeVar("RequestT")
 ResultT = TypeVar("ResultT")
 
 Done = Callable[[RequestT, ResultT | None, Exception | None], None]
-"""Is told a request and the answer to it, or what went wrong."""
+"""Called with a request and the answer to it, or what went wrong."""
 _Entry: TypeAlias = tuple[RequestT, Done[RequestT, ResultT], int]
-"""A request, who is told of its answer, and the statements that it needs for itself."""
+"""A request, what is called with its answer, and the statements that it needs for itself."""
 
 BATCH_MAX = 500
 """Most requests of one batch. Beyond it a larger batch gains nothing measurable."""
@@ -207,9 +207,9 @@ class Batcher(Generic[RequestT, ResultT]):
             return
         try:
             self._begin()
-        except BaseException:
-            # A task factory of the host's. If it has begun the round all the same, that sees to the
-            # request.
+        except Exception:
+            # A task factory of the host's. If it has begun the round all the same, the request is
+            # carried out.
             if self._waiting and self._waiting[-1] is entry:
                 self._waiting.pop()
                 raise
@@ -220,14 +220,13 @@ class Batcher(Generic[RequestT, ResultT]):
         self._is_working = True
         try:
             self._round = contained_task(self._work(), name=f"rowlock: {self._name}")
-        except BaseException:
+        except Exception:
             self._is_working = False
             raise
         self._round.add_done_callback(self._ended)
 
     def _ended(self, _round: asyncio.Task[None]) -> None:
-        # Seen to here, whatever has ended it: one that is cancelled before its first step runs no
-        # line of its own.
+        # Here, whatever has ended it: a round that is cancelled before its first step runs no line.
         self._is_working = False
         self._tell_all(self._in_flight)
         if not self._waiting or self._is_working:
@@ -235,7 +234,7 @@ class Batcher(Generic[RequestT, ResultT]):
         try:
             self._begin()
         # A task factory of the host's; the next request may never come.
-        except BaseException:  # noqa: BLE001
+        except Exception:  # noqa: BLE001
             self._tell_all(self._waiting)
 
     async def wait_until_idle(self) -> None:
@@ -261,10 +260,8 @@ class Batcher(Generic[RequestT, ResultT]):
         self.begun()
         try:
             results = await self._run([request for request, _, _ in batch])
-        except GeneratorExit:
-            raise
-        # Whatever it is, those who wait must hear of it.
-        except BaseException as error:  # noqa: BLE001
+        # Whatever it is, the callers must get an answer.
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001
             await self._fail(batch, error)
             return
         took_s = monotonic() - self._began_at
@@ -272,7 +269,9 @@ class Batcher(Generic[RequestT, ResultT]):
         for _, result in zip(batch, results, strict=True):
             self._tell(self._in_flight.popleft(), result, None)
 
-    async def _fail(self, batch: list[_Entry[RequestT, ResultT]], error: BaseException) -> None:
+    async def _fail(
+        self, batch: list[_Entry[RequestT, ResultT]], error: Exception | asyncio.CancelledError
+    ) -> None:
         behind: list[_Entry[RequestT, ResultT]] = []
         if len(batch) > 1 and isinstance(error, Exception):
             if may_be_of_the_size(error) and self._is_grace_over():
@@ -295,7 +294,7 @@ class Batcher(Generic[RequestT, ResultT]):
                 return
         for _ in batch:
             self._in_flight.popleft()
-        # A round that is cancelled from outside says nothing of its requests: for those who wait it
+        # A round that is cancelled from outside says nothing of its requests: for their callers it
         # is like a lost connection.
         self._tell_all(deque([*batch, *behind]), error if isinstance(error, Exception) else None)
         if isinstance(error, asyncio.CancelledError):

@@ -12,7 +12,7 @@ class ErrorVerdict(NamedTuple):
     """What a database says by the code of an error.
 
     Attributes:
-        passes: whether the same statement may succeed later without anybody changing it.
+        passes: whether the same statement may succeed later unchanged.
         concerns_every_row: of one that passes: whether it is about the server, the connection or
             other transactions alone.
         is_conflict: whether the transaction was rolled back for another one's sake.

@@ -11,12 +11,11 @@ Not here: what each database's codes mean (``transactions.py`` of each dialect).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from traceback import walk_tb
 
 from sqlalchemy import exc
 
-from rowlock.database.fault_dialect import FAULTS, ErrorVerdict, FaultDialect
+from rowlock.database.fault_dialect import FAULTS, ErrorVerdict
 from rowlock.dialects import driver_packages, known_dialects
 from rowlock.errors import LockWaitTimeout, RowlockError, TransactionTimeout
 
@@ -37,7 +36,7 @@ _SENDING_MODULES = ("sqlalchemy.engine.base", "sqlalchemy.engine.cursor")
 
 
 def is_transient(error: BaseException) -> bool:
-    """Whether the same statement may well succeed later without anybody changing it.
+    """Whether the same statement may well succeed later unchanged.
 
     Drivers let ``ConnectionRefusedError`` and ``TimeoutError`` through unwrapped, so this looks at
     more than SQLAlchemy's own. An exception that comes from no database does not pass, nor does one
@@ -85,8 +84,7 @@ def is_of_a_type(error: BaseException) -> bool:
 
 def is_refused(error: BaseException) -> bool:
     """Whether the database answered a statement with an error, and so did nothing of it."""
-    error = _of_database(error)
-    return _is_of_a_driver(error) and _fault_of(error) is not None
+    return _verdict_on(error) is not None
 
 
 def is_of_the_server(raised: BaseException) -> bool:
@@ -107,38 +105,28 @@ def is_conflict(error: BaseException) -> bool:
 
     It is certain then that nothing of it was committed, also if that was the answer to its COMMIT.
     """
-    error = _of_database(error)
-    return _is_of_a_driver(error) and (fault := _fault_of(error)) is not None and fault.is_conflict
+    return (verdict := _verdict_on(error)) is not None and verdict.is_conflict
 
 
 def is_after_an_error(error: BaseException) -> bool:
-    error = _of_database(error)
-    return (
-        _is_of_a_driver(error)
-        and (fault := _fault_of(error)) is not None
-        and fault.is_after_an_error
-    )
+    return (verdict := _verdict_on(error)) is not None and verdict.is_after_an_error
 
 
 def may_be_of_the_size(error: BaseException) -> bool:
     """Whether a transaction may have failed because it did much, and a smaller one may succeed."""
-    error = _of_database(error)
-    if isinstance(error, TransactionTimeout) or is_conflict(error):
+    if isinstance(_of_database(error), TransactionTimeout):
         return True
-    return (
-        _is_of_a_driver(error) and (fault := _fault_of(error)) is not None and fault.is_of_the_size
-    )
+    verdict = _verdict_on(error)
+    return verdict is not None and (verdict.is_conflict or verdict.is_of_the_size)
 
 
 def is_of_the_schema(error: BaseException) -> bool:
     """Whether the database refused a statement as such, whichever rows it is about: a column or a
     table is not there, say.
     """
-    error = _of_database(error)
-    if not _is_of_a_driver(error) or is_transient(error):
+    if is_transient(_of_database(error)):
         return False
-    fault = _fault_of(error)
-    return fault is not None and fault.is_of_the_schema
+    return (verdict := _verdict_on(error)) is not None and verdict.is_of_the_schema
 
 
 def may_be_of_a_value(error: BaseException) -> bool:
@@ -152,11 +140,13 @@ def is_of_the_values(error: BaseException) -> bool:
     """Whether a statement was refused for a value in it that the database cannot keep: a character
     that its encoding does not have, say, or a text that is too long.
     """
+    return (verdict := _verdict_on(error)) is not None and verdict.is_of_the_values
+
+
+def _verdict_on(error: BaseException) -> ErrorVerdict | None:
+    """Return what the database said by its code, if it was the database, and there is a code."""
     error = _of_database(error)
-    if not _is_of_a_driver(error):
-        return False
-    fault = _fault_of(error)
-    return fault is not None and fault.is_of_the_values
+    return _fault_of(error) if _is_of_a_driver(error) else None
 
 
 def _of_database(error: BaseException) -> BaseException:
@@ -180,7 +170,8 @@ def _is_of_a_driver(error: BaseException) -> bool:
     # SQLAlchemy wraps what a statement raises; what reaches us bare is the driver's trouble with
     # its connection, such as one that is being torn down, or was raised by a host that uses the
     # driver itself.
-    return isinstance(error, exc.DBAPIError) or _package_of(error) in driver_packages()
+    package = type(error).__module__.partition(".")[0]
+    return isinstance(error, exc.DBAPIError) or package in driver_packages()
 
 
 def _is_of_the_connection(error: BaseException) -> bool:
@@ -194,15 +185,6 @@ def _is_of_the_connection(error: BaseException) -> bool:
 def _fault_of(error: BaseException) -> ErrorVerdict | None:
     """Return what the database that raised an error says about it; None if it gave no code."""
     raised = error.orig if isinstance(error, exc.DBAPIError) else error
-    # An error does not tell its engine; each database knows its own by the code.
-    return next(
-        (fault for dialect in _dialects() if (fault := dialect.fault_of(raised)) is not None), None
-    )
-
-
-def _dialects() -> Iterator[FaultDialect]:
-    return (FAULTS.on(dialect.name) for dialect in known_dialects())
-
-
-def _package_of(error: BaseException) -> str:
-    return type(error).__module__.partition(".")[0]
+    # An error does not name its engine; each database knows its own by the code.
+    faults = (FAULTS.on(dialect.name).fault_of(raised) for dialect in known_dialects())
+    return next((fault for fault in faults if fault is not None), None)

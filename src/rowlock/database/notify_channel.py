@@ -2,11 +2,11 @@
 ``LISTEN`` and ``NOTIFY``.
 
 The one idea: a channel is one connection of its own, which hears and speaks. It is outside of the
-pool, so it takes nobody's place there, and never in a transaction: a ``NOTIFY`` in one makes its
+pool, so it takes no place there, and never in a transaction: a ``NOTIFY`` in one makes its
 commit wait for a lock that the whole server shares. What the channel says itself comes back to it,
 and is known by the server process that said it.
 
-What is said while nobody listens is gone. A pooler in transaction mode breaks channels; polling
+What is said while no process listens is gone. A pooler in transaction mode breaks channels; polling
 goes on.
 
 Not here: what is said and when, and what to do about a channel that was lost

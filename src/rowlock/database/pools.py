@@ -65,15 +65,10 @@ def _slots_of(engine: Engine) -> asyncio.Semaphore:
             _slots[loop] = WeakKeyDictionary()
         by_pool = _slots[loop]
         if engine.pool not in by_pool:
-            by_pool[engine.pool] = asyncio.Semaphore(_claims_at_once(engine))
+            most = TRANSACTIONS.on(engine.dialect.name).claims_at_once
+            kept = engine.pool.size() if isinstance(engine.pool, QueuePool) else 0
+            by_pool[engine.pool] = asyncio.Semaphore(most or kept or CONNECTIONS_AT_ONCE)
         return by_pool[engine.pool]
-
-
-def _claims_at_once(engine: Engine) -> int:
-    if (most := TRANSACTIONS.on(engine.dialect.name).claims_at_once) is not None:
-        return most
-    kept = engine.pool.size() if isinstance(engine.pool, QueuePool) else 0
-    return kept or CONNECTIONS_AT_ONCE
 
 
 _slots_lock = threading.Lock()

@@ -2,7 +2,7 @@
 cancellation and bounded in time.
 
 A transaction that the database rolled back for another one's sake (a serialization failure, a
-deadlock) is run again here, since nobody else could tell it from one that was never begun.
+deadlock) is run again here, since no caller could tell it from one that was never begun.
 
 The trap: a host that blocks its loop in the middle of a transaction keeps locked what that has
 locked, for its own heartbeats too. The bound that the loop cannot keep is kept from another thread
@@ -94,7 +94,7 @@ def check_session_factory(session_factory: Any, leased: LeasedTable) -> None:
         raise ConfigurationError(
             f"the session factory is bound to no engine for {leased.name}: {error}"
         ) from error
-    check_supported(bind.dialect.name)
+    dialect_named(bind.dialect.name)  # refuses a database that rowlock does not know
     leased.check_token(bind.dialect)
     if isinstance(bind, Connection):
         raise ConfigurationError(
@@ -127,15 +127,6 @@ def check_session_factory(session_factory: Any, leased: LeasedTable) -> None:
             " in memory?); use a file, or one in a temporary folder",
             dialect_name=bind.dialect.name,
         )
-
-
-def check_supported(dialect_name: str) -> None:
-    """Refuse a database that rowlock does not know, by SQLAlchemy's name of it.
-
-    Raises:
-        UnsupportedDialectError: says which ones it knows.
-    """
-    dialect_named(dialect_name)
 
 
 def _isolation_level(session: AsyncSession, bind: Engine) -> object:
@@ -179,7 +170,7 @@ class OpenTransaction:
         self._began_at = 0.0
         self._thread = 0
         self._must_terminate = False
-        # Whoever ends it first has it: the transaction itself, or another thread.
+        # It is ended once: by the transaction itself, or by another thread.
         self._ending = threading.Lock()
 
     def begins(self, connection: AsyncConnection) -> None:
@@ -233,11 +224,9 @@ class OpenTransaction:
                 await dialect.close_stalled(driver)
         if self._must_terminate:
             return
-        told, extra = (
-            "A transaction was ended that kept locks while the event loop stood still: %s",
-            {"purpose": self._purpose},
-        )
-        log_in_thread(partial(logger.warning, told, self._purpose, extra=extra))
+        text = "A transaction was ended that kept locks while the event loop stood still: %s"
+        extra = {"purpose": self._purpose}
+        log_in_thread(partial(logger.warning, text, self._purpose, extra=extra))
 
     def plan_cancel(self, task: asyncio.Task[Any]) -> CancelPlan:
         """End it, which is out of time, if its `task` waits for a statement; called on its own
@@ -257,7 +246,7 @@ class OpenTransaction:
 
     def _retire(self, pooled: PoolProxiedConnection) -> None:
         self.was_aborted = True
-        # Not given to anybody else: the pool opens another one in its place.
+        # Not given away again: the pool opens another one in its place.
         pooled.invalidate(soft=True)
 
 
@@ -384,8 +373,10 @@ async def in_transaction(
             except DBAPIError as error:
                 if not is_conflict(error):
                     raise
-                _tell_conflict(purpose, error)
-            await sleep(_conflict_delay_s(conflicts))
+                extra = {"purpose": purpose}
+                logger.debug("A transaction is run again: %s", purpose, extra=extra, exc_info=error)
+            rest_s = exponential(conflicts, first_s=CONFLICT_DELAY_S, most_s=CONFLICT_DELAY_S_MAX)
+            await sleep(rest_s)
             own = OpenTransaction(purpose)
         return await once()
 
@@ -397,35 +388,18 @@ async def in_transaction(
     return await finished(with_conflicts_retried(), plan_cancel=plan_cancel)
 
 
-def _tell_conflict(purpose: str, error: DBAPIError) -> None:
-    extra = {"purpose": purpose}
-    logger.debug("A transaction is run again: %s", purpose, extra=extra, exc_info=error)
-
-
-def _conflict_delay_s(conflicts: int) -> float:
-    return exponential(conflicts, first_s=CONFLICT_DELAY_S, most_s=CONFLICT_DELAY_S_MAX)
-
-
 async def _connection(session: AsyncSession, bind: Any, *, autocommit: bool) -> AsyncConnection:
-    options = _autocommit_options(session, bind) if autocommit else {}
+    dialect, options = TRANSACTIONS.on(bind.dialect.name), dict[str, Any]()
+    # What code of the host sets ``LOCAL`` at the begin of each transaction would be gone at once
+    # without one.
+    dispatch: Any = session.sync_session.dispatch
+    runs_at_begin = bool(dispatch.after_begin) or bool(bind.dispatch.begin)
+    if autocommit and dialect.commits_single_statements and not runs_at_begin:
+        options = {"isolation_level": "AUTOCOMMIT"}
     try:
         return await session.connection({"bind": bind}, execution_options=options)
     except Exception as error:
-        if not (options and TRANSACTIONS.on(bind.dialect.name).is_begun_before(error)):
+        if not (options and dialect.is_begun_before(error)):
             raise
     # The host's own set-up of connections begins transactions: so this is one, too.
     return await session.connection({"bind": bind})
-
-
-def _autocommit_options(session: AsyncSession, bind: Any) -> dict[str, Any]:
-    is_enough = TRANSACTIONS.on(bind.dialect.name).commits_single_statements
-    autocommits = is_enough and not _runs_at_begin(session, bind)
-    return {"isolation_level": "AUTOCOMMIT"} if autocommits else {}
-
-
-def _runs_at_begin(session: AsyncSession, bind: Any) -> bool:
-    """Whether code of the host runs at the begin of each transaction: without one, what that
-    sets ``LOCAL`` is gone at once.
-    """
-    dispatch: Any = session.sync_session.dispatch
-    return bool(dispatch.after_begin) or bool(bind.dispatch.begin)

@@ -1,7 +1,7 @@
-"""Acquire: lease particular rows for somebody who names them, all of them or none.
+"""Acquire: lease particular rows for a caller that names them, all of them or none.
 
 A claim leases whatever is due; this leases what was asked for. It never waits for a row: what
-somebody else holds, by lease, row lock or lockset, cannot be acquired now, and the caller decides
+another holder has, by lease, row lock or lockset, cannot be acquired now, and the caller decides
 whether to come back.
 
 Used for related rows of an item (``leases/related.py``) and for rows that a service holds
@@ -178,8 +178,7 @@ async def lock_held(
     Returns:
         The keys of those; and the keys of rows that are there but no longer held.
     """
-    # In the order in which everybody locks rows, or two that want the same ones may each wait for
-    # the other.
+    # In the order in which all transactions lock rows, or two that want the same ones may deadlock.
     in_order = (
         select(leased.key)
         .where(leased.key.in_(keys))

@@ -3,7 +3,7 @@ same guard.
 
 Many outcomes are applied in one transaction: their rows are locked first, then compared with what
 was read of them, then written shape by shape. The guard is the row's key and this claim's token. If
-it does not match, somebody else continued with the row and nothing at all is written. `RowWrite`
+it does not match, another holder continued with the row and nothing is written. `RowWrite`
 says what to write; who decided that is not this room's business.
 
 A row that is deleted alone is first written like any outcome, which proves that it is this claim's
@@ -532,10 +532,11 @@ async def deleted(
     # Asked afterwards: as long as the lease lasts now, it lasted when the row was looked for.
     now = await connection.scalar(select(database_instant()))
     assert now is not None
-    return {item.id: _became(item, is_there=item.id in there, now=now) for item in items}
-
-
-def _became(item: PipelineItem[Any], *, is_there: bool, now: Any) -> Written:
-    if is_there:
-        return Written.STALE
-    return Written.APPLIED if now < item.lock_expires_at else Written.UNKNOWN
+    return {
+        item.id: Written.STALE
+        if item.id in there
+        else Written.APPLIED
+        if now < item.lock_expires_at
+        else Written.UNKNOWN
+        for item in items
+    }

@@ -77,7 +77,16 @@ async def claim(
         sent_at = monotonic()
 
         async def lease(session: AsyncSession, connection: AsyncConnection) -> list[ClaimedRow]:
-            return await _lease(connection, await _as_seen(session, request), in_lockset)
+            seen = request
+            eligible = await as_seen(session, request.leased, request.eligible)
+            if eligible is not request.eligible:
+                # What a listener asks for may differ from claim to claim.
+                seen = replace(request, eligible=eligible, statements={})
+            held = in_lockset | request.left_out
+            rows = await LEASES.of(connection).claim(connection, seen, held)
+            await check_keys(connection, request.leased, [row.id for row in rows])
+            await _release_what_dead_held(connection, request, rows)
+            return rows
 
         transact = partial(in_transaction, session_factory, request.leased, timeout=timeout)
         autocommit = not request.related
@@ -106,23 +115,6 @@ async def claim(
         trust_s=trust_s,
     )
     return [ticket(row) for row in rows]
-
-
-async def _lease(
-    connection: AsyncConnection, request: ClaimRequest, in_lockset: frozenset[Any]
-) -> list[ClaimedRow]:
-    rows = await LEASES.of(connection).claim(connection, request, in_lockset | request.left_out)
-    await check_keys(connection, request.leased, [row.id for row in rows])
-    await _release_what_dead_held(connection, request, rows)
-    return rows
-
-
-async def _as_seen(session: AsyncSession, request: ClaimRequest) -> ClaimRequest:
-    eligible = await as_seen(session, request.leased, request.eligible)
-    if eligible is request.eligible:
-        return request
-    # What a listener asks for may differ from claim to claim.
-    return replace(request, eligible=eligible, statements={})
 
 
 async def _release_what_dead_held(
@@ -217,11 +209,11 @@ async def load_rows(
         getattr(row, leased.key_name): row for row in found.scalars().unique().all()
     }
     session.expunge_all()
-    return [_if_held(by_key.get(item.id), item) for item in items]
-
-
-def _if_held(row: ModelT | None, item: PipelineItem[ModelT]) -> ModelT | None:
-    return row if row is not None and getattr(row, "lock_token", None) == item.lock_token else None
+    found_rows = [by_key.get(item.id) for item in items]
+    return [
+        row if getattr(row, "lock_token", None) == item.lock_token else None
+        for item, row in zip(items, found_rows, strict=True)
+    ]
 
 
 async def as_seen(

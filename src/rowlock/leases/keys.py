@@ -1,8 +1,8 @@
 """Keys that find their rows, and rows that are left alone because theirs do not.
 
 A row whose key the column's type cannot read, or is written in a shape in which no statement looks
-for it, can be neither worked on nor written. It is told once, remembered by what is written there,
-and no claim reads it again; all others go on.
+for it, can be neither worked on nor written. It is logged once, remembered by what is written
+there, and no claim reads it again; all others go on.
 
 And a type of the host's may read keys as objects of which each is equal to itself alone. No row
 that is read again would be one that is held: its outcomes would be changed, and its related rows

@@ -383,8 +383,7 @@ async def lockset_guard(
     async with AsyncExitStack() as stack:
         wait_s = timeout.total_seconds()
         try:
-            # Bounded by itself: once leases are sent for, they must not be dropped by anybody's
-            # timeout.
+            # Bounded by itself: once leases are sent for, no timeout may drop them.
             async with asyncio.timeout(wait_s):
                 held = await stack.enter_async_context(dialect.excluding(leased))
         except TimeoutError:

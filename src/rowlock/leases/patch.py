@@ -72,7 +72,7 @@ async def write_patch(
 async def _write(
     connection: AsyncConnection, leased: LeasedTable, patch: Patch[ModelT], *, now: datetime
 ) -> ColumnValues | None:
-    # Trust is asked as late as it can be: the transaction may have waited for its turn.
+    # Trust is asked as late as it can be: the transaction may have waited to begin.
     if not patch.item.is_trusted():
         return None
     resolved = resolve_now_placeholders(patch.values, now)

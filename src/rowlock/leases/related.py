@@ -3,7 +3,7 @@
 The one idea: a related row's lease has no life of its own. It carries the main row's token, lasts
 as long as the main row's lease, is renewed with it, and is freed in the transaction that frees it.
 What a crashed holder left is found by its token when the main row is claimed again, and is free for
-everybody once it has expired.
+all pipelines once it has expired.
 
 They are locked all or nothing, in one short transaction that waits for no related row: so two items
 never wait for each other. What renews, writes or releases them joins the transaction that does the
@@ -42,7 +42,7 @@ from rowlock.leases.acquire import (
     read_acquired,
     release_keys,
 )
-from rowlock.leases.apply import RelatedWrite, all_unchanged, with_versions
+from rowlock.leases.apply import RelatedWrite, all_unchanged, in_pieces, with_versions
 from rowlock.leases.claim import as_seen
 from rowlock.leases.item import PipelineItem
 from rowlock.leases.lease_dialect import LEASES, Lease, lockset_guard
@@ -137,8 +137,7 @@ async def release_unlocked_related(
         values = without_onupdate(leased, unlocked_values(leased, owner=owner))
         unlocked = dialect.skip_locked(leased, dialect.matches_leases(leased))
         statement = update(leased.table).where(unlocked).values(values)
-        for start in range(0, len(pairs), LEASES_PER_STATEMENT_MAX):
-            chunk = pairs[start : start + LEASES_PER_STATEMENT_MAX]
+        for chunk in in_pieces(pairs, LEASES_PER_STATEMENT_MAX):
             await connection.execute(statement, dialect.lease_parameters(chunk))
 
 
@@ -164,9 +163,7 @@ async def renew_related(
             token = leased.as_token(item.lock_token)
             leases.setdefault(leased, {}).update({(key, token): item for key in acquired.keys})
     for leased, holders in leases.items():
-        pairs = list(holders)
-        for start in range(0, len(pairs), LEASES_PER_STATEMENT_MAX):
-            chunk = pairs[start : start + LEASES_PER_STATEMENT_MAX]
+        for chunk in in_pieces(list(holders), LEASES_PER_STATEMENT_MAX):
             renewed = await renew_each(connection, leased, chunk, lock_timeout=lock_timeout)
             if len(renewed) == len(chunk):
                 continue
@@ -277,13 +274,15 @@ class RelatedLocker:
                 except DBAPIError as error:
                     if not is_conflict(error):
                         raise
-                    # Whoever changes the rows so often has them; how many they are was rolled back
-                    # with the rest.
+                    # Another transaction changes the rows so often that it has them; how many they
+                    # are was rolled back with the rest.
                     raise RelatedLockUnavailable(
                         model=leased.name, wanted=1, available=0
                     ) from error
             keys = [leased.value_as_read(row, leased.key) for row in rows]
-            values = [_as_read(leased, row, intent) for row in rows]
+            values = [
+                {column: leased.value_as_read(row, column) for column in intent} for row in rows
+            ]
             held.holds(leased, dict(zip(keys, values, strict=True)))
         return rows
 
@@ -374,9 +373,3 @@ def check_one_database(
                 f"{table.name} lives in another database than {leased.name}; no transaction could"
                 " free the rows of both"
             )
-
-
-def _as_read(
-    leased: LeasedTable, row: object, columns: Sequence[Column[Any]]
-) -> dict[Column[Any], Any]:
-    return {column: leased.value_as_read(row, column) for column in columns}

@@ -1,5 +1,5 @@
-"""Release: release rows that were claimed and not worked on; clear what nobody will come back for;
-and break the lease of a holder that a person knows to be gone, or wants gone.
+"""Release: release rows that were claimed and not worked on; clear what no pipeline will come back
+for; and break the lease of a holder that a person knows to be gone, or wants gone.
 """
 
 from __future__ import annotations
@@ -176,9 +176,11 @@ async def break_lease(
     expiry: waiting for them with the row in hand could deadlock. Instances that the session has are
     not refreshed. With `only_ended`, a live lease is left alone.
     """
-    is_it = and_(
-        leased.key == key, is_as_shown(leased, seen), _has_ended(leased) if only_ended else true()
-    )
+    is_it = and_(leased.key == key, is_as_shown(leased, seen))
+    if only_ended:
+        ends_at = leased.column("lock_expires_at")
+        # Half a lock that was left by hand never ends.
+        is_it &= or_(ends_at.is_(None), ends_at <= database_instant(), is_no_time(ends_at))
     if not await _clear(session, leased, is_it):
         return False
     if seen.token is None:
@@ -195,12 +197,6 @@ def is_as_shown(leased: LeasedTable, seen: ShownLease) -> ColumnElement[bool]:
     token = None if seen.token is None else leased.as_token(seen.token)
     owner_is = leased.column("lock_owner").is_not_distinct_from(seen.owner)
     return and_(owner_is, leased.column("lock_token").is_not_distinct_from(token))
-
-
-def _has_ended(leased: LeasedTable) -> ColumnElement[bool]:
-    expires_at = leased.column("lock_expires_at")
-    # Half a lock that was left by hand never ends.
-    return or_(expires_at.is_(None), expires_at <= database_instant(), is_no_time(expires_at))
 
 
 async def _clear(

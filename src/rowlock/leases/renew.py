@@ -2,7 +2,7 @@
 
 Only a lease that is still valid by the database's clock is extended: a late heartbeat never revives
 an expired one, since between its end and the heartbeat others may have looked at the row and
-rightly found it free. Rows that somebody else has locked are skipped, so that one long transaction
+rightly found it free. Rows that are locked are skipped, so that one long transaction
 does not hold up the renewal of all others; the next beat tries them again.
 """
 

@@ -2,7 +2,7 @@
 written by every heartbeat, and whether the times of a lease have a zone.
 
 Whether an index can serve is asked of the database's own planner, for a statement like the claim.
-Nobody else knows which conditions imply which.
+Only the planner knows which conditions imply which.
 
 The trap: a table that was not migrated may have times without a zone, which PostgreSQL compares by
 the zone of the session. Rows that were written in UTC would wait for hours, or be taken from their

@@ -1,7 +1,7 @@
 """Advisory locks: locks on a name, of which only those know who ask for the same name.
 
 The one idea: a lock ends with the transaction that it was taken in, so never before the commit. On
-PostgreSQL the server sees to that (``pg_advisory_xact_lock``), also behind a pooler in transaction
+PostgreSQL the server ensures that (``pg_advisory_xact_lock``), also behind a pooler in transaction
 mode; on SQLite the lock is one of this process and event loop (``dialects/sqlite/locks.py``).
 
 Whose transaction: the caller's, handed in as an `AsyncSession` or an `AsyncConnection`; nothing

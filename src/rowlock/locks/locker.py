@@ -6,8 +6,8 @@ PostgreSQL rows are locked in the database, so here nothing is: code written aga
 `ResourceLocker` runs on both.
 
 The one idea: locks belong to the event loop in which they were taken. What a closed loop left
-behind is forgotten, not waited for; and the set of a namespace that nobody locks, awaits or refers
-to is forgotten too.
+behind is forgotten, not waited for; and the set of a namespace is forgotten, too, once no key of it
+is locked or awaited and nothing refers to it.
 
 Release after the commit, never before: enter `lock_ctx` outside the session's block, or on an
 ``AsyncExitStack`` around both. On SQLite begin a new transaction once the lock is yours, or you

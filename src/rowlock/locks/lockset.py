@@ -1,10 +1,11 @@
-"""The locked keys of one namespace in this process, and the queues of those who wait for them.
+"""The locked keys of one namespace in this process, and the queues for them.
 
 The one idea: a `LockRequest` joins the queues of all its keys in one step and holds them, all or
-none, once it is first in each. So nobody holds some keys while waiting for others, nobody overtakes
-on a key that both want, and to give up waiting is the same step as to release: leave the queues.
+none, once it is first in each. So no request holds some keys while waiting for others, none
+overtakes on a key that both want, and to give up waiting is the same step as to release: leave the
+queues.
 
-Invariants: whoever holds a key is first in its queue; `lock_ctx` is granted nothing while somebody
+Invariants: the holder of a key is first in its queue; `lock_ctx` is granted nothing while somebody
 is inside the lock of the set; the only future is that of a request, and goes with it.
 
 Not here: which lockset belongs to a namespace and to an event loop (``locker.py``); other
@@ -250,7 +251,7 @@ class LocksetLock:
         request = self._lockset.request_inside()
         try:
             await request.wait_for_grant()
-        except BaseException:
+        except asyncio.CancelledError:
             self._lockset.leave_inside(request)
             raise
 

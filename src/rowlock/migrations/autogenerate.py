@@ -71,7 +71,9 @@ from rowlock.rows.indexes import INDEX_INFO, PARKED, DueColumn, DueIndex
 def compare_claim_indexes(
     context: AutogenContext, steps: UpgradeOps, schemas: Collection[str | None]
 ) -> None:
-    """Add the steps that make each index of a claim anew that serves none; Alembic calls it."""
+    """Add the steps that make each index of a claim anew that serves none; Alembic calls it, once
+    this module is imported.
+    """
     connection = context.connection
     if connection is None:
         return
@@ -147,10 +149,6 @@ def item_renderer(own: ItemRenderer | None) -> ItemRenderer:
         return False
 
     return render
-
-
-_COMPARING = compare_claim_indexes
-"""It is registered with Alembic where it is imported."""
 
 
 def directives_hook(own: DirectivesHook | None) -> DirectivesHook:

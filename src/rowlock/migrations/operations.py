@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from copy import copy
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, ClassVar
 
 from alembic.autogenerate import renderers
 from alembic.autogenerate.api import AutogenContext
@@ -37,6 +37,10 @@ class IndexStep(MigrateOperation):
     table_name: str
     schema: str | None
     concurrently: bool
+    call: ClassVar[str]
+
+    def to_diff_tuple(self) -> tuple[Any, ...]:
+        return (self.call, self.table_name, self.name)
 
     def arguments(self) -> dict[str, Any]:
         return {
@@ -59,21 +63,19 @@ class DueIndexStep(IndexStep):
 class AddDueIndex(DueIndexStep):
     """`add_due_index`, to be written into a migration."""
 
+    call = "add_due_index"
+
     def reverse(self) -> DropDueIndex:
         return DropDueIndex(**_told(self))
-
-    def to_diff_tuple(self) -> tuple[Any, ...]:
-        return ("add_due_index", self.table_name, self.name)
 
 
 class DropDueIndex(DueIndexStep):
     """`drop_due_index`, to be written into a migration."""
 
+    call = "drop_due_index"
+
     def reverse(self) -> AddDueIndex:
         return AddDueIndex(**_told(self))
-
-    def to_diff_tuple(self) -> tuple[Any, ...]:
-        return ("drop_due_index", self.table_name, self.name)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,21 +88,19 @@ class ParkedIndexStep(IndexStep):
 class AddParkedIndex(ParkedIndexStep):
     """`add_parked_index`, to be written into a migration."""
 
+    call = "add_parked_index"
+
     def reverse(self) -> DropParkedIndex:
         return DropParkedIndex(**_told(self))
-
-    def to_diff_tuple(self) -> tuple[Any, ...]:
-        return ("add_parked_index", self.table_name, self.name)
 
 
 class DropParkedIndex(ParkedIndexStep):
     """`drop_parked_index`, to be written into a migration."""
 
+    call = "drop_parked_index"
+
     def reverse(self) -> AddParkedIndex:
         return AddParkedIndex(**_told(self))
-
-    def to_diff_tuple(self) -> tuple[Any, ...]:
-        return ("drop_parked_index", self.table_name, self.name)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -278,11 +278,8 @@ def stamp_after(now: datetime, ahead: datetime | None, token: Any) -> datetime:
 
     It is the same for each try of the attempt that `token` identifies.
     """
-    return now if ahead is None else ahead + STAMP_STEP + _share_of(token)
-
-
-def _share_of(token: object) -> timedelta:
+    if ahead is None:
+        return now
     digest = blake2b(str(token).encode(), digest_size=8).digest()
-    return timedelta(
-        microseconds=int.from_bytes(digest) % (STAMP_SPREAD // timedelta(microseconds=1))
-    )
+    spread = int.from_bytes(digest) % (STAMP_SPREAD // timedelta(microseconds=1))
+    return ahead + STAMP_STEP + timedelta(microseconds=spread)

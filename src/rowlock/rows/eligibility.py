@@ -2,10 +2,10 @@
 
 A row is eligible when it is ready ∧ free or expired ∧ not reserved for another pipeline ∧ its time
 has come ∧ no other pipeline awaits it as a related row ∧ no gate keeps it. Pure expressions for
-SELECTs of the model; locked rows are skipped by whoever runs them.
+SELECTs of the model; the statements that run them skip locked rows.
 
-An expired lease is free for everybody who wants the row, whoever held it. A reservation, which
-`Reset` leaves, ends by itself.
+An expired lease is free for every pipeline that wants the row. A reservation, which `Reset` leaves,
+ends by itself.
 """
 
 from __future__ import annotations
@@ -30,9 +30,7 @@ from rowlock.rows.leased_table import LeasedTable
 from rowlock.rows.lock_tokens import is_reservation_token
 
 OWNER_SEPARATOR = ":"
-"""Between the name of an owner and whom exactly it holds a row for: a main row, or one hold of a
-service.
-"""
+"""Between the name of an owner and the main row, or hold of a service, that it holds a row for."""
 DIGEST_BYTES = 8
 """How long the digest of a key is that is too long for an owner's name."""
 RESERVED_BEYOND = timedelta(seconds=6)
@@ -40,7 +38,7 @@ RESERVED_BEYOND = timedelta(seconds=6)
 longest rest between two fetches.
 """
 WINDOW_MAX = timedelta(seconds=6)
-"""Longest window for related rows of which nobody knows how long they have waited: the longest
+"""Longest window for related rows of which it is unknown how long they have waited: the longest
 rest between two fetches.
 """
 PRECEDENCE_TIMEOUTS_PER_WINDOW = 4
@@ -147,8 +145,7 @@ def is_due(
             leased.attribute("parked_at").is_(None), leased.attribute("due_at") <= database_now()
         )
     last = leased.attribute("last_processed_at")
-    # A stamp behind all times, that somebody wrote by hand, would never be over; it is mended by
-    # whoever claims the row.
+    # A stamp behind all times, which was written by hand, would never be over; the claim mends it.
     due = or_(
         last.is_(None), last <= database_time_after(-min_processing_interval), is_beyond_time(last)
     )
@@ -199,7 +196,7 @@ def is_awaited(
         if leased.has_schedule
         else locking.precedence_timeout + min_processing_interval
     )
-    # Nobody knows how long a row has waited that was never processed: such rows have a window now
+    # It is unknown how long a row has waited that was never processed: such rows have a window now
     # and then.
     window = is_in_window(
         PRECEDENCE_TIMEOUTS_PER_WINDOW * locking.precedence_timeout,
@@ -266,29 +263,6 @@ def eligible_parts(
         ),
         tuple(gates),
     )
-
-
-def eligible(
-    leased: LeasedTable,
-    *,
-    ready: ColumnElement[bool],
-    owner: str,
-    min_processing_interval: timedelta,
-    reset_interval: timedelta | None = None,
-    locking_pipelines: Sequence[LockingPipeline] = (),
-    gates: Sequence[ColumnElement[bool]] = (),
-) -> ColumnElement[bool]:
-    """Return the whole condition under which `owner` may claim a row."""
-    parts = eligible_parts(
-        leased,
-        ready=ready,
-        owner=owner,
-        min_processing_interval=min_processing_interval,
-        reset_interval=reset_interval,
-        locking_pipelines=locking_pipelines,
-        gates=gates,
-    )
-    return parts.whole
 
 
 def is_lockable(leased: LeasedTable, token: object) -> ColumnElement[bool]:

@@ -145,13 +145,13 @@ def of_no_row(
     """Return those of `conditions` that mention no column of the table: they are the same for all
     rows.
     """
-    return tuple(one for one in conditions if not _mentions(leased, one))
 
-
-def _mentions(leased: LeasedTable, condition: ColumnElement[bool]) -> bool:
     # By its name: columns of mapped classes are annotated copies.
-    tables = (getattr(element, "table", None) for element in iterate(condition))
-    return any(getattr(table, "fullname", None) == leased.table.fullname for table in tables)
+    def mentions(condition: ColumnElement[bool]) -> bool:
+        tables = (getattr(element, "table", None) for element in iterate(condition))
+        return any(getattr(table, "fullname", None) == leased.table.fullname for table in tables)
+
+    return tuple(one for one in conditions if not mentions(one))
 
 
 # ---------------------------------------------------------------- fingerprint

@@ -1,8 +1,8 @@
 """A host's mapped class, read once and checked: which column is which.
 
 The one idea: everything that could be wrong with a model is found when the pipeline is built,
-before anything was started, and told by the name of the column with what to change. After that, the
-rest of the code asks `LeasedTable` and checks nothing again.
+before anything was started, and reported by the name of the column with what to change. After that,
+the rest of the code asks `LeasedTable` and checks nothing again.
 
 Instances are made of the columns of a row as SQLAlchemy would have loaded them, but only where an
 instance is no more than its row: relationships that come along, expressions, a class for each kind
@@ -153,8 +153,8 @@ def spells_schedule(mapper: Mapper[Any]) -> bool:
     present = [name for name in SCHEDULE_COLUMNS if name in mapper.columns]
     if len(present) == len(SCHEDULE_COLUMNS):
         return True
-    # A column named due_at or attempts may well be the host's own; together they are somebody's
-    # unfinished schedule.
+    # A column named due_at or attempts may well be the host's own; together they are
+    # an unfinished schedule.
     if "due_at" in present and len(present) > 1:
         missing = [name for name in SCHEDULE_COLUMNS if name not in present]
         model = mapper.class_.__name__
@@ -188,9 +188,10 @@ def check_column(mapper: Mapper[Any], name: str) -> None:
     if not isinstance(column, Column):
         raise ModelError(f"{model}.{name} is not a column of the table", model=model, column=name)
     if not fits(innermost(column.type)):
+        is_naive = keeps_time(column.type)
+        hint = ": a time without a zone means another moment on every replica" if is_naive else ""
         raise ModelError(
-            f"{model}.{name} has the type {column.type!r}; it must be {wanted}"
-            + _time_zone_hint(column.type),
+            f"{model}.{name} has the type {column.type!r}; it must be {wanted}{hint}",
             model=model,
             column=name,
         )
@@ -233,11 +234,6 @@ def innermost(type_: TypeEngine[Any], dialect: Dialect | None = None) -> TypeEng
     return type_
 
 
-def _time_zone_hint(type_: TypeEngine[Any]) -> str:
-    is_naive = isinstance(innermost(type_), DateTime)
-    return ": a time without a zone means another moment on every replica" if is_naive else ""
-
-
 # ---------------------------------------------------------------- instances
 
 
@@ -256,7 +252,7 @@ def is_plain(mapper: Mapper[Any]) -> bool:
         and all(_is_plain_column(prop) for prop in mapper.column_attrs)
         and all(relation.lazy not in _EAGER for relation in mapper.relationships)
         and not mapper.composites
-        # Host code, or a type whose values know whom they belong to (sqlalchemy.ext.mutable).
+        # Host code, or a type whose values know their parents (sqlalchemy.ext.mutable).
         and not mapper.class_manager.dispatch.load
     )
 
@@ -586,7 +582,10 @@ def relation_between(leased: LeasedTable, related: LeasedTable) -> ColumnElement
     Raises:
         ModelError: there are several foreign keys.
     """
-    if leased.table is related.table or not _has_foreign_key(leased, related):
+    pairs = ((leased, related), (related, leased))
+    if leased.table is related.table or not any(
+        key.references(b.table) for a, b in pairs for key in a.table.foreign_keys
+    ):
         return None
     try:
         return join(leased.table, related.table).onclause
@@ -602,11 +601,3 @@ def is_referenced(leased: LeasedTable) -> bool:
     """Return whether a foreign key of a table of the same metadata refers to this one."""
     tables = leased.table.metadata.tables.values()
     return any(key.references(leased.table) for table in tables for key in table.foreign_keys)
-
-
-def _has_foreign_key(one: LeasedTable, other: LeasedTable) -> bool:
-    return any(
-        key.references(b.table)
-        for a, b in ((one, other), (other, one))
-        for key in a.table.foreign_keys
-    )

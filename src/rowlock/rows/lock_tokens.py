@@ -138,7 +138,7 @@ def deaths_of(token: object) -> Deaths:
     try:
         in_crowds, counted = bytes.fromhex(digits[COUNTS_AT - 1 : MARK_AT - 1])
     except ValueError:
-        # Of somebody's own making.
+        # Written by hand.
         return Deaths()
     return Deaths(counted, in_crowds)
 

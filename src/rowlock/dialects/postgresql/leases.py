@@ -2,7 +2,7 @@
 
 Locks are ``FOR NO KEY UPDATE``: a plain ``FOR UPDATE`` would collide with the ``FOR KEY SHARE``
 that every insert of a referencing row takes. They skip what is locked, so that one long transaction
-of somebody's holds up nobody else's row.
+holds up no other row.
 """
 
 from __future__ import annotations
@@ -108,8 +108,8 @@ def _claimed(request: ClaimRequest, key: Any, returned: Sequence[Any]) -> Claime
     values = row if request.with_rows and is_whole else None
     if values is not None:
         values[request.leased.places[request.leased.key_name]] = key
-    if attempts is not None and attempts > request.leased.attempts_max:
-        attempts = request.leased.attempts_max
+    if attempts is not None:
+        attempts = min(attempts, request.leased.attempts_max)
     return ClaimedRow(
         key,
         token,
@@ -173,7 +173,14 @@ def _claiming(
     return (
         update(leased.table)
         .where(leased.key == due.c.id)
-        .values(_values(request, due))
+        .values(
+            leased_values(
+                leased,
+                token=_new_token(token, due),
+                owner=request.owner,
+                expires_at=database_time_after(request.lock_timeout),
+            )
+        )
         .returning(*returned)
     )
 
@@ -251,16 +258,6 @@ def _is_behind(leased: LeasedTable, key_range: Range) -> ColumnElement[bool]:
             )
 
 
-def _values(request: ClaimRequest, due: CTE) -> ColumnValues:
-    leased = request.leased
-    return leased_values(
-        leased,
-        token=_new_token(leased.column("lock_token"), due),
-        owner=request.owner,
-        expires_at=database_time_after(request.lock_timeout),
-    )
-
-
 def _recounting(leased: LeasedTable) -> Update:
     token, attempts = leased.column("lock_token"), bindparam("rowlock_attempts", type_=Integer)
     values = {token: bindparam("rowlock_new_token", type_=token.type)}
@@ -296,16 +293,13 @@ def _new_token(column: Column[Any], due: CTE) -> ColumnElement[Any]:
         else_=digits,
     )
     version = case((due.c.is_reserved, "8"), else_="4")
-    return _as_token(column, func.overlay(text, version, VERSION_DIGIT_AT))
+    token = func.overlay(text, version, VERSION_DIGIT_AT)
+    # A Uuid that is declared not to be native is kept as its 32 digits.
+    return cast(token, Uuid) if getattr(as_there(column.type), "native_uuid", True) else token
 
 
 def _with_counts(digits: ColumnElement[Any], variant: str, counts: Any) -> ColumnElement[Any]:
     return func.overlay(func.overlay(digits, variant, VARIANT_DIGIT_AT), counts, COUNTS_AT)
-
-
-def _as_token(column: Column[Any], digits: ColumnElement[Any]) -> ColumnElement[Any]:
-    # A Uuid that is declared not to be native is kept as its 32 digits.
-    return cast(digits, Uuid) if getattr(as_there(column.type), "native_uuid", True) else digits
 
 
 # Not found by the `tableoid` of its rows: a view has none.

@@ -89,7 +89,7 @@ async def _hold_in_database(
             " that takes it; use a connection with transactions"
         )
     lock_id = literal(string_to_lock_id(resource), BigInteger)
-    # The server does not let an attempt overtake those who wait.
+    # The server does not let an attempt overtake those that wait.
     if timeout_s is not None and await connection.scalar(
         select(func.pg_try_advisory_xact_lock(lock_id))
     ):

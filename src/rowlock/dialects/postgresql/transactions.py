@@ -71,8 +71,8 @@ async def _terminate(
 ) -> bool:
     """Have the server end what is under way, and return whether it did."""
     pid = driver.get_server_pid() if hasattr(driver, "get_server_pid") else driver.info.backend_pid
-    # Behind a pooler the number may be somebody else's: then there is no transaction of ours that
-    # waits for so long. The trap: asyncpg flushes between Parse and Bind without a Sync, and a
+    # Behind a pooler the number may be another connection's: then no transaction of ours waits
+    # for so long there. The trap: asyncpg flushes between Parse and Bind without a Sync, and a
     # server that waits for the Bind says "active".
     statement = text(
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid = :pid AND usename ="

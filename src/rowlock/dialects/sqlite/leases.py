@@ -2,7 +2,7 @@
 
 ``BEGIN IMMEDIATE`` takes the file's write lock before the first read, which keeps several processes
 on one file apart and never fails half-way for want of an upgrade; WAL lets readers go on meanwhile.
-Within a process, keys that somebody holds through the lockset of the table are left alone, as
+Within a process, keys that are held through the lockset of the table are left alone, as
 ``SKIP LOCKED`` does elsewhere.
 
 SQLAlchemy's driver would begin a deferred transaction by itself before the first write; ours is
@@ -87,23 +87,6 @@ from rowlock.rows.lock_tokens import FEW_MAX
 _SORTED = "USE TEMP B-TREE FOR ORDER BY"
 
 
-async def is_plan_with(
-    connection: AsyncConnection, leased: LeasedTable, *, query: Query, index: str
-) -> bool:
-    """Return whether `query` can be answered by `index`, in the order of both; joins the caller's
-    transaction.
-    """
-    preparer = connection.dialect.identifier_preparer
-    table = f"FROM {preparer.format_table(leased.table)}"
-    demanded = (table, f"{table} INDEXED BY {preparer.quote(index)}")
-    prefix = await explaining(connection)
-    try:
-        plan = await plan_of(connection, query, prefix=prefix, instead=demanded)
-    except OperationalError:  # no query solution
-        return False
-    return not any(_SORTED in str(row[-1]) for row in plan.all())
-
-
 async def explaining(connection: AsyncConnection) -> str:
     """Return what stands before a query to ask for its plan; joins the caller's transaction."""
     # The driver keeps statements that were prepared, and SQLite makes no plan anew of one that only
@@ -150,7 +133,7 @@ async def _read_due(
             for row, key in found
         ):
             held = held | own_rows.running | own_rows.held
-        # Each turn leaves another row alone, and they are bounded.
+        # Each iteration leaves another row alone, and those are bounded.
         if len(spoilt) == known and len(held) == left_out:
             return found
 
@@ -193,8 +176,8 @@ class _Values:
         )
 
     def read_token(self, written: object) -> Any:
-        # A token that is none says all the same that somebody died with it; nothing is held under
-        # the one told instead.
+        # A token that is none says all the same that its holder died; nothing is held under the one
+        # that is returned instead.
         return None if written is None else self._read(self.token, written, otherwise=uuid4())
 
     def read_place(self, written: object) -> datetime | None:
@@ -370,19 +353,6 @@ def _lease_each(request: ClaimRequest) -> Update:
     )
 
 
-def _parameters(request: ClaimRequest, row: ClaimedRow, written: object) -> dict[str, Any]:
-    parameters = {
-        "rowlock_key": written,
-        "rowlock_token": row.lock_token,
-        "rowlock_expiry": row.lock_expires_at,
-    }
-    return (
-        {**parameters, "rowlock_attempts": row.attempts}
-        if request.leased.has_schedule
-        else parameters
-    )
-
-
 class SqliteLeases(LeaseDialect):
     @asynccontextmanager
     async def excluding(self, leased: LeasedTable) -> AsyncIterator[frozenset[Any]]:
@@ -412,8 +382,15 @@ class SqliteLeases(LeaseDialect):
         ]
         claimed = await count_deaths(connection, request, claimed, own_rows=own_rows)
         lease_each = request.prepared(_lease_each, lambda: _lease_each(request))
+        has_schedule = request.leased.has_schedule
         parameters = [
-            _parameters(request, row, due.id) for row, (due, _) in zip(claimed, found, strict=True)
+            {
+                "rowlock_key": due.id,
+                "rowlock_token": row.lock_token,
+                "rowlock_expiry": row.lock_expires_at,
+                **({"rowlock_attempts": row.attempts} if has_schedule else {}),
+            }
+            for row, (due, _) in zip(claimed, found, strict=True)
         ]
         await connection.execute(lease_each, parameters)
         return claimed
@@ -469,4 +446,12 @@ class SqliteLeases(LeaseDialect):
     async def is_served_by(
         self, connection: AsyncConnection, leased: LeasedTable, *, query: Query, index: str
     ) -> bool:
-        return await is_plan_with(connection, leased, query=query, index=index)
+        preparer = connection.dialect.identifier_preparer
+        table = f"FROM {preparer.format_table(leased.table)}"
+        demanded = (table, f"{table} INDEXED BY {preparer.quote(index)}")
+        prefix = await explaining(connection)
+        try:
+            plan = await plan_of(connection, query, prefix=prefix, instead=demanded)
+        except OperationalError:  # no query solution
+            return False
+        return not any(_SORTED in str(row[-1]) for row in plan.all())

@@ -1,15 +1,15 @@
 """Locks on SQLite: keys of this process, held until the session's transaction ends, and the file's
 own write lock.
 
-The one idea: whoever has the lock must see what the last holder committed. So a transaction is
+The one idea: the holder of the lock must see what the last holder committed. So a transaction is
 begun anew once the lock is ours, at once as a writing one (``BEGIN IMMEDIATE``), which keeps other
 processes on the file out as well. And the session itself says when its outermost transaction is
 over, after the database has committed; then the key is released. A block could not know: the commit
 may come inside it, after it, or fail.
 
-Those who wait for the file itself have no order: some would wait for too long. So submissions wait
+Waiters for the file itself have no order: some would wait for too long. So submissions wait
 for each other in a queue of the process first. A host whose engine begins transactions itself has
-read from the moment in which it began; whoever writes after another one has committed is refused at
+read from the moment in which it began; a writer after another one has committed is refused at
 once. There the queue is the file's write lock as well.
 
 Source: SQLite, "Isolation In SQLite"; SQLAlchemy, "Session Events": `after_transaction_end`, and
@@ -151,7 +151,7 @@ async def hold_keys_in_process(
         granted = await request.wait_for_grant(timeout_s)
     finally:
         if granted:
-            # One request for all of them: it is left once, by whichever key comes first.
+            # One request for all of them: it is left once, by the first key.
             leave_once = _once(partial(lockset.leave, request))
             held.update({(namespace, "key", key): leave_once for key in wanted})
         else:
@@ -165,11 +165,7 @@ def release_keys_in_process(
     """Unlock before the transaction has ended; only for a lock under which nothing was done."""
     held = _held_by(session.sync_session)
     for key in keys:
-        held.pop((namespace, "key", key), _nothing)()
-
-
-def _nothing() -> None:
-    pass
+        held.pop((namespace, "key", key), lambda: None)()
 
 
 def _once(act: Callable[[], None]) -> Callable[[], None]:
@@ -257,8 +253,7 @@ class SqliteLocks(LockDialect):
         session_on_sqlite(session)
         table = table_of(mapper)
         if is_writing_alone(session):
-            # Whoever holds a key could not write meanwhile, so to wait for it would be to wait for
-            # oneself.
+            # A holder of a key could not write meanwhile, so waiting for it would deadlock.
             return await hold_keys_in_process(session, table, keys, timeout_s=0.0)
         hold = partial(hold_keys_in_process, session, table, keys, timeout_s=timeout_s)
         release = partial(release_keys_in_process, session, table, keys)
@@ -334,10 +329,18 @@ async def write_alone(
     """Begin the session's transaction as the only one that writes to the file until it ends, and
     return whether that was granted in time.
     """
-    writing = await _begin_writing(connection, timeout_s)
-    if writing:
-        session.info[_WRITING_IN] = session.sync_session.get_transaction()
-    return writing
+    ends_at = None if timeout_s is None else monotonic() + timeout_s
+    while True:
+        left_s = FILE_WAIT_S_MAX if ends_at is None else max(0.0, ends_at - monotonic())
+        # A cancelled BEGIN would leave the file's write lock to the garbage collector.
+        if await finish(
+            _begin_writing_within(connection, min(left_s, FILE_WAIT_S_MAX)),
+            purpose="take the write lock of the file",
+        ):
+            session.info[_WRITING_IN] = session.sync_session.get_transaction()
+            return True
+        if not left_s:
+            return False
 
 
 @asynccontextmanager
@@ -347,7 +350,7 @@ async def outside_of_transaction(connection: AsyncConnection) -> AsyncIterator[N
     """
     begun_by_host = await is_in_transaction(connection)
     if begun_by_host:
-        # It may have begun as a writing one: then whom we wait for could not commit.
+        # It may have begun as a writing one: then the holder that is waited for could not commit.
         await connection.exec_driver_sql("ROLLBACK")
     try:
         yield
@@ -356,20 +359,6 @@ async def outside_of_transaction(connection: AsyncConnection) -> AsyncIterator[N
             # Such a host may have switched the driver's own transactions off: each statement would
             # commit by itself.
             await connection.exec_driver_sql("BEGIN")
-
-
-async def _begin_writing(connection: AsyncConnection, timeout_s: float | None) -> bool:
-    ends_at = None if timeout_s is None else monotonic() + timeout_s
-    while True:
-        left_s = FILE_WAIT_S_MAX if ends_at is None else max(0.0, ends_at - monotonic())
-        # A cancelled BEGIN would leave the file's write lock to the garbage collector.
-        if await finish(
-            _begin_writing_within(connection, min(left_s, FILE_WAIT_S_MAX)),
-            purpose="take the write lock of the file",
-        ):
-            return True
-        if not left_s:
-            return False
 
 
 async def _begin_writing_within(connection: AsyncConnection, wait_s: float) -> bool:

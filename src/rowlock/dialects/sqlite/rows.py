@@ -117,14 +117,11 @@ def _values_of(document: ColumnElement[Any]) -> ColumnElement[Any]:
 
 @cache
 def _dialect() -> Dialect:
-    # Names no engine of anybody's: it resolves variants, for which the database's name is enough.
+    # Of no engine: it resolves variants, for which the database's name is enough.
     return make_url("sqlite+aiosqlite://").get_dialect()()
 
 
 # ---------------------------------------------------------------- clock and indexes
-
-
-_FORMAT = "'%Y-%m-%d %H:%M:%f000'"
 
 
 class SqliteRows(RowDialect):
@@ -194,7 +191,7 @@ class SqliteRows(RowDialect):
 
 
 def _format(compiler: SQLCompiler) -> str:
-    return _escaped(_FORMAT, compiler)
+    return _escaped("'%Y-%m-%d %H:%M:%f000'", compiler)
 
 
 def _escaped(literal: str, compiler: SQLCompiler) -> str:

@@ -7,7 +7,7 @@ ours runs, its connection gives SQLAlchemy cursors that do all of it in one func
 goes along with the first statement. The engine stays the host's: its events and its types run on
 the loop as before, and see each statement. Only aiosqlite's own connection is hastened, and only
 where it is as it is known here (`_is_known`); others keep their cursors. The COMMIT is not: what
-the work returns is looked at first, so nobody knows which statement is the last.
+the work returns is looked at first, so it is unknown which statement is the last.
 
 A transaction that is out of time on a loop that turns is rolled back before it is cancelled:
 cancelled within a statement, its connection would be closed with a cursor still open somewhere in a
@@ -29,7 +29,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import timedelta
 from functools import cache, partial
 from inspect import iscoroutinefunction
-from typing import Any, NamedTuple, NoReturn, Protocol
+from typing import Any, NamedTuple, NoReturn
 
 import aiosqlite
 from sqlalchemy import Connection, Pool, event
@@ -93,7 +93,7 @@ def _is_known(driver: object) -> bool:
     if isinstance(vars(driver).get("rollback"), _SkippedRollback):
         # Of a pool that resets nothing.
         del driver.rollback
-    # Whoever has put something in the place of its methods wants it to be called.
+    # What a host has put in the place of its methods is to be called.
     is_as_made = vars(driver).keys().isdisjoint({"cursor", "interrupt", "rollback"})
     return is_as_made and isinstance(getattr(driver, "_connection", None), sqlite3.Connection)
 
@@ -171,7 +171,7 @@ class Hops:
         try:
             await self._driver._execute(self._run, function)
         except asyncio.CancelledError:
-            # Nobody wants what still waits for the file.
+            # What still waits for the file is not wanted any more.
             self._is_stopped = True
             raise
 
@@ -187,18 +187,15 @@ class Hops:
             # The trap: SQLite's interrupt stops no wait for the file, and the statement behind that
             # would run to its end.
             if self._is_stopped:
-                raise _interrupted()
+                error = sqlite3.OperationalError("interrupted")
+                error.sqlite_errorcode = sqlite3.SQLITE_INTERRUPT
+                error.sqlite_errorname = "SQLITE_INTERRUPT"
+                raise error
         function()
 
     async def _stop(self) -> None:
         self._is_stopped = True
         await self._interrupt()
-
-
-def _interrupted() -> sqlite3.OperationalError:
-    error = sqlite3.OperationalError("interrupted")
-    error.sqlite_errorcode, error.sqlite_errorname = sqlite3.SQLITE_INTERRUPT, "SQLITE_INTERRUPT"
-    return error
 
 
 class HopsCursor:
@@ -272,7 +269,7 @@ class HopsCursor:
             run(self._rest)
             self.description, self.lastrowid = self._rest.description, self._rest.lastrowid
             self._bring()
-        except BaseException:
+        except Exception:
             self._close()
             raise
 
@@ -327,8 +324,8 @@ async def take_write_lock(connection: AsyncConnection, wait_s: float) -> None:
     if driver_connection.in_transaction:
         await connection.exec_driver_sql("ROLLBACK")
     if "rowlock_wal" not in raw.info:
-        # While somebody writes, the switch fails at once whatever the busy timeout; then a later
-        # transaction makes it.
+        # While another connection writes, the switch fails at once whatever the busy timeout; then
+        # a later transaction makes it.
         try:
             await connection.exec_driver_sql("PRAGMA journal_mode=WAL")
             raw.info["rowlock_wal"] = True
@@ -362,16 +359,6 @@ STATEMENT_S_MAX = 0.1
 """How long a statement may still run whose transaction is given up, in seconds; then it is
 stopped.
 """
-
-
-class _Driver(Protocol):
-    """What is used of aiosqlite's `Connection`: its statements run in a thread of its own, in
-    order, so any loop may queue one.
-    """
-
-    def interrupt(self) -> Awaitable[None]: ...
-    def rollback(self) -> Awaitable[None]: ...
-    def close(self) -> Awaitable[None]: ...
 
 
 class SqliteTransactions(TransactionDialect):
@@ -433,7 +420,7 @@ def _stop_once(driver: Any) -> None:
         driver.stop = cache(stop)
 
 
-async def _roll_back(driver: _Driver) -> bool:
+async def _roll_back(driver: Any) -> bool:
     """Roll back what is under way, and return whether that could be done."""
     # Queued first, and only then is a statement stopped that keeps it waiting: SQLite would stop a
     # rollback that comes later, too. Both may find that the connection is gone.
