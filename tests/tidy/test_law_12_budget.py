@@ -28,7 +28,7 @@ LINES = {
     "pipelines": 8412,
     "rows": 3220,
     "services": 723,
-    "streams": 16248,
+    "streams": 16041,
     "telemetry": 1330,
     "testing": 5882,
     "tests": 142142,
@@ -36,7 +36,7 @@ LINES = {
 """Most lines of each part of the package, and of `tests`."""
 FILES_MAX = 301
 """Most modules of the package."""
-BASE_EXCEPTIONS_MAX, BLIND_MAX = 88, 96
+BASE_EXCEPTIONS_MAX, BLIND_MAX = 84, 96
 ROOM = 300
 """Lines by which a figure may be too high."""
 

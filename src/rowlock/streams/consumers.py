@@ -2,8 +2,8 @@
 results of another flow.
 
 A step is complete when every shard has done it, so results of different keys belong to one moment.
-How far a consumer is stands in a row, which moves with whatever the consumer writes. A wait ends
-with a hint.
+How far a consumer is stands in a row, which moves in the transaction of what the consumer writes.
+A wait ends with a hint.
 
 For a flow the position of a result is that of its step, so its steps take whole steps of the other
 flow. No row can be added to what every shard has done: the frontier stands for the high-water mark,

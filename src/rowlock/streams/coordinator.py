@@ -92,9 +92,6 @@ class Expiry:
         self._transact = transact
         self._present_for = present_for
 
-    def __repr__(self) -> str:
-        return f"<Expiry of {self._program.name}>"
-
     async def run(self, *, goes_on: Callable[[], bool]) -> bool:
         """Delete what is no longer needed, asking `goes_on` before each transaction; return whether
         there may be more.
@@ -240,9 +237,6 @@ class Coordinator:
         self._stall: StallKind | None = None
         self._quiet_rounds = 0
         self._verifies_at = float("-inf")
-
-    def __repr__(self) -> str:
-        return f"<Coordinator of {self._program.name}>"
 
     async def round(self, item: PipelineItem[Any]) -> Outcome:
         transact = self._context.transact

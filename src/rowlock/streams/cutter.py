@@ -58,9 +58,6 @@ class Quiet:
         self._until: datetime | None = None
         self._ends_at = 0.0
 
-    def __repr__(self) -> str:
-        return f"<Quiet, {self._seen}>"
-
     def ends(self) -> None:
         self._seen = None
 
@@ -137,9 +134,6 @@ class Cutter:
         self._watches = {name: source.watcher() for name, source in program.sources.items()}
         # Built once: to build a statement takes longer than to execute it.
         self._clock_and_slowest = _clock_and_slowest(program)
-
-    def __repr__(self) -> str:
-        return f"<Cutter of {self._program.name}>"
 
     def looks_next(self) -> None:
         """Have the next cut look at the sources, whatever is known."""

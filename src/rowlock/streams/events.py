@@ -1,7 +1,7 @@
-"""What happened to flows, told in the past tense; see `rowlock.events`.
+"""What happened to flows, in the past tense; see `rowlock.events`.
 
-Each is told by the replica that did it, once, when the database has answered its COMMIT: if that
-answer is lost, it is not told.
+The replica that did it emits each event once, when the database has answered its COMMIT; if that
+answer is lost, it emits none.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class FlowEvent(Event):
 
 @dataclass(frozen=True, slots=True)
 class FlowStalled(FlowEvent):
-    """A flow does not advance, for `reason`; told once for each kind of reason."""
+    """A flow does not advance, for `reason`; emitted once for each kind of reason."""
 
     reason: str
 
@@ -99,7 +99,7 @@ class ShardReplayed(OneShardEvent):
 @dataclass(frozen=True, slots=True)
 class ShardReleased(OneShardEvent):
     """A replica works on a shard no longer, whose next step is `step`; all is written, and the
-    lease ends with that. Not told of a shard that was lost.
+    lease ends with that. Not emitted for a shard that was lost.
     """
 
     step: int

@@ -184,9 +184,6 @@ class MemoryExchange(Exchange):
             raise ShardStateError(f"messages cannot stay in memory among the shards {shown}")
         self._sent: dict[tuple[str, int], dict[BucketRange, Parcel]] = {}
 
-    def __repr__(self) -> str:
-        return f"<MemoryExchange of {len(self._ranges)} shards>"
-
     async def send(self, stage: ReceivingStage, parcels: Parcels) -> dict[OwnShard, str]:
         for shard, by_step in parcels.items():
             for step, parcel in by_step.items():
@@ -233,9 +230,6 @@ class TableExchange(Exchange):
         self._transact = transact
         self._step = leased.column("step")
 
-    def __repr__(self) -> str:
-        return f"<TableExchange of {self._program.name}>"
-
     async def read_sent(self, connection: AsyncConnection, shards: Sequence[OwnShard]) -> None:
         """Read which messages shards have sent that were just opened."""
         opened = {shard.range.lo: shard for shard in shards if shard.is_open}
@@ -254,7 +248,14 @@ class TableExchange(Exchange):
         """Write messages that are not there yet, and compare the others, which a replay sends
         again.
         """
-        rows = await in_thread(lambda: _rows_to_write(parcels))
+        rows = await in_thread(
+            lambda: [
+                _Written(shard, step, to, packed(part))
+                for shard, by_step in parcels.items()
+                for step, parcel in by_step.items()
+                for to, part in addressed(parcel)
+            ]
+        )
         new = [row for row in rows if (row.step, stage.name) not in row.shard.sent]
         again = [
             row
@@ -281,7 +282,7 @@ class TableExchange(Exchange):
         fenced = [
             Fenced(shard.item, {}, unless_changed={self._step: shard.step}) for shard in shards
         ]
-        # Before anything else: who takes a shard over reads what it has sent, and then sends.
+        # Before anything else: the next holder of a shard reads what it has sent, and then sends.
         tokens = await fence(connection, self._leased, fenced, waits=True)
         values = [
             (
@@ -369,15 +370,6 @@ class TableExchange(Exchange):
         if parts == [(0, BUCKETS)]:
             return true()
         return or_(*(and_(own.to_lo < hi, own.to_hi > lo) for lo, hi in parts))
-
-
-def _rows_to_write(parcels: Parcels) -> list[_Written]:
-    return [
-        _Written(shard, step, to, packed(part))
-        for shard, by_step in parcels.items()
-        for step, parcel in by_step.items()
-        for to, part in addressed(parcel)
-    ]
 
 
 def _events_of(

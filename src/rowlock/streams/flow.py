@@ -181,7 +181,7 @@ class StreamFlow(StreamStage[E]):
         Raises:
             PipelineError: the flow was never started, so there is nothing to pause.
         """
-        return await flow_row.pause(session, self._declared)
+        return await flow_row.change(session, self._declared, {"state": "paused"})
 
     async def resume(self, session: AsyncSession) -> int:
         """Go on after a pause or a stop; joins the caller's transaction. Returns the next step.
@@ -189,7 +189,7 @@ class StreamFlow(StreamStage[E]):
         Raises:
             PipelineError: as `pause`.
         """
-        return await flow_row.resume(session, self._declared)
+        return await flow_row.change(session, self._declared, {"state": "running"})
 
     async def stop(self, session: AsyncSession) -> int:
         """Cut no more steps, do those that are cut, write all states and release the shards, until
@@ -198,7 +198,7 @@ class StreamFlow(StreamStage[E]):
         Raises:
             PipelineError: as `pause`.
         """
-        return await flow_row.stop(session, self._declared)
+        return await flow_row.change(session, self._declared, {"state": "stopped"})
 
     async def start(self, session: AsyncSession) -> int:
         """Go on after a stop or a pause; joins the caller's transaction. Returns the next step.
@@ -206,7 +206,7 @@ class StreamFlow(StreamStage[E]):
         Raises:
             PipelineError: as `pause`.
         """
-        return await flow_row.resume(session, self._declared)
+        return await flow_row.change(session, self._declared, {"state": "running"})
 
     async def checkpoint(self, session: AsyncSession) -> int:
         """Have all states written with the next step, which is cut for it; joins the caller's
@@ -215,7 +215,7 @@ class StreamFlow(StreamStage[E]):
         Raises:
             PipelineError: as `pause`.
         """
-        return await flow_row.checkpoint(session, self._declared)
+        return await flow_row.change(session, self._declared, {"checkpoint_requested": True})
 
     async def reshard(self, session: AsyncSession, shards: int) -> int:
         """Have so many shards, a power of two; they are split and joined while steps go on. Joins
@@ -276,7 +276,8 @@ class StreamFlow(StreamStage[E]):
 
     async def status(self, session: AsyncSession) -> StreamStatus:
         """Return how far the flow is, and what it waits for; joins the caller's transaction."""
-        return await status_of(await self._connection(session), self._as_declared)
+        # A process that only reads has no handlers, so as the flow is declared there.
+        return await status_of(await self._connection(session), self._program or self._declared)
 
     async def inputs_of(self, session: AsyncSession, step: int) -> StepInputs[E]:
         """Return the events of a step; joins the caller's transaction.
@@ -344,11 +345,6 @@ class StreamFlow(StreamStage[E]):
     def _readable(self) -> FlowSources:
         declared = self._declared
         return FlowSources(declared.name, declared.id, declared.sources, declared.tables)
-
-    @property
-    def _as_declared(self) -> FlowProgram:
-        """What is known of it, also where it has no handler, as in a process that only reads."""
-        return self._declared if self._program is None else self._program
 
     async def _connection(self, session: AsyncSession) -> AsyncConnection:
         leased = LeasedTable.of(self._declared.tables.flow_model)

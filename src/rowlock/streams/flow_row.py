@@ -1,7 +1,7 @@
 """The row of a flow: why there is none, its creation, the commands to it, and its deletion.
 
 A declaration that differs from the row is refused. Each command is one UPDATE in the caller's
-transaction, and the replicas that work on the flow hear of it after the commit. A pause and a cut
+transaction, and the replicas that work on the flow get a hint after the commit. A pause and a cut
 update the same row, so one of them is first: the step that a command returns is binding, and
 nothing waits for an answer.
 
@@ -192,34 +192,12 @@ async def _create(connection: AsyncConnection, program: FlowProgram, upto: dict[
 # ---------------------------------------------------------------- commands
 
 
-async def pause(session: AsyncSession, program: FlowProgram) -> int:
-    """Cut no more steps; return the first one that is not done then."""
-    return await _change(session, program, {"state": "paused"})
-
-
-async def resume(session: AsyncSession, program: FlowProgram) -> int:
-    """Go on after a pause or a stop; return the next step."""
-    return await _change(session, program, {"state": "running"})
-
-
-async def stop(session: AsyncSession, program: FlowProgram) -> int:
-    """Cut no more steps, and have shards released behind those that are cut; return the first one
-    that is not done then.
-    """
-    return await _change(session, program, {"state": "stopped"})
-
-
-async def checkpoint(session: AsyncSession, program: FlowProgram) -> int:
-    """Have all states written with the next step, and return it."""
-    return await _change(session, program, {"checkpoint_requested": True})
-
-
 async def reshard(session: AsyncSession, program: FlowProgram, shards: int) -> int:
     """Have so many shards; return the next step."""
     check_number(shards)
     if isinstance(program.shards, DynamicShards):
         raise ConfigurationError(f"the flow {program.name!r} finds its number of shards itself")
-    next_step = await _change(session, program, {"shards_wanted": shards})
+    next_step = await change(session, program, {"shards_wanted": shards})
     connection = await session.connection(_bind_arguments(session, program))
     await check_shards(connection, program.tables, program.name)
     return next_step
@@ -252,7 +230,8 @@ async def unpark(session: AsyncSession, program: FlowProgram, shard: int | None 
     return cast("CursorResult[Any]", done).rowcount
 
 
-async def _change(session: AsyncSession, program: FlowProgram, values: Mapping[str, Any]) -> int:
+async def change(session: AsyncSession, program: FlowProgram, values: Mapping[str, Any]) -> int:
+    """Write a command into the row; return the first step that is not cut then."""
     flows = program.tables.flows
     bind = _bind_arguments(session, program)
     own = flows.c.id == program.id
@@ -288,9 +267,6 @@ class Deletion:
     def __init__(self, sessions: async_sessionmaker[AsyncSession], tables: StreamTables) -> None:
         self._sessions = sessions
         self._tables = tables
-
-    def __repr__(self) -> str:
-        return "<Deletion>"
 
     async def delete_flow(self, name: str, *, discard_results: bool) -> int:
         """Return how many rows there were; see `Streams.delete_flow`."""

@@ -155,9 +155,6 @@ class KnownFlow:
         self._newest = [f"newest_{number}" for number, _ in enumerate(newest)]
         self._statement = _statement(tables, newest, self._newest)
 
-    def __repr__(self) -> str:
-        return f"<KnownFlow, {self.facts}, {len(self._cuts)} cuts>"
-
     async def look(self, connection: AsyncConnection, *, first: int) -> None:
         """Read the row, and the cuts from the step before `first` on."""
         self.forget(below=first - 1)
@@ -170,7 +167,9 @@ class KnownFlow:
         self.moment = self._moment_of(rows[0]) if rows else None
         for row in rows:
             if row.step is not None:
-                self._cuts[row.step] = _cut_of(row)
+                self._cuts[row.step] = RecordedCut(
+                    row.step, row.upto, row.now, row.checkpoint, row.snapshot, row.bytes
+                )
 
     def _moment_of(self, row: Any) -> Moment:
         newest = tuple(getattr(row, name) for name in self._newest)
@@ -243,10 +242,6 @@ def _facts_of(row: Any) -> FlowFacts:
         row.fingerprint,
         row.snapshots_requested > 0,
     )
-
-
-def _cut_of(row: Any) -> RecordedCut:
-    return RecordedCut(row.step, row.upto, row.now, row.checkpoint, row.snapshot, row.bytes)
 
 
 def _statement(

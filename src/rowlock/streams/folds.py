@@ -107,16 +107,17 @@ class FoldModel:
             for name, one in self.columns.items()
             if not (one.nullable or one.type.should_evaluate_none)
         )
-        self.given = frozenset(name for name, one in self.columns.items() if _is_given(one))
+        self.given = frozenset(
+            name
+            for name, one in self.columns.items()
+            if one.default is not None or one.server_default is not None
+        )
         self._defaults = {
             name: make
             for name, one in self.columns.items()
             if (make := _plain_default(one)) is not None
         }
         self._accepted = self._check_constructor(model)
-
-    def __repr__(self) -> str:
-        return f"<FoldModel {self.name}>"
 
     def key_of(self, parts: Sequence[Key]) -> tuple[Any, ...]:
         """Return the values of the primary key for a key of events, or for a tuple of them;
@@ -285,10 +286,6 @@ def _python_type(type_: Any) -> type:
     return kind
 
 
-def _is_given(column: Column[Any]) -> bool:
-    return column.default is not None or column.server_default is not None
-
-
 def _is_same(column: Column[Any], value: Any, before: Any) -> bool:
     if value is before:
         return True
@@ -360,7 +357,7 @@ class FoldCodec:
     def fresh(self, value: Key | tuple[Key, ...]) -> HeldRow:
         """Return a new row for a key; ValueError if there is none for it."""
         key = self._model.key_of(value if isinstance(value, tuple) else (value,))
-        return HeldRow(self._model.make(key), self._named(key), None)
+        return HeldRow(self._model.make(key), dict(zip(self._model.keys, key, strict=True)), None)
 
     def decode_many(self, texts: Sequence[FoldedRow]) -> list[HeldRow]:
         """Return rows for a handler, each with values of its own."""
@@ -390,9 +387,6 @@ class FoldCodec:
             self._check({name: values[name] for name in changed}, before.values)
         self._check_complete(values, is_new=stored is None)
         return FoldedRow(values, stored)
-
-    def _named(self, key: tuple[Any, ...]) -> dict[str, Any]:
-        return dict(zip(self._model.keys, key, strict=True))
 
     def _instance(self, of: FoldedRow) -> Any:
         values = {
@@ -445,9 +439,6 @@ class FoldTable:
         keys = tuple(model.columns[name] for name in model.keys)
         self._table = KeyedTable(model.table, keys, columns)
 
-    def __repr__(self) -> str:
-        return f"<FoldTable {self.model.name}>"
-
     async def read(self, connection: AsyncConnection, keys: Iterable[str]) -> dict[str, KeyState]:
         """Return the rows that are there, by the texts of their keys; joins the caller's
         transaction.
@@ -494,14 +485,12 @@ class FoldTable:
         texts = {}
         for text in keys:
             try:
-                texts[self.model.key_of(self._parts(text))] = text
+                parts = (text,) if len(self.model.keys) == 1 else json.loads(text)
+                texts[self.model.key_of(parts)] = text
             except ValueError:
                 # No row has it; and none can be made, which the step will say.
                 continue
         return texts
-
-    def _parts(self, text: str) -> Sequence[str]:
-        return (text,) if len(self.model.keys) == 1 else json.loads(text)
 
     async def _insert(self, connection: AsyncConnection, rows: Sequence[FoldedRow]) -> int:
         """Insert new rows, those together that have the same columns; return how many were there

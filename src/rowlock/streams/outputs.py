@@ -214,8 +214,11 @@ class TableOutput(Output[O]):
         for row in rows:
             assert not isinstance(row.stored, str)
             alike.setdefault(tuple(sorted(row.stored)), []).append(row.stored)
+        statement: Any = insert(self.table)
+        if self._unique is not None:
+            statement = BULK.of(connection).insert_unless_there(self.table, self._unique)
         for values in alike.values():
-            await connection.execute(self._insert(connection), values)
+            await connection.execute(statement, values)
 
     def consume(
         self,
@@ -229,11 +232,6 @@ class TableOutput(Output[O]):
 
     async def discard(self, session: AsyncSession, before: int) -> int:
         self._refuse("delete")
-
-    def _insert(self, connection: AsyncConnection) -> Any:
-        if self._unique is None:
-            return insert(self.table)
-        return BULK.of(connection).insert_unless_there(self.table, self._unique)
 
     def _refuse(self, what: str) -> NoReturn:
         raise ConfigurationError(

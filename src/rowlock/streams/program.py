@@ -347,17 +347,12 @@ def lease_owner(kind: str, flow: str) -> str:
     return f"{kind} {plain}{more}"
 
 
-def topic_of_flow(name: str) -> str:
-    """Return the topic of hints that a flow has a new step or a request."""
-    return f"stream:{name}"
-
-
 @dataclass(frozen=True, eq=False)
 class FlowProgram:
     """What replicas run of a flow.
 
     Attributes:
-        code_version: which version of the host's code this is, as it says itself.
+        code_version: of the host's code, as it is declared.
         sources: by their names, in the order in which they were declared.
         stages: in the order in which a step passes them.
         exchanges: what handlers send to, of each stage behind the first.
@@ -385,7 +380,8 @@ class FlowProgram:
 
     @property
     def topic(self) -> str:
-        return topic_of_flow(self.name)
+        """The topic of hints that the flow has a new step or a request."""
+        return f"stream:{self.name}"
 
     @property
     def shards_topic(self) -> str:

@@ -60,8 +60,8 @@ class FlowSettings(BaseModel):
     write theirs with the next step that is cut.
     """
     poll_interval: _Duration = timedelta(seconds=5)
-    """How long a replica rests at most that has nothing to do and hears nothing, before it looks
-    for rows and steps. Its rests grow up to that while it finds nothing.
+    """Longest rest of a replica that has nothing to do and gets no hint, before it looks for rows
+    and steps. Its rests grow up to that while it finds nothing.
     """
     keep: _Duration = timedelta(days=7)
     """How long steps are kept that no shard needs any more."""

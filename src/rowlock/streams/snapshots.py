@@ -70,9 +70,6 @@ class SnapshotKeeping:
         self._sessions = sessions
         self._leased = LeasedTable.of(program.tables.flow_model)
 
-    def __repr__(self) -> str:
-        return f"<SnapshotKeeping of {self._program.name}>"
-
     async def transact(
         self,
         work: Callable[[AsyncSession, AsyncConnection], Awaitable[T]],
@@ -109,6 +106,7 @@ class SnapshotKeeping:
                 flow=self._program.name, what="the step of a snapshot", reason=reason
             ) from None
         except BaseException:
+            # A cancellation, too: the snapshot would be kept for a reader that is gone.
             await self._withdraw(asked_at)
             raise
 

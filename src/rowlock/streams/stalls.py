@@ -161,7 +161,7 @@ def stall_of_steps(now: FlowLook) -> Stall:
     """Return why a step that is cut is not done."""
     step = now.frontier
     last = [shard for shard in now.shards if shard.step == step]
-    if broken := _broken(last):
+    if broken := parked_of(last) or _failing(last):
         return broken
     free = [shard for shard in last if not shard.is_held]
     if free:
@@ -187,11 +187,6 @@ def _busy(shards: Sequence[ShardLook], step: int) -> str:
     slow = max(shards, key=lambda shard: shard.seconds or 0.0)
     took = "" if slow.seconds is None else f"; its last step took {slow.seconds:.1f} s"
     return f"{slow} is busy with step {step} at {slow.replica}{took}"
-
-
-def _broken(shards: Sequence[ShardLook]) -> Stall | None:
-    """Return which of `shards`, which have steps to do, is parked, or else fails; None: none."""
-    return parked_of(shards) or _failing(shards)
 
 
 def parked_of(shards: Sequence[ShardLook]) -> Stall | None:

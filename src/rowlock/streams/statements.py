@@ -58,7 +58,8 @@ class GatheredQuery:
             self._gathering[dialect] = _gathering(dialect, self._query)
         statement = self._gathering[dialect]
         if statement is None:
-            return _turned(await connection.execute(self._query, given), self._query)
+            rows = (await connection.execute(self._query, given)).all()
+            return list(zip(*rows, strict=True)) or [()] * len(self._query.selected_columns)
         try:
             row = (await connection.execute(statement, given)).one()
         except DBAPIError as error:
@@ -72,11 +73,6 @@ def _gathering(dialect: BulkDialect, query: Select[Any]) -> Select[Any] | None:
     rows = query.subquery("gathered_rows")
     columns = dialect.gather(list(rows.c))
     return None if columns is None else select(*columns).select_from(rows)
-
-
-def _turned(rows: Any, query: Select[Any]) -> list[Sequence[Any]]:
-    found = rows.all()
-    return list(zip(*found, strict=True)) or [()] * len(query.selected_columns)
 
 
 # ---------------------------------------------------------------- sliced writes

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from sqlalchemy import and_, func, select
+from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rowlock.errors import RowlockError
@@ -252,9 +252,6 @@ class FlowLooker:
         self._present_for = present_for
         self._watches = {name: source.watcher() for name, source in program.sources.items()}
 
-    def __repr__(self) -> str:
-        return f"<FlowLooker of {self._program.name}>"
-
     async def look(self, connection: AsyncConnection) -> Seen | None:
         """Look at the flow; None if it is not there; joins the caller's transaction."""
         flows = self._program.tables.flows
@@ -320,7 +317,11 @@ class FlowLooker:
             sent.setdefault(stage, []).append(BucketRange(lo, hi))
         last = [shard.range for shard in seen.shards if shard.step == seen.frontier]
         unsent = {
-            stage: [each for each in last if not _are_within(each, senders)]
+            stage: [
+                each
+                for each in last
+                if not any(lo <= each.lo and each.hi <= hi for lo, hi in merged(senders))
+            ]
             for stage, senders in sent.items()
         }
         return {stage: late for stage, late in unsent.items() if late}
@@ -363,7 +364,13 @@ def _shard_looks(
     shards: Sequence[Any], replicas: Sequence[Any], now: datetime
 ) -> Sequence[ShardLook]:
     names = {row.id: row.name for row in replicas}
-    busy = {(row.id, row.busy_lo): _call_of(row, now) for row in replicas if row.busy_since}
+    busy = {
+        (row.id, row.busy_lo): BusyCall(
+            row.busy_stage, row.busy_key, (now - row.busy_since).total_seconds()
+        )
+        for row in replicas
+        if row.busy_since
+    }
     return [
         ShardLook(
             BucketRange(row.lo, row.hi),
@@ -379,14 +386,6 @@ def _shard_looks(
         for row in shards
         if is_part(row.lo, row.hi)
     ]
-
-
-def _call_of(row: Any, now: datetime) -> BusyCall:
-    return BusyCall(row.busy_stage, row.busy_key, (now - row.busy_since).total_seconds())
-
-
-def _are_within(buckets: BucketRange, ranges: Sequence[BucketRange]) -> bool:
-    return any(lo <= buckets.lo and buckets.hi <= hi for lo, hi in merged(ranges))
 
 
 # ---------------------------------------------------------------- status reader
@@ -540,7 +539,7 @@ async def _replicas(
     c = program.tables.replicas.c
     found = (
         select(c.name, c.code_version, c.shards, c.seen_at)
-        .where(and_(c.flow_id == program.id))
+        .where(c.flow_id == program.id)
         .order_by(c.name)
         .limit(REPLICAS_MAX)
     )

@@ -30,7 +30,7 @@ E = TypeVar("E")
 
 EVERY_STEP = Checkpoint()
 SHARDS_DEFAULT = 16
-"""Shards of a flow that says nothing about them."""
+"""Shards of a flow that declares no number of them."""
 
 
 class Streams:

@@ -36,7 +36,7 @@ from rowlock.streams.status import look_at, why_not_done
 from rowlock.tasks import contained_task, finish
 
 POLL_S: Final = 0.25
-"""How long a wait that hears no hint rests before it looks again, in seconds."""
+"""How long a wait that gets no hint rests before it looks again, in seconds."""
 LOOK_EVERY_S: Final = 0.01
 """Least time between the begins of two looks, in seconds, however many hints there are."""
 ENDED_MAX: Final = 64
@@ -97,9 +97,6 @@ class FrontierWatch:
         self._woken = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._is_looking = False
-
-    def __repr__(self) -> str:
-        return f"<FrontierWatch of {self._program.name}, {self._waits} waits>"
 
     @property
     def is_idle(self) -> bool:
@@ -245,9 +242,6 @@ class FlowWaits:
         self._program = program
         self._watches: dict[tuple[int, int], FrontierWatch] = {}
 
-    def __repr__(self) -> str:
-        return f"<FlowWaits for {self._program.name}, {len(self._watches)} look>"
-
     async def wait_for(
         self,
         sessions: async_sessionmaker[AsyncSession],
@@ -257,7 +251,12 @@ class FlowWaits:
     ) -> int:
         """Wait until what was added is done; see `StreamFlow.wait_for`."""
         limit_s = seconds_of(timeout)
-        self._check_reads(added)
+        if not self.reads(added):
+            names = ", ".join(self._program.sources)
+            raise ConfigurationError(
+                f"the flow {self._program.name!r} reads {names}, and {added!r:.100} is nothing of"
+                " these: pass a row that was added, or what append() returned"
+            )
         ends_at = monotonic() + limit_s
         positions = self._positions(added)
         for name, source in self._read_through().items():
@@ -335,14 +334,6 @@ class FlowWaits:
             for name, source in self._program.sources.items()
             if (position := source.position_of(added)) is not None
         }
-
-    def _check_reads(self, added: object) -> None:
-        if not self.reads(added):
-            names = ", ".join(self._program.sources)
-            raise ConfigurationError(
-                f"the flow {self._program.name!r} reads {names}, and {added!r:.100} is nothing of"
-                " these: pass a row that was added, or what append() returned"
-            )
 
     def _check(self, positions: dict[str, int], seen: DoneUpto) -> None:
         """Refuse rows that the flow never reads."""

@@ -98,14 +98,10 @@ def _events_of(stage: str, letter: DeadLetter) -> list[DeadEvent]:
     if not letter.rows:
         return [DeadEvent(*of, None, None, None)]
     return [
-        DeadEvent(*of, part.source, position, _bounded(text))
+        DeadEvent(*of, part.source, position, text if len(text) <= PAYLOAD_BYTES_MAX else None)
         for part in letter.rows
         for position, text in zip(part.positions, part.decoder.texts(part.raw), strict=True)
     ]
-
-
-def _bounded(text: str) -> str | None:
-    return text if len(text) <= PAYLOAD_BYTES_MAX else None
 
 
 class KeyState(NamedTuple):
@@ -265,7 +261,7 @@ class _Run:
         try:
             states = self.decoded(keys)
         # A class of the host's may raise anything when it is made. It is made again, key by key.
-        except BaseException:  # noqa: BLE001
+        except Exception:  # noqa: BLE001
             states = {}
         for key in keys:
             mark = self.effects.mark() if self.moves else None
@@ -273,7 +269,7 @@ class _Run:
                 state = states[key] if key in states else self.decoded([key])[key]
                 value = groups.values.get(key, key)
                 self.call(key, value, state, events=groups.events.get(key, []))
-            # A handler of the host's may raise anything.
+            # A handler may raise anything; an exit must not reach the event loop from its thread.
             except BaseException as error:  # noqa: BLE001
                 if mark is None:
                     return self.poison(key, as_ordinary(error))
@@ -282,7 +278,8 @@ class _Run:
         return None
 
     def call(self, key: str, value: Any, state: Any, *, events: list[Any]) -> None:
-        begin_key(self.context, key if value is key else _first_text(value), group=key)
+        named = key if value is key else key_text(value[0] if isinstance(value, tuple) else value)
+        begin_key(self.context, named, group=key)
         after = self.stage.call_by_key(self.context, value, state, events=events)
         self.keep(key, after)
 
@@ -364,10 +361,6 @@ class _Run:
         """Return the key whose rows cannot be read, and why, if that may be what went wrong."""
         broken = {} if key is not None else grouped(self.events).broken
         return next(iter(broken.items()), (key, error))
-
-
-def _first_text(value: Any) -> str:
-    return key_text(value[0] if isinstance(value, tuple) else value)
 
 
 def _of_key(part: SourceRows, key: str) -> SourceRows:

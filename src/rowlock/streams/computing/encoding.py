@@ -135,16 +135,14 @@ _MICROSECOND = timedelta(microseconds=1)
 def checked(cls: type | tuple[type, ...], to_text: ToText) -> ToText:
     def check(value: Any) -> str:
         if not isinstance(value, cls):
-            names = " or ".join(each.__name__ for each in _classes(cls))
+            names = " or ".join(
+                each.__name__ for each in (cls if isinstance(cls, tuple) else (cls,))
+            )
             msg = f"{kind_of(value)} is no {names}"
             raise TypeError(msg)
         return to_text(value)
 
     return check
-
-
-def _classes(cls: type | tuple[type, ...]) -> Iterable[type]:
-    return cls if isinstance(cls, tuple) else (cls,)
 
 
 def _float_text(value: float) -> str:
@@ -248,8 +246,11 @@ def plan_of(type_: Any, *, depth: int = 0) -> ValuePlan:
     if is_typeddict(type_):
         return LEAVES[dict]
     if isinstance(type_, type) and issubclass(type_, Enum):
-        return ValuePlan(_enum_text(type_), type_)
-    if isinstance(type_, type) and (dataclasses.is_dataclass(type_) or _is_named_tuple(type_)):
+        return ValuePlan(checked(type_, lambda value: plain_text(value.value)), type_)
+    if isinstance(type_, type) and (
+        dataclasses.is_dataclass(type_)
+        or (issubclass(type_, tuple) and hasattr(type_, "_field_defaults"))
+    ):
         record = _record_plan(type_, depth=depth + 1)
         return ValuePlan(record.to_text, record.from_plain, record)
     if type_ in _WITH_PARTS:
@@ -278,12 +279,8 @@ def _annotated_plan(type_: Any, depth: int) -> ValuePlan:
     return plan_of(typing.get_args(type_)[0], depth=depth)
 
 
-def _literal_plan(type_: Any, depth: int) -> ValuePlan:
-    del depth
-    return ValuePlan(_literal_text(typing.get_args(type_)))
-
-
-def _literal_text(values: tuple[Any, ...]) -> ToText:
+def _literal_plan(type_: Any, _depth: int) -> ValuePlan:
+    values = typing.get_args(type_)
     # Python takes True for 1, and JSON does not.
     kinds = {(type(value), value) for value in values}
 
@@ -293,7 +290,7 @@ def _literal_text(values: tuple[Any, ...]) -> ToText:
             raise TypeError(msg)
         return plain_text(value)
 
-    return to_text
+    return ValuePlan(to_text)
 
 
 def _union_plan(type_: Any, depth: int) -> ValuePlan:
@@ -380,10 +377,6 @@ def _dict_key(key: Any, cls: Any) -> str:
     return str.__str__(cast("str", key)) if cls is str else key_text(key)
 
 
-def _enum_text(cls: type[Enum]) -> ToText:
-    return checked(cls, lambda value: plain_text(value.value))
-
-
 _KEYS: dict[Any, FromPlain | None] = {str: None, int: int, UUID: UUID, date: date.fromisoformat}
 """Types of keys of a dict, and what makes them of their texts."""
 _GENERIC: dict[Any, Callable[[Any, int], ValuePlan]] = {
@@ -398,10 +391,6 @@ _GENERIC: dict[Any, Callable[[Any, int], ValuePlan]] = {
 """What makes the plan of a type with parts, by the type without them."""
 _WITH_PARTS = {set: "set[str]", frozenset: "frozenset[str]", tuple: "tuple[str, ...]"}
 """How a type is written with what is in it, such as texts, where it cannot be stored without."""
-
-
-def _is_named_tuple(cls: type) -> bool:
-    return issubclass(cls, tuple) and hasattr(cls, "_field_defaults")
 
 
 def _record_plan(cls: Any, *, depth: int) -> RecordPlan:

@@ -106,19 +106,15 @@ def _text_of(key: object) -> str:
         case UUID():
             return str(key)
         case datetime():
-            return _time_text(key)
+            if key.utcoffset() is None:
+                msg = f"the key {key.isoformat()} must be an aware datetime"
+                raise ValueError(msg)
+            return key.astimezone(UTC).isoformat()
         case date():
             return key.isoformat()
         case _:
             msg = f"a key is a str, int, UUID, date or aware datetime, not {type(key).__name__}"
             raise TypeError(msg)
-
-
-def _time_text(key: datetime) -> str:
-    if key.utcoffset() is None:
-        msg = f"the key {key.isoformat()} must be an aware datetime"
-        raise ValueError(msg)
-    return key.astimezone(UTC).isoformat()
 
 
 def is_storable(text: str) -> bool:

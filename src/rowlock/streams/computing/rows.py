@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import chain, pairwise
 from types import MappingProxyType
 from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
@@ -28,7 +28,6 @@ from rowlock.streams.computing.hashing import (
     key_text,
     owner_table,
 )
-from rowlock.tasks import as_ordinary
 
 E = TypeVar("E")
 
@@ -333,7 +332,7 @@ def grouped(batch: EventBatch[E]) -> Groups[E]:
     try:
         events = batch.groups()
     # A host's class may raise anything when it is made.
-    except BaseException:  # noqa: BLE001
+    except Exception:  # noqa: BLE001
         return _grouped_apart(batch)
     groups = Groups(events, {key: key for key in events})
     groups.leave_out(batch.broken)
@@ -343,25 +342,16 @@ def grouped(batch: EventBatch[E]) -> Groups[E]:
 def _grouped_apart(batch: EventBatch[E]) -> Groups[E]:
     events: defaultdict[str, list[E]] = defaultdict(list)
     broken: dict[str, Exception] = {}
-    for key, make in _each(batch):
-        try:
-            events[key].append(make())
-        except BaseException as error:  # noqa: BLE001 - as above
-            broken.setdefault(key, as_ordinary(error))
+    for part in batch.parts:
+        for key, raw in zip(part.keys, part.raw, strict=True):
+            try:
+                events[key] += part.decoder.build(part.decoder.parse([raw]))
+            except Exception as error:  # noqa: BLE001 - as above
+                broken.setdefault(key, error)
     sound = {key: of_key for key, of_key in events.items() if key not in broken}
     groups = Groups(sound, {key: key for key in sound})
     groups.leave_out({**broken, **batch.broken})
     return groups
-
-
-def _each(batch: EventBatch[E]) -> Iterator[tuple[str, Callable[[], E]]]:
-    for part in batch.parts:
-        for key, raw in zip(part.keys, part.raw, strict=True):
-            yield key, partial(_made, part.decoder, raw)
-
-
-def _made(decoder: Decoder[E], raw: Any) -> E:
-    return decoder.build(decoder.parse([raw]))[0]
 
 
 def grouped_by(batch: EventBatch[E], by: Callable[[E], Key | tuple[Key, ...]]) -> Groups[E]:
@@ -377,8 +367,8 @@ def grouped_by(batch: EventBatch[E], by: Callable[[E], Key | tuple[Key, ...]]) -
         try:
             found = [(by(event), event) for event in events]
             named = [(_group_text(key, value), value, event) for value, event in found]
-        except BaseException as error:  # noqa: BLE001 - `by` is the host's
-            groups.broken[key] = as_ordinary(error)
+        except Exception as error:  # noqa: BLE001 - `by` is the host's
+            groups.broken[key] = error
             continue
         for text, value, event in named:
             groups.values.setdefault(text, value)

@@ -59,9 +59,6 @@ class Candidates:
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def __repr__(self) -> str:
-        return f"<Candidates, mark {self.mark}, {len(self)} wait>"
-
     @property
     def held_back_by(self) -> tuple[OpenWriter, ...]:
         """The transactions that the next mark waits for, the one open for longest first."""

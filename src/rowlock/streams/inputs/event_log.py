@@ -30,7 +30,7 @@ from rowlock.streams.computing.encoding import Codec, kind_of
 from rowlock.streams.computing.hashing import BucketRange, Key, bucket_of, digest_of, key_text
 from rowlock.streams.computing.rows import SourceRows
 from rowlock.streams.dialects.stream_dialect import STREAMS
-from rowlock.streams.inputs.source import RowReader, RowSource
+from rowlock.streams.inputs.source import RowColumns, RowSource
 from rowlock.streams.settings import check_party, check_whole_number
 from rowlock.streams.tables import StreamTables
 
@@ -108,10 +108,17 @@ class EventLog(RowSource[E]):
         self.keep = keep
         self._key = key
         c = tables.log.c
-        reader = RowReader(
-            name, c.position, c.key, c.bucket, (c.payload,), _only, self.codec, c.stream == name
+        columns = RowColumns(
+            name,
+            c.position,
+            c.key,
+            c.bucket,
+            (c.payload,),
+            lambda only: only,
+            self.codec,
+            c.stream == name,
         )
-        super().__init__(reader, topic=f"stream:{name}")
+        super().__init__(columns, topic=f"stream:{name}")
         self._leased = LeasedTable.of(tables.flow_model)
 
     def fingerprint(self) -> str:
@@ -126,8 +133,8 @@ class EventLog(RowSource[E]):
         producer: str | None = None,
         seq: int | None = None,
     ) -> Appended:
-        """Add events, in their order, in the caller's transaction; flows that read the log hear of
-        it after the commit.
+        """Add events, in their order, in the caller's transaction; flows that read the log get a
+        hint after the commit.
 
         With a producer and a number, events are added once, however often they are sent: in a
         second attempt nothing is written. It waits for the first one if that is under way.
@@ -360,10 +367,6 @@ class EventLog(RowSource[E]):
     def _number(self, producer: str, seq: int) -> tuple[ColumnElement[bool], ...]:
         c = self.tables.appends.c
         return c.stream == self.name, c.producer == producer, c.seq == seq
-
-
-def _only(payloads: Sequence[str] = ()) -> Sequence[str]:
-    return payloads
 
 
 def _check(events: Sequence[Any], producer: str | None, seq: int | None) -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 from sqlalchemy import (
@@ -169,7 +169,7 @@ QUERIES_MAX = 16
 
 
 @dataclass(frozen=True, eq=False)
-class RowReader:
+class RowColumns:
     """Where a stream has what, in one table.
 
     Attributes:
@@ -189,135 +189,6 @@ class RowReader:
     decoder: Decoder[Any]
     rows: ColumnElement[bool] | None = None
     are_foreign: bool = False
-    _queries: dict[object, GatheredQuery] = field(default_factory=dict, init=False, repr=False)
-
-    async def ahead(
-        self, connection: AsyncConnection, *, after: int, upto: int, limit: int
-    ) -> NextRows:
-        dialect = BULK.of(connection)
-
-        def build() -> Select[Any]:
-            size = size_of(self.values, dialect).label("size")
-            found = self._in_step([self.position]).add_columns(size)
-            return found.limit(bindparam("limit", type_=Integer()))
-
-        query = self._query(("ahead", type(dialect)), build)
-        given = {"after": after, "upto": upto, "limit": limit}
-        return NextRows(*in_order(await query.columns(connection, given)))
-
-    async def read(
-        self,
-        connection: AsyncConnection,
-        ranges: Sequence[BucketRange],
-        *,
-        after: int,
-        upto: int,
-    ) -> SourceRows:
-        """Return the rows of these buckets, and those without a bucket, by position. A row whose
-        key is none, or whose bucket is that of another key, has a key that names the row.
-        """
-        given = (self.position, self.key, *(() if self.bucket is None else (self.bucket,)))
-        wanted = list(dict.fromkeys((*given, *self.values)))
-
-        def build() -> Select[Any]:
-            return self._own(self._in_step(wanted), ranges)
-
-        query = self._query(tuple(merged(ranges)), build)
-        found = in_order(await query.columns(connection, {"after": after, "upto": upto}))
-        columns = dict(zip(wanted, found, strict=True))
-        positions = columns[self.position]
-        buckets = [None] * len(positions) if self.bucket is None else columns[self.bucket]
-        keys, broken = self._keyed(positions, columns[self.key])
-        if self.are_foreign:
-            keys, buckets, broken = self._placed(positions, keys, buckets, broken=broken)
-        return SourceRows(
-            self.source,
-            positions,
-            buckets,
-            keys,
-            self.pack(*(columns[column] for column in self.values)),
-            self.decoder,
-            broken=broken,
-        )
-
-    def _query(self, key: object, build: Callable[[], Select[Any]]) -> GatheredQuery:
-        query = self._queries.get(key)
-        if query is None:
-            if len(self._queries) >= QUERIES_MAX:
-                self._queries.clear()
-            query = self._queries[key] = GatheredQuery(build())
-        return query
-
-    def _in_step(self, columns: Sequence[Column[Any]]) -> Select[Any]:
-        """Return the query for rows behind one position and up to another."""
-        found = select(*(column.label(f"c{n}") for n, column in enumerate(columns))).where(
-            self.position > bindparam("after", type_=self.position.type),
-            self.position <= bindparam("upto", type_=self.position.type),
-        )
-        return (found if self.rows is None else found.where(self.rows)).order_by(self.position)
-
-    def _own(self, found: Select[Any], ranges: Sequence[BucketRange]) -> Select[Any]:
-        bucket = self.bucket
-        if bucket is None or has_all(ranges):
-            return found
-        own = in_ranges(bucket, ranges) | bucket.is_(None)
-        if self.are_foreign:
-            # What is no bucket would be read by no replica, without a word.
-            own |= ~bucket.between(0, BUCKETS - 1)
-        return found.where(own)
-
-    def _keyed(
-        self, positions: Sequence[int], keys: Sequence[Any]
-    ) -> tuple[Sequence[str], Mapping[str, Exception]]:
-        """Return the texts of keys, and why rows have none: instead of it, each of these has a text
-        that names it, so that one shard has it, and no other waits for it.
-        """
-        try:
-            return key_texts(keys), NOTHING_BROKEN
-        except (TypeError, ValueError):
-            texts: list[str] = []
-            broken: dict[str, Exception] = {}
-            for position, key in zip(positions, keys, strict=True):
-                try:
-                    text = key_text(key)
-                except (TypeError, ValueError) as error:
-                    text = self._name(position)
-                    msg = f"the row at position {position} of {self.source} has no key: {error}"
-                    broken[text] = ValueError(msg)
-                texts.append(text)
-            return texts, broken
-
-    def _placed(
-        self,
-        positions: Sequence[int],
-        keys: Sequence[str],
-        buckets: Sequence[int | None],
-        *,
-        broken: Mapping[str, Exception],
-    ) -> tuple[Sequence[str], Sequence[int | None], Mapping[str, Exception]]:
-        """Return keys, buckets and what is broken, where a row of another bucket than that of its
-        key is: the key has an owner elsewhere, and two shards would keep a state of it.
-        """
-        wrong = _misplaced(keys, buckets)
-        if not wrong:
-            return keys, buckets, broken
-        keys, buckets, broken = list(keys), list(buckets), dict(broken)
-        for index, (key, bucket) in enumerate(zip(keys, buckets, strict=True)):
-            if bucket is None or (key, bucket) not in wrong:
-                continue
-            if not 0 <= bucket < BUCKETS:
-                buckets[index] = None
-            if key not in broken:
-                keys[index] = self._name(positions[index])
-                broken[keys[index]] = ValueError(
-                    f"the row at position {positions[index]} of {self.source} has the bucket"
-                    f" {bucket}, and its key {key!r:.100} has {bucket_of(key)}"
-                )
-        return keys, buckets, broken
-
-    def _name(self, position: int) -> str:
-        """Return the key of a row that has none."""
-        return f"position {position} of {self.source}"[:KEY_CHARS_MAX]
 
 
 def _misplaced(keys: Sequence[str], buckets: Sequence[int | None]) -> set[tuple[str, int]]:
@@ -355,28 +226,38 @@ def in_order(columns: Sequence[Sequence[Any]]) -> Sequence[Sequence[Any]]:
 class RowSource(Source[E]):
     """A source whose rows are those of one table."""
 
-    def __init__(self, reader: RowReader, *, topic: str) -> None:
-        self.name, self.topic, self.decoder = reader.source, topic, reader.decoder
-        self._reader = reader
+    def __init__(self, columns: RowColumns, *, topic: str) -> None:
+        self.name, self.topic, self.decoder = columns.source, topic, columns.decoder
+        self._columns = columns
+        self._queries: dict[object, GatheredQuery] = {}
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name}>"
 
     async def check(self, connection: AsyncConnection) -> None:
-        await check_position(connection, self._reader.position)
-        if self._reader.bucket is not None:
-            await check_bucket(connection, self._reader.bucket)
+        await check_position(connection, self._columns.position)
+        if self._columns.bucket is not None:
+            await check_bucket(connection, self._columns.bucket)
 
     def watcher(self) -> HighWaterLook:
-        return HighWaterLook(self._reader.position, self._reader.rows, name=self.name)
+        return HighWaterLook(self._columns.position, self._columns.rows, name=self.name)
 
     def newest(self) -> ScalarSelect[Any]:
-        return newest_of(self._reader.position, self._reader.rows).scalar_subquery()
+        return newest_of(self._columns.position, self._columns.rows).scalar_subquery()
 
     async def ahead(
         self, connection: AsyncConnection, *, after: int, upto: int, limit: int
     ) -> NextRows:
-        return await self._reader.ahead(connection, after=after, upto=upto, limit=limit)
+        dialect = BULK.of(connection)
+
+        def build() -> Select[Any]:
+            size = size_of(self._columns.values, dialect).label("size")
+            found = self._in_step([self._columns.position]).add_columns(size)
+            return found.limit(bindparam("limit", type_=Integer()))
+
+        query = self._query(("ahead", type(dialect)), build)
+        given = {"after": after, "upto": upto, "limit": limit}
+        return NextRows(*in_order(await query.columns(connection, given)))
 
     async def read(
         self,
@@ -386,4 +267,118 @@ class RowSource(Source[E]):
         after: int,
         upto: int,
     ) -> SourceRows:
-        return await self._reader.read(connection, ranges, after=after, upto=upto)
+        """Return the rows of these buckets, and those without a bucket, by position. A row whose
+        key is none, or whose bucket is that of another key, has a key that names the row.
+        """
+        given = (
+            self._columns.position,
+            self._columns.key,
+            *(() if self._columns.bucket is None else (self._columns.bucket,)),
+        )
+        wanted = list(dict.fromkeys((*given, *self._columns.values)))
+
+        def build() -> Select[Any]:
+            return self._own(self._in_step(wanted), ranges)
+
+        query = self._query(tuple(merged(ranges)), build)
+        found = in_order(await query.columns(connection, {"after": after, "upto": upto}))
+        columns = dict(zip(wanted, found, strict=True))
+        positions = columns[self._columns.position]
+        buckets = (
+            [None] * len(positions)
+            if self._columns.bucket is None
+            else columns[self._columns.bucket]
+        )
+        keys, broken = self._keyed(positions, columns[self._columns.key])
+        if self._columns.are_foreign:
+            keys, buckets, broken = self._placed(positions, keys, buckets, broken=broken)
+        return SourceRows(
+            self.name,
+            positions,
+            buckets,
+            keys,
+            self._columns.pack(*(columns[column] for column in self._columns.values)),
+            self.decoder,
+            broken=broken,
+        )
+
+    def _query(self, key: object, build: Callable[[], Select[Any]]) -> GatheredQuery:
+        query = self._queries.get(key)
+        if query is None:
+            if len(self._queries) >= QUERIES_MAX:
+                self._queries.clear()
+            query = self._queries[key] = GatheredQuery(build())
+        return query
+
+    def _in_step(self, columns: Sequence[Column[Any]]) -> Select[Any]:
+        """Return the query for rows behind one position and up to another."""
+        found = select(*(column.label(f"c{n}") for n, column in enumerate(columns))).where(
+            self._columns.position > bindparam("after", type_=self._columns.position.type),
+            self._columns.position <= bindparam("upto", type_=self._columns.position.type),
+        )
+        return (found if self._columns.rows is None else found.where(self._columns.rows)).order_by(
+            self._columns.position
+        )
+
+    def _own(self, found: Select[Any], ranges: Sequence[BucketRange]) -> Select[Any]:
+        bucket = self._columns.bucket
+        if bucket is None or has_all(ranges):
+            return found
+        own = in_ranges(bucket, ranges) | bucket.is_(None)
+        if self._columns.are_foreign:
+            # What is no bucket would be read by no replica, without a word.
+            own |= ~bucket.between(0, BUCKETS - 1)
+        return found.where(own)
+
+    def _keyed(
+        self, positions: Sequence[int], keys: Sequence[Any]
+    ) -> tuple[Sequence[str], Mapping[str, Exception]]:
+        """Return the texts of keys, and why rows have none: instead of it, each of these has a text
+        that names it, so that one shard has it, and no other waits for it.
+        """
+        try:
+            return key_texts(keys), NOTHING_BROKEN
+        except (TypeError, ValueError):
+            texts: list[str] = []
+            broken: dict[str, Exception] = {}
+            for position, key in zip(positions, keys, strict=True):
+                try:
+                    text = key_text(key)
+                except (TypeError, ValueError) as error:
+                    text = self._name(position)
+                    msg = f"the row at position {position} of {self.name} has no key: {error}"
+                    broken[text] = ValueError(msg)
+                texts.append(text)
+            return texts, broken
+
+    def _placed(
+        self,
+        positions: Sequence[int],
+        keys: Sequence[str],
+        buckets: Sequence[int | None],
+        *,
+        broken: Mapping[str, Exception],
+    ) -> tuple[Sequence[str], Sequence[int | None], Mapping[str, Exception]]:
+        """Return keys, buckets and what is broken, where a row of another bucket than that of its
+        key is: the key has an owner elsewhere, and two shards would keep a state of it.
+        """
+        wrong = _misplaced(keys, buckets)
+        if not wrong:
+            return keys, buckets, broken
+        keys, buckets, broken = list(keys), list(buckets), dict(broken)
+        for index, (key, bucket) in enumerate(zip(keys, buckets, strict=True)):
+            if bucket is None or (key, bucket) not in wrong:
+                continue
+            if not 0 <= bucket < BUCKETS:
+                buckets[index] = None
+            if key not in broken:
+                keys[index] = self._name(positions[index])
+                broken[keys[index]] = ValueError(
+                    f"the row at position {positions[index]} of {self.name} has the bucket"
+                    f" {bucket}, and its key {key!r:.100} has {bucket_of(key)}"
+                )
+        return keys, buckets, broken
+
+    def _name(self, position: int) -> str:
+        """Return the key of a row that has none."""
+        return f"position {position} of {self.name}"[:KEY_CHARS_MAX]

@@ -44,7 +44,7 @@ from rowlock.rows.leased_table import (
 from rowlock.streams.computing.hashing import bucket_of
 from rowlock.streams.dialects.stream_dialect import POSITION, keep_counting
 from rowlock.streams.inputs.high_water import position_column
-from rowlock.streams.inputs.source import RowReader, RowSource
+from rowlock.streams.inputs.source import RowColumns, RowSource
 
 UUID_CHARS = 36
 _READ = "rowlock_stream_columns"
@@ -280,7 +280,7 @@ class TableSource(RowSource[E]):
             )
         table = single_table(mapper)
         decoder = _ModelDecoder(mapper)
-        reader = RowReader(
+        columns = RowColumns(
             table.name if name is None else name,
             position_column(table, position),
             _key_column(table, key),
@@ -290,8 +290,8 @@ class TableSource(RowSource[E]):
             decoder,
             are_foreign=bucket is not None,
         )
-        super().__init__(reader, topic=model.__name__)
-        self.key_chars_max = key_chars_max(reader.key)
+        super().__init__(columns, topic=model.__name__)
+        self.key_chars_max = key_chars_max(columns.key)
         self._mapper = mapper
 
     def position_of(self, added: object) -> int | None:
@@ -301,7 +301,7 @@ class TableSource(RowSource[E]):
         Raises:
             ConfigurationError: it was not written, or its position is not loaded any more.
         """
-        mapper, column = self._mapper, self._reader.position
+        mapper, column = self._mapper, self._columns.position
         if not isinstance(added, mapper.class_):
             return None
         state: InstanceState[Any] = inspect(added)
@@ -317,7 +317,7 @@ class TableSource(RowSource[E]):
 
     def fingerprint(self) -> str:
         """Return the table, and which columns give its positions and keys."""
-        position, key = self._reader.position, self._reader.key
+        position, key = self._columns.position, self._columns.key
         return f"{self.name} = table {position.table.fullname} by {position.name}, {key.name}"
 
 

@@ -35,9 +35,6 @@ class Resharding:
         self._leased = leased
         self._transact = transact
 
-    def __repr__(self) -> str:
-        return f"<Resharding of {self._program.name}>"
-
     async def split(self, shard: OwnShard) -> bool:
         """Have `shard` keep the lower half of its buckets, and make a shard of the upper one, which
         any replica may claim; return whether that was done.
@@ -45,20 +42,24 @@ class Resharding:
         lower, upper = shard.range.halves
 
         async def work(session: AsyncSession, connection: AsyncConnection) -> None:
-            counts = [await self._count(connection, half) for half in (lower, upper)]
-            await self._fence(connection, shard, hi=lower.hi, state_keys=counts[0])
+            program, table = self._program, self._program.tables.state
+            kept, moved = [
+                (await count_states(connection, table, program.id, buckets=each)).keys
+                for each in (lower, upper)
+            ]
+            await self._fence(connection, shard, hi=lower.hi, state_keys=kept)
             half = {
-                "id": self._program.shard_id(upper.lo),
-                "flow_id": self._program.id,
+                "id": program.shard_id(upper.lo),
+                "flow_id": program.id,
                 "lo": upper.lo,
                 "hi": upper.hi,
                 "step": shard.step,
                 "version": shard.version,
                 "snapshot": shard.snapshot,
-                "state_keys": counts[1],
+                "state_keys": moved,
                 "state_keys_at": shard.version,
             }
-            await connection.execute(insert(self._program.tables.shards).values(half))
+            await connection.execute(insert(program.tables.shards).values(half))
 
         return await self._if_held(work, purpose="split a shard")
 
@@ -82,10 +83,6 @@ class Resharding:
             item.is_settling = item.is_deleted
         return item.is_deleted
 
-    async def _count(self, connection: AsyncConnection, half: BucketRange) -> int:
-        table = self._program.tables.state
-        return (await count_states(connection, table, self._program.id, buckets=half)).keys
-
     async def _if_held(
         self, work: Callable[[AsyncSession, AsyncConnection], Awaitable[None]], *, purpose: str
     ) -> bool:
@@ -102,19 +99,19 @@ class Resharding:
         LeaseLost if one of them is not: roll back.
         """
         values["state_keys_at"] = first.version
+        step, version = self._leased.column("step"), self._leased.column("version")
         assigned = {self._leased.column(name): value for name, value in values.items()}
-        rows = [self._fenced(first, assigned)]
-        rows += [self._fenced(other, {}) for other in others]
+        rows = [
+            Fenced(
+                shard.item,
+                assigned if shard is first else {},
+                unless_changed={step: shard.step, version: shard.version},
+            )
+            for shard in (first, *others)
+        ]
         tokens = await fence(connection, self._leased, rows, waits=True)
         if len(tokens) < len(rows):
             raise first.item.lease_lost()
-
-    def _fenced(self, shard: OwnShard, values: dict[Any, Any]) -> Fenced:
-        as_known = {
-            self._leased.column("step"): shard.step,
-            self._leased.column("version"): shard.version,
-        }
-        return Fenced(shard.item, values, unless_changed=as_known)
 
 
 class Dividing:
@@ -133,9 +130,6 @@ class Dividing:
         self._writer = writer
         self._replicas = replicas
         self._resharding = Resharding(program, context.leased, context.transact)
-
-    def __repr__(self) -> str:
-        return f"<Dividing of {self._program.name}>"
 
     async def write_and_divide(self, actions: Mapping[OwnShard, NextAction]) -> bool:
         """Write versions, split and join, where that is next; return whether there was something.

@@ -24,7 +24,6 @@ from rowlock.streams.computing.hashing import BUCKETS, BucketRange, is_part
 
 SHARDS_MAX = 1024
 """Most shards of a flow."""
-INACCURACY_MIN = 1 / SHARDS_MAX
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +40,7 @@ class DynamicShards:
     k: float = 0.1
 
     def __post_init__(self) -> None:
-        if not INACCURACY_MIN <= self.k < 1:
+        if not 1 / SHARDS_MAX <= self.k < 1:
             msg = f"k is {self.k}; it must be at least 1 / {SHARDS_MAX} and below 1"
             raise ValueError(msg)
 
@@ -119,13 +118,11 @@ def joins(shards: Iterable[HeldShard], wanted: int) -> list[tuple[HeldShard, Hel
     pairs = []
     for lower in (each for each in ready.values() if each.range.width < width):
         upper = ready.get(lower.range.sibling)
-        if upper is not None and lower.range < upper.range and _are_together(lower, upper):
+        if upper is None or lower.range > upper.range:
+            continue
+        if lower.holder == upper.holder and lower.step == upper.step:
             pairs.append((lower, upper))
     return pairs
-
-
-def _are_together(lower: HeldShard, upper: HeldShard) -> bool:
-    return lower.holder == upper.holder and lower.step == upper.step
 
 
 def fair_shares(held: Mapping[str, int], total: int) -> dict[str, int]:

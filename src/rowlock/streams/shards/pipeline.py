@@ -212,13 +212,13 @@ class FlowPipeline(Pipeline[Any], reserved=False):
         try:
             await transact(look, purpose="see which replicas are there")
         except BaseException:
+            # Also if it is cancelled: it has not looked.
             self.looked_around_at = float("-inf")
             raise
         if is_new:
             hinter, flows = self.runner.context.hinter, self.program.tables.flow_model
             if hinter.reaches(flows):
                 hinter.hint_fetch(flows)
-        if is_new:
             self._compare_number()
         if before - set(self.replicas.mine):
             self.runner.wake()

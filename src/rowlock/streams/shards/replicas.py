@@ -17,7 +17,7 @@ import os
 import socket
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any, NamedTuple
 from uuid import UUID, uuid4
 
@@ -85,13 +85,10 @@ class Replicas:
         self.wanted = program.shards_at_first
         self._program = program
         self.present_for = timedelta(seconds=PRESENT_FOR)
-        self.on_change: Callable[[], object] = _nothing
+        self.on_change: Callable[[], object] = lambda: None
         self._holds_all = False
         self._crowd: Crowd | None = None
         self._name = f"{socket.gethostname()}:{os.getpid()}"[:255]
-
-    def __repr__(self) -> str:
-        return f"<Replicas of {self._program.name}, {len(self.mine)} shards are ours>"
 
     async def appear(self, connection: AsyncConnection, *, shards: int) -> None:
         """Write this replica's row; joins the caller's transaction."""
@@ -102,7 +99,7 @@ class Replicas:
             return
         dialect = BULK.of(connection)
         inserted = dialect.insert(table, _PRESENCE)
-        now = await _now(connection)
+        now = await connection.scalar(select(database_instant()))
         statement = inserted.on_conflict_do_update(
             index_elements=[table.c.flow_id, table.c.id],
             set_={name: inserted.excluded[name] for name in ("shards", "seen_at")},
@@ -144,7 +141,7 @@ class Replicas:
         shards = (await connection.execute(_shards(program))).all()
         check_layout(program.name, shards)
         ranges = {BucketRange(row.lo, row.hi): row.id for row in shards}
-        holders = {BucketRange(row.lo, row.hi): _text(row.holder) for row in shards}
+        holders = {BucketRange(row.lo, row.hi): row.holder and str(row.holder) for row in shards}
         holding = set(holders.values())
         c = tables.replicas.c
         is_recent = c.seen_at > database_time_after(-self.present_for)
@@ -175,12 +172,6 @@ def _of_newest_version(replicas: Sequence[Any]) -> set[str]:
     return found if len(found) < len(replicas) else set()
 
 
-async def _now(connection: AsyncConnection) -> datetime:
-    now = await connection.scalar(select(database_instant()))
-    assert isinstance(now, datetime)
-    return now
-
-
 def _shards(program: FlowProgram) -> Any:
     """Return the query for who holds which shard, and how many there are to be."""
     flows, c = program.tables.flows, program.tables.shards.c
@@ -189,14 +180,6 @@ def _shards(program: FlowProgram) -> Any:
     holder: Any = case((is_held, c.replica), else_=None)
     columns = (c.id, c.lo, c.hi, holder.label("holder"), is_held.label("is_held"))
     return select(*columns, wanted.label("wanted")).where(c.flow_id == program.id)
-
-
-def _nothing() -> None:
-    """The reaction to a change until one is set."""
-
-
-def _text(replica: UUID | None) -> str | None:
-    return None if replica is None else str(replica)
 
 
 @dataclass(slots=True, eq=False)

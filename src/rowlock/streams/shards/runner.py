@@ -101,9 +101,6 @@ class FlowRounds:
         self._dividing = Dividing(program, context, self._writer, replicas=replicas)
         self._looks_at = 0.0
 
-    def __repr__(self) -> str:
-        return f"<FlowRounds of {self._program.name}, {len(self.shards)} shards>"
-
     def new_cache(self) -> ShardCache:
         return ShardCache(stage.name for stage in self._program.stages)
 
@@ -135,7 +132,9 @@ class FlowRounds:
         if self._drop_lost():
             return Left.MORE
         actions = self._actions(facts)
-        self._release(actions)
+        for shard, action in actions.items():
+            if action is NextAction.LEAVE:
+                self._leave(shard)
         if await self._go_on(actions):
             return Left.MORE
         if any(shard.doing is not None for shard in actions):
@@ -168,11 +167,6 @@ class FlowRounds:
         for shard in anew:
             shard.drop()
         return bool(anew)
-
-    def _release(self, actions: Mapping[OwnShard, NextAction]) -> None:
-        for shard, action in actions.items():
-            if action is NextAction.LEAVE:
-                self._leave(shard)
 
     def _leave(self, shard: OwnShard) -> None:
         self._telling.released(shard)
@@ -343,7 +337,7 @@ class FlowRounds:
                 continue
             await open_timers(connection, self._program, shard)
         if self._program.has_exchange:
-            await self._work.read_sent(connection, closed)
+            await self._work.table.read_sent(connection, closed)
 
     async def _without_states(
         self, connection: AsyncConnection, shard: OwnShard, row: Any
@@ -423,9 +417,6 @@ class FlowRunner:
         self._found_nothing = self._waits = self._rests = self._failures_in_a_row = 0
         self._asked: int | None = None
 
-    def __repr__(self) -> str:
-        return f"<FlowRunner of {self._program.name}, {len(self.shards)} shards>"
-
     def wake(self) -> None:
         """Look at once: there may be something to do."""
         self._look()
@@ -484,6 +475,7 @@ class FlowRunner:
                 while self.shards:
                     await self._round()
         except BaseException as error:
+            # A cancellation, too: nothing else would end what waits in `hold`.
             for shard in self.shards.values():
                 shard.fail(as_ordinary(error))
             raise

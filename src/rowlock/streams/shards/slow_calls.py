@@ -32,7 +32,7 @@ from rowlock.tasks import DaemonThreads
 T = TypeVar("T")
 
 
-def begun_in_thread(work: Callable[[], T]) -> asyncio.Future[T]:
+def in_thread(work: Callable[[], T]) -> asyncio.Future[T]:
     """Run `work`, which may hang in code of the host, in a thread that the process does not wait
     for; on virtual time, where threads take none, here.
     """
@@ -43,10 +43,6 @@ def begun_in_thread(work: Callable[[], T]) -> asyncio.Future[T]:
     done: asyncio.Future[T] = loop.create_future()
     done.set_result(work())
     return done
-
-
-async def in_thread(work: Callable[[], T]) -> T:
-    return await begun_in_thread(work)
 
 
 logger = get_logger(__name__)
@@ -96,9 +92,6 @@ class SlowCalls:
         self._timer: asyncio.TimerHandle | None = None
         self._writing: asyncio.Task[None] | None = None
 
-    def __repr__(self) -> str:
-        return f"<SlowCalls of {self._program.name}>"
-
     def watched(self, stage: StageHandler) -> StageHandler:
         """Return a handler whose calls are seen here."""
         call, name = stage.call, stage.name
@@ -126,7 +119,7 @@ class SlowCalls:
         if not self._threads:
             self._look_later()
         self._threads += 1
-        thread = begun_in_thread(watched)
+        thread = in_thread(watched)
         thread.add_done_callback(self._has_ended)
         return thread
 

@@ -78,9 +78,6 @@ class StageComputing:
         self._calls = calls
         self._stage: StageHandler = calls.watched(program.stages[number])
 
-    def __repr__(self) -> str:
-        return f"<StageComputing of {self._program.name}, {self._stage.name}>"
-
     def compute(self, did: ShardDid, events: Sequence[Sequence[SourceRows]]) -> None:
         """Do the stage, up to the first step that fails; `events` are those of each step, part by
         part. `did` is added to, and the states in memory are those behind these steps then.
@@ -222,18 +219,12 @@ class StepWork:
         numbers = range(len(program.stages))
         self._stages = [StageComputing(program, number, calls) for number in numbers]
         self._receiving = receiving_stages(program)
-        self._table = TableExchange(program, leased, transact)
-
-    def __repr__(self) -> str:
-        return f"<StepWork of {self._program.name}>"
-
-    async def read_sent(self, connection: AsyncConnection, shards: Sequence[OwnShard]) -> None:
-        await self._table.read_sent(connection, shards)
+        self.table = TableExchange(program, leased, transact)
 
     def begin(self, steps: StepsOf) -> None:
         """Have shards be within these steps until `advance` returns what they did."""
         if self._receiving:
-            steps.exchange = MemoryExchange(steps.shards) if steps.in_memory else self._table
+            steps.exchange = MemoryExchange(steps.shards) if steps.in_memory else self.table
         self.under_way.append(steps)
         for shard in steps.shards:
             shard.doing = steps

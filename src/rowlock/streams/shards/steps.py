@@ -92,11 +92,6 @@ class StepWrite:
     rows: dict[str, list[FoldedRow]] = field(default_factory=dict)
     state_keys: int = 0
 
-    @property
-    def is_version(self) -> bool:
-        """Whether the states of the step that comes next are written."""
-        return self.version == self.step
-
 
 NO_INPUT = input_digest(())
 

@@ -66,9 +66,6 @@ class Committer:
         )
         self._columns = [column(name) for name in own]
 
-    def __repr__(self) -> str:
-        return f"<Committer of {self._program.name}>"
-
     async def commit(
         self, writes: Sequence[StepWrite], *, together: bool = False
     ) -> frozenset[UUID]:
@@ -165,9 +162,6 @@ class Telling:
     def __init__(self, pipeline: str, flow: str) -> None:
         self._of = (pipeline, flow)
 
-    def __repr__(self) -> str:
-        return f"<Telling of {self._of[1]}>"
-
     def cut(self, cut: Cut) -> None:
         if has_listeners(events.StepCut):
             flags = (cut.is_checkpoint, cut.is_snapshot)
@@ -194,7 +188,7 @@ class Telling:
     def written(self, shard: OwnShard, write: StepWrite) -> None:
         if has_listeners(events.StepDone):
             self._done(shard, write)
-        if write.is_version and has_listeners(events.CheckpointWritten):
+        if write.version == write.step and has_listeners(events.CheckpointWritten):
             emit(events.CheckpointWritten(*self._shard(shard), write.version, len(write.states)))
 
     def _done(self, shard: OwnShard, write: StepWrite) -> None:
@@ -244,9 +238,6 @@ class StepWriter:
         self._telling = telling
         self.memory_from = 0
 
-    def __repr__(self) -> str:
-        return f"<StepWriter of {self._program.name}>"
-
     async def write(self, done: Sequence[ShardDid]) -> None:
         """Write what shards did, and have those leave that failed.
 
@@ -255,7 +246,9 @@ class StepWriter:
         """
         together = [did for did in done if did.steps.in_memory]
         if any(did.has_failed or not did.shard.is_open for did in together):
-            self._give_up(together)
+            for did in together:
+                if not did.has_failed:
+                    did.shard.drop()
             together = []
         others = [did for did in done if not did.steps.in_memory]
         for dids in (together, others):
@@ -264,8 +257,9 @@ class StepWriter:
             writes = {did.shard: self._write_of(did) for did in dids if did.step > did.shard.step}
             if writes:
                 await self._commit(writes, together=dids is together)
-        for did in together:
-            self._note_memory(did)
+        for shard in (did.shard for did in together):
+            # Behind its version, no shard can do steps again without the others.
+            shard.is_unrecorded = shard.is_open and shard.version < shard.at
         for did in done:
             if did.has_failed and did.shard.is_open:
                 self._has_failed(did)
@@ -275,19 +269,6 @@ class StepWriter:
         for step in range(first, did.step):
             did.shard.state = advance(did.shard.state, StepDid(step))
         self._telling.replayed(did.shard, first, did.step)
-
-    def _give_up(self, together: Sequence[ShardDid]) -> None:
-        """Drop what shards have in memory that did steps in vain."""
-        for did in together:
-            if not did.has_failed:
-                did.shard.drop()
-
-    def _note_memory(self, did: ShardDid) -> None:
-        """Note that no shard can do steps again without the others, unless they are behind the
-        version.
-        """
-        shard = did.shard
-        shard.is_unrecorded = shard.is_open and shard.version < shard.at
 
     def _has_failed(self, did: ShardDid) -> None:
         if did.poisoned is not None:
