@@ -28,7 +28,7 @@ LINES = {
     "pipelines": 8412,
     "rows": 3220,
     "services": 723,
-    "streams": 16041,
+    "streams": 16008,
     "telemetry": 1330,
     "testing": 5882,
     "tests": 142142,

@@ -286,22 +286,18 @@ class Consumer(Generic[O]):
             return []
         next_ones = self._own(), rows.c.step > after, rows.c.step < end
         last = _last_read(connection, rows, and_(*next_ones))
-        of_steps = self._results().where(rows.c.step > after, rows.c.step <= last)
+        c, steps = rows.c, output.tables.steps
+        of_steps = (
+            select(c.step, steps.c.now, c.key, c.payload, c.lo, c.seq)
+            .join(steps, (steps.c.flow_id == c.flow_id) & (steps.c.step == c.step))
+            .where(self._own(), c.step > after, c.step <= last)
+            .order_by(c.step, c.lo, c.seq)
+        )
         return (await connection.execute(of_steps)).all()
 
     def _own(self) -> ColumnElement[bool]:
         c = self._output.tables.outputs.c
         return and_(c.flow_id == self._output.flow_id, c.output == self._output.name)
-
-    def _results(self) -> Any:
-        rows, steps = self._output.tables.outputs, self._output.tables.steps
-        c = rows.c
-        return (
-            select(c.step, steps.c.now, c.key, c.payload, c.lo, c.seq)
-            .join(steps, (steps.c.flow_id == c.flow_id) & (steps.c.step == c.step))
-            .where(self._own())
-            .order_by(c.step, c.lo, c.seq)
-        )
 
     def _steps_of(self, found: Sequence[Any]) -> list[StepOutput[O]]:
         values: list[O] = self._output.codec.decode_many([row.payload for row in found])

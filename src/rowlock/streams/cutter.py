@@ -13,7 +13,8 @@ went back are found by looks.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 
@@ -104,21 +105,11 @@ SNAPSHOT_KEPT_FOR: Final = timedelta(seconds=60)
 """How long after its cut a snapshot is kept, at most, for its readers."""
 
 
-class _LastSnapshot(NamedTuple):
-    step: int | None
-    is_kept: bool
-    frontier: int
-
-
-_NO_SNAPSHOT: Final = _LastSnapshot(None, is_kept=False, frontier=0)
-
-
 class _Look(NamedTuple):
+    flow: FlowCuts
     views: list[SourceView]
     clock: datetime
     slowest: int | None
-    checkpoint: tuple[int, datetime] | None
-    snapshot: _LastSnapshot
 
 
 class Cutter:
@@ -155,14 +146,14 @@ class Cutter:
         assert before is not None
 
         async def look(session: AsyncSession, connection: AsyncConnection) -> _Look:
-            return await self._look(connection, before.upto, facts)
+            return await self._look(connection, before, facts)
 
         seen = await self._transact(look, purpose="look for new rows", writes=False)
         if seen.slowest is not None:
             progress.append(ShardProgress(seen.slowest))
-        flow, settings = _flow_cuts(facts, before, seen), self._program.settings
+        settings = self._program.settings
         plan = plan_cuts(
-            flow,
+            seen.flow,
             seen.views,
             progress,
             clock=seen.clock,
@@ -176,7 +167,7 @@ class Cutter:
         )
         # A snapshot that waits for an earlier one may be cut with the row of the flow as it is.
         if plan is NoCut.NOTHING_NEW and not facts.snapshot_requested:
-            until = overdue_at(flow, self._program.checkpoint)
+            until = overdue_at(seen.flow, self._program.checkpoint)
             marks = [self.marks[name] for name in self._program.sources]
             self._quiet.begins(facts, marks, overdue_at=until, now=monotonic())
         if isinstance(plan, NoCut):
@@ -192,12 +183,12 @@ class Cutter:
         return plan
 
     async def _look(
-        self, connection: AsyncConnection, upto: Mapping[str, int], facts: FlowFacts
+        self, connection: AsyncConnection, before: RecordedCut, facts: FlowFacts
     ) -> _Look:
         views = []
         most = rows_looked_at(self._program.settings.step_rows_max)
         for name, source in self._program.sources.items():
-            recorded = upto[name]
+            recorded = before.upto[name]
             seen = await self._watches[name].look(connection, recorded=recorded)
             self.marks[name] = seen
             ahead = NO_ROWS
@@ -218,23 +209,36 @@ class Cutter:
             )
         clock, slowest = tuple((await connection.execute(self._clock_and_slowest)).one())
         assert isinstance(clock, datetime)
-        snapshot = _NO_SNAPSHOT
+        checkpoint = await self._last_checkpoint(connection)
+        flow = FlowCuts(
+            facts.next_step,
+            is_running=facts.state == "running",
+            now=None if before.step == BEFORE_FIRST else before.now,
+            checkpoint_step=None if checkpoint is None else checkpoint.step,
+            checkpoint_at=None if checkpoint is None else checkpoint.now,
+            checkpoint_requested=facts.checkpoint_requested,
+            snapshot_requested=facts.snapshot_requested,
+        )
         if facts.snapshot_requested:
-            snapshot = await self._last_snapshot(connection)
-        return _Look(views, clock, slowest, await self._last(connection), snapshot)
+            flow = await self._with_last_snapshot(connection, flow)
+        return _Look(flow, views, clock, slowest)
 
-    async def _last_snapshot(self, connection: AsyncConnection) -> _LastSnapshot:
+    async def _with_last_snapshot(self, connection: AsyncConnection, flow: FlowCuts) -> FlowCuts:
         flows = self._program.tables.flows
         frontier = frontier_of(self._program.tables, self._program.id)
         is_kept = flows.c.kept_until > database_instant()
         found = select(flows.c.kept_snapshot, is_kept, frontier)
         row = await connection.execute(found.where(flows.c.id == self._program.id))
         version, kept, lowest = tuple(row.one())
-        # It is a version, and so named by the step behind its cut.
-        step = None if version is None else version - 1
-        return _LastSnapshot(step, is_kept=bool(kept), frontier=lowest or 0)
+        return replace(
+            flow,
+            frontier=lowest or 0,
+            # It is a version, and so named by the step behind its cut.
+            snapshot_step=None if version is None else version - 1,
+            snapshot_in_use=bool(kept),
+        )
 
-    async def _last(self, connection: AsyncConnection) -> tuple[int, datetime] | None:
+    async def _last_checkpoint(self, connection: AsyncConnection) -> Any:
         """Return step and time of the last checkpoint, where that matters."""
         if self._program.checkpoint.steps == 1:
             return None
@@ -245,8 +249,7 @@ class Cutter:
             .order_by(steps.c.step.desc())
             .limit(1)
         )
-        row = (await connection.execute(found)).first()
-        return None if row is None else (row.step, row.now)
+        return (await connection.execute(found)).first()
 
     async def _record(self, connection: AsyncConnection, cuts: Sequence[Cut]) -> bool:
         """Record cuts that follow each other, if the number of the first one is still the next."""
@@ -299,21 +302,6 @@ class Cutter:
             ],
         )
         return True
-
-
-def _flow_cuts(facts: FlowFacts, before: RecordedCut, seen: _Look) -> FlowCuts:
-    return FlowCuts(
-        facts.next_step,
-        is_running=facts.state == "running",
-        now=None if before.step == BEFORE_FIRST else before.now,
-        frontier=seen.snapshot.frontier,
-        checkpoint_step=None if seen.checkpoint is None else seen.checkpoint[0],
-        checkpoint_at=None if seen.checkpoint is None else seen.checkpoint[1],
-        snapshot_step=seen.snapshot.step,
-        checkpoint_requested=facts.checkpoint_requested,
-        snapshot_requested=facts.snapshot_requested,
-        snapshot_in_use=seen.snapshot.is_kept,
-    )
 
 
 def _clock_and_slowest(program: FlowProgram) -> Any:

@@ -83,7 +83,10 @@ class RecordPlan:
 
     def from_plain(self, plain: Any) -> Any:
         """Return the record of parsed JSON; ValueError if a field without a default is missing."""
-        return self.made_of([self._value(plain, each) for each in range(len(self.names))])
+        values = [self._value(plain, each) for each in range(len(self.names))]
+        if self._by_keyword:
+            return self.cls(**dict(zip(self.names, values, strict=True)))
+        return self.cls(*values)
 
     def from_plains(self, plains: Sequence[Any]) -> list[Any]:
         if self._by_keyword or not self.names:
@@ -102,11 +105,6 @@ class RecordPlan:
             return [self._value(plain, index) for plain in plains]
         read = self.plans[index].from_plain
         return found if read is None else list(map(read, found))
-
-    def made_of(self, values: Sequence[Any]) -> Any:
-        if self._by_keyword:
-            return self.cls(**dict(zip(self.names, values, strict=True)))
-        return self.cls(*values)
 
     def _value(self, plain: Any, index: int) -> Any:
         if not isinstance(plain, dict):
@@ -457,15 +455,6 @@ class Codec(Generic[V]):
     @overload
     def __init__(self: Codec[Any], type_: Any) -> None: ...
     def __init__(self, type_: Any) -> None:
-        """Compose the functions of a type.
-
-        Args:
-            type_: the type, such as a dataclass, ``int``, ``dict[str, int]`` or ``Any``. A type
-                without parts such as ``dict`` has what JSON has.
-
-        Raises:
-            TypeError: values of this type cannot be written as JSON and read again.
-        """
         self.name = type_name(type_)
         self._plan = plan_of(type_)
 

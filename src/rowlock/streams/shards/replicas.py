@@ -18,7 +18,7 @@ import socket
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, NamedTuple
+from typing import Any
 from uuid import UUID, uuid4
 
 from sqlalchemy import and_, case, delete, select, update
@@ -54,16 +54,10 @@ PRESENT_FOR = 3.0
 _PRESENCE = ("flow_id", "id", "name", "code_version", "shards", "started_at", "seen_at")
 
 
-class Presence(NamedTuple):
-    """How often a replica says that it is there, and how long it counts as there afterwards."""
-
-    every: timedelta
-    lasts: timedelta
-
-
-def presence(lock_timeout: timedelta) -> Presence:
+def presence(lock_timeout: timedelta) -> tuple[timedelta, timedelta]:
+    """Return how often a replica says that it is there, and how long it counts as there then."""
     every = lock_timeout / PRESENCE_PARTS
-    return Presence(every, every * PRESENT_FOR)
+    return every, every * PRESENT_FOR
 
 
 class Replicas:
