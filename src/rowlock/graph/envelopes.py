@@ -29,9 +29,6 @@ from rowlock.graph.stock.carriers import GONE, Call, CallOwner, Carrier, discard
 from rowlock.logs import get_logger
 from rowlock.tasks import as_ordinary
 
-# ---------------------------------------------------------------- envelopes
-
-
 logger = get_logger(__name__)
 
 
@@ -200,9 +197,6 @@ class EnvelopeCarrier(Carrier):
     def context(self, item: Any) -> Context | None:
         context: Context | None = item.caller.context
         return context
-
-
-# ---------------------------------------------------------------- ends
 
 
 INLET = "submit"

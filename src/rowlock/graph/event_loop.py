@@ -21,7 +21,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from contextvars import Context
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
 from rowlock.errors import GraphInterrupted
 from rowlock.graph.fix_point import Hand
@@ -30,8 +30,6 @@ from rowlock.graph.processor import NodeStatus
 from rowlock.graph.scheduler import RUNNING, Scheduler, is_withdrawn
 from rowlock.graph.topology import Node, Topology, add_place
 from rowlock.tasks import as_ordinary, begin_task
-
-# ---------------------------------------------------------------- calls
 
 
 class Calls:
@@ -85,7 +83,7 @@ class Calls:
         return node.processor.context or self._context
 
     def is_wanted(self, node: Node) -> bool:
-        """Whether the result of a call is wanted; stops the run if its caller says no."""
+        """Whether the result of a call is wanted; stops the run once `keep_going` returns False."""
         if node.is_closing:
             return True
         if self._scheduler.phase is not RUNNING:
@@ -113,9 +111,6 @@ class Calls:
         add_place(node.error, node.processor)
 
 
-# ---------------------------------------------------------------- event loop
-
-
 ASKS_MAX: Final = 256
 """How many nodes are asked in one iteration of the loop."""
 
@@ -128,17 +123,13 @@ REPORT_S_MAX: Final = 0.0001
 ASYNC = NodeStatus.ASYNC
 
 
-class OtherLanes(Protocol):
-    def submit(self, nodes: list[Node]) -> None: ...
-
-
 class LoopLanes:
     """Makes calls in one event loop; what the scheduler asks of the loop is done here."""
 
     def __init__(self, *, on_stop: Callable[[], None], on_end: Callable[[], None]) -> None:
         self.calls: Calls
         self.scheduler: Scheduler
-        self.threads: OtherLanes | None = None
+        self.submit_to_threads: Callable[[list[Node]], None] | None = None
         self._loop = asyncio.get_running_loop()
         self._on_stop = on_stop
         self._on_end = on_end
@@ -204,7 +195,7 @@ class LoopLanes:
                 continue
             if not calls.call(node):
                 continue
-            is_last = self.threads is None or node.ended_at >= until
+            is_last = self.submit_to_threads is None or node.ended_at >= until
             if node.hand is not None and node.hand.is_prompt:
                 asks_end -= 1
                 self._go_on(node, asks_end - scheduler.asks)
@@ -238,8 +229,7 @@ class LoopLanes:
             self._dispatch(found)
 
     def _dispatch(self, nodes: list[Node]) -> None:
-        threads = self.threads
-        if threads is None:
+        if self.submit_to_threads is None:
             self._ready.extend(nodes)
         else:
             elsewhere: list[Node] = []
@@ -250,7 +240,7 @@ class LoopLanes:
                     elsewhere.append(node)
             if elsewhere:
                 try:
-                    threads.submit(elsewhere)
+                    self.submit_to_threads(elsewhere)
                 except RuntimeError as error:  # no thread can be begun; the calls are withdrawn
                     self.scheduler.stop(error)
         if self._ready:
@@ -358,15 +348,12 @@ class LoopLanes:
         """Count an iteration; tasks that had nothing to do in the one before it end."""
         self._is_counting = False
         self._iteration += 1
-        self._end_idle()
-        if self._idle_for_long:
-            self._counted()
-
-    def _end_idle(self) -> None:
         for waiter in self._idle_for_long.values():
             if not waiter.done():
                 waiter.set_result(False)
         self._idle_for_long, self._idle = self._idle, {}
+        if self._idle_for_long:
+            self._counted()
 
     def _continues(self, node: Node) -> bool:
         own = node.processor.context

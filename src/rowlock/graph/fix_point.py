@@ -19,11 +19,11 @@ Source: ``schedule_queue`` of Databend's executing graph.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, Final, NamedTuple, cast
 
 from rowlock.errors import GraphDeadlockError, InternalError
-from rowlock.graph.processor import EMPTY, Changes, Edge, NodeStatus, Processor
+from rowlock.graph.processor import EMPTY, Changes, Edge, NodeStatus
 from rowlock.graph.stock.branches import ResizeProcessor
 from rowlock.graph.stock.carriers import BARE, GONE
 from rowlock.graph.stock.lanes import AsyncMapProcessor, Lane, MapProcessor
@@ -83,11 +83,7 @@ def waits_for(node: Node) -> list[Node]:
         # Also of a node that was never asked: none of its readers wants a value.
         ports = [port for port in processor.outputs if not (port.can_push or port.is_finished)]
         found = [node_of(port.edge.target) for port in ports]
-    return found + _nodes_of(processor.awaited())
-
-
-def _nodes_of(processors: Sequence[Processor]) -> list[Node]:
-    return [one.owner for one in processors if isinstance(one.owner, Node)]
+    return found + [one.owner for one in processor.awaited() if isinstance(one.owner, Node)]
 
 
 def reason_of(node: Node) -> str:
@@ -165,7 +161,10 @@ def settle(changes: Changes, calls: list[Node], *, now: float, asks_max: int) ->
         changed.clear()
         if status is not node.status:
             if status.__class__ is not NodeStatus:
-                raise _not_a_status(node, status)
+                # Not its `repr`, which is code of the host: the mutex is held.
+                kind = type(status).__name__
+                msg = f"event() of {node.operator} returned a {kind}, not a NodeStatus"
+                raise InternalError(msg)
             node.spent_s[node.status] += now - node.since
             node.status, node.since = status, now
         if status > NEED_CONSUME:
@@ -177,12 +176,6 @@ def settle(changes: Changes, calls: list[Node], *, now: float, asks_max: int) ->
                 calls.append(node)
         changes.asked = None
     return Asked(finished, asked)
-
-
-def _not_a_status(node: Node, status: object) -> InternalError:
-    # Not its `repr`, which is code of the host: the mutex is held.
-    kind = type(status).__name__
-    return InternalError(f"event() of {node.operator} returned a {kind}, not a NodeStatus")
 
 
 def _finish_ports(node: Node) -> None:

@@ -37,14 +37,13 @@ from rowlock.graph.host_code import (
     not_awaited,
 )
 from rowlock.graph.operators import (
-    BatchOptions,
     CallOptions,
-    FanOut,
     OpenEnd,
     add_awaited_calls,
     add_batch,
     add_batch_calls,
     add_calls,
+    add_fan_out,
     add_flat_calls,
     add_own,
     behind_one,
@@ -236,7 +235,7 @@ class Flow(Generic[T_co, L]):
         """Return a flow of lists of `size` values: of fewer at the end, and `within` seconds after
         the first of a list came.
         """
-        return Flow(add_batch(self._end, BatchOptions(size, within)))
+        return Flow(add_batch(self._end, size, within))
 
     def unbatch(self: Flow[Iterable[U], L]) -> Flow[U, L]:
         """Return a flow of the values of each value: of lists, say."""
@@ -258,8 +257,10 @@ class Flow(Generic[T_co, L]):
         `function` returns one result for each value, in their order; an exception in the list is
         that value's error. `within` is as of `batch`.
         """
-        options, batches = CallOptions(lanes, on, name=name), BatchOptions(size, within)
-        return Flow(add_batch_calls(self._end, function, batches, options=options, awaited=False))
+        options = CallOptions(lanes, on, name=name)
+        return Flow(
+            add_batch_calls(self._end, function, size, within, options=options, awaited=False)
+        )
 
     def amap_batch(
         self,
@@ -271,8 +272,10 @@ class Flow(Generic[T_co, L]):
         name: str | None = None,
     ) -> Flow[U, L]:
         """Return a flow of awaited results, as of `map_batch`."""
-        options, batches = CallOptions(lanes, name=name), BatchOptions(size, within)
-        return Flow(add_batch_calls(self._end, function, batches, options=options, awaited=True))
+        options = CallOptions(lanes, name=name)
+        return Flow(
+            add_batch_calls(self._end, function, size, within, options=options, awaited=True)
+        )
 
     def fan_out(
         self,
@@ -293,9 +296,14 @@ class Flow(Generic[T_co, L]):
             name: as above.
         """
         check_plain_function("through", through)
-        begun = FanOut(self._end, parts, groups=groups, parts_max=parts_max, name=name)
-        inside = not_awaited(through(Flow(begun.parts)))
-        return Flow(begun.gathered(inside._end if isinstance(inside, Flow) else None))
+
+        def inside(end: OpenEnd) -> OpenEnd | None:
+            flow = not_awaited(through(Flow(end)))
+            return flow._end if isinstance(flow, Flow) else None
+
+        return Flow(
+            add_fan_out(self._end, parts, inside, groups=groups, parts_max=parts_max, name=name)
+        )
 
     def through(self, processor: Processor, *, name: str | None = None) -> Flow[Any, L]:
         """Return a flow of what a processor of the host's hands on; it has one input and one

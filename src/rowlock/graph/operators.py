@@ -59,9 +59,6 @@ from rowlock.graph.stock.parts import ScatterProcessor
 from rowlock.graph.stock.sources import AsyncSource, IterableSource, MemorySource
 from rowlock.graph.topology import Topology
 
-# ---------------------------------------------------------------- operators
-
-
 IN_MEMORY: Final = (list, tuple, range, set, frozenset, dict, deque)
 """Collections that are read without a call; those derived from them are read in the loop, since a
 value of them costs less than a thread.
@@ -70,69 +67,9 @@ value of them costs less than a thread.
 Outputs: TypeAlias = Sequence[OutputPort[Any]]
 
 
-class Order(NamedTuple):
-    """How results are ordered.
-
-    Attributes:
-        key: of values that keep their order among themselves; None if all do.
-        ahead: how many values are between the first that has no result and the last begun.
-    """
-
-    key: Callable[[Any], object] | None
-    ahead: int
-    place: SyncPlace
-    carrier: Carrier
-
-
-def add_lanes(
-    graph: Topology, outputs: Outputs, lanes: Sequence[Processor], *, name: str
-) -> Outputs:
-    return _added(graph, resized(graph, outputs, len(lanes), name=name), lanes, name=name)
-
-
-def add_ordered_lanes(
-    graph: Topology, outputs: Outputs, lanes: Sequence[Lane], *, name: str, order: Order
-) -> Outputs:
-    """Return the output of what collects the results, in order."""
-    if len(lanes) == 1:
-        return add_lanes(graph, outputs, lanes, name=name)
-    for lane in lanes:
-        lane.marks_gone = True
-    source = resized(graph, outputs, 1, name=name)
-    if order.key is None:
-        dispatch = OrderedDispatch(len(lanes), ahead=order.ahead, name=name)
-        source = _added(graph, source, [dispatch], name=f"{name} (order)")
-        results = _added(graph, source, lanes, name=name)
-        return _added(graph, results, [OrderedCollect(dispatch)], name=f"{name} (ordered)")
-    keys = KeyProcessor(order.key, place=order.place, name=name, carrier=order.carrier)
-    source = _added(graph, source, [keys], name=f"{name} (key)")
-    keyed = KeyedDispatch(keys, len(lanes), ahead=order.ahead)
-    source = _added(graph, source, [keyed], name=f"{name} (order)")
-    results = _added(graph, source, lanes, name=name)
-    return _added(graph, results, [KeyedCollect(keyed)], name=f"{name} (ordered)")
-
-
-def add_batch_lanes(
-    graph: Topology,
-    outputs: Outputs,
-    batch: Processor,
-    *,
-    lanes: Sequence[Processor],
-    name: str,
-) -> Outputs:
-    gathered = add_one(graph, outputs, batch, name=f"{name} (batch)")
-    return _added(graph, gathered, lanes, name=name)
-
-
-def add_one(graph: Topology, outputs: Outputs, processor: Processor, *, name: str) -> Outputs:
-    return _added(graph, resized(graph, outputs, 1, name=name), [processor], name=name)
-
-
-def add_join(
-    graph: Topology, flows: Sequence[Outputs], processor: Processor, *, name: str
-) -> Outputs:
-    sources = [port for each in flows for port in resized(graph, each, 1, name=name)]
-    return _added(graph, sources, [processor], name=name)
+def add_lanes(end: OpenEnd, lanes: Sequence[Processor], *, name: str) -> OpenEnd:
+    outputs = resized(end.graph, end.use(), len(lanes), name=name)
+    return end.behind(_added(end.graph, outputs, lanes, name=name))
 
 
 def resized(graph: Topology, outputs: Outputs, width: int, *, name: str) -> Outputs:
@@ -233,22 +170,13 @@ class OpenEnd:
         if self.carrier.is_answered:
             raise _needs_result(what)
 
-    def check_joins(self, others: Sequence[OpenEnd]) -> None:
-        for other in others:
-            if other.graph is not self.graph:
-                msg = f"a flow of {other.graph.name!r} cannot join one of {self.graph.name!r}"
-                raise GraphError(msg)
-            if other.carrier is not self.carrier:
-                msg = "a flow of parts joins flows of the same fan_out() only"
-                raise GraphError(msg)
-
 
 def _needs_result(what: str) -> GraphError:
     return GraphError(f"{what} cannot be used where each value needs a result of its own")
 
 
 def behind_one(end: OpenEnd, processor: Processor, *, name: str) -> OpenEnd:
-    return end.behind(add_one(end.graph, end.use(), processor, name=name))
+    return add_lanes(end, [processor], name=name)
 
 
 def add_own(end: OpenEnd, processor: Processor, *, name: str | None) -> OpenEnd:
@@ -261,8 +189,7 @@ def add_own(end: OpenEnd, processor: Processor, *, name: str | None) -> OpenEnd:
 
 
 def branches(end: OpenEnd, processor: Processor, *, name: str) -> list[OpenEnd]:
-    outputs = add_one(end.graph, end.use(), processor, name=name)
-    return [end.behind([output]) for output in outputs]
+    return [end.behind([one]) for one in behind_one(end, processor, name=name).outputs]
 
 
 def routed(
@@ -275,9 +202,16 @@ def routed(
 
 def joined(end: OpenEnd, flows: Sequence[object], processor: Processor, *, name: str) -> OpenEnd:
     others = [_end_of(flow) for flow in flows]
-    end.check_joins(others)
+    for other in others:
+        if other.graph is not end.graph:
+            msg = f"a flow of {other.graph.name!r} cannot join one of {end.graph.name!r}"
+            raise GraphError(msg)
+        if other.carrier is not end.carrier:
+            msg = "a flow of parts joins flows of the same fan_out() only"
+            raise GraphError(msg)
     outputs = [each.use() for each in (end, *others)]
-    return end.behind(add_join(end.graph, outputs, processor, name=name))
+    sources = [port for each in outputs for port in resized(end.graph, each, 1, name=name)]
+    return end.behind(_added(end.graph, sources, [processor], name=name))
 
 
 def _end_of(flow: object) -> OpenEnd:
@@ -286,30 +220,6 @@ def _end_of(flow: object) -> OpenEnd:
         msg = f"a flow is joined with flows, not with {shown(flow)}"
         raise GraphError(msg)
     return end
-
-
-def order_of(
-    keep_order: bool | Callable[[Any], object],
-    ahead: int | None,
-    *,
-    lanes: int,
-    place: Place,
-    carrier: Carrier,
-) -> Order | None:
-    """Return how results are ordered; None if they come as they are ready."""
-    if keep_order is False:
-        if ahead is not None:
-            msg = f"ahead is {shown(ahead)}, without keep_order"
-            raise GraphError(msg)
-        return None
-    key = None if keep_order is True else keep_order
-    if key is not None:
-        check_plain_function("keep_order", key)
-    bound = 2 * lanes if ahead is None else bounded("ahead", ahead, high=AHEAD_MAX)
-    return Order(key, bound, "loop" if place == "loop" else "thread", carrier)
-
-
-# ---------------------------------------------------------------- call operators
 
 
 class CallOptions(NamedTuple):
@@ -377,16 +287,33 @@ def _check_drops(end: OpenEnd, options: CallOptions, use: Use) -> None:
 
 
 def _add(end: OpenEnd, made: Sequence[Lane], options: CallOptions, *, name: str) -> OpenEnd:
-    order = order_of(
-        options.keep_order,
-        options.ahead,
-        lanes=len(made),
-        place=options.on,
-        carrier=end.carrier,
-    )
-    if order is None:
-        return end.behind(add_lanes(end.graph, end.use(), made, name=name))
-    return end.behind(add_ordered_lanes(end.graph, end.use(), made, name=name, order=order))
+    keep_order, ahead, lanes = options.keep_order, options.ahead, len(made)
+    if keep_order is False:
+        if ahead is not None:
+            msg = f"ahead is {shown(ahead)}, without keep_order"
+            raise GraphError(msg)
+        return add_lanes(end, made, name=name)
+    if keep_order is not True:
+        check_plain_function("keep_order", keep_order)
+    ahead = 2 * lanes if ahead is None else bounded("ahead", ahead, high=AHEAD_MAX)
+    if lanes == 1:
+        return add_lanes(end, made, name=name)
+    for lane in made:
+        lane.marks_gone = True
+    add, outputs = partial(_added, end.graph), resized(end.graph, end.use(), 1, name=name)
+    dispatch: OrderedDispatch | KeyedDispatch
+    if keep_order is True:
+        dispatch = OrderedDispatch(lanes, ahead=ahead, name=name)
+        collect: Processor = OrderedCollect(dispatch)
+    else:
+        place: SyncPlace = "loop" if options.on == "loop" else "thread"
+        keys = KeyProcessor(keep_order, place=place, name=name, carrier=end.carrier)
+        outputs = add(outputs, [keys], name=f"{name} (key)")
+        dispatch = KeyedDispatch(keys, lanes, ahead=ahead)
+        collect = KeyedCollect(dispatch)
+    outputs = add(outputs, [dispatch], name=f"{name} (order)")
+    outputs = add(outputs, made, name=name)
+    return end.behind(add(outputs, [collect], name=f"{name} (ordered)"))
 
 
 def add_flat_calls(
@@ -407,24 +334,19 @@ def add_flat_calls(
         else FlatMapProcessor(one, place=options.on, on_error=options.on_error, name=name)
         for one in calls
     ]
-    return end.behind(add_lanes(end.graph, end.use(), made, name=name))
+    return add_lanes(end, made, name=name)
 
 
-class BatchOptions(NamedTuple):
-    size: int
-    within: timedelta | float | None
-
-
-def add_batch(end: OpenEnd, options: BatchOptions) -> OpenEnd:
+def add_batch(end: OpenEnd, size: int, within: timedelta | float | None) -> OpenEnd:
     end.check_bare("batch")
-    batch = _batch(end, options, lanes=1, name="batch")
-    return end.behind(add_one(end.graph, end.use(), batch, name="batch"))
+    return behind_one(end, _batch(end, size, within, lanes=1, name="batch"), name="batch")
 
 
 def add_batch_calls(
     end: OpenEnd,
     function: Any,
-    batches: BatchOptions,
+    size: int,
+    within: timedelta | float | None,
     *,
     options: CallOptions,
     awaited: bool,
@@ -432,22 +354,24 @@ def add_batch_calls(
     check_place(options.on, "loop", "thread", "process")
     calls = functions_of(function, options.lanes, awaited=awaited)
     name = options.name or name_of(calls[0])
-    batch = _batch(end, batches, lanes=len(calls), name=name)
+    batch = _batch(end, size, within, lanes=len(calls), name=name)
     made = [
-        _batch_lane(one, end, batches.size, place=options.on, awaited=awaited, name=name)
-        for one in calls
+        _batch_lane(one, end, size, place=options.on, awaited=awaited, name=name) for one in calls
     ]
-    return end.behind(add_batch_lanes(end.graph, end.use(), batch, lanes=made, name=name))
+    gathered = behind_one(end, batch, name=f"{name} (batch)").outputs
+    return end.behind(_added(end.graph, gathered, made, name=name))
 
 
-def _batch(end: OpenEnd, options: BatchOptions, *, lanes: int, name: str) -> BatchProcessor:
+def _batch(
+    end: OpenEnd, size: int, within: timedelta | float | None, *, lanes: int, name: str
+) -> BatchProcessor:
     # Values of callers never end; parts end only with those before them, which may be in the batch.
-    if end.carrier is not BARE and options.within is None:
+    if end.carrier is not BARE and within is None:
         msg = f"{name} of {end.graph.name!r} needs within=: its last batch may never be full"
         raise GraphError(msg)
     return BatchProcessor(
-        bounded("size", options.size, high=BATCH_MAX),
-        within=seconds_of("within", options.within, high=WITHIN_S_MAX),
+        bounded("size", size, high=BATCH_MAX),
+        within=seconds_of("within", within, high=WITHIN_S_MAX),
         outputs=lanes,
         name=name,
         carrier=end.carrier,
@@ -467,35 +391,28 @@ def _batch_lane(
     return BatchMapProcessor(function, size=size, place=where, name=name, carrier=end.carrier)
 
 
-class FanOut:
-    """A fan-out that was begun: its parts leave by `parts`, and come back to `gathered`."""
-
-    def __init__(
-        self,
-        end: OpenEnd,
-        parts: Callable[[Any], Any],
-        *,
-        groups: int,
-        parts_max: int,
-        name: str | None,
-    ) -> None:
-        check_function(parts)
-        self._name = name or name_of(parts)
-        self._end = end
-        self._scatter = ScatterProcessor(
-            parts,
-            groups=bounded("groups", groups, high=LANES_MAX),
-            parts_max=bounded("parts_max", parts_max, high=PARTS_MAX),
-            outer=end.carrier,
-            name=self._name,
-        )
-        outputs = add_one(end.graph, end.use(), self._scatter, name=self._name)
-        self.parts = OpenEnd(end.graph, outputs, self._scatter.carrier)
-
-    def gathered(self, parts: OpenEnd | None) -> OpenEnd:
-        """Add the node that gathers; `parts` is None if a host returned no flow."""
-        if parts is None or parts.carrier is not self.parts.carrier:
-            msg = "what parts go `through` returns the flow that it was given, or one behind it"
-            raise GraphError(msg)
-        gather, name = self._scatter.gather, f"{self._name} (gather)"
-        return self._end.behind(add_one(self._end.graph, parts.use(), gather, name=name))
+def add_fan_out(
+    end: OpenEnd,
+    parts: Callable[[Any], Any],
+    through: Callable[[OpenEnd], OpenEnd | None],
+    *,
+    groups: int,
+    parts_max: int,
+    name: str | None,
+) -> OpenEnd:
+    """`through` returns None if the host returned no flow."""
+    check_function(parts)
+    name = name or name_of(parts)
+    scatter = ScatterProcessor(
+        parts,
+        groups=bounded("groups", groups, high=LANES_MAX),
+        parts_max=bounded("parts_max", parts_max, high=PARTS_MAX),
+        outer=end.carrier,
+        name=name,
+    )
+    inside = OpenEnd(end.graph, behind_one(end, scatter, name=name).outputs, scatter.carrier)
+    behind = through(inside)
+    if behind is None or behind.carrier is not inside.carrier:
+        msg = "what parts go `through` returns the flow that it was given, or one behind it"
+        raise GraphError(msg)
+    return end.behind(behind_one(behind, scatter.gather, name=f"{name} (gather)").outputs)

@@ -95,7 +95,9 @@ class GraphPipeline(Pipeline[ModelT], reserved=False):
 
     def __init__(self, **settings: Unpack[SettingsKeywords]) -> None:
         self._standing: StandingGraph[PipelineItem[ModelT], Outcome | None] = self._built()
-        if "workers_num" not in settings and not self._sets("workers_num"):
+        classes: tuple[Any, ...] = type(self).__mro__
+        own = classes[: classes.index(GraphPipeline)]
+        if "workers_num" not in settings and not any("workers_num" in vars(one) for one in own):
             settings["workers_num"] = min(WORKERS_MAX, self._standing.capacity)
         super().__init__(**settings)
 
@@ -142,10 +144,6 @@ class GraphPipeline(Pipeline[ModelT], reserved=False):
                 # An attribute that a class sets to None is there, and not yet what it will be.
                 error.add_note(f"{self.name}.build() is called by super().__init__(): {NOT_YET}")
             raise
-
-    def _sets(self, name: str) -> bool:
-        classes: tuple[Any, ...] = type(self).__mro__
-        return any(name in vars(one) for one in classes[: classes.index(GraphPipeline)])
 
 
 class _Events(StandingReports):

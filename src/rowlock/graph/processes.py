@@ -156,10 +156,8 @@ def _note_of(error: Exception, function: object, value: object) -> str:
         )
     if not _travels(value):
         return "the value cannot be pickled: hand on plain data to on='process', such as a path"
-    if isinstance(error, pickle.PickleError) or _of_pickle(error):
+    if isinstance(error, pickle.PickleError) or str(error).lower().startswith(
+        ("cannot pickle", "can't pickle", "can't get local")
+    ):
         return "the result cannot be pickled: return plain data from on='process'"
     return ""
-
-
-def _of_pickle(error: Exception) -> bool:
-    return str(error).lower().startswith(("cannot pickle", "can't pickle", "can't get local"))

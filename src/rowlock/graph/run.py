@@ -37,9 +37,6 @@ from rowlock.graph.topology import CHECKED_AT_ONCE, NODES_MAX, Node, Topology
 from rowlock.logs import get_logger
 from rowlock.tasks import as_host_code, as_ordinary, contained_task, finish
 
-# ---------------------------------------------------------------- settings
-
-
 SECONDS_MAX: Final = 366 * 24 * 3600.0
 """The longest time limit and the longest grace, in seconds."""
 
@@ -56,7 +53,6 @@ class RunSettings(NamedTuple):
 
 
 DEFAULTS: Final = RunSettings()
-"""Of a run about which a host says nothing."""
 
 
 def run_settings(
@@ -89,9 +85,6 @@ def check_keep_going(keep_going: object) -> None:
 def check_runtime(runtime: object) -> None:
     if runtime is not None:
         check_type("runtime", runtime, GraphRuntime)
-
-
-# ---------------------------------------------------------------- wiring
 
 
 logger = get_logger(__name__)
@@ -129,13 +122,14 @@ class RunWiring:
         self.lanes.scheduler, self.lanes.calls = self.scheduler, calls
         self._threads: ThreadLanes | None = None
         if is_real():
-            self.lanes.threads = self._threads = ThreadLanes(
+            self._threads = ThreadLanes(
                 self._runtime,
                 calls,
                 self.scheduler,
                 submit_to_loop=self.lanes.submit,
                 threads_max=threads_max,
             )
+            self.lanes.submit_to_threads = self._threads.submit
 
     def calls(self) -> list[Node]:
         nodes = self.lanes.nodes()
@@ -174,9 +168,6 @@ def log_later_errors(graph: Topology) -> None:
     for later in graph.later_errors:
         logger.warning("%s failed after the run was to end", later.operator, exc_info=later.error)
         set_traceback(later.error, None)
-
-
-# ---------------------------------------------------------------- run
 
 
 async def run_graph(

@@ -25,11 +25,9 @@ from functools import partial
 from typing import Final, Protocol, TypeAlias
 
 from rowlock.errors import InternalError
-from rowlock.graph.fix_point import Hand, Spread, deadlock_of, hand_of, settle, wake
+from rowlock.graph.fix_point import Spread, deadlock_of, hand_of, settle, wake
 from rowlock.graph.processor import NodeStatus, Processor
 from rowlock.graph.topology import CHECKED_AT_ONCE, Node, RaisedLater, Topology
-
-# ---------------------------------------------------------------- outside
 
 
 class Phase(IntEnum):
@@ -61,9 +59,6 @@ class Outside(Protocol):
     def cancel_calls(self) -> None: ...
 
     def ended(self) -> None: ...
-
-
-# ---------------------------------------------------------------- scheduler
 
 
 LATER_ERRORS_MAX: Final = 16
@@ -250,17 +245,15 @@ class Scheduler:
             error, node.error = node.error, None
             self._fail(node, error, now)
         elif self.phase is RUNNING:
-            if node.hand is not None and self._is_handed_on(node.hand, calls, now):
-                return
+            if node.hand is not None:
+                before = len(calls)
+                is_handed_on = node.hand.after_call(calls, now)
+                self.in_flight += len(calls) - before
+                if is_handed_on:
+                    return
             node.is_woken = True
             self._changes.owners.append(node)
         node.is_closing = False
-
-    def _is_handed_on(self, hand: Hand, calls: list[Node], now: float) -> bool:
-        before = len(calls)
-        is_done = hand.after_call(calls, now)
-        self.in_flight += len(calls) - before
-        return is_done
 
     def _settle(self, calls: list[Node], now: float, asks_max: int) -> None:
         changes = self._changes

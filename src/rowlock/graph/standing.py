@@ -41,9 +41,6 @@ from rowlock.graph.topology import Node, Topology, node_of, targets_of
 from rowlock.logs import get_logger
 from rowlock.tasks import as_ordinary, finish
 
-# ---------------------------------------------------------------- reports
-
-
 logger = get_logger(__name__)
 
 
@@ -79,34 +76,11 @@ class StandingReports:
         logger.error("The graph %s has fresh nodes: one broke", graph, exc_info=error)
 
 
-class ContainedReports(StandingReports):
-    """Hands on what it hears to the host's reports, which may fail: callers would wait for ever."""
-
-    def __init__(self, reports: StandingReports) -> None:
-        self._reports = reports
-
-    def deadlocked(self, graph: str, error: GraphDeadlockError) -> None:
-        _contained(partial(self._reports.deadlocked, graph, error))
-
-    def call_took_long(self, graph: str, *, operator: str, lane: int, seconds: float) -> None:
-        report = self._reports.call_took_long
-        _contained(partial(report, graph, operator=operator, lane=lane, seconds=seconds))
-
-    def stuck(self, graph: str, text: str) -> None:
-        _contained(partial(self._reports.stuck, graph, text))
-
-    def rebuilt(self, graph: str, error: Exception) -> None:
-        _contained(partial(self._reports.rebuilt, graph, error))
-
-
 def _contained(report: Callable[[], None]) -> None:
     try:
         report()
     except BaseException as error:  # it is code of the host
         logger.warning("A report about a graph failed", exc_info=error)
-
-
-# ---------------------------------------------------------------- call watch
 
 
 LONG_S: Final = 5.0
@@ -157,9 +131,6 @@ class CallWatch:
         self._on_look()
 
 
-# ---------------------------------------------------------------- capacity
-
-
 def capacity_of(graph: Topology) -> int:
     """How many submitted values are inside at most."""
     of_parts = _nodes_of_parts(graph)
@@ -193,9 +164,6 @@ def _nodes_of_parts(graph: Topology) -> set[int]:
                 found.add(one.index)
                 waiting += targets_of(one)
     return found
-
-
-# ---------------------------------------------------------------- its nodes
 
 
 STUCK_S: Final = 200.0
@@ -314,10 +282,18 @@ class StandingNodes:
 
     def _report_long(self, node: Node, seconds: float) -> None:
         name = self.graph.name
-        self._reports.call_took_long(name, operator=node.operator, lane=node.lane, seconds=seconds)
+        _contained(
+            partial(
+                self._reports.call_took_long,
+                name,
+                operator=node.operator,
+                lane=node.lane,
+                seconds=seconds,
+            )
+        )
         if seconds >= STUCK_S and not self._is_stuck:
             self._is_stuck = True
-            self._reports.stuck(name, flags_of(self.graph))
+            _contained(partial(self._reports.stuck, name, flags_of(self.graph)))
 
     def _replace_threads(self) -> None:
         """Replace threads whose callers want no result any more."""
@@ -355,9 +331,6 @@ class StandingNodes:
         log_later_errors(self.graph)
         assert self.ended is not None
         self.ended.set()
-
-
-# ---------------------------------------------------------------- the graph
 
 
 T = TypeVar("T")
@@ -415,7 +388,7 @@ class StandingGraph(Generic[T, R]):
         self._leaves = leaves
         self._shows_values = shows_values
         self._runtime = runtime
-        self._reports = ContainedReports(reports or StandingReports())
+        self._reports = reports or StandingReports()
         self._context = copy_context()
         self._is_closed = False
         self._broken_by: Exception | None = None
@@ -518,17 +491,17 @@ class StandingGraph(Generic[T, R]):
             nodes = self._built()
         except Exception:
             raise
-        except BaseException as raised:
+        except BaseException as raised:  # a `SystemExit` of `build` is not to end the event loop
             raise as_ordinary(raised) from raised
         if self._broken_by is not None:
-            self._reports.rebuilt(self.name, self._broken_by)
+            _contained(partial(self._reports.rebuilt, self.name, self._broken_by))
             self._broken_by = None
         return nodes
 
     def _broken(self, error: Exception) -> None:
         self._broken_by = error
         if isinstance(error, GraphDeadlockError):
-            self._reports.deadlocked(self.name, error)
+            _contained(partial(self._reports.deadlocked, self.name, error))
 
     async def _end(self) -> None:
         for nodes in self._running:

@@ -201,19 +201,21 @@ OPERATORS_MAX: Final = 500
 NAME_CHARS_MAX: Final = 60
 """How much of a name it shows."""
 
-_MERMAID_ENTITIES: Final = {
-    "#": "#35;",
-    '"': "#quot;",
-    "&": "#amp;",
-    "<": "#lt;",
-    ">": "#gt;",
-    "`": "#96;",
-    "\\": "#92;",
-    "$": "#36;",  # two of them begin a formula
-    ":": "#58;",  # "fa:fa-car" is an icon
-    "{": "#123;",  # "%%{" begins a directive, wherever it stands
-    "}": "#125;",
-}
+_MERMAID_ENTITIES: Final = str.maketrans(
+    {
+        "#": "#35;",
+        '"': "#quot;",
+        "&": "#amp;",
+        "<": "#lt;",
+        ">": "#gt;",
+        "`": "#96;",
+        "\\": "#92;",
+        "$": "#36;",  # two of them begin a formula
+        ":": "#58;",  # "fa:fa-car" is an icon
+        "{": "#123;",  # "%%{" begins a directive, wherever it stands
+        "}": "#125;",
+    }
+)
 
 
 class Box(NamedTuple):
@@ -296,7 +298,9 @@ def mermaid(graph: Topology) -> str:
     picture = picture_of(graph)
     lines = ["flowchart LR"]
     for number, box in enumerate(picture.boxes):
-        label = "<br/>".join(_mermaid_text(line) for line in (box.title, *box.figures))
+        label = "<br/>".join(
+            line.translate(_MERMAID_ENTITIES) for line in (box.title, *box.figures)
+        )
         begin, end = ("(", ")") if box.is_joint else ("[", "]")
         lines.append(f'    n{number}{begin}"{label}"{end}')
     for source, target, passed in picture.arrows:
@@ -309,10 +313,6 @@ def mermaid(graph: Topology) -> str:
         lines.append("    classDef bottleneck fill:#fde2c4,stroke:#c05000,stroke-width:3px")
         lines.append(f"    class {','.join(hot)} bottleneck")
     return "\n".join(lines)
-
-
-def _mermaid_text(text: str) -> str:
-    return "".join(_MERMAID_ENTITIES.get(char, char) for char in text)
 
 
 def graphviz(graph: Topology) -> str:

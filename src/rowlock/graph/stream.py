@@ -23,9 +23,6 @@ from rowlock.graph.threads import GraphRuntime
 from rowlock.graph.topology import Topology
 from rowlock.tasks import contained_task
 
-# ---------------------------------------------------------------- stream
-
-
 T = TypeVar("T")
 
 
@@ -144,9 +141,6 @@ async def _left(run: asyncio.Task[Any]) -> None:
         raise cancelled
     if not run.cancelled():
         run.exception()
-
-
-# ---------------------------------------------------------------- streaming
 
 
 def stream_graph(

@@ -27,7 +27,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from rowlock.clock import stopwatch
 from rowlock.graph.event_loop import Calls, is_of_loop
@@ -35,9 +35,6 @@ from rowlock.graph.host_code import bounded
 from rowlock.graph.processor import Processor
 from rowlock.graph.scheduler import UNLIMITED, Scheduler
 from rowlock.graph.topology import Node
-
-# ---------------------------------------------------------------- threads
-
 
 CALLS_MAX: Final = 64
 """How many calls of one run a thread makes before it serves the others."""
@@ -53,39 +50,12 @@ class ThreadCall(NamedTuple):
     node: Node
 
 
-class GraphThreads(Protocol):
-    """What threads need of their runtime."""
-
-    def submit(self, calls: list[ThreadCall]) -> None:
-        """Make these calls soon, the oldest first."""
-
-    def find(self, worker: GraphThread) -> ThreadCall | None:
-        """Return the oldest call that waits for any thread, if there is one."""
-
-    def rest(self, worker: GraphThread) -> ThreadCall | None:
-        """Wait for a call; None if the thread is to end."""
-
-    def wake(self, count: int) -> None:
-        """Wake a thread for each of so many calls, or begin one."""
-
-    def leave_to_others(self, worker: GraphThread) -> None:
-        """Put what waits for this thread at the end of what waits for any."""
-
-    def waits(self, worker: GraphThread) -> AbstractContextManager[None]:
-        """Have the thread replaced in the block."""
-        ...
-
-    def is_surplus(self, worker: GraphThread) -> bool:
-        """Return whether the thread is to end now, since it was replaced."""
-        ...
-
-
 class ThreadLanes:
     """The calls of one run that are made in threads."""
 
     def __init__(
         self,
-        pool: GraphThreads,
+        pool: GraphRuntime,
         calls: Calls,
         scheduler: Scheduler,
         *,
@@ -161,7 +131,7 @@ class GraphThread(threading.Thread):
         is_abandoned: it was replaced for good, and ends when its call returns.
     """
 
-    def __init__(self, pool: GraphThreads, *, number: int) -> None:
+    def __init__(self, pool: GraphRuntime, *, number: int) -> None:
         super().__init__(name=f"rowlock graph {number}", daemon=True)
         self.calls: deque[ThreadCall] = deque()
         self.awake = threading.Lock()
@@ -220,9 +190,6 @@ def replaced_meanwhile() -> AbstractContextManager[None]:
     """Have the thread of a runtime, if this is one, replaced in the block: it waits for others."""
     worker = _current.worker
     return nullcontext() if worker is None else worker.pool.waits(worker)
-
-
-# ---------------------------------------------------------------- runtime
 
 
 THREADS_MAX: Final = 64

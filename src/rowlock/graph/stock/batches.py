@@ -8,7 +8,7 @@ goes on growing while no lane is free. Values that are obsolete by then are left
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from rowlock.graph.host_code import not_awaited, to_await
@@ -125,7 +125,12 @@ class _BatchLane(Processor):
     status = NodeStatus.SYNC
 
     def __init__(
-        self, function: Callable[[Sequence[Any]], Any], *, size: int, name: str, carrier: Carrier
+        self,
+        function: Callable[[Sequence[Any]], Any],
+        *,
+        size: int,
+        name: str = "",
+        carrier: Carrier = BARE,
     ) -> None:
         super().__init__(inputs=1, outputs=1, name=name)
         self.holds_max = size
@@ -272,16 +277,6 @@ class BatchMapProcessor(_BatchLane):
 class AsyncBatchMapProcessor(_BatchLane):
     status = NodeStatus.ASYNC
     place: Place = "loop"
-
-    def __init__(
-        self,
-        function: Callable[[Sequence[Any]], Awaitable[Sequence[Any]]],
-        *,
-        size: int,
-        name: str = "",
-        carrier: Carrier = BARE,
-    ) -> None:
-        super().__init__(function, size=size, name=name, carrier=carrier)
 
     async def async_process(self) -> None:
         if self._carrier.has_callers and not self._begins():

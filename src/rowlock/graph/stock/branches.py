@@ -21,8 +21,6 @@ from rowlock.graph.stock.carriers import (
 )
 from rowlock.graph.topology import add_place
 
-# ---------------------------------------------------------------- limits
-
 
 class LimitProcessor(Processor):
     """Passes the first values and ends the flow on both sides, without reading one more."""
@@ -103,9 +101,6 @@ class BufferProcessor(Processor):
 
     def clear(self) -> None:
         self._held.clear()
-
-
-# ---------------------------------------------------------------- copies
 
 
 class DuplicateProcessor(Processor):
@@ -212,7 +207,7 @@ class RouteProcessor(Processor):
                 return
         try:
             self._chosen = range(len(self.outputs))[self._choose(self._carrier.body(item))]
-        except BaseException as error:
+        except BaseException as error:  # of any kind: it fails its value, or ends the run
             if call is not None:
                 add_place(error, self)
             if not self._carrier.fail(item, error):
@@ -240,9 +235,6 @@ class RouteProcessor(Processor):
 
     def clear(self) -> None:
         self._item = EMPTY
-
-
-# ---------------------------------------------------------------- joins
 
 
 class ResizeProcessor(Processor):

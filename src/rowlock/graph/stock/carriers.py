@@ -23,8 +23,6 @@ from typing import Any, Final, Literal, Protocol, TypeAlias
 
 from rowlock.graph.processor import InputPort, OutputPort, Port, Processor
 
-# ---------------------------------------------------------------- port queues
-
 
 class FullInputs:
     """The inputs of a node, and which of them have a value."""
@@ -141,9 +139,6 @@ def ask_again(processor: Processor) -> None:
     """
     port = processor.inputs[0]
     port.notify(port.edge.changes)
-
-
-# ---------------------------------------------------------------- carriers
 
 
 SyncPlace: TypeAlias = Literal["loop", "thread"]

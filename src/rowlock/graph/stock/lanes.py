@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from asyncio import CancelledError
 from asyncio import timeout as time_limit
-from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterable, Awaitable, Callable, Sequence
 from types import CoroutineType
 from typing import Any, TypeAlias
 
@@ -145,7 +145,7 @@ class Lane(Processor):
         if self.on_error is not None and isinstance(error, Exception):
             try:
                 not_awaited(self.on_error(self.carrier.body(item), error))
-            except BaseException as raised:
+            except BaseException as raised:  # of any kind: it fails its value, or ends the run
                 if not self.carrier.fail(item, raised):
                     raise
             else:
@@ -160,9 +160,6 @@ class Lane(Processor):
 
     def clear(self) -> None:
         self.item = self.result = EMPTY
-
-
-# ---------------------------------------------------------------- maps
 
 
 Use: TypeAlias = Callable[[Lane, Any, Any], Any]
@@ -232,7 +229,7 @@ class MapProcessor(Lane):
             if type(returned) is CoroutineType:
                 raise never_awaited(returned)
             self.result = returned if self._is_plain else self._use(self, item, returned)
-        except BaseException as error:
+        except BaseException as error:  # of any kind: it fails its value, or ends the run
             if not self.outlives(item, error):
                 raise
             self.result = GONE
@@ -276,7 +273,7 @@ class AsyncMapProcessor(Lane):
                 self.result = await to_await(self._function(item))
             else:
                 self.result = self._use(self, item, await self._await(self.carrier.body(item)))
-        except BaseException as error:
+        except BaseException as error:  # of any kind: it fails its value, or ends the run
             if not self.outlives(item, error):
                 raise
             self.result = GONE
@@ -291,12 +288,14 @@ class AsyncMapProcessor(Lane):
             return await to_await(self._function(value))
 
 
-# ---------------------------------------------------------------- flat maps
-
-
 class _FlatLane(Lane):
     def __init__(
-        self, function: Any, *, place: SyncPlace, name: str, on_error: OnError | None
+        self,
+        function: Any,
+        *,
+        place: SyncPlace = "thread",
+        name: str = "",
+        on_error: OnError | None = None,
     ) -> None:
         super().__init__(name=name, place=place, on_error=on_error)
         self._function = function
@@ -351,16 +350,6 @@ class _FlatLane(Lane):
 class FlatMapProcessor(_FlatLane):
     """Calls a function with each value, and hands on the values of what it returns."""
 
-    def __init__(
-        self,
-        function: Callable[[Any], Iterable[Any]],
-        *,
-        place: SyncPlace = "thread",
-        name: str = "",
-        on_error: OnError | None = None,
-    ) -> None:
-        super().__init__(function, place=place, name=name, on_error=on_error)
-
     def process(self) -> None:
         if self.outputs[0].is_finished:
             self.close()
@@ -374,7 +363,7 @@ class FlatMapProcessor(_FlatLane):
                 self._used_up()
             else:
                 self._got(value)
-        except BaseException as error:
+        except BaseException as error:  # of any kind: it fails its value, or ends the run
             if not self._failed(error):
                 raise
 
@@ -414,7 +403,7 @@ class AsyncFlatMapProcessor(_FlatLane):
                 self._used_up()
             else:
                 self._got(value)
-        except BaseException as error:
+        except BaseException as error:  # of any kind: it fails its value, or ends the run
             if not self._failed(error):
                 raise
 

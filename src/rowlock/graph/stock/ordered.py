@@ -136,9 +136,6 @@ class OrderedCollect(Processor):
             results.clear()
 
 
-# ---------------------------------------------------------------- keyed
-
-
 class KeyRecord:
     """What is known of one key.
 
@@ -188,7 +185,7 @@ class KeyProcessor(Lane):
             record = self._records.get(key)
             if record is None:
                 record = self._records[key] = KeyRecord(key)
-        except BaseException as error:
+        except BaseException as error:  # of any kind: it fails its value, or ends the run
             if not self.outlives(item, error):
                 raise
             self.result = GONE

@@ -215,7 +215,7 @@ class ScatterProcessor(Processor):
             if group.reader is None:
                 group.reader = Reader(not_awaited(self._parts(self._outer.body(group.item))))
             self._read_part(group, group.reader)
-        except BaseException as error:
+        except BaseException as error:  # of any kind: it fails its value, or ends the run
             add_place(error, self)
             if not self._outer.fail(group.item, error):
                 raise
@@ -298,7 +298,7 @@ class GatherProcessor(Processor):
         source, output = self.inputs[0], self.outputs[0]
         if output.is_finished:
             return self._end()
-        # One that was not told of may be complete, too, where no part came: all are looked at.
+        # Without a part, a group may be complete all the same: all are looked at.
         changed_groups: Iterable[PartGroup] = self._scatter.open
         if source.has_data:
             part = source.pull()

@@ -22,8 +22,6 @@ from rowlock.graph.processor import EMPTY, NodeStatus, Place, Port, Processor
 from rowlock.graph.stock.carriers import SyncPlace
 from rowlock.graph.topology import add_place
 
-# ---------------------------------------------------------------- readers
-
 
 class Reader:
     """Reads an iterable, with the same context variables from its first value to its end."""
@@ -74,15 +72,12 @@ class AsyncReader:
             await close()
 
 
-# ---------------------------------------------------------------- sources
-
-
 class _Source(Processor):
     """A node without inputs. `is_used_up`: there are no more values, or none is wanted."""
 
     status = NodeStatus.SYNC
 
-    def __init__(self, items: Any, *, name: str) -> None:
+    def __init__(self, items: Any, *, name: str = "") -> None:
         super().__init__(outputs=1, name=name)
         self._items: Any = items
         self._reader: Any = None
@@ -153,9 +148,6 @@ class AsyncSource(_Source):
 
     status = NodeStatus.ASYNC
     place: Place = "loop"
-
-    def __init__(self, items: AsyncIterable[Any], *, name: str = "") -> None:
-        super().__init__(items, name=name)
 
     async def async_process(self) -> None:
         if self.is_used_up:
