@@ -4,10 +4,10 @@ The one idea: the database decides. A partial unique index lets one active row h
 who submit it at once make one row; and the count of active rows reads a partial index that settled
 rows are not in, so it costs the same in a table of any size.
 
-The ceiling is looked at before the row is written, and nobody waits for anybody: it may be exceeded
-by as many as submit at once, and never by more. Where a database has one writer at a time, the
-submissions of one process go one after the other, each behind the transaction of the one before,
-since those who wait for such a database have no order; there the ceiling is exact.
+The ceiling is looked at before the row is written, and no submission waits for another: it may be
+exceeded by as many as submit at once, and never by more. Where a database has one writer at a time,
+the submissions of one process go one after the other, each behind the transaction of the one
+before, since connections that wait for such a database have no order; there the ceiling is exact.
 
 Source: PostgreSQL, "INSERT ... ON CONFLICT" and "Partial Indexes"; SQLite, "UPSERT".
 """
@@ -60,45 +60,10 @@ from rowlock.rows.eligibility import is_free
 from rowlock.rows.leased_table import LeasedTable, ModelT
 from rowlock.rows.row_dialect import ROWS
 
-# ---------------------------------------------------------------- submission lock
-
-
 SUBMIT_WAIT_S_MAX = 30.0
 """How long a submission waits for its lock, and then for a database that others write to, in
 seconds.
 """
-
-
-class SubmissionLock:
-    """The lock of one table's submissions, for one session of the process at a time."""
-
-    def __init__(self, leased: LeasedTable) -> None:
-        self._leased = leased
-        self._name = f"submissions to {leased.table.name}"
-
-    async def acquire(
-        self, session: AsyncSession, *, unless: Callable[[], Awaitable[bool]]
-    ) -> bool:
-        """Acquire the lock up to the end of the session's transaction; return whether that was done
-        here. `unless` tells whether nothing will be written; it is asked where the lock would keep
-        others from it.
-        """
-        # A session with an engine for each class has no one transaction whose end would be told.
-        is_bound = session.bind is not None and isinstance(session.get_bind(), Engine)
-        return is_bound and await self._locks(session).queue_to_write(
-            session, self._name, unless=unless, timeout_s=SUBMIT_WAIT_S_MAX
-        )
-
-    def release(self, session: AsyncSession) -> None:
-        """Release it before the transaction has ended; only where nothing was written."""
-        self._locks(session).leave_queue(session, self._name)
-
-    def _locks(self, session: AsyncSession) -> LockDialect:
-        return LOCKS.on(bind_of(session, self._leased).dialect.name)
-
-
-# ---------------------------------------------------------------- admission
-
 
 logger = get_logger(__name__)
 
@@ -114,44 +79,60 @@ class Admission(Generic[ModelT]):
         self._model: Any = leased.model
         self._settings = settings
         self._stale_after = stale_after
-        self._submission_lock = SubmissionLock(leased)
+        self._lock_name = f"submissions to {leased.table.name}"
 
     async def submit(
         self, session: AsyncSession, *, dedup_key: str, values: Mapping[str, Any]
     ) -> tuple[ModelT, bool]:
         bind_of(session, self._leased)  # refuses a session that is not async
         _check_key(dedup_key)
-        self._check_values(values)
-        holds_lock, made = (
-            await self._submission_lock.acquire(
-                session, unless=partial(self._attaches, session, dedup_key)
-            ),
-            False,
-        )
+        # The key may be given here, and in no outcome.
+        others = {name: value for name, value in values.items() if name != self._leased.key_name}
+        refuse_own_columns(self._leased, others)
+        made = False
+        holds_lock = await self._lock(session, unless=partial(self._attaches, session, dedup_key))
         try:
             row, made = await self._submit(session, dedup_key, values)
         finally:
             if holds_lock and not made:
-                # Nothing was written, so nobody need wait for the end of the transaction.
-                self._submission_lock.release(session)
+                # Nothing was written, so no submission need wait for the end of the transaction.
+                self._release(session)
         return row, made
 
     async def cancel(self, session: AsyncSession, *, dedup_key: str, reason: str) -> ModelT | None:
         bind_of(session, self._leased)  # refuses a session that is not async
         _check_key(dedup_key)
         row: ModelT | None = None
-        holds_lock = await self._submission_lock.acquire(session, unless=_never)
+        holds_lock = await self._lock(session, unless=_never)
         try:
             row = await self._fail_active(session, dedup_key, reason)
         finally:
             if holds_lock and row is None:
-                self._submission_lock.release(session)
+                self._release(session)
         return row
+
+    async def _lock(self, session: AsyncSession, *, unless: Callable[[], Awaitable[bool]]) -> bool:
+        """Lock the table's submissions for this session of the process, up to the end of its
+        transaction; return whether that was done here. `unless` tells whether nothing will be
+        written; it is asked where the lock would keep others from it.
+        """
+        # A session with an engine for each class has no one transaction whose end would be known.
+        is_bound = session.bind is not None and isinstance(session.get_bind(), Engine)
+        return is_bound and await self._locks(session).queue_to_write(
+            session, self._lock_name, unless=unless, timeout_s=SUBMIT_WAIT_S_MAX
+        )
+
+    def _release(self, session: AsyncSession) -> None:
+        """Release the lock before the transaction has ended; only where nothing was written."""
+        self._locks(session).leave_queue(session, self._lock_name)
+
+    def _locks(self, session: AsyncSession) -> LockDialect:
+        return LOCKS.on(bind_of(session, self._leased).dialect.name)
 
     async def _fail_active(
         self, session: AsyncSession, dedup_key: str, reason: str
     ) -> ModelT | None:
-        # Every write of an attempt is guarded by the status it left, so nobody is asked: the
+        # Every write of an attempt is guarded by the status it left, so none is asked: the
         # replica that holds the row finds the new status at its next update, closes the attempt and
         # writes nothing more. The lease is left to it.
         model: Any = self._model
@@ -207,7 +188,7 @@ class Admission(Generic[ModelT]):
     async def _admit(self, session: AsyncSession, *, gives_way: bool) -> None:
         active, ceiling = await self.count_active(session), self._settings.max_active
         if active - gives_way >= ceiling:
-            # Those who are refused in one second would come back in one second.
+            # Clients that are refused in one second would come back in one second.
             wait = self._settings.retry_interval + random.random() * self._settings.jitter
             raise AdmissionRejected(
                 active=active, ceiling=ceiling, retry_after_s=wait.total_seconds()
@@ -240,7 +221,7 @@ class Admission(Generic[ModelT]):
         """
         model, long_ago = self._model, database_time_after(-self._stale_after)
         # Who released it has cleared the lease, and may have worked for hours: `started_at` alone
-        # says nothing of that.
+        # does not show that.
         touched = (model.due_at, model.last_processed_at, model.started_at)
         released = and_(*(func.coalesce(at, model.submitted_at) <= long_ago for at in touched))
         expires_at = model.lock_expires_at
@@ -297,13 +278,6 @@ class Admission(Generic[ModelT]):
         # Where rows are written, also in a session that sends reads to a replica.
         return await execute(
             session, statement, bind_arguments={"bind": bind_of(session, self._leased)}
-        )
-
-    def _check_values(self, values: Mapping[str, Any]) -> None:
-        # The key may be given here, and in no outcome.
-        refuse_own_columns(
-            self._leased,
-            {name: value for name, value in values.items() if name != self._leased.key_name},
         )
 
 

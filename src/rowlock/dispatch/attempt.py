@@ -27,9 +27,6 @@ from rowlock.errors import WorkerGone
 from rowlock.logs import get_logger
 from rowlock.tasks import ENDED, DaemonThreads, finish
 
-# ---------------------------------------------------------------- scratch
-
-
 T = TypeVar("T")
 
 logger = get_logger(__name__)
@@ -69,7 +66,7 @@ class Scratch:
             )
 
         try:
-            # Whole: a thread cannot be cancelled, and nobody else would know of its folder.
+            # Whole: a thread cannot be cancelled, and its folder would stay.
             await finish(make(), purpose="make a scratch folder")
         except asyncio.CancelledError:
             for folder in made:
@@ -88,9 +85,6 @@ def _remove(folder: Path) -> None:
         pass
     except OSError:
         logger.exception("A scratch folder was not removed", extra={"folder": folder.name})
-
-
-# ---------------------------------------------------------------- its events
 
 
 _END: Final = object()
@@ -160,7 +154,7 @@ class Stream:
             self._handler.cancel(ENDED)
             await asyncio.wait({self._handler})
         if self._coming is not None and self._coming.done():
-            self._coming.exception()  # nobody asked any more
+            self._coming.exception()  # asyncio would log that it was never retrieved
 
     def _acknowledge(self) -> None:
         self._coming = asyncio.get_running_loop().create_future()
@@ -225,7 +219,7 @@ class Stream:
             await self._source.aclose()
         except asyncio.CancelledError:
             raise
-        except BaseException:
+        except BaseException:  # of the handler; the attempt ends nevertheless
             logger.exception("An attempt failed while it was closed")
 
 

@@ -125,14 +125,13 @@ DISPATCH_COLUMNS: Final = (
     "error",
     "superseded_by",
 )
-"""What `DispatchColumns` has; nobody but the pipeline writes them."""
-WHEN_COLUMNS: Final = ("due_at", "deadline_at")
-"""What else says when: a submission is due at once, and its deadline is `dispatch_deadline`."""
+"""The columns of `DispatchColumns`; only the pipeline writes them."""
 
 
 def refuse_own_columns(leased: LeasedTable, values: Values) -> None:
     """Refuse values of columns that the pipeline itself writes."""
-    own = {leased.column(name) for name in (*DISPATCH_COLUMNS, *WHEN_COLUMNS)}
+    # A submission is due at once, and its deadline is `dispatch_deadline`.
+    own = {leased.column(name) for name in (*DISPATCH_COLUMNS, "due_at", "deadline_at")}
     for column in column_values(leased, values):
         if column in own:
             raise OutcomeError(

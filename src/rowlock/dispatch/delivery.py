@@ -1,16 +1,16 @@
 """One attempt at one row, from the offer to its end.
 
-    orphan? pending again → past its deadline? failed → nobody accepts? later → accepted: running →
-    events → completed | failed
+    orphan? pending again → past its deadline? failed → no worker accepts? later → accepted:
+    running → events → completed | failed
 
 Every write on the way is guarded by the lease's token and by the status; if the guard does not
-match, somebody else decides about the row, and the attempt is closed without a word. What
-`Delivery.run` returns, the pipeline writes like any other outcome.
+match, the row was decided elsewhere, and the attempt is closed and writes nothing. The pipeline
+writes the outcome of `Delivery.run` like any other.
 
 Two traps. A text, a mapping or a kind that a handler yields may be of any class, and raise anything
 when it is looked at: it is copied once and contained, before anything else. And silence counts only
-while somebody listens: an event loop that the host has blocked finds that the time is over in the
-very moment in which it could listen again, so it is given a moment to do so.
+while the loop can listen: an event loop that the host has blocked finds that the time is over in
+the very moment in which it could listen again, so it is given a moment to do so.
 
 Not here: who is asked (``placement.py``), and how an attempt's events come about (``engines/``).
 """
@@ -79,8 +79,6 @@ from rowlock.rows.leased_table import LeasedTable, ModelT
 from rowlock.rows.updates import NOW_PLACEHOLDER, Values
 from rowlock.tasks import as_host_code, contained_task, finish
 
-# ---------------------------------------------------------------- plain events
-
 
 def plain_event(event: object) -> AttemptEvent:
     """The event with parts of plain types, and the text of a `Progress` as it is stored."""
@@ -131,9 +129,6 @@ def _values(values: object) -> dict[Any, Any]:
     return {name: copied_value(value) for name, value in values.items()}
 
 
-# ---------------------------------------------------------------- liveness
-
-
 CATCH_UP_S = 1.0
 """How long an event loop listens once more when the time is over, in seconds."""
 
@@ -161,7 +156,7 @@ async def next_event(events: Events, *, within_s: float) -> AttemptEvent:
 async def _ended(task: asyncio.Task[AttemptEvent]) -> None:
     await asyncio.wait({task})
     if not task.cancelled():
-        task.exception()  # nobody asked any more
+        task.exception()  # asyncio would log that it was never retrieved
 
 
 PROGRESS_EVERY_S = 1.0
@@ -185,9 +180,6 @@ class LastProgress:
         text, self._text = self._text, None
         self._next_at = monotonic() + PROGRESS_EVERY_S
         return text
-
-
-# ---------------------------------------------------------------- delivery
 
 
 logger = get_logger(__name__)
@@ -284,8 +276,8 @@ class Delivery(Generic[ModelT]):
                 workdir = await stack.enter_async_context(self._context.scratch.folder())
                 try:
                     worker, events = await self._context.placement.place(self._task(workdir))
-                except NoWorkersAvailable as nobody:
-                    return self._overflow(nobody)
+                except NoWorkersAvailable as refused:
+                    return self._overflow(refused)
             except Exception as error:
                 # Of this replica, and not of the row: another one may do better.
                 logger.exception(
@@ -304,16 +296,16 @@ class Delivery(Generic[ModelT]):
                     raise
                 return await self._out_of_time(stack.pop_all())
             if self._has_ended:
-                # Closed later: whoever has the worker next would be running before this row has
-                # ended. An attempt that still runs is closed here and now: nobody else may begin
+                # Closed later: the next row of the worker would be running before this one has
+                # ended. An attempt that still runs is closed here and now: no other may begin
                 # beside it.
                 self._item.after_settling = partial(self._close, stack.pop_all())
             return outcome
 
     async def _out_of_time(self, attempt: AsyncExitStack) -> Outcome:
         closing = contained_task(self._close(attempt), name="rowlock: close an attempt")
-        # A row that is failed is nobody's to begin again; so one whose handler cannot be ended need
-        # not be held for ever.
+        # A row that is failed is not begun again; so one whose handler cannot be ended need not be
+        # held for ever.
         await finish(_wait(closing, timeout_s=ATTEMPT_END_S_MAX), purpose="end an attempt")
         if not closing.done():
             self._item.after_settling = partial(_wait, closing)
@@ -336,13 +328,13 @@ class Delivery(Generic[ModelT]):
         )
         logger.warning("An orphan was recovered", extra={"row_id": self._item.id, "losses": losses})
 
-    def _overflow(self, nobody: NoWorkersAvailable) -> Outcome:
+    def _overflow(self, refused: NoWorkersAvailable) -> Outcome:
         settings = self._context.settings
         if self._context.provisioner is not None:
             self._context.provisioner.ask(self._row.dedup_key)
         rest = settings.retry_interval + random.random() * settings.jitter
-        self._context.log.overflowed(self._item.id, nobody, waited=self._waited(), rest=rest)
-        return Retry(after=rest, error=error_of(CAPACITY, nobody.message))
+        self._context.log.overflowed(self._item.id, refused, waited=self._waited(), rest=rest)
+        return Retry(after=rest, error=error_of(CAPACITY, refused.message))
 
     async def _accepted(self, worker: str, events: Events) -> Outcome:
         try:
@@ -456,8 +448,8 @@ class Delivery(Generic[ModelT]):
         losses = self._row.losses + 1
         if losses >= self._context.settings.max_losses:
             return self._failed(HEARTBEAT_LOST, f"{losses} attempts were lost; the last one: {why}")
-        # Under the guard of the status, which a Retry does not have: somebody may have decided
-        # about the row meanwhile.
+        # Under the guard of the status, which a Retry does not have: the row may have been
+        # decided elsewhere meanwhile.
         await self._record_status(
             {"status": PENDING, "losses": losses}, unless_changed={"status": self._row.status}
         )
@@ -510,7 +502,7 @@ async def _end(events: Events) -> None:
             # Of the engine, and not of the row.
             logger.exception("An attempt failed while it was closed")
 
-    # However often it is cancelled meanwhile: as long as the attempt runs, nobody else may have its
+    # However often it is cancelled meanwhile: as long as the attempt runs, no other may have its
     # row.
     await finish(close(), purpose="end an attempt")
 

@@ -26,7 +26,7 @@ class DispatchLog:
         logger.info("%s: rows offered: %d, workers: %d", self._name, rows, workers, extra=fields)
 
     def overflowed(
-        self, row_id: object, nobody: NoWorkersAvailable, *, waited: timedelta, rest: timedelta
+        self, row_id: object, refused: NoWorkersAvailable, *, waited: timedelta, rest: timedelta
     ) -> None:
         left, rest_s = max(self._deadline - waited, timedelta(0)), rest.total_seconds()
         log = logger.warning if left <= self._deadline / 2 else logger.info
@@ -34,8 +34,13 @@ class DispatchLog:
             "%s: %s for row %s; it is offered again in %.0f s or when there is room, and fails in"
             " %.0f s"
         )
-        fields = {"pipeline": self._name, "row_id": row_id, "asked": nobody.asked, "rest_s": rest_s}
-        log(text, self._name, nobody.message, row_id, rest_s, left.total_seconds(), extra=fields)
+        fields = {
+            "pipeline": self._name,
+            "row_id": row_id,
+            "asked": refused.asked,
+            "rest_s": rest_s,
+        }
+        log(text, self._name, refused.message, row_id, rest_s, left.total_seconds(), extra=fields)
 
     def expired(self, row_id: object) -> None:
         fields = {"pipeline": self._name, "row_id": row_id}

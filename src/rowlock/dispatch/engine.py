@@ -26,9 +26,6 @@ from rowlock.dispatch.columns import detail_of
 from rowlock.errors import SettingsError, describe
 from rowlock.pipelines.outcomes import leaves_of
 
-# ---------------------------------------------------------------- task
-
-
 RowT = TypeVar("RowT")
 
 
@@ -140,9 +137,6 @@ or `Failed`.
 """
 
 
-# ---------------------------------------------------------------- engine
-
-
 class Events(Protocol):
     """The events of one attempt: an async iterator that can be closed, also before it was asked
     for anything.
@@ -202,9 +196,6 @@ class Engine(Protocol):
         ...
 
 
-# ---------------------------------------------------------------- backpressure
-
-
 TASKS_MAX = 10_000
 """Most tasks that one worker may be allowed at once."""
 
@@ -248,9 +239,6 @@ class TaskCountBackpressure:
     def __call__(self, context: BackpressureContext) -> bool:
         """Return whether to refuse."""
         return self.threshold > 0 and context.active_task_count >= self.threshold
-
-
-# ---------------------------------------------------------------- balancers
 
 
 class Balancer(Protocol):

@@ -3,8 +3,8 @@ submissions and fetches flat.
 
 All indexes are partial, over active rows only: settled rows cost nothing, however many there are.
 As in ``rows/migrations.py``, what a step does never changes, and the host's Alembic runs it. Rows
-that are there were never submitted: they are adopted as completed, with no key, and nobody works on
-them.
+that are there were never submitted: they are adopted as completed, with no key, and are not worked
+on.
 
 Locks, on PostgreSQL: ``ACCESS EXCLUSIVE`` for a moment, nothing is rewritten. SQLite cannot change
 a default, so there the rows are written once.

@@ -29,13 +29,13 @@ from rowlock.dispatch.engine import Balancer, Engine, Handler, PriorityLoadBalan
 from rowlock.dispatch.engines.local import called, is_generator
 from rowlock.dispatch.placement import DispatchCounters, Placement, Provisioner, bring_forward
 from rowlock.dispatch.settings import (
+    DISPATCH_NAMES,
     LEASES_PER_TICK_MAX,
     DispatchKeywords,
     DispatchSettings,
     build_dispatch_settings,
     check_beside,
     retried_errors,
-    split_settings,
 )
 from rowlock.dispatch.status_updates import StatusUpdates
 from rowlock.errors import AdmissionRejected, ConfigurationError, Draining, ModelError
@@ -48,8 +48,8 @@ from rowlock.pipelines.statistics import PipelineStatistics
 from rowlock.rows.leased_table import LeasedTable, ModelT
 
 PROCESS_TIMEOUT_BEYOND = timedelta(minutes=5)
-"""`process_timeout` is so much longer than `time_limit`, unless it is given: the limit of an
-attempt is told better by the wing.
+"""`process_timeout` is so much longer than `time_limit`, unless it is given: the wing has a better
+error for the limit of an attempt.
 """
 
 
@@ -129,16 +129,17 @@ class DispatchPipeline(Pipeline[ModelT], reserved=False):
     ) -> None:
         self.model = model
         self.retry_on = settings.pop("retry_on", self.retry_on)
-        both = split_settings(settings)
-        self.dispatch: DispatchSettings = build_dispatch_settings(self.name, both["own"])
+        own = {name: value for name, value in settings.items() if name in DISPATCH_NAMES}
+        self.dispatch: DispatchSettings = build_dispatch_settings(self.name, own)
         _check_parts(self.name, handler, engine, scratch_root=scratch_root)
         _check_columns(model)
         # One for each worker of the engine, as far as it knows by now; and some who look after what
         # waits when all are busy.
         workers_num = min(WORKERS_MAX, self.workers_num + len(engine.workers()))
         process_timeout = self.dispatch.time_limit + PROCESS_TIMEOUT_BEYOND
-        rest: Any = {"workers_num": workers_num, "process_timeout": process_timeout, **both["rest"]}
-        super().__init__(**rest)
+        rest: Any = {name: value for name, value in settings.items() if name not in own}
+        given: Any = {"workers_num": workers_num, "process_timeout": process_timeout} | rest
+        super().__init__(**given)
         check_beside(self.name, self.dispatch, self.settings)
         self.engine = engine
         self._counters = DispatchCounters()
@@ -190,7 +191,7 @@ class DispatchPipeline(Pipeline[ModelT], reserved=False):
 
         Args:
             session: joined; nothing is committed here.
-            dedup_key: what the work is about. Whoever submits a key that is active gets its row.
+            dedup_key: what the work is about. A submission of a key that is active gets its row.
             values: columns of the host's own, by attribute name. They are not looked into: one that
                 the database refuses raises what the database says, and on PostgreSQL ends the
                 transaction.

@@ -38,8 +38,6 @@ from rowlock.rows.eligibility import is_free
 from rowlock.rows.leased_table import LeasedTable
 from rowlock.tasks import as_host_code, contained_task
 
-# ---------------------------------------------------------------- counters
-
 
 @dataclass(slots=True)
 class DispatchCounters:
@@ -57,9 +55,6 @@ class DispatchCounters:
     offers_accepted: int = 0
     offers_refused: int = 0
     offers_gone: int = 0
-
-
-# ---------------------------------------------------------------- capacity
 
 
 ROOM_MAX = 64
@@ -138,7 +133,7 @@ async def bring_forward(
         model.parked_at.is_(None),
         is_free(leased),
     )
-    # Rows that somebody else has locked are left to whoever that is.
+    # Rows that another transaction has locked are left to it.
     first = (
         rests.order_by(model.submitted_at, leased.key)
         .limit(count)
@@ -150,9 +145,6 @@ async def bring_forward(
         .values({leased.column("due_at"): database_now()})
     )
     return frozenset((await connection.scalars(moved.returning(leased.key))).all())
-
-
-# ---------------------------------------------------------------- placement
 
 
 logger = get_logger(__name__)
@@ -190,23 +182,17 @@ class Placement:
                 counters.offers_refused += 1
             except WorkerGone as gone:
                 counters.offers_gone += 1
-                self._evict(worker, gone)
+                self._evicted[worker] = monotonic() + EVICTED_S
+                logger.warning(
+                    "A worker is gone and is not asked for a while",
+                    extra={"worker": worker, "why": gone.why},
+                )
             else:
                 counters.offers_accepted += 1
                 self.capacity.occupied(task.id)
                 return worker, events
         self.capacity.refused(task.id, since=freed_before)
         raise NoWorkersAvailable(asked=asked)
-
-    def _evict(self, worker: str, gone: WorkerGone) -> None:
-        self._evicted[worker] = monotonic() + EVICTED_S
-        logger.warning(
-            "A worker is gone and is not asked for a while",
-            extra={"worker": worker, "why": gone.why},
-        )
-
-
-# ---------------------------------------------------------------- provisioner
 
 
 PROVISION_S_MAX = 300.0
@@ -244,29 +230,23 @@ class Provisioner:
         """
         here = self._engine.workers()
         arrived = [worker for worker in here if worker not in self._seen]
-        self._expect_no_more(len(arrived))
-        self._remember(arrived)
+        # The oldest requests are taken for answered, whichever workers came.
+        now = monotonic()
+        left = [(key, until) for key, until in self._expected.items() if until > now]
+        self._expected = dict(left[len(arrived) :])
+        # One that was out of sight for a moment, and is back, is not the one that was asked for.
+        self._seen.update(dict.fromkeys(arrived))
+        for oldest in list(self._seen)[: max(0, len(self._seen) - SEEN_MAX)]:
+            del self._seen[oldest]
         is_full = len(self._in_flight) >= PROVISIONS_MAX
         at_cap = 0 < self._fleet_cap <= len(here) + len(self._expected)
         if key in self._in_flight or key in self._expected or is_full or at_cap:
             return False
-        self._expected[key] = monotonic() + PROVISION_S_MAX + COMES_S_MAX
+        self._expected[key] = now + PROVISION_S_MAX + COMES_S_MAX
         task = contained_task(self._call(key), name="rowlock: provision a worker")
         self._in_flight[key] = task
         task.add_done_callback(lambda _: self._in_flight.pop(key, None))
         return True
-
-    def _remember(self, workers: Iterable[str]) -> None:
-        # One that was out of sight for a moment, and is back, is not the one that was asked for.
-        self._seen.update(dict.fromkeys(workers))
-        for oldest in list(self._seen)[: max(0, len(self._seen) - SEEN_MAX)]:
-            del self._seen[oldest]
-
-    def _expect_no_more(self, arrived: int) -> None:
-        """The oldest requests are taken for answered, whichever workers came."""
-        now = monotonic()
-        left = [(key, until) for key, until in self._expected.items() if until > now]
-        self._expected = dict(left[arrived:])
 
     async def _call(self, key: str) -> None:
         try:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import timedelta
-from typing import Annotated, Any, TypeAlias, TypedDict
+from typing import Annotated, Any, TypeAlias
 
 from pydantic import (
     BaseModel,
@@ -55,7 +55,7 @@ class DispatchSettings(BaseModel):
     attach_at_ceiling: bool = True
     """Whether a submission of a key that is active attaches to its row also at the ceiling."""
     retry_interval: _Duration = timedelta(seconds=120)
-    """How long a row that found no worker rests, and what a refused client is told to wait."""
+    """How long a row that found no worker rests, and how long a refused client is to wait."""
     dispatch_deadline: _Duration = timedelta(seconds=14_400)
     """A row that no worker has accepted so long after its submission fails, and no attempt at it is
     repeated later.
@@ -71,7 +71,7 @@ class DispatchSettings(BaseModel):
     max_losses: Annotated[int, Field(ge=1, le=LOSSES_MAX)] = 3
     """A row fails when the worker or the replica died with so many of its attempts."""
     stale_after: _Duration | None = None
-    """An active row that nobody has held for so long beyond its time gives way to a new
+    """An active row that was not held for so long beyond its time gives way to a new
     submission. Default: 10 x `lock_timeout`.
     """
     fleet_cap: Annotated[int, Field(ge=0, le=FLEET_MAX)] = 0
@@ -83,7 +83,7 @@ class DispatchSettings(BaseModel):
         heartbeat = info.data.get("heartbeat")
         if value is not None:
             return handler(value)
-        # None only where `heartbeat` is invalid, and told as such.
+        # None only where `heartbeat` is invalid, which has its own error.
         return None if heartbeat is None else 3 * heartbeat
 
     @property
@@ -136,19 +136,6 @@ def retried_errors(pipeline: str, rules: Mapping[type, ErrorRule]) -> dict[str, 
             )
         rests[class_name(error)] = None if rule.delay is None else delay_of(rule.delay)
     return rests
-
-
-class _Split(TypedDict):
-    own: dict[str, Any]
-    rest: dict[str, Any]
-
-
-def split_settings(settings: DispatchKeywords) -> _Split:
-    own = {name: value for name, value in settings.items() if name in DISPATCH_NAMES}
-    return _Split(
-        own=own,
-        rest={name: value for name, value in settings.items() if name not in DISPATCH_NAMES},
-    )
 
 
 def build_dispatch_settings(pipeline: str, values: dict[str, Any]) -> DispatchSettings:

@@ -2,7 +2,7 @@
 long as the lease is trusted.
 
 Attempts of a replica share transactions: while one is under way, the next ones gather. What an
-outage interrupts is written again; and if an answer was lost, the token says whether the status is
+outage interrupts is written again; and if an answer was lost, the token shows whether the status is
 there.
 """
 

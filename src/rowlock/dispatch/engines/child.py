@@ -2,16 +2,15 @@
 with it.
 
 A handler begins, and goes on from a `StageDone`, when the dispatcher asks for what comes next: what
-was before is recorded by then. Beats come from a thread of their own. If nobody listens any more,
-the dispatcher is dead, and another one may have the row by now: the process ends at once, and takes
-along what its handler has started.
+was before is recorded by then. Beats come from a thread of their own. If the connection is gone,
+the dispatcher is dead, and another one may have the row by now: the process ends at once, with all
+that its handler has started.
 
-A process that is killed can tell nobody, so nothing of it may depend on its own last words: its
-subprocesses are found by their group, and hold none of the pipes and sockets by whose end its death
-is noticed.
+A process that is killed sends no last message, so nothing may depend on one: its subprocesses are
+found by their group, and hold none of the pipes and sockets by whose end its death is noticed.
 
 Worker processes import this module. Not here: how a process is started and killed
-(``process.py``), and subprocesses that leave the group, which nobody finds.
+(``process.py``), and subprocesses that leave the group, which cannot be found.
 """
 
 from __future__ import annotations
@@ -96,7 +95,7 @@ def end(code: int) -> NoReturn:
 
 @contextmanager
 def redirected_streams() -> Iterator[list[int]]:
-    """Give the block an empty input and an output that nobody reads; gives the real ones.
+    """Give the block an empty input and an output without a reader; gives the real ones.
 
     What a subprocess prints would be taken for an answer, or fill a pipe until the subprocess
     stands still. And as long as one lives, the death of this process would go unnoticed.
@@ -267,7 +266,7 @@ async def _run_async(events: Any, dispatcher: DispatcherConnection) -> None:
 
 
 def _event_of(message: object) -> AttemptEvent:
-    # Here, where a None is still what the handler has said: on the line it is the end.
+    # Here, where a None is still the handler's: over the socket it is the end.
     if isinstance(message, AttemptEvent):
         return message
     return Failed("internal", f"the handler gave a {type(message).__name__}, which is no event")

@@ -43,7 +43,7 @@ class LocalEngine(ABC):
         beats_itself: whether `run` yields beats while nothing else comes.
         needs_something: whether an attempt needs something that this machine may lack. Then the
             first thing that `run` yields is a `Heartbeat`, when it has that; what it raises before
-            is no failure of the row, and is raised to whoever offers.
+            is no failure of the row, and is raised out of `offer`.
     """
 
     kind: ClassVar[str]
@@ -123,7 +123,7 @@ class LocalEngine(ABC):
             raise
         try:
             has_all.result()
-        except BaseException:
+        except BaseException:  # a cancellation as well: the worker would stay busy
             left()
             raise
 
@@ -162,11 +162,8 @@ async def _undo(
     begun.cancel()
     await asyncio.wait({begun})
     if not begun.cancelled():
-        begun.exception()  # nobody wants to know
+        begun.exception()  # the attempt was given up
     await attempt.aclose()
-
-
-# ---------------------------------------------------------------- loop
 
 
 _NOT_ASYNC = "LoopEngine takes an `async def` handler with yield; use ThreadEngine for a `def`"
@@ -203,9 +200,6 @@ async def _fails(error: Exception) -> AsyncGenerator[AttemptEvent, None]:
     yield Failed.of(error)
 
 
-# ---------------------------------------------------------------- thread
-
-
 THREADS_MAX = 1_000
 """Most threads of one engine."""
 
@@ -237,7 +231,7 @@ class ThreadEngine(LocalEngine):
         thread = DaemonThreads(1, name="rowlock handler")
         try:
             # Starts it, or raises that there is none to be had.
-            thread.submit(_nothing)
+            thread.submit(bool)
             yield Heartbeat()
             # A handler may also be a function that works first and returns an iterator.
             events = await _in(thread, task.handler, task)
@@ -283,7 +277,3 @@ async def _in(thread: DaemonThreads, function: Any, *args: Any) -> Any:
 def _close(events: Any) -> None:
     if hasattr(events, "close"):
         events.close()
-
-
-def _nothing() -> None:
-    """For a thread that shall start."""

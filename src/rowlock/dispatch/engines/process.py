@@ -45,9 +45,6 @@ from rowlock.errors import ConfigurationError, WorkerGone, describe
 from rowlock.logs import get_logger
 from rowlock.tasks import contained_task, finish
 
-# ---------------------------------------------------------------- its end of the line
-
-
 logger = get_logger(__name__)
 
 PREFIX = "rowlock-"
@@ -133,8 +130,8 @@ class WorkerConnection:
             raise ChildProcessError(f"a worker process did not start: {why}") from broken
 
     async def next_event(self) -> AttemptEvent | None:
-        """What the process says next, or None if it has hung up or died. To ask says that what was
-        said before is recorded.
+        """Return the next event, or None if the process has hung up or died. The call implies that
+        the event before is recorded.
         """
         reader, writer = self._connected.result()
         if self._is_waiting:
@@ -162,12 +159,12 @@ class WorkerConnection:
             self._call.cancel()
             await asyncio.wait({self._call})
         finally:
-            # Those who lived in its group keep its id from being another's. Not before: it would be
+            # Processes of its group keep its id from being another's. Not before: it would be
             # reaped twice.
             if self._pid is not None and not is_ready:
                 child.kill(self._pid)
             if self._call.done() and not self._call.cancelled():
-                self._call.exception()  # told already, or nobody wants to know
+                self._call.exception()  # raised already, or not wanted
             if self._connected.done():
                 _, writer = self._connected.result()
                 writer.close()
@@ -188,9 +185,6 @@ async def _call(path: str, pickled: bytes, beat_s: float) -> None:
     await to_process.run_sync(
         run_task, path, pickled, beat_s, cancellable=True, limiter=CapacityLimiter(1)
     )
-
-
-# ---------------------------------------------------------------- the engine
 
 
 PATH_BYTES_MAX = 100
@@ -247,7 +241,7 @@ class ProcessEngine(LocalEngine):
             yield Heartbeat()
             while (event := await connection.next_event()) is not None:
                 yield event
-            # Nobody is on the line any more: how the process has ended says why.
+            # The process has hung up; how it has ended is the reason.
             try:
                 await connection.ended()
             except BrokenWorkerProcess as broken:

@@ -44,9 +44,6 @@ from rowlock.errors import ConfigurationError, WorkerBusy, WorkerGone, describe
 from rowlock.logs import get_logger
 from rowlock.tasks import contained_task
 
-# ---------------------------------------------------------------- one attempt
-
-
 logger = get_logger(__name__)
 
 OFFER_S_MAX = 15.0
@@ -55,7 +52,7 @@ the task needs.
 """
 
 CLOSE_S_MAX = 3.0
-"""How long is waited for a worker that has told its last event to have room again, in seconds."""
+"""How long a worker may take to have room again after its last event, in seconds."""
 
 T = TypeVar("T")
 
@@ -165,9 +162,6 @@ def _why(error: Exception) -> str:
     return f"the connection broke: {getattr(code, 'name', None) or type(error).__name__}"
 
 
-# ---------------------------------------------------------------- the engine
-
-
 DISCOVER_AGAIN_S = 5.0
 """After so long a discovery that failed is asked again, in seconds."""
 HANGING_UP_S_MAX = 1.0
@@ -189,7 +183,7 @@ class WoolEngine:
     host's that are sent.
 
     Args:
-        discovery: tells which workers there are; it must have been entered when the engine is. A
+        discovery: names the workers; it must have been entered when the engine is. A
             filter is the discovery's own.
         credentials: those that the workers ask for; None for workers that ask for none.
 
@@ -348,7 +342,7 @@ class LastingSubscriber:
                 # Made here and not before: it works only in the context in which it was made.
                 async for event in self._discovery.subscriber:
                     yield event
-            except Exception as error:  # noqa: BLE001 - it may be anybody's
+            except Exception as error:  # noqa: BLE001 - a discovery of the host's may raise anything
                 why = describe(error)
                 logger.error(
                     "The discovery of workers failed, and is asked again soon", extra={"why": why}

@@ -4,8 +4,8 @@ its own.
 The one idea: the worker's event loop belongs to all attempts there and to wool itself, so no
 handler runs on it. The loop hands events on, one at a time, and beats while the handler is silent,
 also while it blocks; a handler goes on from a ``yield`` when the dispatcher asks for the next
-event, so that what was said is recorded by then (wool fetches: a worker's generator takes no step
-that nobody asked for). Events and tasks travel pickled, so that what cannot be pickled is the
+event, so that its event is recorded by then (wool fetches: a worker's generator takes no step
+unasked). Events and tasks travel pickled, so that what cannot be pickled is the
 attempt's failure, not the worker's.
 
 A thread cannot be killed: a handler that is cancelled ends at its next ``await`` or ``yield``, and
@@ -132,8 +132,8 @@ class HandlerThread:
     # In the thread --------------------------------------------------------------------------------
 
     def _run(self, body: bytes) -> None:
-        # After a cancellation nobody takes anything, which is right, and when the worker ends
-        # nobody can.
+        # After a cancellation events are refused, which is right, and when the worker ends there
+        # is no loop to take them.
         with suppress(concurrent.futures.CancelledError, RuntimeError):
             try:
                 with TemporaryDirectory(prefix=PREFIX, ignore_cleanup_errors=True) as folder:
@@ -147,7 +147,7 @@ class HandlerThread:
 
     def _work(self, body: bytes, folder: Path) -> None:
         try:
-            # Wool lets nobody in who might not run code here anyway.
+            # A client that wool lets in may run code here anyway.
             task: Task[Any] = pickle.loads(body)  # noqa: S301
             self._handle(replace(task, workdir=folder))
         # The handler is host code and may raise anything.
@@ -165,7 +165,8 @@ class HandlerThread:
                 if is_last(event):
                     return
         finally:
-            getattr(events, "close", _nothing)()
+            if hasattr(events, "close"):
+                events.close()
 
     async def _follow(self, events: Any) -> None:
         task = asyncio.current_task()
@@ -188,7 +189,3 @@ class HandlerThread:
         acknowledged: concurrent.futures.Future[None] = concurrent.futures.Future()
         self._loop.call_soon_threadsafe(self._arrived, pickled(event), acknowledged)
         return acknowledged
-
-
-def _nothing() -> None:
-    """For an iterator that cannot be closed."""
