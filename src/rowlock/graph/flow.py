@@ -259,7 +259,7 @@ class Flow(Generic[T_co, L]):
         """
         options = CallOptions(lanes, on, name=name)
         return Flow(
-            add_batch_calls(self._end, function, size, within, options=options, awaited=False)
+            add_batch_calls(self._end, function, options, size=size, within=within, awaited=False)
         )
 
     def amap_batch(
@@ -274,7 +274,7 @@ class Flow(Generic[T_co, L]):
         """Return a flow of awaited results, as of `map_batch`."""
         options = CallOptions(lanes, name=name)
         return Flow(
-            add_batch_calls(self._end, function, size, within, options=options, awaited=True)
+            add_batch_calls(self._end, function, options, size=size, within=within, awaited=True)
         )
 
     def fan_out(

@@ -345,10 +345,10 @@ def add_batch(end: OpenEnd, size: int, within: timedelta | float | None) -> Open
 def add_batch_calls(
     end: OpenEnd,
     function: Any,
+    options: CallOptions,
+    *,
     size: int,
     within: timedelta | float | None,
-    *,
-    options: CallOptions,
     awaited: bool,
 ) -> OpenEnd:
     check_place(options.on, "loop", "thread", "process")
