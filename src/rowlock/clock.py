@@ -124,8 +124,8 @@ def fetch_delay(
     """Return how long a fetcher rests after `empty_fetches` fetches in a row found nothing.
 
     Walks along `delays_s` and stays at the last. Now and then it is the first one after all, so
-    that a replica that has backed off far still notices, sooner than its longest delay, work that
-    nobody hinted.
+    that a replica that has backed off far still notices, sooner than its longest delay, work
+    without a hint.
     """
     if empty_fetches > 1 and rng.random() < EAGER_CHANCE:
         return jittered(delays_s[0], rng=rng)

@@ -1,8 +1,8 @@
-"""What happened, told in the past tense: frozen facts, `subscribe`, `emit`.
+"""What happened, in the past tense: frozen facts, `subscribe`, `emit`.
 
-Actors emit; whoever cares listens (tests, logs, meters). Nobody below knows who listens, and a
-listener that raises harms nobody. Events are told after the fact: `ItemApplied` only once its
-COMMIT has been answered.
+Actors emit; tests, logs and meters listen. The actors know no listeners, and a listener that raises
+harms none of them. Events are emitted after the fact: `ItemApplied` only once its COMMIT has been
+answered.
 
 Not here: anything that waits. A listener is called in the event loop, between two steps of an
 actor, and must return at once.
@@ -84,8 +84,8 @@ class RowEvent(Event):
 
 @dataclass(frozen=True, slots=True)
 class ClaimEvent(RowEvent):
-    """What became of a claim, with what is known of its begin: nobody who hears of the end has to
-    remember each begin.
+    """What became of a claim, with what is known of its start, so that listeners need not remember
+    each start.
 
     `attempt` is which attempt it was, counted from 1, and `waited_s` how long the row had been due
     when it began, in seconds, by the database's clock. Both are None if `process` was not called,
@@ -99,7 +99,7 @@ class ClaimEvent(RowEvent):
 @dataclass(frozen=True, slots=True)
 class ItemRecovered(ClaimEvent):
     """`process` was called for a row whose holder before has died; side effects of its attempt may
-    exist. Comes behind its `ItemStarted`, for those who would hear of no other begin.
+    exist. Follows its `ItemStarted`, for listeners that do not subscribe to that.
     """
 
 
@@ -167,8 +167,8 @@ class ItemStale(ClaimEvent):
     """A result was not applied: the lease was gone, or (``reason="changed"``) a service had changed
     what it rested on.
 
-    ``reason="unknown"``: the answer to its COMMIT was lost, and nobody can say whether it was
-    applied. `on_stale` is not called. `process_s` is how long `process` took, in seconds; None if
+    ``reason="unknown"``: the answer to its COMMIT was lost, so whether it was applied is not
+    known. `on_stale` is not called. `process_s` is how long `process` took, in seconds; None if
     it was not called.
     """
 
@@ -278,16 +278,13 @@ def has_listeners(kind: type[Event] | None = None) -> bool:
 
 
 def emit(event: Event) -> None:
-    """Tell every listener of `event`; one that raises is logged.
-
-    Whatever it raises: a ``SystemExit`` would end the event loop, and any of them would keep the
-    outcomes that are told after this one from being settled.
-    """
+    """Call every listener with `event`; one that raises, ``SystemExit`` included, is logged."""
     for listener in _listeners_of(type(event)):
         try:
             listener(event)
         except BaseException:
-            # Logging is the host's code as well, and the other listeners want to hear of the event.
+            # Neither this listener nor the log keeps the event from the others, or the outcomes
+            # that are emitted next from being settled.
             with suppress(BaseException):
                 logger.exception(
                     "A listener raised at the event %s",

@@ -11,10 +11,10 @@ there.
 The notifier carries hints to other replicas and takes theirs, over one channel to the database
 (``database/notify_channel.py``). A hint is noted at once, from any thread, and sent soon by its own
 loop: after the commit that it is about, as a statement of its own, and not again for the same model
-within `RESEND_AFTER_S`. What others say wakes the pipelines here and is never passed on. Whoever
-may connect to the database can say it: it is looked up and nothing else, and a flood of it wakes a
-model once in `WAKE_EVERY_S`. A lost channel is opened again, and since nobody knows what was said
-meanwhile, every pipeline then looks once. Without a channel a replica polls.
+within `RESEND_AFTER_S`. Hints of others wake the pipelines here and are never passed on. Any client
+of the database can send them: they are looked up and nothing else, and a flood of them wakes a
+model once in `WAKE_EVERY_S`. A lost channel is opened again, and since hints were missed meanwhile,
+every pipeline then looks once. Without a channel a replica polls.
 
 `declare_intent` notes which columns of a model services own, as far as the pipelines of this
 process say so: what is written to such a column puts a parked row back into play.
@@ -121,7 +121,7 @@ class PipelineHinter:
             self._observers.remove(observe)
 
     def reaches(self, model: str | type) -> bool:
-        """Whether anybody listens for hints of `model`, or may do so in another process."""
+        """Whether a hint for `model` reaches a pipeline here, or may do so in another process."""
         return _name_of(model) in self._wakes or bool(self._relays)
 
     def hint_fetch(self, model: str | type, *, but: Wake | None = None) -> None:
@@ -142,9 +142,7 @@ class PipelineHinter:
             self._warn(name)
 
     def wake(self, model_name: str) -> bool:
-        """Wake the pipelines of the model here, and nobody elsewhere; return whether there are
-        any.
-        """
+        """Wake the pipelines of the model in this process only; return whether there are any."""
         wakes = self._wakes_of(model_name)
         _call_each(wakes, model_name)
         return bool(wakes)
@@ -158,7 +156,7 @@ class PipelineHinter:
         return tuple(self._wakes.get(model_name, ()))
 
     def tell_late(self, *names: str) -> None:
-        """Tell once that a hint was asked for behind the commit that it should follow."""
+        """Warn once that a hint was asked for after the commit that it should follow."""
         if not self._has_told_late:
             self._has_told_late = True
             logger.warning(
@@ -356,7 +354,9 @@ class Notifier:
             self._drop(model_name)
             return
         self._unsent[model_name] = None
-        self._wake_from_anywhere()
+        with suppress(RuntimeError):  # a closed loop sends nothing more
+            if self._loop is not None:
+                self._loop.call_soon_threadsafe(self._woken.set)
 
     async def stop(self) -> None:
         """Send what waits, within `STOP_S_MAX`, and end the loop and its channel."""
@@ -385,8 +385,10 @@ class Notifier:
                 async with listening(
                     self._engine, self._name, heard=self._receive, lost=self._woken.set
                 ) as channel:
-                    self._channel = channel
-                    self._begin()
+                    self._channel, self._last_error = channel, None
+                    self._connects += 1
+                    # Hints of others before this moment were not heard.
+                    self._hinter.wake_all()
                     await self._serve(channel)
             # Drivers let errors of any kind through, and each ends one channel only.
             except Exception as error:  # noqa: BLE001
@@ -394,12 +396,6 @@ class Notifier:
             finally:
                 self._channel = None
             await self._rest_before_reconnecting()
-
-    def _begin(self) -> None:
-        self._connects += 1
-        self._last_error = None
-        # Whatever was said before this moment was not heard.
-        self._hinter.wake_all()
 
     async def _serve(self, channel: NotificationChannel) -> None:
         check_at = monotonic() + CHECK_EVERY_S
@@ -426,7 +422,7 @@ class Notifier:
             del self._unsent[model]
         try:
             await channel.notify(models)
-        except BaseException:
+        except BaseException:  # a cancellation, too: they are still unsent
             self._unsent.update(dict.fromkeys(models))
             raise
         self._sent += len(models)
@@ -450,18 +446,14 @@ class Notifier:
             self._wake(model_name)
 
     def _wake(self, model_name: str) -> None:
-        # Only names that mean something here are remembered, or a flood of others would fill the
-        # memory.
-        if self._wake_here(model_name):
+        is_heard = self._hinter.wake(model_name)
+        if TOPIC_MARK in model_name:
+            # Waiting for a topic needs no manager, so the hinter of all managers knows of it.
+            is_heard = pipeline_hinter.wake(model_name) or is_heard
+        # A flood of other names would fill the memory.
+        if is_heard:
             self._received_again[model_name] = False
             asyncio.get_running_loop().call_later(WAKE_EVERY_S, self._listen_again, model_name)
-
-    def _wake_here(self, model_name: str) -> bool:
-        """Wake whoever listens; return whether there is anybody. Those who wait for a topic need no
-        manager, so the hinter of all managers knows them.
-        """
-        is_heard = self._hinter.wake(model_name)
-        return (TOPIC_MARK in model_name and pipeline_hinter.wake(model_name)) or is_heard
 
     def _listen_again(self, model_name: str) -> None:
         if self._received_again.pop(model_name):
@@ -475,11 +467,6 @@ class Notifier:
                 model_name[:100],
                 extra={"model": model_name[:100]},
             )
-
-    def _wake_from_anywhere(self) -> None:
-        with suppress(RuntimeError):  # a closed loop has nobody to wake
-            if self._loop is not None:
-                self._loop.call_soon_threadsafe(self._woken.set)
 
     def _record_failure(self, error: Exception) -> None:
         self._failures += 1

@@ -6,8 +6,8 @@ code raises stays in here; an actor never learns of it.
 
 A fault of the database befalls a thousand rows at once, and each of them again at every retry. So
 lines of one kind share a window of time: the first ones are shown, the others are counted, and the
-count is told as one line when the window ends. Nothing is dropped without being counted. Values of
-rows are cut out of tracebacks (`redaction`).
+count is logged as one line when the window ends. Nothing is dropped without being counted. Values
+of rows are cut out of tracebacks (`redaction`).
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import traceback
 import weakref
 from asyncio import AbstractEventLoop
 from collections.abc import Mapping
+from contextlib import suppress
 from contextvars import Context
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -40,6 +41,9 @@ KINDS_MAX = 1_000
 """Kinds that are told apart at the same time; more than these share one kind for each level."""
 
 
+Fields = Mapping[str, object]
+
+
 class LogLine(NamedTuple):
     """What is logged: `text` is the template of `args`, `place` is where the error was raised."""
 
@@ -47,7 +51,7 @@ class LogLine(NamedTuple):
     level: int
     text: str
     args: tuple[object, ...]
-    fields: Mapping[str, object]
+    fields: Fields
     error_type: str = ""
     place: tuple[str, int] = ("", 0)
 
@@ -85,7 +89,7 @@ class Window:
         return max(self.began + WINDOW_S - now, 0.0)
 
     def taken(self) -> list[Counted]:
-        """Return what was counted, which is not told again."""
+        """Return what was counted, once."""
         counted = [Counted(self.last, self.count)] if self.last is not None else []
         self.count, self.last = 0, None
         return counted
@@ -163,7 +167,7 @@ factory has set already.
 """
 
 NOT_SHOWN = "%d more were counted and not shown; the last one: "
-"""In front of a message that tells of all of its kind that were counted."""
+"""In front of a message that stands for all of its kind that were counted."""
 
 _FRAMES_OF_OURS = 3
 """From logging to the caller: the method that was called, and `_log`."""
@@ -177,51 +181,31 @@ class ContainedLogger:
         self._counts_repeats = counts_repeats
 
     def debug(
-        self,
-        text: str,
-        *args: object,
-        extra: Mapping[str, object] | None = None,
-        exc_info: object = None,
+        self, text: str, *args: object, extra: Fields | None = None, exc_info: object = None
     ) -> None:
         """Log what helps to find a fault in rowlock."""
         self._log(logging.DEBUG, text, args, extra=extra, exc_info=exc_info)
 
     def info(
-        self,
-        text: str,
-        *args: object,
-        extra: Mapping[str, object] | None = None,
-        exc_info: object = None,
+        self, text: str, *args: object, extra: Fields | None = None, exc_info: object = None
     ) -> None:
         """Log what is expected."""
         self._log(logging.INFO, text, args, extra=extra, exc_info=exc_info)
 
     def warning(
-        self,
-        text: str,
-        *args: object,
-        extra: Mapping[str, object] | None = None,
-        exc_info: object = None,
+        self, text: str, *args: object, extra: Fields | None = None, exc_info: object = None
     ) -> None:
         """Log what mends itself, and should be looked at if it goes on."""
         self._log(logging.WARNING, text, args, extra=extra, exc_info=exc_info)
 
     def error(
-        self,
-        text: str,
-        *args: object,
-        extra: Mapping[str, object] | None = None,
-        exc_info: object = None,
+        self, text: str, *args: object, extra: Fields | None = None, exc_info: object = None
     ) -> None:
-        """Log what somebody should look at."""
+        """Log what needs attention."""
         self._log(logging.ERROR, text, args, extra=extra, exc_info=exc_info)
 
     def exception(
-        self,
-        text: str,
-        *args: object,
-        extra: Mapping[str, object] | None = None,
-        exc_info: object = True,
+        self, text: str, *args: object, extra: Fields | None = None, exc_info: object = True
     ) -> None:
         """Log an error with the exception that is being handled."""
         self._log(logging.ERROR, text, args, extra=extra, exc_info=exc_info)
@@ -232,7 +216,7 @@ class ContainedLogger:
         text: str,
         args: tuple[object, ...],
         *,
-        extra: Mapping[str, object] | None,
+        extra: Fields | None,
         exc_info: object,
     ) -> None:
         try:
@@ -240,8 +224,10 @@ class ContainedLogger:
                 return
             error = _error_of(exc_info)
             line = LogLine(self._logger.name, level, text, args, extra or {})
-            told = line if error is None else _of_error(line, error)
-            if self._counts_repeats and not _is_shown(told):
+            if error is not None:
+                place = _place_of(error.__traceback__)
+                line = line._replace(error_type=type(error).__qualname__, place=place)
+            if self._counts_repeats and not _is_shown(line):
                 return
             shown = None if error is None else without_values(error)
             self._logger.log(
@@ -260,10 +246,6 @@ class ContainedLogger:
 def tell_counts() -> None:
     """Log how many lines were counted and not shown; at the end of a drain, and of the process."""
     _tell(_repeats.end_all())
-
-
-def _of_error(line: LogLine, error: BaseException) -> LogLine:
-    return line._replace(error_type=type(error).__qualname__, place=_place_of(error.__traceback__))
 
 
 def _place_of(frame: TracebackType | None) -> tuple[str, int]:
@@ -312,7 +294,7 @@ def _running_loop() -> AbstractEventLoop | None:
         return None
 
 
-def _prefixed(fields: Mapping[str, object]) -> dict[str, object]:
+def _prefixed(fields: Fields) -> dict[str, object]:
     return {FIELD_PREFIX + name: value for name, value in fields.items()}
 
 
@@ -326,7 +308,7 @@ def _error_of(exc_info: object) -> BaseException | None:
 
 
 class _Broken:
-    """Says once that logging is broken, where logging says such things itself."""
+    """Reports once that logging is broken, where logging reports such things itself."""
 
     def __init__(self) -> None:
         self.is_told = False
@@ -336,15 +318,13 @@ class _Broken:
         if self.is_told or not logging.raiseExceptions:
             return
         self.is_told = True
-        try:
+        # `stderr` may be closed, or None; and there is no other place to say so.
+        with suppress(Exception):
             sys.stderr.write(
                 "--- rowlock: logging is broken, and what it should have told is lost (said once)"
                 " ---\n"
             )
             traceback.print_exc(file=sys.stderr)
-        # `stderr` may be closed, or None; and there is no other place to say so.
-        except BaseException:  # noqa: BLE001, S110
-            pass
 
 
 _broken = _Broken()

@@ -6,8 +6,8 @@ an error (``[parameters: ...]``, ``DETAIL: Key (email)=(...) already exists.``),
 is cut. A logged error is replaced by a copy, and so is what it is chained to, since JSON formatters
 and error trackers go by the error itself.
 
-Not here: what the host's own code puts into the text of its own errors. Nobody can tell which of
-that is a value.
+Not here: what the host's own code puts into the text of its own errors, where
+values cannot be recognized.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def name_column(error: BaseException, column: str | None) -> None:
 
 
 def without_values(error: BaseException) -> BaseException:
-    """Return `error`, or a copy of it where it or one that it is chained to says values of a
+    """Return `error`, or a copy of it where its text, or that of a chained error, has values of a
     statement.
 
     The copy has the type, the traceback and the chain of `error`. A copy of a database's error has
@@ -99,16 +99,12 @@ def _of_database(error: BaseException) -> str:
     if (
         isinstance(error, StatementError)
         and not isinstance(error, DBAPIError)
-        and not _is_chained_to_database(error)
+        and not (error.orig is not None and _is_of_database(error.orig))
     ):
         text = _vague(text)
     elif _sqlstate(error).startswith(_DATA_ERRORS):
         text = text.partition(": ")[0]
     return (front + _ARGUMENT.sub(r"\1", text)).strip()
-
-
-def _is_chained_to_database(error: StatementError) -> bool:
-    return error.orig is not None and _is_of_database(error.orig)
 
 
 def _sqlstate(error: BaseException) -> str:
@@ -126,8 +122,7 @@ def _vague(text: str) -> str:
 
 
 _Seen = dict[tuple[int, bool], tuple[BaseException, BaseException | None]]
-"""What has been looked at and what came of it, by its id and by whether it is below a database's
-error.
+"""Errors that were looked at and their copies, by id and by whether below a database's error.
 
 A member of a group is mostly its context as well: looked at along each way to it, a nest of groups
 would double with each level.
@@ -156,12 +151,14 @@ def _cut(error: BaseException, *, depth: int, seen: _Seen, is_below: bool) -> Ba
     context = (
         None if error.__suppress_context__ else _redacted(error.__context__, depth=depth, seen=seen)
     )
-    members = _members(error, depth, seen)
+    redacted = (_redacted(member, depth=depth, seen=seen) for member in _exceptions(error))
+    members = [member for member in redacted if member is not None]
     text = _vague(text_of(error)) if is_below and not is_of_database else text_of(error)
     links = [cause, *members] if error.__suppress_context__ else [cause, context, *members]
-    if text == _said(error) and all(
-        mine is theirs for mine, theirs in zip_longest(links, _links(error))
-    ):
+    given = [error.__cause__, error.__context__, *_exceptions(error)]
+    if error.__suppress_context__:
+        del given[1]
+    if text == _said(error) and all(mine is theirs for mine, theirs in zip_longest(links, given)):
         return error
     copy = _copy(error, text, members)
     copy.__cause__, copy.__context__ = cause, context
@@ -169,18 +166,8 @@ def _cut(error: BaseException, *, depth: int, seen: _Seen, is_below: bool) -> Ba
     return copy
 
 
-def _links(error: BaseException) -> list[BaseException | None]:
-    context = () if error.__suppress_context__ else (error.__context__,)
-    return [error.__cause__, *context, *_exceptions(error)]
-
-
 def _exceptions(error: BaseException) -> tuple[BaseException, ...]:
     return error.exceptions if isinstance(error, BaseExceptionGroup) else ()
-
-
-def _members(error: BaseException, depth: int, seen: _Seen) -> list[BaseException]:
-    redacted = (_redacted(member, depth=depth, seen=seen) for member in _exceptions(error))
-    return [member for member in redacted if member is not None]
 
 
 def _said(error: BaseException) -> str:

@@ -50,7 +50,7 @@ def contained_task(
     """
     try:
         task = begin_task(without_exits(lambda: work), name=name, context=context)
-    except BaseException:
+    except Exception:
         work.close()
         raise
     # One that was cancelled before its first step has not begun `work`, which Python would warn of.
@@ -68,7 +68,7 @@ def begin_task(
     try:
         # Not given to it: task factories of before Python 3.11 take no context.
         return begin() if context is None else context.run(begin)
-    except BaseException:
+    except Exception:
         work.close()
         raise
 
@@ -181,8 +181,8 @@ CANCEL_WAIT_S_MAX = 3.0
 """How long a transaction that is out of time may take to be cancelled, in seconds."""
 
 STALL_S_MAX = 1.0
-"""A timeout that goes off later than this tells of an event loop that stood still; so long it
-has to catch up then, in seconds.
+"""A timeout that goes off later than this shows that the event loop stood still, which then has so
+long to catch up, in seconds.
 """
 
 _overdue: set[asyncio.Task[Any]] = set()
@@ -246,8 +246,7 @@ async def _wait_shielded(
     while not task.done():
         left_s = None if ends_at is None else ends_at - loop.time()
         if left_s is not None and left_s < -STALL_S_MAX:
-            # The loop stood still. What the database said meanwhile has not been heard yet, so that
-            # says nothing about it.
+            # The loop stood still, and answers of the database may be waiting to be read.
             ends_at, left_s = loop.time() + STALL_S_MAX, STALL_S_MAX
         if left_s is not None and left_s <= 0:
             break
@@ -356,10 +355,8 @@ class Supervisor:
             task = self._loops[name] = begin_task(
                 _contained(loop), name=f"rowlock: {self._pipeline} {name} loop"
             )
-        except KeyboardInterrupt:
-            raise
-        # A task factory is the host's, and may raise anything.
-        except BaseException as error:  # noqa: BLE001
+        # A task factory of the host's has refused it.
+        except Exception as error:  # noqa: BLE001
             return error
         try:
             await asyncio.wait({task})
@@ -371,7 +368,7 @@ class Supervisor:
 
     def _note_death(self, name: str, error: BaseException) -> None:
         self.restarts += 1
-        # Who logs or listens may raise anything; the loop is replaced all the same.
+        # Loggers and listeners may raise anything; the loop is replaced all the same.
         with suppress(BaseException):
             tell_replaced(self._pipeline, name, error)
 

@@ -10,9 +10,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-ROADS = tuple(
-    f"rowlock.{name}" for name in ("pipelines", "hints", "database", "events", "supervisor")
-)
+ROADS = tuple(f"rowlock.{name}" for name in ("pipelines", "hints", "database", "events", "tasks"))
 """The packages on a row's way that log."""
 
 

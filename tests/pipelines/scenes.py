@@ -121,8 +121,9 @@ class Work:
         self._act = act
         steps.run.context.running[item.lock_token] = cast("Any", self)
 
-    def lose(self) -> None:
+    def end(self, why: object) -> None:
         """Do what was to be done."""
+        del why
         self._act()
 
 

@@ -20,23 +20,23 @@ LINES = {
     "dialects": 3070,
     "dispatch": 4087,
     "graph": 7847,
-    "ground": 3055,
+    "ground": 3003,
     "insight": 11019,
     "leases": 3172,
     "locks": 866,
     "migrations": 682,
-    "pipelines": 8412,
+    "pipelines": 8322,
     "rows": 3220,
-    "services": 723,
+    "services": 719,
     "streams": 16008,
     "telemetry": 1330,
     "testing": 5882,
-    "tests": 142142,
+    "tests": 142141,
 }
 """Most lines of each part of the package, and of `tests`."""
 FILES_MAX = 301
 """Most modules of the package."""
-BASE_EXCEPTIONS_MAX, BLIND_MAX = 84, 96
+BASE_EXCEPTIONS_MAX, BLIND_MAX = 76, 95
 ROOM = 300
 """Lines by which a figure may be too high."""
 

@@ -18,7 +18,7 @@ from contextvars import copy_context
 from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache, partial
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -173,9 +173,6 @@ class Attempt:
             self._task.cancel(ENDED)
             self._grace = asyncio.get_running_loop().call_later(self._grace_s, self._abandon)
 
-    def lose(self) -> None:
-        self.end(Ended.LEASE_LOST)
-
     async def run_here(self, on_abandoned: Callable[[], None]) -> Result | None:
         """Run the call in the caller's task, which is what `end` cancels.
 
@@ -199,7 +196,7 @@ class Attempt:
                 around.leave(error)
             result = self._raised(error)
         finally:
-            # Between the last step of the host's code and this one nobody else runs.
+            # Nothing runs between the last step of the host's code and this one.
             self._task = self._on_abandoned = None
             self._deadlines.remove(self)
             if self._grace is not None:
@@ -225,6 +222,12 @@ class Attempt:
         self._late_result = Ended.ABANDONED if self._is_cancelled else result
         if self._on_late_result is not None:
             self._on_late_result(self._late_result)
+
+    def _or_ended(self, result: Returned | Raised) -> Result:
+        if self.ended is None or isinstance(result, Returned):
+            return result
+        forget_raising(result.error)
+        return self.ended
 
     async def run(self) -> Result:
         """Run the call in a task of its own, until it ends, or has ignored `end` for `grace_s`."""
@@ -252,12 +255,6 @@ class Attempt:
             self.end(Ended.INTERRUPTED)
             raise
 
-    def _or_ended(self, result: Returned | Raised) -> Result:
-        if self.ended is None or isinstance(result, Returned):
-            return result
-        forget_raising(result.error)
-        return self.ended
-
     def _time_out(self) -> None:
         self.end(Ended.TIMED_OUT)
 
@@ -268,21 +265,21 @@ class Attempt:
 
 
 async def contained(function: Callable[..., Awaitable[T]], *args: object) -> T:
-    """Call host code within a transaction of ours; whatever it raises is told as the host's, not as
-    the database's.
+    """Call host code within a transaction of ours; what it raises is reported as the host's, not
+    as the database's.
 
     A ``TimeoutError`` of the host's own would pass for an outage that is to be waited out, a
     ``SystemExit`` out of a task would end the whole event loop, and a stray cancellation would pass
     for ours. What the database said to the host's own statements is raised as it is, and so is the
     cancellation of a transaction that is out of time.
     """
-    match await _contained(partial(function, *args)):
-        case Raised(SQLAlchemyError() as error):
-            raise error
-        case Raised(error):
-            raise HostCodeError(describe(error)) from error
-        case Returned(value):
-            return cast("T", value)
+    try:
+        return await function(*args)
+    except SQLAlchemyError:
+        raise
+    except BaseException as error:  # noqa: BLE001 - as above
+        host_error = _raised(error).error
+        raise HostCodeError(describe(host_error)) from host_error
 
 
 def host_call(
@@ -314,13 +311,6 @@ def _cancelled_by_itself() -> ProcessCancelledError:
     return ProcessCancelledError(
         "a cancellation escaped from process; catch it where a task of yours is awaited"
     )
-
-
-async def _contained(call: Callable[[], Awaitable[Any]]) -> Returned | Raised:
-    try:
-        return Returned(await call())
-    except BaseException as error:  # noqa: BLE001 - as above
-        return _raised(error)
 
 
 def _raised(error: BaseException) -> Raised:
@@ -360,7 +350,7 @@ async def _in_thread(call: Callable[[], Any], threads: Executor) -> Any:
         case Raised(error):
             raise error
         case Returned(value):
-            # A plain function may still hand back a coroutine: it belongs to the loop.
+            # A plain function may still return a coroutine: it belongs to the loop.
             return (
                 await _in_the_loop(value, unwanted=unwanted)
                 if inspect.isawaitable(value)
@@ -390,7 +380,7 @@ class HostCalls:
         self._deadlines = Deadlines(None if limit is None else limit.total_seconds())
         self._cleanup_deadlines = self._deadlines if limit else Deadlines(CLEANUP_S_MAX)
         self._grace_s = settings.cancel_grace.total_seconds()
-        # Twice as many as workers: those that were left behind must not keep all others waiting.
+        # Twice as many as workers: abandoned calls must not keep all others waiting.
         self.threads = DaemonThreads(2 * settings.workers_num, name=f"rowlock {name}")
         self._abandoned: list[Attempt] = []
 

@@ -48,7 +48,7 @@ in seconds.
 DEFERRED_PER_EXPENSIVE = 3
 """For how many times what an expensive look cost the next one is deferred."""
 REMEMBERED = 3
-"""How many looks, and how many resumed claims, are compared: one slow one says nothing."""
+"""How many looks, and how many resumed claims, are compared: a single slow one proves nothing."""
 
 
 class ClaimCursor:
@@ -168,7 +168,7 @@ class ClaimBuilder(Generic[ModelT]):
             self._last = (fingerprints, self._new(ready, locking_pipelines))
         with_rows = (
             context.claims_rows
-            # Only rows that are read by themselves tell that a failure is over.
+            # Only rows that are read by themselves show that a failure is over.
             and LOADER not in context.failures.errors
             and context.queue.starts_soon
             and monotonic() >= self._with_rows_from

@@ -1,8 +1,8 @@
 """What is found about a host's pipeline class while it is built: hooks that are missing or of a
 wrong kind, misspelt names, Python's ``and`` between SQL expressions, settings that come too late.
 
-The one idea: a mistake in a class body is said where the class is used first, as one
-`ConfigurationError` that says what to write instead. A name is taken for a misspelt one only where
+The one idea: a mistake in a class body is reported where the class is used first, as one
+`ConfigurationError` with what to write instead. A name is taken for a misspelt one only where
 its value could be meant for it, too: a `models` that is a dict is the host's own, and a number
 called `worker_num` is not. A name that was refused wrongly could not be used at all. Nothing here
 asks the database.
@@ -68,14 +68,6 @@ them would be names of the host's own.
 OF_OURS = "rowlock."
 
 
-def _is_setting(value: object) -> bool:
-    return isinstance(value, float | int | list | NoneType | str | timedelta | tuple)
-
-
-def _is_function(value: object) -> bool:
-    return callable(value) or isinstance(value, classmethod | property | staticmethod)
-
-
 def _is_list(value: object) -> bool:
     return isinstance(value, list | set | tuple)
 
@@ -91,8 +83,14 @@ def _is_periodic(value: object) -> bool:
 
 HOOKS = ("on_refused", "on_stale", "process", "ready", "schedule_of")
 MEANT: Mapping[str, Callable[[object], bool]] = {
-    **dict.fromkeys(SETTING_NAMES, _is_setting),
-    **dict.fromkeys(HOOKS, _is_function),
+    **dict.fromkeys(
+        SETTING_NAMES,
+        lambda value: isinstance(value, float | int | list | NoneType | str | timedelta | tuple),
+    ),
+    **dict.fromkeys(
+        HOOKS,
+        lambda value: callable(value) or isinstance(value, classmethod | property | staticmethod),
+    ),
     "intent": _is_list,
     "locks": _is_list,
     "model": lambda value: isinstance(value, type),

@@ -1,5 +1,5 @@
 """What the actors of one pipeline share: its table, settings, hooks, queue, counters, way to the
-database, and short tasks that nobody waits for before the pipeline stops.
+database, and short tasks that are waited for when the pipeline stops.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class BackgroundTasks:
         """Run `work` without waiting for it. What it raises is logged."""
         try:
             task = begin_task(self._contained(work, purpose), name=f"rowlock: {purpose}")
-        except BaseException:
+        except Exception:
             work.close()
             raise
         self._tasks.add(task)
@@ -107,8 +107,8 @@ LEFT_OUT_S_MAX = 300.0
 class LeftOut:
     """Rows that this replica cannot read, by key, and for how long its claims leave them to others.
 
-    Whether a value is damaged or only newer than this code cannot be told from the error. Another
-    replica tells: such a row is released as if it had never been claimed, and stays out of this
+    The error does not show whether a value is damaged or only newer than this code, but another
+    replica does: such a row is released as if it had never been claimed, and stays out of this
     replica's claims for longer than another one rests between two fetches. If it comes back, no
     replica has read it. Each of the `kinds` of errors was logged once.
     """

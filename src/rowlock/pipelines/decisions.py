@@ -1,13 +1,13 @@
-"""What comes of an attempt that has ended: the outcome that is written for its row, or why none is.
+"""What follows an attempt that has ended: the outcome that is written for its row, or why none is.
 
 The one idea: what `process` returned is the host's object, of which every property, method and
 ``__iter__`` may raise anything, ``SystemExit`` included. Whatever it raises is a failure of that
 row and of nothing else.
 
 A task group wraps what its tasks raised, so every error is looked at as a group of one or more, and
-one outcome comes of all of them together: one that was raised, what the host's rules make of it, or
-a failure. And what was returned may be no outcome by mistake: a forgotten return, await or pair of
-brackets, or changes of rows that nothing writes.
+one outcome follows from all of them together: one that was raised, what the host's rules make of
+it, or a failure. And what was returned may be no outcome by mistake: a forgotten return, await or
+pair of brackets, or changes of rows that nothing writes.
 
 Not here: what is done about a decision (``pipelines/settler.py``).
 """
@@ -34,7 +34,6 @@ from rowlock.leases.item import PipelineItem
 from rowlock.logs import get_logger
 from rowlock.pipelines.attempt import Ended, Raised, Result, Returned
 from rowlock.pipelines.context import PipelineContext
-from rowlock.pipelines.hooks import ErrorRule
 from rowlock.pipelines.outcomes import (
     RAISABLE,
     SUCCESSES,
@@ -115,7 +114,6 @@ def _shown(names: Sequence[str]) -> str:
 class _Meanings:
     parks: list[Park] = field(default_factory=list)
     retries: list[Retry] = field(default_factory=list)
-    resets: int = 0
     failures: list[BaseException] = field(default_factory=list)
     expected: list[BaseException] = field(default_factory=list)
 
@@ -123,8 +121,8 @@ class _Meanings:
 def outcome_of_error(
     context: PipelineContext[Any], item: PipelineItem[Any], error: BaseException
 ) -> Outcome:
-    """Return the outcome that comes of `error`, which left the host's code, and record what was not
-    raised as an outcome. The host's own objects may raise anything.
+    """Return the outcome that follows from `error`, which left the host's code, and record what was
+    not raised as an outcome. The host's own objects may raise anything.
 
     Of several, `Park` counts first, then a failure, then `Retry` (the one that rests longest); and
     `Reset` if there is nothing else. A failure takes the rest of a `Retry` beside it.
@@ -159,7 +157,7 @@ def raised_by_also(
 def record_failure(
     context: PipelineContext[Any], item: PipelineItem[Any], error: BaseException
 ) -> Retry:
-    # Whoever alerts by errors is to hear of live work alone.
+    # Alerts that count errors are about live work alone.
     log, text = (
         (logger.warning, "%s: rehearsing row %s failed")
         if item.is_rehearsal
@@ -192,21 +190,17 @@ def _collect(context: PipelineContext[Any], error: BaseException, meanings: _Mea
         case Retry():
             meanings.retries.append(_with_cause(error))
         case Reset() | RelatedLockUnavailable():
-            meanings.resets += 1
+            pass
         case _:
             rule = context.expected_errors.rule_for(error)
             if rule is None:
                 meanings.failures.append(error)
+                return
+            meanings.expected.append(error)
+            if rule.parks:
+                meanings.parks.append(Park(error_text(error) or ""))
             else:
-                meanings.expected.append(error)
-                _follow(rule, error, meanings)
-
-
-def _follow(rule: ErrorRule, error: BaseException, meanings: _Meanings) -> None:
-    if rule.parks:
-        meanings.parks.append(Park(error_text(error) or ""))
-    else:
-        meanings.retries.append(Retry(rule.delay_after(error), error=error))
+                meanings.retries.append(Retry(rule.delay_after(error), error=error))
 
 
 def _together(meanings: _Meanings, error: BaseException) -> Outcome | None:

@@ -87,7 +87,7 @@ class PeriodicRows(Generic[ModelT]):
         except Exception as error:
             if is_outage(error):
                 raise
-            # Another replica was there at the same moment; a second time tells what else it is.
+            # Another replica may have inserted them at the same time; other errors come again.
             unready = await self.context.transact(self._work, purpose="insert periodic rows")
         if unready:
             logger.warning(
@@ -364,7 +364,9 @@ class Fetcher(Generic[ModelT]):
                 await self._check_times()
             claimed, resumed = await self._fetch_from(hinted=hinted, limit=limit)
             self.context.counters.hints_useful += hinted and claimed > 0
-            await self._sweep_if_due()
+            if monotonic() >= self._sweeps_at:
+                self._sweeps_at = monotonic() + self._sweep_period_s()
+                await self.sweep_once()
         except Exception as error:  # noqa: BLE001 - ready() is host code and may raise anything
             self._record_failure(error)
             return
@@ -449,7 +451,7 @@ class Fetcher(Generic[ModelT]):
         context.counters.recovered += sum(item.prev_lock_expired for item in items)
         self._record_fetch(items, request, seconds=monotonic() - began_at)
         # An answer that came too late brings nothing to work on; left leased, its rows would count
-        # as those of somebody who died.
+        # as those of a holder that died.
         at = monotonic()
         # All of one claim are trusted from one moment on.
         is_late = bool(items) and not items[0].is_trusted(at)
@@ -524,12 +526,6 @@ class Fetcher(Generic[ModelT]):
 
     def _record_reached(self, position: Position) -> None:
         self._reached = position
-
-    async def _sweep_if_due(self) -> None:
-        if monotonic() < self._sweeps_at:
-            return
-        self._sweeps_at = monotonic() + self._sweep_period_s()
-        await self.sweep_once()
 
     async def sweep_once(self) -> int:
         """Clear lock columns that were left behind long ago, and return of how many rows; and

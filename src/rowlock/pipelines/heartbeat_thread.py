@@ -44,9 +44,9 @@ logger = get_logger(__name__)
 ASK_EVERY_S = 0.5
 """How often the loop is asked, in seconds."""
 TOLD_AFTER_S = 5.0
-"""A loop that stands still for so long is told of in the log, once, in seconds."""
+"""A loop that stands still for so long is logged, once, in seconds."""
 FRAMES_MAX = 6
-"""Most lines of the stack that are told: the innermost ones."""
+"""Most lines of the stack that are logged: the innermost ones."""
 
 
 class LoopMonitor:
@@ -195,7 +195,7 @@ class HeartbeatThread:
 
     async def _end_with_host_loop(self) -> None:
         await self.monitor.ask()
-        # It ended without a drain: nobody will ever stop this thread, or what runs in it.
+        # It ended without a drain, so nothing else will stop this thread, or what runs in it.
         for task in asyncio.all_tasks() - {asyncio.current_task()}:
             task.cancel()
         await self._close()
@@ -222,7 +222,7 @@ class HeartbeatThread:
             try:
                 loop.run_forever()
             except BaseException:
-                # A SystemExit out of any task ends the turning, but not the loop: it goes on, and
-                # the task's caller hears of it.
+                # A SystemExit out of any task ends `run_forever`, but not the loop; the task's
+                # caller gets the error.
                 logger.exception("The loop for heartbeats was interrupted")
         loop.close()

@@ -4,10 +4,10 @@ lost.
 The leases of related rows are renewed with those of their main rows, in one transaction.
 
 Two loops, since one must not wait for the other. `beat` renews what is near its end, in a thread of
-its own where there is one (``pipelines/heartbeat_thread.py``), so that a host that blocks
-its loop keeps its leases. `watch` never touches the database: on the host's loop it looks at the
-monotonic clock and, the moment a holder's trust is over, cancels its work: before anybody else can
-take the row, also while the database is unreachable.
+its own where there is one (``pipelines/heartbeat_thread.py``), so that a host that blocks its loop
+keeps its leases. `watch` never touches the database: on the host's loop it looks at the monotonic
+clock and, the moment a holder's trust is over, cancels its work: before another holder can take the
+row, also while the database is unreachable.
 
 What both sides write is guarded by one lock: which items are tracked, and until when they are
 trusted. All else that `beat` finds, it has done on the host's loop.
@@ -22,7 +22,6 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from datetime import datetime
 from functools import partial
-from itertools import islice
 from typing import Any, Generic
 
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
@@ -37,6 +36,7 @@ from rowlock.leases.related import renew_related
 from rowlock.leases.release import release
 from rowlock.leases.renew import LEASES_PER_STATEMENT_MAX, renew, tokens_still_held
 from rowlock.logs import get_logger
+from rowlock.pipelines.attempt import Ended
 from rowlock.pipelines.context import PipelineContext
 from rowlock.pipelines.heartbeat_thread import HeartbeatThread
 from rowlock.rows.leased_table import ModelT
@@ -91,7 +91,7 @@ class Heartbeater(Generic[ModelT]):
                 loop.call_soon_threadsafe(something.set)
 
     def untrack(self, item: PipelineItem[ModelT]) -> None:
-        """Let the lease of `item` be."""
+        """Stop renewing the lease of `item`."""
         with self._lock:
             self._tracked.pop(item.lock_token, None)
 
@@ -129,12 +129,10 @@ class Heartbeater(Generic[ModelT]):
             self._beats_by = monotonic() + rest_s
             await sleep(rest_s)
             if not self._is_stalled():
-                self._beats_by = monotonic() + self._longest_round_s()
+                chunks = 1 + len(self) // LEASES_PER_STATEMENT_MAX
+                round_max = TRANSACTIONS_PER_RENEWAL_MAX * chunks * self._settings.renew_timeout
+                self._beats_by = monotonic() + round_max.total_seconds()
                 await self.beat_once()
-
-    def _longest_round_s(self) -> float:
-        chunks = 1 + len(self) // LEASES_PER_STATEMENT_MAX
-        return TRANSACTIONS_PER_RENEWAL_MAX * chunks * self._settings.renew_timeout.total_seconds()
 
     def late_s(self) -> tuple[float, float]:
         """Return by how much `beat` and `watch` are behind their own plans, in seconds."""
@@ -153,7 +151,8 @@ class Heartbeater(Generic[ModelT]):
         renewed, failures = 0, list[Exception]()
         # Read before they are renewed.
         ends_at = min((item.trusted_until for item in due), default=0.0)
-        for chunk in _chunks(due, LEASES_PER_STATEMENT_MAX):
+        for start in range(0, len(due), LEASES_PER_STATEMENT_MAX):
+            chunk = due[start : start + LEASES_PER_STATEMENT_MAX]
             try:
                 renewed += await self._renew(chunk, has_slept=has_slept)
             # Whatever went wrong, the next beat tries again while trust lasts.
@@ -367,18 +366,15 @@ class Heartbeater(Generic[ModelT]):
         for item in lost:
             attempt = self.context.running.get(item.lock_token)
             if attempt is not None:
-                attempt.lose()
+                attempt.end(Ended.LEASE_LOST)
         for item in lost:
-            self._tell_lost(item)
-
-    def _tell_lost(self, item: PipelineItem[ModelT]) -> None:
-        logger.warning(
-            "%s: the lease of row %s was lost",
-            self.context.name,
-            item.id,
-            extra={"pipeline": self.context.name, "row_id": item.id},
-        )
-        self.context.tell(events.LeaseExpired, item)
+            logger.warning(
+                "%s: the lease of row %s was lost",
+                self.context.name,
+                item.id,
+                extra={"pipeline": self.context.name, "row_id": item.id},
+            )
+            self.context.tell(events.LeaseExpired, item)
 
     def _record_failure(self, error: Exception) -> None:
         text = describe(error)
@@ -391,11 +387,3 @@ class Heartbeater(Generic[ModelT]):
             exc_info=error,
         )
         events.emit(events.RenewalFailed(self.context.name, text))
-
-
-def _chunks(
-    items: Sequence[PipelineItem[ModelT]], size: int
-) -> Iterable[list[PipelineItem[ModelT]]]:
-    rest = iter(items)
-    while chunk := list(islice(rest, size)):
-        yield chunk

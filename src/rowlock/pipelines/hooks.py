@@ -3,12 +3,12 @@ puts around every attempt.
 
 Gates and surroundings are added to every pipeline of a manager, without a subclass: a pause, a span
 and a field of log lines concern all pipelines alike and know nothing of any. They enter at two
-places that the actors pass by anyway, and no pipeline learns of them. Whoever looks on harms no
-outcome: what is around an attempt sees its error and cannot swallow it, and what it raises itself
-is logged and goes no further.
+places that the actors pass by anyway, and no pipeline learns of them. Observers harm no outcome:
+what is around an attempt sees its error and cannot swallow it, and what it raises itself is logged
+and goes no further.
 
 `ready` and the rules for errors (`retry_on`, `park_on`) are checked here, the results of other
-hooks where they are used; what comes of an error that no rule names is decided in
+hooks where they are used; errors that no rule names are handled in
 ``pipelines/decisions.py``.
 """
 
@@ -140,7 +140,7 @@ ParkOn: TypeAlias = Sequence[type[BaseException]]
 
 @dataclass(frozen=True, slots=True)
 class ErrorRule:
-    """What comes of an error: the row is set aside, or rests for the `delay`."""
+    """The outcome of an error: the row is set aside, or rests for the `delay`."""
 
     parks: bool
     delay: Delay = None
@@ -154,13 +154,13 @@ class ErrorRule:
         try:
             delay = self.delay(error)
             return delay if delay is None else delay_of(delay)
-        except BaseException as wrong:
-            # Told together with what the function was asked about.
+        except Exception as wrong:
+            # Logged together with what the function was asked about.
             raise wrong from error
 
 
 class ExpectedErrors:
-    """The errors that a pipeline expects, each with what comes of it."""
+    """The errors that a pipeline expects, each with its rule."""
 
     def __init__(self, rules: Mapping[type, ErrorRule]) -> None:
         self.rules = rules
@@ -171,7 +171,9 @@ class ExpectedErrors:
     ) -> ExpectedErrors:
         """Read `retry_on` and `park_on` as the host wrote them."""
         rules: dict[type, ErrorRule] = {}
-        for error, delay in _delays(name, retry_on).items():
+        classes = _classes(name, "retry_on", retry_on)
+        delays = retry_on.values() if isinstance(retry_on, Mapping) else (None,) * len(classes)
+        for error, delay in zip(classes, delays, strict=True):
             _check_delay(name, leased, error, delay=delay)
             rules[error] = ErrorRule(parks=False, delay=delay)
         for error in _classes(name, "park_on", park_on):
@@ -194,12 +196,6 @@ class ExpectedErrors:
 
 
 NOTHING_EXPECTED = ExpectedErrors({})
-
-
-def _delays(name: str, retry_on: object) -> dict[type[BaseException], Any]:
-    given = retry_on.values() if isinstance(retry_on, Mapping) else None
-    classes = _classes(name, "retry_on", retry_on)
-    return dict.fromkeys(classes) if given is None else dict(zip(classes, given, strict=True))
 
 
 def _classes(name: str, setting: str, given: object) -> tuple[type[BaseException], ...]:

@@ -2,8 +2,8 @@
 
 The order is that of the claims, also across fetches: a row that was hinted and heads the order does
 not wait behind what an earlier fetch brought. Below the low watermark the fetcher fetches. One
-fetcher puts, the pool takes. Nobody polls: the pool is told by `on_items`, the fetcher by
-`on_room`. The fetcher puts no more than there are `places`, so an overflow is a bug and says so.
+fetcher puts, the pool takes. Neither polls: `on_items` wakes the pool, `on_room` the fetcher. The
+fetcher puts no more than there are `places`, so an overflow is an error.
 
 A claim takes the same few round trips for one row and for hundreds. Where work takes microseconds,
 a queue of two rows per worker keeps the workers waiting for claims; where work takes seconds, every
@@ -63,7 +63,7 @@ class Ahead:
         return self._low_watermark * self.capacity // self.size
 
     def started(self, queued_at: float, now: float) -> None:
-        # Those that were queued before the capacity shrank have said what they had to say.
+        # Those that were queued before the capacity shrank have been counted.
         if queued_at >= self._counts_from:
             self._longest_wait_s = max(self._longest_wait_s or 0.0, now - queued_at)
 
@@ -155,7 +155,7 @@ class ItemQueue(Generic[ModelT]):
 
     @property
     def places(self) -> int:
-        """How many items there is space for, whether or not anybody waits for them."""
+        """How many items there is space for, whether or not a worker waits for them."""
         return 0 if self._closed else max(0, self.capacity - len(self._heap))
 
     @property
@@ -176,8 +176,7 @@ class ItemQueue(Generic[ModelT]):
         added.
         """
         arriving = tuple(items)
-        # Whoever waited for them may have been cancelled since they were asked for: then they wait
-        # here.
+        # Workers that waited for them may have been cancelled meanwhile: then they wait here.
         if len(arriving) > self.places:
             raise InternalError(f"{len(arriving)} items for {self.places} places")
         now = monotonic()

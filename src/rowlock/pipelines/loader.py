@@ -32,7 +32,7 @@ ROWS_DIFFER_S = 60.0
 own, in seconds.
 """
 LOADER = "loader"
-"""Under this name the pipeline's health tells that no row can be read."""
+"""Under this name the pipeline's health shows that no row can be read."""
 TOKENS_GONE_MAX = 10
 """After so many trusted leases in a row whose tokens were gone, the pipeline is unhealthy."""
 

@@ -125,7 +125,14 @@ class LockGraph:
 
     def check(self) -> None:
         """Raise `LockCycleError` if there is a circle."""
-        edges = {pipeline.name: self._locked_by(pipeline) for pipeline in self._pipelines}
+        edges = {
+            pipeline.name: [
+                other.name
+                for other in self._pipelines
+                if any(_overlap(lock.leased, other.leased) for lock in pipeline.declared_locks)
+            ]
+            for pipeline in self._pipelines
+        }
         cycle = find_cycle(edges)
         if cycle:
             drawn = " → ".join((*cycle, cycle[0]))
@@ -135,14 +142,6 @@ class LockGraph:
                 " (request_update) to the other",
                 cycle=cycle,
             )
-
-    def _locked_by(self, pipeline: Locking) -> list[str]:
-        locks = pipeline.declared_locks
-        return [
-            other.name
-            for other in self._pipelines
-            if any(_overlap(lock.leased, other.leased) for lock in locks)
-        ]
 
 
 def _overlap(one: LeasedTable, other: LeasedTable) -> bool:

@@ -39,7 +39,7 @@ are none at the start.
 ITEMS_MAX = 100
 """Most items of one pipeline that are shown, unless more are asked for."""
 DRAIN_GRACE = timedelta(seconds=30)
-"""How long running work may go on after a shutdown, unless `drain` is told otherwise."""
+"""How long running work may go on after a shutdown by default."""
 
 
 class PipelineManager:
@@ -102,7 +102,10 @@ class PipelineManager:
         for pipeline in pipelines:
             self.register(pipeline)
         if notify is not False:
-            self._notifier = self._build_notifier(notify)
+            if notify is not True:
+                check_name(notify)
+            name = None if notify is True else notify
+            self._notifier = Notifier(self._notifying_engine(), name, hinter=self.hinter)
 
     def __repr__(self) -> str:
         return f"<PipelineManager of {', '.join(map(repr, self._pipelines.values())) or 'nothing'}>"
@@ -172,7 +175,12 @@ class PipelineManager:
             )
         if self._started:
             return
-        _need_running_loop()
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            raise PipelineError(
+                "start() needs the running event loop: call it from the host's start-up coroutine"
+            ) from None
         self._lock_graph.check()
         for pipeline in self._pipelines.values():
             _need_new(pipeline)
@@ -301,13 +309,6 @@ class PipelineManager:
         started = (pipeline for pipeline in self._pipelines.values() if pipeline.state != "new")
         return sum(len(pipeline.run.heartbeater) for pipeline in started)
 
-    def _build_notifier(self, notify: object) -> Notifier:
-        if notify is not True:
-            check_name(notify)
-        return Notifier(
-            self._notifying_engine(), None if notify is True else str(notify), hinter=self.hinter
-        )
-
     def _notifying_engine(self, *more: Pipeline[Any]) -> AsyncEngine:
         tables = [pipeline.leased for pipeline in (*self._pipelines.values(), *more)]
         return notifying_engine(self._session_factory, tables)
@@ -323,15 +324,6 @@ class PipelineManager:
         for hinter in (self.hinter, pipeline_hinter):
             hinter.detach_relay(self._notifier.pass_on)
         await self._notifier.stop()
-
-
-def _need_running_loop() -> None:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        raise PipelineError(
-            "start() needs the running event loop: call it from the host's start-up coroutine"
-        ) from None
 
 
 def _need_new(pipeline: Pipeline[Any]) -> None:

@@ -1,8 +1,7 @@
 """What `process` may return or raise: pure data, copied and checked before a transaction is opened.
 
-An outcome is an exception, too: code that `process` calls may raise what it would otherwise have to
-hand up. What was said when `process` returned stands, whatever the host goes on to do with its
-dicts and lists: so it is copied.
+An outcome is an exception, too: code that `process` calls may raise it instead of returning it. It
+is copied when `process` returns, since the host may go on changing its dicts and lists.
 
 Not here: what each outcome writes (``pipelines/planner.py``) and who writes it
 (``pipelines/writer.py``).
@@ -160,7 +159,7 @@ class Retry(Exception):
 @raisable
 @dataclass(frozen=True, slots=True)
 class Reset(Exception):
-    """A related lock was not to be had: unlock the row but keep its owner, so that this pipeline
+    """A related lock was not available: unlock the row but keep its owner, so that this pipeline
     comes back for it first.
 
     `process` returns it, or code that it calls raises it.
@@ -170,7 +169,7 @@ class Reset(Exception):
 @raisable
 @dataclass(frozen=True, slots=True)
 class Park(Exception):
-    """Set the row aside until somebody releases it. Needs `ScheduleColumns`.
+    """Set the row aside until it is unparked. Needs `ScheduleColumns`.
 
     `process` returns it, or code that it calls raises it.
     """
@@ -391,7 +390,9 @@ def copied(returned: T) -> T:
         same: Any = Apply(values)
         # Its type is T, which a cast would say at the cost of a call for each row.
         return same  # type: ignore[no-any-return]
-    kind = type(returned) if type(returned) in _COPIES else _kind_of(returned)
+    kind: Any = type(returned)
+    if kind not in _COPIES:
+        kind = next((known for known in _COPIES if isinstance(returned, known)), None)
     if kind is None:
         return returned
     fields = {
@@ -400,10 +401,6 @@ def copied(returned: T) -> T:
     if type(returned) is not kind and (same := _of_the_same_class(returned, fields)) is not None:
         return same
     return cast("T", kind(**fields))
-
-
-def _kind_of(returned: object) -> type[Outcome] | None:
-    return next((kind for kind in _COPIES if isinstance(returned, kind)), None)
 
 
 def _of_the_same_class(returned: T, fields: Mapping[str, object]) -> T | None:
@@ -420,7 +417,7 @@ def _of_the_same_class(returned: T, fields: Mapping[str, object]) -> T | None:
         _take_over(made, returned)
         for name, value in fields.items():
             object.__setattr__(made, name, value)
-    # Of some classes that cannot be; what is said has been read.
+    # Some classes cannot be copied; the fields have been read.
     except BaseException:  # noqa: BLE001
         return None
     return made

@@ -6,7 +6,7 @@ says.
 
 The trap that `Rounds` closes: a row that stays ready after ``Apply()`` is processed again and
 again, and two pipelines that undo each other's work go on for ever; neither fails, so nothing would
-be told. Such a row is looked at more and more rarely, as controllers of Kubernetes do with what
+be logged. Such a row is looked at more and more rarely, as controllers of Kubernetes do with what
 asks to be looked at again. A round is the same change of the same row, made again soon after the
 last one: no change at all, or one from A to B where something else leads back to A. Nothing is
 stored: a replica knows of the rounds that it has made itself.
@@ -72,7 +72,7 @@ back may take as long as the attempt here took.
 SOON_S = 10.0
 DOUBLINGS_MAX = 20
 TEXT_MAX = 1000
-"""So much of what cannot be hashed tells a row from others. **Unit** characters."""
+"""So much of a value that cannot be hashed is compared, in characters."""
 
 
 class RowChange(NamedTuple):
@@ -207,7 +207,7 @@ def change_of(leased: LeasedTable, item: PipelineItem[Any], outcome: Apply) -> R
 
 
 def _as_read(leased: LeasedTable, item: PipelineItem[Any]) -> Iterator[object]:
-    """Yield what tells the row from what it may be later: not rowlock's own columns, nor what
+    """Yield what distinguishes the row from its later states: not rowlock's own columns, nor what
     changes with each write.
     """
     for name, column in leased.attributes.items():
@@ -310,7 +310,11 @@ class Planner:
     def _apply(self, item: PipelineItem[Any], outcome: Apply) -> RowWrite:
         written, values = self._written(item, outcome.values), self._done
         if self._is_bare and not outcome.unless_changed and not outcome.related:
-            return self._share(written)
+            # Nothing in it is of one row alone.
+            if self._shared is None or self._shared[0] is not written:
+                write = RowWrite(with_onupdate_if(self._leased, written, self._done))
+                self._shared = (written, write)
+            return self._shared[1]
         guarded, parks = self._guarded(outcome), False
         if self._leased.has_schedule:
             rest, parks = self._rest(item, outcome)
@@ -333,12 +337,6 @@ class Planner:
             return write
         related = (self._related(item, *each) for each in related_items(outcome.related))
         return replace(write, related=tuple(related))
-
-    def _share(self, written: ColumnValues) -> RowWrite:
-        # Nothing in it is of one row alone.
-        if self._shared is None or self._shared[0] is not written:
-            self._shared = (written, RowWrite(with_onupdate_if(self._leased, written, self._done)))
-        return self._shared[1]
 
     def _retry(self, item: PipelineItem[Any], outcome: Retry) -> RowWrite:
         written, values = self._written(item, outcome.values), self._done
@@ -409,10 +407,6 @@ class Planner:
             seconds=exponential(item.attempt, first_s=first_s, most_s=most_s, rng=self.rng)
         )
 
-    def _released(self) -> ColumnValues:
-        due = {self._leased.column("due_at"): self._now} if self._leased.has_schedule else {}
-        return unlocked_values(self._leased) | due
-
     def _parked(self, reason: str) -> ColumnValues:
         return {
             self._leased.column("parked_at"): self._unless_parked(self._now),
@@ -420,7 +414,7 @@ class Planner:
         }
 
     def _unless_parked(self, value: object) -> UnlessSet:
-        # Who has parked the row while its attempt ran said why.
+        # A service that parked the row while its attempt ran gave the reason.
         return UnlessSet(value, self._leased.column("parked_at"))
 
     def _fitting(self, text: str | None) -> str | None:
@@ -471,10 +465,13 @@ class Planner:
         if not columns or not item.has_row:
             return RowWrite(values)
         as_read = {column: item.value_as_read(self._leased, column) for column in columns}
+        released = unlocked_values(self._leased)
+        if self._leased.has_schedule:
+            released |= {self._leased.column("due_at"): self._now}
         return RowWrite(
             values,
             unless_changed=as_read,
-            when_changed=without_onupdate(self._leased, self._released()),
+            when_changed=without_onupdate(self._leased, released),
         )
 
 

@@ -145,13 +145,14 @@ class PipelineRun(Generic[ModelT]):
 
     def look_at_indexes_soon(self) -> None:
         """Look once, a while after the start, whether an index serves the claims."""
-        self._index_timer = self._loop.call_later(LOOK_AFTER_S, self._look_at_indexes)
 
-    def _look_at_indexes(self) -> None:
-        self.context.background.begin(self._tell_indexes(), purpose="look at indexes")
+        async def look() -> None:
+            await tell_indexes(self.context, ClaimBuilder(self.context).next(1))
 
-    async def _tell_indexes(self) -> None:
-        await tell_indexes(self.context, ClaimBuilder(self.context).next(1))
+        self._index_timer = self._loop.call_later(
+            LOOK_AFTER_S,
+            lambda: self.context.background.begin(look(), purpose="look at indexes"),
+        )
 
     def _close_pool_if_ending(self) -> bool:
         """Whether the event loop ends everything; then no row is begun: nothing waits for it."""
@@ -168,7 +169,7 @@ class PipelineRun(Generic[ModelT]):
         if here is self._loop:
             self.fetcher.hint()
         elif not self._hint_is_on_its_way:
-            # One is enough however many threads hint, and a closed loop has nobody to wake.
+            # One is enough however many threads hint; a closed loop fetches nothing more.
             self._hint_is_on_its_way = True
             with suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(self._pass_on_hint)
@@ -196,17 +197,14 @@ class PipelineRun(Generic[ModelT]):
         for item in strays:
             self.settler.settle_later(item, Ended.INTERRUPTED)
         for item in strays:
-            self._tell_stray(item)
-
-    def _tell_stray(self, item: PipelineItem[ModelT]) -> None:
-        logger.error(
-            "%s: nobody had row %s in hand, so it is released; please report this, with what was"
-            " logged before",
-            self.context.name,
-            item.id,
-            extra={"pipeline": self.context.name, "row_id": item.id},
-        )
-        events.emit(events.StrayFound(self.context.name, item.id, item.lock_token))
+            logger.error(
+                "%s: nobody had row %s in hand, so it is released; please report this, with what"
+                " was logged before",
+                self.context.name,
+                item.id,
+                extra={"pipeline": self.context.name, "row_id": item.id},
+            )
+            events.emit(events.StrayFound(self.context.name, item.id, item.lock_token))
 
     def shutdown(self) -> None:
         """Start nothing more and release what was not started; what runs goes on until it is
@@ -236,7 +234,7 @@ class PipelineRun(Generic[ModelT]):
             self.context.background.begin(
                 release_items(self.context, unstarted), purpose="release what was not started"
             )
-        except BaseException:
+        except Exception:
             # A task factory of the host's. They stay tracked, so they are found as strays.
             logger.exception(
                 "%s: %s rows that were not started could not be released at once",
@@ -295,7 +293,7 @@ class PipelineRun(Generic[ModelT]):
             await self.context.background.wait_for_one(left_s)
 
     def statistics(self) -> PipelineStatistics:
-        # Copied at once, since whoever asks may do so in another thread.
+        # Copied at once, since another thread may ask.
         attempts = tuple(self.context.running.values())
         ahead_s = self.context.database_ahead_s
         self.context.counters.loops_replaced = self._supervisor.restarts + self.pool.restarts

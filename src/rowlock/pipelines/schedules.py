@@ -13,8 +13,6 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Column
-
 from rowlock.database.declared_rows import mark_of, marked
 from rowlock.errors import ModelError, OutcomeError, SettingsError
 from rowlock.leases.item import PipelineItem
@@ -170,15 +168,12 @@ def _check_values(name: str, leased: LeasedTable, row: Periodic) -> None:
             f"{name}.periodic: {error.args[0]}", model=leased.name, column=error.column
         ) from None
     for column in leased.table.columns:
-        if column not in written and column is not leased.key and _needs_a_value(column):
+        has_default = column.default is not None or column.server_default is not None
+        has_value = column.nullable or has_default or column.computed or column.identity
+        if not has_value and column not in written and column is not leased.key:
             raise ModelError(
                 f"{name}.periodic: {leased.name}.{column.name} is not nullable and has no default;"
                 f" give it a value: Periodic({row.key!r}, ..., {{{column.name!r}: ...}})",
                 model=leased.name,
                 column=column.name,
             )
-
-
-def _needs_a_value(column: Column[Any]) -> bool:
-    has_default = column.default is not None or column.server_default is not None
-    return not (column.nullable or has_default or column.computed or column.identity)

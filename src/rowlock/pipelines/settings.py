@@ -45,7 +45,7 @@ _DurationOrZero = Annotated[timedelta, Field(ge=timedelta(0), le=DURATION_MAX)]
 
 
 _DERIVED: Any = Field(default=None, validate_default=True)
-"""None, also when it is given, becomes a default that another setting tells:
+"""None, also when it is given, becomes a default that depends on another setting:
 `PipelineSettings.derive`.
 """
 
@@ -116,7 +116,7 @@ class PipelineSettings(BaseModel):
     `lock_timeout`.
     """
     orphaned_after: _Duration = _DERIVED
-    """Lock columns that nobody came back for are cleared after this. Default: ten times
+    """Lock columns that were left behind are cleared after this. Default: ten times
     `lock_timeout`.
     """
 
@@ -140,7 +140,7 @@ class PipelineSettings(BaseModel):
         # The trigger itself is derived first.
         trigger = info.data.get("heartbeat_trigger", lock_timeout)
         if lock_timeout is None or trigger is None:
-            # One of these is invalid, and told as such.
+            # One of these is invalid, and reported as such.
             return None
         return {
             "heartbeat_trigger": lock_timeout / 2,
@@ -253,7 +253,7 @@ class SettingsAttributes:
     `lock_timeout`.
     """
     orphaned_after: Duration | None
-    """Lock columns that nobody came back for are cleared after this. Default: ten times
+    """Lock columns that were left behind are cleared after this. Default: ten times
     `lock_timeout`.
     """
 

@@ -1,10 +1,10 @@
-"""Sees to decisions after `process` has ended, so that a worker can go on with the next row while
-an outcome is being written; tells what became of it; releases rows that nothing was written for.
+"""Carries out decisions after `process` has ended, so that a worker can go on with the next row
+while an outcome is being written; records it; releases rows that nothing was written for.
 
-The one idea: nobody waits for a COMMIT that need not. A worker hands its item over and takes the
-next; the item stays tracked and its lease renewed until the outcome is settled, and what waits is
-bounded. The common case, an outcome that was written with others, takes no task of its own.
-`_settle` is the one switch over decisions.
+The one idea: no worker waits for a COMMIT. It hands its item over and takes the next; the item
+stays tracked and its lease renewed until the outcome is settled, and what waits is bounded. The
+common case, an outcome that was written with others, takes no task of its own. `_settle` is the one
+switch over decisions.
 
 Not here: how outcomes become one transaction (``pipelines/writer.py``).
 """
@@ -345,9 +345,7 @@ that it has in hand.
 """
 
 CANCELLATIONS_MAX = 3
-"""So often a settlement goes on though somebody cancels its task, while the event loop does not
-end.
-"""
+"""So often a settlement goes on though its task is cancelled, unless the event loop ends."""
 
 
 class Settler(Generic[ModelT]):
@@ -388,7 +386,9 @@ class Settler(Generic[ModelT]):
     async def wait_until_idle(self) -> None:
         """Wait until all that was handed over has been settled."""
         while self._pending:
-            await self._wait_for_change()
+            if self._changed is None or self._changed.done():
+                self._changed = asyncio.get_running_loop().create_future()
+            await asyncio.shield(self._changed)
         # A settlement that was cancelled from outside may have left its batch with a session.
         await self._writer.wait_until_idle()
 
@@ -410,7 +410,7 @@ class Settler(Generic[ModelT]):
                     return
             self._in_a_task(item, partial(self._settle, item, decision, attempt))
         except BaseException:
-            # Whoever called still has it; and if that is nobody, it is a stray and is released.
+            # The caller still has it; without one it is a stray and is released.
             self._pending.discard(item)
             raise
         if decision is Ended.ABANDONED and attempt is not None:
@@ -436,7 +436,7 @@ class Settler(Generic[ModelT]):
             )
             self._in_a_task(item, rest)
         except BaseException:
-            # Nobody else has it: better that its lease ends than that it is renewed for ever.
+            # Nothing else has it: better that its lease ends than that it is renewed for ever.
             self._finish(item)
             raise
 
@@ -499,11 +499,6 @@ class Settler(Generic[ModelT]):
         if item.after_settling is not None:
             self.context.run_after_settling(item)
 
-    async def _wait_for_change(self) -> None:
-        if self._changed is None or self._changed.done():
-            self._changed = asyncio.get_running_loop().create_future()
-        await asyncio.shield(self._changed)
-
     async def _settle(
         self, item: PipelineItem[ModelT], decision: Decision, attempt: Attempt | None
     ) -> None:
@@ -512,19 +507,16 @@ class Settler(Generic[ModelT]):
             case Ended.ABANDONED:
                 pass
             case Ended.INTERRUPTED:
-                await self._interrupt(item, attempt)
+                if attempt is None or await attempt.ends_within_grace(Ended.INTERRUPTED):
+                    await self._releases.submit((item, False))
+                else:
+                    self._abandon(item, attempt)
             case Ended():
                 self.recorder.stale(item, "lost")
                 await self._release_related(item)
                 self.recorder.wake_after(timedelta(0))
             case outcome:
                 await self._write(PendingOutcome(item, outcome))
-
-    async def _interrupt(self, item: PipelineItem[ModelT], attempt: Attempt | None) -> None:
-        if attempt is None or await attempt.ends_within_grace(Ended.INTERRUPTED):
-            await self._releases.submit((item, False))
-        else:
-            self._abandon(item, attempt)
 
     async def _release_together(
         self, batch: Sequence[tuple[PipelineItem[ModelT], bool]]
@@ -625,7 +617,7 @@ class Settler(Generic[ModelT]):
         """Write `failure` instead `of` what was refused; return why that failed, or None."""
         try:
             written = await self._carried_out(PendingOutcome(item, failure))
-        except Exception as error:  # noqa: BLE001 - told by the caller
+        except Exception as error:  # noqa: BLE001 - logged by the caller
             return error
         if written.is_made:
             self.recorder.written(item, failure, written)
@@ -661,7 +653,7 @@ class Settler(Generic[ModelT]):
         try:
             raised = raised_by_also(self.context, item, error)
             return None if raised is None else checked(self.context, item, raised)
-        except BaseException:  # noqa: BLE001 - of the host's own object; `error` tells of it
+        except BaseException:  # noqa: BLE001 - of the host's own object; `error` is recorded
             return None
 
     async def clean_up(self, item: PipelineItem[ModelT], outcome: Outcome) -> None:

@@ -150,17 +150,6 @@ class Histograms:
         lease_margin: how much trust was left when leases were renewed; the least of each round.
     """
 
-    __slots__ = (
-        "fetch",
-        "fetch_rows",
-        "lease_margin",
-        "pickup",
-        "process",
-        "queue_wait",
-        "write",
-        "write_rows",
-    )
-
     fetch: Histogram
     fetch_rows: Histogram
     lease_margin: Histogram
@@ -171,12 +160,12 @@ class Histograms:
     write_rows: Histogram
 
     def __init__(self, pipeline: str = "") -> None:
-        for name in self.__slots__:
+        for name in Histograms.__annotations__:
             bounds = ROWS if name.endswith("_rows") else SECONDS
             setattr(self, name, Histogram(bounds, pipeline=pipeline, name=name))
 
     def snapshot(self) -> dict[str, Buckets]:
-        return {name: getattr(self, name).snapshot() for name in self.__slots__}
+        return {name: getattr(self, name).snapshot() for name in Histograms.__annotations__}
 
 
 @dataclass(slots=True)
@@ -308,7 +297,7 @@ class PipelineHealth:
         renewal_failures: renewals that failed since the last one that did not.
         last_error: the last of those failures, shortened; None while all is well.
         abandoned: processes that ignored their cancellation and still run.
-        parked: rows that were set aside here since the start; they harm nobody's health.
+        parked: rows that were set aside here since the start; they do not affect health.
         unreadable: how often this replica could not read a row since the start; such a row is left
             to other replicas, and parked if none reads it. One whose key it could not read counts
             once, and is left out for good.
@@ -342,8 +331,8 @@ class ManagerHealth:
 
     Attributes:
         pipelines: each of them.
-        notifications: the channel to other replicas, if the manager was told to `notify`. Without
-            it all works, if later, so it makes nobody unhealthy.
+        notifications: the channel to other replicas, if the manager has `notify`. Without it
+            rows are found later, so it does not affect health.
         longest_stall_s: for how long the event loop stood still at most since the start, in
             seconds, to half a second; 0 without a heartbeat thread.
     """

@@ -1,11 +1,11 @@
-"""A worker takes an item, has it processed, and decides what comes of it; the settler sees to that.
+"""A worker takes an item, has it processed, and decides its outcome; the settler carries that out.
 
 A worker is a place for one item at a time, not a task: each item has a task of its own, in which
 the host's code runs, and with it context variables of its own. Every way in which an attempt can
 end leads to a decision. No session is open while the host's code runs.
 
-The pool gives queued items to free workers. Nobody waits in a task of its own for the next item:
-whoever puts items into the queue, and each piece of work that ends, begins what can be begun.
+The pool gives queued items to free workers. No task waits for the next item: each put into the
+queue, and each piece of work that ends, begins what can be begun.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ class Worker(Generic[ModelT]):
         self._deaths_max = settings.max_deaths if has_schedule else None
 
     async def work(self, item: PipelineItem[ModelT]) -> None:
-        """Process `item` and hand what comes of it over to the settler; if that cannot be, the item
-        is released.
+        """Process `item` and hand its outcome over to the settler; if that fails, the item is
+        released.
 
         A worker of the host's own may do something before and after that.
         """
@@ -118,8 +118,8 @@ class Worker(Generic[ModelT]):
             ):
                 decision, now = await self._prevented(item), monotonic()
             if decision is None and (context.grace_over or self._heartbeater.has_lost(item, now)):
-                # What a shutdown interrupts was interrupted while this row was read: nobody would
-                # end what begins now.
+                # A shutdown has interrupted everything while this row was read: nothing would end
+                # what begins now.
                 decision = Ended.INTERRUPTED if context.grace_over else Ended.LEASE_LOST
             if item not in context.in_progress:
                 # A task factory of the host's has begun this after it was given up.
@@ -189,7 +189,7 @@ class Worker(Generic[ModelT]):
         return decide(context, item, result)
 
     async def _prevented(self, item: PipelineItem[ModelT]) -> Decision | None:
-        """Read the row; return what comes of the item if no attempt can be made at it."""
+        """Read the row; return the decision if no attempt can be made at it."""
         context = self.context
         if context.stop.is_given and item.prev_lock_expired and self._is_to_be_tried(item):
             return Ended.INTERRUPTED
@@ -271,7 +271,7 @@ class _RunningItem(Generic[ModelT]):
         """Go on without the attempt, which has ignored its cancellation."""
         try:
             self.finish(Ended.ABANDONED)
-        # Nobody else would: the attempt's own end hands nothing over any more.
+        # The attempt's own end hands nothing over any more.
         except BaseException as error:  # noqa: BLE001
             self.release(error)
 
@@ -339,8 +339,8 @@ class Pool(Generic[ModelT]):
     def feed(self) -> None:
         """Begin work on what is queued, while a worker is free and the settler has room."""
         if self._is_feeding:
-            # A task that begins within the call which makes it may end there, too: who feeds goes
-            # on by itself, and no deeper.
+            # An eager task may end within the call that makes it: the outer call goes on, without
+            # recursion.
             return
         queue, self._is_feeding = self.context.queue, True
         try:
@@ -390,7 +390,7 @@ class Pool(Generic[ModelT]):
         # A host's own may begin with something else, and the item is in hand before that.
         self.context.in_progress.add(item)
         task = contained_task(work, name="rowlock: work", context=variables)
-        # The event loop itself keeps no task that waits: one that nobody else has is collected, and
+        # The event loop itself keeps no task that waits: one without a reference is collected, and
         # never ends.
         self._host_work.add(task)
         task.add_done_callback(partial(self._on_host_work_done, item, worker))
@@ -427,7 +427,7 @@ class Pool(Generic[ModelT]):
         self.restarts += 1
         delay_s = exponential(deaths, first_s=RESTART_DELAY_S, most_s=RESTART_DELAY_S_MAX)
         self._resting[worker] = asyncio.get_running_loop().call_later(delay_s, self._rested, worker)
-        # Who logs or listens may raise anything.
+        # Loggers and listeners may raise anything.
         with suppress(BaseException):
             tell_replaced(self.context.name, self._names[worker], error)
 

@@ -1,9 +1,9 @@
 """Has outcomes written: together with others where that can be, else in a transaction of their own,
 again after errors that pass.
 
-Outcomes gather while a transaction is under way (``database/batcher.py``). A row that somebody else
-has locked, and an outcome that brings its own statements or has related rows to free, get a
-transaction of their own, so that they hold up nobody.
+Outcomes gather while a transaction is under way (``database/batcher.py``). A row that another
+transaction has locked, and an outcome that brings its own statements or has related rows to free,
+get a transaction of their own, so that they hold up no others.
 
 Each transaction asks for trust before it locks the rows, locks them, plans what each outcome
 writes, writes it under the row's guard, and remembers the stamp until the COMMIT is answered.
@@ -17,7 +17,7 @@ happened.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
@@ -117,10 +117,6 @@ class PendingOutcome(Generic[ModelT]):
     def also(self) -> Also | None:
         return self.outcome.also if isinstance(self.outcome, SUCCESSES) else None
 
-    @property
-    def needs_own_transaction(self) -> bool:
-        return self.also is not None or bool(self.item.held) or self.kept_from_batches
-
     def is_overrun(self, error: Exception) -> bool:
         """Whether the outcome itself took longer than its transaction may; not an outage, nor a
         COMMIT whose answer was lost.
@@ -180,9 +176,12 @@ class OutcomeTransactions(Generic[ModelT]):
                     writes.append((items[i], write))
             if deletes:
                 ours = [i for i in ours if i not in deletes]
-                for i in await self._delete_together(connection, deletes):
-                    written[i] = Written.APPLIED
-                    batch[i].stamp(Written.APPLIED, at_once)
+                locked = [pending.item for pending in deletes.values()]
+                gone = await delete_locked(connection, leased, locked)
+                for i, pending in deletes.items():
+                    if pending.item.id in gone:
+                        written[i] = Written.APPLIED
+                        pending.stamp(Written.APPLIED, at_once)
             for i, result in zip(ours, await apply_locked(connection, leased, writes), strict=True):
                 written[i] = result
                 stamp = stamps[items[i].lock_token]
@@ -190,14 +189,6 @@ class OutcomeTransactions(Generic[ModelT]):
             return written
 
         return await self.context.transact(work, purpose="write outcomes")
-
-    async def _delete_together(
-        self, connection: AsyncConnection, deletes: Mapping[int, PendingOutcome[ModelT]]
-    ) -> list[int]:
-        """Delete rows that are locked, and return the numbers of those that could be."""
-        items = [pending.item for pending in deletes.values()]
-        gone = await delete_locked(connection, self.context.leased, items)
-        return [i for i, pending in deletes.items() if pending.item.id in gone]
 
     async def write_alone(self, pending: PendingOutcome[ModelT]) -> Written:
         """Write an outcome in a transaction of its own, with `also` and its related rows."""
@@ -457,7 +448,7 @@ class Writer(Generic[ModelT]):
     def __init__(self, context: PipelineContext[ModelT], rounds: Rounds) -> None:
         self.context = context
         self._transactions = OutcomeTransactions(context, rounds)
-        # What refers to the row may be locked by somebody, and compared columns are compared alone.
+        # What refers to the row may be locked, and compared columns need statements of their own.
         self._deletes_alone = bool(context.intent) or is_referenced(context.leased)
         self._wrote_at = -math.inf
         self._batcher: Batcher[PendingOutcome[ModelT], Written | None] = Batcher(
@@ -476,7 +467,7 @@ class Writer(Generic[ModelT]):
 
         Returns False, and never calls `done`, if the outcome cannot be written with others.
         """
-        if self._goes_alone(pending) or not self._is_worth_a_try(pending):
+        if self._needs_own_transaction(pending) or not self._is_worth_a_try(pending):
             return False
         self._batcher.submit_nowait(pending, done)
         return True
@@ -532,11 +523,11 @@ class Writer(Generic[ModelT]):
         except Exception as raised:
             logger.debug("%s: no column was found for an error", self.context.name, exc_info=raised)
 
-    def _goes_alone(self, pending: PendingOutcome[ModelT]) -> bool:
+    def _needs_own_transaction(self, pending: PendingOutcome[ModelT]) -> bool:
         outcome = pending.outcome
         if type(outcome) is Apply and outcome.also is None:  # nearly every one
             return bool(pending.item.held) or pending.kept_from_batches
-        if pending.needs_own_transaction:
+        if pending.also is not None or pending.item.held or pending.kept_from_batches:
             return True
         return isinstance(outcome, Delete) and (self._deletes_alone or bool(outcome.unless_changed))
 
@@ -586,7 +577,7 @@ class Writer(Generic[ModelT]):
     async def _try(self, pending: PendingOutcome[ModelT]) -> Written:
         pending.row_is_locked = False
         if (
-            not self._goes_alone(pending)
+            not self._needs_own_transaction(pending)
             and (written := await self._batcher.submit(pending)) is not None
         ):
             return written
@@ -640,7 +631,6 @@ class Writer(Generic[ModelT]):
             return 0
         try:
             return int(any(is_like_no_other(value) for value in values))
-        # Of the host's values any attribute may raise anything; who writes them hears of
-        # it.
-        except BaseException:  # noqa: BLE001
+        # Of the host's values any attribute may raise: so will the write.
+        except Exception:  # noqa: BLE001
             return 1

@@ -33,12 +33,12 @@ async def make_due(session: AsyncSession, row: object) -> None:
         ModelError: the model has no `ScheduleColumns`.
         PipelineError: the row was deleted meanwhile.
     """
-    leased = _scheduled(row)
+    leased = _scheduled_model(type(row))
     await _write(session, leased, row, values=due_now_values(leased))
 
 
 async def park(session: AsyncSession, row: object, reason: str) -> None:
-    """Set `row` aside, in the caller's transaction, until somebody calls `unpark`: nothing claims
+    """Set `row` aside, in the caller's transaction, until it is unparked: nothing claims
     it, and its `last_error` is `reason`.
 
     An attempt that is under way goes on. Its outcome is written, and the row stays parked, for this
@@ -49,7 +49,7 @@ async def park(session: AsyncSession, row: object, reason: str) -> None:
         ModelError: the model has no `ScheduleColumns`.
         PipelineError: the row was deleted meanwhile, or `reason` is no text or says nothing.
     """
-    leased = _scheduled(row)
+    leased = _scheduled_model(type(row))
     if not isinstance(reason, str) or not reason.strip():
         raise PipelineError(f"say in `reason` why the row is parked, not {reason!r:.100}")
     await _write(session, leased, row, values=parked_values(leased, reason))
@@ -84,7 +84,7 @@ async def unpark(
         return await _unpark_all(session, row, where)
     if where is not None:
         raise PipelineError("unpark takes `where` beside a model, such as Volume, not beside a row")
-    leased = _scheduled(row)
+    leased = _scheduled_model(type(row))
     await _write(session, leased, row, values=unparked_values(leased))
     return 1
 
@@ -132,10 +132,6 @@ def unparked_values(leased: LeasedTable) -> ColumnValues:
         leased.column("attempts"): 0,
         leased.column("due_at"): database_now(),
     }
-
-
-def _scheduled(row: object) -> LeasedTable:
-    return _scheduled_model(type(row))
 
 
 def _scheduled_model(model: type) -> LeasedTable:

@@ -1,12 +1,12 @@
 """Hold rows as a service: the lease of a pipeline, taken by an API handler that must change what
 pipelines work on.
 
-The one idea: nobody waits with a connection in hand. To take the rows is one short transaction,
+The one idea: no connection is held while waiting. To take the rows is one short transaction,
 tried again until they are free or time is up; to hold them is a lease in the rows, renewed
 meanwhile by a task; the service's own transactions are its own business.
 
 Not here: changes that need not be made at once. `request_update` asks the pipeline to make them,
-and waits for nobody.
+without waiting.
 
 Source: dstack, "all write APIs must respect DB-level locks".
 """
@@ -58,7 +58,7 @@ T = TypeVar("T")
 HOLD_LOCK_TIMEOUT = timedelta(seconds=30)
 """How long the lease of a service lasts that died with it."""
 HOLD_TIMEOUT = timedelta(seconds=10)
-"""How long `hold_rows` waits for rows unless told otherwise."""
+"""How long `hold_rows` waits for rows by default."""
 DATABASE_TIMEOUT = timedelta(seconds=10)
 """Longest time for one of its transactions."""
 LEASE_S_MIN = 0.1
@@ -163,7 +163,7 @@ async def hold_rows(
         owner: who holds them, for `LockWaitTimeout.holder` and for those who look at the table.
 
     Raises:
-        LockWaitTimeout: somebody held one of them for so long; says who, and how long their lease
+        LockWaitTimeout: one of them was held for so long; names the holder, and how long its lease
             still lasts.
         LeaseLost: at the end of the block: the lease was lost before (a blocked event loop, a
             database that was away, a guarded transaction that took longer than the lease).
@@ -181,7 +181,7 @@ async def hold_rows(
         ) as held:
             yield held
     finally:
-        # Whoever was hinted meanwhile passed the rows over.
+        # Pipelines that were hinted meanwhile skipped the rows.
         if pipeline_hinter.reaches(model):
             pipeline_hinter.hint_fetch(model)
 
@@ -349,7 +349,7 @@ class _Holder(Generic[ModelT]):
             row = (await connection.execute(statement)).one_or_none()
             return (None, None) if row is None else (row[0], (row[1] - row[2]).total_seconds())
 
-        # Without an answer it is a row lock or a lockset, of which nobody knows who holds it.
+        # Without an answer it is a row lock or a lockset, whose holder is not known.
         holder, seconds_left = await self._transact(
             work, purpose="see who holds rows", writes=False
         )

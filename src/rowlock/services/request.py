@@ -45,7 +45,7 @@ async def write_request(
         [written] = await with_versions(connection, leased, [moved])
     if leased.has_schedule:
         if is_intent(leased.model, written):
-            # Else the request would be written, and nothing would ever come of it.
+            # Else the request would be written, and never carried out.
             parked_at, attempts = leased.column("parked_at"), leased.column("attempts")
             written |= {
                 parked_at: null(),
@@ -64,7 +64,7 @@ async def write_past_lease(
     values: ColumnValues,
     where: ColumnElement[bool] | None = None,
 ) -> bool:
-    """Write to a row whoever holds its lease, in the caller's transaction; False if there is no
+    """Write to a row regardless of its lease, in the caller's transaction; False if there is no
     such row, or none that meets `where`. An instance in the session shows it until rolled back.
     """
     is_it = and_(leased.attribute(leased.key_name) == key, true() if where is None else where)
@@ -110,7 +110,7 @@ async def request_update(
     id: Any,  # noqa: A002
     values: Values,
 ) -> bool:
-    """Write a service's own columns of a row, whoever holds its lease, make it due, and hint its
+    """Write a service's own columns of a row, regardless of its lease, make it due, and hint its
     pipelines after the commit.
 
         async with session_factory.begin() as session:
