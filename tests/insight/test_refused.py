@@ -239,10 +239,8 @@ async def test_a_redaction_that_fails_costs_that_error_alone(
 
 def test_every_database_has_its_side() -> None:
     """A database would have no questions."""
-    assert {INSIGHT.on(name).knows_transactions for name in ("sqlite", "postgresql")} == {
-        True,
-        False,
-    }
+    sides = [INSIGHT.on(name) for name in ("sqlite", "postgresql")]
+    assert len({type(side) for side in sides}) == len(sides)
 
 
 @pytest.mark.parametrize("columns", [{"hide": ["nope"]}, {"show": {Volume: ["nope"]}}])

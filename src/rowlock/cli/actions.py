@@ -144,9 +144,6 @@ def run_release(options: argparse.Namespace) -> int:
     return acted(options, act)
 
 
-# ---------------------------------------------------------------- park
-
-
 def add_park_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Set a row aside until it is put back. An attempt that is under way goes on, and the"
@@ -157,13 +154,7 @@ def add_park_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_park(options: argparse.Namespace) -> int:
-    async def act(insight: Insight, signed: Signed) -> ActionDone:
-        return await insight.park(options.model, options.id, **signed)
-
-    return acted(options, act)
-
-
-# ---------------------------------------------------------------- unpark
+    return acted(options, lambda insight, signed: insight.park(options.model, options.id, **signed))
 
 
 def add_unpark_arguments(parser: argparse.ArgumentParser) -> None:
@@ -176,13 +167,9 @@ def add_unpark_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_unpark(options: argparse.Namespace) -> int:
-    async def act(insight: Insight, signed: Signed) -> ActionDone:
-        return await insight.unpark(options.model, options.id, **signed)
-
-    return acted(options, act)
-
-
-# ---------------------------------------------------------------- due
+    return acted(
+        options, lambda insight, signed: insight.unpark(options.model, options.id, **signed)
+    )
 
 
 def add_due_arguments(parser: argparse.ArgumentParser) -> None:
@@ -194,13 +181,9 @@ def add_due_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_due(options: argparse.Namespace) -> int:
-    async def act(insight: Insight, signed: Signed) -> ActionDone:
-        return await insight.make_due(options.model, options.id, **signed)
-
-    return acted(options, act)
-
-
-# ---------------------------------------------------------------- pause
+    return acted(
+        options, lambda insight, signed: insight.make_due(options.model, options.id, **signed)
+    )
 
 
 def add_pause_arguments(parser: argparse.ArgumentParser) -> None:
@@ -224,15 +207,12 @@ def add_pause_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_pause(options: argparse.Namespace) -> int:
-    async def act(insight: Insight, signed: Signed) -> ActionDone:
-        return await insight.pause(
+    return acted(
+        options,
+        lambda insight, signed: insight.pause(
             options.pipeline, until=options.lasts, replace=options.replace, **signed
-        )
-
-    return acted(options, act)
-
-
-# ---------------------------------------------------------------- resume
+        ),
+    )
 
 
 def add_resume_arguments(parser: argparse.ArgumentParser) -> None:
@@ -242,7 +222,4 @@ def add_resume_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_resume(options: argparse.Namespace) -> int:
-    async def act(insight: Insight, signed: Signed) -> ActionDone:
-        return await insight.resume(options.pipeline, **signed)
-
-    return acted(options, act)
+    return acted(options, lambda insight, signed: insight.resume(options.pipeline, **signed))

@@ -16,7 +16,7 @@ import shutil
 import sys
 import threading
 import traceback
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from math import ceil
 from pathlib import Path
@@ -115,7 +115,7 @@ def answered(
     return code
 
 
-def _close(runner: asyncio.Runner, before: Collection[threading.Thread], code: int) -> None:
+def _close(runner: asyncio.Runner, before: frozenset[threading.Thread], code: int) -> None:
     """Close the event loop; end the process with `code` if host code keeps it beyond
     `ENDS_WITHIN_S`.
     """
@@ -125,7 +125,8 @@ def _close(runner: asyncio.Runner, before: Collection[threading.Thread], code: i
         # In parts: a machine that stands still for as long is no reason.
         for _ in range(ENDING_LOOKS):
             never.wait(ENDS_WITHIN_S / ENDING_LOOKS)
-            if is_closed.is_set() and not _begun_since(before):
+            begun = {one for one in threading.enumerate() if not one.daemon} - before
+            if is_closed.is_set() and not begun:
                 return
         print("rowlock: code of the app goes on, and is left behind", file=sys.stderr)
         # Whatever runs by now ignores its cancellation, or is a thread for which Python waits.
@@ -135,10 +136,6 @@ def _close(runner: asyncio.Runner, before: Collection[threading.Thread], code: i
     with suppress(KeyboardInterrupt):
         runner.close()
     is_closed.set()
-
-
-def _begun_since(before: Collection[threading.Thread]) -> bool:
-    return any(not one.daemon and one not in before for one in threading.enumerate())
 
 
 def _needs_person(answer: CommandAnswer) -> int:

@@ -22,14 +22,11 @@ from rowlock.insight.checking.claim_plan import PipelineView
 from rowlock.insight.checking.code import migration_text
 from rowlock.insight.checking.finding import Findings
 from rowlock.insight.explanation import Explanation
-from rowlock.insight.history.timeline import ENTRIES_MAX, Timeline
+from rowlock.insight.history.timeline import ENTRIES_MAX
 from rowlock.insight.insight import Insight
-from rowlock.insight.listing import PAGE_ROWS, PAGE_ROWS_MAX, ListedState, RowPage
+from rowlock.insight.listing import PAGE_ROWS, PAGE_ROWS_MAX, ListedState
 from rowlock.insight.rehearsal import Rehearsal
 from rowlock.insight.status import Status
-
-# ---------------------------------------------------------------- status
-
 
 WATCH_S_MIN: Final = 1.0
 WATCH_S_MAX: Final = 3600.0
@@ -73,9 +70,6 @@ def _seconds(text: str) -> float:
             f"a number of seconds from {WATCH_S_MIN:g} to {WATCH_S_MAX:g}, not {text!r:.50}"
         )
     return seconds
-
-
-# ---------------------------------------------------------------- explain
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,9 +131,6 @@ def _explained_code(answer: Any) -> int:
     return NEEDS_PERSON if answer.needs_person else WELL
 
 
-# ---------------------------------------------------------------- timeline
-
-
 def add_timeline_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Say what happened to a row, the newest first, as the table rowlock_history has it."
@@ -159,13 +150,11 @@ def add_timeline_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_timeline(options: argparse.Namespace) -> int:
-    async def ask(insight: Insight) -> Timeline:
-        return await insight.timeline(options.model, options.id, limit=options.limit)
-
-    return answered(options, ask, code_of=lambda answer: WELL if answer.is_known else NO_SUCH_ROW)
-
-
-# ---------------------------------------------------------------- plan
+    return answered(
+        options,
+        lambda insight: insight.timeline(options.model, options.id, limit=options.limit),
+        code_of=lambda answer: WELL if answer.is_known else NO_SUCH_ROW,
+    )
 
 
 PLAN_WITHIN_S: Final = 600.0
@@ -198,9 +187,6 @@ def _planned_code(answer: Rehearsal) -> int:
     return NEEDS_PERSON if answer.needs_person else WELL
 
 
-# ---------------------------------------------------------------- rows
-
-
 def add_rows_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "List the rows of a pipeline that are in one state, in the order of claims. Reads at most"
@@ -227,15 +213,12 @@ def add_rows_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_rows(options: argparse.Namespace) -> int:
-    async def ask(insight: Insight) -> RowPage:
-        return await insight.rows(
+    return answered(
+        options,
+        lambda insight: insight.rows(
             options.pipeline, options.state, after=options.after, limit=options.limit
-        )
-
-    return answered(options, ask)
-
-
-# ---------------------------------------------------------------- replicas
+        ),
+    )
 
 
 def add_replicas_arguments(parser: argparse.ArgumentParser) -> None:
@@ -248,9 +231,6 @@ def add_replicas_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run_replicas(options: argparse.Namespace) -> int:
     return answered(options, Insight.replicas)
-
-
-# ---------------------------------------------------------------- check
 
 
 @dataclass(frozen=True, slots=True)

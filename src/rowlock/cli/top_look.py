@@ -24,7 +24,7 @@ from rowlock.clock import monotonic
 from rowlock.insight.insight import Insight
 from rowlock.insight.replicas import ENDLESS, ReplicaState
 from rowlock.insight.shown import duration, shown
-from rowlock.insight.status import COUNTED_MAX, PipelineStatus, Status
+from rowlock.insight.status import PipelineStatus, Status, count_text
 
 # ---------------------------------------------------------------- rates
 
@@ -157,14 +157,14 @@ def cells(look: Look, one: PipelineStatus, *, rates: RateHistory, now: float) ->
     oldest = NOTHING if counts.oldest_s is None or not counts.due else duration(counts.oldest_s)
     return {
         "PIPELINE": shown(one.pipeline, NAME_CHARS_MAX),
-        "DUE": _number(counts.due),
+        "DUE": count_text(counts.due),
         "OLDEST": oldest,
-        "RUN": _number(_sum(reports, "running")),
+        "RUN": count_text(_sum(reports, "running")),
         "QUEUE": _queue(reports),
         "ROWS/S": NOTHING if one.rows_s is None else f"{one.rows_s:.1f}",
         "10 MIN": rates.picture(one.pipeline, now),
         "P95": NOTHING if one.p95_s is None else f"{one.p95_s:.1f} s",
-        "PARKED": _number(counts.parked),
+        "PARKED": count_text(counts.parked),
         "STATE": one.state(look.status.at),
     }
 
@@ -174,7 +174,7 @@ def longest_at_work(look: Look) -> tuple[PaneLine, ...]:
     found = [
         (_seconds(item) + max(0.0, replica.seen_s), replica, item)
         for replica in look.status.replicas.live
-        for item in _items(replica)
+        for item in replica.items
         if item.get("state") == "running"
     ]
     found.sort(key=lambda one: (_is_endless(one[1], one[2]), -one[0]))
@@ -222,7 +222,7 @@ def _parked(look: Look) -> Iterator[PaneLine]:
             continue
         named = ", ".join(shown(key, 40) for key in keys[:NAMED_MAX])
         more = " …" if one.counts.parked > NAMED_MAX else ""
-        text = f"{_number(one.counts.parked)} parked: {shown(model)} {named}{more}"
+        text = f"{count_text(one.counts.parked)} parked: {shown(model)} {named}{more}"
         yield PaneLine(text, Subject(model, keys[0]))
 
 
@@ -235,11 +235,6 @@ def _reports(status: Status, pipeline: str) -> Iterator[Mapping[str, Any]]:
     for replica in status.replicas.live:
         if pipeline in replica.pipelines:
             yield replica.pipelines[pipeline]
-
-
-def _items(replica: ReplicaState) -> list[Mapping[str, Any]]:
-    items = replica.report.get("items")
-    return [one for one in items if isinstance(one, dict)] if isinstance(items, list) else []
 
 
 def _line_of(
@@ -272,12 +267,6 @@ def _sum(reports: Sequence[Mapping[str, Any]], name: str) -> int | None:
 def _queue(reports: Sequence[Mapping[str, Any]]) -> str:
     queued, capacity = _sum(reports, "queued"), _sum(reports, "capacity")
     return NOTHING if queued is None else f"{queued}/{'?' if capacity is None else capacity}"
-
-
-def _number(count: int | None) -> str:
-    if count is None:
-        return NOTHING
-    return f"{COUNTED_MAX:,}+" if count > COUNTED_MAX else f"{count:,}"
 
 
 # ---------------------------------------------------------------- looking again and again

@@ -307,7 +307,9 @@ class LookScreen(Screen[None]):
         self.query_one("#notice", Static).update(text)
         self.set_class(bool(text), "with-notice")
         title = "rowlock top" if seen.look is None else top_look.title(seen.look)
-        self.query_one("#frame").border_title = Content(_titled(title, self.size.width))
+        room = self.size.width - len(title) - len(KEYS) - 8
+        keys = f" {'─' * room} {KEYS}" if room > 0 else ""
+        self.query_one("#frame").border_title = Content(title + keys)
 
     def _fill_table(self, look: top_look.Look, pipelines: Sequence[PipelineStatus]) -> None:
         table, width, now = self._table, self.size.width, monotonic()
@@ -334,11 +336,6 @@ class LookScreen(Screen[None]):
 
 def _side(column: str) -> Literal["left", "right"]:
     return "right" if column in top_look.RIGHT else "left"
-
-
-def _titled(title: str, width: int) -> str:
-    room = width - len(title) - len(KEYS) - 8
-    return f"{title} {'─' * room} {KEYS}" if room > 0 else title
 
 
 def _notice(seen: LookState, now: float) -> str:

@@ -18,6 +18,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout, suppress
+from functools import partial
 from importlib.util import find_spec
 from typing import Final
 
@@ -32,9 +33,6 @@ from rowlock.cli.answering import (
     opened,
 )
 from rowlock.errors import describe
-
-# ---------------------------------------------------------------- dashboard
-
 
 HOST: Final = "127.0.0.1"
 PORT: Final = 8017
@@ -84,20 +82,13 @@ async def _serve(options: argparse.Namespace) -> None:
 
     async with opened(options) as insight:
         app = KeyedDashboard(insight, name=user_at_host(), may_act=not options.look_only)
-        await serve(app, host=options.host, port=options.port, told=_tell)
-
-
-def _tell(address: str) -> None:
-    print(address, flush=True)
+        await serve(app, host=options.host, port=options.port, told=partial(print, flush=True))
 
 
 def _port(text: str) -> int:
     if not text.isdigit() or int(text) > PORT_MAX:
         raise argparse.ArgumentTypeError(f"a port is 0 to {PORT_MAX}, not {text!r:.20}")
     return int(text)
-
-
-# ---------------------------------------------------------------- mcp
 
 
 NEEDS_EXTRA = 'it needs an extra: python -m pip install "rowlock[mcp]"'
@@ -143,9 +134,6 @@ def _end(error: OSError) -> None:
     if not is_gone:
         print(f"rowlock mcp: nothing can be written: {describe(error)}", file=sys.stderr)
     os._exit(WELL if is_gone else MISUSED)
-
-
-# ---------------------------------------------------------------- top
 
 
 ENDED_BY: Final = {"SIGINT": INTERRUPTED, "SIGTERM": 143, "SIGHUP": 129}

@@ -22,9 +22,6 @@ from typing import Final
 
 from rowlock.cli import paper
 
-# ---------------------------------------------------------------- errors
-
-
 PACKAGE = Path(__file__).resolve().parents[1]
 PAGES = (PACKAGE / "errors.md", PACKAGE.parents[1] / "docs" / "reference" / "errors.md")
 """The page of all errors, of a wheel or of a checkout."""
@@ -51,7 +48,7 @@ def add_errors_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_errors(options: argparse.Namespace) -> int:
-    paragraphs = paragraphs_of(page())
+    paragraphs = {one["slug"]: one["text"].strip() for one in _PARAGRAPH.finditer(page())}
     if options.slug is None:
         lines = (f"{slug:<26} {first_sentence(text)}" for slug, text in paragraphs.items())
         return _told("\n".join(lines))
@@ -76,10 +73,6 @@ def page() -> str:
     raise FileNotFoundError(f"this installation lacks {PAGES[0]}; install rowlock again")
 
 
-def paragraphs_of(text: str) -> dict[str, str]:
-    return {one["slug"]: one["text"].strip() for one in _PARAGRAPH.finditer(text)}
-
-
 def slug_of(given: str) -> str:
     """Return the slug that is meant: given as a link, or as the name of a class."""
     name = given.rpartition("#")[2].rpartition(".")[2].strip("()")
@@ -93,9 +86,6 @@ def first_sentence(text: str) -> str:
 def plain(text: str) -> str:
     """Return Markdown without the targets of links, and without bold type."""
     return _LINK.sub(r"\g<text>", text).replace("**", "").replace("`", "")
-
-
-# ---------------------------------------------------------------- run
 
 
 def add_run_arguments(parser: argparse.ArgumentParser) -> None:
@@ -133,9 +123,6 @@ def run_text(text: str, name: str) -> None:
         asyncio.run(result)
 
 
-# ---------------------------------------------------------------- export
-
-
 FILES: Final = {"alerts": "alerts.yaml", "grafana": "rowlock.json"}
 
 
@@ -155,9 +142,6 @@ def run_export(options: argparse.Namespace) -> int:
 def text_of(what: str) -> str:
     folder = files("rowlock.telemetry").joinpath("grafana")
     return folder.joinpath(FILES[what]).read_text(encoding="utf-8")
-
-
-# ---------------------------------------------------------------- completion
 
 
 SHELLS: Final = ("bash", "zsh", "fish", "tcsh")

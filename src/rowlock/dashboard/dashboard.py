@@ -21,8 +21,6 @@ from starlette.routing import Match, Route
 from starlette.types import Receive, Scope, Send
 
 from rowlock.dashboard import pages
-from rowlock.dashboard import pages as api
-from rowlock.dashboard import pages as wings
 from rowlock.dashboard.acting import act
 from rowlock.dashboard.guarding import (
     LOOK,
@@ -97,17 +95,17 @@ ROUTES: Final = (
     _route("/rows/{model}", pages.row_page),
     _route("/rows/{model}/{row_id}", pages.row_page),
     _route("/checks", pages.checks_page),
-    _route("/streams", wings.streams_page),
-    _route("/graphs", wings.graphs_page),
+    _route("/streams", pages.streams_page),
+    _route("/graphs", pages.graphs_page),
     _route("/live/{topic}", pages.live_stream),
     _route("/act/{action}", act, method="POST"),
-    _route("/api/status", api.status_document),
-    _route("/api/checks", api.checks_document),
-    _route("/api/replicas", api.replicas_document),
-    _route("/api/pipelines/{name}/rows", api.rows_document),
-    _route("/api/rows/{model}", api.row_document),
-    _route("/api/timelines/{model}", api.timeline_document),
-    _route("/api/rows/{model}/{row_id}", api.row_document),
+    _route("/api/status", pages.status_document),
+    _route("/api/checks", pages.checks_document),
+    _route("/api/replicas", pages.replicas_document),
+    _route("/api/pipelines/{name}/rows", pages.rows_document),
+    _route("/api/rows/{model}", pages.row_document),
+    _route("/api/timelines/{model}", pages.timeline_document),
+    _route("/api/rows/{model}/{row_id}", pages.row_document),
 )
 
 
@@ -170,7 +168,8 @@ class Dashboard:
 
     async def _answer(self, request: Request) -> Answer:
         path = self._path_of(request.scope)
-        to = PageAddresses(self._mount(request.scope))
+        mount = self._prefix or request.scope.get("root_path") or ""
+        to = PageAddresses(mount.rstrip("/"))
         if path.startswith("/static/") and request.method in {"GET", "HEAD"}:
             return static_file(path.removeprefix("/static/"))
         try:
@@ -211,9 +210,6 @@ class Dashboard:
             self._insight = (source, made)
         return self._insight[1], source if isinstance(source, Observer) else None
 
-    def _mount(self, scope: Scope) -> str:
-        return (self._prefix or scope.get("root_path") or "").rstrip("/")
-
     def _path_of(self, scope: Scope) -> str:
         # Frameworks differ in whether the path has that of the mount in front.
         path: str = scope["path"]
@@ -251,7 +247,7 @@ def _refused(error: Exception, to: PageAddresses, *, path: str) -> Response:
             exc_info=error,
         )
     if path.startswith("/api/"):
-        return api.refused_as_json(refusal)
+        return pages.refused_as_json(refusal)
     return HTMLResponse(render("refused.html", to=to, refusal=refusal), refusal.status)
 
 

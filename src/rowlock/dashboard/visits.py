@@ -40,7 +40,7 @@ from rowlock.errors import ConfigurationError
 from rowlock.insight.insight import Insight
 from rowlock.insight.observer import Observer
 from rowlock.insight.shown import ago, clock_time, duration, row_command, shown
-from rowlock.insight.status import COUNTED_MAX
+from rowlock.insight.status import count_text
 from rowlock.tasks import contained_task
 
 if TYPE_CHECKING:
@@ -233,12 +233,6 @@ def environment() -> Environment:
 
 def render(template: str, **values: Any) -> str:
     return environment().get_template(template).render(**values)
-
-
-def count_text(count: int | None) -> str:
-    if count is None:
-        return NOTHING
-    return f"{COUNTED_MAX:,}+" if count > COUNTED_MAX else f"{count:,}"
 
 
 def clock_text(time: datetime | None) -> str:

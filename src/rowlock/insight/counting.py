@@ -29,7 +29,13 @@ from rowlock.insight.facts import (
 )
 from rowlock.insight.listing import ListedState, StateQuestion, read_keys
 from rowlock.insight.questions import ask_part
-from rowlock.insight.replicas import ROW_ID_CHARS_MAX, LiveReplicas, ReplicaState, token_head
+from rowlock.insight.replicas import (
+    LEFT_OUT,
+    ROW_ID_CHARS_MAX,
+    LiveReplicas,
+    ReplicaState,
+    token_head,
+)
 from rowlock.insight.shown import shown
 from rowlock.insight.status import (
     KEYS_MAX,
@@ -249,7 +255,7 @@ def _may_run_unseen(replicas: LiveReplicas) -> str:
     """Return why a replica may run a pipeline although none says so; empty if none may."""
     if replicas.unasked:
         return replicas.unasked
-    return NO_ROOM if any(one.leaves_out for one in replicas.live) else ""
+    return NO_ROOM if any(one.report.get(LEFT_OUT) for one in replicas.live) else ""
 
 
 def _reports(pipeline: str, running: Iterable[ReplicaState]) -> list[Mapping[str, Any]]:

@@ -62,6 +62,7 @@ def lines_of(facts: Facts) -> tuple[ExplanationLine, ...]:
     if facts.table_lock is not None:
         names = ("ready", "due", "lease", "owner", "awaited", "paused", "attempts")
         return (*(ExplanationLine(name, UNKNOWN) for name in names), _replicas(facts))
+    wing = facts.wing
     return (
         _ready(facts),
         _due(facts),
@@ -72,7 +73,7 @@ def lines_of(facts: Facts) -> tuple[ExplanationLine, ...]:
         _attempts(facts),
         _replicas(facts),
         *_work(facts),
-        *_wing(facts),
+        *([] if wing is None else [ExplanationLine(wing.kind, shown(wing.answer), wing.detail)]),
     )
 
 
@@ -193,11 +194,6 @@ def _work(facts: Facts) -> Iterator[ExplanationLine]:
     if deadline is not None and facts.at is not None:
         told.append(f"deadline {clock_time(deadline, now=facts.at)}")
     yield ExplanationLine("work", shown(work.get("status") or UNKNOWN), "; ".join(told))
-
-
-def _wing(facts: Facts) -> Iterator[ExplanationLine]:
-    if facts.wing is not None:
-        yield ExplanationLine(facts.wing.kind, shown(facts.wing.answer), facts.wing.detail)
 
 
 # ---------------------------------------------------------------- the answer

@@ -229,8 +229,8 @@ async def facts_of(connection: AsyncConnection, asked: RowAsked, *, apart: bool)
     if False in facts.unawaited.values():
         facts = replace(facts, awaiting=await _awaiting(connection, asked, facts, apart=apart))
     if False in facts.gates.values() and asked.tables is not None:
-        pause = await pause_of(connection, asked.tables, asked.pipeline.name, apart=apart)
-        facts = replace(facts, pause=pause)
+        pause = await ask_pause(connection, asked.tables, asked.pipeline.name, apart=apart)
+        facts = replace(facts, pause=None if isinstance(pause, Refused) else pause)
     has_stepped_back = facts.is_own_lease and facts.column("lock_token") is None
     if has_stepped_back and asked.pipeline.declared_locks:
         locks = asked.pipeline.declared_locks
@@ -271,18 +271,10 @@ async def left_in(
     return () if isinstance(found, Refused) else found
 
 
-async def pause_of(
-    connection: AsyncConnection, tables: InsightTables, pipeline: str, *, apart: bool
-) -> PipelinePause | None:
-    """Return why a pipeline is paused, as far as is known; joins the caller's transaction."""
-    found = await ask_pause(connection, tables, pipeline, apart=apart)
-    return None if isinstance(found, Refused) else found
-
-
 async def ask_pause(
     connection: AsyncConnection, tables: InsightTables, pipeline: str, *, apart: bool
 ) -> PipelinePause | Refused | None:
-    """Return the same, or why it could not be asked."""
+    """Return why a pipeline is paused, if it is; joins the caller's transaction."""
     statement = pause_query(tables, pipeline)
     if statement is None:
         return None

@@ -12,7 +12,6 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -70,7 +69,8 @@ class RowCursor:
     def text(self) -> str:
         is_time = isinstance(self.place, datetime)
         place = self.place.isoformat() if isinstance(self.place, datetime) else self.place
-        document = json.dumps([is_time, place, _key_text(self.key)], separators=(",", ":"))
+        key = self.key if isinstance(self.key, int | str) else str(self.key)
+        document = json.dumps([is_time, place, key], separators=(",", ":"))
         return base64.urlsafe_b64encode(document.encode()).decode().rstrip("=")
 
     @classmethod
@@ -81,10 +81,6 @@ class RowCursor:
             return cls(place, read_key(leased, key))
         except (ValueError, TypeError, RecursionError, binascii.Error) as error:
             raise AppError(f"no page of rows begins behind {shown(text, 40)}") from error
-
-
-def _key_text(key: Any) -> Any:
-    return str(key) if isinstance(key, uuid.UUID) or not isinstance(key, int | str) else key
 
 
 def _read(text: str) -> tuple[datetime | str | None, Any]:

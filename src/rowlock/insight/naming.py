@@ -132,10 +132,6 @@ def _names_of(kind: TypeEngine[Any]) -> list[str]:
     return [str(name) for name in kind.enums] if isinstance(kind, EnumType) else []
 
 
-def _boolean(text: str) -> bool:
-    return {"true": True, "false": False}[text.lower()]
-
-
 def _bytes(text: str) -> bytes:
     found = literal_eval(text)
     if not isinstance(found, bytes):
@@ -149,7 +145,7 @@ _READERS: Final[Mapping[type[Any], Callable[[str], Any]]] = {
     Decimal: Decimal,
     float: float,
     date: date.fromisoformat,
-    bool: _boolean,
+    bool: lambda text: {"true": True, "false": False}[text.lower()],
     bytes: _bytes,
 }
 _STRICT: Final = frozenset({int, uuid.UUID, date, datetime, bool, bytes})

@@ -257,7 +257,11 @@ class Observer:
         self._beats += 1
         beat = partial(self._beat_without_what_fails, row=self._row())
         await in_each_database(self._databases(), beat)
-        self._succeeded()
+        if self._is_failing:
+            self._is_failing = False
+            logger.info(
+                "The observer of this replica does its part again", extra={"replica": self.mark}
+            )
 
     async def _beat_without_what_fails(
         self, sessions: Sessions, pipelines: list[Pipeline[Any]], *, row: dict[str, Any]
@@ -396,13 +400,6 @@ class Observer:
                     extra={"replica": self.mark},
                 )
             self._is_failing = True
-
-    def _succeeded(self) -> None:
-        if self._is_failing:
-            self._is_failing = False
-            logger.info(
-                "The observer of this replica does its part again", extra={"replica": self.mark}
-            )
 
 
 def _parts_of(tables: InsightTables | None) -> Iterator[InsightTables]:

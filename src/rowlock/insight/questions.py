@@ -9,7 +9,7 @@ is locked: a locked row is one that the next claim passes over.
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import Enum
@@ -54,14 +54,6 @@ from rowlock.rows.eligibility import (
 )
 from rowlock.rows.leased_table import LOCK_COLUMNS, SCHEDULE_COLUMNS, LeasedTable, with_zone
 
-
-def labelled_columns(columns: Iterable[ColumnElement[Any]]) -> list[ColumnElement[Any]]:
-    return [
-        type_coerce(column, column.type).label(f"c{number}")
-        for number, column in enumerate(columns)
-    ]
-
-
 T = TypeVar("T")
 
 TEXT_CHARS_MAX: Final = 120
@@ -101,7 +93,10 @@ class RowQuestion:
 
     @property
     def is_it(self) -> ColumnElement[bool]:
-        return is_key(self.leased, self.key)
+        """The row has this key, which may be a number that its column does not hold."""
+        is_number = isinstance(self.leased.key.type, Integer) and isinstance(self.key, int)
+        column = self.leased.attribute(self.leased.key_name)
+        return column == (literal(self.key, BigInteger) if is_number else self.key)
 
     def asked(self) -> dict[str, ColumnElement[Any]]:
         """Return all columns of the SELECT, by names of ours."""
@@ -269,15 +264,6 @@ def is_of_a_statement(error: BaseException) -> bool:
     return isinstance(error, SQLAlchemyError | of_a_value) and not is_outage(error)
 
 
-def is_key(leased: LeasedTable, key: Any) -> ColumnElement[bool]:
-    """Return the condition that the row has this key, which may exceed the numbers of its
-    column.
-    """
-    is_number = isinstance(leased.key.type, Integer) and isinstance(key, int)
-    column = leased.attribute(leased.key_name)
-    return column == (literal(key, BigInteger) if is_number else key)
-
-
 def awaiting_row(question: RowQuestion, locking: LockingPipeline) -> Any:
     """Return the SELECT of the key and the time of a main row that comes back for this one."""
     main = locking.leased
@@ -378,5 +364,8 @@ def _columns_in(condition: ColumnElement[Any]) -> list[Column[Any]]:
 
 
 def _labelled(columns: Mapping[str, ColumnElement[Any]], where: ColumnElement[bool]) -> Any:
-    labelled = labelled_columns(columns.values())
+    labelled = [
+        type_coerce(column, column.type).label(f"c{number}")
+        for number, column in enumerate(columns.values())
+    ]
     return select(*labelled).where(where)

@@ -264,15 +264,6 @@ FILE_WAIT: Final = timedelta(seconds=5)
 RELATED_MAX: Final = 1_000
 
 
-def check_rehearsable(pipeline: Pipeline[Any]) -> None:
-    if not pipeline.rehearsable:
-        raise ConfigurationError(
-            f"{pipeline.name} is not to be rehearsed: what its process does to other systems"
-            " is done, and only the database is kept as it is. Where that may be done, or where"
-            " process asks item.is_rehearsal first, set rehearsable = True on the class"
-        )
-
-
 class ReadingLocker:
     """Reads related rows instead of locking them."""
 
@@ -368,7 +359,12 @@ class PipelineRehearsal:
         hidden: Collection[Column[Any]] = (),
         redact: Callable[[str], str] = str,
     ) -> None:
-        check_rehearsable(pipeline)
+        if not pipeline.rehearsable:
+            raise ConfigurationError(
+                f"{pipeline.name} is not to be rehearsed: what its process does to other systems"
+                " is done, and only the database is kept as it is. Where that may be done, or where"
+                " process asks item.is_rehearsal first, set rehearsable = True on the class"
+            )
         self._redact = redact
         self._session_factory, self._pipeline, self._hidden = session_factory, pipeline, hidden
 

@@ -303,10 +303,6 @@ class ReplicaState:
         return isinstance(report, dict) and self.is_live and report.get("state", RUNS) == RUNS
 
     @property
-    def leaves_out(self) -> bool:
-        return bool(self.report.get(LEFT_OUT))
-
-    @property
     def items(self) -> Sequence[Mapping[str, Any]]:
         found = self.report.get("items")
         return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []

@@ -436,18 +436,18 @@ def _cells(one: PipelineStatus, at: datetime | None) -> tuple[str, ...]:
     oldest = NOTHING if counts.oldest_s is None else duration(counts.oldest_s)
     return (
         one.pipeline,
-        _number(counts.due),
+        count_text(counts.due),
         oldest if counts.due else NOTHING,
-        _number(counts.leased),
-        _number(counts.ended),
-        _number(counts.parked),
+        count_text(counts.leased),
+        count_text(counts.ended),
+        count_text(counts.parked),
         NOTHING if one.rows_s is None else f"{one.rows_s:.1f}",
         NOTHING if one.p95_s is None else f"{one.p95_s:.1f} s",
         one.state(at),
     )
 
 
-def _number(count: int | None) -> str:
+def count_text(count: int | None) -> str:
     if count is None:
         return NOTHING
     return f"{COUNTED_MAX:,}+" if count > COUNTED_MAX else f"{count:,}"

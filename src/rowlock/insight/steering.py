@@ -76,7 +76,7 @@ def audited(act: Act) -> Iterator[ActResult]:
     try:
         act.check()
         yield result
-    except BaseException as error:
+    except BaseException as error:  # an action that is cancelled is logged, too
         _tell(act, f"{_kind_of(error)}: {type(error).__name__}")
         raise
     _tell(act, result.text)

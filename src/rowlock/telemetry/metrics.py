@@ -154,10 +154,6 @@ def _fetches(now: Snapshot) -> Mapping[Labels, Value]:
     }
 
 
-def _late(now: Snapshot) -> Mapping[Labels, Value]:
-    return {(loop,): late_s for loop, late_s in now.health.late_s.items()}
-
-
 def _notifications(replica: MetricSources) -> Mapping[Labels, Value]:
     channels = [
         one for manager in replica.managers if (one := manager.health().notifications) is not None
@@ -171,10 +167,6 @@ def _listening(replica: MetricSources) -> Mapping[Labels, Value]:
         one for manager in replica.managers if (one := manager.health().notifications) is not None
     ]
     return {(): float(all(one.listening for one in channels))} if channels else {}
-
-
-def _paused(now: Snapshot) -> Mapping[Labels, Value]:
-    return {} if now.paused is None else {(): float(now.paused)}
 
 
 def _lag(replica: MetricSources) -> Mapping[Labels, Value]:
@@ -193,10 +185,6 @@ def _skew(replica: MetricSources) -> Mapping[Labels, Value]:
 def _history_dropped(replica: MetricSources) -> Mapping[Labels, Value]:
     history = None if replica.observer is None else replica.observer.history
     return {} if history is None else {(): history.dropped}
-
-
-def _info(_replica: MetricSources) -> Mapping[Labels, Value]:
-    return {(replica_mark(), own_version()): 1.0}
 
 
 METRICS: tuple[Metric, ...] = (
@@ -293,7 +281,7 @@ METRICS: tuple[Metric, ...] = (
         "paused",
         "gauge",
         "1 if the pipeline is paused, else 0; with an Observer.",
-        read=_paused,
+        read=lambda now: {} if now.paused is None else {(): float(now.paused)},
         merge=max,
     ),
     Metric(
@@ -301,7 +289,7 @@ METRICS: tuple[Metric, ...] = (
         "gauge",
         "How far a loop is behind its own plan.",
         ("loop",),
-        _late,
+        lambda now: {(loop,): late_s for loop, late_s in now.health.late_s.items()},
         merge=max,
     ),
     census_gauge("due_rows", lambda now: now.counts.due, "Rows that are ready, free and due."),
@@ -349,7 +337,7 @@ METRICS: tuple[Metric, ...] = (
         "gauge",
         "Always 1; says which replica this is.",
         ("replica", "version"),
-        read_replica=_info,
+        read_replica=lambda _: {(replica_mark(), own_version()): 1.0},
     ),
 )
 

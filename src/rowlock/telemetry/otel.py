@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterable, Mapping
 
 from opentelemetry.metrics import (
     CallbackOptions,
-    Histogram,
     Meter,
     MeterProvider,
     Observation,
@@ -89,8 +88,13 @@ class Recording:
 
     def __init__(self, meter: Meter) -> None:
         self._distributions = {
-            name: (_histogram(meter, metric), Thinning())
-            for name, metric in ((_told_as(metric), metric) for metric in METRICS)
+            metric.name.removesuffix("_seconds"): (
+                meter.create_histogram(
+                    otel_name(metric), unit=_unit(metric), description=metric.help
+                ),
+                Thinning(),
+            )
+            for metric in METRICS
             if metric.kind == "histogram"
         }
         self._attributes: dict[str, Mapping[str, str]] = {}
@@ -109,10 +113,6 @@ class Recording:
 _OTHERS: Mapping[str, str] = {"pipeline": OTHER}
 
 
-def _told_as(metric: Metric) -> str:
-    return metric.name.removesuffix("_seconds")
-
-
 def otel_name(metric: Metric) -> str:
     """Return the name by OpenTelemetry's rules: dots, no unit, no total."""
     if metric.name == "process_seconds":
@@ -125,10 +125,6 @@ def _unit(metric: Metric) -> str:
     if metric.name.endswith("_seconds"):
         return "s"
     return "{row}" if metric.name.endswith("_rows") else "1"
-
-
-def _histogram(meter: Meter, metric: Metric) -> Histogram:
-    return meter.create_histogram(otel_name(metric), unit=_unit(metric), description=metric.help)
 
 
 def _observe(meter: Meter, metric: Metric, sources: Iterable[Source]) -> None:

@@ -20,7 +20,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from sqlalchemy import JSON, Boolean, Column, DateTime, Enum, Float, Integer, Numeric, String, Uuid
-from sqlalchemy.types import TypeDecorator, TypeEngine
+from sqlalchemy.types import TypeDecorator
 
 from rowlock.pipelines.outcomes import Apply, Delete, Outcome, Park, Reset, Retry
 from rowlock.rows.database_time import UtcDateTime
@@ -123,14 +123,11 @@ def _values_of(leased: LeasedTable, column: Column[Any]) -> st.SearchStrategy[An
         or column.key in names
     ):
         return None
-    strategy = _of_type(column.type)
+    type_ = column.type
+    strategy = next((draw(type_) for kind, draw in _BY_TYPE if isinstance(type_, kind)), None)
     if strategy is None:
         return None
     return st.none() | strategy if column.nullable else strategy
-
-
-def _of_type(type_: TypeEngine[Any]) -> st.SearchStrategy[Any] | None:
-    return next((draw(type_) for kind, draw in _BY_TYPE if isinstance(type_, kind)), None)
 
 
 def _enum(

@@ -157,11 +157,6 @@ SKEW_S_MIN: Final = 2.0
 LOOPS_MAX: Final = 100
 
 
-def replica_findings(replicas: LiveReplicas) -> Iterable[Finding]:
-    for replica in replicas.live:
-        yield from _of_replica(replica)
-
-
 def _of_replica(replica: ReplicaState) -> Iterable[Finding]:
     name = shown(replica.name, 60)
     for pipeline, loop, late_s in _late_loops(replica):
@@ -254,7 +249,8 @@ def table_checks(
 
 
 def beside_tables(tables: InsightTables | None, replicas: LiveReplicas) -> list[Finding]:
-    return [*_without(tables), *replica_findings(replicas)]
+    told = [finding for replica in replicas.live for finding in _of_replica(replica)]
+    return [*_without(tables), *told]
 
 
 def not_looked_at(away: AwayDatabase) -> Finding:

@@ -31,7 +31,7 @@ from rowlock.insight.shown import (
     pipeline_command,
     shown,
 )
-from rowlock.insight.status import COUNTED_MAX, PipelineStatus
+from rowlock.insight.status import PipelineStatus, count_text
 from rowlock.insight.verdicts import Refused
 from rowlock.leases.lease_dialect import LEASES, Query, spellings_of
 from rowlock.rows.eligibility import oldest_first, order_column
@@ -448,6 +448,4 @@ class PipelineView:
 
 
 def _number(count: int | None) -> str:
-    if count is None:
-        return UNKNOWN
-    return f"{COUNTED_MAX:,}+" if count > COUNTED_MAX else f"{count:,}"
+    return UNKNOWN if count is None else count_text(count)

@@ -154,7 +154,12 @@ def migration_text(found: Sequence[Finding]) -> str:
     comments = [
         row
         for one in unmended
-        for row in _comment(f"to be mended by hand: {one.about}: {one.text}")
+        for row in textwrap.wrap(
+            f"to be mended by hand: {one.about}: {one.text}",
+            COMMENT_WIDTH - len(_INDENT),
+            initial_indent="# ",
+            subsequent_indent="# ",
+        )
     ]
     return "\n".join(
         [
@@ -173,12 +178,6 @@ def _lines(steps: Sequence[str], *, commits: bool) -> list[str]:
     if not commits or not steps:
         return list(steps)
     return ["with op.get_context().autocommit_block():", *(_INDENT + step for step in steps)]
-
-
-def _comment(text: str) -> list[str]:
-    return textwrap.wrap(
-        text, COMMENT_WIDTH - len(_INDENT), initial_indent="# ", subsequent_indent="# "
-    )
 
 
 def _function(name: str, lines: Sequence[str]) -> list[str]:

@@ -16,7 +16,6 @@ from typing import Any, Final
 from sqlalchemy import BigInteger, ColumnElement, Connection, Integer, Table
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection
-from sqlalchemy.types import TypeEngine
 
 from rowlock.dialects import DialectPart, known_dialects
 from rowlock.insight.verdicts import TableLock, TouchingTransaction
@@ -75,10 +74,12 @@ ENTRY_NUMBER: Final = BigInteger().with_variant(Integer, "sqlite")
 """The type of their numbers; SQLite counts up only in a column that it calls INTEGER."""
 
 
-# ---------------------------------------------------------------- checks
+# ---------------------------------------------------------------- what is asked
 
 
-class CheckDialect(ABC):
+class InsightDialect(ABC):
+    """What one database answers to questions and checks."""
+
     @abstractmethod
     async def indexes(self, connection: AsyncConnection, table: Table) -> tuple[IndexSeen, ...]: ...
 
@@ -120,15 +121,6 @@ class CheckDialect(ABC):
         None where indexes are never invalid.
         """
 
-
-# ---------------------------------------------------------------- questions
-
-
-class InsightDialect(CheckDialect, ABC):
-    """What one database answers to questions; `knows_transactions` if it tells who locked a row."""
-
-    knows_transactions: bool
-
     @abstractmethod
     async def begin_reading(
         self, connection: AsyncConnection, *, statement_timeout: timedelta
@@ -136,10 +128,6 @@ class InsightDialect(CheckDialect, ABC):
         """Let the transaction write nothing, and each of its statements last so long at most, as
         far as the database can.
         """
-
-    @abstractmethod
-    def as_kept(self, value: Any, type_: TypeEngine[Any]) -> ColumnElement[Any]:
-        """Return an expression that gives `value` as a column of `type_` would keep it."""
 
     @abstractmethod
     async def open_transaction(

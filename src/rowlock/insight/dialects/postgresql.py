@@ -28,17 +28,14 @@ from sqlalchemy import (
     Table,
     bindparam,
     cast,
-    literal,
     literal_column,
     select,
     text,
 )
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.ext.asyncio import AsyncConnection
-from sqlalchemy.types import TypeEngine
 
 from rowlock.insight.dialects.insight_dialect import (
-    CheckDialect,
     IndexSeen,
     InsightDialect,
     StorageSeen,
@@ -48,9 +45,6 @@ from rowlock.insight.verdicts import Refused, TableLock, TouchingTransaction
 from rowlock.leases.lease_dialect import Query, plan_of
 from rowlock.locks.lock_dialect import locks_of
 from rowlock.rows.leased_table import LeasedTable
-
-# ---------------------------------------------------------------- checks
-
 
 _INDEXES = text(
     "SELECT i.relname, pg_get_indexdef(x.indexrelid), x.indisvalid,"
@@ -71,73 +65,7 @@ _FULL: Final = 100
 """How far pages are filled if nobody says otherwise, in percent."""
 
 
-class PostgresqlChecks(CheckDialect):
-    async def indexes(self, connection: AsyncConnection, table: Table) -> tuple[IndexSeen, ...]:
-        rows = (await connection.execute(_INDEXES, _named(connection, table))).all()
-        return tuple(
-            IndexSeen(
-                str(row[0]),
-                str(row[1]),
-                str(row[1]).partition(" USING ")[2],
-                is_valid=bool(row[2]),
-                is_constraint=bool(row[3]),
-                is_being_built=bool(row[4]),
-            )
-            for row in rows
-        )
-
-    async def storage(self, connection: AsyncConnection, table: Table) -> StorageSeen:
-        """Read the catalogue; its number of rows is that of the last ANALYZE."""
-        row = (await connection.execute(_STORAGE, _named(connection, table))).first()
-        if row is None:
-            return StorageSeen(None, None)
-        return StorageSeen(
-            _FULL if row[1] is None else int(row[1]), int(row[0]) if row[0] >= 0 else None
-        )
-
-    async def plan(self, connection: AsyncConnection, query: Query) -> tuple[str, ...]:
-        await connection.execute(_AS_IF_LARGE)
-        rows = await plan_of(connection, query, prefix="EXPLAIN (COSTS OFF) ")
-        return tuple(str(row[0]) for row in rows.all())
-
-    def reads_whole_table(self, lines: Sequence[str]) -> bool:
-        nodes = [line.strip().removeprefix("->").strip() for line in lines]
-        return any(node == "Sort" or node.startswith("Seq Scan") for node in nodes)
-
-    def serves(self, connection: Connection, table: Table, *, query: str, index: str) -> bool:
-        with connection.begin_nested() as savepoint:
-            connection.execute(_AS_IF_LARGE)
-            rows = connection.exec_driver_sql(f"EXPLAIN (COSTS OFF) {query}").all()
-            savepoint.rollback()  # with the settings
-        return not self.reads_whole_table([str(row[0]) for row in rows])
-
-    def alter_column(
-        self, table: Table, column: str, options: Mapping[str, str], *, types: tuple[str, str]
-    ) -> tuple[str, ...]:
-        """Alter it in place; values of another type are cast, and times without a zone were UTC."""
-        quote = _PREPARER.quote
-        using = ""
-        if any(types):
-            are_times = all("TIMESTAMP" in type_ for type_ in types)
-            cast = " AT TIME ZONE 'UTC'" if are_times else f"::{types[1]}"
-            using = f", postgresql_using={quote(column) + cast!r}"
-        schema = "" if table.schema is None else f", schema={table.schema!r}"
-        told = "".join(f", {name}={value}" for name, value in options.items())
-        return (f"op.alter_column({table.name!r}, {column!r}{told}{using}{schema})",)
-
-    def repaired(self, table: Table, index: str) -> str:
-        schema = "" if table.schema is None else f"{_PREPARER.quote(table.schema)}."
-        return f"REINDEX INDEX CONCURRENTLY {schema}{_PREPARER.quote(index)}"
-
-
 _PREPARER: Final = postgresql.dialect().identifier_preparer  # type: ignore[no-untyped-call]
-
-
-def _named(connection: AsyncConnection, table: Table) -> dict[str, str]:
-    return {"name": connection.dialect.identifier_preparer.format_table(table)}
-
-
-# ---------------------------------------------------------------- questions
 
 
 LOCK_TIMEOUT: Final = timedelta(milliseconds=250)
@@ -215,8 +143,63 @@ _TABLE_LOCK = text(
 )
 
 
-class PostgresqlInsight(PostgresqlChecks, InsightDialect):
-    knows_transactions = True
+class PostgresqlInsight(InsightDialect):
+    async def indexes(self, connection: AsyncConnection, table: Table) -> tuple[IndexSeen, ...]:
+        rows = (await connection.execute(_INDEXES, {"name": _name_of(connection, table)})).all()
+        return tuple(
+            IndexSeen(
+                str(row[0]),
+                str(row[1]),
+                str(row[1]).partition(" USING ")[2],
+                is_valid=bool(row[2]),
+                is_constraint=bool(row[3]),
+                is_being_built=bool(row[4]),
+            )
+            for row in rows
+        )
+
+    async def storage(self, connection: AsyncConnection, table: Table) -> StorageSeen:
+        """Read the catalogue; its number of rows is that of the last ANALYZE."""
+        row = (await connection.execute(_STORAGE, {"name": _name_of(connection, table)})).first()
+        if row is None:
+            return StorageSeen(None, None)
+        return StorageSeen(
+            _FULL if row[1] is None else int(row[1]), int(row[0]) if row[0] >= 0 else None
+        )
+
+    async def plan(self, connection: AsyncConnection, query: Query) -> tuple[str, ...]:
+        await connection.execute(_AS_IF_LARGE)
+        rows = await plan_of(connection, query, prefix="EXPLAIN (COSTS OFF) ")
+        return tuple(str(row[0]) for row in rows.all())
+
+    def reads_whole_table(self, lines: Sequence[str]) -> bool:
+        nodes = [line.strip().removeprefix("->").strip() for line in lines]
+        return any(node == "Sort" or node.startswith("Seq Scan") for node in nodes)
+
+    def serves(self, connection: Connection, table: Table, *, query: str, index: str) -> bool:
+        with connection.begin_nested() as savepoint:
+            connection.execute(_AS_IF_LARGE)
+            rows = connection.exec_driver_sql(f"EXPLAIN (COSTS OFF) {query}").all()
+            savepoint.rollback()  # with the settings
+        return not self.reads_whole_table([str(row[0]) for row in rows])
+
+    def alter_column(
+        self, table: Table, column: str, options: Mapping[str, str], *, types: tuple[str, str]
+    ) -> tuple[str, ...]:
+        """Alter it in place; values of another type are cast, and times without a zone were UTC."""
+        quote = _PREPARER.quote
+        using = ""
+        if any(types):
+            are_times = all("TIMESTAMP" in type_ for type_ in types)
+            cast = " AT TIME ZONE 'UTC'" if are_times else f"::{types[1]}"
+            using = f", postgresql_using={quote(column) + cast!r}"
+        schema = "" if table.schema is None else f", schema={table.schema!r}"
+        told = "".join(f", {name}={value}" for name, value in options.items())
+        return (f"op.alter_column({table.name!r}, {column!r}{told}{using}{schema})",)
+
+    def repaired(self, table: Table, index: str) -> str:
+        schema = "" if table.schema is None else f"{_PREPARER.quote(table.schema)}."
+        return f"REINDEX INDEX CONCURRENTLY {schema}{_PREPARER.quote(index)}"
 
     async def begin_reading(
         self, connection: AsyncConnection, *, statement_timeout: timedelta
@@ -229,10 +212,6 @@ class PostgresqlInsight(PostgresqlChecks, InsightDialect):
                 for name, value in timeouts.items()
             },
         )
-
-    def as_kept(self, value: Any, type_: TypeEngine[Any]) -> ColumnElement[Any]:
-        """Cast the value: a number is rounded to the digits of the column."""
-        return cast(literal(value, type_), type_)
 
     async def open_transaction(
         self, connection: AsyncConnection, leased: LeasedTable, key: Any

@@ -12,14 +12,12 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, Connection, Table, func, literal, select, text
+from sqlalchemy import Connection, Table, func, select, text
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.ext.asyncio import AsyncConnection
-from sqlalchemy.types import TypeEngine
 
 from rowlock.dialects.sqlite.leases import explaining
 from rowlock.insight.dialects.insight_dialect import (
-    CheckDialect,
     IndexSeen,
     InsightDialect,
     StorageSeen,
@@ -27,9 +25,6 @@ from rowlock.insight.dialects.insight_dialect import (
 from rowlock.insight.verdicts import TableLock, TouchingTransaction
 from rowlock.leases.lease_dialect import Query, plan_of
 from rowlock.rows.leased_table import LeasedTable
-
-# ---------------------------------------------------------------- checks
-
 
 _SORTED: Final = "USE TEMP B-TREE FOR ORDER BY"
 _BODY: Final = re.compile(r"\bON\b[^(]*(\(.*)", re.IGNORECASE | re.DOTALL)
@@ -39,7 +34,15 @@ SIZED_ROWS: Final = 10
 """So many rows are asked for their size: to know the length of a text SQLite reads it."""
 
 
-class SqliteChecks(CheckDialect):
+def _body_of(definition: str) -> str:
+    found = _BODY.search(definition)
+    return found[1] if found else definition
+
+
+_PRIMARY: Final = 0xFF
+
+
+class SqliteInsight(InsightDialect):
     async def indexes(self, connection: AsyncConnection, table: Table) -> tuple[IndexSeen, ...]:
         """Read the schema; indexes of constraints have no statement there."""
         quote = connection.dialect.identifier_preparer.quote
@@ -101,30 +104,13 @@ class SqliteChecks(CheckDialect):
     def repaired(self, table: Table, index: str) -> None:
         """Return None: a build that fails leaves nothing."""
 
-
-def _body_of(definition: str) -> str:
-    found = _BODY.search(definition)
-    return found[1] if found else definition
-
-
-# ---------------------------------------------------------------- questions
-
-
-_PRIMARY: Final = 0xFF
-
-
-class SqliteInsight(SqliteChecks, InsightDialect):
-    """Nothing is set: a setting of a connection would outlive its transaction."""
-
-    knows_transactions = False
-
     async def begin_reading(
         self, connection: AsyncConnection, *, statement_timeout: timedelta
-    ) -> None: ...
+    ) -> None:
+        """Set nothing: a setting of a connection would outlive its transaction."""
 
-    def as_kept(self, value: Any, type_: TypeEngine[Any]) -> ColumnElement[Any]:
-        """Return the value as it is bound: a cast would make a number of a time."""
-        return literal(value, type_)
+    # A writer has the whole file, and no transaction outlives its connection; so none keeps a row,
+    # or a table, from others.
 
     async def open_transaction(
         self, connection: AsyncConnection, leased: LeasedTable, key: Any

@@ -232,13 +232,13 @@ class HistoryWriter:
             "The history cannot be written (told once; no row is harmed, and what does not find"
             " room meanwhile is counted): %s",
             describe(error, chars_max=300),
-            extra=self._fields(),
+            extra={"replica": replica_mark()},
         )
 
     def _succeeded(self) -> None:
         if self._failures:
             self._failures = 0
-            logger.info("The history is written again", extra=self._fields())
+            logger.info("The history is written again", extra={"replica": replica_mark()})
 
     def tell_lost(self) -> None:
         """Log how many entries are lost at the end."""
@@ -246,12 +246,9 @@ class HistoryWriter:
             logger.warning(
                 "%s entries of the history were not written before the end",
                 count,
-                extra={**self._fields(), "entries": count},
+                extra={"replica": replica_mark(), "entries": count},
             )
             self.queue.drop(count)
-
-    def _fields(self) -> dict[str, Any]:
-        return {"replica": replica_mark()}
 
 
 # ---------------------------------------------------------------- the recorder

@@ -263,7 +263,11 @@ class _Runs(Generic[ModelT, WorldT]):
                     ends: set[asyncio.Future[Any]] = {living, replica.died}
                     await asyncio.wait(ends, timeout=RUN_S_MAX, return_when=asyncio.FIRST_COMPLETED)
                 if replica.moment is None:
-                    await self._must_be_done(living)
+                    if not living.done():
+                        raise PipelineError(
+                            f"{self.name} does not come to an end within {RUN_S_MAX:g} s"
+                        )
+                    await living
                     return await self._result(world, failures)
                 await replica.cut_connections(self.database.engine)
                 failures.clear()
@@ -286,11 +290,6 @@ class _Runs(Generic[ModelT, WorldT]):
                 failures, f"the next replica does not come to an end within {RUN_S_MAX:g} s"
             )
         return await self._result(world, failures, trouble)
-
-    async def _must_be_done(self, living: asyncio.Task[int]) -> None:
-        if not living.done():
-            raise PipelineError(f"{self.name} does not come to an end within {RUN_S_MAX:g} s")
-        await living
 
     async def _set_scene(self, *, is_first: bool = False) -> tuple[Pipeline[ModelT], WorldT]:
         made, world = self.row(), self.world()

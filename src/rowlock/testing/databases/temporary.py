@@ -227,7 +227,7 @@ async def create_postgresql_database(
     if clock is not None:
         try:
             await follow_on_postgresql(clock, url)
-        except BaseException:
+        except BaseException:  # a cancelled caller would leave the database behind
             await drop_postgresql_database(server, database)
             raise
     return database
@@ -287,7 +287,7 @@ async def _closed_after(database: TemporaryDatabase) -> AsyncIterator[TemporaryD
 
 def _administrative_engine(server: URL) -> AsyncEngine:
     return create_async_engine(
-        _with_driver(server),
+        server if "+" in server.drivername else server.set(drivername="postgresql+asyncpg"),
         isolation_level="AUTOCOMMIT",
         pool_size=1,
         max_overflow=0,
@@ -305,10 +305,6 @@ async def _administrative_connection(server: URL | AsyncEngine) -> AsyncIterator
     finally:
         if engine is not server:
             await engine.dispose()
-
-
-def _with_driver(server: URL) -> URL:
-    return server if "+" in server.drivername else server.set(drivername="postgresql+asyncpg")
 
 
 def _sqlite_url(path: Path) -> URL:
