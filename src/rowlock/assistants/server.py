@@ -1,8 +1,8 @@
 """The questions of `Insight` as tools of the Model Context Protocol, over stdio. No tool writes.
 
-The one idea: what stands in a row was written by somebody else, and whoever reads an answer may
-take it for an instruction. So each answer says where data begins and ends, by a mark that nobody
-could know when the data was written; within it there is no control character.
+The one idea: the content of a row comes from other people, and a reader of an answer may take it
+for an instruction. So each answer says where data begins and ends, by a mark that was unknown when
+the data was written; within it there is no control character.
 
 Not here: the questions (``insight/``), and what an assistant does with the answers.
 

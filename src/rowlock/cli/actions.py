@@ -19,9 +19,6 @@ from rowlock.insight.actions import ActionDone
 from rowlock.insight.insight import Insight
 from rowlock.insight.migrations import PERSON_CHARS_MAX, REASON_CHARS_MAX
 
-# ---------------------------------------------------------------- who and why
-
-
 LASTS_MAX: Final = timedelta(days=366)
 _LASTS: Final = re.compile(r"(\d{1,6})([smhd])")
 _UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
@@ -95,9 +92,6 @@ def _bounded(text: str, what: str, most: int) -> str:
     if not text.strip() or len(text) > most:
         raise argparse.ArgumentTypeError(f"{what} has 1 to {most} characters")
     return text
-
-
-# ---------------------------------------------------------------- release
 
 
 NOT_SEEN = (

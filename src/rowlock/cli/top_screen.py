@@ -35,9 +35,6 @@ from rowlock.insight.shown import duration, shown
 from rowlock.insight.status import PipelineStatus
 from rowlock.tasks import contained_task
 
-# ---------------------------------------------------------------- screens of one text
-
-
 HELP: Final = """\
 rowlock top looks and never acts.
 
@@ -123,9 +120,6 @@ class ExplainScreen(TextScreen):
     def _show_answer(self, answer: Explanation) -> None:
         self._answer = answer
         self.show(answer.text(max(20, self.size.width - INDENT)))
-
-
-# ---------------------------------------------------------------- the picture
 
 
 TICK_S: Final = 1.0

@@ -3,8 +3,8 @@ machine, ``mcp`` lets an assistant ask over stdin and stdout, ``top`` draws the 
 terminal.
 
 Each needs an extra, which is imported when all else is known to be well. Whatever ends ``top``, the
-terminal is as it was: Textual restores it; and because a shell without echo is the last thing that
-somebody needs at night, so does this module.
+terminal is as it was: Textual restores it, and so does this module, since a shell without echo is a
+trap at night.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ async def act(visit: PageVisit) -> Response:
     except HTTPException as refused:
         _audit(visit.viewer, action, refused.detail)
         raise
-    # Whatever it is, of the host's database or its code: it is told as a page.
+    # Whatever it is, of the host's database or its code: a page shows it.
     except Exception as error:  # noqa: BLE001
         return await _refused(visit, action, error)
     finally:

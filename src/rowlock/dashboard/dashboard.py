@@ -48,9 +48,6 @@ if TYPE_CHECKING:
     from rowlock.streams import Streams
 
 
-# ---------------------------------------------------------------- files that never change
-
-
 KINDS: Final = {
     "style.css": "text/css",
     "dashboard.js": "text/javascript",
@@ -71,9 +68,6 @@ def static_file(name: str) -> Response:
 @lru_cache
 def _content(name: str) -> bytes:
     return (files("rowlock.dashboard") / "static" / name).read_bytes()
-
-
-# ---------------------------------------------------------------- the app
 
 
 logger = get_logger(__name__)
@@ -174,7 +168,7 @@ class Dashboard:
             return static_file(path.removeprefix("/static/"))
         try:
             return await made_within(self._page(request, path, to), PAGE_S_MAX)
-        # Whatever it is, of the host's database or its code: it is told as a page.
+        # Whatever it is, of the host's database or its code: a page shows it.
         except Exception as error:  # noqa: BLE001
             return _refused(error, to, path=path)
 

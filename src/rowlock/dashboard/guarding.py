@@ -2,13 +2,13 @@
 the form, bounded in time.
 
 The one idea: it fails closed. A host's function that raises, takes too long or returns something
-else than a `Viewer` lets nobody through, and the log says so once. A form needs two proofs: the
-browser says where it was sent from, and it carries a token that only a page of this origin could
-read. No secret is shared, so any replica takes the form.
+else than a `Viewer` refuses the request, and the log says so. A form needs two proofs: the browser
+says where it was sent from, and it carries a token that only a page of this origin could read. No
+secret is shared, so any replica takes the form.
 
-The trap: nothing can end a function that hangs in a thread, so a call that nobody waits for any
-more keeps its place until it returns. Else each request would leave a thread behind, and whoever
-asks needs no right to.
+The trap: nothing can end a function that hangs in a thread, so an abandoned call keeps its place
+until it returns. Else each request, also of a client without any right, would leave a thread
+behind.
 
 A refusal shows no text of an error that comes from the host or the database; the log has it.
 """
@@ -57,9 +57,6 @@ from rowlock.insight.shown import shown
 from rowlock.logs import get_logger
 from rowlock.rows.leased_table import LeasedTable
 from rowlock.tasks import DaemonThreads, contained_task
-
-# ---------------------------------------------------------------- threads
-
 
 THREADS_MAX: Final = 16
 
@@ -202,7 +199,7 @@ class Gatekeeper:
 
     def _answered(self, task: asyncio.Task[object]) -> None:
         self._asking -= 1
-        # Retrieved here, or Python would tell of an error that nobody awaited.
+        # Retrieved here, or Python would log an error that was never retrieved.
         if not task.cancelled():
             task.exception()
 
@@ -396,7 +393,7 @@ async def made_within(page: Coroutine[Any, Any, T], seconds: float) -> T:
 
 
 def _forget(task: asyncio.Task[Any]) -> None:
-    # Retrieved: Python would log an error that nobody is left to see.
+    # Retrieved: Python would log it as an error that was never retrieved.
     if not task.cancelled():
         task.exception()
 
@@ -453,5 +450,5 @@ def _of_ours(error: Exception) -> PageRefusal:
 
 def _sentence(error: RowlockError) -> str:
     # Without the hint at the docs, which is for terminals; and as it is, since it may begin with
-    # what somebody has typed.
+    # typed text.
     return f"{shown(error.message, 500)}."

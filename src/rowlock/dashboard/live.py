@@ -1,8 +1,8 @@
 """Keeps open pages up to date: one stream of server-sent events a tab.
 
-The one idea: a stream asks for its part of a page every two seconds, and whatever several of them
-ask for is made once (``visits.py``). A page whose database or server is away is told so, or finds
-out by silence; it never goes on to call itself live.
+The one idea: a stream asks for its part of a page every two seconds, and streams of one part share
+its answer (``visits.py``). A page learns that its database or server is away, by an event or by
+silence; it never goes on to call itself live.
 """
 
 from __future__ import annotations

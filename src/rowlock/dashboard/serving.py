@@ -61,7 +61,7 @@ async def serve(app: KeyedDashboard, *, host: str, port: int, told: Callable[[st
         server_header=False,
         lifespan="off",
     )
-    # It listens before it is told of: who comes too early waits.
+    # It listens before the address is printed: early clients wait.
     with listening(host, port) as bound:
         name = f"[{host}]" if ":" in host else host
         told(f"http://{name}:{bound.getsockname()[1]}/{app.key}/")

@@ -1,10 +1,10 @@
-"""One request: who asks, of what, and how the answer is made, with the addresses and templates of
-pages, and with answers that several viewers ask for at once.
+"""One request: its viewer, its target and the making of its answer, with the addresses and
+templates of pages, and with answers that several viewers share.
 
 The one idea: a template escapes everything, and everything of a row is shown as what it is. A key
-is text that somebody else has chosen: a browser takes ``..`` out of a path, escaped or not, and
-frameworks decode slashes; so only plain keys stand in the path of an address, and all others behind
-the question mark.
+is text of unknown origin: a browser takes ``..`` out of a path, escaped or not, and frameworks
+decode slashes; so only plain keys stand in the path of an address, and all others behind the
+question mark.
 
 Not here: which values a page has (``pages.py``).
 """
@@ -47,9 +47,6 @@ if TYPE_CHECKING:
     # A wing may have been left out.
     from rowlock.graph import StandingGraph
     from rowlock.streams import Streams
-
-
-# ---------------------------------------------------------------- addresses
 
 
 _PLAIN: Final = re.compile(r"[A-Za-z0-9_-]{1,200}")
@@ -271,9 +268,6 @@ def named_row(text: str) -> tuple[str, str] | None:
     model, key = words
     # A key with characters that are shown as escapes is another one when a shell's rules read it.
     return (model, key) if row_command("explain", model, key) == found[0] else None
-
-
-# ---------------------------------------------------------------- one request
 
 
 @dataclass(frozen=True, slots=True)

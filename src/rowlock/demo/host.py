@@ -107,7 +107,7 @@ async def serve(address: URL, folder: Path) -> None:
         while await asyncio.to_thread(sys.stdin.readline):
             now = manager.statistics()[pipeline.name]
             print(now.queued + now.running, flush=True)
-            # on the event loop: who asks may kill the replica before one of these rows is finished
+            # on the event loop: the demo may kill the replica before one of these rows is finished
             sys.stdin.readline()
     await engine.dispose()
 

@@ -385,13 +385,9 @@ class Actions(HostedPipelines):
 
     async def _has_controls(self, pipeline: Pipeline[Any]) -> bool:
         controls = self._controls(pipeline)
-
-        async def work(session: AsyncSession, connection: AsyncConnection) -> bool:
-            return await is_there(connection, controls)
-
         return await self._transact(
             pipeline.leased,
-            work,
+            lambda _, connection: is_there(connection, controls),
             purpose=f"look for {controls.name}",
             sessions=self.host_of(pipeline).session_factory,
         )
@@ -427,7 +423,7 @@ async def _refusal(
 
 
 def _hint(session: AsyncSession, leased: LeasedTable) -> None:
-    # Where nobody listens, as in a command line, a claim finds the row by polling.
+    # Without listeners, as in a command line, a claim finds the row by polling.
     if pipeline_hinter.reaches(leased.model):
         hint_after_commit(session, leased.model)
 

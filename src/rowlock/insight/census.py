@@ -2,8 +2,8 @@
 one replica of all.
 
 The one idea: a scan costs as much as the table is large, so the live replica with the lowest mark
-among those that are willing makes it. It ends after `SCAN_MAX` at the latest, and is followed by a
-rest that is `REST_FACTOR` times as long as it took. So a census takes at most a fiftieth of one
+among the willing ones makes it. It ends after `SCAN_MAX` at the latest, and is followed by a rest
+that is `REST_FACTOR` times as long as it took. So a census takes at most a fiftieth of one
 connection, however large the tables are; and every number has its age.
 """
 
@@ -33,9 +33,6 @@ from rowlock.rows.eligibility import EligibleParts, order_column
 from rowlock.rows.leased_table import LeasedTable, with_zone
 from rowlock.rows.lock_tokens import replica_mark
 from rowlock.tasks import without_exits
-
-# ---------------------------------------------------------------- one scan
-
 
 WILLING = "census"
 """In the report of a replica that counts, if its turn to do so comes."""
@@ -111,9 +108,6 @@ async def exact_counts(
 
 def _number_of(condition: ColumnElement[bool]) -> Any:
     return func.coalesce(func.sum(case((condition, 1), else_=0)), 0)
-
-
-# ---------------------------------------------------------------- the census
 
 
 logger = get_logger(__name__)

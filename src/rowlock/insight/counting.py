@@ -68,7 +68,7 @@ class Waiting:
     """What waits for one pipeline.
 
     Attributes:
-        lock: who keeps everybody out of its table; None if nobody does.
+        lock: the transaction that locks its whole table; None if there is none.
         first_key: of the row that the next claim would take, if rows wait too long.
         unknown: what could not be asked, and why.
         left: transactions that were prepared, left behind, and have rows of its table.

@@ -7,8 +7,8 @@ work there. Each question needs a connection of the host's pool, from which outc
 too; so only as many are under way as there are places, and most of the pool is left to the work.
 
 The trap: each question has a limit of its own, and a cancelled caller waits until its transaction
-has ended. So several questions in a row, or one that begins late, would outlast whoever asks; the
-time that is left goes with the call instead, down to each transaction.
+has ended. So several questions in a row, or one that begins late, would outlast its caller;
+instead, the time that is left goes with the call, down to each transaction.
 
 Not here: a statement that a database refuses (``questions.py``).
 """

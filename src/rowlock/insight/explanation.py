@@ -1,8 +1,8 @@
 """The answer of `Insight.explain`: why a row waits, as data that renders itself.
 
-The one idea: every text is made here once, of facts, and kept. JSON carries it, so whoever reads
-the JSON shows what a terminal showed. Its lines are the same in the same order for every row, so
-that two explanations are compared at a glance: an answer is ``yes``, ``no``, ``?`` (it could not be
+The one idea: every text is made here once, of facts, and kept. JSON carries it, so every window
+shows the same text as a terminal. Its lines are the same in the same order for every row, so that
+two explanations are compared at a glance: an answer is ``yes``, ``no``, ``?`` (it could not be
 asked), a dash (there is nothing to ask), a word or a number.
 
 Not here: what each verdict says (``headlines.py``).

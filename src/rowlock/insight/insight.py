@@ -155,7 +155,7 @@ class Insight(DatabaseQuestions):
         remarks = [() if remark is None else (remark,) for _, remark in answered]
         there = next((facts for facts in found if facts.is_there), None)
         if there is None:
-            # The row may well be where nobody could look.
+            # The row may be in a database that is away.
             raise_if_away(away)
         return Explanation(
             leased.name,
@@ -214,17 +214,13 @@ class Insight(DatabaseQuestions):
         leased, key = self._row(model, id)
         history = None if self.tables is None else self.tables.history
         names = [one.name for one in self.pipelines.values() if is_of(one, leased.model)]
-
-        async def ask(connection: AsyncConnection) -> Timeline:
-            return await read_timeline(
-                connection, history, leased, key=key, pipelines=names, limit=limit
-            )
-
+        ask = partial(
+            read_timeline, history=history, leased=leased, key=key, pipelines=names, limit=limit
+        )
         found: Timeline
         found, replicas = await asked_concurrently([partial(self.read, leased, ask), self.replicas])
         marks = {one.mark: one.name for one in replicas.known or ()}
-        redact = self._redact or str
-        return found.presented(marks, redact)
+        return found.presented(marks, self._redact or str)
 
     async def replicas(self) -> LiveReplicas:
         """Return the replicas, as they say themselves; none if the host has no table for them. Of
@@ -289,10 +285,7 @@ class Insight(DatabaseQuestions):
         found = pipeline_named(pipeline, self.pipelines.values())
         asked = self._asked(found, None)
         question = state_question(asked, state, after=after, limit=limit)
-
-        def redacted(text: str) -> str:
-            return text if self._redact is None else self._redact(text)
-
+        redacted = self._redact or str
         ask = partial(page_read, asked=asked, question=question, redacted=redacted)
         sessions = self.host_of(found).session_factory
         page: RowPage

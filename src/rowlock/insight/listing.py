@@ -49,9 +49,6 @@ from rowlock.rows.eligibility import EligibleParts, order_column
 from rowlock.rows.leased_table import LeasedTable, with_zone
 from rowlock.rows.lock_tokens import mark_of
 
-# ---------------------------------------------------------------- cursor
-
-
 CURSOR_CHARS_MAX: Final = 4_000
 
 

@@ -52,9 +52,6 @@ from rowlock.rows.leased_table import LeasedTable
 from rowlock.rows.lock_tokens import replica_mark
 from rowlock.tasks import contained_task, without_exits
 
-# ---------------------------------------------------------------- in each database
-
-
 Act: TypeAlias = Callable[[Sessions, list[Pipeline[Any]]], Awaitable[list[Exception]]]
 """Acts in one database, for the pipelines that work there; returns the errors."""
 
@@ -76,9 +73,6 @@ async def _failures(
         return await act(sessions, pipelines)
     except Exception as error:  # noqa: BLE001 - of a host's database, whatever it is
         return [error]
-
-
-# ---------------------------------------------------------------- the observer
 
 
 logger = get_logger(__name__)
@@ -325,12 +319,13 @@ class Observer:
             return
         replicas, mark = self.tables.replicas, self.mark
 
-        async def work(session: AsyncSession, connection: AsyncConnection) -> None:
-            await presence.disappear(connection, replicas, mark)
-
         async def leave(sessions: Sessions, pipelines: list[Pipeline[Any]]) -> list[Exception]:
-            leased = pipelines[0].leased
-            await self._transact(sessions, leased, work, purpose="say that the replica stops")
+            await self._transact(
+                sessions,
+                pipelines[0].leased,
+                lambda _, connection: presence.disappear(connection, replicas, mark),
+                purpose="say that the replica stops",
+            )
             return []
 
         await in_each_database(self._databases(), leave)

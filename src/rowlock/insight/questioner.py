@@ -71,9 +71,6 @@ async def replicas_asked(read: Read, table: Table) -> LiveReplicas:
     return found
 
 
-# ---------------------------------------------------------------- one pipeline
-
-
 T = TypeVar("T")
 
 PART_SHARE: Final = 4
@@ -121,12 +118,11 @@ class Questioner(Actions):
 
         `sessions` lead to the database, by default where `leased` is worked on.
         """
-
-        async def ask_there(session: AsyncSession, connection: AsyncConnection) -> T:
-            return await ask(connection, **how)
-
         return await self.read_by_session(
-            leased, ask_there, sessions=sessions, statement_timeout=statement_timeout
+            leased,
+            lambda _, connection: ask(connection, **how),
+            sessions=sessions,
+            statement_timeout=statement_timeout,
         )
 
     async def read_by_session(
@@ -218,9 +214,6 @@ class Questioner(Actions):
         if self._redact is None or error is None:
             return facts
         return replace(facts, columns={**facts.columns, "last_error": self._redact(str(error))})
-
-
-# ---------------------------------------------------------------- all databases
 
 
 AsksOfDatabase: TypeAlias = Callable[[Sessions, Sequence[Pipeline[Any]]], Sequence[Ask]]

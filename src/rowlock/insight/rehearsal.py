@@ -4,9 +4,9 @@ The one idea: the row is held as a service holds it, so that no pipeline works o
 host's code gets an item like any other and is called as always; what it returns is decided upon as
 always, and shown instead of written. Its sessions only read, on connections of their own, which are
 set so at the begin of each transaction; related rows are read instead of locked. The host's pool is
-refused to whatever runs in the context of a rehearsal, and to nobody else: its requests go on.
+refused to code in the context of a rehearsal alone: the host's requests go on.
 
-Not here: what the host's code does to other systems. Nobody can take that back.
+Not here: what the host's code does to other systems. That cannot be taken back.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from collections.abc import (
 )
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from contextvars import Context, ContextVar, copy_context
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -67,7 +67,7 @@ from rowlock.tasks import contained_task
 SCHEMA: Final = "rowlock.rehearsal/1"
 HIDDEN: Final = "(hidden)"
 CHANGES_MAX: Final = 100
-"""Most columns, and most related rows, of which a change is told."""
+"""Most columns whose changes are listed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,17 +124,8 @@ class Rehearsal:
             "pipeline": self.pipeline,
             "model": self.model,
             "rows": [
-                {
-                    "row_id": row.row_id,
-                    "outcome": row.outcome,
-                    "reason": row.reason,
-                    "changes": [
-                        {"column": one.column, "old": one.old, "new": one.new}
-                        for one in row.changes
-                    ],
-                    "beside": list(row.beside),
-                    "took_s": row.took_s,
-                }
+                asdict(row)
+                | {"changes": list(map(asdict, row.changes)), "beside": list(row.beside)}
                 for row in self.rows
             ],
         }
@@ -329,7 +320,7 @@ async def read_only_process(
 ) -> AsyncIterator[ReadOnlyProcess]:
     """Provide `process` of a pipeline, which need not run; the host's pools are refused to it."""
     sessions = ReadOnlySessions(session_factory, file_wait=FILE_WAIT)
-    # Nobody is woken, and no actor is started.
+    # No hint is sent, and no actor is started.
     context = pipeline.build_run(session_factory, PipelineHinter()).context
     tables = [pipeline.leased, *(lock.leased for lock in pipeline.declared_locks)]
     pools = {bind_of(session_factory(), table).engine.pool for table in tables}
@@ -339,9 +330,6 @@ async def read_only_process(
     finally:
         context.calls.close()
         await sessions.close()
-
-
-# ---------------------------------------------------------------- the rehearsal
 
 
 OWNER: Final = "plan"

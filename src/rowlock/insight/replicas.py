@@ -233,7 +233,7 @@ def report_of(
                 for name, one in pipelines.items()
             }
         elif any(set(one) - STATE_ALONE for one in told_of):
-            # Who runs what is the last to be left out: else rows would seem to be nobody's.
+            # Who runs what is the last to be left out: else pipelines would seem not to run.
             report["pipelines"] = {
                 name: {key: value for key, value in one.items() if key in STATE_ALONE and value}
                 for name, one in pipelines.items()

@@ -1,9 +1,9 @@
 """Values of rows as people read them: no control character reaches a terminal or a page, nothing is
 longer than a line, and times are words.
 
-The one idea: what stands in a row was written by somebody else. An escape sequence in an error
-would move the cursor, a newline would forge a line of a log, and a bidirectional override would
-turn a text around; so each of them is shown as what it is.
+The one idea: the content of a row comes from other people. An escape sequence in an error would
+move the cursor, a newline would forge a line of a log, and a bidirectional override would turn a
+text around; so each of them is shown as what it is.
 """
 
 from __future__ import annotations

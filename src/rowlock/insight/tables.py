@@ -147,9 +147,6 @@ def _history(metadata: MetaData) -> Table:
     return history_table(metadata) if known is None else known
 
 
-# ---------------------------------------------------------------- hosted pipelines
-
-
 Sessions: TypeAlias = async_sessionmaker[AsyncSession]
 
 

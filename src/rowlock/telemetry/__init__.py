@@ -1,7 +1,7 @@
-"""What the tools that a host has already are told: metrics, health, fields of its logs.
+"""What rowlock gives to the tools that a host has already: metrics, health, fields of its logs.
 
-The one idea: nothing here asks a database. Metrics are read from what the process counts anyway,
-when somebody asks for them.
+The one idea: nothing here asks a database. Metrics are read, on request, from what the process
+counts anyway.
 """
 
 from __future__ import annotations

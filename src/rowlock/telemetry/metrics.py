@@ -169,10 +169,6 @@ def _listening(replica: MetricSources) -> Mapping[Labels, Value]:
     return {(): float(all(one.listening for one in channels))} if channels else {}
 
 
-def _lag(replica: MetricSources) -> Mapping[Labels, Value]:
-    return {} if replica.observer is None else {(): replica.observer.lag_s}
-
-
 def _skew(replica: MetricSources) -> Mapping[Labels, Value]:
     if replica.observer is not None and replica.observer.skew_s is not None:
         return {(): replica.observer.skew_s}
@@ -312,7 +308,7 @@ METRICS: tuple[Metric, ...] = (
         "event_loop_lag_seconds",
         "gauge",
         "By how much the event loop was late at most in the last seconds; with an Observer.",
-        read_replica=_lag,
+        read_replica=lambda now: {} if now.observer is None else {(): now.observer.lag_s},
     ),
     Metric(
         "history_dropped_total",

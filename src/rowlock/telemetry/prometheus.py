@@ -141,13 +141,10 @@ def _filled(reading: Reading) -> Family:
     for labels, value in reading.values.items():
         if isinstance(family, HistogramMetricFamily):
             assert isinstance(value, Buckets)
-            family.add_metric(labels, _cumulative(value), value.sum)
+            bounds = [*map(floatToGoString, value.bounds), "+Inf"]
+            counts = list(zip(bounds, accumulate(value.counts), strict=True))
+            family.add_metric(labels, counts, value.sum)
         else:
             assert not isinstance(value, Buckets)
             family.add_metric(labels, value)
     return family
-
-
-def _cumulative(buckets: Buckets) -> list[tuple[str, float]]:
-    bounds = [*map(floatToGoString, buckets.bounds), "+Inf"]
-    return list(zip(bounds, accumulate(buckets.counts), strict=True))

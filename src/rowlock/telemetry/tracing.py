@@ -4,8 +4,8 @@ The one idea: one request may be many attempts, and one claim many requests, so 
 links and not by parents. A fetch links the spans that have hinted; an attempt its fetch, and the
 span that has written its row; a write the attempts whose outcomes it has committed.
 
-Nobody's error is made worse: a span names the type of an error and never its text, which has values
-of rows. Not here: sampling and exporting, which are the host's.
+No secret leaks: a span names the type of an error and never its text, which has values of rows. Not
+here: sampling and exporting, which are the host's.
 
 Source: OpenTelemetry, "Semantic conventions for messaging spans".
 """

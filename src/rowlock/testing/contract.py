@@ -68,8 +68,7 @@ class PipelineContract(Generic[ModelT]):
         """Return new related rows, all of which `process` locks when it works on `row`, whose key
         is known by now.
 
-        Needed where the pipeline declares `locks`: one test has somebody else hold the last of
-        them.
+        Needed where the pipeline declares `locks`: in one test another holder has the last of them.
         """
         raise TypeError(
             f"{type(self).__name__} must say which rows `process` locks: override related_rows(row)"
@@ -196,7 +195,7 @@ class PipelineContract(Generic[ModelT]):
     async def _insert(self, session_factory: Sessions, *rows: object) -> None:
         async with session_factory(expire_on_commit=False) as session, session.begin():
             await self.prepare(session)
-            # Without a relationship between them, nobody knows what must be there first.
+            # Without a relationship between them, their order is unknown.
             await session.flush()
             session.add_all(rows)
 
@@ -238,7 +237,7 @@ def _set_age(row: Any, age: timedelta) -> None:
 
 async def _make_due(session_factory: Sessions, row: Any) -> None:
     leased = LeasedTable.of(type(row))
-    # Who steps back may rest first; the day that this takes is nobody's business here.
+    # A row that stepped back may rest first, which is not under test here.
     values = (
         {"due_at": utc_now() - timedelta(days=1)}
         if leased.has_schedule

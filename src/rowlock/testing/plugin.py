@@ -2,10 +2,10 @@
 behind.
 
 The one idea: every fixture is a plain one. It is set up outside the test's loop and closed inside
-it (`closing`), so it means the same to whoever runs async tests.
+it (`closing`), so it means the same under every runner of async tests.
 
-It is loaded by who asks for it, by ``-p rowlock.testing.plugin`` or in the conftest.py of the root
-of the tests:
+It is loaded on request, by ``-p rowlock.testing.plugin`` or in the conftest.py of the root of the
+tests:
 
     pytest_plugins = ["rowlock.testing.plugin"]
 

@@ -30,7 +30,7 @@ class LoopInThread:
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
-        # A daemon: where nobody closes it, it would keep the process from ending.
+        # A daemon: unless closed, it would keep the process from ending.
         self._thread = Thread(target=self._loop.run_forever, name="rowlock-test", daemon=True)
         self._thread.start()
 

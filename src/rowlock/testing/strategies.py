@@ -52,9 +52,6 @@ _FIRST, _LAST = datetime(2000, 1, 1), datetime(2100, 1, 1)  # noqa: DTZ001
 _TIMES: Final = st.datetimes(_FIRST, _LAST, timezones=st.just(UTC))
 
 
-# ---------------------------------------------------------------- outcomes
-
-
 def values_of(
     model: type[Any], *, columns: Mapping[Any, st.SearchStrategy[Any]] | None = None
 ) -> st.SearchStrategy[dict[str, Any]]:
@@ -130,12 +127,6 @@ def _values_of(leased: LeasedTable, column: Column[Any]) -> st.SearchStrategy[An
     return st.none() | strategy if column.nullable else strategy
 
 
-def _enum(
-    type_: Any,
-) -> st.SearchStrategy[Any]:
-    return st.sampled_from(type_.enums if type_.enum_class is None else list(type_.enum_class))
-
-
 def _text(type_: Any) -> st.SearchStrategy[Any]:
     return st.text(_CHARACTERS, max_size=min(type_.length or TEXT_CHARS_MAX, TEXT_CHARS_MAX))
 
@@ -157,7 +148,7 @@ def _json() -> st.SearchStrategy[Any]:
 _BY_TYPE: Final[tuple[tuple[type[Any], Callable[[Any], st.SearchStrategy[Any] | None]], ...]] = (
     (UtcDateTime, lambda _: _TIMES | st.just(NOW_PLACEHOLDER)),
     (TypeDecorator, lambda _: None),  # the host's own: only the host knows what it takes
-    (Enum, _enum),
+    (Enum, lambda type_: st.sampled_from(list(type_.enum_class or type_.enums))),
     (String, _text),
     (Boolean, lambda _: st.booleans()),
     (Integer, lambda _: st.integers(-INTEGER_MAX, INTEGER_MAX)),
@@ -167,9 +158,6 @@ _BY_TYPE: Final[tuple[tuple[type[Any], Callable[[Any], st.SearchStrategy[Any] | 
     (Uuid, lambda type_: st.uuids() if type_.as_uuid else st.uuids().map(str)),
     (JSON, lambda _: _json()),
 )
-
-
-# ---------------------------------------------------------------- steps
 
 
 def step_sequences(

@@ -2,8 +2,8 @@
 still alive fail it.
 
 The one idea: one fixture is async, and there is one of it for each that may run the test:
-pytest-asyncio, in either mode and with a loop of any scope, anyio, or nobody. `rowlock_opened`
-picks the right one; all others push what they open on its stack.
+pytest-asyncio, in either mode and with a loop of any scope, anyio, or none. `rowlock_opened` picks
+the right one; all others push what they open on its stack.
 
 Not here: what is opened (`plugin`, which loads this one).
 """

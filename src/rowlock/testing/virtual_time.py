@@ -211,9 +211,6 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
                 f" {_describe(asyncio.all_tasks(self))}"
             )
             raise NothingCanHappenError(msg)
-        return self._jump()
-
-    def _jump(self) -> float:
         # Not `now + timeout`: a sum of floats may fall short of the timer, and `timeout` is capped
         # by asyncio.
         then = self._scheduled[0].when()

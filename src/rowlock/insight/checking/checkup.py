@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, 
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from sqlalchemy import Dialect, Table, and_, case, func, or_, select
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -149,11 +149,11 @@ def _rows(count: int) -> str:
 
 
 LATE_S_MIN: Final = 5.0
-"""A loop that is later than this is told, in seconds."""
+"""Loops that are later than this are reported, in seconds."""
 LAG_S_MIN: Final = 0.5
-"""An event loop that stands still for longer is told, in seconds."""
+"""Longer stalls of the event loop are reported, in seconds."""
 SKEW_S_MIN: Final = 2.0
-"""A clock that differs by more from the database's is told, in seconds."""
+"""Larger differences from the database's clock are reported, in seconds."""
 LOOPS_MAX: Final = 100
 
 
@@ -205,9 +205,6 @@ def _number(value: Any) -> float:
     return float(value) if isinstance(value, int | float) else 0.0
 
 
-# ---------------------------------------------------------------- the check
-
-
 STREAM_PREFIX: Final = "rowlock_stream_"
 STREAM_KEY: Final = "rowlock_stream_key"
 """Where the table of a stream says which of its columns is the key."""
@@ -217,14 +214,9 @@ WORK_NAMES: Final = frozenset(
         *("progress", "stages", "losses", "error", "superseded_by"),
     }
 )
+"""Columns of dispatched rows."""
 EVENT_COLUMNS: Final = ("position", "bucket")
 TABLES_MAX: Final = 1_000
-
-
-class Reads(Protocol):
-    """Runs a question in a transaction that reads, on the database of a table."""
-
-    async def __call__(self, leased: LeasedTable, ask: Any, **how: Any) -> Any: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,7 +228,7 @@ class TableAsked:
 
 
 def table_checks(
-    read: Reads, asked: Sequence[RowAsked], pipelines: Sequence[str]
+    read: Callable[..., Awaitable[Any]], asked: Sequence[RowAsked], pipelines: Sequence[str]
 ) -> list[Callable[[], Awaitable[list[Finding]]]]:
     """Return a question for each table of one database; `pipelines` are all names of the app."""
     return [

@@ -1,7 +1,7 @@
 """Whether an index serves the claims of a pipeline, and which; and the pipeline as a whole: what
 waits for it, who runs it, and that plan.
 
-The one idea: the planner is asked for a statement like the claim. Nobody else knows which
+The one idea: the planner is asked for a statement like the claim. Only the planner knows which
 conditions imply which; and since the plan is made as if the table were large, an empty table of a
 test says the same as that of years later.
 """
@@ -46,7 +46,7 @@ INDEXES_MAX: Final = 20
 LARGE_ROWS: Final = 10_000
 """Below so many rows an explanation does not mention that no index serves."""
 OWN_PREFIX: Final = "rowlock_"
-"""With what the names of our own tables begin; those that are claimed from have few rows."""
+"""Prefix of our own tables; those with claims have few rows."""
 WIDTH_MIN: Final = 40
 LINES_MAX: Final = 60
 

@@ -135,9 +135,6 @@ def _concurrently(dialect: Dialect) -> str:
     return "".join(f", {name}={value!r}" for name, value in options.items())
 
 
-# ---------------------------------------------------------------- the migration
-
-
 COMMENT_WIDTH: Final = 96
 _INDENT: Final = "    "
 

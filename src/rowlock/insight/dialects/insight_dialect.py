@@ -22,8 +22,6 @@ from rowlock.insight.verdicts import TableLock, TouchingTransaction
 from rowlock.leases.lease_dialect import Query
 from rowlock.rows.leased_table import LeasedTable
 
-# ---------------------------------------------------------------- what is seen of a table
-
 
 @dataclass(frozen=True, slots=True)
 class ColumnSeen:
@@ -74,9 +72,6 @@ ENTRY_NUMBER: Final = BigInteger().with_variant(Integer, "sqlite")
 """The type of their numbers; SQLite counts up only in a column that it calls INTEGER."""
 
 
-# ---------------------------------------------------------------- what is asked
-
-
 class InsightDialect(ABC):
     """What one database answers to questions and checks."""
 
@@ -102,7 +97,7 @@ class InsightDialect(ABC):
     @abstractmethod
     def serves(self, connection: Connection, table: Table, *, query: str, index: str) -> bool:
         """Return whether an index can be read for a SELECT of the table, in its order: that of this
-        name, or where nobody can ask for one any.
+        name, or any where the planner takes no name.
         """
 
     @abstractmethod

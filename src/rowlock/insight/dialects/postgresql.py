@@ -62,14 +62,14 @@ _AS_IF_LARGE = text(
     " set_config('enable_bitmapscan', 'off', true)"
 )
 _FULL: Final = 100
-"""How far pages are filled if nobody says otherwise, in percent."""
+"""Default fillfactor, in percent."""
 
 
 _PREPARER: Final = postgresql.dialect().identifier_preparer  # type: ignore[no-untyped-call]
 
 
 LOCK_TIMEOUT: Final = timedelta(milliseconds=250)
-"""How long a question waits for a table that somebody keeps everybody out of."""
+"""How long a question waits for a table that another transaction has locked."""
 LEFT_AFTER: Final = timedelta(minutes=1)
 """A transaction that was prepared so long ago was left behind: its coordinator is gone."""
 LEFT_MAX: Final = 3
@@ -261,7 +261,7 @@ class PostgresqlInsight(InsightDialect):
         """Set it by a query: behind one, the server lets nobody take that back.
 
         And for this transaction alone, if it is one: behind a pooler such as pgbouncer the
-        connection of the server is somebody else's after the COMMIT.
+        connection of the server belongs to another client after the COMMIT.
         """
         raw: Any = connection.connection.dbapi_connection
         connection.execute(_READ_FROM_NOW_ON if raw.autocommit else _BEGIN_READING)

@@ -1,5 +1,5 @@
-"""Questions and checks on SQLite: a transaction that only reads holds nobody up, and one writer at
-a time leaves no trace in a row; the schema is text, and columns are altered by copying the table.
+"""Questions and checks on SQLite: a transaction that only reads delays no other, and the single
+writer leaves no trace in a row; the schema is text, and columns are altered by copying the table.
 
 Source: SQLite, "The Schema Table", "EXPLAIN QUERY PLAN" and "The INDEXED BY Clause".
 """

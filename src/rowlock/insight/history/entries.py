@@ -1,11 +1,10 @@
 """The entries of the history: what is written of an event, how they wait to be written, and the
 statements, which join the caller's transaction.
 
-The one idea: an event is only noted when it is told, and made into an entry later, so that whoever
-settles an outcome spends a microsecond on it. What waits is bounded; what is lost is counted, and
-the count is written in its place. A batch stays in hand until the database has confirmed it, with
-the times that it got at the first try; so whoever tries again can tell whether the first try was
-committed after all.
+The one idea: an event is only queued when it is emitted, and becomes an entry later, so that it
+costs the outcome a microsecond. What waits is bounded; what is lost is counted, and the count is
+written in its place. A batch stays in hand until the database has confirmed it, with the times that
+it got at the first try; so the next try can tell whether the first was committed after all.
 
 Of the host's columns the names are kept, never a value; what a text has that no database stores, or
 that would forge a line, is shown as what it is.
@@ -165,7 +164,7 @@ ENDING_EVENTS: Final = WRITTEN_EVENTS - {
     events.LeaseExpired,
     events.ItemAbandoned,
 }
-"""Those behind which nothing more is told of a claim."""
+"""The last events of a claim."""
 
 
 def kind_of(event: events.ClaimEvent) -> EntryKind:

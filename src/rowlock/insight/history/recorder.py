@@ -50,9 +50,6 @@ from rowlock.rows.leased_table import LeasedTable
 from rowlock.rows.lock_tokens import replica_mark
 from rowlock.tasks import contained_task, without_exits
 
-# ---------------------------------------------------------------- actions of a person
-
-
 logger = get_logger(__name__)
 
 ACTION_TIMEOUT: Final = timedelta(seconds=2)
@@ -70,15 +67,13 @@ async def tell_action(
     if history is None:
         return
 
-    async def work(session: AsyncSession, connection: AsyncConnection) -> None:
-        await write_action(connection, history, act, model="" if act.pipeline else leased.name)
-
+    model = "" if act.pipeline else leased.name
     try:
         await without_exits(
             lambda: in_transaction(
                 session_factory,
                 leased,
-                work,
+                lambda _, connection: write_action(connection, history, act, model=model),
                 purpose="write an action to the history",
                 timeout=ACTION_TIMEOUT,
             )
@@ -90,9 +85,6 @@ async def tell_action(
             describe(error, chars_max=300),
             extra={"action": act.action, "actor": shown(act.by)},
         )
-
-
-# ---------------------------------------------------------------- the writer of one database
 
 
 T = TypeVar("T")
@@ -181,32 +173,32 @@ class HistoryWriter:
     async def _write_one(self, batch: HistoryBatch) -> None:
         clock = await self._clock()
 
-        async def work(session: AsyncSession, connection: AsyncConnection) -> None:
-            await write_batch(connection, self._history, batch, models=self._models, clock=clock)
-
-        # Where others wait for the one who writes, nothing is asked in between.
-        is_first = batch.entries is None
-        await self._transact(work, purpose="write the history", autocommit=is_first)
+        await self._transact(
+            lambda _, connection: write_batch(
+                connection, self._history, batch, models=self._models, clock=clock
+            ),
+            purpose="write the history",
+            # Where others wait for the one that writes, nothing is asked in between.
+            autocommit=batch.entries is None,
+        )
 
     async def _clock(self) -> ClockReading:
         known = self._known_clock
         if known is None or monotonic() - known.now_s >= CLOCK_KEPT_S:
-
-            async def work(session: AsyncSession, connection: AsyncConnection) -> ClockReading:
-                return await read_clock(connection)
-
-            purpose = "ask for the time of the history"
-            known = await self._transact(work, purpose=purpose, writes=False)
-            self._known_clock = known
+            known = self._known_clock = await self._transact(
+                lambda _, connection: read_clock(connection),
+                purpose="ask for the time of the history",
+                writes=False,
+            )
         return known
 
     async def _delete(self) -> None:
-        async def work(session: AsyncSession, connection: AsyncConnection) -> int:
-            return await delete_old(connection, self._history)
-
         self._written = 0
         for _ in range(DELETIONS_MAX):
-            deleted = await self._transact(work, purpose="delete old entries of the history")
+            deleted = await self._transact(
+                lambda _, connection: delete_old(connection, self._history),
+                purpose="delete old entries of the history",
+            )
             if deleted < DELETED_AT_ONCE_MAX:
                 self._deletes_at_s = monotonic() + DELETE_EVERY_S
                 return
@@ -249,9 +241,6 @@ class HistoryWriter:
                 extra={"replica": replica_mark(), "entries": count},
             )
             self.queue.drop(count)
-
-
-# ---------------------------------------------------------------- the recorder
 
 
 class HistoryRecorder:

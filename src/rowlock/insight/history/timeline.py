@@ -1,13 +1,13 @@
 """The answer of `Insight.timeline`: what happened to a row, the newest first.
 
-The one idea: what is missing is told in its place. A gap belongs to no row, so every timeline that
+The one idea: what is missing is shown in its place. A gap belongs to no row, so every timeline that
 spans it shows it; and without the table the row itself says the last thing that happened.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final
@@ -95,22 +95,8 @@ class TimelineEntry:
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as JSON has it."""
-        return {
-            "at": iso(self.at),
-            "kind": self.kind,
-            "pipeline": self.pipeline or None,
-            "replica": self.replica,
-            "attempt": self.attempt,
-            "columns": list(self.columns),
-            "error": self.error,
-            "waited_s": self.waited_s,
-            "took_s": self.took_s,
-            "trace_id": self.trace_id,
-            "actor": self.actor,
-            "action": self.action,
-            "reason": self.reason,
-            "dropped": self.dropped,
-        }
+        texts = {"at": iso(self.at), "pipeline": self.pipeline or None}
+        return asdict(self) | texts | {"columns": list(self.columns)}
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,8 @@
 and its connections are cut.
 
 The one idea: a dead process runs no ``finally``. So nothing is cancelled or closed; its tasks stay
-where they are until others have finished what it left behind, and only then they are buried: woken
-up to be cancelled, in a world that nobody looks at any more.
+where they are until others have finished what it left behind, and only then they are reaped: woken
+up to be cancelled, when nothing is compared any more.
 
 What its memory held dies with it: the tasks, the locks of this process on SQLite, the connections.
 What a thread was doing is done.
@@ -184,7 +184,7 @@ class KillableReplica:
                     for task in done:
                         _ = task.cancelled() or task.exception()
             for fairy in list(self._checked_out.values()):
-                # Its connection was cut, and whoever had it did not come to give it back.
+                # Its connection was cut, and its task did not return it.
                 with suppress(Exception):
                     fairy.detach()
             self._checked_out.clear()
@@ -272,7 +272,7 @@ def _place(filename: str, line: int, function: str) -> str:
 
 @contextmanager
 def without_logs() -> Iterator[None]:
-    # What the dead say in their last words is nobody's business.
+    # The last log lines of a dead replica would only confuse.
     level = logging.root.manager.disable
     logging.disable(sys.maxsize)
     try:

@@ -2,7 +2,7 @@
 
 The one idea: a database holds more than the row in question, and a pipeline may do harm to any of
 it. So every row of the host's tables is looked at: that row column by column, the others as wholes,
-since nobody knows which of them is which. Keys that are made anew in each run, and foreign keys
+since it is unknown which of them is which. Keys that are made anew in each run, and foreign keys
 that follow them, say nothing, and are not compared.
 
 Not here: the runs themselves (``crash_everywhere``).

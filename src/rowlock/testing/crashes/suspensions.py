@@ -2,9 +2,8 @@
 going on.
 
 The one idea: a task factory hands out tasks whose coroutines are driven through an observer, step
-by step. Whoever was started inside of `observed` is seen, however deep; everybody else is not
-touched. So a test can say "cancel it at the n-th suspension", or "from here on it is dead", for
-every n.
+by step. A task that was started inside of `observed` is seen, however deep; others are not touched.
+So a test can say "cancel it at the n-th suspension", or "from here on it is dead", for every n.
 
 Not here: what to do at a suspension (``crash_everywhere``, and the tests of cancellation).
 """

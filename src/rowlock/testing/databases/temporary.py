@@ -195,7 +195,11 @@ def inline_sqlite_database(path: Path, *, clock: DatabaseClock | None = None) ->
     """Return a database in a SQLite file whose statements run in the loop: for virtual time.
     Close it by `aclose()`.
     """
-    return TemporaryDatabase(_sqlite_url(path), clock=clock, make_engine=_inline_engine)
+    return TemporaryDatabase(
+        _sqlite_url(path),
+        clock=clock,
+        make_engine=lambda _, **options: inline_sqlite_engine(path, **options),
+    )
 
 
 @asynccontextmanager
@@ -273,7 +277,7 @@ def creation_of(name: str, *, fsync: str, version: int) -> str:
     before version 15 copy files anyway, and cannot be told to.
     """
     by_files = fsync == "off" and version >= _STRATEGIES_SINCE
-    # template0: nobody can be connected to it, so that parallel workers may copy it at once.
+    # template0: no client can be connected to it, so parallel workers may copy it at once.
     return f'CREATE DATABASE "{name}" TEMPLATE template0' + by_files * " STRATEGY FILE_COPY"
 
 
@@ -309,10 +313,6 @@ async def _administrative_connection(server: URL | AsyncEngine) -> AsyncIterator
 
 def _sqlite_url(path: Path) -> URL:
     return URL.create("sqlite+aiosqlite", database=str(path))
-
-
-def _inline_engine(url: URL, **options: Any) -> AsyncEngine:
-    return inline_sqlite_engine(url.database or ":memory:", **options)
 
 
 def _checked_out(engine: AsyncEngine) -> int:

@@ -38,7 +38,11 @@ class ExpectedRows:
     def changed(self, before: Mapping[str, KeyState], after: Mapping[str, KeyState]) -> None:
         for key, state in after.items():
             old, new = before[key].value, state.value.values
-            values = self._fresh(new) if old is None else old.values
+            if old is None:
+                made = self._model.make([new[name] for name in self._model.keys])
+                values = {name: getattr(made, name) for name in self._model.columns}
+            else:
+                values = old.values
             self._set.update(self._model.changed(new, values))
 
     def bucket_of(self, key: str) -> int:
@@ -48,10 +52,6 @@ class ExpectedRows:
     def rows(self, states: Mapping[str, KeyState]) -> dict[Any, Row]:
         rows = [state.value.values for state in states.values()]
         return {_key_in(self._model, row): self._counting(row) for row in rows}
-
-    def _fresh(self, row: Row) -> Row:
-        made = self._model.make([row[name] for name in self._model.keys])
-        return {name: getattr(made, name) for name in self._model.columns}
 
     def _counting(self, row: Row) -> Row:
         return {

@@ -6,7 +6,8 @@ are. So it does not matter by which name or through which library a handler call
 
 What the standard library looks up for itself (files of a module that is imported, variables of the
 environment) is no input, so questions about files and the environment count where the host asks
-them, by itself or through the standard library. An answer from a socket counts whoever reads it.
+them, by itself or through the standard library. An answer from a socket counts, whichever code
+reads it.
 
 Not here: what depends on the order of a set, which is no call (``another_process.py``), and what a
 library asks for that is written in C, such as a driver of a database.
