@@ -29,7 +29,6 @@ from rowlock.insight.shown import (
 from rowlock.insight.verdicts import (
     Facts,
     Refused,
-    Rules,
     TableLock,
     TouchingTransaction,
     Verdict,
@@ -38,9 +37,6 @@ from rowlock.insight.verdicts import (
 )
 from rowlock.rows.eligibility import OWNER_SEPARATOR
 from rowlock.rows.lock_tokens import mark_of
-
-__all__ = ["Rules", "VerdictText", "false_part", "finding_of", "no_pipeline", "replica"]
-
 
 # ---------------------------------------------------------------- open transactions
 

@@ -16,9 +16,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
-from typing import Any, Generic
+from typing import Any, Generic, Protocol, runtime_checkable
 
-from sqlalchemy import select
+from sqlalchemy import ColumnElement, select
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 
@@ -42,6 +42,15 @@ QUIET_PASSES = 2
 """Looks in a row at which such work has nothing left."""
 STOP_S_MAX = 30.0
 """Seconds for such work to stop, before it is cancelled."""
+
+
+@runtime_checkable
+class KnowsUnsettled(Protocol):
+    """A pipeline with a condition for unsettled rows: `ready()` of work without an end is always
+    true.
+    """
+
+    def unsettled(self) -> ColumnElement[bool]: ...
 
 
 def check_pipelines(*pipelines: object) -> None:
@@ -259,10 +268,8 @@ async def _lasting_work(
 async def _is_left(
     session_factory: async_sessionmaker[AsyncSession], pipeline: Pipeline[Any]
 ) -> bool:
-    # Of work without an end: its `ready()` is always true.
-    unsettled = getattr(pipeline, "unsettled", None)
-    if unsettled is None:
+    if not isinstance(pipeline, KnowsUnsettled):
         return False
     async with session_factory() as session:
-        found = select(pipeline.leased.key).where(unsettled()).limit(1)
+        found = select(pipeline.leased.key).where(pipeline.unsettled()).limit(1)
         return (await execute(session, found)).first() is not None
