@@ -18,7 +18,7 @@ LINES = {
     "database": 1667,
     "demo": 795,
     "dialects": 3070,
-    "dispatch": 4087,
+    "dispatch": 4086,
     "graph": 7847,
     "ground": 3003,
     "insight": 10833,

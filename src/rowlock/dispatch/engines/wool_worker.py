@@ -165,8 +165,7 @@ class HandlerThread:
                 if is_last(event):
                     return
         finally:
-            if hasattr(events, "close"):
-                events.close()
+            getattr(events, "close", lambda: None)()
 
     async def _follow(self, events: Any) -> None:
         task = asyncio.current_task()
