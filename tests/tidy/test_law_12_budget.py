@@ -14,27 +14,27 @@ from .reading import Source, package, planted, sources
 LINES = {
     "assistants": 200,
     "cli": 1971,
-    "dashboard": 2039,
+    "dashboard": 2038,
     "database": 1667,
-    "demo": 795,
+    "demo": 794,
     "dialects": 3070,
-    "dispatch": 4086,
-    "graph": 7847,
-    "ground": 3003,
-    "insight": 10833,
+    "dispatch": 4072,
+    "graph": 7845,
+    "ground": 3114,
+    "insight": 10821,
     "leases": 3172,
     "locks": 866,
-    "migrations": 682,
+    "migrations": 683,
     "pipelines": 8322,
     "rows": 3220,
     "services": 719,
-    "streams": 16008,
-    "telemetry": 1307,
-    "testing": 5858,
-    "tests": 142139,
+    "streams": 15978,
+    "telemetry": 1301,
+    "testing": 5846,
+    "tests": 142170,
 }
 """Most lines of each part of the package, and of `tests`."""
-FILES_MAX = 301
+FILES_MAX = 302
 """Most modules of the package."""
 BASE_EXCEPTIONS_MAX, BLIND_MAX = 76, 95
 ROOM = 300

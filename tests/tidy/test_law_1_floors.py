@@ -22,6 +22,7 @@ FLOORS: dict[str, float] = {
     "leases": 3,
     "hints": 4,
     **dict.fromkeys(("pipelines", "services"), 5),
+    "spi": 6,
     **dict.fromkeys(("dispatch", "graph", "streams"), 7),
     "insight": 7.5,
     **dict.fromkeys(("assistants", "dashboard", "migrations", "telemetry", "testing"), 8),
@@ -63,6 +64,13 @@ SHARED: tuple[str, ...] = (
 )
 """Modules of ``pipelines/`` that all stages may know, and that know no stage but
 those of the host's code, the first."""
+
+
+HEART = frozenset(room for room, floor in FLOORS.items() if 1 <= floor <= 5) | {"dialects"}
+DEEP_MAX = 99
+"""Names that wings and windows import from the heart, which come neither by the front door nor by
+``spi``: only fewer.
+"""
 
 
 def floor_of(room: str) -> float | None:
@@ -279,3 +287,26 @@ def test_planted_circle() -> None:
         Source("src/rowlock/rows/c.py", "if TYPE_CHECKING:\n    from .a import A"),
     ]
     assert len(circles(tree)) == 3
+
+
+def deep_imports(tree: list[Source]) -> list[str]:
+    """Find imports from the heart by parts above the front door, past it and ``spi``."""
+    return [
+        source.finding(found.line, found.target)
+        for source in tree
+        if FLOORS.get(source.room, 0) > FRONT_DOOR_FLOOR
+        for found in imports(source)
+        if found.target.startswith(f"{PACKAGE}.") and room_of(found.target) in HEART
+    ]
+
+
+def test_parts_come_in_by_the_door() -> None:
+    """The heart could not be changed without reading all wings and windows."""
+    assert len(deep_imports(package())) <= DEEP_MAX
+
+
+def test_planted_deep_import() -> None:
+    """The law above would pass any import."""
+    text = "from rowlock.rows.leased_table import LeasedTable"
+    assert len(deep_imports(planted(text, "src/rowlock/streams/planted.py"))) == 1
+    assert deep_imports(planted(text, "src/rowlock/leases/planted.py")) == []

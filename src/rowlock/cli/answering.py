@@ -26,7 +26,6 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from rowlock.cli import paper
 from rowlock.clock import sleep
-from rowlock.database.faults import is_outage
 from rowlock.errors import (
     AppError,
     ConfigurationError,
@@ -41,6 +40,7 @@ from rowlock.insight.apps import app_named, imported, insight_of_app
 from rowlock.insight.dialects.insight_dialect import is_locked_out
 from rowlock.insight.insight import Insight
 from rowlock.insight.shown import shown
+from rowlock.spi import is_outage
 from rowlock.tasks import as_ordinary
 
 WELL: Final = 0

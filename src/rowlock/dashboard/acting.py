@@ -31,7 +31,7 @@ from rowlock.errors import AppError
 from rowlock.insight.actions import ActionDone
 from rowlock.insight.naming import mapped_model
 from rowlock.insight.steering import Act, audit_refusal
-from rowlock.rows.leased_table import LeasedTable
+from rowlock.spi import LeasedTable
 
 LASTS: Final = {
     "": None,

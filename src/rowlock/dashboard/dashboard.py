@@ -20,6 +20,7 @@ from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.routing import Match, Route
 from starlette.types import Receive, Scope, Send
 
+from rowlock import PipelineManager
 from rowlock.dashboard import pages
 from rowlock.dashboard.acting import act
 from rowlock.dashboard.guarding import (
@@ -40,7 +41,6 @@ from rowlock.insight.insight import Insight
 from rowlock.insight.observer import Observer
 from rowlock.insight.steering import Act, audit_refusal
 from rowlock.logs import get_logger
-from rowlock.pipelines.manager import PipelineManager
 
 if TYPE_CHECKING:
     # A wing may have been left out.

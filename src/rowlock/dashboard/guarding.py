@@ -35,7 +35,6 @@ from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
 from starlette.types import Message, Send
 
-from rowlock.database.faults import is_outage
 from rowlock.errors import (
     ConfigurationError,
     HostCodeError,
@@ -55,7 +54,7 @@ from rowlock.insight.explanation import SeenLease
 from rowlock.insight.migrations import PERSON_CHARS_MAX
 from rowlock.insight.shown import shown
 from rowlock.logs import get_logger
-from rowlock.rows.leased_table import LeasedTable
+from rowlock.spi import LeasedTable, is_outage
 from rowlock.tasks import DaemonThreads, contained_task
 
 THREADS_MAX: Final = 16

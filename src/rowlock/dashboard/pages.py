@@ -18,6 +18,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
+from rowlock import PipelineSettings
 from rowlock.clock import monotonic
 from rowlock.dashboard.drawing import GraphDrawing, drawing_of, points_of, rates_between
 from rowlock.dashboard.guarding import PageRefusal, ViewerAction, refusal_of
@@ -30,8 +31,7 @@ from rowlock.insight.insight import Insight
 from rowlock.insight.listing import ListedState
 from rowlock.insight.naming import mapped_model, pipeline_named
 from rowlock.insight.status import Status
-from rowlock.pipelines.settings import PipelineSettings
-from rowlock.rows.leased_table import LeasedTable
+from rowlock.spi import LeasedTable
 
 if TYPE_CHECKING:
     # A wing may have been left out.

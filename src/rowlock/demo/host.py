@@ -22,8 +22,7 @@ from sqlalchemy import URL, BigInteger, ColumnElement, String, Text, make_url
 from sqlalchemy.ext.asyncio import AsyncEngine, async_sessionmaker, create_async_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-from rowlock import Apply, LockColumns, Pipeline, PipelineItem, PipelineManager
-from rowlock.rows.indexes import due_index
+from rowlock import Apply, LockColumns, Pipeline, PipelineItem, PipelineManager, due_index
 from rowlock.testing.databases.drivers import connect_args
 
 NEW, DONE, UNREADABLE = "new", "done", "unreadable"

@@ -35,7 +35,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from rowlock.database.transaction import bind_of
+from rowlock import database_now
 from rowlock.dispatch.columns import (
     ACTIVE_SQL,
     CANCELLED,
@@ -55,10 +55,7 @@ from rowlock.errors import AdmissionRejected, PipelineError
 from rowlock.execution import execute
 from rowlock.locks.lock_dialect import LOCKS, LockDialect
 from rowlock.logs import get_logger
-from rowlock.rows.database_time import database_now, database_time_after
-from rowlock.rows.eligibility import is_free
-from rowlock.rows.leased_table import LeasedTable, ModelT
-from rowlock.rows.row_dialect import ROWS
+from rowlock.spi import ROWS, LeasedTable, ModelT, bind_of, database_time_after, is_free
 
 SUBMIT_WAIT_S_MAX = 30.0
 """How long a submission waits for its lock, and then for a database that others write to, in

@@ -18,13 +18,11 @@ from sqlalchemy.orm import Mapped, mapped_column
 from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import FunctionElement
 
+from rowlock import UtcDateTime, database_now
 from rowlock.errors import ERROR_TEXT_CHARS_MAX, OutcomeError, shorten
 from rowlock.redaction import without_values
-from rowlock.rows.columns import for_type_checkers
-from rowlock.rows.database_time import UtcDateTime, database_now, due_at_once
-from rowlock.rows.leased_table import LeasedTable
 from rowlock.rows.row_dialect import rows_of
-from rowlock.rows.updates import Values, column_values
+from rowlock.spi import LeasedTable, Values, column_values, due_at_once, for_type_checkers
 
 DEDUP_KEY_CHARS_MAX = 255
 STATUS_CHARS_MAX = 16

@@ -27,8 +27,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Generic
 
+from rowlock import NOW_PLACEHOLDER, Apply, Outcome, PipelineItem, PipelineSettings, Retry
 from rowlock.clock import exponential, monotonic
-from rowlock.database.faults import is_of_the_schema
 from rowlock.dispatch.attempt import Scratch
 from rowlock.dispatch.columns import (
     ACTIVE,
@@ -71,12 +71,9 @@ from rowlock.errors import (
     describe,
     shorten,
 )
-from rowlock.leases.item import PipelineItem
 from rowlock.logs import get_logger
-from rowlock.pipelines.outcomes import Apply, Outcome, Retry, check_outcome, copied_value
-from rowlock.pipelines.settings import PipelineSettings
-from rowlock.rows.leased_table import LeasedTable, ModelT
-from rowlock.rows.updates import NOW_PLACEHOLDER, Values
+from rowlock.pipelines.outcomes import check_outcome, copied_value
+from rowlock.spi import LeasedTable, ModelT, Values, is_of_the_schema
 from rowlock.tasks import as_host_code, contained_task, finish
 
 

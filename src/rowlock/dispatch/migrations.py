@@ -27,11 +27,10 @@ from sqlalchemy import (
     text,
 )
 
+from rowlock import UtcDateTime, due_index
 from rowlock.dispatch.columns import ACTIVE_SQL, empty_object
-from rowlock.rows.database_time import UtcDateTime, due_at_once
-from rowlock.rows.indexes import due_index
 from rowlock.rows.migrations import MigrationOperations
-from rowlock.rows.row_dialect import ROWS, partial_index_options
+from rowlock.spi import ROWS, due_at_once, partial_index_options
 
 
 def dispatch_columns() -> list[Column[Any]]:

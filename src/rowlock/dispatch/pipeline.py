@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Unpack
 from sqlalchemy import ColumnElement
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
-from rowlock.database.faults import is_of_the_schema, is_transient
+from rowlock import Fetcher, Outcome, Pipeline, PipelineItem, PipelineStatistics
 from rowlock.dispatch.admission import Admission
 from rowlock.dispatch.attempt import Scratch
 from rowlock.dispatch.columns import DISPATCH_COLUMNS, is_active
@@ -39,13 +39,7 @@ from rowlock.dispatch.settings import (
 )
 from rowlock.dispatch.status_updates import StatusUpdates
 from rowlock.errors import AdmissionRejected, ConfigurationError, Draining, ModelError
-from rowlock.leases.item import PipelineItem
-from rowlock.pipelines.fetcher import Fetcher
-from rowlock.pipelines.outcomes import Outcome
-from rowlock.pipelines.pipeline import Pipeline
-from rowlock.pipelines.settings import WORKERS_MAX, Duration
-from rowlock.pipelines.statistics import PipelineStatistics
-from rowlock.rows.leased_table import LeasedTable, ModelT
+from rowlock.spi import WORKERS_MAX, Duration, LeasedTable, ModelT, is_of_the_schema, is_transient
 
 PROCESS_TIMEOUT_BEYOND = timedelta(minutes=5)
 """`process_timeout` is so much longer than `time_limit`, unless it is given: the wing has a better

@@ -27,15 +27,14 @@ from typing import Any, TypeAlias
 from sqlalchemy import select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from rowlock import database_now
 from rowlock.clock import monotonic
 from rowlock.dispatch.columns import CAPACITY, PENDING
 from rowlock.dispatch.engine import Balancer, Engine, Events, Task, WorkerView
 from rowlock.dispatch.settings import PROVISIONS_MAX
 from rowlock.errors import NoWorkersAvailable, WorkerBusy, WorkerGone
 from rowlock.logs import get_logger
-from rowlock.rows.database_time import database_now
-from rowlock.rows.eligibility import is_free
-from rowlock.rows.leased_table import LeasedTable
+from rowlock.spi import LeasedTable, is_free
 from rowlock.tasks import as_host_code, contained_task
 
 

@@ -18,16 +18,13 @@ from pydantic import (
     field_validator,
 )
 
+from rowlock import PipelineSettings, SettingsKeywords
 from rowlock.dispatch.engine import class_name
 from rowlock.errors import SettingsError
 from rowlock.pipelines.hooks import ErrorRule, RetryOn
 from rowlock.pipelines.outcomes import delay_of
-from rowlock.pipelines.settings import (
-    ATTEMPTS_MAX,
-    DURATION_MAX,
-    PipelineSettings,
-    SettingsKeywords,
-)
+from rowlock.pipelines.settings import ATTEMPTS_MAX
+from rowlock.spi import DURATION_MAX
 
 ACTIVE_MAX = 1_000_000
 LEASES_PER_TICK_MAX = 64

@@ -15,16 +15,21 @@ from typing import Generic, TypeVar
 
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
-from rowlock.database.batcher import Batcher, Retries, within
-from rowlock.database.faults import is_transient
-from rowlock.database.transaction import in_transaction
+from rowlock import PipelineItem
+from rowlock.database.batcher import Batcher, within
 from rowlock.errors import TransactionTimeout
-from rowlock.leases.item import PipelineItem
 from rowlock.leases.patch import Patch, is_unchanged, show, write_patch, write_patches
 from rowlock.logs import get_logger
-from rowlock.rows.assignments import ColumnValues
-from rowlock.rows.leased_table import LeasedTable, ModelT
-from rowlock.rows.updates import Values, column_values
+from rowlock.spi import (
+    ColumnValues,
+    LeasedTable,
+    ModelT,
+    Retries,
+    Values,
+    column_values,
+    in_transaction,
+    is_transient,
+)
 from rowlock.tasks import finish
 
 ResultT = TypeVar("ResultT")

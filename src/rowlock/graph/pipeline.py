@@ -12,17 +12,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias, Unpack, cast
 
+from rowlock import Outcome, Pipeline, PipelineItem, SettingsKeywords
 from rowlock.errors import ConfigurationError, GraphDeadlockError, GraphError, describe
 from rowlock.events import Event, emit
 from rowlock.graph.flow import Flow, Graph
 from rowlock.graph.standing import StandingGraph, StandingReports
 from rowlock.graph.statistics import GraphStatistics
-from rowlock.leases.item import PipelineItem
 from rowlock.pipelines.construction import did_you_mean, own_names
-from rowlock.pipelines.outcomes import OUTCOMES, Outcome
-from rowlock.pipelines.pipeline import Pipeline
-from rowlock.pipelines.settings import WORKERS_MAX, SettingsKeywords
-from rowlock.rows.leased_table import ModelT
+from rowlock.pipelines.outcomes import OUTCOMES
+from rowlock.spi import WORKERS_MAX, ModelT
 
 NOT_YET: Final = "what __init__ sets after that is not there yet"
 

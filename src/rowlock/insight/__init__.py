@@ -26,7 +26,7 @@ from rowlock.insight.observer import Observer
 from rowlock.insight.questioner import InsightLimits
 from rowlock.insight.tables import InsightTables, insight_tables
 from rowlock.insight.verdicts import Verdict
-from rowlock.rows.lock_tokens import mark_of, replica_mark
+from rowlock.spi import mark_of, replica_mark
 
 __all__ = [
     "ActionDone",

@@ -19,11 +19,8 @@ from sqlalchemy import ColumnElement, Table, and_, case, select, true
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
+from rowlock import Pipeline, hint_after_commit, pipeline_hinter
 from rowlock.clock import monotonic
-from rowlock.database.batcher import Retries
-from rowlock.database.faults import is_outage
-from rowlock.database.transaction import in_transaction
-from rowlock.hints import hint_after_commit, pipeline_hinter
 from rowlock.insight.action_errors import LeaseAlive, LeaseChanged, RowNotFound
 from rowlock.insight.databases import time_left
 from rowlock.insight.history.recorder import tell_action
@@ -42,12 +39,17 @@ from rowlock.insight.steering import (
 from rowlock.insight.tables import HostedPipelines, Sessions
 from rowlock.insight.verdicts import PipelinePause
 from rowlock.leases.release import ShownLease, break_lease, is_as_shown
-from rowlock.pipelines.pipeline import Pipeline
-from rowlock.rows.assignments import ColumnValues, without_onupdate
-from rowlock.rows.database_time import database_instant
-from rowlock.rows.leased_table import LeasedTable
+from rowlock.rows.assignments import without_onupdate
 from rowlock.services.due import check_schedule, due_now_values, parked_values, unparked_values
 from rowlock.services.request import write_past_lease
+from rowlock.spi import (
+    ColumnValues,
+    LeasedTable,
+    Retries,
+    database_instant,
+    in_transaction,
+    is_outage,
+)
 
 T = TypeVar("T")
 

@@ -21,13 +21,13 @@ from typing import Any, Final
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine, async_sessionmaker, create_async_engine
 
+from rowlock import PipelineManager
 from rowlock.clock import monotonic
-from rowlock.database.transaction import bind_of
 from rowlock.errors import AppError, describe
 from rowlock.insight.insight import Insight
 from rowlock.insight.observer import Observer
 from rowlock.insight.shown import shown
-from rowlock.pipelines.manager import PipelineManager
+from rowlock.spi import bind_of
 
 APP_VARIABLE: Final = "ROWLOCK_APP"
 DATABASE_VARIABLE: Final = "ROWLOCK_DATABASE"

@@ -18,20 +18,23 @@ from typing import Any, Final
 from sqlalchemy import ColumnElement, Table, and_, case, false, func, null, select
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
+from rowlock import Pipeline, PipelineManager, database_now
 from rowlock.clock import monotonic, sleep
-from rowlock.database.transaction import in_transaction
 from rowlock.errors import describe
 from rowlock.insight.dialects.insight_dialect import INSIGHT
 from rowlock.insight.replicas import DEAD_AFTER, read_replicas
 from rowlock.logs import get_logger
-from rowlock.pipelines.claim_builder import claim_parts
-from rowlock.pipelines.hooks import ready_condition
-from rowlock.pipelines.manager import PipelineManager
-from rowlock.pipelines.pipeline import Pipeline
-from rowlock.rows.database_time import database_now, database_time_after
-from rowlock.rows.eligibility import EligibleParts, order_column
-from rowlock.rows.leased_table import LeasedTable, with_zone
-from rowlock.rows.lock_tokens import replica_mark
+from rowlock.spi import (
+    EligibleParts,
+    LeasedTable,
+    claim_parts,
+    database_time_after,
+    in_transaction,
+    order_column,
+    ready_condition,
+    replica_mark,
+    with_zone,
+)
 from rowlock.tasks import without_exits
 
 WILLING = "census"

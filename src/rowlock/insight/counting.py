@@ -58,7 +58,7 @@ from rowlock.insight.verdicts import (
     TouchingTransaction,
     WingLine,
 )
-from rowlock.rows.lock_tokens import mark_of
+from rowlock.spi import mark_of
 
 # ---------------------------------------------------------------- what waits
 

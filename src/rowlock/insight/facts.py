@@ -15,6 +15,7 @@ from typing import Any, Final
 from sqlalchemy import ColumnElement, Select, Table, func, select, true
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
+from rowlock import Pipeline, database_now
 from rowlock.clock import JITTER
 from rowlock.errors import describe
 from rowlock.insight.dialects.insight_dialect import INSIGHT
@@ -45,10 +46,8 @@ from rowlock.insight.verdicts import (
 )
 from rowlock.leases.claim import as_seen
 from rowlock.pipelines.lock_graph import DeclaredLock
-from rowlock.pipelines.pipeline import Pipeline
-from rowlock.rows.database_time import database_now
 from rowlock.rows.eligibility import RESERVED_BEYOND
-from rowlock.rows.leased_table import LeasedTable
+from rowlock.spi import LeasedTable
 
 # ---------------------------------------------------------------- related rows
 

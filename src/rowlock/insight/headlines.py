@@ -35,8 +35,7 @@ from rowlock.insight.verdicts import (
     VerdictText,
     is_overdue,
 )
-from rowlock.rows.eligibility import OWNER_SEPARATOR
-from rowlock.rows.lock_tokens import mark_of
+from rowlock.spi import OWNER_SEPARATOR, mark_of
 
 # ---------------------------------------------------------------- open transactions
 

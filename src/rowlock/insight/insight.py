@@ -17,8 +17,8 @@ from typing import Any, Self, TypeVar
 
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionmaker
 
+from rowlock import Pipeline, PipelineManager
 from rowlock.clock import monotonic
-from rowlock.database.transaction import bind_of
 from rowlock.errors import AppError
 from rowlock.insight.checking.checkup import beside_tables, not_looked_at, table_checks
 from rowlock.insight.checking.claim_plan import (
@@ -55,8 +55,7 @@ from rowlock.insight.replicas import LiveReplicas
 from rowlock.insight.status import PipelineStatus, Status
 from rowlock.insight.tables import InsightTables, PipelineHost, Sessions, tables_of
 from rowlock.insight.verdicts import Facts
-from rowlock.pipelines.manager import PipelineManager
-from rowlock.pipelines.pipeline import Pipeline
+from rowlock.spi import bind_of
 
 T = TypeVar("T")
 

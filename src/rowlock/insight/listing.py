@@ -36,6 +36,7 @@ from sqlalchemy import (
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.orm import InstrumentedAttribute
 
+from rowlock import database_now
 from rowlock.errors import AppError, describe
 from rowlock.insight.facts import RowAsked
 from rowlock.insight.naming import read_key
@@ -44,10 +45,7 @@ from rowlock.insight.replicas import table_text
 from rowlock.insight.shown import ago, ahead, iso, pipeline_command, shown
 from rowlock.insight.status import COUNTED_MAX, has_parked_index, is_resting
 from rowlock.insight.verdicts import Refused
-from rowlock.rows.database_time import database_now
-from rowlock.rows.eligibility import EligibleParts, order_column
-from rowlock.rows.leased_table import LeasedTable, with_zone
-from rowlock.rows.lock_tokens import mark_of
+from rowlock.spi import EligibleParts, LeasedTable, mark_of, order_column, with_zone
 
 CURSOR_CHARS_MAX: Final = 4_000
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from sqlalchemy import JSON, Boolean, Column, Integer, String, false
 
-from rowlock.rows.database_time import UtcDateTime
+from rowlock import UtcDateTime
 from rowlock.rows.migrations import MigrationOperations
 
 REPLICAS: Final = "rowlock_replicas"

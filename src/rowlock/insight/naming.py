@@ -24,11 +24,10 @@ from sqlalchemy.engine.default import DefaultDialect
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
+from rowlock import Pipeline, UtcDateTime
 from rowlock.errors import AppError
 from rowlock.insight.shown import shown
-from rowlock.pipelines.pipeline import Pipeline
-from rowlock.rows.database_time import UtcDateTime
-from rowlock.rows.leased_table import LeasedTable
+from rowlock.spi import LeasedTable
 
 # ---------------------------------------------------------------- keys as text
 

@@ -25,9 +25,9 @@ from typing import Any, ClassVar, Final, Self, TypeAlias, TypeVar
 
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
+from rowlock import Pipeline, PipelineHealth, PipelineManager, PipelineStatistics
 from rowlock.clock import monotonic, sleep, utc_now
 from rowlock.database.faults import is_of_the_server
-from rowlock.database.transaction import in_transaction
 from rowlock.errors import ConfigurationError, PipelineError, TransactionTimeout, describe
 from rowlock.insight import replicas as presence
 from rowlock.insight.census import Census, CensusCounts
@@ -45,11 +45,7 @@ from rowlock.insight.replicas import (
 )
 from rowlock.insight.tables import InsightTables, Sessions, by_database, engine_of, tables_of
 from rowlock.logs import get_logger
-from rowlock.pipelines.manager import PipelineManager
-from rowlock.pipelines.pipeline import Pipeline
-from rowlock.pipelines.statistics import PipelineHealth, PipelineStatistics
-from rowlock.rows.leased_table import LeasedTable
-from rowlock.rows.lock_tokens import replica_mark
+from rowlock.spi import LeasedTable, in_transaction, replica_mark
 from rowlock.tasks import contained_task, without_exits
 
 Act: TypeAlias = Callable[[Sessions, list[Pipeline[Any]]], Awaitable[list[Exception]]]

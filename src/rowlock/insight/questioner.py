@@ -16,8 +16,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 from sqlalchemy import Column, ColumnElement, Table, true
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
-from rowlock.database.faults import is_transient
-from rowlock.database.transaction import bind_of, in_transaction
+from rowlock import Pipeline
 from rowlock.errors import ConfigurationError, OutcomeError
 from rowlock.insight.actions import Actions
 from rowlock.insight.counting import Waiting, waiting_of
@@ -38,13 +37,19 @@ from rowlock.insight.questions import RowQuestion, is_of_a_statement, refusal_of
 from rowlock.insight.replicas import LiveReplicas, merged_replicas, read_replicas
 from rowlock.insight.tables import PipelineHost, Sessions, engine_of
 from rowlock.insight.verdicts import Facts
-from rowlock.pipelines.claim_builder import claim_parts
-from rowlock.pipelines.hooks import Gate, Seams, ready_condition
-from rowlock.pipelines.lock_graph import LockGraph
-from rowlock.pipelines.pipeline import Pipeline
-from rowlock.rows.eligibility import LockingPipeline
-from rowlock.rows.leased_table import LeasedTable
 from rowlock.rows.updates import compared_column
+from rowlock.spi import (
+    Gate,
+    LeasedTable,
+    LockGraph,
+    LockingPipeline,
+    Seams,
+    bind_of,
+    claim_parts,
+    in_transaction,
+    is_transient,
+    ready_condition,
+)
 
 Read = Callable[..., Awaitable[Any]]
 """Runs a question in a transaction that reads, on one database."""

@@ -38,21 +38,25 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql import visitors
 from sqlalchemy.sql.operators import and_ as and_operator
 
-from rowlock.database.faults import is_outage, is_transient
+from rowlock import database_now
 from rowlock.errors import describe
 from rowlock.insight.dialects.insight_dialect import is_locked_out
 from rowlock.insight.headlines import PLACES_MAX
 from rowlock.insight.shown import shown
 from rowlock.insight.verdicts import Conjunct, Refused
-from rowlock.rows.database_time import database_now
-from rowlock.rows.eligibility import (
+from rowlock.rows.eligibility import is_awaiting
+from rowlock.spi import (
+    LOCK_COLUMNS,
+    SCHEDULE_COLUMNS,
     EligibleParts,
+    LeasedTable,
     LockingPipeline,
-    is_awaiting,
+    is_outage,
+    is_transient,
     oldest_first,
     order_column,
+    with_zone,
 )
-from rowlock.rows.leased_table import LOCK_COLUMNS, SCHEDULE_COLUMNS, LeasedTable, with_zone
 
 T = TypeVar("T")
 

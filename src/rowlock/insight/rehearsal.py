@@ -31,34 +31,32 @@ from sqlalchemy import Column, ColumnElement, Connection, Engine, Pool, event, s
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 from sqlalchemy.pool import ConnectionPoolEntry
 
+from rowlock import (
+    NOW_PLACEHOLDER,
+    Apply,
+    Delete,
+    HeldByService,
+    Outcome,
+    Park,
+    Pipeline,
+    PipelineHinter,
+    PipelineItem,
+    Reset,
+    Retry,
+)
 from rowlock.clock import monotonic, utc_now
 from rowlock.database.pools import SeparatePool
-from rowlock.database.transaction import bind_of
 from rowlock.errors import ConfigurationError, PipelineError
-from rowlock.hints import PipelineHinter
 from rowlock.insight.dialects.insight_dialect import INSIGHT
 from rowlock.insight.shown import iso, shown
 from rowlock.leases.acquire import Acquired
 from rowlock.leases.claim import load_rows
-from rowlock.leases.item import PipelineItem
 from rowlock.leases.related import RelatedLocker
 from rowlock.pipelines.attempt import Ended, Result
-from rowlock.pipelines.context import PipelineContext
 from rowlock.pipelines.decisions import Decision, decide
-from rowlock.pipelines.outcomes import (
-    Apply,
-    Delete,
-    Outcome,
-    Park,
-    Reset,
-    Retry,
-    error_text,
-    hint_targets,
-)
-from rowlock.pipelines.pipeline import Pipeline
-from rowlock.rows.leased_table import LeasedTable
-from rowlock.rows.updates import NOW_PLACEHOLDER, column_of
-from rowlock.services.hold import HOLD_LOCK_TIMEOUT, HeldByService, hold
+from rowlock.pipelines.outcomes import error_text, hint_targets
+from rowlock.services.hold import HOLD_LOCK_TIMEOUT, hold
+from rowlock.spi import LeasedTable, PipelineContext, bind_of, column_of
 from rowlock.tasks import contained_task
 
 # ---------------------------------------------------------------- the answer

@@ -19,14 +19,12 @@ from typing import Any, Final
 from sqlalchemy import ColumnElement, Table, delete, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from rowlock.database.bulk_dialect import BULK
+from rowlock import ItemView, Pipeline, PipelineHealth, PipelineStatistics, database_now
 from rowlock.insight.databases import AwayDatabase
 from rowlock.insight.facts import graph_report
 from rowlock.insight.shown import ago, duration, iso, shown
 from rowlock.insight.tables import InsightTables
-from rowlock.pipelines.pipeline import Pipeline
-from rowlock.pipelines.statistics import ItemView, PipelineHealth, PipelineStatistics
-from rowlock.rows.database_time import database_instant, database_now, database_time_after
+from rowlock.spi import BULK, database_instant, database_time_after
 
 # ---------------------------------------------------------------- presence
 

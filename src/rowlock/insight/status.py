@@ -16,16 +16,14 @@ from typing import Any, Final
 from sqlalchemy import ColumnElement, FromClause, and_, case, func, literal, not_, select, true
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from rowlock import database_now
 from rowlock.insight.databases import AwayDatabase
 from rowlock.insight.headlines import ERROR_CHARS_MAX, ended, holds_rows, transaction_text
 from rowlock.insight.questions import ask_first
 from rowlock.insight.replicas import LiveReplicas, table_text
 from rowlock.insight.shown import duration, iso, lasting, made_by, row_command, shown
 from rowlock.insight.verdicts import PipelinePause, Refused, TableLock, TouchingTransaction
-from rowlock.rows.database_time import database_now
-from rowlock.rows.eligibility import EligibleParts, oldest_first, order_column
-from rowlock.rows.indexes import PARKED
-from rowlock.rows.leased_table import LeasedTable, with_zone
+from rowlock.spi import PARKED, EligibleParts, LeasedTable, oldest_first, order_column, with_zone
 
 # ---------------------------------------------------------------- counts
 

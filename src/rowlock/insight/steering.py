@@ -20,7 +20,7 @@ from typing import Final
 from sqlalchemy import ColumnElement, Connection, Table, delete, inspect, not_, or_, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from rowlock.database.bulk_dialect import BULK
+from rowlock import database_now
 from rowlock.errors import ConfigurationError, PipelineError, Refusal, TransactionTimeout
 from rowlock.insight.action_errors import AlreadyPaused, NotPausable
 from rowlock.insight.facts import PAUSE_NAMES, pause_read
@@ -29,8 +29,7 @@ from rowlock.insight.shown import iso, shown
 from rowlock.insight.tables import InsightTables
 from rowlock.insight.verdicts import PipelinePause
 from rowlock.logs import get_audit_logger
-from rowlock.pipelines.hooks import Gate
-from rowlock.rows.database_time import database_now, database_time_after
+from rowlock.spi import BULK, Gate, database_time_after
 
 # ---------------------------------------------------------------- the audit log
 

@@ -31,7 +31,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 
-from rowlock.database.transaction import bind_of, check_session_factory
+from rowlock import Pipeline, database_now
 from rowlock.errors import ConfigurationError
 from rowlock.insight.history.columns import HISTORY, history_table
 from rowlock.insight.migrations import (
@@ -40,10 +40,7 @@ from rowlock.insight.migrations import (
     controls_columns,
     replicas_columns,
 )
-from rowlock.pipelines.hooks import Gate
-from rowlock.pipelines.pipeline import Pipeline
-from rowlock.rows.database_time import database_now
-from rowlock.rows.leased_table import LeasedTable
+from rowlock.spi import Gate, LeasedTable, bind_of, check_session_factory
 
 
 @dataclass(frozen=True, eq=False)

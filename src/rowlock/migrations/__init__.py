@@ -11,8 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rowlock.rows.database_time import due_at_once
-from rowlock.rows.indexes import due_index, parked_index
+from rowlock import due_index, parked_index
 from rowlock.rows.migrations import (
     FILLFACTOR,
     add_due_index,
@@ -27,6 +26,7 @@ from rowlock.rows.migrations import (
     schedule_columns,
     set_fillfactor,
 )
+from rowlock.spi import due_at_once
 
 __all__ = [
     "FILLFACTOR",

@@ -50,6 +50,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import SQLAlchemyError
 
+from rowlock import Pipeline, UtcDateTime
 from rowlock.errors import AppError, ConfigurationError
 from rowlock.insight.apps import app_named
 from rowlock.insight.dialects.insight_dialect import INSIGHT
@@ -62,9 +63,8 @@ from rowlock.migrations.operations import (
     IndexStep,
     SetFillfactor,
 )
-from rowlock.pipelines.pipeline import Pipeline
-from rowlock.rows.database_time import UtcDateTime, due_at_once
-from rowlock.rows.indexes import INDEX_INFO, PARKED, DueColumn, DueIndex
+from rowlock.rows.indexes import DueColumn
+from rowlock.spi import INDEX_INFO, PARKED, DueIndex, due_at_once
 
 
 @comparators.dispatch_for("schema")

@@ -13,7 +13,7 @@ from alembic.autogenerate.api import AutogenContext
 from alembic.operations import MigrateOperation, Operations
 from sqlalchemy import ColumnElement
 
-from rowlock.rows.indexes import KEY, DueIndex
+from rowlock.rows.indexes import KEY
 from rowlock.rows.migrations import (
     FILLFACTOR,
     add_due_index,
@@ -22,6 +22,7 @@ from rowlock.rows.migrations import (
     drop_parked_index,
     set_fillfactor,
 )
+from rowlock.spi import DueIndex
 
 STEPS_MODULE = "rowlock.migrations"
 """From where a migration imports the steps."""

@@ -36,12 +36,10 @@ from sqlalchemy import (
 )
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionmaker
 
+from rowlock import pipeline_hinter
 from rowlock.clock import rest
-from rowlock.database.bulk_dialect import BULK
-from rowlock.database.transaction import bind_of, in_transaction
 from rowlock.errors import ConfigurationError
-from rowlock.hints import pipeline_hinter
-from rowlock.rows.leased_table import LeasedTable
+from rowlock.spi import BULK, LeasedTable, bind_of, in_transaction
 from rowlock.stream_errors import CursorMoved, PositionsWentBackError, StepExpired
 from rowlock.streams.computing.hashing import BucketRange, merged
 from rowlock.streams.computing.rows import SourceRows

@@ -25,18 +25,17 @@ from typing import Any, ClassVar
 from sqlalchemy import ColumnElement, Table, and_, delete, func, select, tuple_
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionmaker
 
-from rowlock import events
+from rowlock import Apply, Outcome, Pipeline, PipelineHinter, PipelineItem, events
 from rowlock.clock import monotonic
-from rowlock.hints import PipelineHinter
-from rowlock.leases.item import PipelineItem
 from rowlock.logs import get_logger
-from rowlock.pipelines.context import PipelineContext
-from rowlock.pipelines.lock_graph import LockGraph
-from rowlock.pipelines.outcomes import Apply, Outcome
-from rowlock.pipelines.pipeline import Pipeline
-from rowlock.pipelines.run import PipelineRun
-from rowlock.pipelines.settings import Duration
-from rowlock.rows.database_time import database_instant, database_time_after
+from rowlock.spi import (
+    Duration,
+    LockGraph,
+    PipelineContext,
+    PipelineRun,
+    database_instant,
+    database_time_after,
+)
 from rowlock.streams.cursors import (
     first_kept_result,
     first_needed_position,

@@ -20,11 +20,9 @@ from typing import Any, Final, Protocol, cast
 from sqlalchemy import ColumnElement, CursorResult, delete, func, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
-from rowlock.database.bulk_dialect import BULK
-from rowlock.database.transaction import bind_of
+from rowlock import database_now
 from rowlock.execution import execute
-from rowlock.rows.database_time import database_now
-from rowlock.rows.leased_table import LeasedTable
+from rowlock.spi import BULK, LeasedTable, bind_of
 from rowlock.stream_errors import StepExpired, StillNeeded
 from rowlock.streams.computing.encoding import Codec
 from rowlock.streams.flow_view import frontier_of, read_frontier

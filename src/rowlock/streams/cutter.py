@@ -22,7 +22,7 @@ from sqlalchemy import case, func, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
 from rowlock.clock import monotonic
-from rowlock.rows.database_time import database_instant, database_time_after
+from rowlock.spi import database_instant, database_time_after
 from rowlock.streams.cut_plan import (
     Checkpoint,
     Cut,

@@ -24,9 +24,7 @@ from typing import Any, NamedTuple, TypeAlias
 from sqlalchemy import and_, or_, select, true
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
-from rowlock.database.bulk_dialect import BULK
-from rowlock.leases.patch import Fenced, fence
-from rowlock.rows.leased_table import LeasedTable
+from rowlock.spi import BULK, Fenced, LeasedTable, fence
 from rowlock.stream_errors import ShardStateError
 from rowlock.streams.computing.hashing import BUCKETS, BucketRange, digest_of, merged
 from rowlock.streams.computing.rows import Decoder, SentMessages, SourceRows, divide

@@ -12,10 +12,9 @@ from typing import Any, TypeVar
 
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionmaker
 
-from rowlock.database.transaction import bind_of
+from rowlock import hint_after_commit
 from rowlock.errors import ConfigurationError
-from rowlock.hints import hint_after_commit
-from rowlock.rows.leased_table import LeasedTable
+from rowlock.spi import LeasedTable, bind_of
 from rowlock.streams import flow_row
 from rowlock.streams.computing.compute import DEAD_LETTERS, DeadEvent
 from rowlock.streams.folds import FoldModel

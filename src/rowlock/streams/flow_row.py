@@ -21,13 +21,11 @@ from sqlalchemy import CursorResult, Table, delete, func, insert, or_, select, t
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionmaker
 
-from rowlock.database.transaction import bind_of, in_transaction
+from rowlock import database_now, hint_after_commit
 from rowlock.errors import ConfigurationError, PipelineError, shorten
 from rowlock.execution import execute
-from rowlock.hints import hint_after_commit
 from rowlock.logs import get_logger
-from rowlock.rows.database_time import database_instant, database_now, database_time_after
-from rowlock.rows.leased_table import LeasedTable
+from rowlock.spi import LeasedTable, bind_of, database_instant, database_time_after, in_transaction
 from rowlock.stream_errors import FlowChangedError, StillInUse
 from rowlock.streams.cursors import DISCARDED
 from rowlock.streams.flow_view import BEFORE_FIRST, Transact, check_shards, lease_holds

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 from sqlalchemy import ScalarSelect, and_, bindparam, case, func, select
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
-from rowlock.rows.database_time import database_instant
+from rowlock.spi import database_instant
 from rowlock.streams.computing.hashing import BUCKETS
 from rowlock.streams.cut_plan import Cut
 from rowlock.streams.shards.layout import check_layout

@@ -34,9 +34,9 @@ from sqlalchemy.orm import Mapper
 from sqlalchemy.orm.attributes import instance_dict
 from sqlalchemy.sql import ClauseElement
 
+from rowlock import UtcDateTime
 from rowlock.errors import ModelError
-from rowlock.rows.database_time import UtcDateTime
-from rowlock.rows.leased_table import (
+from rowlock.spi import (
     LOCK_COLUMNS,
     attributes_of,
     innermost,

@@ -32,7 +32,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from rowlock.database.bulk_dialect import BULK, BulkDialect, kept_statement
+from rowlock.spi import BULK, BulkDialect, kept_statement
 from rowlock.streams.computing.compute import NO_STATE, KeyState
 from rowlock.streams.computing.hashing import BucketRange
 from rowlock.streams.statements import in_ranges, write_rows

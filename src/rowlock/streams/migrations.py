@@ -30,7 +30,7 @@ from sqlalchemy import (
     text,
 )
 
-from rowlock.rows.database_time import UtcDateTime, database_now
+from rowlock import UtcDateTime, database_now
 from rowlock.rows.migrations import (
     FILLFACTOR,
     MigrationOperations,
@@ -38,7 +38,7 @@ from rowlock.rows.migrations import (
     schedule_columns,
     set_fillfactor,
 )
-from rowlock.rows.row_dialect import partial_index_options
+from rowlock.spi import partial_index_options
 from rowlock.streams.dialects.stream_dialect import KEEPS_COUNTING, POSITION, STREAMS, StreamDialect
 
 FLOWS: Final = "rowlock_stream_flows"

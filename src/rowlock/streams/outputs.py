@@ -18,9 +18,9 @@ from sqlalchemy import (
 )
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionmaker
 
-from rowlock.database.bulk_dialect import BULK, Unique
+from rowlock.database.bulk_dialect import Unique
 from rowlock.errors import ConfigurationError
-from rowlock.rows.leased_table import attributes_of, mapper_of, single_table
+from rowlock.spi import BULK, attributes_of, mapper_of, single_table
 from rowlock.streams.computing.encoding import Codec
 from rowlock.streams.consumers import Consumer, FlowWait, StepOutput
 from rowlock.streams.cursors import discard

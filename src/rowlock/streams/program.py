@@ -16,7 +16,7 @@ from typing import Any, Generic, Literal, TypeGuard, TypeVar, get_args, overload
 from unicodedata import category
 
 from rowlock.errors import ConfigurationError
-from rowlock.rows.eligibility import OWNER_SEPARATOR
+from rowlock.spi import OWNER_SEPARATOR
 from rowlock.streams.computing.compute import DEAD_LETTERS
 from rowlock.streams.computing.encoding import Codec
 from rowlock.streams.computing.handlers import (

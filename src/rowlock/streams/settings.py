@@ -13,9 +13,11 @@ from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from rowlock import SettingsKeywords
 from rowlock.errors import ConfigurationError, SettingsError
 from rowlock.pipelines.construction import nearest
-from rowlock.pipelines.settings import DURATION_MAX, MEANT_ALIKE, SettingsKeywords
+from rowlock.pipelines.settings import MEANT_ALIKE
+from rowlock.spi import DURATION_MAX
 from rowlock.streams.computing.hashing import is_storable
 from rowlock.streams.cut_plan import (
     DIRTY_KEYS_MAX,

@@ -20,14 +20,11 @@ from typing import Any, Final, NamedTuple, TypeVar, overload
 from sqlalchemy import and_, case, func, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionmaker
 
+from rowlock import hint_after_commit
 from rowlock.clock import monotonic, rest, sleep
-from rowlock.database.faults import is_transient
-from rowlock.database.transaction import in_transaction
 from rowlock.errors import ConfigurationError
-from rowlock.hints import hint_after_commit
 from rowlock.logs import get_logger
-from rowlock.rows.database_time import database_instant
-from rowlock.rows.leased_table import LeasedTable
+from rowlock.spi import LeasedTable, database_instant, in_transaction, is_transient
 from rowlock.stream_errors import NotProcessedYet, StoreClosedError, VersionNotFoundError
 from rowlock.streams.computing.compute import KeyState
 from rowlock.streams.computing.encoding import Codec

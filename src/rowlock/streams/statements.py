@@ -16,7 +16,7 @@ from sqlalchemy import Column, ColumnElement, Select, or_, select, true
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from rowlock.database.bulk_dialect import BULK, BulkDialect
+from rowlock.spi import BULK, BulkDialect
 from rowlock.streams.computing.encoding import slices
 from rowlock.streams.computing.hashing import BUCKETS, BucketRange, merged
 

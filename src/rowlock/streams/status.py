@@ -13,7 +13,7 @@ from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rowlock.errors import RowlockError
-from rowlock.rows.database_time import database_instant
+from rowlock.spi import database_instant
 from rowlock.stream_errors import ShardsMissingError
 from rowlock.streams.computing.hashing import BucketRange, is_part, merged
 from rowlock.streams.cursors import DISCARDED

@@ -8,8 +8,8 @@ from typing import Any, Literal, TypeVar, Unpack
 
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 
+from rowlock import Pipeline
 from rowlock.errors import ConfigurationError
-from rowlock.pipelines.pipeline import Pipeline
 from rowlock.streams.computing.hashing import Key
 from rowlock.streams.consumers import OutputSource
 from rowlock.streams.coordinator import CoordinatorPipeline

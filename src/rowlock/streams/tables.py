@@ -24,8 +24,7 @@ from sqlalchemy.orm import (
 from sqlalchemy.orm.decl_api import DeclarativeAttributeIntercept
 
 from rowlock.errors import ConfigurationError, PipelineError
-from rowlock.rows.leased_table import mapper_of, single_table
-from rowlock.rows.row_dialect import ROWS
+from rowlock.spi import ROWS, mapper_of, single_table
 from rowlock.streams.migrations import (
     APPENDS,
     CURSORS,

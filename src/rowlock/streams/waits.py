@@ -22,10 +22,8 @@ from sqlalchemy import and_, select
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionmaker
 
 from rowlock.clock import monotonic, rest, sleep
-from rowlock.database.faults import is_transient
-from rowlock.database.transaction import in_transaction
 from rowlock.errors import ConfigurationError, describe
-from rowlock.rows.leased_table import LeasedTable
+from rowlock.spi import LeasedTable, in_transaction, is_transient
 from rowlock.stream_errors import NotProcessedYet
 from rowlock.streams.consumers import OutputSource, woken_by
 from rowlock.streams.flow_row import absence_of

@@ -13,9 +13,8 @@ import json
 from collections.abc import Awaitable, Callable, Iterator, MutableMapping, Sequence
 from typing import Any, TypeAlias
 
+from rowlock import PipelineHealth, PipelineManager
 from rowlock.errors import ConfigurationError
-from rowlock.pipelines.manager import PipelineManager
-from rowlock.pipelines.statistics import PipelineHealth
 
 DEAD_AFTER_S = 60.0
 """A loop that is later than this, in seconds, does not come back by itself: restart the process."""

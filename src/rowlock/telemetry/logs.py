@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
+from rowlock import PipelineItem
 from rowlock.clock import monotonic
-from rowlock.leases.item import PipelineItem
-from rowlock.rows.lock_tokens import replica_mark
+from rowlock.spi import replica_mark
 
 FIELDS = (
     "rowlock_pipeline",

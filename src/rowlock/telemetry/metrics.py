@@ -13,11 +13,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from rowlock import Buckets, PipelineHealth, PipelineManager, PipelineStatistics
 from rowlock.insight.census import CensusCounts
 from rowlock.insight.observer import Observer, own_version
-from rowlock.pipelines.manager import PipelineManager
-from rowlock.pipelines.statistics import Buckets, PipelineHealth, PipelineStatistics
-from rowlock.rows.lock_tokens import replica_mark
+from rowlock.spi import replica_mark
 
 # ---------------------------------------------------------------- one metric
 

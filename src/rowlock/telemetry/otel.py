@@ -21,11 +21,11 @@ from opentelemetry.metrics import (
     get_meter_provider,
 )
 
+from rowlock import Buckets, PipelineManager
 from rowlock.clock import monotonic
 from rowlock.errors import ConfigurationError
 from rowlock.insight.observer import Observer
-from rowlock.pipelines.manager import PipelineManager
-from rowlock.pipelines.statistics import Buckets, subscribe_to_values
+from rowlock.pipelines.statistics import subscribe_to_values
 from rowlock.telemetry.metrics import METRICS, OTHER, PIPELINES_MAX, Metric, Source, read_metric
 
 RECORDS_PER_S_MAX = 100

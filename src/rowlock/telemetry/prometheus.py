@@ -20,10 +20,9 @@ from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector, CollectorRegistry
 from prometheus_client.utils import floatToGoString
 
+from rowlock import Buckets, PipelineManager
 from rowlock.errors import ConfigurationError
 from rowlock.insight.observer import Observer
-from rowlock.pipelines.manager import PipelineManager
-from rowlock.pipelines.statistics import Buckets
 from rowlock.telemetry.metrics import METRICS, Metric, Reading, Source, read_metrics
 
 PREFIX = "rowlock_"

@@ -16,7 +16,7 @@ from typing import Any, Final
 from sqlalchemy import String
 from sqlalchemy.orm import Mapped, mapped_column
 
-from rowlock.rows.columns import for_type_checkers
+from rowlock.spi import for_type_checkers
 
 TRACEPARENT_CHARS: Final = 55
 """Length of a ``traceparent``, in characters."""

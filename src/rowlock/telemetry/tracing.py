@@ -37,13 +37,10 @@ from opentelemetry.trace import (
 )
 from opentelemetry.util.types import AttributeValue
 
-from rowlock import events
+from rowlock import Outcome, PipelineHinter, PipelineItem, events, pipeline_hinter
 from rowlock.clock import utc_now
-from rowlock.hints import PipelineHinter, pipeline_hinter
 from rowlock.insight.history.entries import TRACE_IDS
 from rowlock.insight.shown import shown
-from rowlock.leases.item import PipelineItem
-from rowlock.pipelines.outcomes import Outcome
 from rowlock.telemetry.trace_column import TraceColumn, read_traceparent
 
 HINTS_MAX: Final = 8

@@ -29,12 +29,9 @@ from unittest import SkipTest
 from sqlalchemy import inspect, select, update
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 
+from rowlock import Pipeline, PipelineItem, hold_rows
 from rowlock.clock import utc_now
-from rowlock.database.transaction import check_session_factory
-from rowlock.leases.item import PipelineItem
-from rowlock.pipelines.pipeline import Pipeline
-from rowlock.rows.leased_table import LOCK_COLUMNS, LeasedTable, ModelT
-from rowlock.services.hold import hold_rows
+from rowlock.spi import LOCK_COLUMNS, LeasedTable, ModelT, check_session_factory
 from rowlock.testing.stepping import stepping, tables_wanted
 
 Sessions = async_sessionmaker[AsyncSession]

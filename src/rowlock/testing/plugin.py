@@ -72,7 +72,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 
-    from rowlock.pipelines.pipeline import Pipeline
+    from rowlock import Pipeline
     from rowlock.testing.stepping import Steps
 
 pytest_plugins = ["rowlock.testing.teardown"]

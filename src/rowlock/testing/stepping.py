@@ -22,16 +22,11 @@ from sqlalchemy import ColumnElement, select
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 
-from rowlock.database.faults import is_of_the_schema
+from rowlock import Pipeline, PipelineHinter, PipelineItem
 from rowlock.errors import ConfigurationError, PipelineError, describe
 from rowlock.execution import execute
-from rowlock.hints import PipelineHinter
-from rowlock.leases.item import PipelineItem
 from rowlock.logs import tell_counts
-from rowlock.pipelines.lock_graph import LockGraph
-from rowlock.pipelines.pipeline import Pipeline
-from rowlock.pipelines.run import PipelineRun
-from rowlock.rows.leased_table import ModelT
+from rowlock.spi import LockGraph, ModelT, PipelineRun, is_of_the_schema
 
 ROUNDS_MAX = 1000
 """Most rounds of `run_until_settled`: rows that are always due never settle."""

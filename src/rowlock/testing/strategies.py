@@ -22,10 +22,8 @@ from typing import Any, Final
 from sqlalchemy import JSON, Boolean, Column, DateTime, Enum, Float, Integer, Numeric, String, Uuid
 from sqlalchemy.types import TypeDecorator
 
-from rowlock.pipelines.outcomes import Apply, Delete, Outcome, Park, Reset, Retry
-from rowlock.rows.database_time import UtcDateTime
-from rowlock.rows.leased_table import LeasedTable
-from rowlock.rows.updates import NOW_PLACEHOLDER, column_of
+from rowlock import NOW_PLACEHOLDER, Apply, Delete, Outcome, Park, Reset, Retry, UtcDateTime
+from rowlock.spi import LeasedTable, column_of
 from rowlock.testing.extras import need
 from rowlock.testing.steps import Step, StepKind
 

@@ -20,6 +20,7 @@ from typing import Any, Final
 from sqlalchemy import Dialect, Table, and_, case, func, or_, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from rowlock import database_now
 from rowlock.insight.checking import code
 from rowlock.insight.checking.claim_plan import OWN_PREFIX, claim_seen
 from rowlock.insight.checking.finding import Finding, Level, Mend
@@ -42,9 +43,14 @@ from rowlock.insight.shown import duration, lasting, shown
 from rowlock.insight.status import has_parked_index
 from rowlock.insight.tables import InsightTables
 from rowlock.insight.verdicts import Refused, TableLock, TouchingTransaction
-from rowlock.rows.database_time import database_now, database_time_after
-from rowlock.rows.eligibility import OWNER_SEPARATOR
-from rowlock.rows.leased_table import CLEARED_COLUMNS, LOCK_COLUMNS, SCHEDULE_COLUMNS, LeasedTable
+from rowlock.rows.leased_table import CLEARED_COLUMNS
+from rowlock.spi import (
+    LOCK_COLUMNS,
+    OWNER_SEPARATOR,
+    SCHEDULE_COLUMNS,
+    LeasedTable,
+    database_time_after,
+)
 
 # ---------------------------------------------------------------- what was left behind
 

@@ -33,10 +33,9 @@ from rowlock.insight.shown import (
 )
 from rowlock.insight.status import PipelineStatus, count_text
 from rowlock.insight.verdicts import Refused
-from rowlock.leases.lease_dialect import LEASES, Query, spellings_of
-from rowlock.rows.eligibility import oldest_first, order_column
-from rowlock.rows.indexes import INDEX_INFO, due_index_name, index_condition
-from rowlock.rows.row_dialect import ROWS
+from rowlock.leases.lease_dialect import LEASES, spellings_of
+from rowlock.rows.indexes import due_index_name, index_condition
+from rowlock.spi import INDEX_INFO, ROWS, Query, oldest_first, order_column
 
 T = TypeVar("T")
 

@@ -16,8 +16,7 @@ from sqlalchemy.sql.elements import ClauseElement, ColumnClause, UnaryExpression
 from sqlalchemy.types import TypeEngine
 
 from rowlock.insight.checking.finding import Finding, Level, Mend
-from rowlock.rows.leased_table import innermost
-from rowlock.rows.row_dialect import ROWS
+from rowlock.spi import ROWS, innermost
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,9 +25,8 @@ from rowlock.insight.checking import code
 from rowlock.insight.checking.claim_plan import ClaimSeen
 from rowlock.insight.checking.finding import Finding, Level, Mend
 from rowlock.insight.dialects.insight_dialect import INSIGHT, ColumnSeen, IndexSeen, TableSeen
-from rowlock.rows.indexes import INDEX_INFO
 from rowlock.rows.migrations import FILLFACTOR
-from rowlock.rows.row_dialect import ROWS
+from rowlock.spi import INDEX_INFO, ROWS
 
 # ---------------------------------------------------------------- a look at one table
 

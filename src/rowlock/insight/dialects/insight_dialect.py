@@ -17,10 +17,9 @@ from sqlalchemy import BigInteger, ColumnElement, Connection, Integer, Table
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from rowlock.dialects import DialectPart, known_dialects
+from rowlock.dialects import known_dialects
 from rowlock.insight.verdicts import TableLock, TouchingTransaction
-from rowlock.leases.lease_dialect import Query
-from rowlock.rows.leased_table import LeasedTable
+from rowlock.spi import DialectPart, LeasedTable, Query
 
 
 @dataclass(frozen=True, slots=True)

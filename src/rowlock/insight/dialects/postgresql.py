@@ -42,9 +42,8 @@ from rowlock.insight.dialects.insight_dialect import (
 )
 from rowlock.insight.questions import ask_part
 from rowlock.insight.verdicts import Refused, TableLock, TouchingTransaction
-from rowlock.leases.lease_dialect import Query, plan_of
 from rowlock.locks.lock_dialect import locks_of
-from rowlock.rows.leased_table import LeasedTable
+from rowlock.spi import LeasedTable, Query, plan_of
 
 _INDEXES = text(
     "SELECT i.relname, pg_get_indexdef(x.indexrelid), x.indisvalid,"

@@ -23,8 +23,7 @@ from rowlock.insight.dialects.insight_dialect import (
     StorageSeen,
 )
 from rowlock.insight.verdicts import TableLock, TouchingTransaction
-from rowlock.leases.lease_dialect import Query, plan_of
-from rowlock.rows.leased_table import LeasedTable
+from rowlock.spi import LeasedTable, Query, plan_of
 
 _SORTED: Final = "USE TEMP B-TREE FOR ORDER BY"
 _BODY: Final = re.compile(r"\bON\b[^(]*(\(.*)", re.IGNORECASE | re.DOTALL)

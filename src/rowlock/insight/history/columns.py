@@ -11,9 +11,9 @@ from typing import Any, Final
 
 from sqlalchemy import Column, Float, Index, Integer, MetaData, String, Table
 
+from rowlock import UtcDateTime
 from rowlock.insight.dialects.insight_dialect import ENTRY_NUMBER
 from rowlock.insight.migrations import NAME_CHARS_MAX, PERSON_CHARS_MAX, REASON_CHARS_MAX
-from rowlock.rows.database_time import UtcDateTime
 from rowlock.rows.migrations import MigrationOperations
 
 HISTORY: Final = "rowlock_history"

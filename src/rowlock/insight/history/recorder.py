@@ -21,10 +21,9 @@ from weakref import WeakSet
 from sqlalchemy import Table
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionmaker
 
-from rowlock import events
+from rowlock import Pipeline, PipelineManager, events
 from rowlock.clock import exponential, monotonic, sleep
 from rowlock.database.faults import is_of_the_values
-from rowlock.database.transaction import bind_of, in_transaction
 from rowlock.errors import describe
 from rowlock.insight.history.entries import (
     DELETED_AT_ONCE_MAX,
@@ -44,10 +43,7 @@ from rowlock.insight.shown import shown
 from rowlock.insight.steering import Act
 from rowlock.insight.tables import InsightTables
 from rowlock.logs import get_logger
-from rowlock.pipelines.manager import PipelineManager
-from rowlock.pipelines.pipeline import Pipeline
-from rowlock.rows.leased_table import LeasedTable
-from rowlock.rows.lock_tokens import replica_mark
+from rowlock.spi import LeasedTable, bind_of, in_transaction, replica_mark
 from rowlock.tasks import contained_task, without_exits
 
 logger = get_logger(__name__)

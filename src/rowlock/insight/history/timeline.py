@@ -15,14 +15,14 @@ from typing import Any, Final
 from sqlalchemy import Row, Table, and_, or_, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from rowlock import database_now
 from rowlock.insight.history.entries import EntryKind, stored_key
 from rowlock.insight.questions import ask_part
 from rowlock.insight.replicas import table_text
 from rowlock.insight.shown import clock_time, iso, shown
 from rowlock.insight.steering import is_there
 from rowlock.insight.verdicts import Refused
-from rowlock.rows.database_time import database_now
-from rowlock.rows.leased_table import LeasedTable
+from rowlock.spi import LeasedTable
 
 SCHEMA: Final = "rowlock.timeline/1"
 ENTRIES_MAX: Final = 1_000

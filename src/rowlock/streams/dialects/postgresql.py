@@ -43,10 +43,10 @@ from sqlalchemy import cast as cast_to
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.selectable import TableValuedAlias
 
-from rowlock.database.bulk_dialect import BULK, kept_statement
 from rowlock.dialects.postgresql.rows import fits_array, name_in_database, unnested
 from rowlock.errors import ConfigurationError, ModelError
 from rowlock.rows.assignments import Slot
+from rowlock.spi import BULK, kept_statement
 from rowlock.streams.dialects.stream_dialect import (
     NO_COLUMN,
     REFUSES,

@@ -43,8 +43,8 @@ from sqlalchemy.dialects.sqlite import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.types import NullType
 
-from rowlock.database.bulk_dialect import BULK, kept_statement
 from rowlock.errors import ModelError
+from rowlock.spi import BULK, kept_statement
 from rowlock.streams.dialects.stream_dialect import (
     NO_COLUMN,
     REFUSES,

@@ -20,7 +20,7 @@ from typing import Any, Final
 from sqlalchemy import BigInteger, Column, Integer, Table
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from rowlock.dialects import DialectPart
+from rowlock.spi import DialectPart
 from rowlock.streams.inputs.candidates import OpenWriter
 
 POSITION: Final = BigInteger().with_variant(Integer, "sqlite")

@@ -18,13 +18,10 @@ from typing import Any, Final, TypeVar, cast
 from sqlalchemy import ColumnElement, CursorResult, delete, func, select, true, update
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
+from rowlock import hint_after_commit
 from rowlock.clock import sleep
-from rowlock.database.bulk_dialect import BULK
-from rowlock.database.transaction import bind_of
 from rowlock.errors import ConfigurationError
-from rowlock.hints import hint_after_commit
-from rowlock.rows.database_time import database_time_after
-from rowlock.rows.leased_table import LeasedTable
+from rowlock.spi import BULK, LeasedTable, bind_of, database_time_after
 from rowlock.stream_errors import ProducerConflictError, StepExpired
 from rowlock.streams.computing.encoding import Codec, kind_of
 from rowlock.streams.computing.hashing import BucketRange, Key, bucket_of, digest_of, key_text

@@ -30,7 +30,7 @@ from sqlalchemy.orm import InstrumentedAttribute
 
 from rowlock.clock import monotonic
 from rowlock.errors import ModelError
-from rowlock.rows.leased_table import innermost
+from rowlock.spi import innermost
 from rowlock.stream_errors import PositionsWentBackError
 from rowlock.streams.dialects.stream_dialect import STREAMS
 from rowlock.streams.inputs.candidates import Candidates, OpenWriter

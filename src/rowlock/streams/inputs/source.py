@@ -27,8 +27,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from rowlock.database.bulk_dialect import BULK, BulkDialect
-from rowlock.rows.leased_table import innermost
+from rowlock.spi import BULK, BulkDialect, innermost
 from rowlock.streams.computing.hashing import (
     BUCKETS,
     KEY_CHARS_MAX,

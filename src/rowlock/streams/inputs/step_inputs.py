@@ -16,8 +16,7 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionmaker
 
-from rowlock.database.transaction import in_transaction
-from rowlock.rows.leased_table import LeasedTable
+from rowlock.spi import LeasedTable, in_transaction
 from rowlock.stream_errors import NotProcessedYet, StepExpired
 from rowlock.streams.computing.hashing import BUCKETS, BucketRange
 from rowlock.streams.computing.rows import SourceRows, divide, input_digest

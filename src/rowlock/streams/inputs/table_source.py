@@ -30,11 +30,11 @@ from sqlalchemy.orm import (
     mapped_column,
 )
 
+from rowlock import UtcDateTime
 from rowlock.errors import ConfigurationError, ModelError
-from rowlock.rows.columns import for_type_checkers
-from rowlock.rows.database_time import UtcDateTime
-from rowlock.rows.leased_table import (
-    add_state,
+from rowlock.rows.leased_table import add_state
+from rowlock.spi import (
+    for_type_checkers,
     innermost,
     instance_of,
     keeps_time,

@@ -12,11 +12,9 @@ from typing import Any
 from sqlalchemy import delete, insert
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
+from rowlock import Delete
 from rowlock.errors import LeaseLost
-from rowlock.leases.patch import Fenced, fence
-from rowlock.pipelines.context import PipelineContext
-from rowlock.pipelines.outcomes import Delete
-from rowlock.rows.leased_table import LeasedTable
+from rowlock.spi import Fenced, LeasedTable, PipelineContext, fence
 from rowlock.streams.computing.hashing import BUCKETS, BucketRange
 from rowlock.streams.flow_view import Transact
 from rowlock.streams.key_states import count_states

@@ -14,20 +14,20 @@ from typing import Any, ClassVar
 from sqlalchemy import ColumnElement, and_, false, or_, select, true
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionmaker
 
+from rowlock import (
+    Fetcher,
+    Outcome,
+    Pipeline,
+    PipelineHinter,
+    PipelineItem,
+    database_now,
+    pipeline_hinter,
+)
 from rowlock.clock import monotonic
-from rowlock.hints import PipelineHinter, pipeline_hinter
-from rowlock.leases.item import PipelineItem
 from rowlock.logs import get_logger
-from rowlock.pipelines.fetcher import Fetcher
 from rowlock.pipelines.heartbeat_thread import HeartbeatThread
-from rowlock.pipelines.hooks import NO_SEAMS, Seams
-from rowlock.pipelines.lock_graph import LockGraph
-from rowlock.pipelines.outcomes import Outcome
-from rowlock.pipelines.pipeline import Pipeline
-from rowlock.pipelines.run import PipelineRun
-from rowlock.pipelines.settings import Duration
-from rowlock.rows.database_time import database_now
-from rowlock.rows.leased_table import ModelT
+from rowlock.pipelines.hooks import NO_SEAMS
+from rowlock.spi import Duration, LockGraph, ModelT, PipelineRun, Seams
 from rowlock.streams.flow_row import ensure_flow
 from rowlock.streams.inputs import high_water
 from rowlock.streams.program import FlowProgram, lease_owner

@@ -24,10 +24,8 @@ from uuid import UUID, uuid4
 from sqlalchemy import and_, case, delete, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from rowlock.database.bulk_dialect import BULK
-from rowlock.leases.item import PipelineItem
-from rowlock.pipelines.outcomes import Outcome
-from rowlock.rows.database_time import database_instant, database_now, database_time_after
+from rowlock import Outcome, PipelineItem, database_now
+from rowlock.spi import BULK, database_instant, database_time_after
 from rowlock.streams.computing.hashing import BucketRange
 from rowlock.streams.cut_plan import ShardProgress
 from rowlock.streams.flow_view import Crowd, lease_holds

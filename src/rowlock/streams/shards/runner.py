@@ -23,14 +23,11 @@ from typing import Any
 from sqlalchemy import update
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
+from rowlock import Apply, Outcome, Park, PipelineItem, pipeline_hinter
 from rowlock.clock import exponential, monotonic, rest, sleep
-from rowlock.database.faults import is_transient
 from rowlock.errors import PipelineError
-from rowlock.hints import Wake, pipeline_hinter
-from rowlock.leases.item import PipelineItem
 from rowlock.logs import get_logger
-from rowlock.pipelines.context import PipelineContext
-from rowlock.pipelines.outcomes import Apply, Outcome, Park
+from rowlock.spi import PipelineContext, Wake, is_transient
 from rowlock.streams.computing.hashing import BucketRange
 from rowlock.streams.cut_plan import NoCut
 from rowlock.streams.cutter import Cutter

@@ -23,7 +23,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 from rowlock.clock import is_real
 from rowlock.logs import get_logger
 from rowlock.pipelines.context import BackgroundTasks
-from rowlock.rows.database_time import database_time_after
+from rowlock.spi import database_time_after
 from rowlock.streams.computing.handlers import StageHandler, StepContext, key_under_way
 from rowlock.streams.flow_view import Transact
 from rowlock.streams.program import FlowProgram

@@ -24,8 +24,7 @@ from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
 from rowlock.clock import stopwatch
-from rowlock.hints import Wake
-from rowlock.rows.leased_table import LeasedTable
+from rowlock.spi import LeasedTable, Wake
 from rowlock.streams.computing.compute import Computed, PoisonedKey, compute, keys_of
 from rowlock.streams.computing.handlers import StageHandler, StepTime
 from rowlock.streams.computing.hashing import bucket_of

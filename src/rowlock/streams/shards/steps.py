@@ -14,8 +14,8 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from rowlock.hints import Wake
-from rowlock.leases.item import PipelineItem
+from rowlock import PipelineItem
+from rowlock.spi import Wake
 from rowlock.streams.computing.compute import Computed, PoisonedKey
 from rowlock.streams.computing.handlers import NOTHING_YET, HandedOut
 from rowlock.streams.computing.hashing import BucketRange, combined

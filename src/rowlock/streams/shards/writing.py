@@ -17,14 +17,11 @@ from uuid import UUID
 
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
-from rowlock.database.bulk_dialect import BULK
-from rowlock.database.faults import is_transient
+from rowlock import Outcome, Park, Retry
 from rowlock.errors import LeaseLost, describe
 from rowlock.events import emit, has_listeners
-from rowlock.leases.patch import Fenced, fence
 from rowlock.logs import get_logger
-from rowlock.pipelines.outcomes import Outcome, Park, Retry
-from rowlock.rows.leased_table import LeasedTable
+from rowlock.spi import BULK, Fenced, LeasedTable, fence, is_transient
 from rowlock.stream_errors import ReplayMismatchError, RowsChanged
 from rowlock.streams import events
 from rowlock.streams.computing.hashing import bucket_of

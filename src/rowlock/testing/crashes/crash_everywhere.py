@@ -39,10 +39,9 @@ from typing import Any, Final, Generic, TypeVar
 from sqlalchemy import delete, inspect, literal, select
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 
-from rowlock import events
+from rowlock import Pipeline, events
 from rowlock.errors import PipelineError
-from rowlock.pipelines.pipeline import Pipeline
-from rowlock.rows.leased_table import LeasedTable, ModelT
+from rowlock.spi import LeasedTable, ModelT
 from rowlock.testing.crashes.killable_replica import KillableReplica
 from rowlock.testing.crashes.run_result import RunResult, keys_made_anew, read_rows
 from rowlock.testing.databases.clock import DEFAULT_START, DatabaseClock

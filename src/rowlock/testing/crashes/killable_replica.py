@@ -31,9 +31,9 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker
 from sqlalchemy.util import await_only
 
 import rowlock
+from rowlock import Pipeline
 from rowlock.clock import sleep
 from rowlock.locks.locker import InMemoryLocker
-from rowlock.pipelines.pipeline import Pipeline
 from rowlock.testing.crashes.failpoints import Boundary, Failpoints
 from rowlock.testing.crashes.suspensions import Watched, frames_of, observed, seen_by
 

@@ -18,7 +18,7 @@ from typing import Any, Final
 from sqlalchemy import Column, Table, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from rowlock.rows.leased_table import LOCK_COLUMNS, LeasedTable, keeps_time
+from rowlock.spi import LOCK_COLUMNS, LeasedTable, keeps_time
 
 __all__ = ["Rows", "RunResult", "keys_made_anew", "read_rows"]
 

@@ -17,8 +17,7 @@ from typing import Any, TypeVar
 
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionmaker
 
-from rowlock.database.transaction import bind_of
-from rowlock.rows.leased_table import LeasedTable
+from rowlock.spi import LeasedTable, bind_of
 from rowlock.streams.cut_plan import Checkpoint
 from rowlock.streams.flow import StreamFlow
 from rowlock.streams.program import FlowProgram, check_fold

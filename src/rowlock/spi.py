@@ -1,0 +1,111 @@
+"""What wings and windows of the library use of its heart, beside the front door.
+
+Nothing above the front door imports from below it but through the door or this module, so that the
+heart can be changed where no name here stands. Not for hosts: it may change with any release.
+"""
+
+from __future__ import annotations
+
+from rowlock.database.batcher import Retries
+from rowlock.database.bulk_dialect import BULK, BulkDialect, kept_statement
+from rowlock.database.faults import is_of_the_schema, is_outage, is_transient
+from rowlock.database.transaction import bind_of, check_session_factory, in_transaction
+from rowlock.dialects import DialectPart
+from rowlock.hints import Wake
+from rowlock.leases.lease_dialect import Query, plan_of
+from rowlock.leases.patch import Fenced, fence
+from rowlock.pipelines.claim_builder import claim_parts
+from rowlock.pipelines.context import PipelineContext
+from rowlock.pipelines.hooks import Gate, Seams, ready_condition
+from rowlock.pipelines.lock_graph import LockGraph
+from rowlock.pipelines.run import PipelineRun
+from rowlock.pipelines.settings import DURATION_MAX, WORKERS_MAX, Duration
+from rowlock.rows.assignments import ColumnValues
+from rowlock.rows.columns import for_type_checkers
+from rowlock.rows.database_time import database_instant, database_time_after, due_at_once
+from rowlock.rows.eligibility import (
+    OWNER_SEPARATOR,
+    EligibleParts,
+    LockingPipeline,
+    is_free,
+    oldest_first,
+    order_column,
+)
+from rowlock.rows.indexes import INDEX_INFO, PARKED, DueIndex
+from rowlock.rows.leased_table import (
+    LOCK_COLUMNS,
+    SCHEDULE_COLUMNS,
+    LeasedTable,
+    ModelT,
+    attributes_of,
+    innermost,
+    instance_of,
+    keeps_time,
+    mapper_of,
+    single_table,
+    with_zone,
+)
+from rowlock.rows.lock_tokens import mark_of, replica_mark
+from rowlock.rows.row_dialect import ROWS, partial_index_options
+from rowlock.rows.updates import Values, column_of, column_values
+
+__all__ = [
+    "BULK",
+    "DURATION_MAX",
+    "INDEX_INFO",
+    "LOCK_COLUMNS",
+    "OWNER_SEPARATOR",
+    "PARKED",
+    "ROWS",
+    "SCHEDULE_COLUMNS",
+    "WORKERS_MAX",
+    "BulkDialect",
+    "ColumnValues",
+    "DialectPart",
+    "DueIndex",
+    "Duration",
+    "EligibleParts",
+    "Fenced",
+    "Gate",
+    "LeasedTable",
+    "LockGraph",
+    "LockingPipeline",
+    "ModelT",
+    "PipelineContext",
+    "PipelineRun",
+    "Query",
+    "Retries",
+    "Seams",
+    "Values",
+    "Wake",
+    "attributes_of",
+    "bind_of",
+    "check_session_factory",
+    "claim_parts",
+    "column_of",
+    "column_values",
+    "database_instant",
+    "database_time_after",
+    "due_at_once",
+    "fence",
+    "for_type_checkers",
+    "in_transaction",
+    "innermost",
+    "instance_of",
+    "is_free",
+    "is_of_the_schema",
+    "is_outage",
+    "is_transient",
+    "keeps_time",
+    "kept_statement",
+    "mapper_of",
+    "mark_of",
+    "oldest_first",
+    "order_column",
+    "partial_index_options",
+    "plan_of",
+    "ready_condition",
+    "replica_mark",
+    "single_table",
+    "with_zone",
+]
