@@ -97,13 +97,13 @@ async def test_parts_of_what_hangs_fit_into_a_page(
     await furnished(postgresql_database)
     limits = InsightLimits(statement_timeout=timedelta(seconds=0.4))
     insight = Insight(postgresql_database.session_factory, [HangingPipeline()], limits=limits)
-    timeouts, read = [], insight.read
+    timeouts, read = [], insight.read_by_session
 
     async def noted(*what: Any, **how: Any) -> Any:
         timeouts.append(how.get("statement_timeout"))
         return await read(*what, **how)
 
-    monkeypatch.setattr(insight, "read", noted)
+    monkeypatch.setattr(insight, "read_by_session", noted)
     [told] = (await insight.explain("Volume", 17)).pipelines
     assert "statement timeout" in told.headline
     assert timeouts == [None, timedelta(seconds=0.1)]
