@@ -36,7 +36,7 @@ class BusyPipeline(SimulatedPipeline):
 
     def __init__(self, act: Act, **settings: Any) -> None:
         """Take what `process` does, and settings as any pipeline."""
-        Pipeline.__init__(self, **settings_for(self.model), **settings)
+        Pipeline.__init__(self, **{**settings_for(self.model), **settings})
         self.act = act
         self.worked: dict[int, list[float]] = {}
 
