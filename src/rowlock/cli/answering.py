@@ -250,7 +250,7 @@ def watched(options: argparse.Namespace, ask: Ask, *, every_s: float) -> int:
         # Who reads has seen enough; what Python would still write to it is lost.
         sys.stdout = None
         return 0
-    except Exception as error:  # noqa: BLE001 - of the host's modules, whatever it is
+    except Exception as error:  # noqa: BLE001 - any of the host's modules
         return failed(options, error)
 
 

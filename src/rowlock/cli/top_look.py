@@ -1,8 +1,8 @@
 """What ``top`` shows of one look, the rates that it has seen, and how it looks again and again.
 
 The one idea: the next look begins a rest after the end of the one before, and the rest grows with
-what the look took. So a slow database is asked less often, and questions never pile up. Whatever
-comes out of a row or a report has passed `shown`, so no control character reaches the terminal.
+what the look took. So a slow database is asked less often, and questions never pile up. Texts
+of rows and reports have passed `shown`, so no control character reaches the terminal.
 
 Not here: drawing and keys (``top_screen.py``).
 """
@@ -324,7 +324,7 @@ class Looker:
     async def _look(self, begun: float) -> None:
         try:
             look = await look_once(self._insight)
-        # Of the host's modules and database, whatever it is: the next look may succeed.
+        # Any error of the host's modules and database: the next look may succeed.
         except Exception as error:  # noqa: BLE001
             since = self.seen.failing_since if self.seen.error else begun
             failed = replace(self.seen, error=message_of(error), failing_since=since)

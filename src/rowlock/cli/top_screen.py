@@ -111,7 +111,7 @@ class ExplainScreen(TextScreen):
         try:
             async with asyncio.timeout(ANSWER_WITHIN_S):
                 answer = await self._insight.explain(self._subject.model, self._subject.row_id)
-        # Of the host's modules and database, whatever it is: it stands on the screen.
+        # Any error of the host's modules and database: the screen shows it.
         except Exception as error:  # noqa: BLE001
             self.call_later(self.show, f"{message_of(error)}\n\nr asks again")
         else:

@@ -2,9 +2,9 @@
 machine, ``mcp`` lets an assistant ask over stdin and stdout, ``top`` draws the status on the
 terminal.
 
-Each needs an extra, which is imported when all else is known to be well. Whatever ends ``top``, the
-terminal is as it was: Textual restores it, and so does this module, since a shell without echo is a
-trap at night.
+Each needs an extra, which is imported when all else is known to be well. Each end of
+``top`` leaves the terminal as it was: Textual restores it, and so does this module, since a shell
+without echo is a trap at night.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def run_dashboard(options: argparse.Namespace) -> int:
         asyncio.run(_serve(options))
     except KeyboardInterrupt:
         return INTERRUPTED
-    except Exception as error:  # noqa: BLE001 - of the host's modules and database, whatever it is
+    except Exception as error:  # noqa: BLE001 - any of the host's modules and database
         if options.traceback:
             traceback.print_exception(error, file=sys.stderr)
         print(f"rowlock: {message_of(error)}", file=sys.stderr)
@@ -110,7 +110,7 @@ def run_mcp(options: argparse.Namespace) -> int:
         asyncio.run(_served(options))
     except KeyboardInterrupt:
         return INTERRUPTED
-    except Exception as error:  # noqa: BLE001 - of the host's modules and database, whatever it is
+    except Exception as error:  # noqa: BLE001 - any of the host's modules and database
         return failed(options, error)
     return WELL
 
@@ -164,7 +164,7 @@ def run_top(options: argparse.Namespace) -> int:
             return asyncio.run(_shown(options))
     except KeyboardInterrupt:
         return INTERRUPTED
-    except Exception as error:  # noqa: BLE001 - of the host's modules and database, whatever it is
+    except Exception as error:  # noqa: BLE001 - any of the host's modules and database
         return failed(options, error)
 
 
