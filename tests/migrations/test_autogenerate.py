@@ -16,6 +16,7 @@ from rowlock import (
     Pipeline,
     ScheduleColumns,
     due_index,
+    parked_index,
 )
 from rowlock.testing import TemporaryDatabase, run_until_settled
 
@@ -265,6 +266,8 @@ def host_with_one_index(of: str) -> MetaData:
 
     if of == "condition":
         due_index(Volume, ready=Volume.status == "new")
+    elif of == "parked":
+        parked_index(Volume)
     elif of == "pipeline":
 
         class VolumePipeline(Pipeline[Volume]):
@@ -280,12 +283,12 @@ def host_with_one_index(of: str) -> MetaData:
     return Base.metadata
 
 
-@pytest.mark.parametrize("of", ["pipeline", "condition"])
+@pytest.mark.parametrize("of", ["pipeline", "condition", "parked"])
 async def test_an_index_is_not_dropped_for_want_of_an_import(
     written: WrittenTree, of: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`env.py` lacks the import of the pipelines: autogenerate refuses to drop indexes of claims,
-    and says which import is missing.
+    """`env.py` lacks the import of the pipelines: autogenerate refuses to drop indexes of claims
+    and of parked rows, and says which import is missing.
     """
     await written.write(host_with_one_index(of), "first")
     await written.upgrade()

@@ -200,24 +200,34 @@ def _rewrite(
 
 
 def _check_drops(steps: Collection[MigrateOperation], tables: dict[TableKey, Table]) -> None:
-    """Refuse to drop indexes of claims that a pipeline may want which was not imported.
+    """Refuse to drop indexes that the module of a pipeline may declare which was not imported.
 
     Raises:
         ConfigurationError: says what to import in ``env.py``.
     """
-    added = {(one.schema, one.table_name) for one in steps if isinstance(one, AddDueIndex)}
+    added = {
+        (one.schema, one.table_name, isinstance(one, AddDueIndex))
+        for one in steps
+        if isinstance(one, AddDueIndex | AddParkedIndex)
+    }
     for step in steps:
-        if not isinstance(step, DropDueIndex) or (step.schema, step.table_name) in added:
+        if isinstance(step, DropDueIndex):
+            time, rows, call = step.made_of.column[0], "claims", "drop_due_index"
+        elif isinstance(step, DropParkedIndex):
+            time, rows, call = PARKED, "parked rows", "drop_parked_index"
+        else:
             continue
-        table = tables[step.schema, step.table_name]
-        declared = sum(INDEX_INFO in index.info for index in table.indexes)
+        of_claims, table = time != PARKED, tables[step.schema, step.table_name]
+        if (step.schema, step.table_name, of_claims) in added or time not in table.columns:
+            continue
+        declared = of_claims and sum(INDEX_INFO in index.info for index in table.indexes)
         # Of a pipeline that was imported the index was taken away.
-        if step.made_of.column[0] not in table.columns or declared < _pipelines_of(table):
+        if declared < _pipelines_of(table):
             continue
         raise ConfigurationError(
-            f"the migration would drop {step.name}, an index of claims that the database has and no"
+            f"the migration would drop {step.name}, an index of {rows} that the database has and no"
             f" module declares; import the module of the pipelines of {step.table_name} in"
-            f" env.py{_import_of_app()}; or, if the index is to go, call drop_due_index(op,"
+            f" env.py{_import_of_app()}; or, if the index is to go, call {call}(op,"
             f" {step.table_name!r}, name={step.name!r}) in a migration of your own"
         )
 
