@@ -1,15 +1,18 @@
-"""Statements in a host's session, past what its class makes of `execute`: SQLModel's marks it as
-old, with a warning at each call that a host's tests may turn into an error.
+"""Statements: kept as long as their table, and executed in a host's session past what its class
+makes of `execute`: SQLModel's marks it as old, with a warning at each call that a host's tests may
+turn into an error.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Hashable, Mapping
+from typing import Any, TypeVar
 
-from sqlalchemy import Executable, Result
+from sqlalchemy import Executable, Result, Table
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
+
+StatementT = TypeVar("StatementT")
 
 _BUFFERED = {"prebuffer_rows": True}
 """Behind the call no more rows can be fetched: as of `AsyncSession.execute`."""
@@ -32,3 +35,19 @@ async def execute(
         bind_arguments=bind_arguments,
         execution_options=_BUFFERED | dict(execution_options or {}),
     )
+
+
+_KEPT = "rowlock_kept_statements"
+
+
+def kept_statement(table: Table, key: Hashable, build: Callable[[], StatementT]) -> StatementT:
+    """Return what `build` gives, built once for each `key`, of which there are few, and kept as
+    long as the table: building a statement takes longer than executing it. What differs from one
+    execution to the next is bound by name.
+    """
+    # Not in its `info`, which Alembic writes into migrations.
+    kept = vars(table).setdefault(_KEPT, {})
+    if key not in kept:
+        kept[key] = build()
+    statement: StatementT = kept[key]
+    return statement

@@ -7,12 +7,13 @@ heart can be changed where no name here stands. Not for hosts: it may change wit
 from __future__ import annotations
 
 from rowlock.database.batcher import Retries
-from rowlock.database.bulk_dialect import BULK, BulkDialect, kept_statement
 from rowlock.database.faults import is_of_the_schema, is_outage, is_transient
 from rowlock.database.transaction import bind_of, check_session_factory, in_transaction
 from rowlock.dialects import DialectPart
+from rowlock.dialects.contract import BULK, ROWS, BulkDialect
+from rowlock.execution import kept_statement
 from rowlock.hints import Wake
-from rowlock.leases.lease_dialect import Query, plan_of
+from rowlock.leases.claim_request import Query, plan_of
 from rowlock.leases.patch import Fenced, fence
 from rowlock.pipelines.claim_builder import claim_parts
 from rowlock.pipelines.context import PipelineContext
@@ -31,7 +32,7 @@ from rowlock.rows.eligibility import (
     oldest_first,
     order_column,
 )
-from rowlock.rows.indexes import INDEX_INFO, PARKED, DueIndex
+from rowlock.rows.indexes import INDEX_INFO, PARKED, DueIndex, partial_index_options
 from rowlock.rows.leased_table import (
     LOCK_COLUMNS,
     SCHEDULE_COLUMNS,
@@ -46,7 +47,6 @@ from rowlock.rows.leased_table import (
     with_zone,
 )
 from rowlock.rows.lock_tokens import mark_of, replica_mark
-from rowlock.rows.row_dialect import ROWS, partial_index_options
 from rowlock.rows.updates import Values, column_of, column_values
 
 __all__ = [

@@ -19,7 +19,7 @@ from rowlock import database_now
 from rowlock.database.transaction import in_transaction
 from rowlock.insight import insight_tables
 from rowlock.leases.claim import claim
-from rowlock.leases.lease_dialect import ClaimRequest
+from rowlock.leases.claim_request import ClaimRequest
 from rowlock.leases.release import release
 from rowlock.rows.eligibility import eligible_parts, oldest_first
 from rowlock.rows.expressions import with_names_of_its_own

@@ -24,7 +24,8 @@ from sqlalchemy import (
 from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 
 from rowlock import UtcDateTime
-from rowlock.database.bulk_dialect import BULK, kept_statement
+from rowlock.dialects.contract import BULK
+from rowlock.execution import kept_statement
 from rowlock.testing import TemporaryDatabase
 
 NOON = datetime(2026, 3, 1, 12, 0, 0, 5, tzinfo=UTC)

@@ -1,4 +1,4 @@
-"""One suite for both databases: what `rowlock.leases.lease_dialect` promises, for every kind of
+"""One suite for both databases: what `rowlock.leases.claim_request` promises, for every kind of
 model that is accepted.
 
 A third database is a third parameter of the fixture `database`.
@@ -17,7 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
 from rowlock import PipelineItem
 from rowlock.database.transaction import in_transaction
-from rowlock.database.transaction_dialect import TRANSACTIONS
+from rowlock.dialects.contract import LEASES, TRANSACTIONS, LeaseDialect
 from rowlock.dialects.postgresql.leases import PostgresqlLeases
 from rowlock.dialects.sqlite.leases import SqliteLeases
 from rowlock.errors import UnsupportedDialectError
@@ -30,7 +30,7 @@ from rowlock.leases.apply import (
     processed_at,
 )
 from rowlock.leases.claim import claim, load_rows
-from rowlock.leases.lease_dialect import LEASES, ClaimRequest, LeaseDialect
+from rowlock.leases.claim_request import ClaimRequest
 from rowlock.leases.release import release, sweep
 from rowlock.leases.renew import renew, tokens_still_held
 from rowlock.rows.eligibility import eligible_parts, oldest_first

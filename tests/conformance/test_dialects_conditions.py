@@ -7,8 +7,8 @@ from typing import Any
 from sqlalchemy import null, select, text, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from rowlock.dialects.contract import LEASES
 from rowlock.leases.item import leases_of
-from rowlock.leases.lease_dialect import LEASES
 from rowlock.rows.leased_table import LeasedTable
 from rowlock.testing import TemporaryDatabase
 

@@ -11,7 +11,7 @@ from sqlalchemy.dialects import sqlite
 
 from rowlock.dialects.sqlite.leases import _due
 from rowlock.insight import insight_tables
-from rowlock.leases.lease_dialect import Position, Range
+from rowlock.leases.claim_request import Position, Range
 from rowlock.pipelines.claim_builder import ClaimBuilder
 from rowlock.pipelines.hooks import Seams
 from rowlock.rows.expressions import of_no_row

@@ -14,7 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 from rowlock import PipelineItem
 from rowlock.database.transaction import in_transaction
 from rowlock.leases.claim import claim
-from rowlock.leases.lease_dialect import ClaimRequest
+from rowlock.leases.claim_request import ClaimRequest
 from rowlock.rows.eligibility import eligible_parts, oldest_first
 from rowlock.rows.leased_table import LeasedTable
 from rowlock.testing import TemporaryDatabase

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from sqlalchemy import delete, insert, text
 
 from rowlock.leases.claim import claim
-from rowlock.leases.lease_dialect import Position
+from rowlock.leases.claim_request import Position
 from rowlock.rows.leased_table import LeasedTable
 from rowlock.testing import TemporaryDatabase
 

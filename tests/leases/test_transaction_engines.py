@@ -131,7 +131,7 @@ from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from rowlock import LockColumns
 from rowlock.leases.claim import claim
-from rowlock.leases.lease_dialect import ClaimRequest
+from rowlock.leases.claim_request import ClaimRequest
 from rowlock.rows.eligibility import eligible_parts, oldest_first
 from rowlock.rows.leased_table import LeasedTable
 

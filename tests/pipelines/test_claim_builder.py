@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import ColumnElement
 
 from rowlock.errors import HostCodeError, ModelError
-from rowlock.leases.lease_dialect import Position
+from rowlock.leases.claim_request import Position
 from rowlock.pipelines.claim_builder import UNREADABLE_S, ClaimBuilder
 from rowlock.pipelines.hooks import ready_condition
 from rowlock.rows.leased_table import LeasedTable

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rowlock.leases.lease_dialect import Position
+from rowlock.leases.claim_request import Position
 from rowlock.pipelines.claim_builder import (
     DEFERRED_PER_EXPENSIVE,
     EXPENSIVE_S,

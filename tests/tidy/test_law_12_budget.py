@@ -15,26 +15,26 @@ LINES = {
     "assistants": 200,
     "cli": 1971,
     "dashboard": 2038,
-    "database": 1667,
+    "database": 1349,
     "demo": 794,
-    "dialects": 3070,
+    "dialects": 3645,
     "dispatch": 4072,
     "graph": 7845,
-    "ground": 3114,
-    "insight": 10821,
+    "ground": 3133,
+    "insight": 10822,
     "leases": 3172,
     "locks": 866,
-    "migrations": 683,
+    "migrations": 693,
     "pipelines": 8322,
     "rows": 3220,
     "services": 719,
     "streams": 15978,
     "telemetry": 1301,
     "testing": 5846,
-    "tests": 142170,
+    "tests": 142179,
 }
 """Most lines of each part of the package, and of `tests`."""
-FILES_MAX = 302
+FILES_MAX = 297
 """Most modules of the package."""
 BASE_EXCEPTIONS_MAX, BLIND_MAX = 76, 95
 ROOM = 300

@@ -15,8 +15,8 @@ from traceback import walk_tb
 
 from sqlalchemy import exc
 
-from rowlock.database.fault_dialect import FAULTS, ErrorVerdict
 from rowlock.dialects import driver_packages, known_dialects
+from rowlock.dialects.contract import FAULTS, ErrorVerdict
 from rowlock.errors import LockWaitTimeout, RowlockError, TransactionTimeout
 
 CAUSES_MAX = 10

@@ -26,8 +26,8 @@ from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from rowlock.database.channel_dialect import CHANNELS, ChannelConnection
 from rowlock.database.transaction import SessionFactory, bind_of
+from rowlock.dialects.contract import CHANNELS, ChannelConnection
 from rowlock.errors import ConfigurationError
 from rowlock.rows.leased_table import LeasedTable
 

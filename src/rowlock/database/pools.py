@@ -29,7 +29,7 @@ from sqlalchemy import Engine, Pool, QueuePool
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession
 
 from rowlock.database.transaction import SessionFactory
-from rowlock.database.transaction_dialect import TRANSACTIONS
+from rowlock.dialects.contract import TRANSACTIONS
 
 CONNECTIONS_AT_ONCE = 5
 """How many claims are sent at once where a pool does not say how many connections it keeps."""

@@ -33,8 +33,8 @@ from sqlalchemy.pool import SingletonThreadPool, StaticPool
 
 from rowlock.clock import exponential, monotonic, sleep
 from rowlock.database.faults import is_conflict, is_of_the_server
-from rowlock.database.transaction_dialect import TRANSACTIONS, Connects
 from rowlock.dialects import dialect_named
+from rowlock.dialects.contract import TRANSACTIONS, Connects
 from rowlock.errors import ConfigurationError, TransactionTimeout, UnsupportedDialectError
 from rowlock.logs import get_logger
 from rowlock.rows.leased_table import LeasedTable

@@ -36,6 +36,7 @@ from sqlalchemy import (
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from rowlock import database_now
+from rowlock.dialects.contract import LOCKS, LockDialect
 from rowlock.dispatch.columns import (
     ACTIVE_SQL,
     CANCELLED,
@@ -53,7 +54,6 @@ from rowlock.dispatch.columns import (
 from rowlock.dispatch.settings import DispatchSettings
 from rowlock.errors import AdmissionRejected, PipelineError
 from rowlock.execution import execute
-from rowlock.locks.lock_dialect import LOCKS, LockDialect
 from rowlock.logs import get_logger
 from rowlock.spi import ROWS, LeasedTable, ModelT, bind_of, database_time_after, is_free
 

@@ -21,7 +21,7 @@ from sqlalchemy.sql.functions import FunctionElement
 from rowlock import UtcDateTime, database_now
 from rowlock.errors import ERROR_TEXT_CHARS_MAX, OutcomeError, shorten
 from rowlock.redaction import without_values
-from rowlock.rows.row_dialect import rows_of
+from rowlock.rows.database_time import rows_of
 from rowlock.spi import LeasedTable, Values, column_values, due_at_once, for_type_checkers
 
 DEDUP_KEY_CHARS_MAX = 255

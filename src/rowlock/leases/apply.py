@@ -41,9 +41,10 @@ from sqlalchemy import (
 )
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from rowlock.dialects.contract import LEASES
 from rowlock.errors import OutcomeError
+from rowlock.leases.claim_request import Lease
 from rowlock.leases.item import PipelineItem, leases_of
-from rowlock.leases.lease_dialect import LEASES, Lease
 from rowlock.leases.renew import LEASES_PER_STATEMENT_MAX
 from rowlock.rows.assignments import (
     ColumnValues,

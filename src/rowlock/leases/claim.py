@@ -39,10 +39,11 @@ from rowlock.clock import monotonic
 from rowlock.database.faults import is_outage, is_refused
 from rowlock.database.pools import claim_slot
 from rowlock.database.transaction import bind_of, in_transaction
+from rowlock.dialects.contract import LEASES
 from rowlock.execution import execute
+from rowlock.leases.claim_request import ClaimedRow, ClaimRequest, Position, lockset_guard
 from rowlock.leases.item import LocksRelated, PipelineItem, leases_of
 from rowlock.leases.keys import check_keys
-from rowlock.leases.lease_dialect import LEASES, ClaimedRow, ClaimRequest, Position, lockset_guard
 from rowlock.leases.release import release_dead
 from rowlock.rows.leased_table import LeasedTable, ModelT
 from rowlock.rows.lock_tokens import fresh_token

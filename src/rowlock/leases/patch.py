@@ -21,9 +21,9 @@ from sqlalchemy import bindparam, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.orm.attributes import set_committed_value
 
+from rowlock.dialects.contract import LEASES
 from rowlock.leases.apply import RowWrite, apply_locked, compare_many, database_time, lock_for_apply
 from rowlock.leases.item import PipelineItem
-from rowlock.leases.lease_dialect import LEASES
 from rowlock.rows.assignments import ColumnValues
 from rowlock.rows.leased_table import LeasedTable, ModelT
 from rowlock.rows.updates import Values, checked_values, column_values, resolve_now_placeholders

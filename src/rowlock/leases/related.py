@@ -26,6 +26,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionm
 
 from rowlock.database.faults import is_conflict
 from rowlock.database.transaction import bind_of, check_session_factory, in_transaction
+from rowlock.dialects.contract import LEASES
 from rowlock.errors import (
     ConfigurationError,
     LockWaitTimeout,
@@ -44,8 +45,8 @@ from rowlock.leases.acquire import (
 )
 from rowlock.leases.apply import RelatedWrite, all_unchanged, in_pieces, with_versions
 from rowlock.leases.claim import as_seen
+from rowlock.leases.claim_request import Lease, lockset_guard
 from rowlock.leases.item import PipelineItem
-from rowlock.leases.lease_dialect import LEASES, Lease, lockset_guard
 from rowlock.leases.renew import LEASES_PER_STATEMENT_MAX, renew_each
 from rowlock.rows.assignments import Shape, set_clause, slots_of, split, without_onupdate
 from rowlock.rows.database_time import UtcDateTime, database_instant

@@ -12,9 +12,9 @@ from sqlalchemy import ColumnElement, Update, and_, or_, true, update
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
 from rowlock.database.transaction import bind_of
+from rowlock.dialects.contract import LEASES
 from rowlock.execution import execute
 from rowlock.leases.item import PipelineItem, leases_of
-from rowlock.leases.lease_dialect import LEASES
 from rowlock.rows.assignments import without_onupdate
 from rowlock.rows.database_time import (
     STAMP_AHEAD_MAX,

@@ -16,8 +16,9 @@ from sqlalchemy import Update, and_, select, type_coerce, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.dml import ReturningUpdate
 
+from rowlock.dialects.contract import LEASES, LeaseDialect
+from rowlock.leases.claim_request import Lease
 from rowlock.leases.item import PipelineItem, leases_of
-from rowlock.leases.lease_dialect import LEASES, Lease, LeaseDialect
 from rowlock.rows.database_time import UtcDateTime, database_instant, database_time_after
 from rowlock.rows.lease_values import renewed_values
 from rowlock.rows.leased_table import LeasedTable

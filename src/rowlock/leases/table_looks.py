@@ -20,11 +20,11 @@ from sqlalchemy import Select, inspect, literal_column, select
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from rowlock.dialects.contract import LEASES, ROWS
 from rowlock.errors import ModelError
-from rowlock.leases.lease_dialect import LEASES, ClaimRequest, spellings_of
+from rowlock.leases.claim_request import ClaimRequest, spellings_of
 from rowlock.rows.eligibility import order_column
 from rowlock.rows.leased_table import CLEARED_COLUMNS, LeasedTable, keeps_time
-from rowlock.rows.row_dialect import ROWS
 
 _WITHOUT_ZONE = "timestamp without time zone"
 

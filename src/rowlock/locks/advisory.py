@@ -28,8 +28,8 @@ from sqlalchemy import event
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 from sqlalchemy.orm import Session
 
+from rowlock.dialects.contract import locks_of
 from rowlock.errors import ConfigurationError, LockWaitTimeout
-from rowlock.locks.lock_dialect import locks_of
 
 ADVISORY_NAMESPACE = "advisory locks"
 """What `LockWaitTimeout`, and the statistics of a locker in memory, call the namespace of these

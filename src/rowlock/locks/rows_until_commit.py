@@ -24,10 +24,10 @@ from sqlalchemy import Select, inspect, select
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Mapper, QueryableAttribute
 
+from rowlock.dialects.contract import locks_of
 from rowlock.errors import ConfigurationError, LockWaitTimeout, ModelError
 from rowlock.execution import execute
 from rowlock.locks.advisory import wait_limit_s
-from rowlock.locks.lock_dialect import locks_of
 from rowlock.locks.locker import in_order
 
 ModelT = TypeVar("ModelT")

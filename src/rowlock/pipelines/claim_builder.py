@@ -27,7 +27,7 @@ from sqlalchemy import ColumnElement
 
 from rowlock.clock import monotonic
 from rowlock.database.transaction import bind_of
-from rowlock.leases.lease_dialect import ClaimRequest, OwnRows, Position
+from rowlock.leases.claim_request import ClaimRequest, OwnRows, Position
 from rowlock.pipelines.context import PipelineContext
 from rowlock.pipelines.hooks import ready_condition
 from rowlock.pipelines.loader import LOADER

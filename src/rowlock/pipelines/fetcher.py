@@ -32,10 +32,11 @@ from rowlock.database.declared_rows import DeclaredRow, ensure_rows, mark_of, no
 from rowlock.database.faults import is_of_the_schema, is_outage
 from rowlock.database.pools import claim_slot
 from rowlock.database.transaction import bind_of
+from rowlock.dialects.contract import ROWS
 from rowlock.errors import ModelError, PipelineError, TransactionTimeout, describe
 from rowlock.leases.claim import claim
+from rowlock.leases.claim_request import ClaimRequest, OwnRows, Position
 from rowlock.leases.item import PipelineItem
-from rowlock.leases.lease_dialect import ClaimRequest, OwnRows, Position
 from rowlock.leases.release import mend_stamps, sweep
 from rowlock.leases.table_looks import check_time_columns
 from rowlock.logs import get_logger
@@ -47,7 +48,6 @@ from rowlock.pipelines.loader import LOADER
 from rowlock.pipelines.schedules import Periodic, checked_time
 from rowlock.pipelines.settler import release_items
 from rowlock.rows.leased_table import ModelT
-from rowlock.rows.row_dialect import ROWS
 from rowlock.tasks import finish
 
 logger = get_logger(__name__)

@@ -20,8 +20,8 @@ from rowlock import events
 from rowlock.clock import monotonic, utc_now
 from rowlock.database.pools import claim_slot
 from rowlock.database.transaction import bind_of
+from rowlock.leases.claim_request import ClaimRequest
 from rowlock.leases.item import PipelineItem
-from rowlock.leases.lease_dialect import ClaimRequest
 from rowlock.leases.table_looks import IndexLook, look_at_indexes
 from rowlock.logs import get_logger
 from rowlock.pipelines.attempt import Ended

@@ -8,7 +8,7 @@ A stamp, what is written as a row's `last_processed_at`, does not go back when t
 no two outcomes of a row have the same one: after a COMMIT whose answer was lost it tells what was
 committed.
 
-Not here: how each database says so (``rows/row_dialect.py``, and ``rows.py`` of each dialect).
+Not here: how each database says so (``dialects/<database>/rows.py``).
 """
 
 from __future__ import annotations
@@ -27,12 +27,26 @@ from sqlalchemy import (
     bindparam,
     literal,
 )
+from sqlalchemy.engine.default import StrCompileDialect
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import FunctionElement
 from sqlalchemy.types import TypeDecorator
 
-from rowlock.rows.row_dialect import ROWS, rows_of
+from rowlock.dialects import known_dialects
+from rowlock.dialects.contract import ROWS, RowDialect
+
+
+def rows_of(compiler: SQLCompiler) -> RowDialect:
+    """Return the dialect of the compiler's database.
+
+    Raises:
+        UnsupportedDialectError: rowlock does not know the database.
+    """
+    dialect = compiler.dialect
+    # What `str(statement)` shows has no database; it looks as for the first one.
+    is_shown = isinstance(dialect, StrCompileDialect)
+    return ROWS.on(known_dialects()[0].name if is_shown else dialect.name)
 
 
 class UtcDateTime(TypeDecorator[datetime]):

@@ -20,6 +20,7 @@ from sqlalchemy import (
     ColumnElement,
     Index,
     Table,
+    TextClause,
     UnaryExpression,
     and_,
     cast,
@@ -35,7 +36,9 @@ from sqlalchemy.sql.elements import BooleanClauseList, ColumnClause, Grouping
 from sqlalchemy.sql.functions import Function, FunctionElement
 from sqlalchemy.sql.selectable import SelectBase
 
+from rowlock.dialects import known_dialects
 from rowlock.errors import ModelError
+from rowlock.rows.database_time import rows_of
 from rowlock.rows.leased_table import (
     CLEARED_COLUMNS,
     LOCK_COLUMNS,
@@ -45,9 +48,21 @@ from rowlock.rows.leased_table import (
     single_table,
     spells_schedule,
 )
-from rowlock.rows.row_dialect import partial_index_options, rows_of
 
 # ---------------------------------------------------------------- conditions of indexes
+
+
+def partial_index_options(where: ColumnElement[Any] | TextClause | None) -> dict[str, Any]:
+    """Return the options by which ``Index`` has only the rows for which `where` is true, on every
+    known database; all rows if it is None.
+    """
+    if where is None:
+        return {}
+    return {
+        f"{dialect.name}_where": where
+        for dialect in known_dialects()
+        if dialect.has_partial_indexes
+    }
 
 
 _UNSTABLE = frozenset(

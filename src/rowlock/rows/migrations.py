@@ -25,6 +25,7 @@ from typing import Any, TypeAlias
 
 from sqlalchemy import Column, ColumnElement, Integer, String, Text, Uuid, table, text
 
+from rowlock.dialects.contract import ROWS, RowDialect
 from rowlock.rows.database_time import UtcDateTime, due_at_once
 from rowlock.rows.indexes import (
     KEY,
@@ -34,7 +35,6 @@ from rowlock.rows.indexes import (
     parked_index_name,
     parked_index_parts,
 )
-from rowlock.rows.row_dialect import ROWS, RowDialect
 
 FILLFACTOR = 70
 """Advised share of a page that PostgreSQL fills at first, in percent: the rest takes new

@@ -34,10 +34,10 @@ from sqlalchemy.orm.attributes import InstrumentedAttribute, QueryableAttribute
 from sqlalchemy.sql.elements import KeyedColumnElement
 from sqlalchemy.types import NullType, TypeDecorator, TypeEngine
 
+from rowlock.dialects.contract import ROWS
 from rowlock.errors import OutcomeError
 from rowlock.rows.assignments import PLAIN, is_sql
 from rowlock.rows.leased_table import LeasedTable, innermost
-from rowlock.rows.row_dialect import ROWS
 
 NAMES_SHOWN_MAX = 30
 """Most column names that an error lists."""

@@ -43,7 +43,7 @@ from rowlock.leases.acquire import (
     renew_keys,
 )
 from rowlock.leases.claim import as_seen
-from rowlock.leases.lease_dialect import lockset_guard
+from rowlock.leases.claim_request import lockset_guard
 from rowlock.locks.advisory import WAIT_S_MAX, wait_limit_s
 from rowlock.logs import get_logger
 from rowlock.rows.database_time import UtcDateTime, database_now, database_time_after

@@ -18,7 +18,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionmaker
 
-from rowlock.database.bulk_dialect import Unique
+from rowlock.dialects.contract import Unique
 from rowlock.errors import ConfigurationError
 from rowlock.spi import BULK, attributes_of, mapper_of, single_table
 from rowlock.streams.computing.encoding import Codec

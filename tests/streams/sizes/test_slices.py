@@ -18,7 +18,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.orm import DeclarativeBase
 
 from rowlock import Fetcher, PipelineManager
-from rowlock.database.bulk_dialect import BULK
+from rowlock.dialects.contract import BULK
 from rowlock.streams import Streams
 from rowlock.streams import snapshots as snapshot
 from rowlock.streams import statements as sliced_writes

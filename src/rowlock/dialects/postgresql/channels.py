@@ -20,7 +20,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from rowlock.database.channel_dialect import ChannelConnection, ChannelDialect
+from rowlock.dialects.contract import ChannelConnection, ChannelDialect
 from rowlock.errors import ConfigurationError
 from rowlock.tasks import contained_task
 

@@ -46,6 +46,7 @@ from sqlalchemy.sql.dml import ReturningUpdate
 from sqlalchemy.sql.selectable import TableValuedAlias
 from sqlalchemy.types import UserDefinedType
 
+from rowlock.dialects.contract import LeaseDialect
 from rowlock.dialects.postgresql.rows import (
     Compared,
     as_there,
@@ -55,6 +56,16 @@ from rowlock.dialects.postgresql.rows import (
     unnested,
 )
 from rowlock.errors import PipelineError
+from rowlock.leases.claim_request import (
+    ClaimedRow,
+    ClaimRequest,
+    Lease,
+    Query,
+    Range,
+    claim_parameters,
+    count_deaths,
+    plan_of,
+)
 from rowlock.leases.keys import (
     WrittenKey,
     checked_keys,
@@ -62,17 +73,6 @@ from rowlock.leases.keys import (
     is_spoilt,
     key_as_read,
     spoilt_parameters,
-)
-from rowlock.leases.lease_dialect import (
-    ClaimedRow,
-    ClaimRequest,
-    Lease,
-    LeaseDialect,
-    Query,
-    Range,
-    claim_parameters,
-    count_deaths,
-    plan_of,
 )
 from rowlock.rows.assignments import ColumnValues, Slot, without_onupdate
 from rowlock.rows.database_time import UtcDateTime, database_time_after, is_unreadable_time

@@ -14,9 +14,9 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 from sqlalchemy.orm import Mapper
 
+from rowlock.dialects.contract import LockDialect
 from rowlock.errors import ConfigurationError
 from rowlock.locks.advisory import string_to_lock_id
-from rowlock.locks.lock_dialect import LockDialect
 from rowlock.locks.rows_until_commit import key_of, rows_by_key
 
 _LOCK_NOT_AVAILABLE = "55P03"

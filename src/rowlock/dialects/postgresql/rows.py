@@ -56,10 +56,10 @@ from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.selectable import TableValuedAlias
 from sqlalchemy.types import TypeEngine
 
-from rowlock.database.bulk_dialect import BulkDialect, Unique, kept_statement
+from rowlock.dialects.contract import BulkDialect, RowDialect, Unique
+from rowlock.execution import kept_statement
 from rowlock.rows.assignments import Slot
 from rowlock.rows.leased_table import innermost, is_ours
-from rowlock.rows.row_dialect import RowDialect
 
 # ---------------------------------------------------------------- table names
 

@@ -15,8 +15,7 @@ from typing import Any
 from sqlalchemy import Connection, Engine, Pool, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from rowlock.database.fault_dialect import ErrorVerdict, FaultDialect
-from rowlock.database.transaction_dialect import Connects, TransactionDialect
+from rowlock.dialects.contract import Connects, ErrorVerdict, FaultDialect, TransactionDialect
 
 
 class PostgresqlTransactions(TransactionDialect):

@@ -47,6 +47,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.selectable import TableValuedAlias, TypedReturnsRows
 from sqlalchemy.types import NullType, TypeEngine
 
+from rowlock.dialects.contract import LeaseDialect
 from rowlock.dialects.sqlite.rows import (
     is_read_alike,
     is_time,
@@ -54,6 +55,17 @@ from rowlock.dialects.sqlite.rows import (
     keeps_large,
 )
 from rowlock.errors import InternalError
+from rowlock.leases.claim_request import (
+    ClaimedRow,
+    ClaimRequest,
+    Lease,
+    OwnRows,
+    Query,
+    Range,
+    claim_parameters,
+    count_deaths,
+    plan_of,
+)
 from rowlock.leases.keys import (
     WrittenKey,
     check_keys,
@@ -62,18 +74,6 @@ from rowlock.leases.keys import (
     key_as_read,
     spoilt_parameters,
     written_key,
-)
-from rowlock.leases.lease_dialect import (
-    ClaimedRow,
-    ClaimRequest,
-    Lease,
-    LeaseDialect,
-    OwnRows,
-    Query,
-    Range,
-    claim_parameters,
-    count_deaths,
-    plan_of,
 )
 from rowlock.locks.locker import LOCKERS
 from rowlock.rows.assignments import Slot

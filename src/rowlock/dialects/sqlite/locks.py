@@ -31,9 +31,9 @@ from sqlalchemy.orm import Mapper, Session, SessionTransaction
 from sqlalchemy.pool import SingletonThreadPool, StaticPool
 
 from rowlock.clock import monotonic
+from rowlock.dialects.contract import LockDialect
 from rowlock.errors import ConfigurationError, LockWaitTimeout, UnsupportedDialectError
 from rowlock.locks.advisory import ADVISORY_NAMESPACE
-from rowlock.locks.lock_dialect import LockDialect
 from rowlock.locks.locker import LOCKERS
 from rowlock.locks.rows_until_commit import table_of
 from rowlock.tasks import finish

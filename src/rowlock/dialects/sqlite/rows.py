@@ -52,10 +52,9 @@ from sqlalchemy.dialects.sqlite import insert
 from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.types import TypeEngine
 
-from rowlock.database.bulk_dialect import BulkDialect, Unique
+from rowlock.dialects.contract import BulkDialect, RowDialect, Unique
 from rowlock.rows.expressions import may_be_large
 from rowlock.rows.leased_table import innermost, is_ours, keeps_time
-from rowlock.rows.row_dialect import RowDialect
 
 # ---------------------------------------------------------------- column kinds
 

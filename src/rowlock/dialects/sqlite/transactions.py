@@ -37,9 +37,13 @@ from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from rowlock.database.channel_dialect import ChannelDialect
-from rowlock.database.fault_dialect import ErrorVerdict, FaultDialect
-from rowlock.database.transaction_dialect import Connects, TransactionDialect
+from rowlock.dialects.contract import (
+    ChannelDialect,
+    Connects,
+    ErrorVerdict,
+    FaultDialect,
+    TransactionDialect,
+)
 from rowlock.errors import ConfigurationError, InternalError
 
 __all__ = ["Hops", "HopsCursor", "hops_of", "in_one_hop_each"]

@@ -17,6 +17,7 @@ from typing import Any, Final, TypeVar
 from sqlalchemy import Dialect, Select, and_, func, inspect, literal, literal_column, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from rowlock.dialects.contract import LEASES
 from rowlock.errors import ModelError
 from rowlock.insight.checking import code
 from rowlock.insight.dialects.insight_dialect import INSIGHT, IndexSeen, StorageSeen
@@ -33,7 +34,7 @@ from rowlock.insight.shown import (
 )
 from rowlock.insight.status import PipelineStatus, count_text
 from rowlock.insight.verdicts import Refused
-from rowlock.leases.lease_dialect import LEASES, spellings_of
+from rowlock.leases.claim_request import spellings_of
 from rowlock.rows.indexes import due_index_name, index_condition
 from rowlock.spi import INDEX_INFO, ROWS, Query, oldest_first, order_column
 

@@ -35,6 +35,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from rowlock.dialects.contract import locks_of
 from rowlock.insight.dialects.insight_dialect import (
     IndexSeen,
     InsightDialect,
@@ -42,7 +43,6 @@ from rowlock.insight.dialects.insight_dialect import (
 )
 from rowlock.insight.questions import ask_part
 from rowlock.insight.verdicts import Refused, TableLock, TouchingTransaction
-from rowlock.locks.lock_dialect import locks_of
 from rowlock.spi import LeasedTable, Query, plan_of
 
 _INDEXES = text(

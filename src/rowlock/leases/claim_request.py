@@ -1,32 +1,26 @@
-"""What leases ask of each database: to claim, to find rows by their leases, to compare, to say its
-plan; and the shapes of a claim that all dialects share.
-
-The conformance tests (``tests/conformance``) run against every dialect, and say what each of these
-must do.
+"""Claims, as every dialect gets and answers them: the request, the rows that it gives, the count of
+deaths; and the plan of a query.
 """
 
 from __future__ import annotations
 
 import asyncio
-from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Hashable, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import Enum
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
-from sqlalchemy import Column, ColumnElement, CursorResult, Dialect, Select, Text, cast, select
+from sqlalchemy import ColumnElement, CursorResult, Dialect, Select, Text, cast, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.expression import ClauseElement, Executable
-from sqlalchemy.sql.selectable import TableValuedAlias
 
 from rowlock.database.transaction import SessionFactory, bind_of
-from rowlock.dialects import DialectPart
+from rowlock.dialects.contract import LEASES
 from rowlock.errors import LockWaitTimeout
-from rowlock.rows.assignments import Slot
 from rowlock.rows.leased_table import LeasedTable
 from rowlock.rows.lock_tokens import (
     FEW_MAX,
@@ -286,87 +280,6 @@ def claim_parameters(request: ClaimRequest) -> dict[str, Any]:
         return limit
     place = {} if request.after.place is None else {"rowlock_after_place": request.after.place}
     return limit | place | {"rowlock_after_key": request.after.key}
-
-
-# ---------------------------------------------------------------- the dialect
-
-
-class LeaseDialect(ABC):
-    """One database's way to claim and renew. Every method joins the connection's transaction,
-    except `excluding`.
-    """
-
-    @abstractmethod
-    def excluding(self, leased: LeasedTable) -> AbstractAsyncContextManager[frozenset[Any]]:
-        """Hold off holders of the table's lockset in this process, around a claim; gives the keys
-        that they hold.
-        """
-
-    @abstractmethod
-    async def claim(
-        self, connection: AsyncConnection, request: ClaimRequest, held: frozenset[Any]
-    ) -> list[ClaimedRow]:
-        """Lease the rows that `request` describes, save those of `held`; oldest first."""
-
-    @abstractmethod
-    async def release_claim(self, connection: AsyncConnection, request: ClaimRequest) -> None:
-        """Release the rows of a claim that was committed and whose answer could not be read, as
-        they were before; one that is locked at the moment is left to its expiry.
-        """
-
-    @abstractmethod
-    def matches_leases(self, leased: LeasedTable) -> ColumnElement[bool]:
-        """Return the condition that key and token of a row are those of a lease in
-        `lease_parameters`.
-        """
-
-    @abstractmethod
-    def lease_parameters(self, leases: Sequence[Lease]) -> dict[str, Any]:
-        """Return the parameters of `matches_leases` and of `unnested` for these leases."""
-
-    @abstractmethod
-    def takes_arrays(self, slots: Sequence[Slot]) -> bool:
-        """Return whether `unnested` can give values of these types."""
-
-    @abstractmethod
-    def reads_alike(self, slots: Sequence[Slot]) -> bool:
-        """Return whether values of these types are the same, in Python, whenever they are read;
-        asked where no arrays are taken.
-        """
-
-    @abstractmethod
-    def unnested(self, leased: LeasedTable, slots: Sequence[Slot]) -> TableValuedAlias:
-        """Return leases and values as the rows of a table: key, token, and the names of the slots.
-
-        The parameter for a slot is ``rowlock_held_<name>``, a list.
-        """
-
-    @abstractmethod
-    def skip_locked(
-        self, leased: LeasedTable, condition: ColumnElement[bool], *, limit: int | None = None
-    ) -> ColumnElement[bool]:
-        """Narrow `condition` for an UPDATE to at most `limit` rows that it need not wait for."""
-
-    @abstractmethod
-    def is_unchanged(self, column: Column[Any], value: object) -> ColumnElement[bool]:
-        """Return the condition that `column` has `value`, nulls being equal."""
-
-    @abstractmethod
-    async def kept_as(
-        self, connection: AsyncConnection, column: Column[Any], values: Iterable[datetime]
-    ) -> list[ColumnElement[Any]]:
-        """Return `values` as `column` keeps what was written of them."""
-
-    @abstractmethod
-    async def is_served_by(
-        self, connection: AsyncConnection, leased: LeasedTable, *, query: Query, index: str
-    ) -> bool:
-        """Return whether the planner can read an index for `query`, in its order, however little
-        that may be worth; `query` is a SELECT of the leased table alone.
-        """
-
-
-LEASES: DialectPart[LeaseDialect] = DialectPart("leases", LeaseDialect)
 
 
 @asynccontextmanager

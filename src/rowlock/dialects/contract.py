@@ -1,0 +1,573 @@
+"""What a database must do: one abstract class for each part of a `Dialect`, in the order in which a
+row meets them.
+
+``dialects/<database>/`` implements them, and the conformance tests (``tests/conformance``) run
+against every implementation and say what each method must do. Whose transaction a method joins
+stands in its first parameter; none of them ends it, unless it says so.
+
+The parts of wings and windows (``streams``, ``folds``, ``insight``) stand with these.
+`ResourceLocker`, which hosts call, is in ``locks/locker.py``.
+
+The trap: this module is below all that it is given, so the types of leases and rows are imported
+for type checkers alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, TypeAlias
+
+from sqlalchemy import (
+    Column,
+    ColumnElement,
+    Connection,
+    Engine,
+    Executable,
+    Index,
+    Pool,
+    PrimaryKeyConstraint,
+    Table,
+    Text,
+    TextClause,
+    UniqueConstraint,
+    literal,
+)
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
+from sqlalchemy.orm import Mapper
+from sqlalchemy.sql.compiler import SQLCompiler
+from sqlalchemy.sql.selectable import TableValuedAlias
+
+from rowlock.dialects.registry import DialectPart
+
+if TYPE_CHECKING:
+    from rowlock.leases.claim_request import ClaimedRow, ClaimRequest, Lease, Query
+    from rowlock.rows.assignments import Slot
+    from rowlock.rows.leased_table import LeasedTable
+
+
+# ---------------------------------------------------------------- errors
+
+
+class ErrorVerdict(NamedTuple):
+    """What a database says by the code of an error.
+
+    Attributes:
+        passes: whether the same statement may succeed later unchanged.
+        concerns_every_row: of one that passes: whether it is about the server, the connection or
+            other transactions alone.
+        is_conflict: whether the transaction was rolled back for another one's sake.
+        is_after_an_error: whether the statement was refused since an earlier one of the transaction
+            had failed.
+        is_of_the_size: whether a transaction that does less may succeed.
+        is_of_the_schema: whether the statement is refused whichever rows it is about.
+        is_of_the_values: whether it is refused for a value in it that the database cannot keep.
+        is_of_the_server: whether it is about the server that the connection leads to, or about the
+            connection, so that a new connection may be answered otherwise.
+    """
+
+    passes: bool
+    concerns_every_row: bool
+    is_conflict: bool = False
+    is_after_an_error: bool = False
+    is_of_the_size: bool = False
+    is_of_the_schema: bool = False
+    is_of_the_values: bool = False
+    is_of_the_server: bool = False
+
+
+class FaultDialect(ABC):
+    """One database's error codes. Each is asked about each error, so it must know its own."""
+
+    @abstractmethod
+    def fault_of(self, raised: BaseException | None) -> ErrorVerdict | None:
+        """Return what the code of a driver's exception says; None if it is another database's, or
+        has no code.
+        """
+
+
+FAULTS: DialectPart[FaultDialect] = DialectPart("faults", FaultDialect)
+
+
+# ---------------------------------------------------------------- rows
+
+
+class RowDialect(ABC):
+    """One database's SQL about rows. Nothing is executed here.
+
+    Attributes:
+        keeps_zones: whether a time is bound with its zone; otherwise without, in UTC.
+        alters_defaults: whether the default of a column can be changed.
+        concurrently: options by which ``op.create_index`` and ``op.drop_index`` let reads and
+            writes go on; None if there are none.
+    """
+
+    keeps_zones: bool
+    alters_defaults: bool
+    concurrently: dict[str, Any] | None
+
+    @abstractmethod
+    def reads_utc(self, driver: str) -> bool:
+        """Whether a driver, by SQLAlchemy's name, gives times in UTC: aware ones, and naive ones
+        for the infinite.
+        """
+
+    @abstractmethod
+    def now(self, compiler: SQLCompiler) -> str:
+        """Return the time of the transaction: no later than its statements."""
+
+    @abstractmethod
+    def instant(self, compiler: SQLCompiler) -> str:
+        """Return the time at this very moment."""
+
+    @abstractmethod
+    def due_at_once(self, compiler: SQLCompiler) -> str:
+        """Return a time that is over, as a default that can be added to an existing table."""
+
+    @abstractmethod
+    def time_after(self, seconds: str, compiler: SQLCompiler) -> str:
+        """Return `now` plus a number of seconds, which may be negative."""
+
+    @abstractmethod
+    def epoch_seconds(self, compiler: SQLCompiler) -> str:
+        """Return `now` in whole seconds since the epoch."""
+
+    @abstractmethod
+    def is_same_time(self, one: str, other: str, compiler: SQLCompiler) -> str:
+        """Return whether two times are the same moment, nulls being equal."""
+
+    @abstractmethod
+    def readable_time(self, written: str, compiler: SQLCompiler) -> str:
+        """Return a written time in the shape that is read; null, or itself, if it is none."""
+
+    @abstractmethod
+    def is_no_time(self, written: str, compiler: SQLCompiler) -> str:
+        """Return whether something is written that Python cannot read as a time, the infinite ones
+        apart; never null.
+        """
+
+    @abstractmethod
+    def is_unreadable_time(self, written: str, compiler: SQLCompiler) -> str:
+        """Return whether the compiler's driver cannot read what is written; never null."""
+
+    @abstractmethod
+    def is_beyond_time(self, written: str, compiler: SQLCompiler) -> str:
+        """Return whether what is written lies behind all times that Python reads, or is none; never
+        null.
+        """
+
+    def type_of(self, column: Column[Any]) -> ColumnElement[str | None]:
+        """Return the type that the table has for a column, without reading a row; null if types do
+        not matter. Asked where the database `keeps_zones`.
+        """
+        return literal(None, Text)
+
+    @abstractmethod
+    def nulls_first(self, column: str) -> str:
+        """Return a column of an index whose nulls come first."""
+
+    @abstractmethod
+    def empty_object(self) -> str:
+        """Return an empty JSON object as a column's default, as the database gives that back."""
+
+    @abstractmethod
+    def insert_unless_there(
+        self, model: type[Any], values: dict[str, Any], *, unique: str, where: TextClause
+    ) -> Executable:
+        """Return an INSERT that returns the row; none if a row of the partial unique index on
+        `unique` is in its way.
+        """
+
+    @abstractmethod
+    def set_fillfactor(self, table: str, percent: int | None) -> str | None:
+        """Return the statement that leaves room in the pages of a quoted table; None where pages
+        have no such room.
+        """
+
+
+ROWS: DialectPart[RowDialect] = DialectPart("rows", RowDialect)
+
+
+# ---------------------------------------------------------------- transactions and connections
+
+
+class Connects(Protocol):
+    """Gives connections to the same databases beside the host's own:
+    ``database/pools.py``.
+    """
+
+    def connect(self, engine: Engine) -> AsyncConnection:
+        """Return a connection that is to be entered."""
+        ...
+
+
+class TransactionDialect(ABC):
+    """One database's connections and transactions.
+
+    Attributes:
+        commits_single_statements: whether one statement under AUTOCOMMIT is a transaction by
+            itself, with fewer round trips.
+        claims_at_once: how many claims of a process may be sent at once; None for as many as the
+            pool keeps connections.
+        is_ended_by_server: whether a stalled transaction is ended by its server, which may take
+            several attempts.
+    """
+
+    commits_single_statements: bool
+    claims_at_once: int | None
+    is_ended_by_server: bool
+
+    @abstractmethod
+    def hastened(self, connection: AsyncConnection) -> AbstractContextManager[None]:
+        """Let statements take fewer turns between threads in the block, where the driver has a
+        thread.
+        """
+
+    @abstractmethod
+    def is_begun_before(self, error: Exception) -> bool:
+        """Return whether AUTOCOMMIT was refused, and nothing else, because a listener of the host's
+        had begun a transaction on the connection.
+        """
+
+    @abstractmethod
+    async def begin_writing(self, connection: AsyncConnection, *, wait_s: float) -> None:
+        """Make the transaction one that may write, before its first statement; waits for writers
+        for `wait_s` at most.
+        """
+
+    @abstractmethod
+    def bound_waits(self, pool: Pool, wait: timedelta) -> None:
+        """Let no connection that `pool` opens from now on wait longer for a lock, where the wait
+        cannot be cancelled.
+        """
+
+    @abstractmethod
+    def roll_back_before_cancel(self, driver: Any) -> asyncio.Task[bool] | None:
+        """Begin to roll back what is out of time, on its own loop, if that must be done before its
+        statement is cancelled.
+        """
+
+    @abstractmethod
+    async def end_stalled(
+        self,
+        connection: Connection,
+        driver: Any,
+        separate_pool: Connects,
+        *,
+        older_than_s: float,
+    ) -> bool:
+        """End a transaction of another thread's loop that has been open for `older_than_s` at
+        least, and return whether it was rolled back. Of `connection` only the engine may be used
+        here.
+        """
+
+    @abstractmethod
+    async def close_stalled(self, driver: Any) -> None:
+        """Close the driver's connection of a transaction that was ended, if another loop may."""
+
+
+TRANSACTIONS: DialectPart[TransactionDialect] = DialectPart("transactions", TransactionDialect)
+
+
+# ---------------------------------------------------------------- many rows in one statement
+
+
+Unique: TypeAlias = Index | UniqueConstraint | PrimaryKeyConstraint
+"""What keeps the values of a row apart from those of all others."""
+
+
+class BulkDialect(ABC):
+    """One database's way to write and to find many rows.
+
+    Attributes:
+        rows_max: most rows of one execution by callers that have very many: what the driver makes
+            of them keeps the event loop busy for some 10 ms.
+    """
+
+    rows_max: ClassVar[int]
+
+    @abstractmethod
+    def insert(self, table: Table, names: Sequence[str]) -> Any:
+        """Return an INSERT of any number of rows, in which columns without one of `names` get the
+        database's defaults, and to which the caller may add ``ON CONFLICT`` as both of SQLAlchemy's
+        dialects have it. Its result has the number of rows that were written.
+        """
+
+    @abstractmethod
+    def insert_parameters(self, names: Sequence[str], rows: Sequence[Sequence[Any]]) -> Any:
+        """Return the parameters of `insert` for `rows`, one at least, each in the order of
+        `names`.
+        """
+
+    @abstractmethod
+    def insert_unless_there(self, table: Table, unique: Unique) -> Any:
+        """Return an INSERT of one row, to be executed for many, which leaves a row as it is that
+        has the same values in `unique`: an index, which may have some rows only, or a constraint
+        that is checked at once.
+        """
+
+    @abstractmethod
+    def is_among(self, column: Column[Any], parameter: str) -> ColumnElement[bool]:
+        """Whether a column of texts or whole numbers has one of the values of `parameter`."""
+
+    @abstractmethod
+    def among_parameter(self, values: Sequence[Any]) -> Any:
+        """Return the value of the parameter of `is_among`."""
+
+    @abstractmethod
+    def text_bytes(self, text: ColumnElement[Any]) -> ColumnElement[int]:
+        """Return how many bytes a text has; null has none."""
+
+    @abstractmethod
+    def gather(self, columns: Sequence[ColumnElement[Any]]) -> list[ColumnElement[Any]] | None:
+        """Return what selects each column of all rows of a subquery as one value, for `gathered`;
+        None if a type has no such value.
+
+        The rows of all of them stand in one order, that of the subquery as a rule; a caller that
+        needs it has to check it.
+        """
+
+    @abstractmethod
+    def gathered(self, value: Any) -> list[Any]:
+        """Return the values of a column that was selected by `gather`."""
+
+    @abstractmethod
+    def cannot_gather(self, error: Exception) -> bool:
+        """Return whether a statement failed since a value of `gather` was too large for the
+        database, or of a kind that it cannot gather.
+        """
+
+
+BULK: DialectPart[BulkDialect] = DialectPart("bulk", BulkDialect)
+
+
+# ---------------------------------------------------------------- locks until a commit
+
+
+class LockDialect(ABC):
+    """One database's locks between transactions."""
+
+    @abstractmethod
+    async def hold_name(
+        self, connection: AsyncConnection | AsyncSession, resource: str, timeout_s: float | None
+    ) -> bool:
+        """Lock a name until the transaction ends, and return whether that was granted in time.
+
+        Raises:
+            ConfigurationError: the lock could not last until the commit.
+        """
+
+    @abstractmethod
+    async def hold_name_with_snapshot(
+        self, session: AsyncSession, namespace: str, timeout_s: float | None
+    ) -> bool:
+        """Lock a name as `hold_name`, and see from then on what its last holder committed.
+
+        Raises:
+            ConfigurationError: the transaction has a snapshot from before the lock.
+        """
+
+    @abstractmethod
+    async def hold_rows(
+        self,
+        session: AsyncSession,
+        mapper: Mapper[Any],
+        keys: tuple[Hashable, ...],
+        *,
+        timeout_s: float | None,
+    ) -> bool:
+        """Lock rows, all or none, until the transaction ends, and return whether that was granted
+        in time.
+        """
+
+    @abstractmethod
+    async def queue_to_write(
+        self,
+        session: AsyncSession,
+        name: str,
+        *,
+        unless: Callable[[], Awaitable[bool]],
+        timeout_s: float,
+    ) -> bool:
+        """Wait in a queue of this process before writing, where one writes at a time; return
+        whether it has been joined here. The queue is left when the transaction ends.
+
+        `unless` says whether nothing will be written; it is asked where waiting would keep others
+        from writing.
+
+        Raises:
+            LockWaitTimeout: it took longer than `timeout_s`.
+        """
+
+    @abstractmethod
+    def leave_queue(self, session: AsyncSession, name: str) -> None:
+        """Let the next one write before the transaction has ended; only where `queue_to_write`
+        joined and nothing was written.
+        """
+
+
+LOCKS: DialectPart[LockDialect] = DialectPart("locks", LockDialect)
+
+
+def locks_of(connection: AsyncConnection | AsyncSession) -> LockDialect:
+    """Return the locks of a database, without connecting.
+
+    Raises:
+        TypeError: it is neither an `AsyncSession` nor an `AsyncConnection`.
+        UnsupportedDialectError: rowlock does not know the database.
+    """
+    if isinstance(connection, AsyncConnection):
+        return LOCKS.of(connection)
+    if isinstance(connection, AsyncSession):
+        return LOCKS.on(connection.get_bind().dialect.name)
+    raise TypeError(
+        f"pass an AsyncSession or an AsyncConnection, not a {type(connection).__name__}"
+    )
+
+
+# ---------------------------------------------------------------- leases
+
+
+class LeaseDialect(ABC):
+    """One database's way to claim and renew. Every method joins the connection's transaction,
+    except `excluding`.
+    """
+
+    @abstractmethod
+    def excluding(self, leased: LeasedTable) -> AbstractAsyncContextManager[frozenset[Any]]:
+        """Hold off holders of the table's lockset in this process, around a claim; gives the keys
+        that they hold.
+        """
+
+    @abstractmethod
+    async def claim(
+        self, connection: AsyncConnection, request: ClaimRequest, held: frozenset[Any]
+    ) -> list[ClaimedRow]:
+        """Lease the rows that `request` describes, save those of `held`; oldest first."""
+
+    @abstractmethod
+    async def release_claim(self, connection: AsyncConnection, request: ClaimRequest) -> None:
+        """Release the rows of a claim that was committed and whose answer could not be read, as
+        they were before; one that is locked at the moment is left to its expiry.
+        """
+
+    @abstractmethod
+    def matches_leases(self, leased: LeasedTable) -> ColumnElement[bool]:
+        """Return the condition that key and token of a row are those of a lease in
+        `lease_parameters`.
+        """
+
+    @abstractmethod
+    def lease_parameters(self, leases: Sequence[Lease]) -> dict[str, Any]:
+        """Return the parameters of `matches_leases` and of `unnested` for these leases."""
+
+    @abstractmethod
+    def takes_arrays(self, slots: Sequence[Slot]) -> bool:
+        """Return whether `unnested` can give values of these types."""
+
+    @abstractmethod
+    def reads_alike(self, slots: Sequence[Slot]) -> bool:
+        """Return whether values of these types are the same, in Python, whenever they are read;
+        asked where no arrays are taken.
+        """
+
+    @abstractmethod
+    def unnested(self, leased: LeasedTable, slots: Sequence[Slot]) -> TableValuedAlias:
+        """Return leases and values as the rows of a table: key, token, and the names of the slots.
+
+        The parameter for a slot is ``rowlock_held_<name>``, a list.
+        """
+
+    @abstractmethod
+    def skip_locked(
+        self, leased: LeasedTable, condition: ColumnElement[bool], *, limit: int | None = None
+    ) -> ColumnElement[bool]:
+        """Narrow `condition` for an UPDATE to at most `limit` rows that it need not wait for."""
+
+    @abstractmethod
+    def is_unchanged(self, column: Column[Any], value: object) -> ColumnElement[bool]:
+        """Return the condition that `column` has `value`, nulls being equal."""
+
+    @abstractmethod
+    async def kept_as(
+        self, connection: AsyncConnection, column: Column[Any], values: Iterable[datetime]
+    ) -> list[ColumnElement[Any]]:
+        """Return `values` as `column` keeps what was written of them."""
+
+    @abstractmethod
+    async def is_served_by(
+        self, connection: AsyncConnection, leased: LeasedTable, *, query: Query, index: str
+    ) -> bool:
+        """Return whether the planner can read an index for `query`, in its order, however little
+        that may be worth; `query` is a SELECT of the leased table alone.
+        """
+
+
+LEASES: DialectPart[LeaseDialect] = DialectPart("leases", LeaseDialect)
+
+
+# ---------------------------------------------------------------- notifications
+
+
+class ChannelConnection(ABC):
+    """One connection of a driver, outside of any pool and of any transaction, that may listen to a
+    channel.
+
+    Every answer is bounded by the `timeout_s` that is given, in seconds; an exception means that
+    the channel is lost.
+    """
+
+    @property
+    @abstractmethod
+    def is_lost(self) -> bool:
+        """Whether the connection has ended."""
+
+    @abstractmethod
+    async def schema(self, *, timeout_s: float) -> str | None:
+        """Return the schema that the connection works in."""
+
+    @abstractmethod
+    async def listen(
+        self, channel: str, *, heard: Callable[[str], None], lost: Callable[[], None]
+    ) -> None:
+        """Listen from now on; calls back in the event loop with what *other* connections sent, and
+        when the connection ends.
+        """
+
+    @abstractmethod
+    async def notify(self, channel: str, payloads: Sequence[str], *, timeout_s: float) -> None:
+        """Send one notification for each of `payloads`; others have them when this returns."""
+
+    @abstractmethod
+    async def is_listening(self, channel: str, *, timeout_s: float) -> bool:
+        """Ask the server whether this connection listens."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """End politely."""
+
+    @abstractmethod
+    def terminate(self) -> None:
+        """Cut the connection at once."""
+
+
+class ChannelDialect(ABC):
+    """One database's notifications."""
+
+    @abstractmethod
+    def check_driver(self, driver: str) -> None:
+        """Check that a driver, by SQLAlchemy's name of it, can listen.
+
+        Raises:
+            ConfigurationError: it cannot, or the database has no notifications.
+        """
+
+    @abstractmethod
+    def channel_over(self, driver_connection: Any, driver: str) -> ChannelConnection:
+        """The driver was checked."""
+
+
+CHANNELS: DialectPart[ChannelDialect] = DialectPart("channels", ChannelDialect)
