@@ -11,13 +11,19 @@ errors of the host's own code, which are caught by the worker and become the row
 from __future__ import annotations
 
 import re
+from asyncio import CancelledError
 from math import ceil
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from rowlock.redaction import text_of
 
 ERROR_TEXT_CHARS_MAX = 1024
 """Longest error text that is stored in a row, in characters."""
+
+HOST_ERRORS: Final = (Exception, CancelledError)
+"""What may come out of code of the host and harms its row, or its listener, alone. The rest of
+``BaseException`` ends the process, as in every program.
+"""
 
 _REFERENCE_PAGE = "docs/reference/errors.md"
 _MODULES = frozenset({__name__, "rowlock.stream_errors", "rowlock.insight.action_errors"})

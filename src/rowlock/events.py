@@ -11,11 +11,10 @@ actor, and must return at once.
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from inspect import iscoroutinefunction
 
-from rowlock.errors import ConfigurationError
+from rowlock.errors import HOST_ERRORS, ConfigurationError
 from rowlock.logs import get_logger
 
 logger = get_logger(__name__)
@@ -278,19 +277,13 @@ def has_listeners(kind: type[Event] | None = None) -> bool:
 
 
 def emit(event: Event) -> None:
-    """Call every listener with `event`; one that raises, ``SystemExit`` included, is logged."""
+    """Call every listener with `event`; one that raises is logged."""
     for listener in _listeners_of(type(event)):
         try:
             listener(event)
-        except BaseException:
-            # Neither this listener nor the log keeps the event from the others, or the outcomes
-            # that are emitted next from being settled.
-            with suppress(BaseException):
-                logger.exception(
-                    "A listener raised at the event %s",
-                    type(event).__name__,
-                    extra={"event": type(event).__name__},
-                )
+        except HOST_ERRORS:
+            name = type(event).__name__
+            logger.exception("A listener raised at the event %s", name, extra={"event": name})
 
 
 def _is_kind(given: object) -> bool:

@@ -36,7 +36,7 @@ from sqlalchemy.orm import Session, SessionTransaction
 
 from rowlock.clock import exponential, monotonic, rest
 from rowlock.database.notify_channel import NotificationChannel, is_payload, listening
-from rowlock.errors import describe
+from rowlock.errors import HOST_ERRORS, describe
 from rowlock.logs import get_logger
 from rowlock.tasks import Supervisor
 
@@ -239,7 +239,7 @@ def _committed(session: Session) -> None:
     for hinter, model in raised:
         try:
             hinter.hint_fetch(model)
-        except BaseException:
+        except HOST_ERRORS:
             # The commit has happened: to let this out would say that it had not.
             logger.exception("A hint failed after the commit: %s", model)
 
@@ -256,21 +256,12 @@ def _ended(session: Session, transaction: SessionTransaction) -> None:
 
 def _call_each(calls: Iterable[Wake], model_name: str) -> None:
     """Make every call, whatever the others raise."""
-    failures: list[BaseException] = []
     for call in calls:
         try:
             call()
-        # A callback of the host's may raise anything, SystemExit included.
-        except BaseException as error:  # noqa: BLE001
-            failures.append(error)
-    # Behind all of them, since logging runs code of the host's as well.
-    for failure in failures:
-        logger.error(
-            "A callback for hints of %s failed",
-            model_name,
-            extra={"model": model_name},
-            exc_info=failure,
-        )
+        except HOST_ERRORS:
+            text = "A callback for hints of %s failed"
+            logger.exception(text, model_name, extra={"model": model_name})
 
 
 def _name_of(model: object) -> str:
@@ -422,7 +413,7 @@ class Notifier:
             del self._unsent[model]
         try:
             await channel.notify(models)
-        except BaseException:  # a cancellation, too: they are still unsent
+        except HOST_ERRORS:  # they are still unsent
             self._unsent.update(dict.fromkeys(models))
             raise
         self._sent += len(models)

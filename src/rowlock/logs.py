@@ -29,6 +29,7 @@ from types import TracebackType
 from typing import NamedTuple
 
 from rowlock.clock import monotonic
+from rowlock.errors import HOST_ERRORS
 from rowlock.redaction import without_values
 
 WINDOW_S = 60.0
@@ -238,8 +239,7 @@ class ContainedLogger:
                 extra=_prefixed(line.fields),
                 stacklevel=_FRAMES_OF_OURS,
             )
-        # A SystemExit out of a handler must not end the event loop.
-        except BaseException:  # noqa: BLE001
+        except HOST_ERRORS:
             _broken.tell()
 
 
@@ -283,7 +283,7 @@ def _tell(counted: list[Counted]) -> None:
             logger.log(
                 line.level, text, count, *line.args, extra=_prefixed({**line.fields, **more})
             )
-        except BaseException:  # noqa: BLE001 - as in `_log`
+        except HOST_ERRORS:
             _broken.tell()
 
 

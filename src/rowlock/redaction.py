@@ -49,18 +49,11 @@ def add_database_packages(packages: Iterable[str]) -> None:
 
 
 def text_of(error: BaseException) -> str:
-    """Return what `error` says without values of a statement, also if its ``__str__`` raises."""
-    try:
-        text = (
-            _of_database(error)
-            if _is_of_database(error)
-            else _WITH_STATEMENT.split(str(error), maxsplit=1)[0]
-        )
-        column = vars(error).get(_COLUMN)
-        return text if column is None else f"{text} (of {column})"
-    # A host's __str__ may do anything; the type alone still says something.
-    except BaseException:  # noqa: BLE001
-        return "(no text: its __str__ raised)"
+    """Return what `error` says without values of a statement."""
+    is_of_database = _is_of_database(error)
+    text = _of_database(error) if is_of_database else _WITH_STATEMENT.split(str(error), 1)[0]
+    column = vars(error).get(_COLUMN)
+    return text if column is None else f"{text} (of {column})"
 
 
 def name_column(error: BaseException, column: str | None) -> None:
@@ -75,11 +68,7 @@ def without_values(error: BaseException) -> BaseException:
     The copy has the type, the traceback and the chain of `error`. A copy of a database's error has
     the text and nothing else: no statement, no parameters, no error of the driver.
     """
-    try:
-        return _redacted(error, depth=0, seen={}) or error
-    # What a host's error has may do anything; rather no text than one with values.
-    except BaseException:  # noqa: BLE001
-        return _stand_in(error, "(no text: it could not be read)")
+    return _redacted(error, depth=0, seen={}) or error
 
 
 def _is_of_database(error: BaseException) -> bool:
@@ -158,7 +147,7 @@ def _cut(error: BaseException, *, depth: int, seen: _Seen, is_below: bool) -> Ba
     given = [error.__cause__, error.__context__, *_exceptions(error)]
     if error.__suppress_context__:
         del given[1]
-    if text == _said(error) and all(mine is theirs for mine, theirs in zip_longest(links, given)):
+    if text == str(error) and all(mine is theirs for mine, theirs in zip_longest(links, given)):
         return error
     copy = _copy(error, text, members)
     copy.__cause__, copy.__context__ = cause, context
@@ -170,13 +159,6 @@ def _exceptions(error: BaseException) -> tuple[BaseException, ...]:
     return error.exceptions if isinstance(error, BaseExceptionGroup) else ()
 
 
-def _said(error: BaseException) -> str:
-    try:
-        return str(error)
-    except BaseException:  # noqa: BLE001 - as in `text_of`
-        return text_of(error)
-
-
 def _copy(error: BaseException, text: str, members: list[BaseException]) -> BaseException:
     if isinstance(error, BaseExceptionGroup):
         # There is no group without members; made from its arguments, it would have those that are
@@ -186,7 +168,7 @@ def _copy(error: BaseException, text: str, members: list[BaseException]) -> Base
         copy = _of_the_same_type(error, text)
         return copy if str(copy) == text else _stand_in(error, text)
     # An error's type may be the host's, and refuse to be made like this.
-    except BaseException:  # noqa: BLE001
+    except Exception:  # noqa: BLE001
         return _stand_in(error, text)
 
 

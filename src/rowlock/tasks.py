@@ -1,8 +1,4 @@
-"""Tasks and threads that code of the host cannot harm: contained, shielded, supervised.
-
-*Contained*: asyncio stores the ``SystemExit`` or ``KeyboardInterrupt`` of a task and then raises it
-out of the loop itself, where no caller of the task can catch it. So each task of rowlock's that may
-run code of the host is started by `contained_task`. A law in ``tests/tidy`` names the few others.
+"""Tasks and threads that outlast their callers: shielded, supervised, and calls in daemon threads.
 
 *Daemon threads*: Python joins the threads of ``ThreadPoolExecutor`` before it ends, and
 ``asyncio.run`` those of ``asyncio.to_thread``; one call that hangs there keeps the process.
@@ -12,10 +8,10 @@ until the garbage collector finds the connection, and a storm of cancellations l
 running the statement. So `finish` runs work to its end in a task of its own, bounded in time, and
 the cancelled caller waits for it.
 
-*Supervised*: a loop that ends without being asked to is logged, shown in `health`, and replaced
-after a short rest. It may die of a bug, of a cancellation that was not meant for it, or because a
-task factory of the host's refuses its task. An event loop that shuts down cancels the keepers of
-all loops, and that is obeyed; a keeper that is cancelled alone is replaced.
+*Supervised*: a loop that ends without being asked to, by a bug or by a cancellation that was not
+meant for it, is logged, shown in `health`, and replaced after a short rest. An event loop that
+shuts down cancels the keepers of all loops, and that is obeyed; a keeper that is cancelled alone is
+replaced.
 """
 
 from __future__ import annotations
@@ -25,8 +21,6 @@ import threading
 import weakref
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Executor, Future
-from contextlib import suppress
-from contextvars import Context
 from datetime import timedelta
 from functools import partial
 from queue import SimpleQueue
@@ -42,61 +36,19 @@ logger = get_logger(__name__)
 T = TypeVar("T")
 
 
-def contained_task(
-    work: Coroutine[Any, Any, T], *, name: str, context: Context | None = None
-) -> asyncio.Task[T]:
-    """Run `work` in a task out of which nothing ends the event loop: see `without_exits`. The task
-    gets a copy of `context`, or of the caller's.
-    """
-    try:
-        task = begin_task(without_exits(lambda: work), name=name, context=context)
-    except Exception:
-        work.close()
-        raise
-    # One that was cancelled before its first step has not begun `work`, which Python would warn of.
-    task.add_done_callback(lambda _task: work.close())
-    return task
-
-
-def begin_task(
-    work: Coroutine[Any, Any, T], *, name: str, context: Context | None = None
-) -> asyncio.Task[T]:
-    """Run `work` in a task; the caller contains what it raises, as `contained_task` does. `work` is
-    closed if a task factory of the host's refuses it, or Python would warn of it.
-    """
-    begin = partial(asyncio.get_running_loop().create_task, work, name=name)
-    try:
-        # Not given to it: task factories of before Python 3.11 take no context.
-        return begin() if context is None else context.run(begin)
-    except Exception:
-        work.close()
-        raise
-
-
-async def without_exits(call: Callable[[], Awaitable[T]]) -> T:
-    """Await `call` and return its result; what is neither an ``Exception`` nor a cancellation
-    becomes a `HostCodeError`.
+async def as_host_code(call: Callable[[], Awaitable[T]]) -> T:
+    """Await `call`, in a task of rowlock's; a cancellation that escapes without this task being
+    asked to end, or what would end the event loop, becomes a `HostCodeError`.
     """
     try:
         return await call()
-    except (Exception, asyncio.CancelledError, GeneratorExit):
-        # A GeneratorExit is Python's, which closes a task whose loop is gone.
+    except (Exception, GeneratorExit):
         raise
     except BaseException as error:
-        raise HostCodeError(describe(error)) from error
-
-
-async def as_host_code(call: Callable[[], Awaitable[T]]) -> T:
-    """Await `call`, in a task of rowlock's, as `without_exits` does; a cancellation that escapes
-    without this task being asked to end becomes a `HostCodeError`, too.
-    """
-    try:
-        return await without_exits(call)
-    except asyncio.CancelledError as error:
         task = asyncio.current_task()
-        if task is None or task.cancelling():
+        if isinstance(error, asyncio.CancelledError) and (task is None or task.cancelling()):
             raise
-        raise HostCodeError("a cancellation escaped that nobody had asked for") from error
+        raise HostCodeError(describe(error)) from error
 
 
 def as_ordinary(error: BaseException) -> Exception:
@@ -211,9 +163,8 @@ async def finish(
     Raises:
         TransactionTimeout: `work` did not end within `timeout`.
         PipelineError: `work` let a cancellation escape that was not its caller's.
-        HostCodeError: code of the host's raised what would have ended the event loop.
     """
-    task = contained_task(work, name=f"rowlock: {purpose}")
+    task = asyncio.create_task(work, name=f"rowlock: {purpose}")
     cancelled = await _wait_shielded(task, None if timeout is None else timeout.total_seconds())
     out_of_time = not task.done()
     if out_of_time:
@@ -351,13 +302,9 @@ class Supervisor:
 
     async def _run(self, name: str, loop: Loop) -> BaseException | None:
         """Run `loop` in a task of its own and return what it died of; None if it returned."""
-        try:
-            task = self._loops[name] = begin_task(
-                _contained(loop), name=f"rowlock: {self._pipeline} {name} loop"
-            )
-        # A task factory of the host's has refused it.
-        except Exception as error:  # noqa: BLE001
-            return error
+        task = self._loops[name] = asyncio.create_task(
+            loop(), name=f"rowlock: {self._pipeline} {name} loop"
+        )
         try:
             await asyncio.wait({task})
         except asyncio.CancelledError:
@@ -368,9 +315,7 @@ class Supervisor:
 
     def _note_death(self, name: str, error: BaseException) -> None:
         self.restarts += 1
-        # Loggers and listeners may raise anything; the loop is replaced all the same.
-        with suppress(BaseException):
-            tell_replaced(self._pipeline, name, error)
+        tell_replaced(self._pipeline, name, error)
 
 
 def tell_replaced(pipeline: str, name: str, error: BaseException) -> None:
@@ -385,13 +330,3 @@ def tell_replaced(pipeline: str, name: str, error: BaseException) -> None:
         exc_info=None if is_cancelled else error,
     )
     events.emit(events.LoopReplaced(pipeline, name, text))
-
-
-async def _contained(loop: Loop) -> None:
-    """Run `loop`: a ``SystemExit`` that leaves a task would end the whole event loop. A
-    ``KeyboardInterrupt`` is let through: it is the user's.
-    """
-    try:
-        await loop()
-    except SystemExit as error:
-        raise HostCodeError(describe(error)) from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import socket
@@ -15,7 +16,6 @@ from sqlalchemy import insert
 
 from rowlock.dashboard import Dashboard
 from rowlock.graph import Flow, StandingGraph
-from rowlock.tasks import contained_task
 from rowlock.testing import TemporaryDatabase
 
 from ..dashboard.shop_window import Label, ago, be_generous, everything, furnished, manager_of
@@ -93,7 +93,7 @@ async def served(app: Any) -> AsyncIterator[str]:
         listening.listen()
         config = uvicorn.Config(app, log_level="error", lifespan="off", timeout_graceful_shutdown=1)
         server = uvicorn.Server(config)
-        task = contained_task(server._serve([listening]), name="server")
+        task = asyncio.create_task(server._serve([listening]), name="server")
         yield f"http://{NAME}:{listening.getsockname()[1]}"
         server.should_exit = True
         await task

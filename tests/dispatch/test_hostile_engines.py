@@ -28,7 +28,6 @@ from rowlock.dispatch import (
 from rowlock.dispatch.engine import Events
 from rowlock.dispatch.engines.local import LocalEngine
 from rowlock.dispatch.placement import Provisioner
-from rowlock.errors import HostCodeError
 from rowlock.testing import TemporaryDatabase, virtual_time
 
 from .renders import Base, Fleet, Render, Scenes, all_renders, one_render, settled, submit
@@ -183,24 +182,22 @@ async def test_a_provisioner_that_exits_is_logged_and_asked_again(
 
 
 class CannotBegin(LocalEngine):
-    """Workers that need something, and exit for want of it."""
+    """Workers that need something, and fail for want of it."""
 
     kind: ClassVar[str] = "cannot-begin"
     needs_something: ClassVar[bool] = True
 
     async def run(self, worker: str, task: Task[Any]) -> AsyncGenerator[AttemptEvent, None]:
-        """Exit."""
-        raise SystemExit(3)
+        """Fail."""
+        raise OSError("no room")
         yield Heartbeat()
 
 
 @virtual_time
-async def test_an_attempt_that_exits_before_it_begins_is_the_offers_error() -> None:
-    """An engine whose start of a process exits would end the event loop; and its worker would be
-    busy for ever.
-    """
+async def test_an_attempt_that_fails_before_it_begins_is_the_offers_error() -> None:
+    """The worker would be busy for ever."""
     engine = CannotBegin()
-    with pytest.raises(HostCodeError, match="SystemExit: 3"):
+    with pytest.raises(OSError, match="no room"):
         await engine.offer("cannot-begin-1", _TASK)
     assert engine.workers()["cannot-begin-1"].active == 0
 

@@ -339,19 +339,11 @@ def test_errors_are_at_the_front_door() -> None:
 # ---------------------------------------------------------------- the text that is stored
 
 
-class Unspeakable(Exception):
-    """An error of a host whose text cannot be had."""
-
-    def __str__(self) -> str:
-        raise RuntimeError("no text")
-
-
 @pytest.mark.parametrize(
     ("error", "text"),
     [
         (ValueError("no disk"), "ValueError: no disk"),
         (ValueError(), "ValueError"),
-        (Unspeakable(), "Unspeakable: (no text: its __str__ raised)"),
         (KeyboardInterrupt("stop"), "KeyboardInterrupt: stop"),
     ],
 )

@@ -124,26 +124,6 @@ def test_a_listener_may_end_itself_while_it_hears(
     assert heard == [FACT, FACT]
 
 
-def test_a_log_that_raises_keeps_no_event_from_the_others(
-    listen: Callable[[Listener], Callable[[], None]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A broken logger behind a broken listener would raise where a lease is in hand."""
-
-    class Broken:
-        def exception(self, *_args: object, **_fields: object) -> None:
-            raise SystemExit(1)
-
-    def bad(event: Event) -> None:
-        raise RuntimeError("no meter")
-
-    heard: list[Event] = []
-    monkeypatch.setattr(events, "logger", Broken())
-    listen(bad)
-    listen(heard.append)
-    emit(FACT)
-    assert heard == [FACT]
-
-
 def test_only_the_kinds_that_were_named_are_heard() -> None:
     """Whoever wants one event in a thousand would pay for each, or miss those of a subclass."""
     heard: list[Event] = []

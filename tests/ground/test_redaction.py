@@ -210,23 +210,6 @@ def test_errors_that_cannot_be_copied_are_told() -> None:
     assert SECRET not in told
 
 
-class Liar(Exception):
-    """An error whose everything raises."""
-
-    def __str__(self) -> str:
-        raise SystemExit(3)
-
-    __repr__ = __str__
-
-
-def test_errors_without_a_text_are_told() -> None:
-    """A ``SystemExit`` out of the text of an error would end the event loop."""
-    assert describe(Liar()) == "Liar: (no text: its __str__ raised)"
-    error = Liar()
-    error.__cause__ = dbapi_error()
-    assert isinstance(without_values(error), Exception)
-
-
 def test_long_chains_are_cut() -> None:
     """A loop that chains each error to the one before would have all of them copied at each
     failure.

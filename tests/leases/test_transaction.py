@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import event, select, text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionmaker
 
-from rowlock.errors import HostCodeError, PipelineError
+from rowlock.errors import PipelineError
 from rowlock.leases.claim import claim
 from rowlock.testing import TemporaryDatabase
 
@@ -239,30 +239,3 @@ async def test_a_cancellation_from_within_is_an_error(database: TemporaryDatabas
     assert current is not None
     assert current.cancelling() == 0
     assert checked_out(database.engine) == 0
-
-
-@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt()])
-async def test_a_listener_of_the_hosts_does_not_end_the_loop(
-    database: TemporaryDatabase, error: BaseException
-) -> None:
-    """A SystemExit out of a listener or a type of the host's would end the whole event loop, out
-    of a task of ours.
-    """
-
-    def listen(*_: Any) -> None:
-        raise error
-
-    engine = database.create_engine()
-    event.listen(engine.sync_engine, "before_cursor_execute", listen)
-    with pytest.raises(HostCodeError, match=type(error).__name__):
-        await run_in(async_sessionmaker(engine), write_both)
-
-
-async def test_a_session_factory_that_exits_does_not_end_the_loop() -> None:
-    """It is asked within our task, before there is a transaction that could tell."""
-
-    def make() -> AsyncSession:
-        raise SystemExit(3)
-
-    with pytest.raises(HostCodeError, match="SystemExit: 3"):
-        await run_in(make, write_both)  # type: ignore[arg-type]

@@ -36,7 +36,6 @@ async def test_what_host_code_returns_comes_out() -> None:
     [
         (TimeoutError("no mail server"), "TimeoutError: no mail server"),
         (ConnectionRefusedError("no mail server"), "ConnectionRefusedError: no mail server"),
-        (SystemExit(3), "SystemExit: 3"),
         (asyncio.CancelledError(), "a cancellation escaped from process"),
     ],
     ids=lambda value: type(value).__name__,

@@ -1,6 +1,4 @@
-"""Rounds of the batcher that cannot be begun, that are over before their first step, and that
-are over before they are known.
-"""
+"""Rounds of the batcher that are over before their first step, and before they are known."""
 
 from __future__ import annotations
 
@@ -11,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from rowlock.database import batcher as batcher_module
 from rowlock.database.batcher import Batcher
 
 from .scenes import turns
@@ -36,58 +33,6 @@ async def test_who_waits_for_a_round_that_was_cancelled_before_its_first_step_is
     assert answers == {1: 2}
 
 
-@pytest.mark.parametrize("refusals", [1, 2])
-async def test_a_request_whose_round_cannot_be_begun_is_no_request(
-    refusals: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What its caller was told of as refused would be carried out with the next one's, perhaps
-    against that.
-    """
-    batcher, answered, refused = (
-        Batcher(doubled, name="test", timeout=TIMEOUT),
-        list[int](),
-        list[Any](),
-    )
-    begin = batcher_module.contained_task
-
-    def refuse(work: Any, **more: Any) -> asyncio.Task[Any]:
-        if len(refused) < refusals:
-            refused.append(work.close())
-            raise MemoryError
-        return begin(work, **more)
-
-    def done(request: int, _answer: int | None, _error: Exception | None) -> None:
-        answered.append(request)
-
-    monkeypatch.setattr(batcher_module, "contained_task", refuse)
-    for number in range(refusals):
-        with pytest.raises(MemoryError):
-            batcher.submit_nowait(number, done)
-    batcher.submit_nowait(refusals, done)
-    await turns()
-    assert answered == [refusals]
-
-
-async def test_who_waits_hears_of_it_if_no_other_round_can_be_begun(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Rows would be renewed for ever behind a host whose task factory has refused one task."""
-    batcher, errors = Batcher(doubled, name="test", timeout=TIMEOUT), list[type[Exception]]()
-    batcher.submit_nowait(
-        1, lambda _request, _answer, error: errors.append(type(error)) if error else None
-    )
-
-    def refuse(work: Any, **_more: Any) -> asyncio.Task[Any]:
-        work.close()
-        raise MemoryError
-
-    assert batcher._round is not None
-    batcher._round.cancel()
-    monkeypatch.setattr(batcher_module, "contained_task", refuse)
-    await turns()
-    assert errors == [ConnectionAbortedError]
-
-
 async def test_a_round_that_is_over_before_it_is_known_has_no_other_beside_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -95,10 +40,10 @@ async def test_a_round_that_is_over_before_it_is_known_has_no_other_beside_it(
     to another one's.
     """
     loop, running, answers = asyncio.get_running_loop(), [0, 0], list[tuple[int, int | None]]()
-    begin, released = batcher_module.contained_task, asyncio.Event()
+    begin, released = asyncio.create_task, asyncio.Event()
 
     def at_once(work: Any, *, name: str) -> Any:
-        monkeypatch.setattr(batcher_module, "contained_task", begin)
+        monkeypatch.setattr(asyncio, "create_task", begin)
         try:
             work.send(None)
         except StopIteration:
@@ -130,7 +75,7 @@ async def test_a_round_that_is_over_before_it_is_known_has_no_other_beside_it(
             batcher.submit_nowait(request, done)
 
     batcher: Batcher[int, int] = Batcher(run, name="test", timeout=TIMEOUT)
-    monkeypatch.setattr(batcher_module, "contained_task", at_once)
+    monkeypatch.setattr(asyncio, "create_task", at_once)
     batcher.submit_nowait(1, done)
     batcher.submit_nowait(2, done)
     await turns()

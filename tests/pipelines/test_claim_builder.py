@@ -196,13 +196,9 @@ def test_what_is_no_condition_is_named() -> None:
     assert "not 'xxx" in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    "error", [ValueError("no"), SystemExit(3), asyncio.CancelledError()], ids=repr
-)
+@pytest.mark.parametrize("error", [ValueError("no"), asyncio.CancelledError()], ids=repr)
 def test_what_ready_raises_never_ends_a_loop(error: BaseException) -> None:
-    """A `SystemExit` out of a library of the host's would end the service, and an error not be
-    known for what it is.
-    """
+    """A fetcher would end, and an error not be known for what it is."""
     with pytest.raises(ValueError if isinstance(error, ValueError) else HostCodeError) as caught:
         asked(error)
     if isinstance(caught.value, HostCodeError):

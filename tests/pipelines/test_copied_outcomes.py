@@ -152,7 +152,7 @@ class MadeAndCopied(Made):
 
     def __copy__(self) -> NoReturn:
         """Refuse."""
-        raise SystemExit(3)
+        raise TypeError("no")
 
 
 KEEPING: list[Any] = [

@@ -15,15 +15,11 @@ from rowlock import Apply, PipelineManager, events, logs
 from rowlock.testing import TemporaryDatabase, stepping, virtual_time
 
 from ..host import Run, RunPipeline, Volume, VolumePipeline, heard_events
-from .scenes import add, change, counted, is_free, read, until
+from .scenes import add, change, read, until
 from .told import NOT_SHOWN
 
 SECRET = "s3cr3t-value"
-RAISED = (
-    KeyError("Attempt to overwrite 'worker' in LogRecord"),
-    SystemExit(3),
-    asyncio.CancelledError(),
-)
+RAISED = (KeyError("Attempt to overwrite 'worker' in LogRecord"), asyncio.CancelledError())
 
 
 @pytest.fixture(params=RAISED, ids=lambda error: type(error).__name__)
@@ -38,22 +34,6 @@ def broken_logging(request: pytest.FixtureRequest) -> Iterator[None]:
     yield
     logging.setLogRecordFactory(factory)
     logs.forget()
-
-
-@pytest.mark.usefixtures("broken_logging")
-async def test_a_failed_attempt_frees_its_row(database: TemporaryDatabase) -> None:
-    """The worker would die while it says that the attempt failed, and its row be renewed for
-    ever.
-    """
-    [row] = await add(database, Run(id=1))
-    async with stepping(
-        database.session_factory, RunPipeline(answer=ValueError("no disk"))
-    ) as steps:
-        await steps.fetch_once()
-        await steps.work_once()
-        assert counted(steps)["retried"] == 1
-    after = await read(database, row)
-    assert (is_free(after), after.attempts, after.last_error) == (True, 1, "ValueError: no disk")
 
 
 @pytest.mark.usefixtures("broken_logging")

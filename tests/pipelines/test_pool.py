@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import weakref
 from contextlib import suppress
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -129,7 +130,7 @@ class Unsteady(VolumePipeline):
         """Raise once; then be the function."""
         self.tries += 1
         if self.tries == 2:
-            raise SystemExit(3)
+            raise RuntimeError("not yet")
         return super().process
 
 
@@ -252,7 +253,7 @@ class Unready(Worker[Any]):
         """Raise once; then be the coroutine."""
         type(self).tries += 1
         if self.tries == 1:
-            raise SystemExit(3)
+            raise RuntimeError("not yet")
         return super().work(item)
 
 
@@ -277,28 +278,6 @@ async def test_a_worker_of_the_hosts_that_cannot_begin_gives_its_row_back(
         counters = manager.statistics()["UnreadyPipeline"].counters
         assert (counters["released"], counters["strays"], counters["loops_replaced"]) == (1, 0, 1)
         assert pipeline.health().healthy
-
-
-@virtual_time
-async def test_a_task_that_cannot_be_made_leaves_nothing_in_hand(
-    virtual_database: TemporaryDatabase,
-) -> None:
-    """What could not be released either would be no stray, so that nobody would find it."""
-    await add(virtual_database, Volume())
-    refused: list[Any] = []
-
-    def factory(loop: asyncio.AbstractEventLoop, work: Any, **more: Any) -> asyncio.Task[Any]:
-        if not refused and work.__qualname__ == "Worker._work":
-            refused.append(work.close())
-            raise MemoryError
-        return asyncio.Task(work, loop=loop, **more)
-
-    pipeline = VolumePipeline(workers_num=1)
-    asyncio.get_running_loop().set_task_factory(factory)
-    async with PipelineManager(virtual_database.session_factory, [pipeline]) as manager:
-        await until(lambda: manager.statistics()["VolumePipeline"].counters["applied"] == 1)
-        assert refused
-        assert pipeline.run.context.in_progress == set()
 
 
 class AtOnce(Worker[Any]):
@@ -369,3 +348,42 @@ async def test_work_that_cannot_be_left_behind_gives_its_worker_back(
         let_go.set()
         await until(lambda: pipeline.statistics().counters["applied"] == 1)
         await until(lambda: pipeline.health().healthy)
+
+
+class Musing(Worker[Any]):
+    """Waits for something first that nobody else knows of."""
+
+    async def work(self, item: PipelineItem[Any]) -> None:
+        """Wait until the collector has been here."""
+        waiting = asyncio.get_running_loop().create_future()
+        Musing.known.append(weakref.ref(waiting))
+        await waiting
+        await super().work(item)
+
+    known: ClassVar[list[Any]] = []
+
+
+class MusingPipeline(VolumePipeline):
+    """Has such workers."""
+
+    worker_class = Musing
+
+
+@virtual_time
+async def test_work_that_nobody_else_has_is_not_collected(
+    virtual_database: TemporaryDatabase,
+) -> None:
+    """The row would stay leased, and its worker busy with it, for ever: the loop keeps no task
+    that waits.
+    """
+    Musing.known.clear()
+    await add(virtual_database, Volume())
+    pipeline = MusingPipeline(workers_num=1)
+    async with PipelineManager(virtual_database.session_factory, [pipeline]):
+        await until(lambda: Musing.known)
+        gc.collect()
+        waiting = Musing.known[0]()
+        assert waiting is not None
+        waiting.set_result(None)
+        del waiting
+        await until(lambda: pipeline.statistics().counters["applied"] == 1)

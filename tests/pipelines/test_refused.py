@@ -62,7 +62,6 @@ async def test_the_pipeline_may_say_what_comes_of_it(database: TemporaryDatabase
     "says",
     [
         ValueError("a slip"),
-        SystemExit(3),
         "nonsense",
         Apply({"no_such_column": 1}),
         Apply({"status": "failed"}, related={(Attachment, 1): {"status": "failed"}}),
@@ -70,7 +69,6 @@ async def test_the_pipeline_may_say_what_comes_of_it(database: TemporaryDatabase
     ],
     ids=[
         "raises",
-        "exits",
         "none",
         "unknown column",
         "related row that is not held",

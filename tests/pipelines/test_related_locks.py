@@ -237,7 +237,6 @@ async def test_items_of_one_pipeline_exclude_each_other(database: TemporaryDatab
         (Retry(error="no"), "retried"),
         (Reset(), "reset"),
         (ValueError("no"), "retried"),
-        (SystemExit(1), "retried"),
         (RelatedLockUnavailable(model="Disk", wanted=1, available=0), "reset"),
         ("not an outcome", "retried"),
         (Apply({"no such column": 1}), "retried"),

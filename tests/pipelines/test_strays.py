@@ -14,7 +14,6 @@ from rowlock import Apply, PipelineItem, PipelineManager, events
 from rowlock.testing import Steps, TemporaryDatabase, stepping, virtual_time
 
 from ..host import Volume, VolumePipeline, heard_events
-from .hostile import HostExit
 from .scenes import (
     TidyPipeline,
     add,
@@ -30,13 +29,6 @@ from .scenes import (
     until,
 )
 from .told import told
-
-ERRORS = [KeyError("Attempt to overwrite 'worker' in LogRecord"), SystemExit(3), HostExit()]
-
-
-def ids(error: object) -> str:
-    """Name a case."""
-    return type(error).__name__
 
 
 async def settled(steps: Steps[Any]) -> None:

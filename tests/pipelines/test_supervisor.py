@@ -13,7 +13,6 @@ from rowlock.tasks import RESTART_DELAY_S, Supervisor
 from rowlock.testing import TemporaryDatabase, run_virtual, virtual_time
 
 from ..host import Volume, VolumePipeline, heard_events
-from .hostile import break_loggers
 from .scenes import add, read_all, turns, until
 from .told import Line, told
 
@@ -139,38 +138,6 @@ def test_a_loop_that_shuts_down_ends_everything(tmp_path) -> None:  # noqa: ANN0
     run_virtual(main)
 
 
-@virtual_time
-async def test_an_exit_out_of_a_loop_is_its_death() -> None:
-    """A ``SystemExit`` that leaves a task ends the whole event loop, and with it the host."""
-    mortal, supervisor = Mortal(SystemExit(3)), Supervisor("Test")
-    with heard_events() as heard:
-        supervisor.keep("loop", mortal.run)
-        await until(lambda: mortal.lives == 2)
-    [replaced] = heard.of(events.LoopReplaced)
-    assert replaced.error.startswith("HostCodeError: SystemExit: 3")
-    await supervisor.stop()
-
-
-@pytest.mark.parametrize(
-    "error", [KeyError("worker"), SystemExit(3)], ids=lambda error: type(error).__name__
-)
-def test_a_loop_is_replaced_whoever_cannot_be_told(
-    error: BaseException, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A logger that raises would end the loop that it should tell of, for good."""
-
-    @virtual_time
-    async def play() -> None:
-        logger = break_loggers(monkeypatch, error)
-        mortal, supervisor = Mortal(RuntimeError("boom"), RuntimeError("again")), Supervisor("Test")
-        supervisor.keep("loop", mortal.run)
-        await until(lambda: mortal.lives == 3)
-        assert (supervisor.restarts, logger.calls) == (2, 2)
-        await supervisor.stop()
-
-    play()
-
-
 def keeper(name: str) -> asyncio.Task[Any]:
     """Return the task that keeps a loop."""
     [task] = [task for task in asyncio.all_tasks() if task.get_name() == f"rowlock: {name}"]
@@ -224,30 +191,3 @@ async def test_a_keeper_that_is_cancelled_alone_is_not_the_end(
     await until(lambda: pipeline.statistics().counters["applied"] == len(rows))
     assert pipeline.health().healthy
     await pipeline.run.drain(5)
-
-
-@virtual_time
-async def test_a_loop_whose_task_is_refused_is_replaced(caplog: pytest.LogCaptureFixture) -> None:
-    """A loop of which a task factory of the host's refuses the task would be missing, and
-    nothing say so.
-    """
-    refused: list[str] = []
-
-    def factory(loop: asyncio.AbstractEventLoop, work: Any, **more: Any) -> asyncio.Task[Any]:
-        if work.__qualname__ == "_contained" and (
-            not refused or (mortal.lives == 1 and len(refused) == 1)
-        ):
-            refused.append(work.__qualname__)
-            raise MemoryError
-        return asyncio.Task(work, loop=loop, **more)
-
-    mortal, supervisor = Mortal(RuntimeError("boom")), Supervisor("Test")
-    asyncio.get_running_loop().set_task_factory(factory)
-    with heard_events() as heard:
-        supervisor.keep("loop", mortal.run)
-        await until(lambda: mortal.lives == 2)
-    why = ["MemoryError", "RuntimeError: boom", "MemoryError"]
-    assert [event.error for event in heard.of(events.LoopReplaced)] == why
-    assert [line.extra["error"] for line in told(caplog, "died")] == why
-    assert supervisor.alive() == {"loop": True}
-    await supervisor.stop()

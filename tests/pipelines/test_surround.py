@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -99,7 +100,7 @@ async def test_what_process_raises_is_seen(database: TemporaryDatabase) -> None:
     assert spans.seen == ["ValueError"]
 
 
-@pytest.mark.parametrize("place", ["called", "entered", "left", "raises", "none", "exits"])
+@pytest.mark.parametrize("place", ["called", "entered", "left", "raises", "none", "cancelled"])
 async def test_one_that_fails_harms_no_outcome(database: TemporaryDatabase, place: str) -> None:
     """A tracing library that is out of order would fail every row."""
 
@@ -111,8 +112,8 @@ async def test_one_that_fails_harms_no_outcome(database: TemporaryDatabase, plac
         def __enter__(self) -> None:
             if place == "entered":
                 raise OSError(place)
-            if place == "exits":
-                raise SystemExit(place)
+            if place == "cancelled":
+                raise asyncio.CancelledError
 
         def __exit__(self, *error: object) -> bool:
             if place == "left":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import html
 import re
 import socket
@@ -18,7 +19,6 @@ from sqlalchemy import insert, select
 from starlette.applications import Starlette
 
 from rowlock.dashboard import Dashboard, Viewer, ViewerAction
-from rowlock.tasks import contained_task
 from rowlock.testing import TemporaryDatabase
 
 from ..dashboard.shop_window import ago, manager_of, shown_form
@@ -72,7 +72,7 @@ async def served(app: Any) -> AsyncIterator[AsyncClient]:
         listening.listen()
         config = uvicorn.Config(app, log_level="error", timeout_graceful_shutdown=1)
         server = uvicorn.Server(config)
-        task = contained_task(server._serve([listening]), name="server")
+        task = asyncio.create_task(server._serve([listening]), name="server")
         origin = f"http://127.0.0.1:{listening.getsockname()[1]}"
         async with AsyncClient(base_url=origin, headers={"origin": origin}) as client:
             yield client

@@ -33,7 +33,6 @@ from rowlock.insight.explanation import Explanation
 from rowlock.insight.insight import Insight
 from rowlock.insight.shown import duration, shown
 from rowlock.insight.status import PipelineStatus
-from rowlock.tasks import contained_task
 
 HELP: Final = """\
 rowlock top looks and never acts.
@@ -105,7 +104,7 @@ class ExplainScreen(TextScreen):
     def action_refresh(self) -> None:
         """Ask, unless that is under way."""
         if self._asking is None or self._asking.done():
-            self._asking = contained_task(self._ask(), name="rowlock top: explain")
+            self._asking = asyncio.create_task(self._ask(), name="rowlock top: explain")
 
     async def _ask(self) -> None:
         try:
@@ -169,7 +168,7 @@ class TopApp(App[int]):
         return LookScreen(self._insight, self._rates)
 
     def on_mount(self) -> None:
-        self._looking = contained_task(self._looker.run(), name="rowlock top: look")
+        self._looking = asyncio.create_task(self._looker.run(), name="rowlock top: look")
         self.set_interval(TICK_S, self._heed_size)
 
     def stop_looking(self) -> None:

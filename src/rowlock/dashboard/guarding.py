@@ -55,7 +55,7 @@ from rowlock.insight.migrations import PERSON_CHARS_MAX
 from rowlock.insight.shown import shown
 from rowlock.logs import get_logger
 from rowlock.spi import LeasedTable, is_outage
-from rowlock.tasks import DaemonThreads, contained_task
+from rowlock.tasks import DaemonThreads
 
 THREADS_MAX: Final = 16
 
@@ -187,7 +187,7 @@ class Gatekeeper:
             self._refuse(action, "too many questions are open")
             return None
         self._asking += 1
-        task = contained_task(self._answer(request, action), name="rowlock: authorize")
+        task = asyncio.create_task(self._answer(request, action), name="rowlock: authorize")
         task.add_done_callback(self._answered)
         try:
             await asyncio.wait({task}, timeout=AUTHORIZE_S_MAX)
@@ -379,7 +379,7 @@ ENDING_S: Final = 1.0
 async def made_within(page: Coroutine[Any, Any, T], seconds: float) -> T:
     """Return the result of `page`; after `seconds` it is cancelled, and not waited for."""
     with wanted_within(seconds - ENDING_S):
-        task = contained_task(page, name="rowlock: page")
+        task = asyncio.create_task(page, name="rowlock: page")
     try:
         await asyncio.wait({task}, timeout=seconds)
     finally:

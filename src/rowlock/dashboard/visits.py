@@ -41,7 +41,6 @@ from rowlock.insight.insight import Insight
 from rowlock.insight.observer import Observer
 from rowlock.insight.shown import ago, clock_time, duration, row_command, shown
 from rowlock.insight.status import count_text
-from rowlock.tasks import contained_task
 
 if TYPE_CHECKING:
     # A wing may have been left out.
@@ -172,7 +171,7 @@ class RecentAnswers:
     def _begin(self, place: Hashable, ask: Callable[[], Awaitable[Any]]) -> _Answer:
         while len(self._answers) >= KEPT_MAX:
             del self._answers[next(iter(self._answers))]
-        task = contained_task(_awaited(ask), name="rowlock: dashboard")
+        task = asyncio.create_task(_awaited(ask), name="rowlock: dashboard")
         answer = _Answer(task, monotonic())
         self._answers.pop(place, None)
         self._answers[place] = answer

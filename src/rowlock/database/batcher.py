@@ -17,14 +17,13 @@ import asyncio
 import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from contextlib import suppress
 from datetime import timedelta
 from typing import Generic, TypeAlias, TypeVar, cast
 
 from rowlock.clock import exponential, monotonic, sleep
 from rowlock.database.faults import is_outage, may_be_of_the_size
+from rowlock.errors import HOST_ERRORS
 from rowlock.logs import get_logger
-from rowlock.tasks import contained_task
 
 RETRY_DELAY_S = 0.05
 RETRY_DELAY_S_MAX = 1.0
@@ -201,41 +200,23 @@ class Batcher(Generic[RequestT, ResultT]):
         """
         # Counted once, and here: a request may run code of its caller's, whose errors are the
         # caller's and not the round's.
-        entry = (request, done, self._statements_of(request))
-        self._waiting.append(entry)
-        if self._is_working:
-            return
-        try:
+        self._waiting.append((request, done, self._statements_of(request)))
+        if not self._is_working:
             self._begin()
-        except Exception:
-            # A task factory of the host's. If it has begun the round all the same, the request is
-            # carried out.
-            if self._waiting and self._waiting[-1] is entry:
-                self._waiting.pop()
-                raise
 
     def _begin(self) -> None:
         # Asked instead of the task: one that begins within the call which makes it works before
         # there is a task to ask.
         self._is_working = True
-        try:
-            self._round = contained_task(self._work(), name=f"rowlock: {self._name}")
-        except Exception:
-            self._is_working = False
-            raise
+        self._round = asyncio.create_task(self._work(), name=f"rowlock: {self._name}")
         self._round.add_done_callback(self._ended)
 
     def _ended(self, _round: asyncio.Task[None]) -> None:
         # Here, whatever has ended it: a round that is cancelled before its first step runs no line.
         self._is_working = False
         self._tell_all(self._in_flight)
-        if not self._waiting or self._is_working:
-            return
-        try:
+        if self._waiting and not self._is_working:
             self._begin()
-        # A task factory of the host's; the next request may never come.
-        except Exception:  # noqa: BLE001
-            self._tell_all(self._waiting)
 
     async def wait_until_idle(self) -> None:
         while self._is_working and self._round is not None:
@@ -261,7 +242,7 @@ class Batcher(Generic[RequestT, ResultT]):
         try:
             results = await self._run([request for request, _, _ in batch])
         # Whatever it is, the callers must get an answer.
-        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001
+        except HOST_ERRORS as error:
             await self._fail(batch, error)
             return
         took_s = monotonic() - self._began_at
@@ -313,11 +294,9 @@ class Batcher(Generic[RequestT, ResultT]):
         request, done, _ = entry
         try:
             done(request, result, error)
-        except BaseException:
-            # The others of the batch wait for their answers, and those behind them for the next
-            # batch.
-            with suppress(BaseException):
-                logger.exception("%s: what was to be done with an answer failed", self._name)
+        except Exception:
+            # The others of the batch wait for their answers, and those behind for the next batch.
+            logger.exception("%s: what was to be done with an answer failed", self._name)
 
 
 def _statements(batch: Iterable[_Entry[RequestT, ResultT]]) -> int:

@@ -74,7 +74,7 @@ from rowlock.errors import (
 from rowlock.logs import get_logger
 from rowlock.pipelines.outcomes import check_outcome, copied_value
 from rowlock.spi import LeasedTable, ModelT, Values, is_of_the_schema
-from rowlock.tasks import as_host_code, contained_task, finish
+from rowlock.tasks import as_host_code, finish
 
 
 def plain_event(event: object) -> AttemptEvent:
@@ -132,7 +132,7 @@ CATCH_UP_S = 1.0
 
 async def next_event(events: Events, *, within_s: float) -> AttemptEvent:
     """Return the next event; TimeoutError if none came `within_s`, nor `CATCH_UP_S` after it."""
-    coming: asyncio.Task[AttemptEvent] = contained_task(
+    coming: asyncio.Task[AttemptEvent] = asyncio.create_task(
         as_host_code(partial(anext, events)), name="rowlock: hear an attempt"
     )
     try:
@@ -300,7 +300,7 @@ class Delivery(Generic[ModelT]):
             return outcome
 
     async def _out_of_time(self, attempt: AsyncExitStack) -> Outcome:
-        closing = contained_task(self._close(attempt), name="rowlock: close an attempt")
+        closing = asyncio.create_task(self._close(attempt), name="rowlock: close an attempt")
         # A row that is failed is not begun again; so one whose handler cannot be ended need not be
         # held for ever.
         await finish(_wait(closing, timeout_s=ATTEMPT_END_S_MAX), purpose="end an attempt")

@@ -35,7 +35,7 @@ from rowlock.dispatch.settings import PROVISIONS_MAX
 from rowlock.errors import NoWorkersAvailable, WorkerBusy, WorkerGone
 from rowlock.logs import get_logger
 from rowlock.spi import LeasedTable, is_free
-from rowlock.tasks import as_host_code, contained_task
+from rowlock.tasks import as_host_code
 
 
 @dataclass(slots=True)
@@ -242,7 +242,7 @@ class Provisioner:
         if key in self._in_flight or key in self._expected or is_full or at_cap:
             return False
         self._expected[key] = now + PROVISION_S_MAX + COMES_S_MAX
-        task = contained_task(self._call(key), name="rowlock: provision a worker")
+        task = asyncio.create_task(self._call(key), name="rowlock: provision a worker")
         self._in_flight[key] = task
         task.add_done_callback(lambda _: self._in_flight.pop(key, None))
         return True

@@ -29,7 +29,7 @@ from rowlock.graph.host_code import goes_on, set_traceback, traceback_of
 from rowlock.graph.processor import NodeStatus
 from rowlock.graph.scheduler import RUNNING, Scheduler, is_withdrawn
 from rowlock.graph.topology import Node, Topology, add_place
-from rowlock.tasks import as_ordinary, begin_task
+from rowlock.tasks import as_ordinary
 
 
 class Calls:
@@ -257,16 +257,9 @@ class LoopLanes:
             if self._continues(node):
                 return
         work = self._await_calls(node)
-        try:
-            task = begin_task(
-                work, name=f"rowlock: {node.operator}", context=self.calls.context_of(node)
-            )
-        except BaseException as error:  # noqa: BLE001  # a task factory of the host's refused it
-            if self.calls.begin(node):
-                node.ended_at = node.started_at
-                self.calls.failed(node, error)
-                self._ended(node)
-            return
+        task = asyncio.create_task(
+            work, name=f"rowlock: {node.operator}", context=self.calls.context_of(node).copy()
+        )
         self._tasks[node] = task
         task.add_done_callback(partial(self._task_done, node))
 

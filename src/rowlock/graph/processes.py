@@ -22,7 +22,6 @@ from anyio import BrokenWorkerProcess, CapacityLimiter, to_process
 
 from rowlock.clock import is_real
 from rowlock.errors import GraphError, HostCodeError, describe
-from rowlock.tasks import contained_task
 
 ADVICE: Final = (
     "a child process imports the main module of the program: what that starts belongs below"
@@ -68,7 +67,7 @@ class ProcessLane:
         work = to_process.run_sync(
             _called, function, value, cancellable=True, limiter=cast("CapacityLimiter", start)
         )
-        task = contained_task(work, name="rowlock: call in a child process")
+        task = asyncio.create_task(work, name="rowlock: call in a child process")
         cancelled: asyncio.CancelledError | None = None
         while not task.done():
             try:

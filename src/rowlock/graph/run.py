@@ -35,7 +35,7 @@ from rowlock.graph.statistics import GraphStatistics, statistics_in_steps
 from rowlock.graph.threads import GraphRuntime, ThreadLanes, default_runtime, replaced_meanwhile
 from rowlock.graph.topology import CHECKED_AT_ONCE, NODES_MAX, Node, Topology
 from rowlock.logs import get_logger
-from rowlock.tasks import as_host_code, as_ordinary, contained_task, finish
+from rowlock.tasks import as_host_code, as_ordinary, finish
 
 SECONDS_MAX: Final = 366 * 24 * 3600.0
 """The longest time limit and the longest grace, in seconds."""
@@ -311,7 +311,7 @@ class GraphRun:
         over = GraphTimeLimit(graph=self.graph.name, time_limit_s=limit_s or 0.0)
         timer = None if limit_s is None else loop.call_later(limit_s, self.scheduler.stop, over)
         # Nothing but the end of the event loop cancels this one.
-        until_loop_ends = contained_task(self._end.wait(), name="rowlock: a run of a graph")
+        until_loop_ends = asyncio.create_task(self._end.wait(), name="rowlock: a run of a graph")
         until_loop_ends.add_done_callback(self._wait_no_longer)
         while not self._end.is_set():
             try:

@@ -21,7 +21,6 @@ from rowlock.graph.processor import NodeStatus, OutputPort, Port, Processor
 from rowlock.graph.run import DEFAULTS, RunSettings, run_settings, run_with
 from rowlock.graph.threads import GraphRuntime
 from rowlock.graph.topology import Topology
-from rowlock.tasks import contained_task
 
 T = TypeVar("T")
 
@@ -116,7 +115,7 @@ async def stream_output(
     graph.add([sink])
     graph.connect(output, sink.inputs[0])
     graph.begin_run()
-    run = contained_task(run_with(graph, settings), name=f"rowlock: stream {graph.name}")
+    run = asyncio.create_task(run_with(graph, settings), name=f"rowlock: stream {graph.name}")
     values = StreamValues(graph.name, sink, run)
     try:
         yield values

@@ -35,7 +35,6 @@ from rowlock.spi import (
     replica_mark,
     with_zone,
 )
-from rowlock.tasks import without_exits
 
 WILLING = "census"
 """In the report of a replica that counts, if its turn to do so comes."""
@@ -172,7 +171,7 @@ class Census:
     async def _count(self, manager: PipelineManager, pipeline: Pipeline[Any]) -> None:
         name = pipeline.name
         try:
-            counted = await without_exits(lambda: self._counted_now(manager, pipeline))
+            counted = await self._counted_now(manager, pipeline)
         # Of the host's `ready` and database, whatever it is: it costs this census, and no row.
         except Exception as error:  # noqa: BLE001
             if name not in self._failing:

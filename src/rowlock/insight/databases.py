@@ -33,7 +33,6 @@ from rowlock.errors import TransactionTimeout
 from rowlock.insight.naming import database_name
 from rowlock.insight.questions import refusal_of
 from rowlock.insight.shown import shown
-from rowlock.tasks import contained_task
 
 # ---------------------------------------------------------------- places
 
@@ -96,7 +95,7 @@ async def asked_concurrently(
     try:
         for _ in asks[:at_once]:
             # No comprehension: if a task is refused, those before it are to be ended.
-            tasks.append(contained_task(ask_what_is_left(), name="rowlock: ask"))  # noqa: PERF401
+            tasks.append(asyncio.create_task(ask_what_is_left(), name="rowlock: ask"))  # noqa: PERF401
         await asyncio.gather(*tasks)
     finally:
         for task in tasks:

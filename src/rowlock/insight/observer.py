@@ -46,7 +46,6 @@ from rowlock.insight.replicas import (
 from rowlock.insight.tables import InsightTables, Sessions, by_database, engine_of, tables_of
 from rowlock.logs import get_logger
 from rowlock.spi import LeasedTable, in_transaction, replica_mark
-from rowlock.tasks import contained_task, without_exits
 
 Act: TypeAlias = Callable[[Sessions, list[Pipeline[Any]]], Awaitable[list[Exception]]]
 """Acts in one database, for the pipelines that work there; returns the errors."""
@@ -159,10 +158,12 @@ class Observer:
         Observer._running = (os.getpid(), self)
         if self.history is not None:
             self.history.start()
-        self._task = contained_task(self._run(), name="rowlock: observer")
-        self._lag_task = contained_task(self._measure_lag(), name="rowlock: lag of the event loop")
+        self._task = asyncio.create_task(self._run(), name="rowlock: observer")
+        self._lag_task = asyncio.create_task(
+            self._measure_lag(), name="rowlock: lag of the event loop"
+        )
         if self._census is not None:
-            self._census_task = contained_task(self._census.run(), name="rowlock: census")
+            self._census_task = asyncio.create_task(self._census.run(), name="rowlock: census")
         return self
 
     async def __aexit__(
@@ -381,7 +382,7 @@ class Observer:
     async def _contained(self, act: Callable[[], Awaitable[None]]) -> None:
         """Run `act`; its error is logged once, and the next beat tries again."""
         try:
-            await without_exits(act)
+            await act()
         except Exception as error:  # noqa: BLE001
             if not self._is_failing:
                 logger.warning(

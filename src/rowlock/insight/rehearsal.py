@@ -57,7 +57,6 @@ from rowlock.pipelines.decisions import Decision, decide
 from rowlock.pipelines.outcomes import error_text, hint_targets
 from rowlock.services.hold import HOLD_LOCK_TIMEOUT, hold
 from rowlock.spi import LeasedTable, PipelineContext, bind_of, column_of
-from rowlock.tasks import contained_task
 
 # ---------------------------------------------------------------- the answer
 
@@ -299,7 +298,9 @@ class ReadOnlyProcess:
         item.stop = self.context.stop
         attempt = self.context.calls.attempt(self.context.hooks.process, item)
         item.begun_at = monotonic()
-        task = contained_task(attempt.run(), name="rowlock: rehearsal", context=rehearsal_context())
+        task = asyncio.create_task(
+            attempt.run(), name="rowlock: rehearsal", context=rehearsal_context()
+        )
         try:
             # The time is not left to a cancellation, which `process` may ignore.
             done, _ = await asyncio.wait({task}, timeout=REHEARSAL_TIMEOUT.total_seconds())

@@ -1,7 +1,7 @@
 """One attempt: `process` in a task of its own, with every way in which it can end.
 
-The one idea: host code may return, raise anything at all, be cancelled by us, cancel itself, or not
-end. Each becomes a value, so that no worker ever dies of its host's code.
+The one idea: host code may return, raise, be cancelled by us, cancel itself, or not end. Each
+becomes a value, so that no worker ever dies of its host's code.
 
 One timer ends all attempts that take too long: all calls of one pipeline may take equally long, so
 the one that began first is the first whose time is up. A timer for each would cost more than most
@@ -23,12 +23,12 @@ from typing import Any, TypeVar
 from sqlalchemy.exc import SQLAlchemyError
 
 from rowlock.database.transaction import OUT_OF_TIME
-from rowlock.errors import HostCodeError, ProcessCancelledError, describe
+from rowlock.errors import HOST_ERRORS, HostCodeError, ProcessCancelledError, describe
 from rowlock.leases.item import PipelineItem
 from rowlock.pipelines.hooks import Surround, Surroundings
 from rowlock.pipelines.outcomes import copied, forget_raising
 from rowlock.pipelines.settings import PipelineSettings
-from rowlock.tasks import ENDED, LEFT_BEHIND, DaemonThreads, begin_task
+from rowlock.tasks import ENDED, LEFT_BEHIND, DaemonThreads
 
 
 class Deadlines:
@@ -93,7 +93,7 @@ class Returned:
 
 @dataclass(frozen=True, slots=True)
 class Raised:
-    """`process` raised `error`, which may be any `BaseException`."""
+    """`process` raised `error`."""
 
     error: BaseException
 
@@ -190,8 +190,7 @@ class Attempt:
             result: Returned | Raised = Returned(copied(await self._call()))
             if around is not None:
                 around.leave(None)
-        # SystemExit out of host code must not end the service.
-        except BaseException as error:  # noqa: BLE001
+        except HOST_ERRORS as error:
             if around is not None:
                 around.leave(error)
             result = self._raised(error)
@@ -241,14 +240,13 @@ class Attempt:
             if not over.done():
                 tell(await self.run_here(lambda: tell(Ended.ABANDONED)))
 
-        def see_to(task: asyncio.Task[None]) -> None:
-            # One that is cancelled before its first step runs no line of its own, nor does one into
-            # which a task factory of the host's has put something else.
-            if not self.is_running:
-                tell(Raised(ended_by(task)))
+        def on_done(task: asyncio.Task[None]) -> None:
+            # One that is cancelled before its first step runs no line of its own.
+            error = None if task.cancelled() else task.exception()
+            tell(Raised(error or _cancelled_by_itself()))
 
-        task = begin_task(here(), name="rowlock: process")
-        task.add_done_callback(see_to)
+        task = asyncio.create_task(here(), name="rowlock: process")
+        task.add_done_callback(on_done)
         try:
             return await over
         except asyncio.CancelledError:
@@ -268,16 +266,15 @@ async def contained(function: Callable[..., Awaitable[T]], *args: object) -> T:
     """Call host code within a transaction of ours; what it raises is reported as the host's, not
     as the database's.
 
-    A ``TimeoutError`` of the host's own would pass for an outage that is to be waited out, a
-    ``SystemExit`` out of a task would end the whole event loop, and a stray cancellation would pass
-    for ours. What the database said to the host's own statements is raised as it is, and so is the
-    cancellation of a transaction that is out of time.
+    A ``TimeoutError`` of the host's own would pass for an outage that is to be waited out, and a
+    stray cancellation for ours. What the database said to the host's own statements is raised as it
+    is, and so is the cancellation of a transaction that is out of time.
     """
     try:
         return await function(*args)
     except SQLAlchemyError:
         raise
-    except BaseException as error:  # noqa: BLE001 - as above
+    except HOST_ERRORS as error:
         host_error = _raised(error).error
         raise HostCodeError(describe(host_error)) from host_error
 
@@ -299,12 +296,6 @@ def host_call(
 @lru_cache(METHODS_MAX)
 def _is_coroutine_method(method: Callable[..., Any]) -> bool:
     return inspect.iscoroutinefunction(method)
-
-
-def ended_by(task: asyncio.Task[Any]) -> BaseException:
-    """Return what has ended a task that ran no line of what it was made for."""
-    error = None if task.cancelled() else task.exception()
-    return error or _cancelled_by_itself()
 
 
 def _cancelled_by_itself() -> ProcessCancelledError:
@@ -334,7 +325,7 @@ async def _in_thread(call: Callable[[], Any], threads: Executor) -> Any:
             return Raised(asyncio.CancelledError())
         try:
             return Returned(copied(variables.run(call)))
-        except BaseException as error:  # noqa: BLE001 - a future cannot carry all of them
+        except HOST_ERRORS as error:
             return Raised(error)
 
     thread = asyncio.get_running_loop().run_in_executor(threads, in_the_thread)

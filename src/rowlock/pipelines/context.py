@@ -30,7 +30,6 @@ from rowlock.pipelines.settings import PipelineSettings
 from rowlock.pipelines.statistics import Counters, Failures, Histograms
 from rowlock.rows.eligibility import LockingPipeline
 from rowlock.rows.leased_table import LeasedTable, ModelT
-from rowlock.tasks import begin_task
 
 logger = get_logger(__name__)
 
@@ -55,42 +54,20 @@ class BackgroundTasks:
 
     def begin(self, work: Coroutine[Any, Any, None], *, purpose: str) -> asyncio.Task[None]:
         """Run `work` without waiting for it. What it raises is logged."""
-        try:
-            task = begin_task(self._contained(work, purpose), name=f"rowlock: {purpose}")
-        except Exception:
-            work.close()
-            raise
+        task = asyncio.create_task(work, name=f"rowlock: {purpose}")
         self._tasks.add(task)
         task.add_done_callback(partial(self._ended, purpose))
-        # One that was cancelled before its first step has not begun `work`, which Python would warn
-        # of.
-        task.add_done_callback(lambda _task: work.close())
         return task
-
-    async def _contained(self, work: Coroutine[Any, Any, None], purpose: str) -> None:
-        try:
-            await work
-        except asyncio.CancelledError:
-            raise
-        except BaseException as error:
-            # A SystemExit that left this task would end the whole event loop.
-            logger.error(
-                "%s: a background task failed: %s",
-                self._name,
-                purpose,
-                extra={"pipeline": self._name, "purpose": purpose},
-                exc_info=error,
-            )
 
     def _ended(self, purpose: str, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
-        if not task.cancelled() or self._check_ending():
+        error = None if task.cancelled() else task.exception()
+        if error is None and not (task.cancelled() and not self._check_ending()):
             return
-        text, extra = (
-            "%s: a background task was cancelled from outside: %s",
-            {"pipeline": self._name, "purpose": purpose},
-        )
-        logger.error(text, self._name, purpose, extra=extra)
+        what = "failed" if error else "was cancelled from outside"
+        extra = {"pipeline": self._name, "purpose": purpose}
+        text = f"%s: a background task {what}: %s"
+        logger.error(text, self._name, purpose, extra=extra, exc_info=error)
 
 
 T = TypeVar("T")

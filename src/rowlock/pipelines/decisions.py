@@ -1,8 +1,7 @@
 """What follows an attempt that has ended: the outcome that is written for its row, or why none is.
 
-The one idea: what `process` returned is the host's object, of which every property, method and
-``__iter__`` may raise anything, ``SystemExit`` included. Whatever it raises is a failure of that
-row and of nothing else.
+The one idea: what `process` returned is the host's object. Whatever goes wrong with it is a failure
+of that row and of nothing else.
 
 A task group wraps what its tasks raised, so every error is looked at as a group of one or more, and
 one outcome follows from all of them together: one that was raised, what the host's rules make of
@@ -23,6 +22,7 @@ from rowlock import events
 from rowlock.clock import monotonic
 from rowlock.database.faults import is_refused, is_transient
 from rowlock.errors import (
+    HOST_ERRORS,
     HostCodeError,
     OutcomeError,
     RelatedLockUnavailable,
@@ -122,7 +122,7 @@ def outcome_of_error(
     context: PipelineContext[Any], item: PipelineItem[Any], error: BaseException
 ) -> Outcome:
     """Return the outcome that follows from `error`, which left the host's code, and record what was
-    not raised as an outcome. The host's own objects may raise anything.
+    not raised as an outcome.
 
     Of several, `Park` counts first, then a failure, then `Retry` (the one that rests longest); and
     `Reset` if there is nothing else. A failure takes the rest of a `Retry` beside it.
@@ -255,8 +255,8 @@ def decide(context: PipelineContext[Any], item: PipelineItem[Any], result: Resul
             return outcome
         error = result.error if isinstance(result, Raised) else TimeoutError(result.value)
         return checked(context, item, outcome_of_error(context, item, error))
-    # Out of the host's own object: never the end of this task, or of the loop.
-    except BaseException as raised:  # noqa: BLE001
+    # Out of the host's own object.
+    except HOST_ERRORS as raised:
         error = raised
     finally:
         if isinstance(result, Raised):
@@ -272,9 +272,7 @@ def checked(
     allows_none: bool = False,
     hook: str = "process",
 ) -> Outcome:
-    """Return `value`, which the host's `hook` gave for `item`, as an outcome that can be written.
-    The host's own objects may raise anything.
-    """
+    """Return `value`, which the host's `hook` gave for `item`, as an outcome to be written."""
     if type(value) is Apply:
         outcome: Outcome = value
     else:

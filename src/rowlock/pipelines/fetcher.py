@@ -148,8 +148,6 @@ class Unstarted(Generic[ModelT]):
         late = [item for item in queue.waiting()[ahead.size :] if item.queued_at <= limit]
         if late:
             ahead.reset()
-            # First, since a task factory of the host's may refuse it: then they stay where they
-            # are.
             self.context.background.begin(
                 self._release(late), purpose="release what was claimed ahead"
             )
@@ -325,8 +323,6 @@ class Fetcher(Generic[ModelT]):
         says. Shielded as a whole: a cancellation between the claim and the queue would leave rows
         leased that nobody works on.
         """
-        # Host code stays out of the task: a SystemExit that leaves a task ends the whole event
-        # loop.
         await self._heartbeater.renew_if_slept()
         if self._periodic.are_due:
             await self._periodic.ensure()

@@ -37,7 +37,7 @@ from rowlock.clock import monotonic, sleep
 from rowlock.database.pools import SeparatePool
 from rowlock.database.transaction import abort_stalled
 from rowlock.logs import get_logger
-from rowlock.tasks import log_in_thread, without_exits
+from rowlock.tasks import log_in_thread
 
 logger = get_logger(__name__)
 
@@ -128,18 +128,15 @@ class HeartbeatThread:
         self.sessions = SeparatePool(session_factory, file_wait=renew_timeout / 2)
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._stopping = False
         self._asking: Future[None] = Future()
         self._keeping: Future[None] = Future()
         self._limit_s = self._look_every_s = renew_timeout.total_seconds()
 
     async def run(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Run `work` in the thread, from the host's loop, until it ends. Cancelling this cancels
-        `work` without waiting for its end; a listener's exit is raised as `HostCodeError`.
+        `work` without waiting for its end.
         """
-        await asyncio.wrap_future(
-            asyncio.run_coroutine_threadsafe(without_exits(work), self._running_loop())
-        )
+        await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work(), self._running_loop()))
 
     def abort_after(self, limit: timedelta, *, look_every: timedelta) -> None:
         """End what the host's loop keeps locked once it has stood still for `limit`: its leases
@@ -162,7 +159,6 @@ class HeartbeatThread:
         try:
             await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._close(), loop))
         finally:
-            self._stopping = True
             loop.call_soon_threadsafe(loop.stop)
             await asyncio.to_thread(thread.join, CLOSE_S_MAX)
 
@@ -178,16 +174,13 @@ class HeartbeatThread:
         return self._loop
 
     async def _abort_stalled(self) -> None:
-        async def abort() -> None:
-            await abort_stalled(
-                self.sessions, thread=self.monitor.thread, older_than_s=self._limit_s
-            )
-
         while True:
             await sleep(self._look_every_s)
             if self.monitor.stalled_s >= self._limit_s:
                 try:
-                    await without_exits(abort)
+                    await abort_stalled(
+                        self.sessions, thread=self.monitor.thread, older_than_s=self._limit_s
+                    )
                 except Exception as error:
                     logger.warning(
                         "What the event loop keeps locked could not be ended", exc_info=error
@@ -199,7 +192,6 @@ class HeartbeatThread:
         for task in asyncio.all_tasks() - {asyncio.current_task()}:
             task.cancel()
         await self._close()
-        self._stopping = True
         asyncio.get_running_loop().stop()
 
     async def _close(self) -> None:
@@ -216,13 +208,8 @@ class HeartbeatThread:
         except Exception as error:
             logger.warning("The connections for heartbeats could not be closed", exc_info=error)
 
-    def _live(self, loop: asyncio.AbstractEventLoop) -> None:
+    @staticmethod
+    def _live(loop: asyncio.AbstractEventLoop) -> None:
         asyncio.set_event_loop(loop)
-        while not self._stopping:
-            try:
-                loop.run_forever()
-            except BaseException:
-                # A SystemExit out of any task ends `run_forever`, but not the loop; the task's
-                # caller gets the error.
-                logger.exception("The loop for heartbeats was interrupted")
+        loop.run_forever()
         loop.close()

@@ -14,6 +14,7 @@ hooks where they are used; errors that no rule names are handled in
 
 from __future__ import annotations
 
+from asyncio import CancelledError
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from sqlalchemy import Column, ColumnElement
 from sqlalchemy.orm.interfaces import LoaderOption
 
 from rowlock.errors import (
+    HOST_ERRORS,
     ConfigurationError,
     HostCodeError,
     ModelError,
@@ -101,8 +103,7 @@ class Surroundings:
             try:
                 manager = make(self._item)
                 manager.__enter__()
-            # Of the host's, which raises anything.
-            except BaseException:
+            except HOST_ERRORS:
                 logger.exception(
                     "%s: what surrounds an attempt could not be entered",
                     self._pipeline,
@@ -117,7 +118,7 @@ class Surroundings:
         for manager in reversed(self._entered):
             try:
                 manager.__exit__(kind, error, traceback)
-            except BaseException as raised:
+            except HOST_ERRORS as raised:
                 # One that is a generator lets the attempt's own error through.
                 if raised is not error:
                     logger.exception(
@@ -253,9 +254,7 @@ def ready_condition(name: str, leased: LeasedTable, hooks: Hooks[Any]) -> Column
     """Return what the host's `ready` says; `ModelError` if that is no SQL expression."""
     try:
         condition = hooks.ready()
-    except Exception:
-        raise
-    except BaseException as error:
+    except CancelledError as error:
         raise HostCodeError(f"{name}.ready() ended with {describe(error)}") from error
     # A mapped attribute, such as a boolean column, stands for its column.
     condition = getattr(condition, "expression", condition)

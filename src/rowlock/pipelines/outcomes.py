@@ -23,7 +23,6 @@ from contextlib import suppress
 from copy import copy
 from dataclasses import FrozenInstanceError, dataclass, field, fields
 from datetime import UTC, datetime, timedelta
-from inspect import getattr_static
 from types import MemberDescriptorType, NoneType
 from typing import Any, Final, TypeAlias, TypeVar, cast, get_args
 from uuid import UUID
@@ -375,13 +374,8 @@ def copied(returned: T) -> T:
     """Return an outcome as it is now, whatever the host goes on to do with the dicts and lists in
     it; anything else as it is.
 
-    Each field is read once, and of what is returned no field runs code of the host's: writers read
-    it where nothing is contained. An outcome of a host's own class keeps its class if that is so of
-    it. Nothing has been checked yet. Values of other kinds, such as a column type of the host's own
+    Nothing has been checked yet. Values of other kinds, such as a column type of the host's own
     may take, are shared with the host.
-
-    Raises:
-        BaseException: whatever the host's own properties, mappings and sequences raise.
     """
     given: Any = returned
     if type(given) is Apply and has_values_alone(given):
@@ -404,21 +398,18 @@ def copied(returned: T) -> T:
 
 
 def _of_the_same_class(returned: T, fields: Mapping[str, object]) -> T | None:
-    """Return a copy with `fields`, or None if reading these would run code of the host's."""
+    """Return a copy with `fields`; None where the class has no room for them."""
+    # Not made by its own arguments, which may be others; nor by copy(), whose `__getstate__` is
+    # that of a dataclass with slots: it forgets what the host keeps beside the fields, and
+    # `on_stale` needs that to clean up.
     cls = type(returned)
-    if not _is_read_plainly(cls, fields):
-        return None
+    kind: Any = BaseException if issubclass(cls, BaseException) else object
+    made = cast("T", kind.__new__(cls))
+    _take_over(made, returned)
     try:
-        # Not made by its own arguments, which may be others; nor by copy(), whose `__getstate__` is
-        # that of a dataclass with slots: it forgets what the host keeps beside the fields, and
-        # `on_stale` needs that to clean up.
-        kind: Any = BaseException if issubclass(cls, BaseException) else object
-        made = cast("T", kind.__new__(cls))
-        _take_over(made, returned)
         for name, value in fields.items():
             object.__setattr__(made, name, value)
-    # Some classes cannot be copied; the fields have been read.
-    except BaseException:  # noqa: BLE001
+    except AttributeError:  # a property of the host's
         return None
     return made
 
@@ -438,18 +429,6 @@ def _take_over(made: object, original: object) -> None:
         # An empty one stays so.
         with suppress(AttributeError):
             slot.__set__(made, slot.__get__(original, cls))
-
-
-def _is_read_plainly(cls: type, names: Iterable[str]) -> bool:
-    # `__class__`, too: it is what isinstance() asks for.
-    root = BaseException if issubclass(cls, BaseException) else object
-    if any(
-        getattr_static(cls, name) is not getattr_static(root, name)
-        for name in ("__class__", "__getattribute__")
-    ):
-        return False
-    kinds = [type(getattr_static(cls, name)) for name in names]
-    return all(kind is MemberDescriptorType or not hasattr(kind, "__get__") for kind in kinds)
 
 
 def _copied_related(related: object) -> object:

@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import Column
 
 from rowlock.clock import Randomness, exponential, jittered, monotonic
-from rowlock.errors import ERROR_TEXT_CHARS_MAX, describe, shorten
+from rowlock.errors import ERROR_TEXT_CHARS_MAX, HOST_ERRORS, describe, shorten
 from rowlock.leases.apply import RelatedWrite, RowWrite
 from rowlock.leases.item import PipelineItem
 from rowlock.pipelines.context import PipelineContext
@@ -433,7 +433,7 @@ class Planner:
             try:
                 due_at = self._schedules.next_after(item, self._now)
             # Out of the host's own schedule: it parks its own row.
-            except BaseException as error:  # noqa: BLE001
+            except HOST_ERRORS as error:
                 return self._parked(f"{NO_NEXT_TIME}: {describe(error)}"), True
         if due_at is not None:
             return self._due_at(item, due_at, by_schedule=outcome.due_at is None), False

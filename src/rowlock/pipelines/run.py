@@ -228,23 +228,12 @@ class PipelineRun(Generic[ModelT]):
         if not self._is_told:
             self._is_told = True
             self._tell_state("running: %s, released: %s", len(self.context.running), len(unstarted))
-        if not unstarted:
-            return
-        try:
+        if unstarted:
+            for item in unstarted:
+                self.heartbeater.untrack(item)
             self.context.background.begin(
                 release_items(self.context, unstarted), purpose="release what was not started"
             )
-        except Exception:
-            # A task factory of the host's. They stay tracked, so they are found as strays.
-            logger.exception(
-                "%s: %s rows that were not started could not be released at once",
-                self.context.name,
-                len(unstarted),
-                extra={"pipeline": self.context.name, "rows": len(unstarted)},
-            )
-            return
-        for item in unstarted:
-            self.heartbeater.untrack(item)
 
     async def drain(self, grace_s: float) -> None:
         """Wait for running work, interrupt it after `grace_s`, and end every loop."""

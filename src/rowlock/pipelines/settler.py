@@ -13,9 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from contextlib import suppress
 from datetime import timedelta
-from functools import partial
 from typing import Any, Generic, TypeVar
 
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
@@ -23,7 +21,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 from rowlock import events
 from rowlock.database.batcher import BATCH_MAX, Batcher
 from rowlock.database.faults import is_transient
-from rowlock.errors import LockWaitTimeout, TransactionTimeout
+from rowlock.errors import HOST_ERRORS, LockWaitTimeout, TransactionTimeout
 from rowlock.leases.apply import Written
 from rowlock.leases.item import PipelineItem
 from rowlock.leases.related import release_unlocked_related
@@ -202,14 +200,8 @@ class Recorder(Generic[ModelT]):
         return f"<Recorder of {self.context.name}>"
 
     def _hint(self, outcome: Apply | Delete) -> None:
-        try:
-            for model in hint_targets(outcome.hint):
-                self.context.hinter.hint_fetch(model)
-        except BaseException:
-            # It is written. Whom the host wanted to be hinted is the host's object, which may raise
-            # anything.
-            name = self.context.name
-            logger.exception("%s: hints after an outcome failed", name, extra={"pipeline": name})
+        for model in hint_targets(outcome.hint):
+            self.context.hinter.hint_fetch(model)
 
     def written(self, item: PipelineItem[ModelT], outcome: Outcome, written: Written) -> None:
         """Record an outcome that was written, and raise its hints."""
@@ -344,9 +336,6 @@ PENDING_MAX = 2 * BATCH_MAX
 that it has in hand.
 """
 
-CANCELLATIONS_MAX = 3
-"""So often a settlement goes on though its task is cancelled, unless the event loop ends."""
-
 
 class Settler(Generic[ModelT]):
     """Settles decisions of one pipeline; `on_room` is called when it is no longer full."""
@@ -400,19 +389,14 @@ class Settler(Generic[ModelT]):
     def settle_later(self, item: PipelineItem[ModelT], decision: Decision) -> None:
         self._pending.add(item)
         attempt = None
-        try:
-            if isinstance(decision, Ended):
-                attempt = self.context.running.get(item.lock_token)
-            # Nothing is to be waited for: an item that locks related rows has to stop that first.
-            elif item.held is None:
-                item.is_settling = True
-                if self._writer.submit_nowait(PendingOutcome(item, decision), self._done):
-                    return
-            self._in_a_task(item, partial(self._settle, item, decision, attempt))
-        except BaseException:
-            # The caller still has it; without one it is a stray and is released.
-            self._pending.discard(item)
-            raise
+        if isinstance(decision, Ended):
+            attempt = self.context.running.get(item.lock_token)
+        # Nothing is to be waited for: an item that locks related rows has to stop that first.
+        elif item.held is None:
+            item.is_settling = True
+            if self._writer.submit_nowait(PendingOutcome(item, decision), self._done):
+                return
+        self._in_a_task(item, self._settle(item, decision, attempt))
         if decision is Ended.ABANDONED and attempt is not None:
             # Noted at once: a task that is cancelled before its first step notes nothing.
             self._abandon(item, attempt)
@@ -428,62 +412,17 @@ class Settler(Generic[ModelT]):
             finally:
                 self._finish(item)
             return
-        try:
-            rest = (
-                partial(self._write, pending)
-                if written is None
-                else partial(self._see_to, pending, written)
-            )
-            self._in_a_task(item, rest)
-        except BaseException:
-            # Nothing else has it: better that its lease ends than that it is renewed for ever.
-            self._finish(item)
-            raise
-
-    def _in_a_task(
-        self,
-        item: PipelineItem[ModelT],
-        settle: Callable[[], Coroutine[Any, Any, None]],
-        *,
-        beginnings: int = 1,
-    ) -> None:
-        has_begun = False
-
-        async def settling() -> None:
-            nonlocal has_begun
-            has_begun = True
-            await settle()
-
-        def over(task: asyncio.Task[None]) -> None:
-            # A task that is cancelled before its first step runs no line of its own, a `finally`
-            # neither.
-            if not has_begun and beginnings < CANCELLATIONS_MAX and not self.context.check_ending():
-                with suppress(BaseException):
-                    self._in_a_task(item, settle, beginnings=beginnings + 1)
-                    return
-            self._finish(item)
-
-        self.context.background.begin(settling(), purpose="settle an outcome").add_done_callback(
-            over
+        self._in_a_task(
+            item, self._write(pending) if written is None else self._see_to(pending, written)
         )
 
+    def _in_a_task(self, item: PipelineItem[ModelT], work: Coroutine[Any, Any, None]) -> None:
+        # Whatever ends it, the item is untracked behind it: then its lease ends at the latest.
+        task = self.context.background.begin(work, purpose="settle an outcome")
+        task.add_done_callback(lambda _task: self._finish(item))
+
     async def _carried_out(self, pending: PendingOutcome[ModelT]) -> Written:
-        """Write `pending`, again if its settlement is cancelled meanwhile: its stamps show what the
-        last try has written.
-        """
-        if pending.item.is_deleted:
-            return Written.APPLIED
-        for _ in range(CANCELLATIONS_MAX):
-            try:
-                return await self._writer.write(pending)
-            except asyncio.CancelledError:
-                task = asyncio.current_task()
-                if self.context.check_ending() or task is None:
-                    raise
-                task.uncancel()
-                # A batch may still have it in hand, which must not get it twice.
-                pending.kept_from_batches = True
-        return await self._writer.write(pending)
+        return Written.APPLIED if pending.item.is_deleted else await self._writer.write(pending)
 
     def _finish(self, item: PipelineItem[ModelT]) -> None:
         before = len(self._pending)
@@ -638,8 +577,7 @@ class Settler(Generic[ModelT]):
                 copied(self.context.hooks.on_refused(item, error)),
                 hook="on_refused",
             )
-        except BaseException:
-            # Host code: a SystemExit that left this task would end the whole event loop.
+        except HOST_ERRORS:
             logger.exception(
                 "%s: on_refused failed for row %s",
                 self.context.name,
@@ -653,7 +591,7 @@ class Settler(Generic[ModelT]):
         try:
             raised = raised_by_also(self.context, item, error)
             return None if raised is None else checked(self.context, item, raised)
-        except BaseException:  # noqa: BLE001 - of the host's own object; `error` is recorded
+        except Exception:  # noqa: BLE001 - it cannot be written; `error` is recorded
             return None
 
     async def clean_up(self, item: PipelineItem[ModelT], outcome: Outcome) -> None:

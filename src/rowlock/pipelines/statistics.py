@@ -12,12 +12,11 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from inspect import iscoroutinefunction
 from typing import TypeAlias
 
-from rowlock.errors import ConfigurationError
+from rowlock.errors import HOST_ERRORS, ConfigurationError
 from rowlock.hints import NotificationStatistics
 from rowlock.logs import get_logger
 
@@ -107,12 +106,9 @@ def _tell(pipeline: str, name: str, value: float) -> None:
     for listener in tuple(_value_subscriptions.values()):
         try:
             listener(pipeline, name, value)
-        except BaseException:
-            # Neither it nor the log may keep what is counted here from being settled.
-            with suppress(BaseException):
-                logger.exception(
-                    "A listener raised at a value of %s", name, extra={"pipeline": pipeline}
-                )
+        except HOST_ERRORS:
+            text = "A listener raised at a value of %s"
+            logger.exception(text, name, extra={"pipeline": pipeline})
 
 
 class Histogram:

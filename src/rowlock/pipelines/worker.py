@@ -14,17 +14,16 @@ import asyncio
 import math
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from contextvars import Context, copy_context
 from functools import partial
 from typing import Generic
 
 from rowlock import events
 from rowlock.clock import exponential, monotonic
-from rowlock.errors import ProcessCancelledError
+from rowlock.errors import HOST_ERRORS, ProcessCancelledError
 from rowlock.leases.item import PipelineItem
 from rowlock.logs import get_logger
-from rowlock.pipelines.attempt import Attempt, Ended, Raised, Result, ended_by
+from rowlock.pipelines.attempt import Attempt, Ended, Raised, Result
 from rowlock.pipelines.context import PipelineContext
 from rowlock.pipelines.decisions import Decision, decide, decide_unread, record_unreadable
 from rowlock.pipelines.heartbeater import Heartbeater
@@ -33,7 +32,7 @@ from rowlock.pipelines.outcomes import Park
 from rowlock.pipelines.settler import Settler
 from rowlock.rows.leased_table import ModelT
 from rowlock.rows.lock_tokens import deaths_of
-from rowlock.tasks import RESTART_DELAY_S, RESTART_DELAY_S_MAX, contained_task, tell_replaced
+from rowlock.tasks import RESTART_DELAY_S, RESTART_DELAY_S_MAX, tell_replaced
 
 logger = get_logger(__name__)
 
@@ -83,16 +82,12 @@ class Worker(Generic[ModelT]):
             on_done: called once with this worker, when it is free again: also if the host's code
                 still runs, since it ignored its cancellation. Gets what has escaped, if anything
                 has.
-            variables: the context variables of which the task gets a copy; the caller's if None.
+            variables: the context variables of the task; a copy of the caller's if None.
         """
         running = _RunningItem(
             item, self._attempt_at(item), settler=self._settler, worker=self, on_done=on_done
         )
-        begin = partial(
-            asyncio.get_running_loop().create_task, self._work(running), name="rowlock: process"
-        )
-        # Not given to it: task factories of before Python 3.11 take no context.
-        task = begin() if variables is None else variables.run(begin)
+        task = asyncio.create_task(self._work(running), name="rowlock: process", context=variables)
         task.add_done_callback(running.on_task_done)
 
     def _attempt_at(self, item: PipelineItem[ModelT]) -> Attempt:
@@ -121,9 +116,6 @@ class Worker(Generic[ModelT]):
                 # A shutdown has interrupted everything while this row was read: nothing would end
                 # what begins now.
                 decision = Ended.INTERRUPTED if context.grace_over else Ended.LEASE_LOST
-            if item not in context.in_progress:
-                # A task factory of the host's has begun this after it was given up.
-                return
             if decision is None:
                 self._record_start(item, now)
                 context.running[item.lock_token] = attempt
@@ -137,12 +129,8 @@ class Worker(Generic[ModelT]):
                 context.histograms.process.add(item.ended_at - item.begun_at)
                 decision = self._decide(item, result)
             running.finish(decision)
-        except GeneratorExit:
-            # Its event loop is gone, and with it all that could release a row.
-            raise
-        except BaseException as error:
+        except HOST_ERRORS as error:
             # A bug, or a cancellation from outside: the row must not wait for its lease to expire.
-            # A SystemExit that left a task of ours would end the whole event loop.
             running.release(error)
             if running.is_with_host or isinstance(error, asyncio.CancelledError):
                 raise
@@ -269,26 +257,16 @@ class _RunningItem(Generic[ModelT]):
 
     def abandon(self) -> None:
         """Go on without the attempt, which has ignored its cancellation."""
-        try:
-            self.finish(Ended.ABANDONED)
-        # The attempt's own end hands nothing over any more.
-        except BaseException as error:  # noqa: BLE001
-            self.release(error)
+        self.finish(Ended.ABANDONED)
 
     def release(self, error: BaseException) -> None:
-        """Release the item; if that fails, it is a stray, and found as one."""
-        if self.item in self._in_progress:
-            with suppress(BaseException):
-                self._settler.settle_later(self.item, Ended.INTERRUPTED)
-            self._in_progress.discard(self.item)
+        """Release the item."""
         self.finish(Ended.INTERRUPTED, error)
 
     def on_task_done(self, task: asyncio.Task[None]) -> None:
-        """Release the item of a task that was cancelled before its first step, or into which a task
-        factory has put something else: it has run no line of its own.
-        """
-        if self._on_done is not None and not self.attempt.is_running:
-            self.release(asyncio.CancelledError() if task.cancelled() else ended_by(task))
+        """Release the item of a task that was cancelled before its first step."""
+        if self._on_done is not None and task.cancelled():
+            self.release(asyncio.CancelledError())
 
 
 class Pool(Generic[ModelT]):
@@ -375,12 +353,10 @@ class Pool(Generic[ModelT]):
                 worker.begin(item, self._done, variables=variables)
             else:
                 self._begin_host_work(worker, item, variables=variables)
-        # `process` and `work` may be properties of the host's, which raise anything.
-        except BaseException as error:  # noqa: BLE001
-            # If it cannot be handed over, it is a stray, and found as one.
+        # `work` is the host's, and so is the property that `process` may be.
+        except Exception as error:  # noqa: BLE001
             self.context.in_progress.discard(item)
-            with suppress(BaseException):
-                self._settler.settle_later(item, Ended.INTERRUPTED)
+            self._settler.settle_later(item, Ended.INTERRUPTED)
             self._on_worker_done(worker, error)
 
     def _begin_host_work(
@@ -389,7 +365,7 @@ class Pool(Generic[ModelT]):
         work = worker.work(item)
         # A host's own may begin with something else, and the item is in hand before that.
         self.context.in_progress.add(item)
-        task = contained_task(work, name="rowlock: work", context=variables)
+        task = asyncio.create_task(work, name="rowlock: work", context=variables)
         # The event loop itself keeps no task that waits: one without a reference is collected, and
         # never ends.
         self._host_work.add(task)
@@ -427,9 +403,7 @@ class Pool(Generic[ModelT]):
         self.restarts += 1
         delay_s = exponential(deaths, first_s=RESTART_DELAY_S, most_s=RESTART_DELAY_S_MAX)
         self._resting[worker] = asyncio.get_running_loop().call_later(delay_s, self._rested, worker)
-        # Loggers and listeners may raise anything.
-        with suppress(BaseException):
-            tell_replaced(self.context.name, self._names[worker], error)
+        tell_replaced(self.context.name, self._names[worker], error)
 
     def _rested(self, worker: Worker[ModelT]) -> None:
         del self._resting[worker]

@@ -49,7 +49,7 @@ from rowlock.logs import get_logger
 from rowlock.rows.database_time import UtcDateTime, database_now, database_time_after
 from rowlock.rows.eligibility import OWNER_SEPARATOR, is_free
 from rowlock.rows.leased_table import LeasedTable, ModelT, changed_attributes
-from rowlock.tasks import contained_task, finish
+from rowlock.tasks import finish
 
 logger = get_logger(__name__)
 
@@ -213,7 +213,7 @@ async def hold(
     )
     try:
         held = await holder.acquire(timeout_s)
-        holder.renewing = contained_task(
+        holder.renewing = asyncio.create_task(
             holder.renew(held), name=f"rowlock: hold rows of {leased.name}"
         )
         try:

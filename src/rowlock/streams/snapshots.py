@@ -43,7 +43,7 @@ from rowlock.streams.program import FlowProgram
 from rowlock.streams.settings import seconds_of
 from rowlock.streams.status import NOTHING, flow_text, look_at
 from rowlock.streams.waits import LOOK_EVERY_S, LOOK_TIMEOUT, POLL_S
-from rowlock.tasks import contained_task, finish
+from rowlock.tasks import finish
 
 logger = get_logger(__name__)
 
@@ -87,7 +87,7 @@ class SnapshotKeeping:
             VersionNotFoundError: it was there, and is kept no longer.
         """
         limit_s = seconds_of(timeout)
-        request = contained_task(self._request(), name="rowlock: request a snapshot")
+        request = asyncio.create_task(self._request(), name="rowlock: request a snapshot")
         try:
             asked_at = await asyncio.shield(request)
         except asyncio.CancelledError:

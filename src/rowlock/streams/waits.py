@@ -31,7 +31,7 @@ from rowlock.streams.flow_view import BEFORE_FIRST, check_shards, frontier_of
 from rowlock.streams.program import FlowProgram
 from rowlock.streams.settings import seconds_of
 from rowlock.streams.status import look_at, why_not_done
-from rowlock.tasks import contained_task, finish
+from rowlock.tasks import finish
 
 POLL_S: Final = 0.25
 """How long a wait that gets no hint rests before it looks again, in seconds."""
@@ -107,7 +107,7 @@ class FrontierWatch:
         self._waits += 1
         self._woken.set()
         if self._task is None:
-            self._task = contained_task(self._run(), name="rowlock: wait for a flow")
+            self._task = asyncio.create_task(self._run(), name="rowlock: wait for a flow")
         try:
             return await future
         finally:

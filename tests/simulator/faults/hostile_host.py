@@ -212,10 +212,7 @@ class HostileHost:
 
     def _error(self, kind: Fault) -> BaseException:
         self.raised[kind] += 1
-        errors: tuple[type[BaseException], ...] = (
-            _ERRORS if kind is Fault.HOOKS else (*_ERRORS, SystemExit)
-        )
-        return self._random[kind].choice(errors)(f"the host's own, in {kind.name.lower()}")
+        return self._random[kind].choice(_ERRORS)(f"the host's own, in {kind.name.lower()}")
 
 
 class _Handler(logging.Handler):

@@ -22,7 +22,6 @@ from typing import Any
 
 from rowlock.dialects.contract import ChannelConnection, ChannelDialect
 from rowlock.errors import ConfigurationError
-from rowlock.tasks import contained_task
 
 
 class PsycopgChannel(ChannelConnection):
@@ -77,7 +76,7 @@ class PsycopgChannel(ChannelConnection):
 
     async def _ask(self, statement: str, parameters: tuple[Any, ...], timeout_s: float) -> Any:
         async with self._asking:
-            asking = contained_task(self._value(statement, parameters), name="rowlock: ask")
+            asking = asyncio.create_task(self._value(statement, parameters), name="rowlock: ask")
             try:
                 _, pending = await asyncio.wait({asking}, timeout=timeout_s)
             except asyncio.CancelledError:

@@ -30,7 +30,7 @@ from rowlock.dispatch.engine import (
     WorkerView,
 )
 from rowlock.errors import ConfigurationError, SettingsError, WorkerBusy, WorkerGone
-from rowlock.tasks import ENDED, LEFT_BEHIND, DaemonThreads, contained_task
+from rowlock.tasks import ENDED, LEFT_BEHIND, DaemonThreads
 
 
 class LocalEngine(ABC):
@@ -111,11 +111,11 @@ class LocalEngine(ABC):
     async def _begun(
         self, attempt: AsyncGenerator[AttemptEvent, None], left: Callable[[], None]
     ) -> None:
-        has_all = contained_task(anext(attempt), name="rowlock: begin an attempt")
+        has_all = asyncio.create_task(anext(attempt), name="rowlock: begin an attempt")
         try:
             await asyncio.wait({has_all})
         except asyncio.CancelledError:
-            undoing = contained_task(_undo(has_all, attempt), name="rowlock: give an attempt up")
+            undoing = asyncio.create_task(_undo(has_all, attempt), name="rowlock: give up")
             # The loop itself remembers no task that waits.
             self._undoing.add(undoing)
             undoing.add_done_callback(self._undoing.discard)

@@ -43,7 +43,7 @@ from rowlock.dispatch.engines.child import ACK, read_frame, run_task
 from rowlock.dispatch.engines.local import LocalEngine
 from rowlock.errors import ConfigurationError, WorkerGone, describe
 from rowlock.logs import get_logger
-from rowlock.tasks import contained_task, finish
+from rowlock.tasks import finish
 
 logger = get_logger(__name__)
 
@@ -85,7 +85,7 @@ async def started(pickled: bytes, *, beat_s: float) -> AsyncIterator[WorkerConne
         await server.start_serving()
         connection = WorkerConnection(
             connected,
-            contained_task(_call(path, pickled, beat_s), name="rowlock: a worker process"),
+            asyncio.create_task(_call(path, pickled, beat_s), name="rowlock: a worker process"),
         )
         stack.push_async_callback(
             lambda: finish(connection.hang_up(), purpose="end a worker process")

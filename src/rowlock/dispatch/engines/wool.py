@@ -42,7 +42,6 @@ from rowlock.dispatch.engine import AttemptEvent, Events, Failed, Heartbeat, Tas
 from rowlock.dispatch.engines.wool_worker import pickled, run_task
 from rowlock.errors import ConfigurationError, WorkerBusy, WorkerGone, describe
 from rowlock.logs import get_logger
-from rowlock.tasks import contained_task
 
 logger = get_logger(__name__)
 
@@ -59,7 +58,7 @@ T = TypeVar("T")
 
 async def run_as_task(context: Context, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
     """Return `work` as a task that is done. Cancelled, it waits until `work` has been."""
-    call = contained_task(work, name="rowlock: a call of wool", context=context)
+    call = asyncio.create_task(work, name="rowlock: a call of wool", context=context.copy())
     try:
         await asyncio.wait({call})
     except asyncio.CancelledError:

@@ -44,7 +44,6 @@ from rowlock.insight.steering import Act
 from rowlock.insight.tables import InsightTables
 from rowlock.logs import get_logger
 from rowlock.spi import LeasedTable, bind_of, in_transaction, replica_mark
-from rowlock.tasks import contained_task, without_exits
 
 logger = get_logger(__name__)
 
@@ -65,14 +64,12 @@ async def tell_action(
 
     model = "" if act.pipeline else leased.name
     try:
-        await without_exits(
-            lambda: in_transaction(
-                session_factory,
-                leased,
-                lambda _, connection: write_action(connection, history, act, model=model),
-                purpose="write an action to the history",
-                timeout=ACTION_TIMEOUT,
-            )
+        await in_transaction(
+            session_factory,
+            leased,
+            lambda _, connection: write_action(connection, history, act, model=model),
+            purpose="write an action to the history",
+            timeout=ACTION_TIMEOUT,
         )
     except Exception as error:  # noqa: BLE001
         logger.warning(
@@ -139,7 +136,7 @@ class HistoryWriter:
         # Two who write at once would write the same batch.
         async with self._lock:
             try:
-                await without_exits(self._write_all)
+                await self._write_all()
             except Exception as error:  # noqa: BLE001
                 self._failed(error)
                 return False
@@ -387,7 +384,7 @@ class HistoryRecorder:
         if writer is None:
             writer = HistoryWriter(sessions, leased, history=self._history, models=self._models)
             self._writers[engine] = writer
-            task = contained_task(writer.run(), name="rowlock: history")
+            task = asyncio.create_task(writer.run(), name="rowlock: history")
             self._tasks.append(task)
         return writer
 

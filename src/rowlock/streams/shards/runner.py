@@ -41,7 +41,7 @@ from rowlock.streams.shards.states import FlowView, NextAction, next_action
 from rowlock.streams.shards.step_work import StepWork, open_timers
 from rowlock.streams.shards.steps import ShardDid, lowest, new_steps, steered, to_reopen
 from rowlock.streams.shards.writing import Committer, StepWriter, Telling, topics_of
-from rowlock.tasks import as_ordinary, contained_task
+from rowlock.tasks import as_ordinary
 
 OPENED_AT_ONCE = 64
 """So many shards are opened in one transaction, which has a statement for each."""
@@ -466,7 +466,7 @@ class FlowRunner:
             self._woken.set()
 
     async def _run(self) -> None:
-        leaving = contained_task(self._leave_at_stop(), name="rowlock: leave a flow")
+        leaving = asyncio.create_task(self._leave_at_stop(), name="rowlock: leave a flow")
         try:
             with self._listening():
                 while self.shards:
