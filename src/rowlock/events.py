@@ -141,17 +141,6 @@ class ItemParked(RowEvent):
 
 
 @dataclass(frozen=True, slots=True)
-class RowUnchanged(RowEvent):
-    """A row came back soon after ``Apply()``, as it was, for the `rounds`-th time: nothing was
-    changed, or what was changed is undone each time. It rests longer and longer, now for `rest_s`
-    seconds. Comes before its `ItemApplied`.
-    """
-
-    rounds: int
-    rest_s: float
-
-
-@dataclass(frozen=True, slots=True)
 class ItemFailed(RowEvent):
     """`process` raised, or its outcome could not be written; the row is retried. `error` is
     shortened. `process_s` is how long `process` took, in seconds; None if it was not called.

@@ -13,7 +13,6 @@ from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 
 from rowlock import Apply, PipelineItem, PipelineManager, hold_rows
-from rowlock.pipelines.planner import Rounds
 from rowlock.pipelines.settler import release_items
 from rowlock.pipelines.writer import PendingOutcome, Writer
 from rowlock.testing import Steps, stepping
@@ -138,7 +137,7 @@ async def _gathering(sessions: Sessions) -> AsyncIterator[tuple[Steps[Any], Pipe
 async def _written(sessions: Sessions, outcome: Apply) -> AsyncIterator[Work]:
     async with _gathering(sessions) as (steps, item):
         context = steps.run.context
-        writer = Writer(context, Rounds(context.leased, context.settings))
+        writer = Writer(context)
         yield lambda: writer.write(PendingOutcome(item, outcome))
         # Whoever was to write it releases the row, if it was not written.
         await release_items(context, [item])

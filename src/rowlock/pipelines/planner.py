@@ -3,29 +3,20 @@ transaction's time.
 
 It turns a decision into column values and knows nothing of sessions; the writer acts on what it
 says.
-
-The trap that `Rounds` closes: a row that stays ready after ``Apply()`` is processed again and
-again, and two pipelines that undo each other's work go on for ever; neither fails, so nothing would
-be logged. Such a row is looked at more and more rarely, as controllers of Kubernetes do with what
-asks to be looked at again. A round is the same change of the same row, made again soon after the
-last one: no change at all, or one from A to B where something else leads back to A. Nothing is
-stored: a replica knows of the rounds that it has made itself.
 """
 
 from __future__ import annotations
 
 import random
-from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
-from enum import Enum
 from operator import is_
-from typing import Any, NamedTuple
+from typing import Any
 
 from sqlalchemy import Column
 
-from rowlock.clock import Randomness, exponential, jittered, monotonic
+from rowlock.clock import Randomness, exponential, jittered
 from rowlock.errors import ERROR_TEXT_CHARS_MAX, HOST_ERRORS, describe, shorten
 from rowlock.leases.apply import RelatedWrite, RowWrite
 from rowlock.leases.item import PipelineItem
@@ -43,7 +34,7 @@ from rowlock.pipelines.outcomes import (
 )
 from rowlock.pipelines.schedules import RowSchedules
 from rowlock.pipelines.settings import PipelineSettings
-from rowlock.rows.assignments import PLAIN, ColumnValues, UnlessSet, without_onupdate
+from rowlock.rows.assignments import ColumnValues, UnlessSet, without_onupdate
 from rowlock.rows.lease_values import due_values, processed_values, reset_values, unlocked_values
 from rowlock.rows.leased_table import LeasedTable
 from rowlock.rows.updates import (
@@ -52,174 +43,6 @@ from rowlock.rows.updates import (
     column_values,
     resolve_now_placeholders,
 )
-
-ROWS_MAX = 10_000
-"""Most rows that are remembered."""
-CHANGES_MAX = 4
-"""Most kinds of changes of one row that are remembered."""
-CIRCLES_MIN = 2
-"""A change of A to B makes the row rest longer after so many rounds: services may want the same of
-a row twice.
-"""
-SOON_RESTS_UNCHANGED = 10.0
-"""A row that was left as it was is back soon if it is claimed within so many of its rests, and
-`SOON_S`. In between it may have been with other replicas.
-"""
-SOON_RESTS_CHANGED = 2.0
-"""The same of a row that was changed. Services take longer to want the same again. What changes it
-back may take as long as the attempt here took.
-"""
-SOON_S = 10.0
-DOUBLINGS_MAX = 20
-TEXT_MAX = 1000
-"""So much of a value that cannot be hashed is compared, in characters."""
-
-
-class RowChange(NamedTuple):
-    """What an outcome changes. `what` tells it from others; if it `is_none`, the row as read."""
-
-    is_none: bool
-    what: int
-
-
-@dataclass(slots=True)
-class _Row:
-    settled_at: float
-    rest_s: float
-    took_s: float = 0.0
-    rounds: dict[RowChange, int] = field(default_factory=dict)
-
-    def is_over(self, at: float, *, is_none: bool) -> bool:
-        rests = SOON_RESTS_UNCHANGED if is_none else SOON_RESTS_CHANGED
-        return at > self.settled_at + rests * (self.rest_s + self.took_s) + SOON_S
-
-
-class Rounds:
-    """Remembers what was applied to which row of one pipeline, if they `are_watched`: without a
-    schedule no row can be made to rest, and a row's own schedule alone says when it is due.
-    """
-
-    def __init__(
-        self, leased: LeasedTable, settings: PipelineSettings, *, are_scheduled: bool = False
-    ) -> None:
-        self._leased = leased
-        self._settings = settings
-        self.are_watched = leased.has_schedule and not are_scheduled
-        self._rows: OrderedDict[Any, _Row] = OrderedDict()
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def rest_after(self, item: PipelineItem[Any], outcome: Apply) -> timedelta:
-        """Return how long the row of `item` rests after `outcome`, which does not say so."""
-        if item.id not in self._rows:
-            return self._settings.min_processing_interval
-        change = change_of(self._leased, item, outcome)
-        return rest_of(self._settings, change, self._rounds_of(item, change))
-
-    def note(self, item: PipelineItem[Any], outcome: Apply) -> tuple[int, timedelta] | None:
-        """Remember that `outcome` was written. Return how many rounds the row has made before, and
-        its rest; None if that is no longer because of them.
-        """
-        change = change_of(self._leased, item, outcome)
-        if change is None:
-            self._rows.pop(item.id, None)
-            return None
-        rounds = self._rounds_of(item, change)
-        rest = rest_of(self._settings, change, rounds)
-        known = self._rows.pop(item.id, None) or _Row(0.0, 0.0)
-        if not rounds:
-            # It was changed, or is another than it was: what it was left as is over.
-            known.rounds = {
-                other: count
-                for other, count in known.rounds.items()
-                if other != change and not other.is_none
-            }
-            while len(known.rounds) >= CHANGES_MAX:
-                del known.rounds[next(iter(known.rounds))]
-        known.rounds[change] = rounds + 1
-        known.settled_at, known.rest_s = monotonic(), rest.total_seconds()
-        known.took_s = known.settled_at - item.claimed_at
-        if self._has_room(known.settled_at):
-            self._rows[item.id] = known
-        return (rounds, rest) if rest > self._settings.min_processing_interval else None
-
-    def _rounds_of(self, item: PipelineItem[Any], change: RowChange | None) -> int:
-        known = self._rows.get(item.id)
-        if (
-            change is None
-            or known is None
-            or known.is_over(item.claimed_at, is_none=change.is_none)
-        ):
-            return 0
-        return known.rounds.get(change, 0)
-
-    def _has_room(self, now: float) -> bool:
-        # Rows that may still come back are kept: of a herd that all goes round, a part is found,
-        # where the newest would push out each before it is back.
-        if len(self._rows) < ROWS_MAX:
-            return True
-        oldest, known = next(iter(self._rows.items()))
-        if not known.is_over(now, is_none=True):
-            return False
-        del self._rows[oldest]
-        return True
-
-
-def rest_of(settings: PipelineSettings, change: RowChange | None, rounds: int) -> timedelta:
-    """Return how long a row rests that was changed in this way for so many `rounds` before."""
-    is_none = change is not None and change.is_none
-    doublings = rounds if is_none else rounds - CIRCLES_MIN + 1
-    shortest = settings.min_processing_interval
-    if doublings <= 0:
-        return shortest
-    first, most = max(shortest, settings.retry_delay), max(shortest, settings.retry_delay_max)
-    doubled: timedelta = first * 2 ** min(doublings, DOUBLINGS_MAX)
-    return min(most, doubled)
-
-
-def change_of(leased: LeasedTable, item: PipelineItem[Any], outcome: Apply) -> RowChange | None:
-    """Return what `outcome` changes; None if that is not known, or does not matter: it is the first
-    of its row, says when the row is due, or does more than to write the row.
-    """
-    rests_as_usual = outcome.after is None and outcome.due_at is None
-    does_more = outcome.also is not None or bool(outcome.related)
-    if not rests_as_usual or does_more or not leased.has_schedule or not item.has_row:
-        return None
-    changes = set()
-    try:
-        # Most rows are processed once, and none of them comes back.
-        if item.value_as_read(leased, leased.column("last_processed_at")) is None:
-            return None
-        for key, value in outcome.values.items():
-            column = column_of(leased, key)
-            before = item.value_as_read(leased, column)
-            if not (_is_plain(value) and _is_plain(before)):
-                return None
-            if before != value:
-                changes.add((column.key, before, value))
-        if changes:
-            return RowChange(is_none=False, what=hash(frozenset(changes)))
-        return RowChange(is_none=True, what=hash(tuple(_as_read(leased, item))))
-    # Of the host's values any method may raise anything; dicts and lists cannot be hashed.
-    except BaseException:  # noqa: BLE001
-        return None
-
-
-def _as_read(leased: LeasedTable, item: PipelineItem[Any]) -> Iterator[object]:
-    """Yield what distinguishes the row from its later states: not rowlock's own columns, nor what
-    changes with each write.
-    """
-    for name, column in leased.attributes.items():
-        moves = column in leased.columns_with_onupdate or column is leased.mapper.version_id_col
-        if not moves and name not in leased.lease_columns:
-            value = item.value_as_read(leased, column)
-            yield value if isinstance(value, Hashable) else repr(value)[:TEXT_MAX]
-
-
-def _is_plain(value: object) -> bool:
-    return type(value) in PLAIN or isinstance(value, Enum)
-
 
 DEADLINE_PASSED = "deadline passed"
 NO_NEXT_TIME = "its schedule gives no next time"
@@ -257,7 +80,6 @@ class Planner:
         settings: PipelineSettings,
         intent: Sequence[Column[Any]] = (),
         schedules: RowSchedules | None = None,
-        rounds: Rounds | None = None,
         stamp: datetime | None = None,
     ) -> None:
         """`now` is the database's time; `stamp` the time at which the row was processed."""
@@ -268,7 +90,6 @@ class Planner:
             tuple(intent),
         )
         self._schedules = schedules
-        self._rounds = rounds or Rounds(leased, settings)
         self._is_bare = not (leased.has_schedule or self._intent)
         self._processed = processed_values(leased, stamp or now)
         self._done = unlocked_values(leased) | self._processed
@@ -281,7 +102,6 @@ class Planner:
         context: PipelineContext[Any],
         now: datetime,
         *,
-        rounds: Rounds | None = None,
         stamp: datetime | None = None,
     ) -> Planner:
         return cls(
@@ -290,7 +110,6 @@ class Planner:
             settings=context.settings,
             intent=context.intent,
             schedules=context.schedules,
-            rounds=rounds,
             stamp=stamp,
         )
 
@@ -437,7 +256,7 @@ class Planner:
                 return self._parked(f"{NO_NEXT_TIME}: {describe(error)}"), True
         if due_at is not None:
             return self._due_at(item, due_at, by_schedule=outcome.due_at is None), False
-        rest = self._rounds.rest_after(item, outcome) if after is None else delay_of(after)
+        rest = self._settings.min_processing_interval if after is None else delay_of(after)
         return self._due(item, rest), False
 
     def _due(self, item: PipelineItem[Any], after: timedelta) -> ColumnValues:

@@ -44,7 +44,7 @@ from rowlock.pipelines.outcomes import (
     error_text,
     hint_targets,
 )
-from rowlock.pipelines.planner import Rounds, reason_parked
+from rowlock.pipelines.planner import reason_parked
 from rowlock.pipelines.writer import PendingOutcome, Writer
 from rowlock.rows.leased_table import ModelT
 
@@ -191,9 +191,8 @@ async def _transact(
 class Recorder(Generic[ModelT]):
     """Counts, logs and emits what became of the outcomes of one pipeline."""
 
-    def __init__(self, context: PipelineContext[ModelT], rounds: Rounds) -> None:
+    def __init__(self, context: PipelineContext[ModelT]) -> None:
         self.context = context
-        self.rounds = rounds
         self.wake_after: Callable[[timedelta], None] = lambda _delay: None
 
     def __repr__(self) -> str:
@@ -213,8 +212,6 @@ class Recorder(Generic[ModelT]):
                 error = self._parked(item, outcome)
             case Apply():
                 counters.applied += 1
-                if self.rounds.are_watched:
-                    self._note_round(item, outcome)
                 if outcome.hint is not NOTHING:
                     self._hint(outcome)
             case Delete():
@@ -243,24 +240,6 @@ class Recorder(Generic[ModelT]):
                     waited_s=item.waited_s,
                 )
             )
-
-    def _note_round(self, item: PipelineItem[ModelT], outcome: Apply) -> None:
-        noted = self.rounds.note(item, outcome)
-        if noted is None:
-            return
-        context, (rounds, rest) = self.context, noted
-        context.counters.unchanged += 1
-        logger.warning(
-            "%s: row %s is ready again after Apply(%s), time after time, so it rests for %s; change"
-            " what ready() asks for, or say with Apply(after=...) when to look at it again",
-            context.name,
-            item.id,
-            ", ".join(map(str, outcome.values)) or "nothing",
-            rest,
-            extra={"pipeline": context.name, "row_id": item.id, "rounds": rounds},
-        )
-        rest_s = rest.total_seconds()
-        events.emit(events.RowUnchanged(context.name, item.id, item.lock_token, rounds, rest_s))
 
     def _parked(self, item: PipelineItem[ModelT], outcome: Outcome) -> str:
         context = self.context
@@ -343,15 +322,12 @@ class Settler(Generic[ModelT]):
     def __init__(self, context: PipelineContext[ModelT], heartbeater: Heartbeater[ModelT]) -> None:
         self.context = context
         self._heartbeater = heartbeater
-        rounds = Rounds(
-            context.leased, context.settings, are_scheduled=context.schedules is not None
-        )
-        self._writer = Writer(context, rounds)
+        self._writer = Writer(context)
         # Each batch is bounded by its own statements, and what fails in it is handled there.
         self._releases: Batcher[tuple[PipelineItem[ModelT], bool], None] = Batcher(
             self._release_together, name=f"{context.name} releases rows", timeout=timedelta.max
         )
-        self.recorder = Recorder(context, rounds)
+        self.recorder = Recorder(context)
         self._pending: set[PipelineItem[ModelT]] = set()
         self._cleaning: set[Attempt] = set()
         self.on_room: Callable[[], None] = lambda: None

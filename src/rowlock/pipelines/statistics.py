@@ -180,7 +180,6 @@ class Counters:
     reset: int = 0
     parked: int = 0
     unreadable: int = 0
-    unchanged: int = 0
     stale: int = 0
     never_begun: int = 0
     changed: int = 0

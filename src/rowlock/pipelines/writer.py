@@ -65,7 +65,7 @@ from rowlock.pipelines.outcomes import (
     Retry,
     related_items,
 )
-from rowlock.pipelines.planner import Planner, Rounds
+from rowlock.pipelines.planner import Planner
 from rowlock.pipelines.settings import PipelineSettings
 from rowlock.redaction import name_column
 from rowlock.rows.assignments import PLAIN, is_like_no_other, is_sql
@@ -136,9 +136,8 @@ class PendingOutcome(Generic[ModelT]):
 class OutcomeTransactions(Generic[ModelT]):
     """Writes outcomes of one pipeline, each call in one transaction."""
 
-    def __init__(self, context: PipelineContext[ModelT], rounds: Rounds) -> None:
+    def __init__(self, context: PipelineContext[ModelT]) -> None:
         self.context = context
-        self._rounds = rounds
 
     async def write_together(
         self, batch: Sequence[PendingOutcome[ModelT]], *, begun: Callable[[], None]
@@ -391,7 +390,7 @@ class OutcomeTransactions(Generic[ModelT]):
     def _planner(
         self, connection: AsyncConnection, now: datetime, stamp: datetime | None = None
     ) -> Planner:
-        planner = Planner.of(self.context, now, rounds=self._rounds, stamp=stamp)
+        planner = Planner.of(self.context, now, stamp=stamp)
         planner.values_of = partial(checked_values, dialect=connection.dialect)
         return planner
 
@@ -445,9 +444,9 @@ pipeline are written.
 
 
 class Writer(Generic[ModelT]):
-    def __init__(self, context: PipelineContext[ModelT], rounds: Rounds) -> None:
+    def __init__(self, context: PipelineContext[ModelT]) -> None:
         self.context = context
-        self._transactions = OutcomeTransactions(context, rounds)
+        self._transactions = OutcomeTransactions(context)
         # What refers to the row may be locked, and compared columns need statements of their own.
         self._deletes_alone = bool(context.intent) or is_referenced(context.leased)
         self._wrote_at = -math.inf
