@@ -5,17 +5,12 @@ them is forgotten.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from sqlalchemy import event
 from sqlalchemy.exc import OperationalError
-from sqlalchemy.util import await_only
 
 from rowlock import Apply, PipelineHinter, PipelineItem, PipelineManager, events
-from rowlock.pipelines.claim_builder import DEFERRED_PER_EXPENSIVE, REMEMBERED
 from rowlock.testing import TemporaryDatabase, virtual_time
 from rowlock.testing.databases.inline_sqlite import BUSY_RETRY_S
 
@@ -23,7 +18,6 @@ from ..host import Run, RunPipeline, Volume, VolumePipeline, heard_events
 from .scenes import Faults, add, change, faults_of, is_claim, now, replica, until
 
 LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
-LOOK_S = 0.1
 
 
 def runs(count: int, *, first: int = 1000) -> list[Run]:
@@ -59,19 +53,6 @@ class Slow(RunPipeline):
         self.begun_at[item.id] = now()
         await asyncio.sleep(self.work_s)
         return Apply({"status": "done"})
-
-
-@contextmanager
-def dear_looks(database: TemporaryDatabase) -> Iterator[None]:
-    """Let every claim that starts at the head take `LOOK_S`, as if many rows were in flight."""
-
-    def delay(_connection: object, _cursor: object, statement: str, *_: object) -> None:
-        if is_claim(statement) and not resumes(statement):
-            await_only(asyncio.sleep(LOOK_S))
-
-    event.listen(database.engine.sync_engine, "before_cursor_execute", delay)
-    yield
-    event.remove(database.engine.sync_engine, "before_cursor_execute", delay)
 
 
 # ---------------------------------------------------------------- it resumes
@@ -220,96 +201,3 @@ async def test_after_a_failed_fetch_the_head_is_looked_at(
 def failed(manager: PipelineManager) -> int:
     """Return how many fetches of the slow pipeline failed."""
     return manager.statistics()["Slow"].counters["fetches_failed"]
-
-
-# ---------------------------------------------------------------- where looks are dear
-
-
-@virtual_time
-async def test_a_spared_hint_is_followed_without_another_one(
-    virtual_database: TemporaryDatabase,
-) -> None:
-    """Under a storm of hints a row that heads the line would wait for the end of the storm, or
-    of the backlog.
-    """
-    await add(virtual_database, *runs(2000))
-    pipeline = Slow(0.001)
-    with dear_looks(virtual_database), faults_of(virtual_database.engine) as faults:
-        async with PipelineManager(virtual_database.session_factory, [pipeline]) as manager:
-            await asyncio.sleep(5)
-            for _ in range(300):
-                manager.hinter.hint_fetch(Run)
-                await asyncio.sleep(0.002)
-            before = len(starts(faults))
-            await add(virtual_database, Run(id=1, due_at=LONG_AGO))
-            hinted_at = now()
-            manager.hinter.hint_fetch(Run)
-            await until(lambda: 1 in pipeline.begun_at)
-            assert (
-                pipeline.begun_at[1] - hinted_at <= (1 + DEFERRED_PER_EXPENSIVE + 1) * LOOK_S + 0.01
-            )
-            assert any(starts(faults)[before:])
-            await manager.drain(0)
-
-
-@virtual_time
-async def test_a_storm_of_hints_walks_for_a_quarter_of_the_time(
-    virtual_database: TemporaryDatabase,
-) -> None:
-    """With many rows in flight each insert would cost every replica a walk past all of them."""
-    await add(virtual_database, *runs(2000))
-    pipeline = Slow(0.001)
-    with dear_looks(virtual_database), faults_of(virtual_database.engine) as faults:
-        async with PipelineManager(virtual_database.session_factory, [pipeline]) as manager:
-            await asyncio.sleep(5)
-            before = len(starts(faults))
-            for _ in range(1000):
-                manager.hinter.hint_fetch(Run)
-                await asyncio.sleep(0.002)
-            looks = starts(faults)[before:].count(False)
-            await manager.drain(0)
-    assert 1 <= looks <= 2.0 / (LOOK_S * (1 + DEFERRED_PER_EXPENSIVE)) + 1
-
-
-@virtual_time
-async def test_a_spared_hint_is_followed_though_the_queue_is_not_low(
-    virtual_database: TemporaryDatabase,
-) -> None:
-    """A hinted row would wait until the queue is nearly empty, since no other claim comes
-    before.
-    """
-    await add(virtual_database, *runs(5))
-    pipeline = Slow(60, queue_lower_limit_factor=0, queue_upper_limit_factor=8)
-    with dear_looks(virtual_database), faults_of(virtual_database.engine) as faults:
-        async with PipelineManager(virtual_database.session_factory, [pipeline]) as manager:
-            await asyncio.sleep(1)
-            for _ in range(REMEMBERED - 1):
-                manager.hinter.hint_fetch(Run)
-                await asyncio.sleep(1)
-            manager.hinter.hint_fetch(Run)
-            await asyncio.sleep(LOOK_S + 0.01)
-            assert starts(faults).count(False) == REMEMBERED + 1
-            await add(virtual_database, Run(id=1, due_at=LONG_AGO))
-            hinted_at = now()
-            manager.hinter.hint_fetch(Run)
-            await until(lambda: manager.statistics()["Slow"].tracked == 6)
-            assert now() - hinted_at <= (DEFERRED_PER_EXPENSIVE + 1) * LOOK_S + 0.01
-            assert starts(faults)[-2:] == [True, False]
-            await manager.drain(0)
-
-
-@virtual_time
-async def test_a_spared_hint_ends_with_the_fetcher(virtual_database: TemporaryDatabase) -> None:
-    """A timer would wake a pipeline that has stopped."""
-    await add(virtual_database, *runs(2000))
-    pipeline = Slow(0.001)
-    with dear_looks(virtual_database):
-        async with PipelineManager(virtual_database.session_factory, [pipeline]) as manager:
-            await asyncio.sleep(5)
-            fetcher = pipeline.run.fetcher
-            while fetcher._deferred_hint is None:
-                manager.hinter.hint_fetch(Run)
-                await asyncio.sleep(0.002)
-            timer = fetcher._deferred_hint
-            await manager.drain(0)
-            assert timer.cancelled()

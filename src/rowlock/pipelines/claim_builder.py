@@ -9,16 +9,13 @@ leased. While claims follow one another, the next one starts where the last one 
 that became claimable meanwhile (a dead holder's, those of a replica that stopped, a request whose
 hint was lost) are found by looks at the head, which are never further apart than a fetch delay or
 `lock_timeout`. A hint, and a claim that brought less than was asked for, have the next claim look
-at the head. Such scans are deferred only where they were seen to be expensive: then they take at
-most a quarter of the time, and meanwhile a hinted claim starts at the end of the last one, which is
-where new rows mostly are.
+at the head.
 
 Decides only; the fetcher acts. Not here: how a database starts behind a position (``dialects/``).
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Generic, Protocol
@@ -41,71 +38,37 @@ from rowlock.rows.eligibility import (
 from rowlock.rows.expressions import fingerprint_of, is_same, of_no_row
 from rowlock.rows.leased_table import LeasedTable, ModelT
 
-EXPENSIVE_S = 0.005
-"""A look at the head may take so much longer than a claim that resumes before any is deferred,
-in seconds.
-"""
-DEFERRED_PER_EXPENSIVE = 3
-"""For how many times what an expensive look cost the next one is deferred."""
-REMEMBERED = 3
-"""How many looks, and how many resumed claims, are compared: a single slow one proves nothing."""
-
 
 class ClaimCursor:
-    """Remembers where the last claim ended, when the head was last scanned, and what that cost.
+    """Remembers where the last claim ended, and until when claims may resume there.
 
-    Invariants: without `position`, after a failure, and once `resumes_until` has passed, a claim
-    starts at the head. `head_scan_due` (rows may have become claimable before the position) is
-    cleared by a claim from the head alone. `deferred_until` and `resumes_until` are on the
-    monotonic clock.
+    Without `position`, after a failure, and once `resumes_until` has passed, on the monotonic
+    clock, a claim starts at the head. `head_scan_due` (rows may have become claimable before the
+    position) is cleared by a claim from the head alone.
     """
 
     def __init__(self, fetch_delays_s: Sequence[float], lock_timeout_s: float) -> None:
         self.position: Position | None = None
         self.head_scan_due = False
-        self.deferred_until = float("-inf")
         self.resumes_until = float("-inf")
         self._resumes_for_s = min(*fetch_delays_s, lock_timeout_s)
-        self._deferred_for_s_max = min(max(fetch_delays_s), lock_timeout_s)
-        self._head_scans_s: deque[float] = deque(maxlen=REMEMBERED)
-        self._resumed_s: deque[float] = deque(maxlen=REMEMBERED)
 
     def start(self, now: float, *, hinted: bool) -> Position | None:
         """Return the position behind which a claim starts `now`; None is the head of the order."""
         self.head_scan_due = self.head_scan_due or hinted
-        if self.head_scan_due and now >= self.deferred_until:
-            return None
-        return self.position if now < self.resumes_until else None
+        return None if self.head_scan_due or now >= self.resumes_until else self.position
 
     def ended(
-        self,
-        start: Position | None,
-        *,
-        began_at: float,
-        ended_at: float,
-        reached: Position | None,
-        is_full: bool,
+        self, start: Position | None, *, began_at: float, reached: Position | None, is_full: bool
     ) -> None:
         self.position = reached or self.position
-        if start is not None:
-            self._resumed_s.append(ended_at - began_at)
-            self.head_scan_due = self.head_scan_due or not is_full
-            return
-        self._head_scans_s.append(ended_at - began_at)
-        self.head_scan_due = not is_full
-        self.deferred_until = ended_at + min(
-            DEFERRED_PER_EXPENSIVE * self._excess_s(), self._deferred_for_s_max
-        )
-        self.resumes_until = max(began_at + self._resumes_for_s, self.deferred_until)
+        if start is None:
+            self.head_scan_due = False
+            self.resumes_until = began_at + self._resumes_for_s
+        self.head_scan_due = self.head_scan_due or not is_full
 
     def failed(self) -> None:
         self.position = None
-
-    def _excess_s(self) -> float:
-        if len(self._head_scans_s) < REMEMBERED:
-            return 0.0
-        excess_s = min(self._head_scans_s) - max(self._resumed_s, default=0.0)
-        return excess_s if excess_s >= EXPENSIVE_S else 0.0
 
 
 UNREADABLE_S = 60.0

@@ -228,7 +228,6 @@ class Fetcher(Generic[ModelT]):
         self._start: Position | None = None
         self._reached: Position | None = None
         self._alarm: asyncio.TimerHandle | None = None
-        self._deferred_hint: asyncio.TimerHandle | None = None
         self._wakes_at = 0.0
         self._fetches_in_vain = 0
         self._rests_until = self._due_by = monotonic()
@@ -267,17 +266,6 @@ class Fetcher(Generic[ModelT]):
         if self._wakes_at > monotonic():
             self._set_alarm()
 
-    def _hint_later(self, at: float) -> None:
-        if self._deferred_hint is None and not self._stopped:
-            delay_s = max(0.0, at - monotonic())
-            self._deferred_hint = asyncio.get_running_loop().call_later(
-                delay_s, self._hint_deferred
-            )
-
-    def _hint_deferred(self) -> None:
-        self._deferred_hint = None
-        self.hint()
-
     def wake_for_room(self) -> None:
         """Look again: a place in the queue was freed."""
         if self._hinted or self.context.queue.is_low:
@@ -286,9 +274,8 @@ class Fetcher(Generic[ModelT]):
     def stop(self) -> None:
         """Fetch no more. A claim that is under way is finished, and what it got is released."""
         self._stopped = True
-        for timer in (self._alarm, self._deferred_hint):
-            if timer is not None:
-                timer.cancel()
+        if self._alarm is not None:
+            self._alarm.cancel()
         self._unstarted.stop()
         self._woken.set()
 
@@ -398,19 +385,13 @@ class Fetcher(Generic[ModelT]):
         """Fetch from the cursor; return how many rows there were, and whether it resumed."""
         began_at = monotonic()
         start = self._cursor.start(began_at, hinted=hinted)
-        if hinted and start is not None:
-            self._hint_later(self._cursor.deferred_until)
         self._start, self._reached, self._is_hinted = start, None, hinted
         try:
             claimed = await self.fetch_once(limit)
         finally:
             self._start = None
         self._cursor.ended(
-            start,
-            began_at=began_at,
-            ended_at=monotonic(),
-            reached=self._reached,
-            is_full=claimed >= limit,
+            start, began_at=began_at, reached=self._reached, is_full=claimed >= limit
         )
         return claimed, start is not None
 
@@ -420,7 +401,7 @@ class Fetcher(Generic[ModelT]):
     def _plan_rest(self, claimed: int, limit: int, *, resumed: bool) -> None:
         if resumed and claimed < limit:
             # Nothing is known yet of what stands before: that is looked at first.
-            self._rests_until = self._cursor.deferred_until
+            self._rests_until = monotonic()
             return
         self._fetches_in_vain = 0 if claimed else self._fetches_in_vain + 1
         delay_s = 0.0 if claimed >= limit else self._delay_s()
