@@ -114,34 +114,6 @@ async def test_a_row_that_was_given_back_is_as_if_it_had_never_been_claimed(
 
 
 @virtual_time
-async def test_rows_that_were_queued_later_wait_as_long(
-    virtual_database: TemporaryDatabase,
-) -> None:
-    """What a later claim brought would be released too early, or not before the next claim,
-    which may never come.
-    """
-    await add(virtual_database, *runs(FAST + MORE))
-    pipeline = RunPipeline(answer=done_until_fast_is_over)
-    with heard_events() as heard:
-        async with PipelineManager(virtual_database.session_factory, [pipeline]) as manager:
-            await until(lambda: len(pipeline.items) == FAST + 10)
-            queue = pipeline.run.context.queue
-            # As if a claim that was long under way had come only now.
-            await asyncio.sleep(WAITS_S_MAX / 2)
-            queue.capacity += 20
-            await pipeline.run.fetcher.fetch_once(20)
-            later = [item.id for item in queue.waiting() if item.queued_at == now()]
-            await asyncio.sleep(0.75 * WAITS_S_MAX)
-            assert len(later) == 20
-            assert heard.of(events.ItemReleased)
-            assert set(later) <= {item.id for item in queue}
-            await asyncio.sleep(0.5 * WAITS_S_MAX)
-            assert len(queue) == 20
-            assert not set(later) & {item.id for item in queue}
-            await manager.drain(0)
-
-
-@virtual_time
 async def test_a_hinted_row_does_not_wait_for_what_was_claimed_ahead(
     virtual_database: TemporaryDatabase,
 ) -> None:

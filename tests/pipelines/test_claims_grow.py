@@ -9,12 +9,10 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import event
 from sqlalchemy.exc import OperationalError
-from sqlalchemy.util import await_only
 
 from rowlock import Apply, Fetcher, PipelineItem, PipelineManager, events
-from rowlock.pipelines.item_queue import AHEAD_MAX, CLAIM_S_MAX
+from rowlock.pipelines.item_queue import AHEAD_MAX
 from rowlock.testing import TemporaryDatabase, virtual_time
 
 from ..host import HeardEvents, Run, RunPipeline, heard_events
@@ -122,25 +120,6 @@ async def test_slow_work_is_not_claimed_ahead(
 
 
 @virtual_time
-async def test_slow_claims_do_not_grow(virtual_database: TemporaryDatabase) -> None:
-    """A database that answers late would have to lease ever more rows at once, and all of them
-    wait for the last one.
-    """
-    await add(virtual_database, *runs(300))
-    pipeline = RunPipeline(answer=done)
-
-    def delay(_connection: object, _cursor: object, statement: str, *_: object) -> None:
-        if is_claim(statement):
-            await_only(asyncio.sleep(1.5 * CLAIM_S_MAX))
-
-    event.listen(virtual_database.engine.sync_engine, "before_cursor_execute", delay)
-    with heard_events() as heard:
-        async with PipelineManager(virtual_database.session_factory, [pipeline]):
-            await until(lambda: len(pipeline.items) == 300)
-    assert max(claimed(heard)) == 20
-
-
-@virtual_time
 async def test_after_a_failure_claims_are_small(virtual_database: TemporaryDatabase) -> None:
     """A claim of so many rows that it takes all its time would be tried again and again, and
     never end well.
@@ -230,7 +209,7 @@ async def test_a_queue_whose_size_was_stated_does_not_grow(
         async with PipelineManager(virtual_database.session_factory, [pipeline]):
             await until(lambda: len(pipeline.items) == 1200)
     assert max(claimed(heard)) <= pipeline.settings.queue_capacity
-    assert pipeline.run.context.queue.ahead is None
+    assert pipeline.run.context.queue.grows is False
 
 
 # ---------------------------------------------------------------- what waits is released

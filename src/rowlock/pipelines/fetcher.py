@@ -7,9 +7,9 @@ arrives while a fetch runs, or while the queue is full, is not forgotten.
 `PeriodicRows` sees that the rows are there which a pipeline declares: before its first claim, and
 then as often as lock columns are swept.
 
-`Unstarted` releases rows that were claimed ahead and wait, so that another replica can begin them:
-work that was short may become long from one row to the next. Those that stand behind the queue's
-own size are released once they have waited for `WAITS_S_MAX`, as if they had never been claimed.
+Rows that were claimed ahead and wait are released, so that another replica can begin them: work
+that was short may become long from one row to the next. Those that stand behind the queue's own
+size are released once they have waited for `WAITS_S_MAX`, as if they had never been claimed.
 
 Not here: from where a claim starts (``pipelines/claim_builder.py``).
 """
@@ -118,54 +118,6 @@ WAITS_S_MAX = 1.0
 """How long a row that was claimed ahead waits in the queue at most, in seconds."""
 
 
-class Unstarted(Generic[ModelT]):
-    """Watches the queue of one pipeline while it holds more than its size."""
-
-    def __init__(self, context: PipelineContext[ModelT], heartbeater: Heartbeater[ModelT]) -> None:
-        self.context = context
-        self._heartbeater = heartbeater
-        self._timer: asyncio.TimerHandle | None = None
-
-    def watch(self) -> None:
-        """Look again when the first row beyond the queue's size has waited for `WAITS_S_MAX`."""
-        ahead = self.context.queue.ahead
-        if ahead is None or self._timer is not None or len(self.context.queue) <= ahead.size:
-            return
-        first = min(item.queued_at for item in self.context.queue.waiting()[ahead.size :])
-        self._timer = asyncio.get_running_loop().call_later(
-            max(0.0, first + WAITS_S_MAX - monotonic()), self._look
-        )
-
-    def stop(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-
-    def _look(self) -> None:
-        self._timer = None
-        queue, ahead = self.context.queue, self.context.queue.ahead
-        assert ahead is not None
-        limit = monotonic() - WAITS_S_MAX
-        late = [item for item in queue.waiting()[ahead.size :] if item.queued_at <= limit]
-        if late:
-            ahead.reset()
-            self.context.background.begin(
-                self._release(late), purpose="release what was claimed ahead"
-            )
-            for item in late:
-                self._heartbeater.untrack(item)
-            queue.discard(late)
-            # Their places go with them, or the hint behind this would claim one of them again.
-            queue.capacity = max(ahead.size, len(queue))
-        self.watch()
-
-    async def _release(self, items: Sequence[PipelineItem[ModelT]]) -> None:
-        context = self.context
-        await release_items(context, items)
-        # Also for this very pipeline, whose next claim would start behind them.
-        if context.hinter.reaches(context.leased.model):
-            context.hinter.hint_fetch(context.leased.model)
-
-
 TRANSACTIONS_PER_FETCH_MAX = 5
 """Most of a turn, each bounded: rows of its own, claim, one more without rows, release, sweep."""
 
@@ -214,7 +166,6 @@ class Fetcher(Generic[ModelT]):
         self.context = context
         self._heartbeater = heartbeater
         self.rows_leased: Callable[[], int] = heartbeater.__len__
-        self._unstarted = Unstarted(context, heartbeater)
         self._claim_builder = ClaimBuilder(context, self._own_rows)
         self._periodic = PeriodicRows(context)
         self._woken = asyncio.Event()
@@ -276,7 +227,6 @@ class Fetcher(Generic[ModelT]):
         self._stopped = True
         if self._alarm is not None:
             self._alarm.cancel()
-        self._unstarted.stop()
         self._woken.set()
 
     async def run(self) -> None:
@@ -357,7 +307,7 @@ class Fetcher(Generic[ModelT]):
             self._record_failure(PipelineError(f"no row can be read: {unreadable}"))
             return
         self.context.failures.succeeded("fetcher")
-        self._record_claimed(is_full=claimed >= limit)
+        self.context.queue.claimed(is_full=claimed >= limit)
         self._plan_rest(claimed, limit, resumed=resumed)
 
     async def _check_times(self) -> None:
@@ -376,10 +326,6 @@ class Fetcher(Generic[ModelT]):
                 logger.error("%s: %s", name, error, extra={"pipeline": name})
             raise
         self._checks_times = False
-
-    def _record_claimed(self, *, is_full: bool) -> None:
-        if self.context.queue.ahead is not None:
-            self.context.queue.ahead.claimed(is_full=is_full)
 
     async def _fetch_from(self, *, hinted: bool, limit: int) -> tuple[int, bool]:
         """Fetch from the cursor; return how many rows there were, and whether it resumed."""
@@ -486,8 +432,28 @@ class Fetcher(Generic[ModelT]):
         # must not be tracked again.
         self._heartbeater.track(queued)
         self.context.queue.put(queued)
-        self._unstarted.watch()
+        if self.context.queue.grows and len(self.context.queue) > self.context.queue.size:
+            asyncio.get_running_loop().call_later(WAITS_S_MAX, self._give_back, monotonic())
         return items[places:]
+
+    def _give_back(self, queued_by: float) -> None:
+        """Release what stands behind the queue's own size and was queued by then."""
+        queue = self.context.queue
+        late = [item for item in queue.waiting()[queue.size :] if item.queued_at <= queued_by]
+        if late:
+            for item in late:
+                self._heartbeater.untrack(item)
+            queue.shrink(late)
+            self.context.background.begin(
+                self._release_late(late), purpose="release what was claimed ahead"
+            )
+
+    async def _release_late(self, items: Sequence[PipelineItem[ModelT]]) -> None:
+        context = self.context
+        await release_items(context, items)
+        # Also for this very pipeline, whose next claim would start behind them.
+        if context.hinter.reaches(context.leased.model):
+            context.hinter.hint_fetch(context.leased.model)
 
     async def _release_surplus(self, items: Sequence[PipelineItem[ModelT]]) -> None:
         """Release what has no place: a fetcher of the host's claimed more, or the room shrank."""
@@ -528,7 +494,7 @@ class Fetcher(Generic[ModelT]):
 
     def _record_failure(self, error: Exception) -> None:
         self._cursor.failed()
-        self._record_claimed(is_full=False)
+        self.context.queue.claimed(is_full=False)
         text = describe(error)
         self.context.counters.fetches_failed += 1
         self.context.failures.failed("fetcher", text)

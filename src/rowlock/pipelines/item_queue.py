@@ -8,12 +8,9 @@ fetcher puts no more than there are `places`, so an overflow is an error.
 A claim takes the same few round trips for one row and for hundreds. Where work takes microseconds,
 a queue of two rows per worker keeps the workers waiting for claims; where work takes seconds, every
 further row in the queue is one that another replica could have begun. So the capacity is not
-guessed but found, where the host leaves it to the pipeline (`Ahead`): it doubles while the rows of
-full claims start within `GROWS_BELOW_S`, and is halved when one has waited for longer than
-`SHRINKS_ABOVE_S`, or when a claim has taken longer than `CLAIM_S_MAX`. A claim that brings less
-than was asked for ends it.
-
-Source: the congestion window of TCP, which is found in the same way.
+guessed but found, where the host leaves it to the pipeline: it doubles while the rows of full
+claims start within `GROWS_BELOW_S`, and is back at its size when one has waited for longer than
+`SHRINKS_ABOVE_S`, or when a claim brings less than was asked for.
 """
 
 from __future__ import annotations
@@ -38,73 +35,17 @@ SHRINKS_ABOVE_S = 0.05
 More than twice `GROWS_BELOW_S`, or a capacity that has doubled would shrink again. Together with
 the time of a claim it is less than `FRESH_S`, so that work begins with the rows that claims bring.
 """
-CLAIM_S_MAX = 0.1
-"""The capacity shrinks when a claim takes longer than this, in seconds: wide rows, or a database
-that is busy enough.
-"""
-
-
-class Ahead:
-    """The capacity of one queue: ``size <= capacity <= max(size, AHEAD_MAX)``."""
-
-    def __init__(self, size: int, low_watermark: int) -> None:
-        self.size = self.capacity = size
-        self._low_watermark = low_watermark
-        self._longest_wait_s: float | None = None
-        self._counts_from = float("-inf")
-        self._claim_took_s = 0.0
-        self._is_filled = False
-
-    def __repr__(self) -> str:
-        return f"<Ahead {self.capacity}, at least {self.size}>"
-
-    @property
-    def low_watermark(self) -> int:
-        return self._low_watermark * self.capacity // self.size
-
-    def started(self, queued_at: float, now: float) -> None:
-        # Those that were queued before the capacity shrank have been counted.
-        if queued_at >= self._counts_from:
-            self._longest_wait_s = max(self._longest_wait_s or 0.0, now - queued_at)
-
-    def look(self, now: float, *, is_low: bool) -> None:
-        """Set the capacity for the next claim, from how long rows waited since the queue was last
-        low.
-        """
-        waited_s = self._longest_wait_s
-        if waited_s is not None and waited_s > SHRINKS_ABOVE_S:
-            self._shrink()
-            self._counts_from = now
-        elif not is_low:
-            return
-        elif self._is_filled and waited_s is not None and waited_s <= GROWS_BELOW_S:
-            self.capacity = max(self.size, min(2 * self.capacity, AHEAD_MAX))
-        self._longest_wait_s, self._is_filled = None, False
-
-    def queued(self, took_s: float) -> None:
-        self._claim_took_s = took_s
-
-    def claimed(self, *, is_full: bool) -> None:
-        if not is_full:
-            self.reset()
-        elif self._claim_took_s > CLAIM_S_MAX:
-            self._shrink()
-        self._is_filled = is_full and self._claim_took_s <= CLAIM_S_MAX
-
-    def reset(self) -> None:
-        self.capacity, self._is_filled = self.size, False
-
-    def _shrink(self) -> None:
-        self.capacity = max(self.size, self.capacity // 2)
+_UNKNOWN_S = -1.0
 
 
 class ItemQueue(Generic[ModelT]):
     """Oldest due first, whenever it was fetched; closed at shutdown.
 
     Attributes:
+        size: the capacity of a queue that has not grown.
         low_watermark: fewer items than this make the fetcher fetch.
         holds_ahead: whether there is room for items that no worker waits for.
-        ahead: finds the capacity; None where that is fixed.
+        grows: whether the capacity is found; it is fixed if not.
         starts_soon: whether items start while the rows of their claims are fresh; if not, claims
             skip the rows.
         on_room: called when a place was freed; `on_items` when there is something to get.
@@ -113,16 +54,18 @@ class ItemQueue(Generic[ModelT]):
 
     def __init__(
         self,
-        capacity: int,
+        size: int,
         low_watermark: int,
         *,
         holds_ahead: bool = True,
-        ahead: Ahead | None = None,
+        grows: bool = False,
     ) -> None:
-        self.capacity = capacity
-        self.low_watermark = low_watermark
+        self.size = self.capacity = self._wanted = size
+        self.low_watermark = self._low_watermark_of_size = low_watermark
         self.holds_ahead = holds_ahead
-        self.ahead = ahead
+        self.grows = grows
+        self._longest_wait_s = _UNKNOWN_S
+        self._is_filled = False
         self.starts_soon = True
         self.on_room: Callable[[], None] = lambda: None
         self.on_items: Callable[[], None] = lambda: None
@@ -164,12 +107,34 @@ class ItemQueue(Generic[ModelT]):
         return len(self._heap) < self.low_watermark if self.holds_ahead else self.room > 0
 
     def look_ahead(self) -> None:
-        if self.ahead is not None:
-            self.ahead.look(monotonic(), is_low=self.is_low)
-            self.low_watermark = self.ahead.low_watermark
-            # What is queued already stays; and each item that is taken frees a place, or a hinted
-            # row would wait for many of them.
-            self.capacity = max(self.ahead.capacity, min(self.capacity, len(self._heap) + 1))
+        """Set the capacity for the next claim, from how long rows waited since the queue was last
+        low.
+        """
+        if not self.grows:
+            return
+        is_slow = self._longest_wait_s > SHRINKS_ABOVE_S
+        if is_slow:
+            self._wanted = self.size
+        elif self.is_low and self._is_filled and 0 <= self._longest_wait_s <= GROWS_BELOW_S:
+            self._wanted = max(self.size, min(2 * self._wanted, AHEAD_MAX))
+        if is_slow or self.is_low:
+            self._longest_wait_s, self._is_filled = _UNKNOWN_S, False
+        self.low_watermark = self._low_watermark_of_size * self._wanted // self.size
+        # What is queued already stays; and each item that is taken frees a place, or a hinted row
+        # would wait for many of them.
+        self.capacity = max(self._wanted, min(self.capacity, len(self._heap) + 1))
+
+    def claimed(self, *, is_full: bool) -> None:
+        """Note whether a claim brought all that was asked for; if not, claims do not grow."""
+        self._is_filled = is_full
+        if not is_full:
+            self._wanted = self.size
+
+    def shrink(self, gone: Iterable[PipelineItem[ModelT]]) -> None:
+        """Discard items that were claimed ahead in vain, and their places with them."""
+        self._wanted = self.size
+        self.discard(gone)
+        self.capacity = max(self.size, len(self._heap))
 
     def put(self, items: Iterable[PipelineItem[ModelT]]) -> None:
         """Add `items` and call `on_items`; `InternalError` if there is no room for all: none was
@@ -180,8 +145,6 @@ class ItemQueue(Generic[ModelT]):
         if len(arriving) > self.places:
             raise InternalError(f"{len(arriving)} items for {self.places} places")
         now = monotonic()
-        if self.ahead is not None and arriving:
-            self.ahead.queued(now - arriving[0].claimed_at)
         for item in arriving:
             item.queued_at = now
             heappush(self._heap, (item.place, next(self._arrivals), item))
@@ -191,8 +154,8 @@ class ItemQueue(Generic[ModelT]):
         if not self._heap:
             return None
         item = heappop(self._heap)[2]
-        if self.ahead is not None:
-            self.ahead.started(item.queued_at, monotonic())
+        if self.grows:
+            self._longest_wait_s = max(self._longest_wait_s, monotonic() - item.queued_at)
         self.on_room()
         return item
 

@@ -38,7 +38,7 @@ from rowlock.pipelines.fetcher import Fetcher
 from rowlock.pipelines.heartbeat_thread import HeartbeatThread
 from rowlock.pipelines.heartbeater import Heartbeater
 from rowlock.pipelines.hooks import NO_SEAMS, ExpectedErrors, ParkOn, RetryOn, Seams, intent_columns
-from rowlock.pipelines.item_queue import AHEAD_MAX, Ahead, ItemQueue
+from rowlock.pipelines.item_queue import AHEAD_MAX, ItemQueue
 from rowlock.pipelines.lock_graph import DeclaredLock, LockGraph, Related, declared_locks
 from rowlock.pipelines.outcomes import Outcome, Retry
 from rowlock.pipelines.run import PipelineRun
@@ -274,9 +274,7 @@ class Pipeline(SettingsAttributes, Generic[ModelT_co]):
             size,
             low_watermark,
             holds_ahead=self.settings.queue_upper_limit_factor > 0,
-            ahead=(
-                Ahead(size, low_watermark) if self._leaves_queue_size and size < AHEAD_MAX else None
-            ),
+            grows=self._leaves_queue_size and size < AHEAD_MAX,
         )
         beside = LockGraph([self]) if lock_graph is None else lock_graph
         locker = RelatedLocker(
