@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rowlock.dialects.contract import Position
+from rowlock.leases.claim_request import Position
 from rowlock.pipelines.claim_builder import ClaimCursor
 
 DELAYS_S = (0.5, 1.0, 2.0, 5.0)

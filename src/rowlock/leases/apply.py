@@ -254,7 +254,7 @@ async def apply(
     [values] = await with_versions(connection, leased, [(item.id, write.values)])
     if await _update(connection, leased, item, values=values, provided=unchanged):
         return write.once_written
-    if unchanged and await _update(connection, leased, item, values=write.when_changed):
+    if write.when_changed and await _update(connection, leased, item, values=write.when_changed):
         return Written.CHANGED
     return Written.STALE
 

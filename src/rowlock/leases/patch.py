@@ -17,12 +17,19 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Generic
 
-from sqlalchemy import bindparam, select, update
+from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.orm.attributes import set_committed_value
 
 from rowlock.dialects.contract import LEASES
-from rowlock.leases.apply import RowWrite, apply_locked, compare_many, database_time, lock_for_apply
+from rowlock.leases.apply import (
+    RowWrite,
+    apply,
+    apply_locked,
+    compare_many,
+    database_time,
+    lock_for_apply,
+)
 from rowlock.leases.item import PipelineItem
 from rowlock.rows.assignments import ColumnValues
 from rowlock.rows.leased_table import LeasedTable, ModelT
@@ -77,20 +84,8 @@ async def _write(
         return None
     resolved = resolve_now_placeholders(patch.values, now)
     written = checked_values(leased, resolved, connection.dialect)
-    token, unchanged = leased.column("lock_token"), LEASES.of(connection).is_unchanged
-    statement = (
-        update(leased.table)
-        .where(leased.key == bindparam("rowlock_key", patch.item.id, type_=leased.key.type))
-        .where(token == bindparam("rowlock_token", patch.item.lock_token, type_=token.type))
-        .where(
-            *(
-                unchanged(column, value)
-                for column, value in column_values(leased, patch.unless_changed).items()
-            )
-        )
-        .values(written)
-    )
-    return written if (await connection.execute(statement)).rowcount > 0 else None
+    write = RowWrite(written, unless_changed=column_values(leased, patch.unless_changed))
+    return written if (await apply(connection, leased, patch.item, write=write)).is_made else None
 
 
 async def is_unchanged(

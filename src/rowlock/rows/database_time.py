@@ -105,16 +105,35 @@ def _as_utc(value: datetime | None) -> datetime | None:
     return value if value is None or value.tzinfo is UTC else value.replace(tzinfo=UTC)
 
 
-# Reads like a function of SQL, as in SQLAlchemy's own func.now.
-class database_now(FunctionElement[datetime]):  # noqa: N801
-    """The database's current time as an SQL expression, for defaults and comparisons."""
+class _Asked(FunctionElement[Any]):
+    """SQL that each database says in its own way: the method of `RowDialect` with this `name`."""
 
-    name = "database_now"
-    type = UtcDateTime()
     inherit_cache = True
 
 
-class due_at_once(FunctionElement[datetime]):  # noqa: N801
+@compiles(_Asked)
+def _as_the_database_says(element: _Asked, compiler: SQLCompiler, **kw: Any) -> str:
+    operands = (compiler.process(clause, **kw) for clause in element.clauses)
+    said: str = getattr(rows_of(compiler), element.name)(*operands, compiler)
+    return said
+
+
+class _AskedTime(_Asked, FunctionElement[datetime]):
+    type = UtcDateTime()
+
+
+class _AskedWhether(_Asked, FunctionElement[bool]):
+    type = Boolean()
+
+
+# These read like functions of SQL, as in SQLAlchemy's own func.now.
+class database_now(_AskedTime):  # noqa: N801
+    """The database's current time as an SQL expression, for defaults and comparisons."""
+
+    name = "now"
+
+
+class due_at_once(_AskedTime):  # noqa: N801
     """A time that is over, as the default of a column: the database's current one, and on SQLite
     the first of the epoch.
 
@@ -124,50 +143,40 @@ class due_at_once(FunctionElement[datetime]):  # noqa: N801
     """
 
     name = "due_at_once"
-    type = UtcDateTime()
-    inherit_cache = True
 
 
-class database_instant(FunctionElement[datetime]):  # noqa: N801
+class database_instant(_AskedTime):  # noqa: N801
     """The database's time at this very moment, also where a transaction has been open for long.
 
     For the question whether a lease has ended: the start of the transaction would answer it for an
     earlier moment.
     """
 
-    name = "database_instant"
-    type = UtcDateTime()
-    inherit_cache = True
+    name = "instant"
 
 
-class _DatabaseTimeAfter(FunctionElement[datetime]):
-    name = "database_time_after"
-    type = UtcDateTime()
-    inherit_cache = True
+class _DatabaseTimeAfter(_AskedTime):
+    name = "time_after"
 
 
-class same_time(FunctionElement[bool]):  # noqa: N801
+class same_time(_AskedWhether):  # noqa: N801
     """Whether two times are the same, nulls being equal: ``same_time(column, value)``.
 
     On SQLite times are text, and other writers may have used another shape for the same moment.
     """
 
-    name = "same_time"
-    type = Boolean()
-    inherit_cache = True
+    name = "is_same_time"
 
 
-class readable_time(FunctionElement[datetime]):  # noqa: N801
+class readable_time(_AskedTime):  # noqa: N801
     """The time in a column, in the shape in which it is read: ``readable_time(column)``. Null on
     SQLite if it is none.
     """
 
     name = "readable_time"
-    type = UtcDateTime()
-    inherit_cache = True
 
 
-class is_no_time(FunctionElement[bool]):  # noqa: N801
+class is_no_time(_AskedWhether):  # noqa: N801
     """Whether something is written in a column of times that Python cannot read.
 
     On PostgreSQL a time before the year 1 or after the year 9999, and not the infinite ones, which
@@ -175,27 +184,20 @@ class is_no_time(FunctionElement[bool]):  # noqa: N801
     """
 
     name = "is_no_time"
-    type = Boolean()
-    inherit_cache = True
 
 
-class is_unreadable_time(FunctionElement[bool]):  # noqa: N801
-    """Whether the driver cannot read what is written in a column of times.
-
-    Whatever is no time; and for psycopg the infinite ones, which it refuses.
+class is_unreadable_time(_AskedWhether):  # noqa: N801
+    """Whether the driver cannot read what is written in a column of times: whatever is no time, and
+    for psycopg the infinite ones, which it refuses.
     """
 
     name = "is_unreadable_time"
-    type = Boolean()
-    inherit_cache = True
 
 
-class is_beyond_time(FunctionElement[bool]):  # noqa: N801
+class is_beyond_time(_AskedWhether):  # noqa: N801
     """Whether a column of times holds one that lies behind all times that Python reads, or none."""
 
     name = "is_beyond_time"
-    type = Boolean()
-    inherit_cache = True
 
 
 def database_time_after(delay: timedelta) -> FunctionElement[datetime]:
@@ -203,10 +205,9 @@ def database_time_after(delay: timedelta) -> FunctionElement[datetime]:
     return _DatabaseTimeAfter(bindparam(None, delay.total_seconds(), type_=Float, unique=True))
 
 
-class _DatabaseSeconds(FunctionElement[int]):
-    name = "database_seconds"
+class _DatabaseSeconds(_Asked):
+    name = "epoch_seconds"
     type = BigInteger()
-    inherit_cache = True
 
 
 def is_in_window(period: timedelta, window: timedelta) -> ColumnElement[bool]:
@@ -217,61 +218,6 @@ def is_in_window(period: timedelta, window: timedelta) -> ColumnElement[bool]:
     return _DatabaseSeconds() % literal(period_s, BigInteger) >= literal(
         max(0, period_s - window_s), BigInteger
     )
-
-
-@compiles(database_now)
-def _now(element: object, compiler: SQLCompiler, **kw: Any) -> str:
-    return rows_of(compiler).now(compiler)
-
-
-@compiles(due_at_once)
-def _due_at_once(element: object, compiler: SQLCompiler, **kw: Any) -> str:
-    return rows_of(compiler).due_at_once(compiler)
-
-
-@compiles(database_instant)
-def _instant(element: object, compiler: SQLCompiler, **kw: Any) -> str:
-    return rows_of(compiler).instant(compiler)
-
-
-@compiles(_DatabaseTimeAfter)
-def _time_after(element: _DatabaseTimeAfter, compiler: SQLCompiler, **kw: Any) -> str:
-    return rows_of(compiler).time_after(compiler.process(element.clauses, **kw), compiler)
-
-
-@compiles(_DatabaseSeconds)
-def _seconds(element: object, compiler: SQLCompiler, **kw: Any) -> str:
-    return rows_of(compiler).epoch_seconds(compiler)
-
-
-@compiles(same_time)
-def _same_time(element: same_time, compiler: SQLCompiler, **kw: Any) -> str:
-    one, other = (compiler.process(clause, **kw) for clause in element.clauses)
-    return rows_of(compiler).is_same_time(one, other, compiler)
-
-
-@compiles(readable_time)
-def _readable_time(element: readable_time, compiler: SQLCompiler, **kw: Any) -> str:
-    [written] = (compiler.process(clause, **kw) for clause in element.clauses)
-    return rows_of(compiler).readable_time(written, compiler)
-
-
-@compiles(is_no_time)
-def _is_no_time(element: is_no_time, compiler: SQLCompiler, **kw: Any) -> str:
-    [written] = (compiler.process(clause, **kw) for clause in element.clauses)
-    return rows_of(compiler).is_no_time(written, compiler)
-
-
-@compiles(is_unreadable_time)
-def _is_unreadable_time(element: is_unreadable_time, compiler: SQLCompiler, **kw: Any) -> str:
-    [written] = (compiler.process(clause, **kw) for clause in element.clauses)
-    return rows_of(compiler).is_unreadable_time(written, compiler)
-
-
-@compiles(is_beyond_time)
-def _is_beyond_time(element: is_beyond_time, compiler: SQLCompiler, **kw: Any) -> str:
-    [written] = (compiler.process(clause, **kw) for clause in element.clauses)
-    return rows_of(compiler).is_beyond_time(written, compiler)
 
 
 STAMP_STEP = timedelta(milliseconds=1)
