@@ -306,13 +306,12 @@ async def apply_locked(
     """
     # The lock makes the guard certain: no driver says how many rows each of many parameter sets has
     # matched.
-    groups: dict[Shape, tuple[list[PipelineItem[Any]], list[list[Any]]]] = {}
     results = [write.once_written for _, write in writes]
     compared: Mapping[int, bool] = {}
     if any(write.unless_changed for _, write in writes):
         as_read = [((item.id, item.lock_token), write.unless_changed) for item, write in writes]
         compared = await compare_many(connection, leased, as_read)
-    last: tuple[ColumnValues, list[Any], list[PipelineItem[Any]], list[list[Any]]] | None = None
+    together: list[tuple[Lease, ColumnValues]] = []
     given = [(item.id, write.values) for item, write in writes] if leased.version_generator else []
     moved = await with_versions(connection, leased, given)
     for index, (item, write) in enumerate(writes):
@@ -322,15 +321,28 @@ async def apply_locked(
             continue
         if not compared.get(index, True):
             values, results[index] = write.when_changed, Written.CHANGED
+        together.append(((item.id, item.lock_token), values))
+    await write_locked(connection, leased, together)
+    return results
+
+
+async def write_locked(
+    connection: AsyncConnection, leased: LeasedTable, writes: Sequence[tuple[Lease, ColumnValues]]
+) -> None:
+    """Write to rows that this transaction has locked under their tokens, by their leases; those of
+    one shape in one round trip.
+    """
+    groups: dict[Shape, tuple[list[Lease], list[list[Any]]]] = {}
+    last: tuple[ColumnValues, list[Any], list[Lease], list[list[Any]]] | None = None
+    for lease, values in writes:
         if last is None or last[0] is not values:
             shape, parameters = split(values)
             last = (values, parameters, *groups.setdefault(shape, ([], [])))
-        _, parameters, items, rows = last
-        items.append(item)
+        _, parameters, leases, rows = last
+        leases.append(lease)
         rows.append(parameters)
-    for shape, (items, rows) in groups.items():
-        await _update_together(connection, leased, shape, leases=leases_of(items), rows=rows)
-    return results
+    for shape, (leases, rows) in groups.items():
+        await _update_together(connection, leased, shape, leases=leases, rows=rows)
 
 
 async def cast_value(connection: AsyncConnection, column: Column[Any], value: Any) -> None:

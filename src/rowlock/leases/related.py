@@ -20,7 +20,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
-from sqlalchemy import Column, ColumnElement, bindparam, select, type_coerce, update
+from sqlalchemy import Column, ColumnElement, select, type_coerce, update
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionmaker
 
@@ -43,12 +43,12 @@ from rowlock.leases.acquire import (
     read_acquired,
     release_keys,
 )
-from rowlock.leases.apply import RelatedWrite, all_unchanged, in_pieces, with_versions
+from rowlock.leases.apply import RelatedWrite, all_unchanged, in_pieces, with_versions, write_locked
 from rowlock.leases.claim import as_seen
 from rowlock.leases.claim_request import Lease, lockset_guard
 from rowlock.leases.item import PipelineItem
 from rowlock.leases.renew import LEASES_PER_STATEMENT_MAX, renew_each
-from rowlock.rows.assignments import Shape, set_clause, slots_of, split, without_onupdate
+from rowlock.rows.assignments import without_onupdate
 from rowlock.rows.database_time import UtcDateTime, database_instant
 from rowlock.rows.eligibility import related_owner
 from rowlock.rows.lease_values import unlocked_values
@@ -106,7 +106,10 @@ async def write_related(
         if not await all_unchanged(connection, leased, as_read):
             raise item.lease_lost(leased.name)
     for leased, of_table in by_table.items():
-        await _write(connection, leased, of_table)
+        given = [(write.key, write.values) for write in of_table]
+        values = await with_versions(connection, leased, given)
+        leases = [(write.key, leased.as_token(item.lock_token)) for write in of_table]
+        await write_locked(connection, leased, list(zip(leases, values, strict=True)))
     await _release_all(connection, item)
 
 
@@ -177,23 +180,6 @@ async def renew_related(
                 if key in there and item.held is not None and item.held.is_known(leased, key)
             }
     return frozenset(missing)
-
-
-async def _write(
-    connection: AsyncConnection, leased: LeasedTable, writes: Sequence[RelatedWrite]
-) -> None:
-    """Write to locked rows, those of one shape in a round trip."""
-    groups: dict[Shape, list[dict[str, Any]]] = {}
-    each = await with_versions(connection, leased, [(write.key, write.values) for write in writes])
-    for write, values in zip(writes, each, strict=True):
-        shape, parameters = split(values)
-        given = {name: value for (name, _), value in zip(slots_of(shape), parameters, strict=True)}
-        groups.setdefault(shape, []).append({"rowlock_key": write.key, **given})
-    for shape, rows in groups.items():
-        statement = update(leased.table).where(
-            leased.key == bindparam("rowlock_key", type_=leased.key.type)
-        )
-        await connection.execute(statement.values(set_clause(shape)), rows)
 
 
 T = TypeVar("T")
