@@ -143,12 +143,3 @@ def test_what_is_not_held_is_refused(named: Any, complaint: str) -> None:
     with pytest.raises(OutcomeError, match=complaint) as caught:
         holding(ONE, OTHER).find(named)
     assert len(str(caught.value)) < 300
-
-
-def test_repr_tells_how_many() -> None:
-    """A ticket in the log would not say what it holds."""
-    assert repr(HeldRows()) == "<HeldRows none>"
-    held = holding(ONE, OTHER)
-    held.may_hold(RUNS, Acquired((1,), {}))
-    held.holds(RUNS, {1: {}})
-    assert repr(held) == "<HeldRows 2 of Volume, 1 of Run>"

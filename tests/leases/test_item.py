@@ -89,17 +89,6 @@ def test_the_row_is_there_when_work_begins() -> None:
     assert item.row is row
 
 
-def test_a_ticket_prints_without_the_row() -> None:
-    """A log would carry the host's data."""
-    item = ticket(30, session_factory="the factory")
-    item.row = Volume(disk_id="secret")
-    assert "VolumePipeline" in repr(item)
-    assert str(item.lock_token) in repr(item)
-    assert "secret" not in repr(item)
-    assert "Volume object" not in repr(item)
-    assert "the factory" not in repr(item)
-
-
 def test_tickets_are_equal_to_themselves_alone() -> None:
     """Two claims of one row would be one in a set."""
     one, other = ticket(30), ticket(30)

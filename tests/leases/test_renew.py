@@ -5,8 +5,6 @@ from __future__ import annotations
 import uuid
 from datetime import timedelta
 
-from sqlalchemy import select
-
 from rowlock.leases.renew import renew, tokens_still_held
 from rowlock.testing import TemporaryDatabase
 
@@ -82,25 +80,6 @@ async def test_an_expired_lease_is_not_revived(database_with_clock: TemporaryDat
         == {}
     )
     assert (await row_of(database, VOLUMES, item.id)).lock_expires_at == database.clock.now
-
-
-async def test_a_locked_row_does_not_hold_up_the_others(
-    postgresql_database: TemporaryDatabase,
-) -> None:
-    """One row in somebody's long transaction would cost all other rows their leases."""
-    database = postgresql_database
-    await add(database, *(Volume() for _ in range(3)))
-    busy, *free = await claimed(database)
-    async with database.session_factory.begin() as session:
-        await session.execute(
-            select(Volume).where(Volume.id == busy.id).with_for_update(key_share=True)
-        )
-        confirmed = await transact(
-            database, lambda c: renew(c, VOLUMES, [busy, *free], lock_timeout=LOCK_TIMEOUT)
-        )
-        assert set(confirmed) == {item.lock_token for item in free}
-        held = await transact(database, lambda c: tokens_still_held(c, VOLUMES, [busy, *free]))
-        assert busy.lock_token in held
 
 
 async def test_five_hundred_leases_are_one_statement(database: TemporaryDatabase) -> None:

@@ -10,34 +10,13 @@ from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
 
 from rowlock import advisory_lock_ctx, get_locker
-from rowlock.errors import ConfigurationError, UnsupportedDialectError
+from rowlock.errors import ConfigurationError
 from rowlock.testing import TemporaryDatabase, virtual_time
 
 from ..host import HANG_S_MAX, Base, Run
 from .advisory_locks import NAME, is_free
 from .creators import begins_by_itself
 from .takers import settle
-
-
-async def test_a_bare_connection_is_refused_on_sqlite(sqlite_database: TemporaryDatabase) -> None:
-    """The lock would be released before the commit, or never."""
-    async with sqlite_database.engine.connect() as connection, AsyncSession(connection) as session:
-        for joined in (connection, session):
-            with pytest.raises(
-                ConfigurationError, match="pass an AsyncSession that is bound to an engine"
-            ):
-                async with advisory_lock_ctx(joined, NAME):
-                    pass
-
-
-async def test_sessions_on_one_connection_are_refused_on_sqlite() -> None:
-    """The commit of one session would be that of all others, in the midst of what they do."""
-    engine = create_async_engine("sqlite+aiosqlite://")
-    async with AsyncSession(engine) as session:
-        with pytest.raises(UnsupportedDialectError, match="share one connection"):
-            async with advisory_lock_ctx(session, NAME):
-                pass
-    await engine.dispose()
 
 
 async def test_waiting_with_the_write_lock_is_refused_on_sqlite(

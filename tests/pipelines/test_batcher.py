@@ -323,28 +323,6 @@ async def test_an_answer_that_fails_keeps_nobody_from_theirs(refused: int) -> No
     assert await batcher.submit(5) == 10
 
 
-async def test_a_cancellation_of_a_round_is_heard_by_all_who_share_it() -> None:
-    """A host that cancels every task in the middle of a batch that is split would leave half of
-    it waiting for ever.
-    """
-    backend = Backend()
-
-    async def run(requests: Sequence[int]) -> list[int]:
-        if len(requests) == 4:
-            backend.gate.clear()
-            raise ValueError("one of them is refused")
-        return await backend.run(requests)
-
-    batcher = Batcher(run, name="test", timeout=TIMEOUT)
-    waiting = [asyncio.create_task(batcher.submit(number)) for number in range(4)]
-    await turns()
-    assert backend.batches == [[0, 1]]
-    assert batcher._round is not None
-    batcher._round.cancel()
-    await turns()
-    assert [type(task.exception()) for task in waiting] == [ConnectionAbortedError] * 4
-
-
 async def test_a_request_whose_statements_cannot_be_counted_is_its_caller_s() -> None:
     """One request that raises when it is looked at would end the round of all who wait."""
     backend, looked_at = Backend(), list[int]()
@@ -361,28 +339,3 @@ async def test_a_request_whose_statements_cannot_be_counted_is_its_caller_s() ->
     )
     assert (results[0], results[2], type(results[1])) == (2, 6, RuntimeError)
     assert looked_at == [1, 2, 3]
-
-
-@pytest.mark.parametrize("behind", [0, 2], ids=["nobody behind", "others behind"])
-async def test_whatever_ends_a_round_is_heard_by_all_who_wait(behind: int) -> None:
-    """Rows would be leased and renewed for ever, for an answer that nobody is going to give."""
-    backend = Backend()
-    backend.error = TransactionTimeout(purpose="test", timeout_s=10)
-
-    def is_grace_over() -> bool:
-        raise RuntimeError("a bug")
-
-    batcher = Batcher(backend.run, name="test", timeout=TIMEOUT, is_grace_over=is_grace_over)
-    backend.gate.clear()
-    waiting = [asyncio.create_task(batcher.submit(number)) for number in range(2)]
-    await turns(2)
-    waiting += [asyncio.create_task(batcher.submit(number)) for number in range(behind)]
-    await turns(2)
-    round_ = batcher._round
-    backend.gate.set()
-    await turns()
-    assert round_ is not None
-    assert isinstance(round_.exception(), RuntimeError)
-    assert [type(task.exception()) for task in waiting] == [ConnectionAbortedError] * (2 + behind)
-    backend.error = None
-    assert await batcher.submit(3) == 6

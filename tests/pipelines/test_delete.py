@@ -16,7 +16,6 @@ from rowlock.leases.apply import Written, delete_locked, deleted
 from rowlock.rows.leased_table import LeasedTable
 from rowlock.testing import Steps, TemporaryDatabase, crash_everywhere, stepping, virtual_time
 
-from ..faults.test_lost_answers import committed_or_not, lost_answers
 from ..host import (
     Attachment,
     AttachmentPipeline,
@@ -182,24 +181,6 @@ async def test_a_row_that_nothing_changed_is_deleted(database: TemporaryDatabase
 
 
 # ---------------------------------------------------------------- lost answers
-
-
-@committed_or_not
-@pytest.mark.parametrize("times", [1, 3])
-@pytest.mark.parametrize("answer", [Delete(), Delete(also=_nothing)], ids=["together", "alone"])
-async def test_a_lost_answer_is_settled(
-    database: TemporaryDatabase, answer: Delete, times: int, committed: bool
-) -> None:
-    """It would be told as stale, and cleaned up after, although the row is gone."""
-    await add(database, Run(id=1))
-    pipeline = RunPipeline(answer=answer)
-    with heard_events() as heard, lost_answers(database, committed=committed, times=times) as lost:
-        async with stepping(database.session_factory, pipeline) as steps:
-            await _work(steps)
-            assert (counted(steps)["deleted"], counted(steps)["stale"]) == (1, 0)
-    assert len(lost) == (1 if committed else times)
-    assert [told.outcome for told in heard.of(events.ItemApplied)] == ["Delete"]
-    assert (await read_all(database, Run), pipeline.stale) == ([], [])
 
 
 async def test_who_deleted_a_row_is_unknown_once_the_lease_is_over(

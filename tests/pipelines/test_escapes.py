@@ -5,10 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-import pytest
-
 from rowlock import PipelineItem, PipelineManager, Worker, events
-from rowlock.pipelines import heartbeater as heartbeater_module
 from rowlock.pipelines.attempt import Ended
 from rowlock.testing import TemporaryDatabase, stepping, virtual_time
 
@@ -74,32 +71,3 @@ async def test_a_settlement_that_is_cancelled_before_it_began_has_ended(
         await asyncio.sleep(0)
         assert item not in steps.run.settler
         assert steps.run.statistics().tracked == 0
-
-
-@virtual_time
-async def test_a_renewal_that_fails_keeps_no_other_from_being_renewed(
-    virtual_database: TemporaryDatabase, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The leases behind it would end."""
-    monkeypatch.setattr(heartbeater_module, "LEASES_PER_STATEMENT_MAX", 1)
-    await add(virtual_database, Volume(), Volume())
-    async with stepping(virtual_database.session_factory, VolumePipeline()) as steps:
-        items = await steps.fetch_once()
-        trusted_until = [item.trusted_until for item in items]
-        await asyncio.sleep(16)
-        renew = steps.run.heartbeater._renew
-        tried: list[Any] = []
-
-        async def fail_first(chunk: Any, **how: Any) -> int:
-            tried.extend(chunk)
-            if len(tried) == 1:
-                raise OSError("network")
-            return await renew(chunk, **how)
-
-        steps.run.heartbeater._renew = fail_first  # type: ignore[method-assign]
-        await steps.beat_once()
-        renewed = [
-            item.trusted_until > before for item, before in zip(items, trusted_until, strict=True)
-        ]
-        assert sorted(renewed) == [False, True]
-        assert steps.run.health().renewal_failures == 1

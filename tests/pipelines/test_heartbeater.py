@@ -13,7 +13,6 @@ import pytest
 from sqlalchemy import select
 
 from rowlock import Heartbeater, PipelineItem, PipelineManager, events
-from rowlock.leases.renew import LEASES_PER_STATEMENT_MAX
 from rowlock.testing import Steps, TemporaryDatabase, stepping, virtual_time
 
 from ..host import HANG_S_MAX, Volume, VolumePipeline, heard_events
@@ -134,17 +133,6 @@ async def test_a_renewal_moves_the_lease_in_the_row_and_on_the_ticket(
         assert (told.pipeline, told.due, told.renewed) == ("VolumePipeline", 1, 1)
 
 
-async def test_many_leases_are_renewed_by_few_statements(database: TemporaryDatabase) -> None:
-    """Thousands of items in hand would keep the database busy with their heartbeats."""
-    count = LEASES_PER_STATEMENT_MAX + 50
-    await add(database, *(Volume() for _ in range(count)))
-    async with stepping(database.session_factory, VolumePipeline(workers_num=count)) as steps:
-        assert len(await aged_items(steps)) == count
-        with faults_of(database.engine) as faults:
-            assert await steps.beat_once() == count
-        assert sum(" SET lock_expires_at=" in statement for _, statement in faults.sent) == 2
-
-
 async def test_nothing_due_sends_nothing(sqlite_database: TemporaryDatabase) -> None:
     """An idle pipeline would open a transaction at every beat."""
     await add(sqlite_database)
@@ -198,25 +186,6 @@ async def test_work_under_a_replaced_token_is_cancelled(
             await asyncio.sleep(7)
             assert pipeline.running == 0
             assert [event.reason for event in heard.of(events.ItemStale)] == ["lost"]
-
-
-async def test_an_expired_lease_is_not_revived(database_with_clock: TemporaryDatabase) -> None:
-    """A late heartbeat would take a row back from under somebody who rightly found it free."""
-    database, clock = database_with_clock, database_with_clock.clock
-    assert clock is not None
-    [row] = await add(database, Volume())
-    async with stepping(database.session_factory, VolumePipeline()) as steps:
-        [item] = await aged_items(steps)
-        before = await read(database, row)
-        clock.advance(30)
-        assert await steps.beat_once() == 0
-        assert item.is_lost
-        assert steps.queued == ()
-        after = await read(database, row)
-        assert (after.lock_token, after.lock_expires_at) == (
-            before.lock_token,
-            before.lock_expires_at,
-        )
 
 
 async def test_a_row_in_somebodys_transaction_does_not_hold_up_the_others(
@@ -337,11 +306,3 @@ async def test_a_host_may_bring_its_own_heartbeater(virtual_database: TemporaryD
         assert 50 <= NotingHeartbeater.beats <= 75
         manager.shutdown()
         await manager.drain(0)
-
-
-async def test_repr_tells_how_many_it_keeps(sqlite_database: TemporaryDatabase) -> None:
-    """A log line about it would say nothing."""
-    await add(sqlite_database, Volume())
-    async with stepping(sqlite_database.session_factory, VolumePipeline()) as steps:
-        await steps.fetch_once()
-        assert repr(steps.run.heartbeater) == "<Heartbeater of VolumePipeline, 1 leases>"

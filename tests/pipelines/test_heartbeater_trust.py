@@ -152,22 +152,6 @@ async def test_a_slow_renewal_does_not_stretch_trust(virtual_database: Temporary
 
 
 @virtual_time
-async def test_trust_is_not_lengthened_by_a_renewal_that_fails(
-    virtual_database: TemporaryDatabase,
-) -> None:
-    """A renewal that was never confirmed would count."""
-    await add(virtual_database, Volume())
-    async with stepping(virtual_database.session_factory, VolumePipeline()) as steps:
-        [item] = await steps.fetch_once()
-        before = item.trusted_until
-        await asyncio.sleep(16)
-        with faults_of(virtual_database.engine) as faults:
-            faults.fail(OSError("network"), when=is_renewal)
-            assert await steps.beat_once() == 0
-        assert item.trusted_until == before
-
-
-@virtual_time
 async def test_a_late_confirmation_revives_nothing(virtual_database: TemporaryDatabase) -> None:
     """Work that was cancelled would have its outcome written all the same, beside that of the
     next holder.

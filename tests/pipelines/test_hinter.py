@@ -137,11 +137,6 @@ async def test_hints_may_come_from_threads() -> None:
         await woken.wait()
 
 
-def test_repr_tells_who_listens(ear: Ear) -> None:
-    """A log line about the hinter would say nothing."""
-    assert repr(ear.hinter) == "<PipelineHinter Run, Volume>"
-
-
 # ---------------------------------------------------------------- after the commit
 
 
@@ -295,31 +290,6 @@ async def test_a_savepoint_inside_a_rolled_back_one(session: AsyncSession, ear: 
     async with session.begin_nested():
         ear.ask(session, Run)
     await outer.rollback()
-    await session.commit()
-    assert ear.heard == []
-
-
-async def test_a_savepoint_inside_a_released_one(session: AsyncSession, ear: Ear) -> None:
-    """Two savepoints deep, hints would be lost or come early."""
-    session.add(Volume())
-    async with session.begin_nested():
-        async with session.begin_nested():
-            ear.ask(session, Run)
-        assert ear.heard == []
-    assert ear.heard == []
-    await session.commit()
-    assert ear.heard == ["Run"]
-
-
-async def test_a_released_savepoint_in_a_rolled_back_transaction(
-    session: AsyncSession, ear: Ear
-) -> None:
-    """A release would count as a commit."""
-    session.add(Volume())
-    async with session.begin_nested():
-        ear.ask(session, Run)
-    await session.rollback()
-    session.add(Volume())
     await session.commit()
     assert ear.heard == []
 

@@ -101,16 +101,6 @@ async def test_close_returns_what_was_not_started_oldest_first() -> None:
         queue.put([ticket()])
 
 
-@virtual_time
-async def test_repr_tells_its_state() -> None:
-    """A log line about the queue would say nothing."""
-    queue: Queue = ItemQueue(4, 2)
-    queue.put([ticket()])
-    assert repr(queue) == "<ItemQueue 1/4, low 2>"
-    queue.close()
-    assert repr(queue) == "<ItemQueue 0/4, low 2 closed>"
-
-
 STEPS = st.lists(
     st.one_of(
         st.tuples(st.just("put"), st.integers(min_value=0, max_value=3)),

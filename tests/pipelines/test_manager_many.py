@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 import uuid
 from typing import Any
 
@@ -211,33 +210,6 @@ def test_a_name_that_the_library_needs_is_refused() -> None:
         class Careless(VolumePipeline):
             def start(self) -> None:  # type: ignore[override]
                 """Start something else."""
-
-
-@virtual_time
-async def test_hints_from_threads_are_one_wake_up(virtual_database: TemporaryDatabase) -> None:
-    """A storm of hints from threads would pile up in the loop while it is busy."""
-    await virtual_database.create_tables(Base.metadata)
-    pipeline = VolumePipeline(fetch_delays=[3600])
-    manager = PipelineManager(virtual_database.session_factory, [pipeline])
-    manager.start()
-    await asyncio.sleep(1)
-    loop = asyncio.get_running_loop()
-    calls: list[Any] = []
-    original = loop.call_soon_threadsafe
-    loop.call_soon_threadsafe = lambda *a, **k: (calls.append(a), original(*a, **k))[1]  # type: ignore[method-assign]
-
-    def storm() -> None:
-        for _ in range(1000):
-            pipeline.hint()
-
-    thread = threading.Thread(target=storm)
-    thread.start()
-    thread.join()
-    loop.call_soon_threadsafe = original  # type: ignore[method-assign]
-    assert len(calls) == 1
-    fetches = manager.statistics()["VolumePipeline"].counters["fetches"]
-    await until(lambda: manager.statistics()["VolumePipeline"].counters["fetches"] == fetches + 1)
-    await manager.drain()
 
 
 @virtual_time

@@ -11,7 +11,6 @@ from sqlalchemy import event, text
 
 from rowlock import (
     Apply,
-    PipelineHinter,
     PipelineManager,
     events,
     hint_after_commit,
@@ -32,35 +31,6 @@ from .lines import Ear, Replica, eavesdropper, look_until, named_engine, replica
 from .scenes import add
 
 # ---------------------------------------------------------------- the hinter and its relays
-
-
-def test_a_relay_is_told_of_every_hint_until_it_is_detached() -> None:
-    """Hints for models that this process does not work on would stay here; or a stopped manager
-    would be told for ever.
-    """
-    hinter, told, heard = PipelineHinter(), list[str](), list[str]()
-    hinter.attach("Volume", lambda: heard.append("Volume"))
-    hinter.attach_relay(told.append)
-    hinter.hint_fetch(Volume)
-    hinter.hint_fetch("Run")
-    hinter.detach_relay(told.append)
-    hinter.detach_relay(told.append)
-    hinter.hint_fetch(Volume)
-    assert told == ["Volume", "Run"]
-    assert heard == ["Volume", "Volume"]
-
-
-def test_what_came_from_elsewhere_stays_here() -> None:
-    """A notification would be notified of, in every replica."""
-    hinter, told, heard = PipelineHinter(), list[str](), list[str]()
-    for model in ("Volume", "Run"):
-        hinter.attach(model, lambda model=model: heard.append(model))
-    hinter.attach_relay(told.append)
-    assert hinter.wake("Volume")
-    assert not hinter.wake("NoSuchModel")
-    hinter.wake_all()
-    assert heard == ["Volume", "Volume", "Run"]
-    assert told == []
 
 
 # ---------------------------------------------------------------- whom a hint reaches
@@ -145,19 +115,6 @@ async def test_an_outcome_hints_other_replicas_until_the_last_is_drained(
         await ear.wait_for("Snapshot")
     assert not pipeline_hinter.reaches(Volume)
     assert not manager.hinter.reaches(Volume)
-
-
-async def test_hints_may_come_from_threads(
-    postgresql_database: TemporaryDatabase, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A service in a worker thread would break the loop, or its hint be lost."""
-    monkeypatch.setattr(notifier, "CHECK_EVERY_S", 3600)
-    # In its debug mode the loop refuses what is not safe from a thread.
-    asyncio.get_running_loop().set_debug(True)
-    async with replica(postgresql_database) as one, replica(postgresql_database) as other:
-        for count in range(1, 4):
-            await asyncio.to_thread(one.hint, Volume)
-            await other.ear.wait_for("Volume", count=count)
 
 
 async def test_a_process_without_pipelines_is_not_warned(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import weakref
-from contextlib import suppress
 from contextvars import ContextVar
 from typing import Any, ClassVar
 
@@ -316,38 +315,6 @@ async def test_work_that_ends_within_its_beginning_begins_the_next_one_behind_it
     async with PipelineManager(virtual_database.session_factory, [pipeline]) as manager:
         await until(lambda: manager.statistics()["AtOncePipeline"].counters["applied"] == 20)
     assert AtOnce.deepest == 1
-
-
-@virtual_time
-async def test_work_that_cannot_be_left_behind_gives_its_worker_back(
-    virtual_database: TemporaryDatabase,
-) -> None:
-    """The row would stay leased for ever, its worker busy with what has ended long ago."""
-    await add(virtual_database, Volume())
-    refused: list[Any] = []
-    let_go = asyncio.Event()
-
-    def factory(loop: asyncio.AbstractEventLoop, work: Any, **more: Any) -> asyncio.Task[Any]:
-        if pipeline.items and not refused and work.__qualname__ == "BackgroundTasks._contained":
-            work.cr_frame.f_locals["work"].close()
-            refused.append(work.close())
-            raise MemoryError
-        return asyncio.Task(work, loop=loop, **more)
-
-    async def answer(item: PipelineItem[Any]) -> Outcome:
-        while len(pipeline.items) == 1 and not let_go.is_set():
-            with suppress(asyncio.CancelledError):
-                await let_go.wait()
-        return pipeline.usual_answer(item)
-
-    pipeline = VolumePipeline(answer=answer, workers_num=1, process_timeout=20)
-    asyncio.get_running_loop().set_task_factory(factory)
-    async with PipelineManager(virtual_database.session_factory, [pipeline]):
-        await until(lambda: refused)
-        await until(lambda: pipeline.run.context.in_progress == set())
-        let_go.set()
-        await until(lambda: pipeline.statistics().counters["applied"] == 1)
-        await until(lambda: pipeline.health().healthy)
 
 
 class Musing(Worker[Any]):

@@ -165,15 +165,6 @@ async def test_a_release_that_took_all_its_time_is_not_tried_again(
         steps.run.context.queue.close()
 
 
-async def test_nothing_to_give_back_sends_nothing(sqlite_database: TemporaryDatabase) -> None:
-    """A quiet shutdown would wait for a database that is away."""
-    await add(sqlite_database)
-    async with stepping(sqlite_database.session_factory, VolumePipeline()) as steps:
-        with faults_of(sqlite_database.engine) as faults:
-            await release_items(steps.run.context, [])
-        assert faults.sent == []
-
-
 # ---------------------------------------------------------------- related rows
 
 
@@ -213,18 +204,6 @@ async def test_related_rows_of_a_lost_item_are_freed_alone(
     )
     extra = {"pipeline": pipeline, "row_id": item.id, "rows": ATTACHMENTS}
     assert told(caplog, "related rows") == [Line(text, extra, repr(DOWN))]
-
-
-async def test_an_item_that_holds_nothing_asks_the_database_nothing(
-    sqlite_database: TemporaryDatabase,
-) -> None:
-    """Each lost lease would cost one more transaction."""
-    async with at_work(sqlite_database, GatheringPipeline(), attachments=0) as (steps, _):
-        [item] = steps.queued
-        await item.lock_related(Attachment, Attachment.volume_id == item.id)
-        with faults_of(sqlite_database.engine) as faults:
-            await release_related_of(steps.run.context, item)
-        assert faults.sent == []
 
 
 @virtual_time

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import uuid
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from sqlalchemy.ext.asyncio import async_scoped_session
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from rowlock import (
@@ -59,54 +57,6 @@ async def test_a_hint_follows_the_commit(database: TemporaryDatabase, hints: lis
     assert (await read(database, row)).status == "stopping"
 
 
-async def test_many_requests_are_one_hint(database: TemporaryDatabase, hints: list[str]) -> None:
-    """A thousand requests of one transaction would wake a pipeline a thousand times."""
-    rows = await add(database, Volume(), Volume(), Run(id=1))
-    async with database.session_factory.begin() as session:
-        for row in rows:
-            assert await request_update(session, type(row), row.id, {"status": "stopping"})
-    assert sorted(hints) == ["Run", "Volume"]
-
-
-async def test_a_request_that_is_taken_back_is_not_heard(
-    database: TemporaryDatabase, hints: list[str]
-) -> None:
-    """Pipelines would be woken for what never happened."""
-    [row] = await add(database, Volume())
-    async with database.session_factory() as session:
-        await request_update(session, Volume, row.id, {"status": "stopping"})
-        await session.rollback()
-        await session.commit()
-    assert hints == []
-    assert (await read(database, row)).status == "submitted"
-
-
-async def test_a_savepoint_that_is_taken_back(
-    database: TemporaryDatabase, hints: list[str]
-) -> None:
-    """Part of a transaction that failed would be written or heard with the rest."""
-    [row] = await add(database, Volume())
-    async with database.session_factory.begin() as session:
-        savepoint = await session.begin_nested()
-        await request_update(session, Volume, row.id, {"status": "stopping"})
-        await savepoint.rollback()
-    assert hints == []
-    assert (await read(database, row)).status == "submitted"
-
-
-async def test_a_savepoint_that_is_kept_waits_for_the_whole(
-    database: TemporaryDatabase, hints: list[str]
-) -> None:
-    """The release of a savepoint would be taken for the commit."""
-    [row] = await add(database, Volume())
-    async with database.session_factory.begin() as session:
-        async with session.begin_nested():
-            await request_update(session, Volume, row.id, {"status": "stopping"})
-        assert hints == []
-    assert hints == ["Volume"]
-    assert (await read(database, row)).status == "stopping"
-
-
 async def test_nobody_is_told_of_a_row_that_is_not_there(
     database: TemporaryDatabase, hints: list[str]
 ) -> None:
@@ -117,18 +67,6 @@ async def test_nobody_is_told_of_a_row_that_is_not_there(
     async with database.session_factory.begin() as session:
         assert await request_update(session, Volume, uuid.uuid4(), {"status": "stopping"}) is False
     assert hints == []
-
-
-async def test_a_scoped_session(database: TemporaryDatabase, hints: list[str]) -> None:
-    """A host with a session per request could not make one."""
-    [row] = await add(database, Volume())
-    scoped = async_scoped_session(database.session_factory, scopefunc=asyncio.current_task)
-    assert await request_update(scoped, Volume, row.id, {"status": "stopping"})
-    assert hints == []
-    await scoped.commit()
-    await scoped.remove()
-    assert hints == ["Volume"]
-    assert (await read(database, row)).status == "stopping"
 
 
 async def test_bad_requests_are_refused(

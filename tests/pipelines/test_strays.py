@@ -22,7 +22,6 @@ from .scenes import (
     hang,
     is_free,
     is_outcome,
-    now,
     read,
     replica,
     turns,
@@ -129,69 +128,6 @@ async def test_a_drain_gives_strays_back(virtual_database: TemporaryDatabase) ->
         await steps.fetch_once()
         steps.run.context.queue.get()
     assert is_free(await read(virtual_database, row))
-
-
-@virtual_time
-async def test_a_stray_is_not_given_back_under_the_hands_of_its_process(
-    virtual_database: TemporaryDatabase,
-) -> None:
-    """Another replica would begin with the row while this one still works on it."""
-    [row] = await add(virtual_database, Volume())
-    ended: list[float] = []
-
-    async def answer(item: PipelineItem[Any]) -> None:
-        try:
-            await hang()
-        finally:
-            await asyncio.sleep(2)
-            ended.append(now())
-
-    pipeline = VolumePipeline(answer=answer)
-    async with stepping(virtual_database.session_factory, pipeline) as steps:
-        await steps.fetch_once()
-        working = asyncio.create_task(steps.work_once())
-        await until(lambda: pipeline.running)
-        steps.run.context.in_progress.clear()
-        await steps.beat_once()
-        await asyncio.sleep(1.9)
-        assert not is_free(await read(virtual_database, row))
-        assert steps.run.statistics().tracked == 1, "its lease is kept as long as it runs"
-        await settled(steps)
-        assert len(ended) == 1
-        assert is_free(await read(virtual_database, row))
-        assert counted(steps)["strays"] == 1
-        await asyncio.wait({working})
-
-
-@virtual_time
-async def test_a_stray_whose_process_will_not_end_is_left_to_its_lease(
-    virtual_database: TemporaryDatabase,
-) -> None:
-    """Two would work on the row for as long as the stubborn one likes."""
-    [row] = await add(virtual_database, Volume())
-    let_go = asyncio.Event()
-
-    async def answer(item: PipelineItem[Any]) -> None:
-        while not let_go.is_set():
-            try:
-                await let_go.wait()
-            except asyncio.CancelledError:
-                continue
-
-    pipeline = TidyPipeline(answer=answer)
-    async with stepping(virtual_database.session_factory, pipeline) as steps:
-        await steps.fetch_once()
-        working = asyncio.create_task(steps.work_once())
-        await until(lambda: pipeline.running)
-        steps.run.context.in_progress.clear()
-        with heard_events() as heard:
-            await steps.beat_once()
-            await settled(steps)
-        assert not is_free(await read(virtual_database, row))
-        assert steps.run.statistics().tracked == 0
-        assert len(heard.of(events.ItemAbandoned)) == 1
-        let_go.set()
-        await asyncio.wait({working})
 
 
 @virtual_time

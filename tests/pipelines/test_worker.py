@@ -4,13 +4,10 @@ next one.
 
 from __future__ import annotations
 
-import asyncio
 import uuid
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from sqlalchemy.orm.interfaces import LoaderOption
 
 from rowlock import (
     Apply,
@@ -29,15 +26,6 @@ from rowlock.testing import TemporaryDatabase, stepping, virtual_time
 
 from ..host import Run, RunPipeline, Volume, VolumePipeline, heard_events
 from .scenes import add, change, counted, is_free, read, read_all, turns
-from .told import told
-
-
-class Unprintable:
-    """What a host returns by mistake, and what cannot even be shown."""
-
-    def __repr__(self) -> str:
-        raise RuntimeError("no text")
-
 
 # ---------------------------------------------------------------- outcomes
 
@@ -79,87 +67,6 @@ def test_each_outcome_is_written_and_counted(
         ]
         assert told == [(row.id, item.lock_token, outcome)]
         assert [event.attempt for event in heard.of(events.ItemStarted)] == [1]
-
-    play()
-
-
-FAILURES = [
-    ValueError("no"),
-    StopIteration(),
-    asyncio.CancelledError("of the host's own"),
-    TimeoutError(),
-    ConnectionResetError("by the cloud, not by the database"),
-]
-
-
-@pytest.mark.parametrize("error", FAILURES, ids=lambda error: type(error).__name__)
-def test_a_failure_is_written_and_the_worker_goes_on(
-    virtual_database: TemporaryDatabase, error: BaseException, caplog: pytest.LogCaptureFixture
-) -> None:
-    """An exception would end the worker, or leave the row locked until its lease expires."""
-
-    @virtual_time
-    async def play() -> None:
-        rows = await add(virtual_database, Run(id=1), Run(id=2))
-        pipeline = RunPipeline(answer=error)
-        with heard_events() as heard:
-            async with stepping(virtual_database.session_factory, pipeline) as steps:
-                await steps.fetch_once()
-                assert await steps.work_all() == 2
-                assert counted(steps)["retried"] == 2
-        assert len(heard.of(events.ItemFailed)) == 2
-        for row in rows:
-            after = await read(virtual_database, row)
-            assert is_free(after)
-            assert after.attempts == 1
-            assert after.last_error
-
-    play()
-    first, second = told(caplog, "failed")
-    assert {first.extra["row_id"], second.extra["row_id"]} == {1, 2}
-    assert first.error, "a failure is logged with its traceback"
-    assert second.extra["count"] == 1, "and counted from then on"
-
-
-JUNK = [
-    7,
-    "done",
-    False,
-    Unprintable(),
-    Apply({"nonsense": 1}),
-    Apply({"lock_token": None}),
-    Apply(after=float("nan")),
-    Apply(after="soon"),  # type: ignore[arg-type]
-    Apply(after=-1),
-    Apply(values=None),  # type: ignore[arg-type]
-    Apply(unless_changed=5),  # type: ignore[arg-type]
-    Apply(related={"x": {}}),
-    Apply(also=5),  # type: ignore[arg-type]
-    Apply(also=lambda session, now: None),  # type: ignore[arg-type,return-value]
-    Retry(values=None),  # type: ignore[arg-type]
-    Park(None),  # type: ignore[arg-type]
-]
-
-
-@pytest.mark.parametrize("answer", JUNK, ids=[f"{number}" for number in range(len(JUNK))])
-def test_a_junk_outcome_is_a_failure(virtual_database: TemporaryDatabase, answer: Any) -> None:
-    """A typing error in the host would end the worker, and its row stay locked until the lease
-    expires.
-    """
-
-    @virtual_time
-    async def play() -> None:
-        [row] = await add(virtual_database, Run())
-        async with stepping(
-            virtual_database.session_factory, RunPipeline(answer=lambda item: answer)
-        ) as steps:
-            await steps.fetch_once()
-            await steps.work_once()
-            assert counted(steps)["retried"] == 1
-        after = await read(virtual_database, row)
-        assert is_free(after)
-        assert (after.attempts, after.status) == (1, "queued")
-        assert after.last_error
 
     play()
 
@@ -214,23 +121,6 @@ async def test_a_plain_function_is_settled_like_a_coroutine(
         await steps.fetch_once()
         await steps.work_once()
     assert (await read(sqlite_database, row)).status == "active"
-
-
-@pytest.mark.parametrize(
-    "error", [ValueError("no"), StopIteration()], ids=lambda e: type(e).__name__
-)
-async def test_a_plain_function_that_raises_is_a_failure(
-    sqlite_database: TemporaryDatabase, error: BaseException
-) -> None:
-    """An exception in a thread would be lost, and the worker with it."""
-    [row] = await add(sqlite_database, Volume())
-    pipeline = PlainPipeline()
-    pipeline.answer = error
-    async with stepping(sqlite_database.session_factory, pipeline) as steps:
-        await steps.fetch_once()
-        await steps.work_once()
-        assert counted(steps)["retried"] == 1
-    assert is_free(await read(sqlite_database, row))
 
 
 # ---------------------------------------------------------------- the row
@@ -309,44 +199,6 @@ async def test_a_row_that_is_no_longer_ours_is_not_started(
     assert pipeline.items == []
     assert heard.of(events.ItemStarted) == []
     assert [event.reason for event in heard.of(events.ItemStale)] == ["lost"]
-
-
-class PickyPipeline(RunPipeline):
-    """Cannot say how its rows are to be read."""
-
-    error: BaseException = ValueError("no such option")
-
-    def options(self) -> Sequence[LoaderOption]:
-        """Raise."""
-        raise self.error
-
-
-@pytest.mark.parametrize(
-    "error",
-    [ValueError("no"), asyncio.CancelledError()],
-    ids=lambda e: type(e).__name__,
-)
-def test_options_that_raise_are_a_failed_attempt(
-    virtual_database: TemporaryDatabase, error: BaseException
-) -> None:
-    """A row would wait for the end of its lease again and again, and nobody hear of it from the
-    row.
-    """
-
-    @virtual_time
-    async def play() -> None:
-        [row] = await add(virtual_database, Run())
-        pipeline = PickyPipeline()
-        pipeline.error = error
-        async with stepping(virtual_database.session_factory, pipeline) as steps:
-            await steps.fetch_once()
-            await steps.work_once()
-        after = await read(virtual_database, row)
-        assert is_free(after)
-        assert after.attempts == 1
-        assert after.last_error
-
-    play()
 
 
 # ---------------------------------------------------------------- a worker of one's own

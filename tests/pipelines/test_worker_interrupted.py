@@ -22,7 +22,6 @@ from .scenes import (
     faults_of,
     hang,
     is_free,
-    is_outcome,
     now,
     read,
     turns,
@@ -215,31 +214,6 @@ def test_a_row_whose_process_will_not_end_is_left_to_its_lease(
             assert heard.of(events.ItemReleased) == []
             let_go.set()
             await turns()
-
-    play()
-
-
-def test_an_outcome_under_way_is_written_although_the_worker_is_cancelled(
-    virtual_database: TemporaryDatabase,
-) -> None:
-    """What was done would be done again, although nothing was wrong with it."""
-
-    @virtual_time
-    async def play() -> None:
-        [row] = await add(virtual_database, Volume())
-        async with stepping(virtual_database.session_factory, VolumePipeline()) as steps:
-            await steps.fetch_once()
-            with faults_of(virtual_database.engine) as faults:
-                faults.hang(when=is_outcome)
-                working = asyncio.create_task(steps.work_once())
-                await turns(200)
-                working.cancel()
-                await turns()
-                faults.heal()
-                await asyncio.wait({working})
-                await turns(200)
-        after = await read(virtual_database, row)
-        assert (after.status, is_free(after)) == ("active", True)
 
     play()
 

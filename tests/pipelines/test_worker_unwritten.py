@@ -6,17 +6,15 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from datetime import datetime
 from typing import Any
 
 import pytest
-from sqlalchemy.ext.asyncio import AsyncSession
 
 from rowlock import Apply, Outcome, PipelineItem, events
 from rowlock.testing import TemporaryDatabase, stepping, virtual_time
 
 from ..host import RecordingPipeline, Run, RunPipeline, Volume, VolumePipeline, heard_events
-from .scenes import add, change, counted, faults_of, hang, is_free, is_outcome, read, read_all
+from .scenes import add, change, counted, faults_of, hang, is_free, is_outcome, read
 from .told import Line, told
 
 # ---------------------------------------------------------------- results that could not be applied
@@ -153,116 +151,7 @@ def test_a_clean_up_that_fails_harms_nothing(
 # ---------------------------------------------------------------- also
 
 
-@pytest.mark.parametrize(
-    "error",
-    [ValueError("no"), asyncio.CancelledError()],
-    ids=lambda e: type(e).__name__,
-)
-def test_a_rider_that_raises_takes_everything_back(
-    virtual_database: TemporaryDatabase, error: BaseException
-) -> None:
-    """Half of an outcome would be written, or the worker die of the host's own statements."""
-
-    @virtual_time
-    async def play() -> None:
-        [row] = await add(virtual_database, Run())
-
-        async def also(session: AsyncSession, now: datetime) -> None:
-            session.add(Volume())
-            await session.flush()
-            raise error
-
-        async with stepping(
-            virtual_database.session_factory,
-            RunPipeline(answer=Apply({"status": "done"}, also=also)),
-        ) as steps:
-            await steps.fetch_once()
-            await steps.work_once()
-            assert counted(steps)["retried"] == 1
-        after = await read(virtual_database, row)
-        assert (after.status, after.attempts, is_free(after)) == ("queued", 1, True)
-        assert await read_all(virtual_database, Volume) == []
-
-    play()
-
-
 # ---------------------------------------------------------------- the database fails
-
-
-def test_a_short_outage_while_writing_is_waited_out(virtual_database: TemporaryDatabase) -> None:
-    """What was done would be thrown away because the database was restarted."""
-
-    @virtual_time
-    async def play() -> None:
-        [row] = await add(virtual_database, Run())
-        pipeline = RunPipeline()
-        async with stepping(virtual_database.session_factory, pipeline) as steps:
-            await steps.fetch_once()
-            with faults_of(virtual_database.engine) as faults:
-                faults.fail(ConnectionRefusedError("restarting"), when=is_outcome)
-                asyncio.get_running_loop().call_later(10, faults.heal)
-                await steps.work_once()
-        assert (await read(virtual_database, row)).status == "done"
-        assert len(pipeline.items) == 1
-        assert pipeline.stale == []
-
-    play()
-
-
-def test_what_may_have_been_written_is_not_cleaned_up(virtual_database: TemporaryDatabase) -> None:
-    """The disk that an applied row points to would be deleted, since nobody could be asked
-    whether it was applied.
-    """
-
-    @virtual_time
-    async def play() -> None:
-        [row] = await add(virtual_database, Volume())
-        pipeline = VolumePipeline()
-        with heard_events() as heard:
-            async with stepping(virtual_database.session_factory, pipeline) as steps:
-                await steps.fetch_once()
-                with faults_of(virtual_database.engine) as faults:
-                    faults.lose_answers_of_commits(
-                        when=is_outcome, and_then=ConnectionRefusedError("down")
-                    )
-                    await steps.work_once()
-        assert (await read(virtual_database, row)).status == "active", (
-            "it was applied, but nobody knows"
-        )
-        assert pipeline.stale == []
-        assert heard.of(events.ItemFailed) == []
-        assert heard.of(events.ItemApplied) == []
-        assert [event.reason for event in heard.of(events.ItemStale)] == ["unknown"]
-
-    play()
-
-
-@pytest.mark.parametrize("with_rider", [False, True])
-async def test_a_commit_whose_answer_was_lost_counts_once(
-    database: TemporaryDatabase, with_rider: bool
-) -> None:
-    """What is in the database already would be reported as stale, cleaned up, or written twice."""
-    [row] = await add(database, Run())
-    ridden: list[datetime] = []
-
-    async def also(session: AsyncSession, now: datetime) -> None:
-        ridden.append(now)
-        session.add(Volume())
-
-    pipeline = RunPipeline(answer=Apply({"status": "done"}, also=also if with_rider else None))
-    with heard_events() as heard:
-        async with stepping(database.session_factory, pipeline) as steps:
-            await steps.fetch_once()
-            with faults_of(database.engine) as faults:
-                faults.lose_answers_of_commits(when=is_outcome)
-                await steps.work_once()
-            assert counted(steps)["applied"] == 1
-            assert counted(steps)["stale"] == 0
-    assert [event.outcome for event in heard.of(events.ItemApplied)] == ["Apply"]
-    assert pipeline.stale == []
-    after = await read(database, row)
-    assert (after.status, is_free(after)) == ("done", True)
-    assert len(ridden) == len(await read_all(database, Volume)) == int(with_rider)
 
 
 def test_a_failure_that_cannot_be_written_leaves_the_row_to_its_lease(

@@ -7,7 +7,7 @@ import uuid
 from typing import Any
 
 import pytest
-from sqlalchemy import func, select
+from sqlalchemy import select
 from sqlalchemy.exc import OperationalError
 
 from rowlock import Apply, events
@@ -178,38 +178,6 @@ async def test_an_outage_is_waited_out(
     tries = again[-1].extra["tries"]
     assert 1 < tries < 20, "it backs off"
     assert again == repeated(Line(text, {**of_it, "tries": 1}, repr(GONE)), tries - 1, tries=tries)
-
-
-@pytest.mark.parametrize("alone", [False, True])
-@virtual_time
-async def test_a_commit_whose_answer_was_lost_is_settled_by_asking(
-    virtual_database: TemporaryDatabase, alone: bool
-) -> None:
-    """What was committed would be reported stale, or be done a second time."""
-    database = virtual_database
-    await add(database, Volume())
-    also_ran = []
-
-    async def also(session: Any, now: Any) -> None:
-        also_ran.append(now)
-
-    pipeline = VolumePipeline(answer=Apply({"status": "active"}, also=also if alone else None))
-    with faults_of(database.engine) as faults, heard_events() as heard:
-        async with stepping(database.session_factory, pipeline) as steps:
-            await steps.fetch_once()
-            pipeline_process = pipeline.process
-
-            async def process(item: Any) -> Any:
-                faults.lose_answers_of_commits()
-                return await pipeline_process(item)
-
-            pipeline.process = process  # type: ignore[method-assign]
-            await steps.work_once()
-    assert [event.outcome for event in heard.of(events.ItemApplied)] == ["Apply"]
-    assert (heard.of(events.ItemStale), pipeline.stale) == ([], [])
-    assert len(also_ran) == alone
-    async with database.session_factory() as session:
-        assert await session.scalar(select(func.count()).where(Volume.status == "active")) == 1
 
 
 async def test_a_locked_row_does_not_hold_up_the_others(

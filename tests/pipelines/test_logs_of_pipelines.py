@@ -1,55 +1,17 @@
-"""Logging that raises, and logs that are read by others: a pipeline goes on, and its rows keep
-their values to themselves.
-"""
+"""Logs that are read by others: rows keep their values to themselves, and counts are told."""
 
 from __future__ import annotations
 
-import asyncio
-import logging
-from collections.abc import Iterator
-from typing import Any
-
 import pytest
 
-from rowlock import Apply, PipelineManager, events, logs
+from rowlock import Apply, PipelineManager, events
 from rowlock.testing import TemporaryDatabase, stepping, virtual_time
 
 from ..host import Run, RunPipeline, Volume, VolumePipeline, heard_events
-from .scenes import add, change, read, until
+from .scenes import add, read, until
 from .told import NOT_SHOWN
 
 SECRET = "s3cr3t-value"
-RAISED = (KeyError("Attempt to overwrite 'worker' in LogRecord"), asyncio.CancelledError())
-
-
-@pytest.fixture(params=RAISED, ids=lambda error: type(error).__name__)
-def broken_logging(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Each record is refused while the test runs."""
-
-    def refuse(*_args: Any, **_fields: Any) -> logging.LogRecord:
-        raise request.param
-
-    factory = logging.getLogRecordFactory()
-    logging.setLogRecordFactory(refuse)
-    yield
-    logging.setLogRecordFactory(factory)
-    logs.forget()
-
-
-@pytest.mark.usefixtures("broken_logging")
-@virtual_time
-async def test_a_lost_lease_ends_its_attempt(virtual_database: TemporaryDatabase) -> None:
-    """The heartbeater would die of saying that a lease was lost, before it does anything about
-    it.
-    """
-    [row] = await add(virtual_database, Volume())
-    pipeline = VolumePipeline(answer=lambda item: asyncio.sleep(3600))
-    with heard_events() as heard:
-        async with PipelineManager(virtual_database.session_factory, [pipeline]):
-            await until(lambda: pipeline.items)
-            await change(virtual_database, row, lock_token=None)
-            await until(lambda: heard.of(events.LeaseExpired))
-    assert heard.of(events.LoopReplaced) == []
 
 
 async def test_a_refused_outcome_keeps_its_values(
