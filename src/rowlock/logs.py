@@ -25,11 +25,11 @@ from collections.abc import Mapping
 from contextlib import suppress
 from contextvars import Context
 from dataclasses import dataclass, field
+from functools import partial
 from types import TracebackType
 from typing import NamedTuple
 
 from rowlock.clock import monotonic
-from rowlock.errors import HOST_ERRORS
 from rowlock.redaction import without_values
 
 WINDOW_S = 60.0
@@ -43,6 +43,7 @@ KINDS_MAX = 1_000
 
 
 Fields = Mapping[str, object]
+_RAISED = (Exception, asyncio.CancelledError)
 
 
 class LogLine(NamedTuple):
@@ -170,8 +171,8 @@ factory has set already.
 NOT_SHOWN = "%d more were counted and not shown; the last one: "
 """In front of a message that stands for all of its kind that were counted."""
 
-_FRAMES_OF_OURS = 3
-"""From logging to the caller: the method that was called, and `_log`."""
+_FRAMES_OF_OURS = 2
+"""From logging to the caller: `_log`."""
 
 
 class ContainedLogger:
@@ -180,45 +181,19 @@ class ContainedLogger:
     def __init__(self, name: str, *, counts_repeats: bool = True) -> None:
         self._logger = logging.getLogger(name)
         self._counts_repeats = counts_repeats
-
-    def debug(
-        self, text: str, *args: object, extra: Fields | None = None, exc_info: object = None
-    ) -> None:
-        """Log what helps to find a fault in rowlock."""
-        self._log(logging.DEBUG, text, args, extra=extra, exc_info=exc_info)
-
-    def info(
-        self, text: str, *args: object, extra: Fields | None = None, exc_info: object = None
-    ) -> None:
-        """Log what is expected."""
-        self._log(logging.INFO, text, args, extra=extra, exc_info=exc_info)
-
-    def warning(
-        self, text: str, *args: object, extra: Fields | None = None, exc_info: object = None
-    ) -> None:
-        """Log what mends itself, and should be looked at if it goes on."""
-        self._log(logging.WARNING, text, args, extra=extra, exc_info=exc_info)
-
-    def error(
-        self, text: str, *args: object, extra: Fields | None = None, exc_info: object = None
-    ) -> None:
-        """Log what needs attention."""
-        self._log(logging.ERROR, text, args, extra=extra, exc_info=exc_info)
-
-    def exception(
-        self, text: str, *args: object, extra: Fields | None = None, exc_info: object = True
-    ) -> None:
-        """Log an error with the exception that is being handled."""
-        self._log(logging.ERROR, text, args, extra=extra, exc_info=exc_info)
+        self.debug = partial(self._log, logging.DEBUG)
+        self.info = partial(self._log, logging.INFO)
+        self.warning = partial(self._log, logging.WARNING)
+        self.error = partial(self._log, logging.ERROR)
+        self.exception = partial(self._log, logging.ERROR, exc_info=True)
 
     def _log(
         self,
         level: int,
         text: str,
-        args: tuple[object, ...],
-        *,
-        extra: Fields | None,
-        exc_info: object,
+        *args: object,
+        extra: Fields | None = None,
+        exc_info: object = None,
     ) -> None:
         try:
             if not self._logger.isEnabledFor(level):
@@ -239,7 +214,7 @@ class ContainedLogger:
                 extra=_prefixed(line.fields),
                 stacklevel=_FRAMES_OF_OURS,
             )
-        except HOST_ERRORS:
+        except _RAISED:
             _broken.tell()
 
 
@@ -283,7 +258,7 @@ def _tell(counted: list[Counted]) -> None:
             logger.log(
                 line.level, text, count, *line.args, extra=_prefixed({**line.fields, **more})
             )
-        except HOST_ERRORS:
+        except _RAISED:
             _broken.tell()
 
 

@@ -48,7 +48,9 @@ async def as_host_code(call: Callable[[], Awaitable[T]]) -> T:
         task = asyncio.current_task()
         if isinstance(error, asyncio.CancelledError) and (task is None or task.cancelling()):
             raise
-        raise HostCodeError(describe(error)) from error
+        is_stray = isinstance(error, asyncio.CancelledError)
+        text = "a cancellation escaped that nobody had asked for" if is_stray else describe(error)
+        raise HostCodeError(text) from error
 
 
 def as_ordinary(error: BaseException) -> Exception:

@@ -13,30 +13,30 @@ from .reading import Source, package, planted, sources
 
 LINES = {
     "assistants": 200,
-    "cli": 1971,
-    "dashboard": 2038,
-    "database": 1349,
+    "cli": 1970,
+    "dashboard": 2037,
+    "database": 1328,
     "demo": 794,
-    "dialects": 3645,
-    "dispatch": 4072,
-    "graph": 7845,
-    "ground": 3133,
-    "insight": 10822,
-    "leases": 3172,
-    "locks": 866,
+    "dialects": 3644,
+    "dispatch": 4071,
+    "graph": 7836,
+    "ground": 3006,
+    "insight": 10819,
+    "leases": 3082,
+    "locks": 768,
     "migrations": 693,
-    "pipelines": 8322,
-    "rows": 3220,
+    "pipelines": 7809,
+    "rows": 3064,
     "services": 719,
     "streams": 15978,
     "telemetry": 1301,
     "testing": 5846,
-    "tests": 142179,
+    "tests": 138975,
 }
 """Most lines of each part of the package, and of `tests`."""
 FILES_MAX = 297
 """Most modules of the package."""
-BASE_EXCEPTIONS_MAX, BLIND_MAX = 76, 95
+BASE_EXCEPTIONS_MAX, BLIND_MAX = 43, 77
 ROOM = 300
 """Lines by which a figure may be too high."""
 

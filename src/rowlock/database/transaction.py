@@ -32,7 +32,6 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 from sqlalchemy.pool import SingletonThreadPool, StaticPool
 
 from rowlock.clock import exponential, monotonic, sleep
-from rowlock.dialects.contract import TRANSACTIONS, Connects
 from rowlock.database.faults import is_conflict, is_of_the_server
 from rowlock.dialects import dialect_named
 from rowlock.dialects.contract import TRANSACTIONS, Connects

@@ -98,8 +98,7 @@ class PendingOutcome(Generic[ModelT]):
             unknown, and that left no stamp.
         ended_with: the stamp in the row when `also` ended the transaction: the row tells whether it
             was committed.
-        kept_from_batches: it gets a transaction of its own: the last one ran out of time, or a
-            batch may still hold it.
+        kept_from_batches: it gets a transaction of its own, since its last one ran out of time.
         row_is_locked: its own transaction has locked the row: what takes its time now is the
             outcome's own.
     """

@@ -108,14 +108,12 @@ def _as_utc(value: datetime | None) -> datetime | None:
 class _Asked(FunctionElement[Any]):
     """SQL that each database says in its own way: the method of `RowDialect` with this `name`."""
 
-    inherit_cache = True
-
 
 @compiles(_Asked)
 def _as_the_database_says(element: _Asked, compiler: SQLCompiler, **kw: Any) -> str:
     operands = (compiler.process(clause, **kw) for clause in element.clauses)
-    said: str = getattr(rows_of(compiler), element.name)(*operands, compiler)
-    return said
+    sql: str = getattr(rows_of(compiler), element.name)(*operands, compiler)
+    return sql
 
 
 class _AskedTime(_Asked, FunctionElement[datetime]):
@@ -131,6 +129,7 @@ class database_now(_AskedTime):  # noqa: N801
     """The database's current time as an SQL expression, for defaults and comparisons."""
 
     name = "now"
+    inherit_cache = True
 
 
 class due_at_once(_AskedTime):  # noqa: N801
@@ -143,6 +142,7 @@ class due_at_once(_AskedTime):  # noqa: N801
     """
 
     name = "due_at_once"
+    inherit_cache = True
 
 
 class database_instant(_AskedTime):  # noqa: N801
@@ -153,10 +153,12 @@ class database_instant(_AskedTime):  # noqa: N801
     """
 
     name = "instant"
+    inherit_cache = True
 
 
 class _DatabaseTimeAfter(_AskedTime):
     name = "time_after"
+    inherit_cache = True
 
 
 class same_time(_AskedWhether):  # noqa: N801
@@ -166,6 +168,7 @@ class same_time(_AskedWhether):  # noqa: N801
     """
 
     name = "is_same_time"
+    inherit_cache = True
 
 
 class readable_time(_AskedTime):  # noqa: N801
@@ -174,6 +177,7 @@ class readable_time(_AskedTime):  # noqa: N801
     """
 
     name = "readable_time"
+    inherit_cache = True
 
 
 class is_no_time(_AskedWhether):  # noqa: N801
@@ -184,6 +188,7 @@ class is_no_time(_AskedWhether):  # noqa: N801
     """
 
     name = "is_no_time"
+    inherit_cache = True
 
 
 class is_unreadable_time(_AskedWhether):  # noqa: N801
@@ -192,12 +197,14 @@ class is_unreadable_time(_AskedWhether):  # noqa: N801
     """
 
     name = "is_unreadable_time"
+    inherit_cache = True
 
 
 class is_beyond_time(_AskedWhether):  # noqa: N801
     """Whether a column of times holds one that lies behind all times that Python reads, or none."""
 
     name = "is_beyond_time"
+    inherit_cache = True
 
 
 def database_time_after(delay: timedelta) -> FunctionElement[datetime]:
@@ -207,6 +214,7 @@ def database_time_after(delay: timedelta) -> FunctionElement[datetime]:
 
 class _DatabaseSeconds(_Asked):
     name = "epoch_seconds"
+    inherit_cache = True
     type = BigInteger()
 
 
