@@ -47,7 +47,7 @@ from rowlock.rows.leased_table import (
     with_zone,
 )
 from rowlock.rows.lock_tokens import mark_of, replica_mark
-from rowlock.rows.updates import Values, column_of, column_values
+from rowlock.rows.updates import Values, check_kept, column_of, column_values
 
 __all__ = [
     "BULK",
@@ -80,6 +80,7 @@ __all__ = [
     "Wake",
     "attributes_of",
     "bind_of",
+    "check_kept",
     "check_session_factory",
     "claim_parts",
     "column_of",

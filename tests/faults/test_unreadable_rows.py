@@ -4,6 +4,7 @@ other row from its turn.
 
 from __future__ import annotations
 
+import enum
 import pickle
 import uuid
 from typing import Any
@@ -13,7 +14,16 @@ from sqlalchemy import JSON, Enum, PickleType, String, insert, text
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from sqlalchemy.types import TypeDecorator
 
-from rowlock import Apply, LockColumns, PipelineManager, Retry, ScheduleColumns, events, unpark
+from rowlock import (
+    Apply,
+    LockColumns,
+    PipelineItem,
+    PipelineManager,
+    Retry,
+    ScheduleColumns,
+    events,
+    unpark,
+)
 from rowlock.pipelines import context
 from rowlock.testing import TemporaryDatabase, stepping
 
@@ -214,6 +224,17 @@ class Refusing(TypeDecorator[str]):
 
 def parcels(*members: str) -> type[Any]:
     """Map the table of parcels anew, as code does that knows these sizes."""
+    sizes = enum.Enum("sizes", {member: member for member in members})  # type: ignore[misc]
+
+    class OwnSize(TypeDecorator[enum.Enum]):
+        """The host's own enumeration over text."""
+
+        impl = String
+        cache_ok = True
+
+        def process_result_value(self, value: Any, dialect: Any) -> Any:
+            """Give members."""
+            return value and sizes(value)
 
     class ParcelBase(DeclarativeBase):
         """Of this code alone."""
@@ -230,6 +251,7 @@ def parcels(*members: str) -> type[Any]:
         size: Mapped[Any] = mapped_column(
             Enum(*members, native_enum=False, length=20), nullable=True
         )
+        own_size: Mapped[Any] = mapped_column(OwnSize, nullable=True)
 
     return Parcel
 
@@ -319,8 +341,12 @@ async def test_a_type_whose_own_server_is_away_keeps_no_row_from_its_turn(
     assert (health.parked, health.healthy) == (0, True)
 
 
+@pytest.mark.parametrize("column", ["size", "own_size"])
 async def test_a_row_that_only_newer_code_reads_is_left_to_it(
-    database: TemporaryDatabase, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    database: TemporaryDatabase,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    column: str,
 ) -> None:
     """ "This replica cannot read it" is a short reset that no attempt is charged for, told once
     per kind; another replica gets it.
@@ -328,7 +354,7 @@ async def test_a_row_that_only_newer_code_reads_is_left_to_it(
     monkeypatch.setattr(context, "FETCH_S", 0.0)
     old, new = parcels("small"), parcels("small", "large")
     await database.create_tables(new.metadata)
-    await add(database, *(new(id=number, size="large") for number in (1, 2)), new(id=3))
+    await add(database, *(new(id=number, **{column: "large"}) for number in (1, 2)), new(id=3))
     settings: dict[str, Any] = {"fetch_delays": (0.001,), "max_attempts": 1}
     old_code, new_code = parcel_pipeline(old, **settings), parcel_pipeline(new, **settings)
     async with stepping(database.session_factory, old_code) as steps:
@@ -347,6 +373,34 @@ async def test_a_row_that_only_newer_code_reads_is_left_to_it(
         await steps.work_all()
     assert {(item.id, item.attempt) for item in new_code.items} == {(1, 1), (2, 1)}
     assert {row.status for row in await read_all(database, new)} == {"done"}
+
+
+async def test_a_related_row_that_only_newer_code_reads_costs_no_attempt(
+    database: TemporaryDatabase, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A row that locks what this replica cannot read yet is reset and told, and another replica
+    gets both; old replicas would use up its attempts.
+    """
+    old, new = parcels("small"), parcels("small", "large")
+    await database.create_tables(new.metadata)
+    await add(database, new(id=1), new(id=2, status="part", size="large"))
+
+    async def lock(item: PipelineItem[Any]) -> Apply:
+        [part] = await item.lock_related(type(item.row), type(item.row).status == "part")
+        return Apply({"status": part.size})
+
+    settings: dict[str, Any] = {"max_attempts": 1, "retry_delay": 0.001}
+    for code in (old, new):
+        pipeline = parcel_pipeline(code, **settings)
+        pipeline.answer = lock
+        async with stepping(database.session_factory, pipeline) as steps:
+            while not await steps.fetch_once():
+                pass
+            await steps.work_all()
+            assert counted(steps)["reset"] == (code is old)
+        assert {item.attempt for item in pipeline.items} == {1}
+    assert (await read_all(database, new))[0].status == "large"
+    assert sum("a row of Parcel cannot be read" in r.getMessage() for r in caplog.records) == 1
 
 
 async def test_a_row_that_is_left_to_others_is_in_no_claim_until_they_had_their_turn(

@@ -19,6 +19,7 @@ from sqlalchemy import (
     Integer,
     LargeBinary,
     Numeric,
+    PickleType,
     String,
     TypeDecorator,
     Uuid,
@@ -144,6 +145,14 @@ class Packed(TypeDecorator[str]):
         return value and value.decode()
 
 
+class Torn(Exception):
+    """Can be pickled, and not be read."""
+
+    def __init__(self, one: str, other: str) -> None:
+        """Take more than is kept."""
+        super().__init__(one)
+
+
 class TriedBase(DeclarativeBase):
     """Tables of this file alone."""
 
@@ -169,6 +178,7 @@ class Tried(LockColumns, ScheduleColumns, TriedBase):
     papers: Mapped[Any] = mapped_column(Papers, nullable=True)
     packed: Mapped[Any] = mapped_column(Packed, nullable=True)
     uid: Mapped[Any] = mapped_column(Uuid(as_uuid=False), nullable=True)
+    pickled: Mapped[Any] = mapped_column(PickleType, nullable=True)
     number: Mapped[Any] = mapped_column(Integer, nullable=True)
     price: Mapped[Any] = mapped_column(Numeric(10, 2), nullable=True)
 
@@ -223,7 +233,11 @@ REFUSED: Sequence[tuple[str, Any, Any]] = [
     ("zoned", "zoned", NAIVE),
     ("utc", "utc", NAIVE),
     ("zoned", "zoned", NAIVE.date()),
+    ("pickled", "pickled", Torn("a", "b")),
     ("number", "number", "many"),
+    ("number", "number", "1_000"),
+    ("number", "number", b"12"),
+    ("number", "number", AWARE),
     ("price", "price", SECRET),
 ]
 """Columns, what names them, and what they cannot keep."""
@@ -233,7 +247,8 @@ TAKEN: Sequence[dict[str, Any]] = [
     {"lowered": "ABCDEFG", "papers": {"title": "t"}, "packed": memoryview(b"text")},
     {"papers": "t", "packed": "text", "uid": "9d0aee3e-39a8-4d5b-a0a0-51d7f7f8dc2a"},
     {"zoned": AWARE, "utc": NOW_PLACEHOLDER, "local": NAIVE},
-    {"colour": None, "own": None, "zoned": None, "number": None},
+    {"colour": None, "own": None, "zoned": None, "number": None, "pickled": None},
+    {"pickled": {"a": [1]}},
     {"code": func.substr("abcdefgh", 1, 5), "number": Tried.id + 1},
 ]
 

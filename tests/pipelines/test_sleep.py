@@ -10,12 +10,19 @@ from typing import Any
 import pytest
 from sqlalchemy import update
 
-from rowlock import PipelineHinter, PipelineItem
+from rowlock import PipelineHinter, PipelineItem, PipelineManager
 from rowlock.errors import PipelineError
 from rowlock.pipelines import heartbeater
 from rowlock.testing import TemporaryDatabase, stepping
 
-from ..host import Run, RunPipeline
+from ..host import (
+    Attachment,
+    AttachmentPipeline,
+    Run,
+    RunPipeline,
+    Volume,
+    VolumePipeline,
+)
 from .scenes import add, change, counted, faults_of, hang, is_claim, is_free, read, until
 
 ROWS = 3
@@ -23,10 +30,11 @@ DOWN = ConnectionRefusedError("down")
 SLEPT_S = 40.0
 
 
-async def _end_leases(database: TemporaryDatabase) -> None:
+async def _end_leases(database: TemporaryDatabase, *models: type[Any]) -> None:
     async with database.session_factory.begin() as session:
         past = datetime.now(UTC) - timedelta(hours=1)
-        await session.execute(update(Run).values(lock_expires_at=past))
+        for model in models or (Run,):
+            await session.execute(update(model).values(lock_expires_at=past))
 
 
 def _part_clocks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,6 +102,43 @@ async def test_leases_that_ended_in_a_sleep_are_lost_before_anything_is_claimed(
     assert counted_of(pipeline.run)["leases_lost"] == 1
     await pipeline.run.drain(0)
     assert (await read(database, row)).attempts == 0
+
+
+async def test_related_rows_are_lost_before_another_pipeline_claims_them(
+    database: TemporaryDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The pipeline of related rows would work on them beside the item of the same replica that
+    holds them.
+    """
+    [volume] = await add(database, Volume())
+    [row] = await add(database, Attachment(volume_id=volume.id))
+
+    class Locking(VolumePipeline):
+        """Holds its attachments until it is ended."""
+
+        locks = (Attachment,)
+
+        async def process(self, item: PipelineItem[Any]) -> Any:
+            """Lock them."""
+            await item.lock_related(Attachment, Attachment.volume_id == item.id)
+            return await super().process(item)
+
+    beside: list[int] = []
+
+    def note(item: PipelineItem[Any]) -> Any:
+        beside.append(volumes.running)
+        return attachments.usual_answer(item)
+
+    volumes, attachments = Locking(answer=hang), AttachmentPipeline(answer=note)
+    async with PipelineManager(database.session_factory, [volumes, attachments]) as manager:
+        await until(lambda: volumes.running)
+        await _end_leases(database, Volume, Attachment)
+        _part_clocks(monkeypatch)
+        attachments.hint()
+        await until(lambda: beside)
+        assert beside == [0]
+        await manager.drain(0)
+    assert is_free(await read(database, row))
 
 
 async def test_a_wall_clock_that_was_set_costs_no_lease(

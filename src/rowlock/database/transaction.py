@@ -40,8 +40,9 @@ from rowlock.logs import get_logger
 from rowlock.rows.leased_table import LeasedTable
 from rowlock.tasks import CancelPlan, finish, log_in_thread
 
-# To ask `event.contains` for each transaction takes longer than the rest of `bind_of`.
-_LISTENED: WeakSet[Engine] = WeakSet()
+# Engines that are made of one another, for each session perhaps, share a dialect, and SQLAlchemy
+# keeps listeners there. To ask `event.contains` takes longer than the rest of `bind_of`.
+_LISTENED: WeakSet[Any] = WeakSet()
 
 
 def bind_of(session: AsyncSession, leased: LeasedTable) -> Engine | Connection:
@@ -58,8 +59,8 @@ def bind_of(session: AsyncSession, leased: LeasedTable) -> Engine | Connection:
     if not hasattr(session, "sync_session"):
         raise TypeError(f"pass an AsyncSession, not a {type(session).__name__}")
     bind = session.sync_session.get_bind(leased.mapper, clause=update(leased.table))
-    if bind.engine not in _LISTENED:
-        _LISTENED.add(bind.engine)
+    if bind.dialect not in _LISTENED:
+        _LISTENED.add(bind.dialect)
         event.listen(bind.engine, "handle_error", _replace_connections)
     return bind
 

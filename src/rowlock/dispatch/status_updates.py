@@ -8,17 +8,17 @@ there.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
-from typing import Generic, TypeVar
+from typing import Generic
 
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
 from rowlock import PipelineItem
 from rowlock.database.batcher import Batcher, within
 from rowlock.errors import TransactionTimeout
-from rowlock.leases.patch import Patch, is_unchanged, show, write_patch, write_patches
+from rowlock.leases.patch import Patch, is_unchanged, show, write_patches
 from rowlock.logs import get_logger
 from rowlock.spi import (
     ColumnValues,
@@ -31,8 +31,6 @@ from rowlock.spi import (
     is_transient,
 )
 from rowlock.tasks import finish
-
-ResultT = TypeVar("ResultT")
 
 logger = get_logger(__name__)
 
@@ -50,10 +48,7 @@ class StatusUpdates(Generic[ModelT]):
         self._timeout = timeout
         self._retry_timeout_s = retry_timeout.total_seconds()
         self._batcher: Batcher[Patch[ModelT], ColumnValues | None] = Batcher(
-            self._together,
-            name=f"{name} updates statuses",
-            timeout=timeout,
-            statements_of=lambda _patch: 1,
+            self._transact, name=f"{name} updates statuses", timeout=timeout
         )
 
     async def write(
@@ -134,29 +129,21 @@ class StatusUpdates(Generic[ModelT]):
 
     async def _write(self, patch: Patch[ModelT]) -> ColumnValues | None:
         written = await self._batcher.submit(patch)
-        return await self._one(patch) if written is None and patch.item.is_trusted() else written
+        if written is None and patch.item.is_trusted():
+            [written] = await self._transact([patch], waits=True)
+        return written
 
-    async def _together(self, patches: Sequence[Patch[ModelT]]) -> list[ColumnValues | None]:
+    async def _transact(
+        self, patches: Sequence[Patch[ModelT]], *, waits: bool = False
+    ) -> list[ColumnValues | None]:
         async def work(
             session: AsyncSession, connection: AsyncConnection
         ) -> list[ColumnValues | None]:
-            self._batcher.begun()
-            return await write_patches(connection, self._leased, patches)
+            if not waits:
+                self._batcher.begun()
+            return await write_patches(connection, self._leased, patches, waits=waits)
 
-        return await self._transact(patches[0], work)
-
-    async def _one(self, patch: Patch[ModelT]) -> ColumnValues | None:
-        async def work(session: AsyncSession, connection: AsyncConnection) -> ColumnValues | None:
-            return await write_patch(connection, self._leased, patch)
-
-        return await self._transact(patch, work)
-
-    async def _transact(
-        self,
-        patch: Patch[ModelT],
-        work: Callable[[AsyncSession, AsyncConnection], Awaitable[ResultT]],
-    ) -> ResultT:
-        factory, purpose = patch.item.session_factory, "write status updates"
+        factory, purpose = patches[0].item.session_factory, "write status updates"
         return await in_transaction(
             factory, self._leased, work, purpose=purpose, timeout=self._timeout
         )

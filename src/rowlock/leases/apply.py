@@ -236,13 +236,6 @@ class RowWrite:
         return Written.PARKED if self.parks else Written.APPLIED
 
 
-async def database_time(connection: AsyncConnection) -> datetime:
-    """Return the transaction's one time; joins the caller's transaction."""
-    now = await connection.scalar(select(database_now()))
-    assert isinstance(now, datetime)
-    return now
-
-
 async def apply(
     connection: AsyncConnection, leased: LeasedTable, item: PipelineItem[Any], *, write: RowWrite
 ) -> Written:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
+from traceback import walk_tb
 from typing import Any
 
 from sqlalchemy import (
@@ -42,7 +43,7 @@ from rowlock.database.transaction import bind_of, in_transaction
 from rowlock.dialects.contract import LEASES
 from rowlock.execution import execute
 from rowlock.leases.claim_request import ClaimedRow, ClaimRequest, Position, lockset_guard
-from rowlock.leases.item import LocksRelated, PipelineItem, leases_of
+from rowlock.leases.item import PipelineItem, leases_of
 from rowlock.leases.keys import check_keys
 from rowlock.leases.release import release_dead
 from rowlock.rows.leased_table import LeasedTable, ModelT
@@ -55,7 +56,7 @@ async def claim(
     *,
     lease_margin: timedelta,
     timeout: timedelta,
-    locker: LocksRelated | None = None,
+    locker: Any = None,
     reached: Callable[[Position], None] | None = None,
 ) -> list[PipelineItem[Any]]:
     """Lease up to `request.limit` rows in a transaction of its own; oldest first.
@@ -136,7 +137,7 @@ def _ticket(
     *,
     request: ClaimRequest,
     session_factory: async_sessionmaker[AsyncSession],
-    locker: LocksRelated | None,
+    locker: Any,
     sent_at: float,
     trust_s: float,
 ) -> PipelineItem[Any]:
@@ -159,10 +160,16 @@ def _ticket(
     )
 
 
-NOT_DAMAGED = (LookupError, AssertionError, ConnectionError, TimeoutError, NoResultFound)
-"""What SQLAlchemy raises for a member of an `Enum` and for a kind of row that the code does not
-have, which newer code may; what a column's type raises that asks a server which is away; and
-`row_hidden`."""
+def may_be_newer(error: BaseException) -> bool:
+    """Whether a row that could not be read because of `error` need not be damaged.
+
+    SQLAlchemy raises LookupError and AssertionError for a member of an `Enum` and for a kind of row
+    that the code does not have, and Python's ``enum`` a ValueError, and newer code may have it. A
+    column's type may ask a server that is away. And `row_hidden`.
+    """
+    *_, module = [None, *(one.f_globals.get("__name__") for one, _ in walk_tb(error.__traceback__))]
+    kinds = (LookupError, AssertionError, ConnectionError, TimeoutError, NoResultFound)
+    return isinstance(error, kinds) or module == "enum"
 
 
 def row_hidden() -> Exception:

@@ -173,23 +173,6 @@ def _added(
 _LOST = float("-inf")
 _WATCHED = "rowlock_watched"
 RelatedT = TypeVar("RelatedT")
-
-
-class LocksRelated(Protocol):
-    """Locks related rows for an item: ``leases/related.py``, seen from the ticket."""
-
-    async def lock(
-        self,
-        item: PipelineItem[Any],
-        model: type[RelatedT],
-        where: ColumnElement[bool],
-        *,
-        shared: bool,
-    ) -> list[RelatedT]:
-        """Lock all rows of `model` where `where` holds."""
-        ...
-
-
 KeyT = TypeVar("KeyT")
 KeyT_co = TypeVar("KeyT_co", covariant=True)
 
@@ -282,7 +265,8 @@ class PipelineItem(_Keyed, Generic[ModelT_co]):
     claimed_at: float
     trusted_until: float
     session_factory: async_sessionmaker[AsyncSession] = field(repr=False)
-    locker: LocksRelated | None = field(default=None, repr=False)
+    # A RelatedLocker, which knows this module.
+    locker: Any = field(default=None, repr=False)
     queued_at: float = field(default=0.0, repr=False)
     begun_at: float = field(default=0.0, repr=False)
     ended_at: float = field(default=0.0, repr=False)
@@ -506,7 +490,7 @@ class PipelineItem(_Keyed, Generic[ModelT_co]):
                 f"lock_related takes one SQL expression, such as {model.__name__}.parent_id =="
                 f" item.id, not {where!r:.100}"
             )
-        rows = await self.locker.lock(self, model, condition, shared=shared)
+        rows: list[RelatedT] = await self.locker.lock(self, model, condition, shared=shared)
         self.held_rows().rows += rows
         return rows
 

@@ -12,9 +12,8 @@ Source: fencing tokens, M. Kleppmann, "How to do distributed locking" (2016).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import Any, Generic
 
 from sqlalchemy import select
@@ -22,14 +21,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.orm.attributes import set_committed_value
 
 from rowlock.dialects.contract import LEASES
-from rowlock.leases.apply import (
-    RowWrite,
-    apply,
-    apply_locked,
-    compare_many,
-    database_time,
-    lock_for_apply,
-)
+from rowlock.leases.apply import RowWrite, apply_locked, compare_many, lock_for_apply
 from rowlock.leases.item import PipelineItem
 from rowlock.rows.assignments import ColumnValues
 from rowlock.rows.leased_table import LeasedTable, ModelT
@@ -51,41 +43,29 @@ class Patch(Generic[ModelT]):
 
 
 async def write_patches(
-    connection: AsyncConnection, leased: LeasedTable, patches: Sequence[Patch[ModelT]]
+    connection: AsyncConnection,
+    leased: LeasedTable,
+    patches: Sequence[Patch[ModelT]],
+    *,
+    waits: bool = False,
 ) -> list[ColumnValues | None]:
-    """Write patches of different rows, except to locked ones; joins the caller's transaction.
+    """Write patches of different rows; joins the caller's transaction. Locked rows are left out,
+    unless it `waits` for them.
 
     Returns:
         What was written, for each; None if the row was locked or its guard did not match.
     """
-    now, locked = await lock_for_apply(connection, leased, [each.item for each in patches])
+    items = [each.item for each in patches]
+    now, locked = await lock_for_apply(connection, leased, items, waits=waits)
     if now is None:
         return [None] * len(patches)
-    return [
-        await _write(connection, leased, each, now=now) if each.item.lock_token in locked else None
-        for each in patches
-    ]
-
-
-async def write_patch(
-    connection: AsyncConnection, leased: LeasedTable, patch: Patch[ModelT]
-) -> ColumnValues | None:
-    """Write one patch, waiting for the row's lock, and return what was written, or None if the
-    guard did not match; joins the caller's transaction.
-    """
-    return await _write(connection, leased, patch, now=await database_time(connection))
-
-
-async def _write(
-    connection: AsyncConnection, leased: LeasedTable, patch: Patch[ModelT], *, now: datetime
-) -> ColumnValues | None:
-    # Trust is asked as late as it can be: the transaction may have waited to begin.
-    if not patch.item.is_trusted():
-        return None
-    resolved = resolve_now_placeholders(patch.values, now)
-    written = checked_values(leased, resolved, connection.dialect)
-    write = RowWrite(written, unless_changed=column_values(leased, patch.unless_changed))
-    return written if (await apply(connection, leased, patch.item, write=write)).is_made else None
+    rows = []
+    for each in patches:
+        resolved = resolve_now_placeholders(each.values, now)
+        values = checked_values(leased, resolved, connection.dialect)
+        rows.append(Fenced(each.item, values, column_values(leased, each.unless_changed)))
+    written = await _write_locked(connection, leased, rows, locked=locked)
+    return [row.values if row.item.lock_token in written else None for row in rows]
 
 
 async def is_unchanged(
@@ -141,6 +121,16 @@ async def fence(
         must be rolled back.
     """
     _, locked = await lock_for_apply(connection, leased, [row.item for row in rows], waits=waits)
+    return await _write_locked(connection, leased, rows, locked=locked)
+
+
+async def _write_locked(
+    connection: AsyncConnection,
+    leased: LeasedTable,
+    rows: Sequence[Fenced],
+    *,
+    locked: Collection[Any],
+) -> frozenset[Any]:
     # Trust is asked as late as it can be: rows may have been waited for.
     held = [row for row in rows if row.item.lock_token in locked and row.item.is_trusted()]
     held = await _unchanged(connection, leased, held)

@@ -24,7 +24,7 @@ from sqlalchemy import Column, ColumnElement, select, type_coerce, update
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionmaker
 
-from rowlock.database.faults import is_conflict
+from rowlock.database.faults import is_conflict, is_of_a_type
 from rowlock.database.transaction import bind_of, check_session_factory, in_transaction
 from rowlock.dialects.contract import LEASES
 from rowlock.errors import (
@@ -44,15 +44,18 @@ from rowlock.leases.acquire import (
     release_keys,
 )
 from rowlock.leases.apply import RelatedWrite, all_unchanged, in_pieces, with_versions, write_locked
-from rowlock.leases.claim import as_seen
+from rowlock.leases.claim import as_seen, may_be_newer
 from rowlock.leases.claim_request import Lease, lockset_guard
 from rowlock.leases.item import PipelineItem
 from rowlock.leases.renew import LEASES_PER_STATEMENT_MAX, renew_each
+from rowlock.logs import get_logger
 from rowlock.rows.assignments import without_onupdate
 from rowlock.rows.database_time import UtcDateTime, database_instant
 from rowlock.rows.eligibility import related_owner
 from rowlock.rows.lease_values import unlocked_values
 from rowlock.rows.leased_table import LeasedTable, ModelT
+
+logger = get_logger(__name__)
 
 
 async def lock_held_related(
@@ -258,11 +261,15 @@ class RelatedLocker:
 
                 try:
                     rows = await self._again_if_aborted(item, leased, work)
-                except DBAPIError as error:
-                    if not is_conflict(error):
+                except Exception as error:
+                    if is_of_a_type(error) and may_be_newer(error):
+                        # No attempt is charged for what only this replica cannot read.
+                        text, extra = "%s: a row of %s cannot be read", {"pipeline": self._owner}
+                        logger.error(text, self._owner, leased.name, extra=extra, exc_info=error)
+                    elif not (isinstance(error, DBAPIError) and is_conflict(error)):
                         raise
-                    # Another transaction changes the rows so often that it has them; how many they
-                    # are was rolled back with the rest.
+                    # Else another transaction changes the rows so often that it has them; how many
+                    # they are was rolled back with the rest.
                     raise RelatedLockUnavailable(
                         model=leased.name, wanted=1, available=0
                     ) from error

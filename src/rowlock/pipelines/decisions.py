@@ -29,7 +29,7 @@ from rowlock.errors import (
     RowlockError,
     describe,
 )
-from rowlock.leases.claim import NOT_DAMAGED
+from rowlock.leases.claim import may_be_newer
 from rowlock.leases.item import PipelineItem
 from rowlock.logs import get_logger
 from rowlock.pipelines.attempt import Ended, Raised, Result, Returned
@@ -299,7 +299,7 @@ def decide_unread(
         return record_failure(context, item, error)
     context.counters.unreadable += 1
     left_out, kind, text = context.left_out, type(error).__qualname__, describe(error)
-    parks = context.leased.has_schedule and not isinstance(error, NOT_DAMAGED)
+    parks = context.leased.has_schedule and not may_be_newer(error)
     if parks and item.id in left_out:
         left_out.discard(item.id)
         return Park(

@@ -154,8 +154,7 @@ class Fetcher(Generic[ModelT]):
 
     Attributes:
         context: what the actors of the pipeline share.
-        rows_leased: counts the rows that the replica has in hand, of all its pipelines; set by the
-            manager.
+        heartbeaters: gives those of all pipelines of the replica; set by the manager.
         transactions_per_claim: how many transactions a fetch has until it has claimed, that of the
             claim among them; each is bounded by `database_timeout`.
     """
@@ -165,7 +164,7 @@ class Fetcher(Generic[ModelT]):
     def __init__(self, context: PipelineContext[ModelT], heartbeater: Heartbeater[ModelT]) -> None:
         self.context = context
         self._heartbeater = heartbeater
-        self.rows_leased: Callable[[], int] = heartbeater.__len__
+        self.heartbeaters: Callable[[], Sequence[Heartbeater[Any]]] = lambda: (heartbeater,)
         self._claim_builder = ClaimBuilder(context, self._own_rows)
         self._periodic = PeriodicRows(context)
         self._woken = asyncio.Event()
@@ -260,7 +259,11 @@ class Fetcher(Generic[ModelT]):
         says. Shielded as a whole: a cancellation between the claim and the queue would leave rows
         leased that nobody works on.
         """
-        await self._heartbeater.renew_if_slept()
+        for each in self.heartbeaters():
+            # Others may hold rows of this table as related ones.
+            related = (one.table for one in each.context.locker.tables)
+            if each is self._heartbeater or self.context.leased.table in related:
+                await each.renew_if_slept()
         if self._periodic.are_due:
             await self._periodic.ensure()
         request = self._claim_builder.next(limit, after=self._start)
@@ -394,7 +397,7 @@ class Fetcher(Generic[ModelT]):
         return OwnRows(
             running,
             frozenset([item.id for item in self._heartbeater.tracked()]) - running,
-            total=self.rows_leased(),
+            total=sum(map(len, self.heartbeaters())),
             is_trying=self.context.trial.locked(),
         )
 

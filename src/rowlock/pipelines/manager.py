@@ -22,6 +22,7 @@ from rowlock.leases.related import check_one_database
 from rowlock.logs import get_logger, tell_counts
 from rowlock.pipelines.construction import check_is_built
 from rowlock.pipelines.heartbeat_thread import HeartbeatThread
+from rowlock.pipelines.heartbeater import Heartbeater
 from rowlock.pipelines.hooks import Gate, Seams, Surround
 from rowlock.pipelines.lock_graph import LockGraph
 from rowlock.pipelines.pipeline import Pipeline
@@ -298,16 +299,16 @@ class PipelineManager:
             heartbeat_thread=self._heartbeats,
             seams=self._seams,
         )
-        pipeline.run.fetcher.rows_leased = self._rows_leased
+        pipeline.run.fetcher.heartbeaters = self._heartbeaters_of_all
         for hinter in (self.hinter, pipeline_hinter):
             hinter.attach(pipeline.leased.name, pipeline.hint)
         # Under a test's clock nothing waits for real, and what runs is compared.
         if self._check_indexes and is_real():
             pipeline.look_at_indexes()
 
-    def _rows_leased(self) -> int:
+    def _heartbeaters_of_all(self) -> list[Heartbeater[Any]]:
         started = (pipeline for pipeline in self._pipelines.values() if pipeline.state != "new")
-        return sum(len(pipeline.run.heartbeater) for pipeline in started)
+        return [pipeline.run.heartbeater for pipeline in started]
 
     def _notifying_engine(self, *more: Pipeline[Any]) -> AsyncEngine:
         tables = [pipeline.leased for pipeline in (*self._pipelines.values(), *more)]

@@ -7,9 +7,11 @@ touched, and one `NOW_PLACEHOLDER`, resolved once per transaction, gives all of 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping
 from datetime import date, datetime, time
 from enum import Enum
+from functools import lru_cache
 from typing import Any, Final, TypeAlias, overload
 
 from sqlalchemy import (
@@ -168,19 +170,26 @@ def checked_values(leased: LeasedTable, values: Values, dialect: Dialect) -> dic
         OutcomeError: as `column_values`; or names the column and the type of a value.
     """
     written = column_values(leased, values)
-    trials: dict[Column[Any], Trial] = leased.prepared((checked_values, dialect), dict)
-    for column, value in written.items():
-        if (trial := trials.get(column)) is None:
-            trial = trials[column] = _trial_of(column, dialect)
+    check_kept(leased.name, written, dialect)
+    return written
+
+
+def check_kept(model: str, values: Mapping[Column[Any], Any], dialect: Dialect) -> None:
+    """Refuse a value that its column cannot keep, or that could not be read back.
+
+    Raises:
+        OutcomeError: names the column of `model` and the type of the value.
+    """
+    for column, value in values.items():
+        trial = _trial_of(column, dialect)
         if trial is _any_value or value is None or (type(value) not in PLAIN and is_sql(value)):
             continue
         if (why := trial(value)) is not None:
             raise OutcomeError(
-                f"{leased.name}.{column.name} cannot be set to a value of type"
-                f" {type(value).__name__}: {why}",
+                f"{model}.{column.name} cannot be set to a value of type {type(value).__name__}:"
+                f" {why}",
                 column=column.name,
             )
-    return written
 
 
 Trial: TypeAlias = Callable[[Any], str | None]
@@ -191,6 +200,7 @@ def _any_value(_value: Any) -> None:
     """The column takes any value, or only the database knows."""
 
 
+@lru_cache(KEYS_MAX)
 def _trial_of(column: Column[Any], dialect: Dialect) -> Trial:
     """Return what says whether a column can keep a value, and the model read it back.
 
@@ -200,6 +210,9 @@ def _trial_of(column: Column[Any], dialect: Dialect) -> Trial:
     binds = [one.process_bind_param for one in layers if _has_own(one, "process_bind_param")]
     reads = [one.process_result_value for one in layers if _has_own(one, "process_result_value")]
     check = _check_of(inner, dialect, is_converted=bool(binds))
+    if isinstance(own := column.type, PickleType):
+        # What can be pickled need not be what can be read.
+        check = _raising(lambda value: own.pickler.loads(own.pickler.dumps(value, own.protocol)))
     is_read_so = not any(_has_own(one, "result_processor") for one in layers)
     stored = _stored_by(inner, dialect) if reads and is_read_so else None
     if check is _any_value and stored is None:
@@ -312,15 +325,15 @@ def _without_zone(value: Any) -> str | None:
     return "it has no time zone; pass an aware one, such as datetime.now(UTC)"
 
 
+_NUMBER = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?\s*", re.ASCII | re.IGNORECASE)
+
+
 def _no_number(value: Any) -> str | None:
-    # SQLite keeps any text in a column of numbers; text of a number is one.
-    if not isinstance(value, str | bytes):
+    # SQLite keeps any text, bytes or time in a column of numbers; text of a number is one.
+    is_text = isinstance(value, str)
+    if is_text and _NUMBER.fullmatch(value):
         return None
-    try:
-        float(value)
-    except ValueError:
-        return "it is no number"
-    return None
+    return "it is no number" if is_text or isinstance(value, bytes | date | time) else None
 
 
 def columns_written(leased: LeasedTable, values: Values) -> tuple[Column[Any], ...]:

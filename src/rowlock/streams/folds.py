@@ -39,6 +39,7 @@ from rowlock.errors import ModelError
 from rowlock.spi import (
     LOCK_COLUMNS,
     attributes_of,
+    check_kept,
     innermost,
     instance_of,
     keeps_time,
@@ -462,6 +463,7 @@ class FoldTable:
 
         Raises:
             RowsChanged: rows are not as they were when they were read: roll back.
+            OutcomeError: a column cannot keep a value, or the model could not read it back.
         """
         missing = await self._insert(connection, [row for row in rows if row.stored is None])
         missing += await self._update(connection, [row for row in rows if row.stored is not None])
@@ -499,6 +501,7 @@ class FoldTable:
         alike: dict[tuple[str, ...], list[tuple[Any, ...]]] = {}
         for row in rows:
             given = {name: value for name, value in row.values.items() if self._is_set(name, value)}
+            self._check(connection, given)
             alike.setdefault(tuple(given), []).append(tuple(given.values()))
         missing = 0
         for names, values in alike.items():
@@ -519,6 +522,7 @@ class FoldTable:
             assert row.stored is not None
             own = self.model.changed(row.values, row.stored.values)
             if own:
+                self._check(connection, {name: row.values[name] for name in own})
                 changed.update(dict.fromkeys(own))
                 given.append(row)
         if not given:
@@ -529,6 +533,10 @@ class FoldTable:
             connection, self._table, names=self._columns(names), rows=values, marked=is_marked
         )
         return len(values) - done
+
+    def _check(self, connection: AsyncConnection, values: Mapping[str, Any]) -> None:
+        by_column = {self.model.columns[name]: value for name, value in values.items()}
+        check_kept(self.model.name, by_column, connection.dialect)
 
     def _row(self, row: FoldedRow, names: Sequence[str], *, is_marked: bool) -> tuple[Any, ...]:
         assert row.stored is not None

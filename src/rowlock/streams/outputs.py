@@ -20,7 +20,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionm
 
 from rowlock.dialects.contract import Unique
 from rowlock.errors import ConfigurationError
-from rowlock.spi import BULK, attributes_of, mapper_of, single_table
+from rowlock.spi import BULK, attributes_of, check_kept, mapper_of, single_table
 from rowlock.streams.computing.encoding import Codec
 from rowlock.streams.consumers import Consumer, FlowWait, StepOutput
 from rowlock.streams.cursors import discard
@@ -213,12 +213,14 @@ class TableOutput(Output[O]):
         alike: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
         for row in rows:
             assert not isinstance(row.stored, str)
+            values = {self.table.columns[name]: value for name, value in row.stored.items()}
+            check_kept(self._model.__name__, values, connection.dialect)
             alike.setdefault(tuple(sorted(row.stored)), []).append(row.stored)
         statement: Any = insert(self.table)
         if self._unique is not None:
             statement = BULK.of(connection).insert_unless_there(self.table, self._unique)
-        for values in alike.values():
-            await connection.execute(statement, values)
+        for some in alike.values():
+            await connection.execute(statement, some)
 
     def consume(
         self,

@@ -14,6 +14,7 @@ from sqlalchemy import (
     JSON,
     BigInteger,
     Column,
+    Enum,
     Identity,
     Integer,
     MetaData,
@@ -28,6 +29,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from rowlock import (
     ConfigurationError,
     LockColumns,
+    PipelineManager,
     ScheduleColumns,
     UtcDateTime,
     database_now,
@@ -43,6 +45,8 @@ from rowlock.dispatch import (
 from rowlock.streams import Checkpoint, EventColumns, Output, StepContext, StreamFlow, Streams
 from rowlock.streams.outputs import _outbox_rule
 from rowlock.testing import TemporaryDatabase, run_until_settled
+
+from ..walk.waiting import FAST, until
 
 SUM_MAX = 30
 
@@ -82,6 +86,14 @@ class Counted(Base):
         BigInteger().with_variant(Integer, "sqlite"), Identity(), primary_key=True
     )
     account: Mapped[str]
+
+
+class Toned(Base):
+    """A result with a column that cannot read all that it can keep."""
+
+    __tablename__ = "toned"
+    account: Mapped[str] = mapped_column(String(50), primary_key=True)
+    tone: Mapped[Any] = mapped_column(Enum("red", "blue", native_enum=False), nullable=True)
 
 
 class Alarm(LockColumns, ScheduleColumns, DispatchColumns, Base):
@@ -162,6 +174,43 @@ async def test_instances_of_the_model(database: TemporaryDatabase) -> None:
     async with database.session_factory() as session:
         rows = (await session.scalars(select(Counted.account))).all()
     assert sorted(rows) == [f"a{n}" for n in range(9)]
+
+
+@pytest.mark.parametrize("kind", ["into", "fold"])
+async def test_a_value_that_could_not_be_read_is_not_written(
+    database: TemporaryDatabase, kind: str
+) -> None:
+    """A typo would be written, and the host's own SELECT of the table fail from then on. The shard
+    is parked, and its error names the column and the type of the value.
+    """
+    streams, flow = new_flow(failures_max=1, **FAST)
+    if kind == "into":
+        toned = flow.output("toned", into=Toned)
+
+        @flow.by_key()
+        def write(step: StepContext, account: str, _: None, events: Sequence[Payment]) -> None:
+            step.emit(toned, {"account": account, "tone": "green"})
+    else:
+
+        @flow.fold(Toned)
+        def change(step: StepContext, row: Toned, events: Sequence[Payment]) -> None:
+            row.tone = "green"
+
+    await database.create_tables(Base.metadata)
+    await pay(database, 1)
+    errors: list[str | None] = []
+
+    async def is_parked() -> bool:
+        async with database.session_factory() as session:
+            shards = (await flow.status(session)).shards
+        errors.extend(shard.error for shard in shards if shard.is_parked)
+        return bool(errors)
+
+    async with PipelineManager(database.session_factory, streams.pipelines()):
+        await until(is_parked)
+    assert "Toned.tone cannot be set to a value of type str" in str(errors[0])
+    async with database.session_factory() as session:
+        assert (await session.scalars(select(Toned))).all() == []
 
 
 async def test_an_outbox_is_delivered_once_for_each_key(database: TemporaryDatabase) -> None:

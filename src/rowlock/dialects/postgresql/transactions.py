@@ -128,9 +128,10 @@ _OUTAGE_SQLSTATES = ("08", "25006", "25P03", "25P04", "28", "3D", "40", "53", "5
 """Beginnings of the SQLSTATEs that speak of the server, the connection or other transactions,
 and of no row.
 """
-_SERVER_SQLSTATES = ("08", "25006", "25P03", "25P04", "28", "3D", "53300", "57P", "58", "F0")
+_SERVER_SQLSTATES = ("08", "25006", "25P03", "25P04", "26", "28", "3D", "53300", "57P", "58", "F0")
 """Beginnings of those that speak of the server which the connection leads to, or of the
-connection: a standby, a server that shuts down, a disk that was taken away.
+connection: a standby, a server that shuts down, a disk that was taken away, prepared statements
+that the server no longer has.
 """
 _SQLSTATES_OF_THE_SIZE = frozenset(
     {
@@ -144,10 +145,13 @@ _SQLSTATES_OF_THE_SIZE = frozenset(
 class PostgresqlFaults(FaultDialect):
     def fault_of(self, raised: BaseException | None) -> ErrorVerdict | None:
         """Return what the SQLSTATE says, whatever the driver calls its attribute."""
-        if type(raised).__name__ == "InvalidCachedStatementError":
-            # Prepared before a migration: it is prepared anew the next time. SQLAlchemy's own error
-            # of that name has no SQLSTATE.
-            return ErrorVerdict(passes=True, concerns_every_row=True)
+        # psycopg raises an error of features that are not supported; the function tells it apart.
+        function = getattr(getattr(raised, "diag", None), "source_function", None)
+        is_cached = type(raised).__name__ == "InvalidCachedStatementError"
+        if is_cached or function == "RevalidateCachedQuery":
+            # Prepared before a migration. SQLAlchemy's own error of the first name has no SQLSTATE;
+            # psycopg would go on to send what it has prepared, unless a transaction is rolled back.
+            return ErrorVerdict(passes=True, concerns_every_row=True, is_of_the_server=True)
         sqlstate = getattr(raised, "sqlstate", None) or getattr(raised, "pgcode", None)
         if sqlstate is None:
             return None
