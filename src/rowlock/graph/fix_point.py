@@ -26,7 +26,7 @@ from rowlock.errors import GraphDeadlockError, InternalError
 from rowlock.graph.processor import EMPTY, Changes, Edge, NodeStatus
 from rowlock.graph.stock.branches import ResizeProcessor
 from rowlock.graph.stock.carriers import BARE, GONE
-from rowlock.graph.stock.lanes import AsyncMapProcessor, Lane, MapProcessor
+from rowlock.graph.stock.lanes import Lane, MapProcessor
 from rowlock.graph.stock.sources import MemorySource
 from rowlock.graph.topology import Node, Topology, node_of
 
@@ -188,9 +188,6 @@ def _finish_ports(node: Node) -> None:
 
 # ---------------------------------------------------------------- handing on
 
-
-LANES: Final = (MapProcessor, AsyncMapProcessor)
-"""The lanes that are known to do nothing else after a call; not classes derived from them."""
 
 NEED_DATA = NodeStatus.NEED_DATA
 
@@ -375,7 +372,8 @@ def hand_of(node: Node, spreads: dict[Node, Spread | None]) -> Hand | None:
 
 
 def is_plain(node: Node) -> bool:
-    return type(node.processor) in LANES
+    """Whether it is a lane that does nothing else after a call; no class derived from it is."""
+    return type(node.processor) is MapProcessor
 
 
 def _spread_of(node: Node, spreads: dict[Node, Spread | None]) -> Spread | None:

@@ -70,8 +70,7 @@ def to_await(returned: T) -> T:
     if type(returned) is not CoroutineType and not isawaitable(returned):
         msg = (
             f"a value of type {type(returned).__qualname__} was returned where a coroutine is"
-            " awaited: use the operator whose name has no a in front, or a function that is async;"
-            " aflat_map reads what an asynchronous generator yields"
+            " awaited: use the operator whose name has no a in front, or a function that is async"
         )
         raise TypeError(msg)
     return returned

@@ -32,7 +32,6 @@ from sqlalchemy import (
     bindparam,
     func,
     select,
-    update,
 )
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionmaker
 
@@ -59,7 +58,6 @@ from rowlock.streams.inputs.source import QUERIES_MAX, NextRows, Source
 from rowlock.streams.inputs.step_inputs import FlowSources, StepInputs, inputs_of
 from rowlock.streams.settings import check_party, check_whole_number
 from rowlock.streams.statements import GatheredQuery, has_all, in_ranges
-from rowlock.streams.tables import check_lasts
 
 
 @contextmanager
@@ -389,13 +387,6 @@ class OutputSource(Source[E]):
 
     async def lock_begin(self, connection: AsyncConnection) -> int:
         """Return what `begins_after` does; nothing more is discarded until the transaction ends."""
-        output, flows = self._output, self._output.tables.flows
-        own = flows.c.id == output.flow_id
-        # Written: of a deletion and a new reader, which is the later one sees the other.
-        again = update(flows).where(own).values(fingerprint=flows.c.fingerprint)
-        await connection.execute(again)
-        found = select(flows.c.fingerprint).where(own)
-        check_lasts(output.flow, await connection.scalar(found))
         await lock_discarding(connection, self._output)
         return await self.begins_after(connection)
 

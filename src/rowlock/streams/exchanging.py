@@ -1,21 +1,17 @@
-"""Messages between the shards of a flow, within a step: in memory, or through the database.
+"""Messages between the shards of a flow, within a step, through the database.
 
 A parcel is what one shard sends to one stage in one step. It is addressed to ranges of buckets that
 depend on its size alone, and the holder of these buckets finds it: so it does not matter which
 shards there were when it was sent, or which there are when it is read.
 
-In memory only when this replica holds all shards and they are at one step, which the caller
-ensures: nothing of such a step is recorded before all of them commit it in one transaction.
-
-Through the table otherwise: a parcel is recorded under the lease of its sender, and stays until no
-shard can need it any more, so each shard goes on, or begins anew, by itself. Parcels are read only
-once all shards have sent; they have all buckets then, whatever layouts they were sent from.
+A parcel is recorded under the lease of its sender, and stays until no shard can need it any more,
+so each shard goes on, or begins anew, by itself. Parcels are read only once all shards have sent;
+they have all buckets then, whatever layouts they were sent from.
 """
 
 from __future__ import annotations
 
 import json
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -153,59 +149,6 @@ Events: TypeAlias = Sequence[Sequence[Sequence[SourceRows]]]
 """The events of a stage: of each shard, of each step, part by part."""
 
 
-class Exchange(ABC):
-    """Takes the messages that shards of one replica send, and gives them what they are sent."""
-
-    @abstractmethod
-    async def send(self, stage: ReceivingStage, parcels: Parcels) -> dict[OwnShard, str]:
-        """Send all that shards have for a stage; return why a shard must not go on: it sent
-        something else before. A shard that turns out not to be held any more sends nothing, and
-        is dropped.
-        """
-
-    @abstractmethod
-    async def receive(
-        self, stage: ReceivingStage, steps: Sequence[int], shards: Sequence[OwnShard]
-    ) -> Events | None:
-        """Return what `shards` got in `steps`; None as long as a shard of the flow has not sent."""
-
-
-class MemoryExchange(Exchange):
-    """Keeps the messages of some steps until they are fetched; `shards` are all of the flow."""
-
-    def __init__(self, shards: Iterable[OwnShard]) -> None:
-        taking_part = list(shards)
-        self._ranges = {shard.range for shard in taking_part}
-        ats = {shard.at for shard in taking_part}
-        if not are_complete(self._ranges) or len(ats) != 1:
-            shown = ", ".join(f"{shard.range} at {shard.at}" for shard in taking_part)
-            raise ShardStateError(f"messages cannot stay in memory among the shards {shown}")
-        self._sent: dict[tuple[str, int], dict[BucketRange, Parcel]] = {}
-
-    async def send(self, stage: ReceivingStage, parcels: Parcels) -> dict[OwnShard, str]:
-        for shard, by_step in parcels.items():
-            for step, parcel in by_step.items():
-                self._sent.setdefault((stage.name, step), {})[shard.range] = parcel
-        return {}
-
-    async def receive(
-        self, stage: ReceivingStage, steps: Sequence[int], shards: Sequence[OwnShard]
-    ) -> Events | None:
-        sent = [self._sent.pop((stage.name, step), {}) for step in steps]
-        if not all(map(are_complete, sent)):
-            raise ShardStateError(f"a shard has sent nothing to {stage.name!r}")
-        ranges = [shard.range for shard in shards]
-
-        def work() -> Events:
-            by_step = [
-                arrived({sender.lo: [parcel] for sender, parcel in of_step.items()}, ranges, stage)
-                for of_step in sent
-            ]
-            return list(zip(*by_step, strict=True))
-
-        return await in_thread(work)
-
-
 _COLUMNS = ("flow_id", "step", "stage", "lo", "to_lo", "hi", "to_hi", "payload")
 
 
@@ -218,7 +161,7 @@ class _Written(NamedTuple):
     payload: str
 
 
-class TableExchange(Exchange):
+class Exchange:
     """Writes messages of one flow into the database, and reads them."""
 
     def __init__(self, program: FlowProgram, leased: LeasedTable, transact: Transact) -> None:
@@ -244,7 +187,8 @@ class TableExchange(Exchange):
 
     async def send(self, stage: ReceivingStage, parcels: Parcels) -> dict[OwnShard, str]:
         """Write messages that are not there yet, and compare the others, which a replay sends
-        again.
+        again; return why a shard must not go on: it sent something else before. A shard that turns
+        out not to be held any more sends nothing, and is dropped.
         """
         rows = await in_thread(
             lambda: [
@@ -326,6 +270,7 @@ class TableExchange(Exchange):
     async def receive(
         self, stage: ReceivingStage, steps: Sequence[int], shards: Sequence[OwnShard]
     ) -> Events | None:
+        """Return what `shards` got in `steps`; None as long as a shard of the flow has not sent."""
         ranges = [shard.range for shard in shards]
 
         async def read(session: AsyncSession, connection: AsyncConnection) -> Sequence[Any] | None:

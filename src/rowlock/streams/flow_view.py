@@ -23,7 +23,7 @@ from rowlock.spi import database_instant
 from rowlock.streams.computing.hashing import BUCKETS
 from rowlock.streams.cut_plan import Cut
 from rowlock.streams.shards.layout import check_layout
-from rowlock.streams.tables import BEING_DELETED, StreamTables, key_of
+from rowlock.streams.tables import StreamTables, key_of
 
 
 def frontier_of(tables: StreamTables, flow_id: Any, *, column: str = "step") -> ScalarSelect[Any]:
@@ -48,10 +48,9 @@ async def read_frontier(connection: AsyncConnection, tables: StreamTables, flow:
 
 
 async def check_shards(connection: AsyncConnection, tables: StreamTables, flow: str) -> None:
-    """Refuse to read a flow that lacks shards, unless it is new or is being deleted."""
+    """Refuse to read a flow that lacks shards, unless it is new."""
     flow_id, flows, shards = key_of("flow", flow), tables.flows.c, tables.shards.c
-    there = select(flows.id).where(flows.id == flow_id, flows.fingerprint != BEING_DELETED)
-    if await connection.scalar(there) is not None:
+    if await connection.scalar(select(flows.id).where(flows.id == flow_id)) is not None:
         found = select(shards.lo, shards.hi).where(shards.flow_id == flow_id)
         check_layout(flow, await connection.execute(found))
 

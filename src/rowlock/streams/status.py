@@ -22,8 +22,7 @@ from rowlock.streams.flow_view import lease_holds
 from rowlock.streams.inputs.candidates import OpenWriter
 from rowlock.streams.program import FlowProgram
 from rowlock.streams.shards.layout import check_layout
-from rowlock.streams.shards.replicas import REPLICAS_MAX
-from rowlock.streams.shards.states import StepFailures
+from rowlock.streams.shards.replicas import REPLICAS_MAX, StepFailures
 from rowlock.streams.stalls import (
     BusyCall,
     FlowLook,

@@ -23,7 +23,7 @@ from sqlalchemy.orm import (
 )
 from sqlalchemy.orm.decl_api import DeclarativeAttributeIntercept
 
-from rowlock.errors import ConfigurationError, PipelineError
+from rowlock.errors import ConfigurationError
 from rowlock.spi import ROWS, mapper_of, single_table
 from rowlock.streams.migrations import (
     APPENDS,
@@ -43,8 +43,6 @@ from rowlock.streams.migrations import (
     stream_indexes,
 )
 
-BEING_DELETED: Final = "being deleted"
-"""The fingerprint of a flow whose rows are being deleted: no declaration has it."""
 KEY_BITS: Final = 63
 """Keys are positive and fit into eight bytes."""
 
@@ -191,15 +189,6 @@ def key_of(*names: object) -> int:
     """Return the key of a row of a leased table: it follows from what the row is about."""
     digest = sha256("\0".join(map(str, names)).encode()).digest()
     return int.from_bytes(digest[:8], "big") >> (64 - KEY_BITS)
-
-
-def check_lasts(flow: str, fingerprint: str | None) -> None:
-    """Refuse to use a flow whose rows are being deleted."""
-    if fingerprint == BEING_DELETED:
-        raise PipelineError(
-            f"the flow {flow!r} is being deleted: call Streams.delete_flow again until it returns,"
-            " or take another name"
-        )
 
 
 def _mapped(name: str, base: type[Any], table: Table) -> Any:

@@ -19,7 +19,7 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from contextvars import Context
-from typing import Any, Final, Literal, Protocol, TypeAlias
+from typing import Any, Final, Protocol
 
 from rowlock.graph.processor import InputPort, OutputPort, Port, Processor
 
@@ -139,10 +139,6 @@ def ask_again(processor: Processor) -> None:
     """
     port = processor.inputs[0]
     port.notify(port.edge.changes)
-
-
-SyncPlace: TypeAlias = Literal["loop", "thread"]
-"""Where a plain function is called."""
 
 
 class Gone:

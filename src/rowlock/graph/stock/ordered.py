@@ -22,14 +22,13 @@ from contextlib import suppress
 from typing import Any
 
 from rowlock.graph.host_code import not_awaited
-from rowlock.graph.processor import EMPTY, NodeStatus, Port, Processor
+from rowlock.graph.processor import NodeStatus, Place, Port, Processor
 from rowlock.graph.stock.carriers import (
     BARE,
     GONE,
     Carrier,
     FullInputs,
     HungryOutputs,
-    SyncPlace,
     ask_again,
     discard,
 )
@@ -166,7 +165,7 @@ class KeyProcessor(Lane):
         self,
         key: Callable[[Any], object],
         *,
-        place: SyncPlace = "thread",
+        place: Place = "thread",
         name: str = "",
         carrier: Carrier = BARE,
     ) -> None:
@@ -175,26 +174,14 @@ class KeyProcessor(Lane):
         self._records: dict[Any, KeyRecord] = {}
         self.ended: deque[KeyRecord] = deque()
 
-    def process(self) -> None:
+    def call(self, item: Any) -> Any:
         self._forget_ended()
-        if self.carrier.has_callers and not self.begins():
-            return
-        item = self.item
-        try:
-            key = not_awaited(self._key(self.carrier.body(item)))
-            record = self._records.get(key)
-            if record is None:
-                record = self._records[key] = KeyRecord(key)
-        except BaseException as error:  # of any kind: it fails its value, or ends the run
-            if not self.outlives(item, error):
-                raise
-            self.result = GONE
-        else:
-            record.begun += 1
-            self.result = (record, item)
-        self.item = EMPTY
-        if self.carrier.has_callers:
-            self.ends()
+        key = not_awaited(self._key(self.carrier.body(item)))
+        record = self._records.get(key)
+        if record is None:
+            record = self._records[key] = KeyRecord(key)
+        record.begun += 1
+        return (record, item)
 
     def _forget_ended(self) -> None:
         while self.ended:

@@ -19,13 +19,12 @@ from contextvars import Context
 from typing import Any
 
 from rowlock.graph.host_code import not_awaited
-from rowlock.graph.processor import EMPTY, NodeStatus, Port, Processor
+from rowlock.graph.processor import EMPTY, NodeStatus, Place, Port, Processor
 from rowlock.graph.stock.carriers import (
     GONE,
     Call,
     CallOwner,
     Carrier,
-    SyncPlace,
     ask_again,
     discard,
 )
@@ -124,7 +123,7 @@ class ScatterProcessor(Processor):
         groups: int,
         parts_max: int,
         outer: Carrier,
-        place: SyncPlace = "thread",
+        place: Place = "thread",
         name: str = "fan_out",
     ) -> None:
         super().__init__(inputs=1, outputs=1, name=name)

@@ -6,7 +6,7 @@ buckets. Only what is written is divided: no replay spans a change.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from sqlalchemy import delete, insert
@@ -21,7 +21,7 @@ from rowlock.streams.key_states import count_states
 from rowlock.streams.program import FlowProgram
 from rowlock.streams.shards import layout
 from rowlock.streams.shards.replicas import OwnShard, Replicas
-from rowlock.streams.shards.states import NextAction, Run
+from rowlock.streams.shards.steps import NextAction
 from rowlock.streams.shards.writing import StepWriter
 
 
@@ -129,17 +129,19 @@ class Dividing:
         self._replicas = replicas
         self._resharding = Resharding(program, context.leased, context.transact)
 
-    async def write_and_divide(self, actions: Mapping[OwnShard, NextAction]) -> bool:
+    async def write_and_divide(
+        self, actions: Mapping[OwnShard, NextAction], *, may_join: bool
+    ) -> bool:
         """Write versions, split and join, where that is next; return whether there was something.
 
         No range changes between the first message of a step and the end of the step, and no replay
         spans a change: it is made where the state is written.
         """
         to_write = [shard for shard, action in actions.items() if action is NextAction.WRITE]
-        siblings = self._siblings(actions)
+        siblings = self._siblings(actions) if may_join else []
         to_write += [shard for pair in siblings for shard in pair if shard.version != shard.step]
         if to_write:
-            await self._write(to_write, actions)
+            await self._writer.write_versions(to_write)
             return True
         for shard, action in actions.items():
             if action is NextAction.SPLIT:
@@ -157,34 +159,17 @@ class Dividing:
             upper.drop()
         return bool(siblings)
 
-    async def _write(
-        self, shards: Sequence[OwnShard], actions: Mapping[OwnShard, NextAction]
-    ) -> None:
-        if not any(shard.is_unrecorded for shard in shards):
-            await self._writer.write_versions(shards)
-            return
-        # Who begins anew at an earlier version needs the messages of all others again.
-        together = [shard for shard in actions if shard.is_unrecorded]
-        if all(shard.at == shard.step for shard in together):
-            await self._writer.write_versions(together, together=True)
-            return
-        # Some have written a step that others have not: their states cannot be written now. Behind
-        # messages that are recorded, each can be written alone.
-        self._writer.memory_from = 1 + max(shard.step for shard in together)
-        for shard in together:
-            shard.drop()
-
     def _siblings(self, actions: Mapping[OwnShard, NextAction]) -> list[tuple[OwnShard, OwnShard]]:
         """Return the pairs that are to be joined, and are at one step."""
         width = BUCKETS // self._replicas.wanted
         narrow: dict[BucketRange, OwnShard] = {
             shard.range: shard
             for shard, action in actions.items()
-            if action in (NextAction.RUN, NextAction.CUT, NextAction.WAIT)
-            and isinstance(shard.state, Run)
+            if action in (NextAction.RUN, NextAction.CUT)
+            and shard.end is None
             and shard.range.width < width
             and shard.doing is None
-            and not shard.view.has_sent
+            and not shard.has_sent
         }
         # Where both are here and at one step, their states are as good as written.
         rows = [layout.HeldShard(each, "here", one.at, one.at) for each, one in narrow.items()]

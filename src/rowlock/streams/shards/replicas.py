@@ -18,7 +18,7 @@ import socket
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID, uuid4
 
 from sqlalchemy import and_, case, delete, select, update
@@ -32,15 +32,6 @@ from rowlock.streams.flow_view import Crowd, lease_holds
 from rowlock.streams.key_states import ShardCache
 from rowlock.streams.program import FlowProgram
 from rowlock.streams.shards.layout import assigned, check_layout
-from rowlock.streams.shards.states import (
-    Claimed,
-    HeldState,
-    ShardState,
-    ShardView,
-    StepFailures,
-    Stopped,
-    advance,
-)
 
 REPLICAS_MAX = 1000
 """Most replicas of a flow that are told apart."""
@@ -174,20 +165,34 @@ def _shards(program: FlowProgram) -> Any:
     return select(*columns, wanted.label("wanted")).where(c.flow_id == program.id)
 
 
+class StepFailures(NamedTuple):
+    """How many attempts at `failed_step` failed, as a shard's row says."""
+
+    failures: int = 0
+    failed_step: int | None = None
+
+    def at(self, step: int) -> int:
+        """Return how many attempts at `step` failed: those at an earlier step do not count."""
+        return self.failures if self.failed_step == step else 0
+
+    def with_failure(self, step: int) -> StepFailures:
+        return StepFailures(self.at(step) + 1, step)
+
+
 @dataclass(slots=True, eq=False)
 class OwnShard:
     """A shard under a lease of this replica.
 
     Attributes:
         outcome: what `process` of the lease is to return, or raise.
-        state: what its loop is about to do.
+        at: the step that it does next here; as long as it is below `step`, it repeats steps.
+        end: the step before which it stops, with its states written, and is released; None: it
+            goes on.
         step: the step that its row says it does next.
         version: the step at whose start its states in the database are.
         snapshot: of the older version that is kept; None if there is none.
-        sent: step and name of each stage that it has sent messages to through the database.
+        sent: step and name of each stage that it has sent messages to.
         is_open: all of the above are as its row says; otherwise it has to be read.
-        is_unrecorded: it has done steps since its version whose messages stayed in memory,
-            so no shard could do them again without all others.
         doing: the steps that are under way.
         is_computed: a thread that is not waited for computes them, from `cache`.
         state_keys: how many keys have a state in the database, at least.
@@ -199,14 +204,14 @@ class OwnShard:
     range: BucketRange
     outcome: asyncio.Future[Outcome]
     cache: ShardCache
-    state: ShardState = field(default_factory=Stopped)
+    at: int = 0
+    end: int | None = None
     step: int = 0
     version: int = 0
     snapshot: int | None = None
     failures: StepFailures = field(default_factory=StepFailures)
     sent: set[tuple[int, str]] = field(default_factory=set)
     is_open: bool = False
-    is_unrecorded: bool = False
     doing: object = None
     is_computed: bool = False
     state_keys: int = 0
@@ -218,15 +223,9 @@ class OwnShard:
         return self.outcome.done()
 
     @property
-    def at(self) -> int:
-        """The step that it does next."""
-        assert isinstance(self.state, HeldState)
-        return self.state.at
-
-    @property
-    def view(self) -> ShardView:
-        has_sent = any(step == self.at for step, _ in self.sent)
-        return ShardView(self.range, self.version, has_sent=has_sent)
+    def has_sent(self) -> bool:
+        """Whether messages of the step that it does next are recorded as those of this range."""
+        return any(step == self.at for step, _ in self.sent)
 
     @property
     def progress(self) -> ShardProgress:
@@ -239,14 +238,13 @@ class OwnShard:
         self.step, self.version, self.snapshot = row.step, row.version, row.snapshot
         self.failures = StepFailures(row.failures, row.failed_step)
         self.cache, self.sent = cache, set()
-        self.state = advance(Stopped(), Claimed(row.version, row.step))
+        self.at, self.end = row.version, None
         self.is_open = True
 
     def drop(self) -> None:
         """Forget what is in memory: whether it is what the database has is unknown."""
-        self.state = Stopped()
-        self.is_open = self.is_unrecorded = self.is_computed = False
-        self.doing = None
+        self.is_open = self.is_computed = False
+        self.doing = self.end = None
 
     def leave(self, outcome: Outcome) -> None:
         """Have `process` of the lease return `outcome`."""

@@ -3,7 +3,7 @@ divide, do steps, cut.
 
 The one idea: all shards here take their steps together, round by round, so a step costs one
 transaction that reads and one that writes, however many shards there are. Pure functions decide
-what is done next (``steps.py``, ``states.py``).
+what is done next (``steps.py``).
 
 Nothing waits within a round. Steps whose messages are not all there, or whose handler hangs, stay
 under way until a later one; meanwhile further shards are opened, and those that the others wait for
@@ -37,9 +37,15 @@ from rowlock.streams.program import FlowProgram
 from rowlock.streams.shards.dividing import Dividing
 from rowlock.streams.shards.replicas import OwnShard, Replicas
 from rowlock.streams.shards.slow_calls import SlowCalls
-from rowlock.streams.shards.states import FlowView, NextAction, next_action
 from rowlock.streams.shards.step_work import StepWork, open_timers
-from rowlock.streams.shards.steps import ShardDid, lowest, new_steps, steered, to_reopen
+from rowlock.streams.shards.steps import (
+    NextAction,
+    ShardDid,
+    lowest,
+    new_steps,
+    next_action,
+    steer,
+)
 from rowlock.streams.shards.writing import Committer, StepWriter, Telling, topics_of
 from rowlock.tasks import as_ordinary, contained_task
 
@@ -126,13 +132,14 @@ class FlowRounds:
         facts = await self._look()
         if facts is None:
             return Left.SOMETHING
-        if self._drop_lost():
-            return Left.MORE
+        for shard in self.shards.values():
+            if shard.is_open and not shard.item.is_trusted():
+                shard.drop()
         actions = self._actions(facts)
         for shard, action in actions.items():
             if action is NextAction.LEAVE:
                 self._leave(shard)
-        if await self._go_on(actions):
+        if await self._go_on(actions, is_running=facts.state == "running"):
             return Left.MORE
         if any(shard.doing is not None for shard in actions):
             return Left.MESSAGES
@@ -140,30 +147,21 @@ class FlowRounds:
         is_nothing = {NextAction.CUT, NextAction.WAIT}.issuperset(actions.values())
         return Left.NOTHING if are_all_here and is_nothing else Left.SOMETHING
 
-    async def _go_on(self, actions: Mapping[OwnShard, NextAction]) -> bool:
+    async def _go_on(self, actions: Mapping[OwnShard, NextAction], *, is_running: bool) -> bool:
         """Divide, do steps and cut; return whether there was something to do."""
         # Others may wait in a step for a shard that is to be divided before it.
         is_first = self._program.has_exchange
+
+        async def divide() -> bool:
+            return await self._dividing.write_and_divide(actions, may_join=is_running)
+
         return (
-            (is_first and await self._dividing.write_and_divide(actions))
+            (is_first and await divide())
             or await self._do_steps(actions)
-            or (not is_first and await self._dividing.write_and_divide(actions))
+            or (not is_first and await divide())
             or self._give_up_waiting()
             or (NextAction.CUT in actions.values() and await self._cut())
         )
-
-    def _drop_lost(self) -> bool:
-        """Drop shards whose lease may be lost, and those that must begin anew without them; return
-        whether there are such.
-        """
-        opened = [shard for shard in self.shards.values() if shard.is_open]
-        for shard in opened:
-            if not shard.item.is_trusted():
-                shard.drop()
-        anew = to_reopen(shard for shard in opened if shard.is_open)
-        for shard in anew:
-            shard.drop()
-        return bool(anew)
 
     def _leave(self, shard: OwnShard) -> None:
         self._telling.released(shard)
@@ -177,7 +175,6 @@ class FlowRounds:
             {shard: action for shard, action in actions.items() if shard.is_open},
             self._known,
             has_exchange=self._program.has_exchange,
-            memory_from=self._writer.memory_from,
         )
         for steps in new:
             self._work.begin(steps)
@@ -334,7 +331,7 @@ class FlowRounds:
                 continue
             await open_timers(connection, self._program, shard)
         if self._program.has_exchange:
-            await self._work.table.read_sent(connection, closed)
+            await self._work.exchange.read_sent(connection, closed)
 
     async def _without_states(
         self, connection: AsyncConnection, shard: OwnShard, row: Any
@@ -358,17 +355,12 @@ class FlowRounds:
 
     def _actions(self, facts: FlowFacts) -> dict[OwnShard, NextAction]:
         """Return what each shard does next, after what is requested of it."""
-        view = FlowView(
-            facts.next_step,
-            may_cut=facts.state == "running",
-            shards_wanted=self._replicas.wanted,
-        )
         actions = {}
         for key, shard in list(self.shards.items()):
             if shard.is_leaving or not shard.is_open or shard.is_computed:
                 continue
-            shard.state = steered(shard, facts, leaves=self._is_to_leave(key, shard))
-            actions[shard] = next_action(shard.state, view, shard.view)
+            steer(shard, facts, leaves=self._is_to_leave(key, shard))
+            actions[shard] = next_action(shard, facts, wanted=self._replicas.wanted)
         return actions
 
     async def _end_steps(self, done: Sequence[Any]) -> None:

@@ -6,9 +6,8 @@ it was sent; where that is not all there yet, the steps stay under way, and noth
 for them.
 
 Each stage is computed in a thread, with no session open, while the shard waits; so nothing else
-touches its states. A shard whose handler hangs goes on alone, and the others without it, unless
-their messages stay in memory; it may be dropped meanwhile, and begin anew: with states that are not
-the thread's.
+touches its states. A shard whose handler hangs goes on alone, and the others without it; it may be
+dropped meanwhile, and begin anew: with states that are not the thread's.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from rowlock.streams.computing.compute import Computed, PoisonedKey, compute, ke
 from rowlock.streams.computing.handlers import StageHandler, StepTime
 from rowlock.streams.computing.hashing import bucket_of
 from rowlock.streams.computing.rows import EventBatch, SourceRows, divide
-from rowlock.streams.exchanging import Events, MemoryExchange, ReceivingStage, TableExchange
+from rowlock.streams.exchanging import Events, Exchange, ReceivingStage
 from rowlock.streams.flow_view import RecordedCut, Transact
 from rowlock.streams.key_states import (
     TIMERS_READ_MAX,
@@ -43,7 +42,6 @@ from rowlock.streams.outputs import ResultRow
 from rowlock.streams.program import FlowProgram
 from rowlock.streams.shards.replicas import OwnShard
 from rowlock.streams.shards.slow_calls import SlowCalls
-from rowlock.streams.shards.states import is_last_attempt
 from rowlock.streams.shards.steps import PartRow, ShardDid, StagesDone, StageThread, StepsOf
 
 
@@ -112,16 +110,15 @@ class StageComputing:
         program, shard, cache = self._program, did.shard, did.cache[self._stage.name]
         keys: Any = batch.keys if self._stage.by is None else keys_of(self._stage, batch)
         states = cache.states(dict.fromkeys([*keys, *due]))
-        is_last = cut.step < shard.step or is_last_attempt(
-            shard.failures, cut.step, failures_max=program.settings.failures_max
-        )
+        # So that this attempt moves the events of keys that fail, where the stage does that.
+        is_last = shard.failures.at(cut.step) + 1 >= program.settings.failures_max
         return compute(
             self._stage,
             batch,
             states,
             step=StepTime(program.name, cut.step, cut.now),
             shard=shard.range,
-            is_last_attempt=is_last,
+            is_last_attempt=is_last or cut.step < shard.step,
             before=done.handed_out,
         )
 
@@ -218,12 +215,10 @@ class StepWork:
         numbers = range(len(program.stages))
         self._stages = [StageComputing(program, number, calls) for number in numbers]
         self._receiving = receiving_stages(program)
-        self.table = TableExchange(program, leased, transact)
+        self.exchange = Exchange(program, leased, transact)
 
     def begin(self, steps: StepsOf) -> None:
         """Have shards be within these steps until `advance` returns what they did."""
-        if self._receiving:
-            steps.exchange = MemoryExchange(steps.shards) if steps.in_memory else self.table
         self.under_way.append(steps)
         for shard in steps.shards:
             shard.doing = steps
@@ -235,12 +230,7 @@ class StepWork:
         after an error it may be wrong.
         """
         through: list[ShardDid] = []
-        here = [shard for shard in steps.shards if shard.doing is steps]
-        if steps.in_memory and len(here) < len(steps.shards):
-            for shard in here:
-                shard.drop()  # what the others have sent it is lost
-            here = []
-        steps.shards = here
+        steps.shards = [shard for shard in steps.shards if shard.doing is steps]
         while steps.shards:
             if steps.thread is None:
                 events = await self._events(steps)
@@ -268,25 +258,20 @@ class StepWork:
         """Have shards be within these steps no longer that are through, or have failed; and those
         that are held no longer.
         """
+        is_through = steps.stage == len(self._stages)
         did = [steps.did[shard] for shard in steps.shards]
-        has_failed = any(one.has_failed for one in did)
-        if steps.stage == len(self._stages) or (steps.in_memory and has_failed):
-            through = did
-        else:
-            through = [one for one in did if one.has_failed]
+        through = [one for one in did if is_through or one.has_failed]
         for one in through:
             one.shard.doing = None
-        if not steps.in_memory or through:
-            steps.shards = [shard for shard in steps.shards if shard.doing is steps]
+        steps.shards = [shard for shard in steps.shards if shard.doing is steps]
         return through
 
     async def _events(self, steps: StepsOf) -> Events | None:
         """Return the events of the next stage; None: they are not all there."""
         if steps.stage == 0:
             return await self._read(steps)
-        assert steps.exchange is not None
         stage = self._receiving[steps.stage - 1]
-        return await steps.exchange.receive(stage, steps.numbers, steps.shards)
+        return await self.exchange.receive(stage, steps.numbers, steps.shards)
 
     async def _read(self, steps: StepsOf) -> Events:
         """Return the rows of the sources; their states are known then, unless the host finds out
@@ -418,7 +403,7 @@ class StepWork:
             thread = steps.thread
             assert thread is not None
             await thread.wait()
-            if thread.is_done or len(steps.shards) == 1 or steps.in_memory:
+            if thread.is_done or len(steps.shards) == 1:
                 break
             self._set_apart(steps, thread)
         for shard in steps.shards:
@@ -436,14 +421,13 @@ class StepWork:
         steps.shards = [shard for shard in steps.shards if shard is not did.shard]
 
     async def _send(self, steps: StepsOf) -> None:
-        assert steps.exchange is not None
         stage = self._receiving[steps.stage - 1]
         parcels = {}
         for shard in steps.shards:
             sent = steps.did[shard].sent.pop(stage.name, {})
             # Also if it is nothing: the others wait until it has been said.
             parcels[shard] = {step: sent.get(step, {}) for step in steps.numbers}
-        for shard, text in (await steps.exchange.send(stage, parcels)).items():
+        for shard, text in (await self.exchange.send(stage, parcels)).items():
             did = steps.did[shard]
             did.differs, did.step = text, steps.cuts[0].step
 
