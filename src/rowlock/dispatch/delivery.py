@@ -193,23 +193,18 @@ STAGES_MAX = 1_000
 
 @dataclass(frozen=True, slots=True)
 class DeliveryContext(Generic[ModelT]):
-    """What every attempt of a pipeline works with.
-
-    Attributes:
-        retried: how long a row rests after each error that is retried, by the name of its class.
-        hint: says that there is room.
-        provisioner: None if the host has none.
-    """
+    """What every attempt of a pipeline works with."""
 
     leased: LeasedTable
     handler: Handler[ModelT]
     lease: PipelineSettings
     settings: DispatchSettings
+    # How long a row rests after each error that is retried, by the name of its class
     retried: Mapping[str, Rest]
     placement: Placement
     status_updates: StatusUpdates[ModelT]
-    hint: Callable[[], None]
-    provisioner: Provisioner | None
+    hint: Callable[[], None]  # says that there is room
+    provisioner: Provisioner | None  # None if the host has none
     scratch: Scratch
     log: DispatchLog
 

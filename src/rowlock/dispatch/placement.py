@@ -40,15 +40,10 @@ from rowlock.tasks import as_host_code, contained_task
 
 @dataclass(slots=True)
 class DispatchCounters:
-    """Totals since the pipeline was built, also in a process that only submits.
+    """Totals since the pipeline was built, also in a process that only submits."""
 
-    Attributes:
-        submissions_admitted: that made a row, whether the caller committed it or not.
-        submissions_attached: that were given the active row of their key.
-    """
-
-    submissions_admitted: int = 0
-    submissions_attached: int = 0
+    submissions_admitted: int = 0  # that made a row, whether the caller committed it or not
+    submissions_attached: int = 0  # that were given the active row of their key
     submissions_rejected: int = 0
     submissions_draining: int = 0
     offers_accepted: int = 0
@@ -222,11 +217,9 @@ class Provisioner:
         return len(self._in_flight)
 
     def ask(self, key: str) -> bool:
-        """Ask for a worker for `key`, in the background; return whether that was done.
-
-        Not while one that was asked for `key` is still to come, which is when the engine shows one
-        more, or for `COMES_S_MAX`.
-        """
+        """Ask for a worker for `key`, in the background; return whether that was done."""
+        # Not while one that was asked for `key` is still to come, which is when the engine shows
+        # one more, or for `COMES_S_MAX`.
         here = self._engine.workers()
         arrived = [worker for worker in here if worker not in self._seen]
         # The oldest requests are taken for answered, whichever workers came.

@@ -38,10 +38,9 @@ logger = get_logger(__name__)
 
 
 class StatusUpdates(Generic[ModelT]):
-    """Writes the status updates of one pipeline.
+    """Writes the status updates of one pipeline."""
 
-    A transaction ends within `timeout`; outages are waited out for `retry_timeout` at most.
-    """
+    # A transaction ends within `timeout`; outages are waited out for `retry_timeout` at most.
 
     def __init__(
         self, leased: LeasedTable, *, name: str, timeout: timedelta, retry_timeout: timedelta

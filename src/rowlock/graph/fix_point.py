@@ -142,9 +142,10 @@ def wake(node: Node, changes: Changes) -> None:
 
 def settle(changes: Changes, calls: list[Node], *, now: float, asks_max: int) -> Asked:
     """Ask nodes until none of them changes anything, or `asks_max` of them were asked; what is left
-    stays in `changes`. The nodes that want a call are added to `calls`, in the order of their
-    answers, those before an error as well; `Changes.asked` is the node whose `event` raised.
+    stays in `changes`.
     """
+    # The nodes that want a call are added to `calls`, in the order of their answers, those before
+    # an error as well; `Changes.asked` is the node whose `event` raised.
     finished = asked = 0
     owners = cast("list[Node]", changes.owners)
     while owners and asked < asks_max:
@@ -193,17 +194,7 @@ NEED_DATA = NodeStatus.NEED_DATA
 
 
 class Hand:
-    """What one lane hands on by: its neighbours.
-
-    Attributes:
-        target: None at the end of a flow.
-        is_only_reader: the producer has no other output.
-        memory: the producer, if it reads a collection in memory for this lane alone.
-        resize: the producer, if it spreads values over lanes only.
-        follower: the lane that reads what this one writes, if it is one.
-        spread: what reads that instead, if it spreads values over lanes only.
-        is_prompt: values pass a resize on one of its sides.
-    """
+    """What one lane hands on by: its neighbours."""
 
     __slots__ = (
         "follower",
@@ -223,18 +214,25 @@ class Hand:
         self.node = node
         self.lane = lane
         self.source: Edge[Any] = lane.inputs[0].edge
+        # None at the end of a flow
         self.target: Edge[Any] | None = lane.outputs[0].edge if lane.outputs else None
         self.producer = node_of(self.source.source)
+        # The producer has no other output
         self.is_only_reader = len(self.producer.processor.outputs) == 1
         producer = self.producer.processor
+        # The producer, if it reads a collection in memory for this lane alone
         self.memory = producer if type(producer) is MemorySource else None
         if lane.carrier is not BARE:
             self.memory = None  # its values may be unwanted, which is for the lane to see
+        # The producer, if it spreads values over lanes only
         self.resize = None if self.is_only_reader else _spread_of(self.producer, spreads)
         reader = None if self.target is None else node_of(self.target.target)
+        # The lane that reads what this one writes, if it is one
         self.follower = reader if reader is not None and is_plain(reader) else None
+        # What reads that instead, if it spreads values over lanes only
         self.spread = None if reader is None else _spread_of(reader, spreads)
         is_resized = isinstance(producer, ResizeProcessor)
+        # Values pass a resize on one of its sides
         self.is_prompt = is_resized or self.spread is not None
 
     def goes_to(self, other: Node) -> bool:

@@ -89,17 +89,13 @@ STUCK_S: Final = 200.0
 
 
 class StandingNodes:
-    """One set of nodes, and their run.
-
-    Attributes:
-        is_over: no caller may enter any more: a node broke, or the graph was closed.
-        ended: set when no call runs any more; None before the run.
-    """
+    """One set of nodes, and their run."""
 
     def __init__(self, owner: StandingGraph[Any, Any]) -> None:
         self.graph: Final = Graph(owner.name)
         self.callers: dict[Caller, None] = {}
-        self.is_over = False
+        self.is_over = False  # no caller may enter any more: a node broke, or the graph was closed
+        # Set when no call runs any more; None before the run
         self.ended: asyncio.Event | None = None
         self._owner = owner
         self._inlet = Inlet()

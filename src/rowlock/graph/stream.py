@@ -27,19 +27,15 @@ T = TypeVar("T")
 
 
 class StreamSink(Processor, Generic[T]):
-    """Holds the next value for a consumer in the event loop that this is made in.
-
-    Attributes:
-        is_taken: the consumer has the value. The node knows so only when it is asked, and holds the
-            value until then: a call that ends in between would find that nothing can go on.
-        is_ready: set when the consumer is to look.
-    """
+    """Holds the next value for a consumer in the event loop that this is made in."""
 
     def __init__(self) -> None:
         super().__init__(inputs=1, name="stream")
         self.values: deque[T] = deque()
+        # The consumer has the value. The node knows so only when it is asked, and holds the value
+        # until then: a call that ends in between would find that nothing can go on.
         self.is_taken = False
-        self.is_ready = asyncio.Event()
+        self.is_ready = asyncio.Event()  # set when the consumer is to look
         self._is_held = False
         self._loop = asyncio.get_running_loop()
 
@@ -67,9 +63,10 @@ class StreamSink(Processor, Generic[T]):
 
 
 class StreamValues(AsyncIterator[T]):
-    """The values of a run, for any number of tasks. Not a generator: one whose reader gives up
-    waiting is at its end, and one that is read by two tasks fails.
-    """
+    """The values of a run, for any number of tasks."""
+
+    # Not a generator: one whose reader gives up waiting is at its end, and one that is read by two
+    # tasks fails.
 
     def __init__(self, graph: str, sink: StreamSink[T], run: asyncio.Task[Any]) -> None:
         self._graph = graph

@@ -185,11 +185,10 @@ class StepOutput(Generic[O]):
 
 
 class Consumer(Generic[O]):
-    """Reads the results of one output, step by step.
+    """Reads the results of one output, step by step."""
 
-    A name keeps its place in a cursor. Steps begin behind `after`; if that is None, behind the
-    cursor, or, without a name, with the first step that is kept.
-    """
+    # A name keeps its place in a cursor. Steps begin behind `after`; if that is None, behind the
+    # cursor, or, without a name, with the first step that is kept.
 
     def __init__(
         self,
@@ -310,10 +309,8 @@ class Consumer(Generic[O]):
 def _last_read(
     connection: AsyncConnection, rows: Table, which: ColumnElement[bool]
 ) -> ScalarSelect[Any]:
-    """Return the query for the last step of a read: that in which a bound is reached.
-
-    It has sizes alone, so no database has results in its memory that are not read.
-    """
+    """Return the query for the last step of a read: that in which a bound is reached."""
+    # It has sizes alone, so no database has results in its memory that are not read.
     c = rows.c
     order = (c.step, c.lo, c.seq)
     size = BULK.of(connection).text_bytes(c.payload).label("size")

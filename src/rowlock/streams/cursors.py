@@ -205,9 +205,8 @@ DISCARD_ROWS_MAX = 50_000
 
 
 async def discard(session: AsyncSession, output: ResultsOf, before: int) -> int:
-    """Delete the results of steps before `before`; return how many. StillNeeded if they may be
-    read.
-    """
+    """Delete the results of steps before `before`; return how many."""
+    # StillNeeded if they may be read.
     tables = output.tables
     bind = {"bind": bind_of(session, LeasedTable.of(tables.flow_model))}
     # Before anything is read: a flow that is being created may need what no flow has needed so far.

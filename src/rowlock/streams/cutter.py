@@ -70,9 +70,8 @@ class Quiet:
         overdue_at: datetime | None,
         now: float,
     ) -> None:
-        """Note a look that found nothing. A checkpoint is due at `overdue_at`, though nothing
-        comes.
-        """
+        """Note a look that found nothing."""
+        # A checkpoint is due at `overdue_at`, though nothing comes.
         seen = list(marks)
         is_complete = all(one.mark >= one.newest for one in seen)
         self._seen = (facts, tuple(one.newest for one in seen)) if is_complete else None
@@ -134,8 +133,9 @@ class Cutter:
         self, known: KnownFlow, shards: Iterable[ShardProgress]
     ) -> Sequence[Cut] | NoCut | None:
         """Cut the next step, if there is something for it, and further ones if the flow lags; None
-        if another replica was first. `known` has the cut before the next one.
+        if another replica was first.
         """
+        # `known` has the cut before the next one.
         facts, moment, progress = known.facts, known.moment, list(shards)
         assert facts is not None
         assert moment is not None

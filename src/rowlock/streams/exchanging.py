@@ -42,9 +42,9 @@ Parcel: TypeAlias = Mapping[int, SentMessages]
 
 @dataclass(frozen=True)
 class ReceivingStage:
-    """A stage that gets messages; stage 0 gets none. `senders` tells of each stage before it
-    whether its handler gets batches.
-    """
+    """A stage that gets messages; stage 0 gets none."""
+
+    # `senders` tells of each stage before it whether its handler gets batches.
 
     number: int
     name: str
@@ -96,8 +96,9 @@ def _rows_of(parcel: Parcel) -> int:
 
 def are_complete(senders: Iterable[BucketRange]) -> bool:
     """Return whether parcels of these shards are all that there will be: each bucket is in the
-    range of one sender. ShardStateError if it is in two, which would be counted twice.
+    range of one sender.
     """
+    # ShardStateError if it is in two, which would be counted twice.
     ranges = set(senders)
     if sum(each.width for each in ranges) > BUCKETS:
         shown = ", ".join(map(str, sorted(ranges)))
@@ -109,9 +110,10 @@ def arrived(
     parcels: Mapping[int, Sequence[Parcel]], ranges: Sequence[BucketRange], stage: ReceivingStage
 ) -> list[list[SourceRows]]:
     """Return the events of a stage in a step: for each of `ranges`, one part for each of the stages
-    that sent something, in their order. Parcels are those of all shards by the first bucket of
-    the sender; parts that are for none of `ranges` may be missing.
+    that sent something, in their order.
     """
+    # Parcels are those of all shards by the first bucket of the sender; parts that are for none of
+    # `ranges` may be missing.
     events: list[list[SourceRows]] = [[] for _ in ranges]
     for number, is_batch in enumerate(stage.senders):
         sent = _joined(parcels, number).in_one_order(is_batch)
@@ -187,9 +189,9 @@ class Exchange:
 
     async def send(self, stage: ReceivingStage, parcels: Parcels) -> dict[OwnShard, str]:
         """Write messages that are not there yet, and compare the others, which a replay sends
-        again; return why a shard must not go on: it sent something else before. A shard that turns
-        out not to be held any more sends nothing, and is dropped.
+        again; return why a shard must not go on: it sent something else before.
         """
+        # A shard that turns out not to be held any more sends nothing, and is dropped.
         rows = await in_thread(
             lambda: [
                 _Written(shard, step, to, packed(part))

@@ -73,12 +73,7 @@ DECLARATION_CHARS_MAX: Final = 20_000
 
 
 async def ensure_flow(program: FlowProgram, transact: Transact) -> None:
-    """Create the rows of a flow that is not there: all of them, or none.
-
-    Raises:
-        FlowChangedError: it is there, with other sources, stages, states or outputs.
-        PipelineError: its row was deleted.
-    """
+    """Create the rows of a flow that is not there: all of them, or none."""
 
     async def there(session: AsyncSession, connection: AsyncConnection) -> bool:
         return await _is_there(connection, program)

@@ -78,15 +78,10 @@ class Transact(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RecordedCut:
-    """A step, as it was recorded.
+    """A step, as it was recorded."""
 
-    Attributes:
-        step: its number; `BEFORE_FIRST` where the first step begins.
-        upto: by source, the last position that belongs to it.
-    """
-
-    step: int
-    upto: Mapping[str, int]
+    step: int  # its number; `BEFORE_FIRST` where the first step begins
+    upto: Mapping[str, int]  # by source, the last position that belongs to it
     now: datetime
     is_checkpoint: bool
     is_snapshot: bool
@@ -95,19 +90,13 @@ class RecordedCut:
 
 @dataclass(frozen=True, slots=True)
 class FlowFacts:
-    """The row of a flow.
-
-    Attributes:
-        next_step: the first step that is not cut.
-        shards_wanted: how many shards there are to be; None: as many as there are.
-        fingerprint: of the flow that wrote the row.
-    """
+    """The row of a flow."""
 
     state: str
-    next_step: int
+    next_step: int  # the first step that is not cut
     checkpoint_requested: bool
-    shards_wanted: int | None
-    fingerprint: str
+    shards_wanted: int | None  # how many shards there are to be; None: as many as there are
+    fingerprint: str  # of the flow that wrote the row
     snapshot_requested: bool = False
 
 
@@ -121,18 +110,13 @@ class Crowd(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """What was seen beside the row, at the same moment.
-
-    Attributes:
-        newest: the last position that was visible of each source, in their order; None: no
-            row.
-        is_whole: its shards have each bucket once.
-    """
+    """What was seen beside the row, at the same moment."""
 
     clock: datetime
+    # The last position that was visible of each source, in their order; None: no row
     newest: tuple[int | None, ...]
     crowd: Crowd
-    is_whole: bool = True
+    is_whole: bool = True  # its shards have each bucket once
 
 
 class KnownFlow:

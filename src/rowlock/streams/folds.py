@@ -71,26 +71,17 @@ _COLLECTIONS = (dict, list, set)
 
 
 class FoldModel:
-    """A model whose rows a fold changes.
-
-    Attributes:
-        columns: by the names of their attributes.
-        read_only: the names of those that a handler must not change.
-        never_null: the names of those that a row must have.
-        given: the names of those that get a value of the model or the database, unless they
-            are set.
-    """
+    """A model whose rows a fold changes."""
 
     def __init__(self, model: type[Any], *, is_keyed_by_host: bool, is_cached: bool) -> None:
-        """Look at a model; ModelError says what to change if it cannot be folded into.
-
-        With `is_keyed_by_host` the host says what the key of an event is; otherwise it is one
-        value. With `is_cached` rows are kept in memory between steps.
-        """
+        """Look at a model; ModelError says what to change if it cannot be folded into."""
+        # With `is_keyed_by_host` the host says what the key of an event is; otherwise it is one
+        # value. With `is_cached` rows are kept in memory between steps.
         self.mapper: Mapper[Any] = mapper_of(model)
         self.name = model.__name__
         self._check_class()
         self.table = single_table(self.mapper)
+        # By the names of their attributes
         self.columns: Mapping[str, Column[Any]] = attributes_of(self.mapper)
         by_column = {column: name for name, column in self.columns.items()}
         own: Any = self.mapper.primary_key
@@ -101,12 +92,15 @@ class FoldModel:
             self._check_cached()
         computed = {name for name, one in self.columns.items() if one.computed is not None}
         locks = {name for name, one in self.columns.items() if one.key in LOCK_COLUMNS}
+        # The names of those that a handler must not change
         self.read_only = frozenset({*computed, *locks, *self.keys})
+        # The names of those that a row must have
         self.never_null = frozenset(
             name
             for name, one in self.columns.items()
             if not (one.nullable or one.type.should_evaluate_none)
         )
+        # The names of those that get a value of the model or the database, unless they are set
         self.given = frozenset(
             name
             for name, one in self.columns.items()
@@ -161,8 +155,9 @@ class FoldModel:
 
     def make(self, key: Sequence[Any]) -> Any:
         """Return a new row with this primary key and the plain defaults of the model: values, and
-        empty collections. What else the model or the database gives is added when it is written.
+        empty collections.
         """
+        # What else the model or the database gives is added when it is written.
         given = dict(zip(self.keys, key, strict=True))
         row = self.mapper.class_(**{name: given[name] for name in self._accepted})
         for name, value in given.items():
@@ -322,16 +317,11 @@ class StoredRow(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class FoldedRow:
-    """A row of the host, as a step has left it.
+    """A row of the host, as a step has left it."""
 
-    Attributes:
-        values: by the names of the attributes. Those of a new row that are None get their
-            defaults.
-        stored: what the database has; None if there is no such row.
-    """
-
+    # By the names of the attributes. Those of a new row that are None get their defaults.
     values: Mapping[str, Any]
-    stored: StoredRow | None
+    stored: StoredRow | None  # what the database has; None if there is no such row
 
     def __str__(self) -> str:
         return repr(self.values)
@@ -368,13 +358,7 @@ class FoldCodec:
         ]
 
     def encode(self, value: HeldRow) -> FoldedRow:
-        """Return what a handler has left in a row.
-
-        Raises:
-            TypeError: it left an expression of SQL.
-            ValueError: it changed the key or what the database computes, or left null what
-                is never null.
-        """
+        """Return what a handler has left in a row."""
         before = value.before
         stored = None if before is None else before.stored
         values = self._values(value.row, is_new=stored is None)
@@ -458,11 +442,7 @@ class FoldTable:
         return found
 
     async def write(self, connection: AsyncConnection, rows: Sequence[FoldedRow]) -> None:
-        """Write rows that steps have changed; joins the caller's transaction.
-
-        Raises:
-            RowsChanged: rows are not as they were when they were read: roll back.
-        """
+        """Write rows that steps have changed; joins the caller's transaction."""
         missing = await self._insert(connection, [row for row in rows if row.stored is None])
         missing += await self._update(connection, [row for row in rows if row.stored is not None])
         if missing:

@@ -81,17 +81,12 @@ class TimerHeap:
 
 
 class StageCache:
-    """The states of one stage of a shard.
-
-    Attributes:
-        dirty: keys whose state is newer than that in the database.
-        grown: how many more keys have a state than in the database.
-    """
+    """The states of one stage of a shard."""
 
     def __init__(self) -> None:
         self.timers = TimerHeap()
-        self.dirty: set[str] = set()
-        self.grown = 0
+        self.dirty: set[str] = set()  # keys whose state is newer than that in the database
+        self.grown = 0  # how many more keys have a state than in the database
         self._states: dict[str, KeyState] = {}
 
     def __len__(self) -> int:
@@ -145,14 +140,11 @@ class StageCache:
 
 
 class ShardCache:
-    """The states of a shard, stage by stage.
-
-    Attributes:
-        timers_read_until: all timers up to this time are known; None: all are.
-    """
+    """The states of a shard, stage by stage."""
 
     def __init__(self, stages: Iterable[str]) -> None:
         self._stages = {name: StageCache() for name in stages}
+        # All timers up to this time are known; None: all are
         self.timers_read_until: datetime | None = None
 
     def __iter__(self) -> Iterator[tuple[str, StageCache]]:
@@ -211,20 +203,14 @@ class PageBounds(NamedTuple):
 
 
 class StateWrite(NamedTuple):
-    """What is to be stored of a key.
+    """What is to be stored of a key."""
 
-    Attributes:
-        name: of the stage.
-        version: the step at whose start it is the state.
-        snapshot: the step at whose start the last snapshot of the shard is; None if it has
-            none.
-    """
-
-    name: str
+    name: str  # of the stage
     key: str
     bucket: int
-    version: int
+    version: int  # the step at whose start it is the state
     state: KeyState
+    # The step at whose start the last snapshot of the shard is; None if it has none
     snapshot: int | None = None
 
 

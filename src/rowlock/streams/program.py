@@ -349,28 +349,20 @@ def lease_owner(kind: str, flow: str) -> str:
 
 @dataclass(frozen=True, eq=False)
 class FlowProgram:
-    """What replicas run of a flow.
-
-    Attributes:
-        code_version: of the host's code, as it is declared.
-        sources: by their names, in the order in which they were declared.
-        stages: in the order in which a step passes them.
-        exchanges: what handlers send to, of each stage behind the first.
-        from_now: a new flow begins with what is added after it was created.
-        folds: the rows of stages that are folds, by the names of their handlers.
-    """
+    """What replicas run of a flow."""
 
     name: str
-    code_version: str
-    sources: Mapping[str, Source[Any]]
-    stages: Sequence[StageHandler]
-    exchanges: Sequence[ExchangeStage[Any]]
+    code_version: str  # of the host's code, as it is declared
+    sources: Mapping[str, Source[Any]]  # by their names, in the order in which they were declared
+    stages: Sequence[StageHandler]  # in the order in which a step passes them
+    exchanges: Sequence[ExchangeStage[Any]]  # what handlers send to, of each stage behind the first
     outputs: Mapping[str, Output[Any]]
     shards: int | DynamicShards
     checkpoint: Checkpoint
-    from_now: bool
+    from_now: bool  # a new flow begins with what is added after it was created
     settings: FlowSettings
     tables: StreamTables
+    # The rows of stages that are folds, by the names of their handlers
     folds: Mapping[str, FoldTable] = field(default_factory=dict)
 
     @property

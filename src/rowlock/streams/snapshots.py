@@ -80,12 +80,7 @@ class SnapshotKeeping:
         )
 
     async def acquire(self, timeout: timedelta | float) -> int:
-        """Have a snapshot cut, and wait until all shards have written it; return its version.
-
-        Raises:
-            NotProcessedYet: the time is over; the snapshot is wanted no longer.
-            VersionNotFoundError: it was there, and is kept no longer.
-        """
+        """Have a snapshot cut, and wait until all shards have written it; return its version."""
         limit_s = seconds_of(timeout)
         request = contained_task(self._request(), name="rowlock: request a snapshot")
         try:

@@ -305,9 +305,10 @@ class FlowLooker:
         self, connection: AsyncConnection, seen: FlowLook
     ) -> dict[str, list[BucketRange]]:
         """Return the shards without messages in the step of the frontier, by the stage to which
-        others have sent. There is one such stage at most: to send to the next one, a shard needs
-        all messages of this one. Where none has sent, messages may stay in memory.
+        others have sent.
         """
+        # There is one such stage at most: to send to the next one, a shard needs all messages of
+        # this one. Where none has sent, messages may stay in memory.
         own = self._program.tables.exchange.c
         of_step = (own.flow_id == self._program.id, own.step == seen.frontier)
         found = select(own.stage, own.lo, own.hi).where(*of_step).distinct()

@@ -48,48 +48,30 @@ KEY_BITS: Final = 63
 
 
 class FlowRow(Protocol):
-    """A row of the flows, as a coordinator holds it.
+    """A row of the flows, as a coordinator holds it."""
 
-    Attributes:
-        id: follows from the name (`key_of`).
-        fingerprint: of its sources, stages, states and outputs: replicas with another one
-            are refused.
-        declaration: what the fingerprint is of, in words; null: it is not known.
-        code_version: of the replica that wrote it last.
-        state: ``running``, ``paused`` or ``stopped``.
-        next_step: the first step that is not cut.
-        upto: by source, the last position of the last step.
-        now: of the last step; null as long as there is none.
-        shards_wanted: how many shards there are to be; null: as many as there are.
-        kept_snapshot: the step at whose start the last snapshot is; null: there was none.
-        kept_until: it is kept for its readers no longer than this; null: it has none.
-        kept_by: how many readers it has.
-        snapshots_requested: how many readers wait for the next one.
-        frontier: every shard has completed all steps below it, as the coordinator knows.
-        stalled: why the frontier does not advance; null: it does.
-        begins_after: by source, the position behind which it began; null: it is not known.
-        differs: how the events of a step, `differs_at`, differ from those that it was done
-            with; null: those of the last steps that were verified do not.
-    """
-
-    id: int
+    id: int  # follows from the name (`key_of`)
     name: str
+    # Of its sources, stages, states and outputs: replicas with another one are refused
     fingerprint: str
-    declaration: str | None
-    code_version: str
-    state: str
-    next_step: int
-    upto: dict[str, int]
-    now: datetime | None
+    declaration: str | None  # what the fingerprint is of, in words; null: it is not known
+    code_version: str  # of the replica that wrote it last
+    state: str  # ``running``, ``paused`` or ``stopped``
+    next_step: int  # the first step that is not cut
+    upto: dict[str, int]  # by source, the last position of the last step
+    now: datetime | None  # of the last step; null as long as there is none
     checkpoint_requested: bool
-    shards_wanted: int | None
-    kept_snapshot: int | None
-    kept_until: datetime | None
-    kept_by: int
-    snapshots_requested: int
-    frontier: int
-    stalled: str | None
+    shards_wanted: int | None  # how many shards there are to be; null: as many as there are
+    kept_snapshot: int | None  # the step at whose start the last snapshot is; null: there was none
+    kept_until: datetime | None  # it is kept for its readers no longer than this; null: it has none
+    kept_by: int  # how many readers it has
+    snapshots_requested: int  # how many readers wait for the next one
+    frontier: int  # every shard has completed all steps below it, as the coordinator knows
+    stalled: str | None  # why the frontier does not advance; null: it does
+    # By source, the position behind which it began; null: it is not known
     begins_after: dict[str, int] | None
+    # How the events of a step, `differs_at`, differ from those that it was done with; null: those
+    # of the last steps that were verified do not
     differs: str | None
     differs_at: int | None
 
@@ -97,59 +79,37 @@ class FlowRow(Protocol):
 class ShardRow(Protocol):
     """A row of the shards: one copy of a flow's computation, over the buckets from `lo` to one
     below `hi`.
-
-    Attributes:
-        id: follows from the flow and `lo` (`key_of`).
-        step: what it does next: results of all earlier steps are written.
-        version: the step at whose start its state in the database is; never above `step`.
-        snapshot: the step of the older version that is kept; null: none.
-        replica: which process has it, or had it last.
-        failures: failed attempts at `failed_step`.
-        state_keys: so many keys have a state, at least; null: that is not known.
-        state_keys_at: the version that they were counted at.
     """
 
-    id: int
+    id: int  # follows from the flow and `lo` (`key_of`)
     flow_id: int
     lo: int
     hi: int
-    step: int
-    version: int
-    snapshot: int | None
-    replica: UUID | None
-    failures: int
+    step: int  # what it does next: results of all earlier steps are written
+    version: int  # the step at whose start its state in the database is; never above `step`
+    snapshot: int | None  # the step of the older version that is kept; null: none
+    replica: UUID | None  # which process has it, or had it last
+    failures: int  # failed attempts at `failed_step`
     failed_step: int | None
-    state_keys: int | None
-    state_keys_at: int | None
+    state_keys: int | None  # so many keys have a state, at least; null: that is not known
+    state_keys_at: int | None  # the version that they were counted at
 
 
 @dataclass(frozen=True, eq=False)
 class StreamTables:
-    """All tables of the wing in one metadata.
-
-    Attributes:
-        steps: each cut.
-        parts: what each shard did in each step.
-        state: what handlers keep for each key: the latest value, and that of the snapshot.
-        outputs: results, by step.
-        cursors: how far consumers of results are.
-        exchange: messages between stages.
-        replicas: processes that work on a flow.
-        log: events of logs.
-        appends: what producers have added to logs.
-    """
+    """All tables of the wing in one metadata."""
 
     flow_model: type[FlowRow]
     shard_model: type[ShardRow]
-    steps: Table
-    parts: Table
-    state: Table
-    outputs: Table
-    cursors: Table
-    exchange: Table
-    replicas: Table
-    log: Table
-    appends: Table
+    steps: Table  # each cut
+    parts: Table  # what each shard did in each step
+    state: Table  # what handlers keep for each key: the latest value, and that of the snapshot
+    outputs: Table  # results, by step
+    cursors: Table  # how far consumers of results are
+    exchange: Table  # messages between stages
+    replicas: Table  # processes that work on a flow
+    log: Table  # events of logs
+    appends: Table  # what producers have added to logs
 
     @property
     def flows(self) -> Table:

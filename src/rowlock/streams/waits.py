@@ -45,17 +45,11 @@ LOOK_TIMEOUT: Final = timedelta(seconds=5)
 
 @dataclass(frozen=True, slots=True)
 class DoneUpto:
-    """How far a flow is.
+    """How far a flow is."""
 
-    Attributes:
-        frontier: the first step that is not done by all shards.
-        upto: by source, the last position of the steps below it.
-        begins_after: by source, the last position before the first step; empty if that is
-            known no longer.
-    """
-
-    frontier: int
-    upto: Mapping[str, int]
+    frontier: int  # the first step that is not done by all shards
+    upto: Mapping[str, int]  # by source, the last position of the steps below it
+    # By source, the last position before the first step; empty if that is known no longer
     begins_after: Mapping[str, int]
 
 

@@ -69,9 +69,9 @@ def end(code: int) -> NoReturn:
 
 
 class DispatcherConnection:
-    """The way back to the dispatcher, shared by handler and beat. Without a dispatcher no method
-    returns: the process ends.
-    """
+    """The way back to the dispatcher, shared by handler and beat."""
+
+    # Without a dispatcher no method returns: the process ends.
 
     def __init__(self, number: int) -> None:
         self._socket = socket.socket(fileno=number)

@@ -36,19 +36,15 @@ from rowlock.tasks import ENDED, LEFT_BEHIND, DaemonThreads, contained_task
 class LocalEngine(ABC):
     """Workers of one kind on this machine, each with one attempt at a time unless `backpressure`
     says otherwise.
-
-    Attributes:
-        kind: what its workers are called.
-        attempts_max: as many attempts may run at once, and so many workers there may be.
-        beats_itself: whether `run` yields beats while nothing else comes.
-        needs_something: whether an attempt needs something that this machine may lack. Then the
-            first thing that `run` yields is a `Heartbeat`, when it has that; what it raises before
-            is no failure of the row, and is raised out of `offer`.
     """
 
-    kind: ClassVar[str]
+    kind: ClassVar[str]  # what its workers are called
+    # As many attempts may run at once, and so many workers there may be
     attempts_max: ClassVar[int] = TASKS_MAX
-    beats_itself: ClassVar[bool] = False
+    beats_itself: ClassVar[bool] = False  # whether `run` yields beats while nothing else comes
+    # Whether an attempt needs something that this machine may lack. Then the first thing that `run`
+    # yields is a `Heartbeat`, when it has that; what it raises before is no failure of the row, and
+    # is raised out of `offer`.
     needs_something: ClassVar[bool] = False
 
     def __init__(self, workers: int = 1, *, backpressure: Backpressure | None = None) -> None:

@@ -114,9 +114,8 @@ class WorkerConnection:
             raise ChildProcessError(f"a worker process did not start: {problem}")
 
     async def next_event(self) -> AttemptEvent | None:
-        """Return the next event, or None if the process has hung up or died. The call implies that
-        the event before is recorded.
-        """
+        """Return the next event, or None if the process has hung up or died."""
+        # The call implies that the event before is recorded.
         if self._is_waiting:
             self._writer.write(ACK)
         event: AttemptEvent | None = await read_frame(self._reader)

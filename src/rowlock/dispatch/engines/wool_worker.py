@@ -52,9 +52,6 @@ def pickled(thing: object) -> bytes:
 async def run_task(task: bytes, beat_s: float) -> AsyncGenerator[bytes, None]:
     """Run a pickled task, and yield its events, pickled: a `Heartbeat` when there is all that it
     needs, then one every `beat_s`.
-
-    Raises:
-        OSError: this machine has no folder for it. RuntimeError: no thread.
     """
     attempt = HandlerThread(task)
     try:

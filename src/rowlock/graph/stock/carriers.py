@@ -162,9 +162,9 @@ class CallOwner(Protocol):
 
 
 class Call:
-    """A call of host code that runs for one or several callers. `task` is None if it is no
-    coroutine.
-    """
+    """A call of host code that runs for one or several callers."""
+
+    # `task` is None if it is no coroutine.
 
     __slots__ = ("_is_cancelled", "owners", "processor", "task")
 
@@ -209,15 +209,10 @@ class Call:
 
 
 class Carrier:
-    """Values travel bare.
+    """Values travel bare."""
 
-    Attributes:
-        has_callers: its items belong to callers, and the graph stays open for more of them.
-        is_answered: each item is to have a result, so none may be dropped.
-    """
-
-    has_callers = False
-    is_answered = False
+    has_callers = False  # its items belong to callers, and the graph stays open for more of them
+    is_answered = False  # each item is to have a result, so none may be dropped
 
     def owner(self, item: Any) -> CallOwner | None:
         del item
@@ -255,7 +250,6 @@ BARE: Final = Carrier()
 
 
 def discard(port: InputPort[Any], item: object) -> None:
-    """Drop an item within `event`: it is kept until the mutex is free. `port` is any input of the
-    node.
-    """
+    """Drop an item within `event`: it is kept until the mutex is free."""
+    # `port` is any input of the node.
     port.edge.changes.dropped.append(item)

@@ -28,12 +28,7 @@ OnError: TypeAlias = Callable[[Any, Exception], object]
 
 
 class Lane(Processor):
-    """Takes an item, calls, and hands on what the call gave.
-
-    Attributes:
-        marks_gone: a dropped item is handed on as `GONE`, for a node that counts results.
-        on_error: is called with a value and what its call raised; the value is dropped then.
-    """
+    """Takes an item, calls, and hands on what the call gave."""
 
     status = NodeStatus.SYNC
     """What it answers when it has an item."""
@@ -52,7 +47,9 @@ class Lane(Processor):
         self._output = self.outputs[0] if outputs else None
         self.place = place
         self.carrier = carrier
+        # Is called with a value and what its call raised; the value is dropped then
         self.on_error = on_error
+        # A dropped item is handed on as `GONE`, for a node that counts results
         self.marks_gone = False
         self.item: Any = EMPTY
         self.result: Any = EMPTY

@@ -134,21 +134,17 @@ class PoisonedKey:
 
 @dataclass(frozen=True, slots=True)
 class Computed:
-    """What follows from the rows and states of a stage.
-
-    Attributes:
-        states: of keys whose state or timer has changed; `NO_STATE` drops a key.
-        results: in the order in which they were emitted; then those of `dead_letters`.
-        handed_out: how much the shard has handed out in the step, up to this stage.
-    """
+    """What follows from the rows and states of a stage."""
 
     rows: int
     input_digest: str
     output_digest: str
-    states: dict[str, KeyState]
+    states: dict[str, KeyState]  # of keys whose state or timer has changed; `NO_STATE` drops a key
+    # In the order in which they were emitted; then those of `dead_letters`
     results: list[StreamResult]
     messages: dict[str, SentMessages]
     dead_letters: list[DeadLetter] = field(default_factory=list)
+    # How much the shard has handed out in the step, up to this stage
     handed_out: HandedOut = NOTHING_YET
 
 
@@ -157,8 +153,9 @@ States: TypeAlias = Mapping[str, KeyState]
 
 def keys_of(stage: StageHandler, batch: EventBatch[Any]) -> dict[str, Any]:
     """Return the keys whose states `compute` needs, beside those whose timer is due: by their
-    texts, which are the keys of the states. Of a fold, with what its rows are found by.
+    texts, which are the keys of the states.
     """
+    # Of a fold, with what its rows are found by.
     if stage.kind == "fold":
         return _groups_of(stage, batch).values
     return {key: key for key in batch.keys}
@@ -174,12 +171,10 @@ def compute(
     is_last_attempt: bool = False,
     before: HandedOut = NOTHING_YET,
 ) -> Computed | PoisonedKey:
-    """Return what follows from the events of a shard in one stage of a step.
-
-    `states` has those of the keys of `keys_of`, and of keys whose timer is due; more do no harm.
-    In the last attempt, and always in a replay, keys that fail are set aside with their events,
-    if the stage has dead letters: what failed then is to fail again.
-    """
+    """Return what follows from the events of a shard in one stage of a step."""
+    # `states` has those of the keys of `keys_of`, and of keys whose timer is due; more do no harm.
+    # In the last attempt, and always in a replay, keys that fail are set aside with their events,
+    # if the stage has dead letters: what failed then is to fail again.
     due = due_keys(states, step.now)
     batch = batch.with_timers(due)
     context = StepContext(

@@ -459,12 +459,7 @@ class Codec(Generic[V]):
         self._plan = plan_of(type_)
 
     def encode(self, value: V) -> str:
-        """Return the text of a value.
-
-        Raises:
-            TypeError: it is of another type, or something in it is.
-            ValueError: a number is not finite, or the text is longer than `VALUE_BYTES_MAX`.
-        """
+        """Return the text of a value."""
         return self._checked(self._plan.to_text(value))
 
     def encode_many(self, values: Sequence[V]) -> list[str]:

@@ -319,9 +319,8 @@ def _named(target: object) -> str:
 
 
 def begin_key(context: StepContext, key: str | None, *, group: str | None = None) -> None:
-    """Let `context` speak of `key`; None in a batch. Of a fold into parts of keys, `group` is the
-    text of the part.
-    """
+    """Let `context` speak of `key`; None in a batch."""
+    # Of a fold into parts of keys, `group` is the text of the part.
     context._key = key
     context._group = key if group is None else group
 
@@ -397,25 +396,20 @@ class StateCodec(Protocol):
 
 @dataclass(frozen=True)
 class StageHandler:
-    """A stage of a flow, as far as it computes.
-
-    Attributes:
-        codec: of its states; None if it has none.
-        dead_letters: a key that fails is set aside with its events, after the last attempt.
-        by: of a fold, what events are grouped by; by their key if it is None.
-        fresh: of a fold, makes the row of a new group, from its key, or from what `by`
-            returned.
-        later: stages behind this one, by name.
-    """
+    """A stage of a flow, as far as it computes."""
 
     name: str
     kind: HandlerKind
     call: Callable[..., Any]
-    codec: StateCodec | None = None
+    codec: StateCodec | None = None  # of its states; None if it has none
+    # A key that fails is set aside with its events, after the last attempt
     dead_letters: bool = False
+    # Of a fold, what events are grouped by; by their key if it is None
     by: GroupKey[Any] | None = None
+    # Of a fold, makes the row of a new group, from its key, or from what `by` returned
     fresh: Callable[[Any], Any] | None = None
     outputs: Mapping[str, ResultTarget[Any]] = field(default_factory=dict)
+    # Stages behind this one, by name
     later: Mapping[str, MessageTarget[Any]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -423,8 +417,9 @@ class StageHandler:
 
     def call_by_key(self, context: StepContext, key: Any, state: Any, *, events: list[Any]) -> Any:
         """Return the state of a key after its events: the one shape of handlers by key and of
-        folds. It is None where the stage has no states.
+        folds.
         """
+        # It is None where the stage has no states.
         if self.kind == "fold":
             row = state if state is not None or self.fresh is None else self.fresh(key)
             after = _not_awaited(self.call(context, row, events), self.name)

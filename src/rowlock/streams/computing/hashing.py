@@ -236,11 +236,7 @@ class Digest:
         self._hash = blake2b(digest_size=DIGEST_BYTES)
 
     def add(self, values: Sequence[Any]) -> None:
-        """Add a column of values: texts, or what a driver returns of a row.
-
-        Raises:
-            TypeError: there is a value that has no text of its own.
-        """
+        """Add a column of values: texts, or what a driver returns of a row."""
         kind, text = "t", _joined_text(values)
         if text is None:
             kind, text = "v", json.dumps(values, default=_plain, separators=(",", ":"))

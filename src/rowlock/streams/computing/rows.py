@@ -56,23 +56,17 @@ class Decoder(Protocol[E]):
 
 @dataclass(frozen=True, slots=True)
 class SourceRows:
-    """Rows of one source in one step, in the order of their positions, as columns.
-
-    Attributes:
-        positions: of the rows; those of messages are their numbers.
-        buckets: of their keys; None where a row has none.
-        raw: the rest of each row, as the driver returns it: a text, or a tuple of columns.
-        is_sent: they are messages, whose numbers depend on what else the shard was sent.
-        broken: why a row cannot be handed to a handler, by its key.
-    """
+    """Rows of one source in one step, in the order of their positions, as columns."""
 
     source: str
-    positions: Sequence[int]
-    buckets: Sequence[int | None]
+    positions: Sequence[int]  # of the rows; those of messages are their numbers
+    buckets: Sequence[int | None]  # of their keys; None where a row has none
     keys: Sequence[str]
+    # The rest of each row, as the driver returns it: a text, or a tuple of columns
     raw: Sequence[Any]
     decoder: Decoder[Any]
-    is_sent: bool = False
+    is_sent: bool = False  # they are messages, whose numbers depend on what else the shard was sent
+    # Why a row cannot be handed to a handler, by its key
     broken: Mapping[str, Exception] = field(default_factory=dict)
 
     def __len__(self) -> int:
@@ -96,9 +90,8 @@ class SourceRows:
 
 
 def divide(rows: SourceRows, ranges: Sequence[BucketRange]) -> list[SourceRows]:
-    """Return the rows of each range, in their order; rows of other ranges are left out. A row
-    without a bucket belongs to the range of its key.
-    """
+    """Return the rows of each range, in their order; rows of other ranges are left out."""
+    # A row without a bucket belongs to the range of its key.
     owners = owner_table(tuple(ranges))
     indices: list[list[int]] = [[] for _ in ranges]
     for index, bucket in enumerate(rows.buckets):
@@ -355,11 +348,9 @@ def _grouped_apart(batch: EventBatch[E]) -> Groups[E]:
 
 
 def grouped_by(batch: EventBatch[E], by: Callable[[E], Key | tuple[Key, ...]]) -> Groups[E]:
-    """Return the events grouped by what `by` returns for each.
-
-    That must be the key of the event, or a tuple that begins with it. Otherwise two shards might
-    write one row.
-    """
+    """Return the events grouped by what `by` returns for each."""
+    # That must be the key of the event, or a tuple that begins with it. Otherwise two shards might
+    # write one row.
     plain = grouped(batch)
     groups: Groups[E] = Groups({}, {})
     groups.broken = plain.broken

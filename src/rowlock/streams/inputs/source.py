@@ -67,8 +67,9 @@ class SourceWatch(Protocol):
 
     async def look(self, connection: AsyncConnection, *, recorded: int) -> HighWater:
         """Find up to where the source is complete; joins the caller's transaction, in which no row
-        may be read. `recorded` is up to where rows were read already; 0 if none were.
+        may be read.
         """
+        # `recorded` is up to where rows were read already; 0 if none were.
         ...
 
 
@@ -169,25 +170,18 @@ QUERIES_MAX = 16
 
 @dataclass(frozen=True, eq=False)
 class RowColumns:
-    """Where a stream has what, in one table.
-
-    Attributes:
-        bucket: None: the table has none, so all rows are read by each replica.
-        values: what an event is made of.
-        pack: makes the raw rows of the columns of `values`.
-        rows: which rows of the table belong to the stream; None: all.
-        are_foreign: the host has filled the buckets, so they are compared with the keys.
-    """
+    """Where a stream has what, in one table."""
 
     source: str
     position: Column[Any]
     key: Column[Any]
-    bucket: Column[Any] | None
-    values: tuple[Column[Any], ...]
-    pack: Callable[..., Sequence[Any]]
+    bucket: Column[Any] | None  # None: the table has none, so all rows are read by each replica
+    values: tuple[Column[Any], ...]  # what an event is made of
+    pack: Callable[..., Sequence[Any]]  # makes the raw rows of the columns of `values`
     decoder: Decoder[Any]
+    # Which rows of the table belong to the stream; None: all
     rows: ColumnElement[bool] | None = None
-    are_foreign: bool = False
+    are_foreign: bool = False  # the host has filled the buckets, so they are compared with the keys
 
 
 def _misplaced(keys: Sequence[str], buckets: Sequence[int | None]) -> set[tuple[str, int]]:
@@ -211,10 +205,8 @@ def size_of(columns: Sequence[Column[Any]], dialect: BulkDialect) -> ColumnEleme
 
 
 def in_order(columns: Sequence[Sequence[Any]]) -> Sequence[Sequence[Any]]:
-    """Return columns whose rows stand in the order of the first one, which has no value twice.
-
-    The rows came out of an ordered subquery, and so they nearly always do already.
-    """
+    """Return columns whose rows stand in the order of the first one, which has no value twice."""
+    # The rows came out of an ordered subquery, and so they nearly always do already.
     first = columns[0]
     if list(first) == sorted(first):
         return columns
@@ -266,9 +258,9 @@ class RowSource(Source[E]):
         after: int,
         upto: int,
     ) -> SourceRows:
-        """Return the rows of these buckets, and those without a bucket, by position. A row whose
-        key is none, or whose bucket is that of another key, has a key that names the row.
-        """
+        """Return the rows of these buckets, and those without a bucket, by position."""
+        # A row whose key is none, or whose bucket is that of another key, has a key that names the
+        # row.
         given = (
             self._columns.position,
             self._columns.key,

@@ -90,12 +90,7 @@ async def inputs_of(connection: AsyncConnection, flow: FlowSources, step: int) -
 async def cut_pair(
     connection: AsyncConnection, flow: FlowSources, step: int
 ) -> tuple[RecordedCut, RecordedCut]:
-    """Return the cut before a step, and its own.
-
-    Raises:
-        NotProcessedYet: there is no such step yet.
-        StepExpired: one of them is kept no longer.
-    """
+    """Return the cut before a step, and its own."""
     c = flow.tables.steps.c
     found = select(c.step, c.upto, c.now, c.checkpoint, c.snapshot).where(
         c.flow_id == flow.id, c.step.in_((step - 1, step))

@@ -93,9 +93,8 @@ class Resharding:
     async def _fence(
         self, connection: AsyncConnection, first: OwnShard, *others: OwnShard, **values: int
     ) -> None:
-        """Lock shards that are as their holder knows them, and write into the row of the first one.
-        LeaseLost if one of them is not: roll back.
-        """
+        """Lock shards that are as their holder knows them, and write into the first row."""
+        # LeaseLost if one of them is not: roll back.
         values["state_keys_at"] = first.version
         step, version = self._leased.column("step"), self._leased.column("version")
         assigned = {self._leased.column(name): value for name, value in values.items()}
@@ -132,11 +131,9 @@ class Dividing:
     async def write_and_divide(
         self, actions: Mapping[OwnShard, NextAction], *, may_join: bool
     ) -> bool:
-        """Write versions, split and join, where that is next; return whether there was something.
-
-        No range changes between the first message of a step and the end of the step, and no replay
-        spans a change: it is made where the state is written.
-        """
+        """Write versions, split and join, where that is next; return whether it was."""
+        # No range changes between the first message of a step and the end of the step, and no
+        # replay spans a change: it is made where the state is written.
         to_write = [shard for shard, action in actions.items() if action is NextAction.WRITE]
         siblings = self._siblings(actions) if may_join else []
         to_write += [shard for pair in siblings for shard in pair if shard.version != shard.step]

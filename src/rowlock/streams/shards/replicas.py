@@ -50,24 +50,17 @@ def presence(lock_timeout: timedelta) -> tuple[timedelta, timedelta]:
 
 
 class Replicas:
-    """The replicas of one flow, as one of them sees it.
-
-    Attributes:
-        id: of this replica; another one in each life of a pipeline.
-        mine: the ranges that this replica is to hold, by the key of the shard's row.
-        wanted: how many shards there are to be.
-        present_for: how long a replica counts as there after it was seen, unless it has
-            leases.
-        on_change: called when there are more or fewer replicas, shards or leases than at the
-            last look.
-    """
+    """The replicas of one flow, as one of them sees it."""
 
     def __init__(self, program: FlowProgram) -> None:
-        self.id: UUID = uuid4()
+        self.id: UUID = uuid4()  # of this replica; another one in each life of a pipeline
+        # The ranges that this replica is to hold, by the key of the shard's row
         self.mine: dict[int, BucketRange] = {}
-        self.wanted = program.shards_at_first
+        self.wanted = program.shards_at_first  # how many shards there are to be
         self._program = program
+        # How long a replica counts as there after it was seen, unless it has leases
         self.present_for = timedelta(seconds=PRESENT_FOR)
+        # Called when there are more or fewer replicas, shards or leases than at the last look
         self.on_change: Callable[[], object] = lambda: None
         self._holds_all = False
         self._crowd: Crowd | None = None
@@ -181,40 +174,27 @@ class StepFailures(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class OwnShard:
-    """A shard under a lease of this replica.
-
-    Attributes:
-        outcome: what `process` of the lease is to return, or raise.
-        at: the step that it does next here; as long as it is below `step`, it repeats steps.
-        end: the step before which it stops, with its states written, and is released; None: it
-            goes on.
-        step: the step that its row says it does next.
-        version: the step at whose start its states in the database are.
-        snapshot: of the older version that is kept; None if there is none.
-        sent: step and name of each stage that it has sent messages to.
-        is_open: all of the above are as its row says; otherwise it has to be read.
-        doing: the steps that are under way.
-        is_computed: a thread that is not waited for computes them, from `cache`.
-        state_keys: how many keys have a state in the database, at least.
-        redone: how often in a row its next step was not written, since the host had changed
-            rows that it was computed from.
-    """
+    """A shard under a lease of this replica."""
 
     item: PipelineItem[Any]
     range: BucketRange
-    outcome: asyncio.Future[Outcome]
+    outcome: asyncio.Future[Outcome]  # what `process` of the lease is to return, or raise
     cache: ShardCache
-    at: int = 0
+    at: int = 0  # the step that it does next here; as long as it is below `step`, it repeats steps
+    # The step before which it stops, with its states written, and is released; None: it goes on
     end: int | None = None
-    step: int = 0
-    version: int = 0
-    snapshot: int | None = None
+    step: int = 0  # the step that its row says it does next
+    version: int = 0  # the step at whose start its states in the database are
+    snapshot: int | None = None  # of the older version that is kept; None if there is none
     failures: StepFailures = field(default_factory=StepFailures)
+    # Step and name of each stage that it has sent messages to
     sent: set[tuple[int, str]] = field(default_factory=set)
-    is_open: bool = False
-    doing: object = None
-    is_computed: bool = False
-    state_keys: int = 0
+    is_open: bool = False  # all of the above are as its row says; otherwise it has to be read
+    doing: object = None  # the steps that are under way
+    is_computed: bool = False  # a thread that is not waited for computes them, from `cache`
+    state_keys: int = 0  # how many keys have a state in the database, at least
+    # How often in a row its next step was not written, since the host had changed rows that it was
+    # computed from
     redone: int = 0
 
     @property

@@ -126,9 +126,8 @@ class FlowRounds:
         return min(lefts, default=None)
 
     async def make(self) -> Left:
-        """Do what is to be done now; return what is left to do. After an error, what is in memory
-        may be newer than what was written, or older.
-        """
+        """Do what is to be done now; return what is left to do."""
+        # After an error, what is in memory may be newer than what was written, or older.
         facts = await self._look()
         if facts is None:
             return Left.SOMETHING
@@ -213,11 +212,9 @@ class FlowRounds:
         self._hint_others()
 
     def _give_up_waiting(self) -> bool:
-        """Have shards that are to leave stop waiting for others; return whether there are such.
-
-        One that has done its step in part begins anew and leaves before it: its messages are
-        recorded, and its next holder sends the same. What is done again is as good elsewhere.
-        """
+        """Have shards that are to leave stop waiting for others; return whether there are such."""
+        # One that has done its step in part begins anew and leaves before it: its messages are
+        # recorded, and its next holder sends the same. What is done again is as good elsewhere.
         waiting = [
             shard
             for key, shard in self.shards.items()
@@ -476,8 +473,9 @@ class FlowRunner:
 
     async def disappear(self) -> None:
         """Tell other replicas that this one leaves: what it held is theirs from now on, shard by
-        shard, as it releases them. If the database does not hear of it, they see it soon.
+        shard, as it releases them.
         """
+        # If the database does not hear of it, they see it soon.
 
         async def work(session: AsyncSession, connection: AsyncConnection) -> None:
             await self._replicas.disappear(connection)

@@ -77,8 +77,9 @@ class StageComputing:
 
     def compute(self, did: ShardDid, events: Sequence[Sequence[SourceRows]]) -> None:
         """Do the stage, up to the first step that fails; `events` are those of each step, part by
-        part. `did` is added to, and the states in memory are those behind these steps then.
+        part.
         """
+        # `did` is added to, and the states in memory are those behind these steps then.
         self._calls.computes(did.shard.range.lo)
         for cut, own in zip(did.steps.cuts, events, strict=True):
             clock = stopwatch()
@@ -192,11 +193,7 @@ def add_results(did: ShardDid, computed: Computed, step: int) -> None:
 
 
 class StepWork:
-    """Does steps of one flow, for one replica.
-
-    Attributes:
-        under_way: steps that were begun and are not through.
-    """
+    """Does steps of one flow, for one replica."""
 
     def __init__(
         self,
@@ -207,7 +204,7 @@ class StepWork:
         calls: SlowCalls,
         wake: Wake,
     ) -> None:
-        self.under_way: list[StepsOf] = []
+        self.under_way: list[StepsOf] = []  # steps that were begun and are not through
         self._program = program
         self._transact = transact
         self._calls = calls
@@ -226,9 +223,10 @@ class StepWork:
 
     async def advance(self, steps: StepsOf) -> list[ShardDid]:
         """Go through as many stages as there are events for; return what those shards did that are
-        through, or have failed. What is known of their states is as of behind these steps then;
-        after an error it may be wrong.
+        through, or have failed.
         """
+        # What is known of their states is as of behind these steps then; after an error it may be
+        # wrong.
         through: list[ShardDid] = []
         steps.shards = [shard for shard in steps.shards if shard.doing is steps]
         while steps.shards:

@@ -49,30 +49,22 @@ class PartRow(NamedTuple):
 
 @dataclass(slots=True)
 class StepWrite:
-    """What is written for one shard, under its token.
-
-    Attributes:
-        before: the step that its row says it does next.
-        step: the step that it is to do next.
-        version: the step at whose start the states are that are in the database then.
-        snapshot: of the older version that is kept; None if there is none.
-        rows: of the host's tables, by the name of the stage that has folded into them.
-        state_keys: how many keys have a state then, at least.
-    """
+    """What is written for one shard, under its token."""
 
     item: PipelineItem[Any]
     range: BucketRange
-    before: int
-    step: int
-    version: int
-    snapshot: int | None
+    before: int  # the step that its row says it does next
+    step: int  # the step that it is to do next
+    version: int  # the step at whose start the states are that are in the database then
+    snapshot: int | None  # of the older version that is kept; None if there is none
     replica: UUID
     failures: StepFailures = field(default_factory=StepFailures)
     parts: list[PartRow] = field(default_factory=list)
     results: dict[str, list[ResultRow]] = field(default_factory=dict)
     states: list[StateWrite] = field(default_factory=list)
+    # Of the host's tables, by the name of the stage that has folded into them
     rows: dict[str, list[FoldedRow]] = field(default_factory=dict)
-    state_keys: int = 0
+    state_keys: int = 0  # how many keys have a state then, at least
 
 
 NO_INPUT = input_digest(())
@@ -80,26 +72,20 @@ NO_INPUT = input_digest(())
 
 @dataclass(eq=False)
 class StepsOf:
-    """Consecutive steps that some shards do next, stage by stage.
+    """Consecutive steps that some shards do next, stage by stage."""
 
-    Attributes:
-        shards: all at the first of these steps.
-        before: the cut before them.
-        stage: the number of the stage that is done next.
-        parts: what replays are compared with, by `lo` and step.
-        events: of the stage that is done next, of each shard.
-        keys: of each shard, whose states that stage needs; None: they are known.
-        thread: that finds these keys, or computes the stage; None while none does.
-    """
-
-    shards: list[OwnShard]
-    before: RecordedCut
+    shards: list[OwnShard]  # all at the first of these steps
+    before: RecordedCut  # the cut before them
     cuts: Sequence[RecordedCut]
-    stage: int = 0
+    stage: int = 0  # the number of the stage that is done next
     did: dict[OwnShard, ShardDid] = field(default_factory=dict)
+    # What replays are compared with, by `lo` and step
     parts: Mapping[tuple[int, int], Any] = field(default_factory=dict)
+    # Of the stage that is done next, of each shard
     events: Mapping[OwnShard, Any] = field(default_factory=dict)
+    # Of each shard, whose states that stage needs; None: they are known
     keys: dict[OwnShard, list[str]] | None = None
+    # That finds these keys, or computes the stage; None while none does
     thread: StageThread | None = None
 
     @property
@@ -109,15 +95,11 @@ class StepsOf:
 
 @dataclass(slots=True)
 class StagesDone:
-    """What one shard has done of one step, up to some stage.
+    """What one shard has done of one step, up to some stage."""
 
-    Attributes:
-        rows: how many rows of the sources it has.
-        digests: of what followed, of each stage; empty where a stage had nothing to do.
-    """
-
-    rows: int = 0
+    rows: int = 0  # how many rows of the sources it has
     input_digest: str = NO_INPUT
+    # Of what followed, of each stage; empty where a stage had nothing to do
     digests: list[str] = field(default_factory=list)
     outputs: int = 0
     seconds: float = 0.0
@@ -145,27 +127,22 @@ class StagesDone:
 
 @dataclass(slots=True)
 class ShardDid:
-    """What a shard did of some steps.
-
-    Attributes:
-        step: the step behind the last one that it did.
-        done: each step, up to the stage that was done last.
-        sent: messages, by the name of the stage that gets them, the step, and the number of
-            the stage that has sent them.
-        parts: the record of each step with something to do.
-        poisoned: why it did no more; None: it did all.
-        differs: how a replay came out otherwise than the first time; None: it did not.
-    """
+    """What a shard did of some steps."""
 
     shard: OwnShard
     steps: StepsOf
     cache: ShardCache
-    step: int
+    step: int  # the step behind the last one that it did
+    # Each step, up to the stage that was done last
     done: dict[int, StagesDone] = field(default_factory=dict)
+    # Messages, by the name of the stage that gets them, the step, and the number of the stage that
+    # has sent them
     sent: dict[str, dict[int, dict[int, SentMessages]]] = field(default_factory=dict)
+    # The record of each step with something to do
     parts: list[PartRow] = field(default_factory=list)
     results: dict[str, list[ResultRow]] = field(default_factory=dict)
-    poisoned: PoisonedKey | None = None
+    poisoned: PoisonedKey | None = None  # why it did no more; None: it did all
+    # How a replay came out otherwise than the first time; None: it did not
     differs: str | None = None
 
     @property
@@ -179,9 +156,9 @@ class ShardDid:
 
 
 class StageThread:
-    """A thread that computes something of a stage of some steps, for one shard after the other.
-    While `is_slow`, a handler is called for longer than `SLOW_S`, and it is not waited for.
-    """
+    """A thread that computes something of a stage of some steps, for one shard after the other."""
+
+    # While `is_slow`, a handler is called for longer than `SLOW_S`, and it is not waited for.
 
     def __init__(
         self,
@@ -273,11 +250,9 @@ def steer(shard: OwnShard, facts: FlowFacts, *, leaves: bool) -> None:
 
 
 def next_action(shard: OwnShard, facts: FlowFacts, *, wanted: int) -> NextAction:
-    """Return what the loop of a shard does next, of a flow that is to have `wanted` shards.
-
-    The order is that in which it matters: what was written before is done again, then the shard is
-    divided, then what is cut is done, and only then is a step cut or waited for.
-    """
+    """Return what the loop of a shard does next, of a flow that is to have `wanted` shards."""
+    # The order is that in which it matters: what was written before is done again, then the shard
+    # is divided, then what is cut is done, and only then is a step cut or waited for.
     furthest = max(shard.at, shard.step)
     if furthest > (facts.next_step if shard.end is None else shard.end):
         end = "" if shard.end is None else f", and was to end before {shard.end}"

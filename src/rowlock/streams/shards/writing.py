@@ -64,9 +64,10 @@ class Committer:
 
     async def commit(self, writes: Sequence[StepWrite]) -> frozenset[UUID]:
         """Write the steps of different shards in one transaction; return the tokens of those that
-        are written. The others are held no longer, or their rows say that they do another step
-        next: nothing is written for them.
+        are written.
         """
+        # The others are held no longer, or their rows say that they do another step next: nothing
+        # is written for them.
 
         async def work(session: AsyncSession, connection: AsyncConnection) -> frozenset[UUID]:
             return await self._write(connection, writes)
@@ -219,9 +220,8 @@ class StepWriter:
         self._telling = telling
 
     async def write(self, done: Sequence[ShardDid]) -> None:
-        """Write what shards did, and have those leave that failed. After an error of the database,
-        which passes, it may have been written.
-        """
+        """Write what shards did, and have those leave that failed."""
+        # After an error of the database, which passes, it may have been written.
         for did in (one for one in done if one.is_replay):
             first, did.shard.at = did.shard.at, did.step
             self._telling.replayed(did.shard, first, did.step)
