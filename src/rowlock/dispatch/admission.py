@@ -109,9 +109,7 @@ class Admission(Generic[ModelT]):
         return row
 
     async def _lock(self, session: AsyncSession, *, unless: Callable[[], Awaitable[bool]]) -> bool:
-        """Lock the table's submissions for this session of the process, up to the end of its
-        transaction; return whether that was done here.
-        """
+        """Lock the table's submissions until the transaction ends; return whether done here."""
         # `unless` tells whether nothing will be written; it is asked where the lock would keep
         # others from it.
         # A session with an engine for each class has no one transaction whose end would be known.
@@ -193,9 +191,7 @@ class Admission(Generic[ModelT]):
             )
 
     async def _attaches(self, session: AsyncSession, dedup_key: str) -> bool:
-        """Whether the key has a row to attach to; nothing of the session is flushed for the
-        question.
-        """
+        """Whether the key has a row to attach to; nothing is flushed for the question."""
         if not self._settings.attach_at_ceiling:
             return False
         has_row = select(self._leased.key).where(self._has_key(dedup_key), not_(self._is_stale()))

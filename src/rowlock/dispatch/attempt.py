@@ -90,9 +90,7 @@ _END: Final = object()
 
 
 class Stream:
-    """Events of `source`, with a `Heartbeat` first and whenever none came for `beat_s`; what a
-    handler raises is a `Failed`.
-    """
+    """Events of `source`, `Heartbeat` first and in silence; what a handler raises is `Failed`."""
 
     def __init__(
         self,

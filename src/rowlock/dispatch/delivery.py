@@ -161,8 +161,6 @@ PROGRESS_EVERY_S = 1.0
 
 
 class LastProgress:
-    """The last progress, and when it may be written."""
-
     def __init__(self) -> None:
         self.last: str | None = None
         self._text: str | None = None
@@ -193,8 +191,6 @@ STAGES_MAX = 1_000
 
 @dataclass(frozen=True, slots=True)
 class DeliveryContext(Generic[ModelT]):
-    """What every attempt of a pipeline works with."""
-
     leased: LeasedTable
     handler: Handler[ModelT]
     lease: PipelineSettings
@@ -242,9 +238,7 @@ class Delivery(Generic[ModelT]):
             return self.failed_by(error)
 
     def failed_by(self, error: Exception) -> Outcome:
-        """The outcome if `error` is the row's own, such as that of a database that refuses its
-        result.
-        """
+        """The outcome if `error` is the row's own, such as a refused result."""
         return self._failed(INTERNAL, describe(error))
 
     async def _run(self) -> Outcome:
@@ -374,9 +368,7 @@ class Delivery(Generic[ModelT]):
             raise WorkerGone(worker, f"nothing was heard of it for {limit_s:g} s") from None
 
     async def _look(self) -> None:
-        """Look whether the row was decided elsewhere: a handler that is silent for hours would not
-        know.
-        """
+        """Look whether the row was decided elsewhere: a silent handler would not know."""
         if monotonic() >= self._looks_at:
             await self._context.status_updates.check(self._item, {"status": RUNNING})
             self._looks_at = monotonic() + LOOK_EVERY_S

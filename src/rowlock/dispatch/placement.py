@@ -77,9 +77,7 @@ class Capacity:
         return self._freed
 
     def look(self, workers: Iterable[str]) -> int:
-        """Return how many places are not kept for a row, at most `ROOM_MAX`; the rest is for later
-        looks.
-        """
+        """Return how many places are not kept for a row, at most `ROOM_MAX`."""
         here = frozenset(workers)
         new = len(here - self._workers)
         self._workers = here
@@ -93,9 +91,7 @@ class Capacity:
         self._add(1)
 
     def keep_for(self, keys: Iterable[Any]) -> None:
-        """Keep a place for each row of `keys`, which were brought forward, until it was offered
-        here.
-        """
+        """Keep a place for each row that was brought forward, until it was offered here."""
         self._kept_until |= dict.fromkeys(keys, monotonic() + KEPT_S)
 
     def occupied(self, key: Any) -> None:
@@ -105,9 +101,7 @@ class Capacity:
         self._places = max(0, self._places - 1)
 
     def refused(self, key: Any, *, since: int) -> None:
-        """Note that no worker accepted: there is no room but what was freed since `freed_ever` was
-        `since`.
-        """
+        """Note that no worker accepted: room is what was freed since `freed_ever` was `since`."""
         self._kept_until.pop(key, None)
         self._places = min(self._places, self._freed - since)
 

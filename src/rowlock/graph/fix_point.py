@@ -141,9 +141,7 @@ def wake(node: Node, changes: Changes) -> None:
 
 
 def settle(changes: Changes, calls: list[Node], *, now: float, asks_max: int) -> Asked:
-    """Ask nodes until none of them changes anything, or `asks_max` of them were asked; what is left
-    stays in `changes`.
-    """
+    """Ask nodes until nothing changes, or `asks_max` were asked; the rest stays in `changes`."""
     # The nodes that want a call are added to `calls`, in the order of their answers, those before
     # an error as well; `Changes.asked` is the node whose `event` raised.
     finished = asked = 0
@@ -315,8 +313,6 @@ class Hand:
 
 
 class Spread:
-    """A resize between lanes."""
-
     __slots__ = ("_full", "_hungry", "node")
 
     def __init__(self, node: Node, resize: ResizeProcessor) -> None:
@@ -339,9 +335,7 @@ class Spread:
         return True
 
     def serve(self, hand: Hand, calls: list[Node], now: float) -> bool:
-        """Give a lane the value that waits longest, or note that it wants one; False if it is to be
-        asked instead.
-        """
+        """Give a lane the longest waiting value, or note its wish; False: ask it instead."""
         source = hand.source
         if source.is_finished:
             return False

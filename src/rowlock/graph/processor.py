@@ -41,9 +41,7 @@ EMPTY: Final = Empty()
 
 
 class PortOwner:
-    """`changed`: ports that the other side changed since the node was asked; oldest first, each
-    once.
-    """
+    """`changed`: ports that the other side changed since the last ask, oldest first."""
 
     __slots__ = ("changed",)
 

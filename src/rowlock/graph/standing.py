@@ -50,7 +50,6 @@ seconds.
 
 
 def capacity_of(graph: Topology) -> int:
-    """How many submitted values are inside at most."""
     of_parts = _nodes_of_parts(graph)
     edges = sum(
         1
@@ -89,8 +88,6 @@ STUCK_S: Final = 200.0
 
 
 class StandingNodes:
-    """One set of nodes, and their run."""
-
     def __init__(self, owner: StandingGraph[Any, Any]) -> None:
         self.graph: Final = Graph(owner.name)
         self.callers: dict[Caller, None] = {}

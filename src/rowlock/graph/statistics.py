@@ -116,7 +116,6 @@ class GraphStatistics:
 
 
 def statistics_of(graph: Topology) -> GraphStatistics:
-    """What the run of `graph` has done so far; all zero before it has begun."""
     return _whole(graph, operators_of(graph))
 
 
@@ -218,9 +217,7 @@ _MERMAID_ENTITIES: Final = str.maketrans(
 
 
 class Box(NamedTuple):
-    """`figures` is empty before a run, and of a joint, which only passes values from lanes to
-    lanes.
-    """
+    """`figures` is empty before a run, and of a joint: a resize between lanes."""
 
     name: str
     lanes: int

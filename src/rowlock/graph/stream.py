@@ -75,9 +75,7 @@ class StreamValues(AsyncIterator[T]):
         run.add_done_callback(lambda _task: sink.is_ready.set())
 
     async def __anext__(self) -> T:
-        """Return the next value, or raise what ended the run, each time; `GraphClosed` after the
-        block.
-        """
+        """Return the next value, or raise what ended the run; `GraphClosed` after the block."""
         sink = self._sink
         while not sink.values:
             self._check_run()
@@ -106,9 +104,7 @@ class StreamValues(AsyncIterator[T]):
 async def stream_output(
     graph: Topology, output: OutputPort[T], settings: RunSettings = DEFAULTS
 ) -> AsyncIterator[AsyncIterator[T]]:
-    """Run `graph` in the block, and give the values of `output`, its last open one; see
-    `stream_graph`.
-    """
+    """Run `graph` in the block, and give the values of `output`; see `stream_graph`."""
     sink = StreamSink[T]()
     graph.add([sink])
     graph.connect(output, sink.inputs[0])

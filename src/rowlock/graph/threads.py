@@ -44,15 +44,11 @@ SERVED_S_MAX: Final = 0.01
 
 
 class ThreadCall(NamedTuple):
-    """A call that waits for a thread."""
-
     lanes: ThreadLanes
     node: Node
 
 
 class ThreadLanes:
-    """The calls of one run that are made in threads."""
-
     def __init__(
         self,
         pool: GraphRuntime,
@@ -122,8 +118,6 @@ class ThreadLanes:
 
 
 class GraphThread(threading.Thread):
-    """One thread of a runtime."""
-
     def __init__(self, pool: GraphRuntime, *, number: int) -> None:
         super().__init__(name=f"rowlock graph {number}", daemon=True)
         self.calls: deque[ThreadCall] = deque()  # what waits for this thread first

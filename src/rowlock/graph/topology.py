@@ -47,8 +47,6 @@ EndHook: TypeAlias = Callable[[BaseException | None], Awaitable[object] | object
 
 
 class Node(PortOwner):
-    """A processor in a graph, with the scheduler's state of it."""
-
     # `has_wake`: it was woken, and the scheduler has not taken that in
 
     __slots__ = (
@@ -146,9 +144,7 @@ class Topology:
 
     @property
     def items_max(self) -> int:
-        """How many values the graph holds at most: one for each edge, and `holds_max` of each
-        processor.
-        """
+        """How many values the graph holds: one in each edge, and `holds_max` of each node."""
         return len(self.edges) + sum(node.processor.holds_max for node in self.nodes)
 
     @property
@@ -335,9 +331,7 @@ def _check_hook(hook: object) -> None:
 
 
 def add_place(error: BaseException, processor: Processor) -> None:
-    """Add a note to `error` about where it was raised: operator and lane, and the value if the host
-    asked for that.
-    """
+    """Note on `error` where it was raised; with the value if the host asked for that."""
     # The one way in which values of a graph get into errors, and so into logs.
     with suppress(BaseException):  # an error of the host may refuse notes in any way
         known, place = getattr(error, "__notes__", ()), _place_of(processor)

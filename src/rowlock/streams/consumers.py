@@ -213,7 +213,6 @@ class Consumer(Generic[O]):
         return f"<Consumer {self._name!r} of {self._output.flow}/{self._output.name}>"
 
     async def steps(self, *, follow: bool) -> AsyncIterator[StepOutput[O]]:
-        """Yield the steps; see `Output.consume`."""
         after = await self._first()
         with woken_by(self._output.topic, self._woken):
             while True:
@@ -360,14 +359,11 @@ class OutputSource(Source[E]):
         return OutputWatch(self._output, name=self.name)
 
     def newest(self) -> ScalarSelect[Any]:
-        """Return the query for the position of the last step with results that all shards have
-        done.
-        """
+        """Return the query for the position of the last step that all shards have done."""
         is_done = self._step < frontier_of(self._output.tables, self._output.flow_id)
         return select(func.max(self._step) + 1).where(*self._own, is_done).scalar_subquery()
 
     def position_of(self, added: object) -> int | None:
-        """Return the position of a step that a consumer of the output has got."""
         if isinstance(added, StepOutput) and added.stream == self.name:
             return position_of_step(added.step)
         return None
@@ -379,7 +375,6 @@ class OutputSource(Source[E]):
         return 0 if step is None else position_of_step(step)
 
     async def begins_after(self, connection: AsyncConnection) -> int:
-        """Return the position of the last step whose results were discarded, 0 if there is none."""
         return position_of_step(await last_discarded(connection, self._output))
 
     async def lock_begin(self, connection: AsyncConnection) -> int:
@@ -406,9 +401,7 @@ class OutputSource(Source[E]):
         after: int,
         upto: int,
     ) -> SourceRows:
-        """Return the results of these buckets, and those without a key, step by step; those of a
-        step in the order in which consumers get them.
-        """
+        """Return the results of these buckets and those without a key, in consumers' order."""
         query = self._gathered(ranges)
         columns = await query.columns(connection, {"after": after, "upto": upto})
         # Behind it: what was discarded before was missing, and what is discarded now was read.
@@ -450,8 +443,6 @@ class OutputSource(Source[E]):
 
 
 class OutputWatch:
-    """Looks how far the flow of an output is; `name` is that of the stream, for errors."""
-
     def __init__(self, output: ResultsOf, *, name: str) -> None:
         self._name, self._output = name, output
         rows, flows = output.tables.outputs, output.tables.flows
@@ -469,7 +460,6 @@ class OutputWatch:
         )
 
     async def look(self, connection: AsyncConnection, *, recorded: int) -> HighWater:
-        """Find the last step with results that all shards have done."""
         seen, output = (await connection.execute(self._look)).one(), self._output
         if seen.frontier is None:
             await check_shards(connection, output.tables, output.flow)

@@ -69,8 +69,6 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True)
 class SourceView:
-    """What was read of a source."""
-
     name: str
     upto: int  # the position up to which it is cut
     mark: int  # its high-water mark: no row can appear at or below this position any more
@@ -85,8 +83,6 @@ class SourceView:
 
 @dataclass(frozen=True, slots=True)
 class ShardProgress:
-    """How far a shard is."""
-
     step: int  # the step that it does next
     is_held: bool = True
     is_parked: bool = False  # it failed too often at `step`, and waits for a person
@@ -100,8 +96,6 @@ class ShardProgress:
 
 @dataclass(frozen=True, slots=True)
 class FlowCuts:
-    """What was read of a flow, and of its last cuts."""
-
     next_step: int  # the number of the step that is cut next; the first is 0
     is_running: bool = True
     now: datetime | None = None  # the time of the last cut; None before the first
@@ -117,8 +111,6 @@ class FlowCuts:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """A step, as it is recorded."""
-
     step: int
     # The last position of each source that belongs to it, by the name of the source
     upto: Mapping[str, int]
@@ -131,8 +123,6 @@ class Cut:
 
 
 class CutBounds(NamedTuple):
-    """How large a step may be, and how far ahead."""
-
     # Most rows of a step, unless a position has more; one of each source at least
     step_rows_max: int = STEP_ROWS_MAX
     step_bytes_max: int = STEP_BYTES_MAX  # most bytes of these, unless a row of a source has more
@@ -144,8 +134,6 @@ DEFAULT_BOUNDS: Final = CutBounds()
 
 
 class NoCut(Enum):
-    """Why no step is cut."""
-
     NOT_RUNNING = "the flow is paused or stopped"
     TOO_FAR_AHEAD = "a shard has too many steps to do"
     NOTHING_NEW = "there is nothing new"
@@ -238,9 +226,7 @@ def rows_ahead(sources: Iterable[SourceView]) -> int:
 
 
 def row_shares(available: Sequence[int], most: int) -> list[int]:
-    """Return how many rows, or bytes, a step has of each source: all of those that have few, and of
-    the others equally many.
-    """
+    """Return the share of each source: all of those that have few, equal parts of the others."""
     shares, left = [0] * len(available), most
     for done, index in enumerate(sorted(range(len(available)), key=available.__getitem__)):
         shares[index] = min(available[index], left // (len(available) - done))
@@ -264,9 +250,7 @@ def _is_overdue(flow: FlowCuts, checkpoint: Checkpoint, now: datetime) -> bool:
 
 
 def _may_snapshot(flow: FlowCuts) -> bool:
-    """Whether a snapshot is wanted, and the last one is complete and no longer read: a shard keeps
-    one.
-    """
+    """Whether a snapshot is wanted, and the last one is complete and has no reader."""
     is_complete = flow.snapshot_step is None or flow.frontier > flow.snapshot_step
     return flow.snapshot_requested and is_complete and not flow.snapshot_in_use
 
@@ -298,9 +282,7 @@ unless it is one: a checkpoint is requested between cuts.
 
 
 def rows_looked_at(step_rows_max: int) -> int:
-    """Return of how many next rows of a source the positions are read: those of all steps that may
-    be cut together.
-    """
+    """Return how many positions of a source are read: for all steps cut together."""
     return min(step_rows_max * STEPS_TOGETHER_MAX, max(step_rows_max, ROWS_TOGETHER_MAX))
 
 

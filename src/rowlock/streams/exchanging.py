@@ -95,9 +95,7 @@ def _rows_of(parcel: Parcel) -> int:
 
 
 def are_complete(senders: Iterable[BucketRange]) -> bool:
-    """Return whether parcels of these shards are all that there will be: each bucket is in the
-    range of one sender.
-    """
+    """Return whether these shards have each bucket, so that no parcel is missing."""
     # ShardStateError if it is in two, which would be counted twice.
     ranges = set(senders)
     if sum(each.width for each in ranges) > BUCKETS:
@@ -109,9 +107,7 @@ def are_complete(senders: Iterable[BucketRange]) -> bool:
 def arrived(
     parcels: Mapping[int, Sequence[Parcel]], ranges: Sequence[BucketRange], stage: ReceivingStage
 ) -> list[list[SourceRows]]:
-    """Return the events of a stage in a step: for each of `ranges`, one part for each of the stages
-    that sent something, in their order.
-    """
+    """Return the events of a stage in a step: for each range, a part for each sending stage."""
     # Parcels are those of all shards by the first bucket of the sender; parts that are for none of
     # `ranges` may be missing.
     events: list[list[SourceRows]] = [[] for _ in ranges]
@@ -155,8 +151,6 @@ _COLUMNS = ("flow_id", "step", "stage", "lo", "to_lo", "hi", "to_hi", "payload")
 
 
 class _Written(NamedTuple):
-    """A row: a part of what a shard sends in a step."""
-
     shard: OwnShard
     step: int
     to: BucketRange
@@ -164,8 +158,6 @@ class _Written(NamedTuple):
 
 
 class Exchange:
-    """Writes messages of one flow into the database, and reads them."""
-
     def __init__(self, program: FlowProgram, leased: LeasedTable, transact: Transact) -> None:
         self._program = program
         self._table = program.tables.exchange
@@ -188,9 +180,7 @@ class Exchange:
             opened[lo].sent.add((step, stage))
 
     async def send(self, stage: ReceivingStage, parcels: Parcels) -> dict[OwnShard, str]:
-        """Write messages that are not there yet, and compare the others, which a replay sends
-        again; return why a shard must not go on: it sent something else before.
-        """
+        """Write messages, and compare those sent before; return why a shard must not go on."""
         # A shard that turns out not to be held any more sends nothing, and is dropped.
         rows = await in_thread(
             lambda: [
@@ -250,7 +240,6 @@ class Exchange:
     async def _compare(
         self, stage: ReceivingStage, rows: Sequence[_Written]
     ) -> dict[OwnShard, str]:
-        """Return how messages differ from those that their shard has sent before."""
         own = self._table.c
         found = select(own.step, own.lo, own.to_lo, own.payload).where(
             *self._of(stage, {row.step for row in rows}),

@@ -129,7 +129,6 @@ class StreamFlow(StreamStage[E]):
         return output
 
     def _check_room(self, rows: FoldModel) -> None:
-        """Refuse rows whose key is shorter than keys of the sources."""
         for source in self.sources.values():
             rows.check_room(source.key_chars_max, of=f"the stream {source.name!r}")
 

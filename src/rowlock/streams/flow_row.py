@@ -115,8 +115,6 @@ async def ensure_flow(program: FlowProgram, transact: Transact) -> None:
 
 
 async def _positions(program: FlowProgram, transact: Transact) -> dict[str, int]:
-    """Return where the first step begins in each source."""
-
     async def look(session: AsyncSession, connection: AsyncConnection) -> dict[str, int]:
         return {
             name: (await source.watcher().look(connection, recorded=0)).newest

@@ -27,9 +27,7 @@ from rowlock.streams.tables import StreamTables, key_of
 
 
 def frontier_of(tables: StreamTables, flow_id: Any, *, column: str = "step") -> ScalarSelect[Any]:
-    """Return the query for the lowest ``step``, or ``version``, of all shards of a flow, null where
-    they do not have each bucket once.
-    """
+    """Return the query for the lowest step, or `column`, of a flow; null if shards are missing."""
     c = tables.shards.c
     begins_at = func.coalesce(func.lag(c.hi).over(order_by=c.lo), 0)
     columns = (c.lo, c.hi, c[column].label("at"), begins_at.label("begins_at"))
@@ -78,8 +76,6 @@ class Transact(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RecordedCut:
-    """A step, as it was recorded."""
-
     step: int  # its number; `BEFORE_FIRST` where the first step begins
     upto: Mapping[str, int]  # by source, the last position that belongs to it
     now: datetime
@@ -90,8 +86,6 @@ class RecordedCut:
 
 @dataclass(frozen=True, slots=True)
 class FlowFacts:
-    """The row of a flow."""
-
     state: str
     next_step: int  # the first step that is not cut
     checkpoint_requested: bool
@@ -110,8 +104,6 @@ class Crowd(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """What was seen beside the row, at the same moment."""
-
     clock: datetime
     # The last position that was visible of each source, in their order; None: no row
     newest: tuple[int | None, ...]
@@ -170,7 +162,6 @@ class KnownFlow:
         return next((step for step in needed if step not in self._cuts), None)
 
     def is_recorded(self, cut: Cut) -> None:
-        """Note a cut that was made here."""
         assert self.facts is not None
         self._cuts[cut.step] = RecordedCut(
             cut.step, cut.upto, cut.now, cut.is_checkpoint, cut.is_snapshot, cut.bytes
@@ -184,14 +175,11 @@ class KnownFlow:
         )
 
     def is_checkpoint_requested(self) -> None:
-        """Note a request that was written here."""
         assert self.facts is not None
         self.facts = replace(self.facts, checkpoint_requested=True)
 
     def has_checkpoint(self, *, first: int) -> bool:
-        """Return whether states will be written soon: with a step from `first` on that is cut, or
-        with the next cut.
-        """
+        """Whether states will be written with a cut from `first` on, or with the next cut."""
         is_cut = any(cut.is_checkpoint for step, cut in self._cuts.items() if step >= first)
         return is_cut or (self.facts is not None and self.facts.checkpoint_requested)
 
@@ -200,9 +188,7 @@ class KnownFlow:
             del self._cuts[step]
 
     def weight(self, before: RecordedCut, cut: RecordedCut) -> int:
-        """Return for how many rows a cut counts that follows `before`: about as many as it has, or
-        more.
-        """
+        """Return for how many rows a cut behind `before` counts: as many as it has, or more."""
         return sum(
             (upto - before.upto[name]) * self._rows_per_position.get(name, 1)
             for name, upto in cut.upto.items()

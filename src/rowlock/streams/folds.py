@@ -71,8 +71,6 @@ _COLLECTIONS = (dict, list, set)
 
 
 class FoldModel:
-    """A model whose rows a fold changes."""
-
     def __init__(self, model: type[Any], *, is_keyed_by_host: bool, is_cached: bool) -> None:
         """Look at a model; ModelError says what to change if it cannot be folded into."""
         # With `is_keyed_by_host` the host says what the key of an event is; otherwise it is one
@@ -114,9 +112,7 @@ class FoldModel:
         self._accepted = self._check_constructor(model)
 
     def key_of(self, parts: Sequence[Key]) -> tuple[Any, ...]:
-        """Return the values of the primary key for a key of events, or for a tuple of them;
-        ValueError if there is no such row.
-        """
+        """Return the primary key for a key of events, or a tuple of them; ValueError if none."""
         if len(parts) != len(self.keys):
             msg = f"the primary key of {self.name} is ({', '.join(self.keys)}), not {parts!r:.100}"
             raise ValueError(msg)
@@ -126,9 +122,7 @@ class FoldModel:
         )
 
     def check_room(self, chars_max: int | None, *, of: str) -> None:
-        """Refuse a primary key that is shorter than keys of events; None: their length is not
-        known.
-        """
+        """Refuse a primary key that is shorter than keys of events; None: length unknown."""
         name = self.keys[0]
         kept = innermost(self.columns[name].type)
         room = kept.length if isinstance(kept, String) else None
@@ -154,9 +148,7 @@ class FoldModel:
         return checked_by
 
     def make(self, key: Sequence[Any]) -> Any:
-        """Return a new row with this primary key and the plain defaults of the model: values, and
-        empty collections.
-        """
+        """Return a new row with this primary key and the plain defaults of the model."""
         # What else the model or the database gives is added when it is written.
         given = dict(zip(self.keys, key, strict=True))
         row = self.mapper.class_(**{name: given[name] for name in self._accepted})
@@ -169,7 +161,6 @@ class FoldModel:
         return row
 
     def changed(self, values: Mapping[str, Any], before: Mapping[str, Any]) -> list[str]:
-        """Return the names of attributes that are not as before, in the order of the columns."""
         return [
             name
             for name, column in self.columns.items()
@@ -337,8 +328,6 @@ class HeldRow:
 
 
 class FoldCodec:
-    """Makes instances of rows, and rows of what a handler has left in them."""
-
     def __init__(self, model: FoldModel) -> None:
         self._model = model
         columns = ", ".join(model.columns[name].name for name in model.keys)
@@ -424,9 +413,7 @@ class FoldTable:
         self._table = KeyedTable(model.table, keys, columns)
 
     async def read(self, connection: AsyncConnection, keys: Iterable[str]) -> dict[str, KeyState]:
-        """Return the rows that are there, by the texts of their keys; joins the caller's
-        transaction.
-        """
+        """Return the rows that are there, by the texts of their keys."""
         texts = self._texts(keys)
         if not texts:
             return {}
@@ -442,7 +429,6 @@ class FoldTable:
         return found
 
     async def write(self, connection: AsyncConnection, rows: Sequence[FoldedRow]) -> None:
-        """Write rows that steps have changed; joins the caller's transaction."""
         missing = await self._insert(connection, [row for row in rows if row.stored is None])
         missing += await self._update(connection, [row for row in rows if row.stored is not None])
         if missing:
@@ -473,9 +459,7 @@ class FoldTable:
         return texts
 
     async def _insert(self, connection: AsyncConnection, rows: Sequence[FoldedRow]) -> int:
-        """Insert new rows, those together that have the same columns; return how many were there
-        already.
-        """
+        """Insert new rows, by equal sets of columns; return how many were there already."""
         alike: dict[tuple[str, ...], list[tuple[Any, ...]]] = {}
         for row in rows:
             given = {name: value for name, value in row.values.items() if self._is_set(name, value)}
@@ -490,9 +474,7 @@ class FoldTable:
         return missing
 
     async def _update(self, connection: AsyncConnection, rows: Sequence[FoldedRow]) -> int:
-        """Update rows, in all columns that one of them has changed; return how many are not as they
-        were.
-        """
+        """Update rows in all columns that changed in any; return how many are not as they were."""
         changed: dict[str, None] = {}
         given = []
         for row in rows:

@@ -259,7 +259,6 @@ def stream_columns(table_name: str) -> list[Column[Any]]:
 
 
 def stream_indexes(table_name: str) -> list[Index]:
-    """Return new indexes of one of the wing's tables, beside that of its key."""
     match table_name:
         case "rowlock_stream_shards":
             return [Index(f"ux_{SHARDS}_flow_id_lo", "flow_id", "lo", unique=True)]

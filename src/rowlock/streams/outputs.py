@@ -71,7 +71,6 @@ class Output(Generic[O]):
         sources: Mapping[str, Source[Any]] = MappingProxyType({}),
         waits: FlowWait | None = None,
     ) -> None:
-        """Declare an output."""
         self.name = name
         self.flow = flow
         self.flow_id = key_of("flow", flow)

@@ -215,9 +215,7 @@ class ExchangeStage(StreamStage[F]):
 
 
 class Stages:
-    """The stages of one flow, in the order in which a step passes them; from `is_complete` on
-    nothing can be added.
-    """
+    """The stages of one flow in their order; once `is_complete`, nothing can be added."""
 
     def __init__(self, flow_name: str, checkpoint: Checkpoint) -> None:
         self.flow_name = flow_name
@@ -227,12 +225,10 @@ class Stages:
 
     @property
     def exchanges(self) -> tuple[ExchangeStage[Any], ...]:
-        """All but the first."""
         return tuple(stage for stage in self._stages if isinstance(stage, ExchangeStage))
 
     @property
     def handlers(self) -> dict[str, StageHandler]:
-        """The handlers that there are so far, by name."""
         found = (stage._handler for stage in self._stages)
         return {handler.name: handler for handler in found if handler is not None}
 
@@ -261,9 +257,7 @@ class Stages:
         }
 
     def complete(self, outputs: Mapping[str, ResultTarget[Any]]) -> tuple[StageHandler, ...]:
-        """Return the handlers, each with what it may emit and send to; from now on nothing can be
-        added.
-        """
+        """Return the handlers with what they may emit and send to; nothing can be added then."""
         handlers = [self._handler_of(stage) for stage in self._stages]
         for stage in self._stages[:-1]:
             if stage._fold is not None and not stage._fold.is_cached:
@@ -349,8 +343,6 @@ def lease_owner(kind: str, flow: str) -> str:
 
 @dataclass(frozen=True, eq=False)
 class FlowProgram:
-    """What replicas run of a flow."""
-
     name: str
     code_version: str  # of the host's code, as it is declared
     sources: Mapping[str, Source[Any]]  # by their names, in the order in which they were declared
@@ -367,7 +359,6 @@ class FlowProgram:
 
     @property
     def id(self) -> int:
-        """The key of its row."""
         return key_of("flow", self.name)
 
     @property
@@ -414,5 +405,4 @@ class FlowProgram:
         return sha256(self.description.encode()).hexdigest()
 
     def shard_id(self, lo: int) -> int:
-        """Return the key of the row of a shard."""
         return key_of("shard", self.id, lo)

@@ -21,8 +21,6 @@ NAMES_MAX: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class BusyCall:
-    """A call of a handler that takes long; no key in a batch."""
-
     stage: str
     key: str | None
     seconds: float
@@ -34,8 +32,6 @@ class BusyCall:
 
 @dataclass(frozen=True, slots=True)
 class ShardLook:
-    """What was seen of a shard."""
-
     range: BucketRange
     step: int  # what it does next
     is_held: bool
@@ -52,7 +48,6 @@ class ShardLook:
 
     @property
     def is_to_replay(self) -> bool:
-        """Whether its next holder repeats steps that it has done."""
         return self.version is not None and self.version < self.step
 
     def __str__(self) -> str:
@@ -61,8 +56,6 @@ class ShardLook:
 
 @dataclass(frozen=True, slots=True)
 class SourceLook:
-    """What was seen of a source."""
-
     name: str
     upto: int  # the position up to which it is cut
     newest: int  # the last position that is visible
@@ -75,8 +68,6 @@ class SourceLook:
 
 @dataclass(frozen=True, slots=True)
 class FlowLook:
-    """What was seen of a flow."""
-
     state: str
     next_step: int  # the first step that is not cut
     shards: Sequence[ShardLook]
@@ -92,7 +83,6 @@ class FlowLook:
 
     @property
     def frontier(self) -> int:
-        """Every shard has done all steps below it."""
         if self.missing is not None:
             return self.recorded
         return min(shard.step for shard in self.shards)

@@ -35,8 +35,6 @@ def in_ranges(bucket: Column[Any], ranges: Iterable[BucketRange]) -> ColumnEleme
 
 
 class GatheredQuery:
-    """Runs one query again and again."""
-
     # What differs from one execution to the next is bound by name, and no two of its columns have
     # the same name.
 
@@ -86,9 +84,7 @@ async def write_rows(
     rows: Sequence[Sequence[Any]],
     text: str,
 ) -> None:
-    """Execute an INSERT of `BulkDialect.insert` for rows, slice by slice; joins the caller's
-    transaction.
-    """
+    """Execute an INSERT of `BulkDialect.insert` for rows, slice by slice."""
     # `text` is the name of the column that may be long.
     for parameters in sliced(BULK.of(connection), names, rows, text=text):
         await connection.execute(statement, parameters)

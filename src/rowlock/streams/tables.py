@@ -77,9 +77,7 @@ class FlowRow(Protocol):
 
 
 class ShardRow(Protocol):
-    """A row of the shards: one copy of a flow's computation, over the buckets from `lo` to one
-    below `hi`.
-    """
+    """A row of the shards: the computation over the buckets from `lo` to below `hi`."""
 
     id: int  # follows from the flow and `lo` (`key_of`)
     flow_id: int
@@ -97,8 +95,6 @@ class ShardRow(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class StreamTables:
-    """All tables of the wing in one metadata."""
-
     flow_model: type[FlowRow]
     shard_model: type[ShardRow]
     steps: Table  # each cut
@@ -121,9 +117,7 @@ class StreamTables:
 
     @classmethod
     def of(cls, base: type[Any]) -> StreamTables:
-        """Return the tables in the metadata of the host's declarative base; the first call makes
-        them.
-        """
+        """Return the tables in the metadata of a declarative base; the first call makes them."""
         metadata = getattr(base, "metadata", None)
         if not isinstance(metadata, MetaData):
             raise ConfigurationError(f"streams need a declarative base, not {base!r:.100}")

@@ -85,7 +85,8 @@ async def test_branches_read_one_after_the_other(room: int) -> None:
 
 async def test_room_for_branches_read_one_after_the_other() -> None:
     """ClickHouse 106237: room in front of a branch that is read later would not be used."""
-    graph, sink = concatenated(room=10)
+    # One more: the end of the source is known only when a further value is wanted.
+    graph, sink = concatenated(room=11)
     await run_graph(graph)
     assert sink.got == [*range(10), *range(10)]
 

@@ -73,15 +73,12 @@ class LocalEngine(ABC):
         )
 
     def workers(self) -> Mapping[str, WorkerView]:
-        """Return the workers, by id."""
         tags = frozenset({self.kind})
         self._forget()
         return {worker: WorkerView(active, tags) for worker, active in self._active.items()}
 
     async def offer(self, worker: str, task: Task[Any]) -> Events:
-        """Offer `task` to `worker`. Cancelled, it returns at once, since nothing was begun; the
-        worker is busy until all is undone.
-        """
+        """Offer `task`. Cancelled, it returns at once; the worker is busy until all is undone."""
         self._forget()
         if worker not in self._active:
             raise WorkerGone(worker, "there is no such worker")
@@ -139,9 +136,7 @@ class LocalEngine(ABC):
 
 
 def called(handler: Any) -> Any:
-    """The function that is run when `handler` is called: of those that wrap each other the
-    outermost one that yields, or else the innermost.
-    """
+    """The function that runs when `handler` is called: the outermost wrapper that yields."""
     while isinstance(handler, partial):
         handler = handler.func
     inner = inspect.unwrap(handler, stop=is_generator)
@@ -253,9 +248,7 @@ class ThreadEngine(LocalEngine):
 
 
 async def _in(thread: DaemonThreads, function: Any, *args: Any) -> Any:
-    """Call in `thread`, and return only when the call is done, also when the attempt is closed; a
-    call that still runs when its event loop ends is left behind.
-    """
+    """Call in `thread`, and return when the call is done, also if the attempt is closed."""
     call = asyncio.get_running_loop().run_in_executor(thread, function, *args)
     closed: asyncio.CancelledError | None = None
     while not call.done():

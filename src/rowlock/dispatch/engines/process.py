@@ -53,9 +53,7 @@ _PROGRAM: Final = "from rowlock.dispatch.engines.child import main; main()"
 
 @asynccontextmanager
 async def started(pickled: bytes, *, beat_s: float) -> AsyncIterator[WorkerConnection]:
-    """Give the connection with a process that is up and runs a pickled task; it ends with the
-    block.
-    """
+    """Give the connection with a process that runs a pickled task; it ends with the block."""
     ours, theirs = socket.socketpair()
     async with AsyncExitStack() as stack:
         with theirs:

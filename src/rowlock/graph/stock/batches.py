@@ -25,8 +25,6 @@ from rowlock.graph.topology import add_place
 
 
 class BatchProcessor(Processor):
-    """Gathers items in lists, and passes each list to an output that wants one."""
-
     def __init__(
         self,
         size: int,

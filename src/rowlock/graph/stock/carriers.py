@@ -25,8 +25,6 @@ from rowlock.graph.processor import InputPort, OutputPort, Port, Processor
 
 
 class FullInputs:
-    """The inputs of a node, and which of them have a value."""
-
     __slots__ = ("_full", "_is_new", "_open", "_ports")
 
     def __init__(self, ports: Sequence[InputPort[Any]]) -> None:
@@ -81,8 +79,6 @@ class FullInputs:
 
 
 class HungryOutputs:
-    """The outputs of a node, and which of them want a value."""
-
     __slots__ = ("_hungry", "_is_new", "_open", "_ports")
 
     def __init__(self, ports: Sequence[OutputPort[Any]]) -> None:
@@ -134,9 +130,7 @@ class HungryOutputs:
 
 
 def ask_again(processor: Processor) -> None:
-    """Have the node of `processor` asked in this very fix point; only from the `event` of another
-    node of its graph, which has changed something that no port shows.
-    """
+    """Have `processor` asked in this fix point; only from another node's `event`."""
     port = processor.inputs[0]
     port.notify(port.edge.changes)
 

@@ -28,8 +28,6 @@ OnError: TypeAlias = Callable[[Any, Exception], object]
 
 
 class Lane(Processor):
-    """Takes an item, calls, and hands on what the call gave."""
-
     status = NodeStatus.SYNC
     """What it answers when it has an item."""
 
@@ -91,9 +89,7 @@ class Lane(Processor):
         return self.event(())
 
     def begins(self) -> bool:
-        """Begin a call for the callers of the item; False if it was left out: no caller wants it
-        any more.
-        """
+        """Begin a call for the callers of the item; False if none wants it any more."""
         call = Call(self, is_awaited=self.status is NodeStatus.ASYNC)
         if call.begin(self.carrier, (self.item,)):
             self._call = call
@@ -204,7 +200,6 @@ def pass_on(lane: Lane, item: Any, returned: Any) -> Any:
 
 
 def consume(lane: Lane, item: Any, returned: Any) -> Any:
-    """The end of a flow."""
     del item, returned
     lane.merged += 1
     return GONE
@@ -270,8 +265,6 @@ class MapProcessor(Lane):
 
 
 class FlatMapProcessor(Lane):
-    """Calls a function with each value, and hands on the values of what it returns."""
-
     def __init__(
         self,
         function: Any,

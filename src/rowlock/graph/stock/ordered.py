@@ -133,8 +133,6 @@ class OrderedCollect(Processor):
 
 
 class KeyRecord:
-    """What is known of one key."""
-
     # `begun`: how many values it was given to
     # `ended`: how many of them are out of the graph
 

@@ -33,8 +33,6 @@ from rowlock.graph.topology import add_place
 
 
 class PartGroup:
-    """One value and its parts."""
-
     __slots__ = ("call", "count", "is_obsolete", "item", "lost", "read", "reader", "results")
 
     def __init__(self, item: Any) -> None:

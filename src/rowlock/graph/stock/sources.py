@@ -191,9 +191,7 @@ class MemorySource(Processor):
         return NodeStatus.NEED_CONSUME
 
     def next_value(self) -> Any:
-        """The next value for a reader that does not wait to be given it; `EMPTY` if it is to ask
-        for it.
-        """
+        """The next value for a reader that needs no ask; `EMPTY` if it is to ask."""
         if self._iterator is None:
             return EMPTY
         try:

@@ -116,9 +116,7 @@ NO_STATE = KeyState()
 
 @dataclass(frozen=True, slots=True)
 class PoisonedKey:
-    """Why a stage could not be computed; without a key if a batch handler failed and it is not
-    known which.
-    """
+    """Why a stage could not be computed; a batch handler that failed names no key."""
 
     stage: str
     step: int
@@ -134,8 +132,6 @@ class PoisonedKey:
 
 @dataclass(frozen=True, slots=True)
 class Computed:
-    """What follows from the rows and states of a stage."""
-
     rows: int
     input_digest: str
     output_digest: str
@@ -152,9 +148,7 @@ States: TypeAlias = Mapping[str, KeyState]
 
 
 def keys_of(stage: StageHandler, batch: EventBatch[Any]) -> dict[str, Any]:
-    """Return the keys whose states `compute` needs, beside those whose timer is due: by their
-    texts, which are the keys of the states.
-    """
+    """Return the keys whose states `compute` needs beside those with a due timer, by text."""
     # Of a fold, with what its rows are found by.
     if stage.kind == "fold":
         return _groups_of(stage, batch).values
@@ -222,8 +216,6 @@ def _groups_of(stage: StageHandler, batch: EventBatch[Any]) -> Groups[Any]:
 
 
 class _Run:
-    """One call of `compute`, until its effects are complete."""
-
     def __init__(
         self,
         stage: StageHandler,
@@ -334,7 +326,6 @@ class _Run:
         return None
 
     def keep_timers(self, after: Mapping[str, Any]) -> None:
-        """Keep the timers of keys whose state has not changed."""
         for key in sorted({*self.effects.timers, *self.due} - after.keys()):
             before = self.states.get(key, NO_STATE)
             changed = KeyState(before.value, self.timer_after(key, before, is_dropped=False))
@@ -342,9 +333,7 @@ class _Run:
                 self.after[key] = changed
 
     def check_key(self, key: str, keys: Mapping[str, None], shard: BucketRange) -> None:
-        """Refuse the state or timer of a key that the handler was not given: its state was not
-        read, and may be another shard's.
-        """
+        """Refuse the state of a key that the handler was not given: it was not read."""
         if key in keys:
             return
         if bucket_of(key) not in shard:

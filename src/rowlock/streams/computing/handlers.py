@@ -97,7 +97,6 @@ class Effects:
 
     @property
     def handed_out(self) -> HandedOut:
-        """How much the shard has handed out in the step, up to now."""
         before = self.before
         messages = sum(len(each.keys) for each in self.messages.values())
         return HandedOut(
@@ -146,16 +145,6 @@ class StepContext:
         before: HandedOut = NOTHING_YET,
         has_timers: bool = True,
     ) -> None:
-        """Describe a step to the handler of a stage.
-
-        Args:
-            step: which one.
-            stage: the name of the stage.
-            outputs: of the flow, by name.
-            later: stages behind this one, by name.
-            before: what earlier stages of the shard have handed out in the step.
-            has_timers: the handler can be called without events.
-        """
         self.flow, self.number, self.now = step
         self._stage = stage
         self._outputs = outputs
@@ -334,7 +323,6 @@ def effects_of(context: StepContext) -> Effects:
 
 
 def end_context(context: StepContext) -> Effects:
-    """Return what was handed out, and let `context` take no more."""
     effects = context._open_effects()
     context._effects = None
     return effects
@@ -416,9 +404,7 @@ class StageHandler:
         check_handler(self.call, self.kind)
 
     def call_by_key(self, context: StepContext, key: Any, state: Any, *, events: list[Any]) -> Any:
-        """Return the state of a key after its events: the one shape of handlers by key and of
-        folds.
-        """
+        """Return the state of a key after its events; one shape for handlers by key and folds."""
         # It is None where the stage has no states.
         if self.kind == "fold":
             row = state if state is not None or self.fresh is None else self.fresh(key)

@@ -173,9 +173,7 @@ class SentMessages(NamedTuple):
         self.texts.extend(others.texts)
 
     def in_one_order(self, is_batch: bool) -> SentMessages:
-        """Return what one stage of all shards sent, as the shards are in order, in an order that
-        does not depend on the layout.
-        """
+        """Return what one stage of all shards sent, in an order that no layout changes."""
         if not is_batch:
             # Those to one bucket stay in the order of the keys for which they were sent.
             return self.at(sorted(range(len(self.keys)), key=self.buckets.__getitem__))
@@ -202,7 +200,6 @@ class Messages:
         self.texts += texts
 
     def cut_to(self, count: int) -> None:
-        """Drop all but the first ones."""
         del self.keys[count:], self.texts[count:]
         while self._runs and self._runs[-1][1] >= count:
             self._runs.pop()
@@ -237,12 +234,7 @@ class EventBatch(Generic[E]):
     """
 
     def __init__(self, parts: Sequence[SourceRows] = (), timers: Sequence[str] = ()) -> None:
-        """Hold the rows of a shard.
-
-        Args:
-            parts: the rows of each source, in the order of the flow's sources.
-            timers: keys whose timer is due in this step.
-        """
+        """`parts`: the rows of each source; `timers`: keys whose timer is due in this step."""
         self.parts = tuple(part for part in parts if len(part))
         self.timers = list(timers)
         self.keys: list[str] = list(chain.from_iterable(part.keys for part in self.parts))
@@ -302,9 +294,7 @@ class EventBatch(Generic[E]):
 
 
 class Groups(Generic[E]):
-    """The events of each key, by the text of what they are grouped by, which is in `values`; and by
-    key, why events of it cannot be handed to a handler.
-    """
+    """The events of each key, by its text; `broken` says why events of a key cannot be read."""
 
     __slots__ = ("broken", "events", "values")
 

@@ -162,9 +162,7 @@ class PostgresqlStreams(StreamDialect):
     async def open_writers(
         self, connection: AsyncConnection, table: Table
     ) -> tuple[OpenWriter, ...]:
-        """List the holders of the lock on the table, on its partitions and on what it is a
-        partition of.
-        """
+        """List the holders of the lock on the table, its partitions and its parents."""
         names = {"table": name_in_database(connection, table)}
         return tuple(
             OpenWriter(name, pid, application, age_s, name.startswith(_RECOVERED))
@@ -264,9 +262,7 @@ class PostgresqlFolds(FoldDialect):
         names: Sequence[str],
         rows: Sequence[Sequence[Any]],
     ) -> int:
-        """Insert all in one statement, unless a column needs what SQLAlchemy does row by row: then
-        a key that is there is an error.
-        """
+        """Insert all in one statement, unless a column needs SQLAlchemy's defaults row by row."""
         table = of.table
         if not (_fit(table, names) and _has_no_default(table, besides=names)):
             values = [dict(zip(names, row, strict=True)) for row in rows]

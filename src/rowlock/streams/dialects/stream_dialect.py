@@ -100,8 +100,6 @@ STREAMS: DialectPart[StreamDialect] = DialectPart("streams", StreamDialect)
 
 @dataclass(frozen=True)
 class KeyedTable:
-    """A table of the host whose rows are found by their keys."""
-
     table: Table
     keys: tuple[Column[Any], ...]
     columns: tuple[Column[Any], ...]

@@ -101,8 +101,6 @@ CHECK_EVERY_S: Final = 600.0
 
 @dataclass(frozen=True, slots=True)
 class HighWater:
-    """How far a stream was when it was looked at."""
-
     mark: int  # no row can appear at or below this position any more
     newest: int  # the last position that was visible; rows above the mark wait for it
     # The transactions that the mark waits for, the one that has been open for longest first
@@ -118,8 +116,6 @@ def newest_of(position: Column[Any], rows: ColumnElement[bool] | None) -> Select
 
 
 class HighWaterLook:
-    """Looks at one stream, again and again; belongs to one replica."""
-
     def __init__(
         self, position: Column[Any], rows: ColumnElement[bool] | None = None, *, name: str
     ) -> None:
@@ -130,9 +126,7 @@ class HighWaterLook:
         self._checks_at = float("-inf")
 
     async def look(self, connection: AsyncConnection, *, recorded: int) -> HighWater:
-        """Find the mark; joins the caller's transaction, in which no row below it may be read: see
-        the top of this file.
-        """
+        """Find the mark, in a transaction in which no row below it may be read: see the module."""
         # `recorded` is up to where rows were read already, as the last step says.
         dialect, table = STREAMS.of(connection), self._position.table
         assert isinstance(table, Table)

@@ -51,9 +51,7 @@ E_co = TypeVar("E_co", covariant=True)
 
 
 class NextRows(NamedTuple):
-    """The next rows of a source: positions ascending, one for each row; and how many bytes each row
-    has of what may be long: texts, bytes and JSON.
-    """
+    """The next rows of a source: ascending positions, and the bytes of what may be long."""
 
     positions: Sequence[int]
     sizes: Sequence[int]
@@ -63,12 +61,8 @@ NO_ROWS: Final = NextRows((), ())
 
 
 class SourceWatch(Protocol):
-    """Looks at one source, again and again; belongs to one replica."""
-
     async def look(self, connection: AsyncConnection, *, recorded: int) -> HighWater:
-        """Find up to where the source is complete; joins the caller's transaction, in which no row
-        may be read.
-        """
+        """Find up to where the source is complete, in a transaction that reads no row."""
         # `recorded` is up to where rows were read already; 0 if none were.
         ...
 
@@ -170,8 +164,6 @@ QUERIES_MAX = 16
 
 @dataclass(frozen=True, eq=False)
 class RowColumns:
-    """Where a stream has what, in one table."""
-
     source: str
     position: Column[Any]
     key: Column[Any]
@@ -324,9 +316,7 @@ class RowSource(Source[E]):
     def _keyed(
         self, positions: Sequence[int], keys: Sequence[Any]
     ) -> tuple[Sequence[str], Mapping[str, Exception]]:
-        """Return the texts of keys, and why rows have none: instead of it, each of these has a text
-        that names it, so that one shard has it, and no other waits for it.
-        """
+        """Return the texts of keys; a row without one gets a text that names it, and an error."""
         try:
             return key_texts(keys), NOTHING_BROKEN
         except (TypeError, ValueError):
@@ -350,9 +340,7 @@ class RowSource(Source[E]):
         *,
         broken: Mapping[str, Exception],
     ) -> tuple[Sequence[str], Sequence[int | None], Mapping[str, Exception]]:
-        """Return keys, buckets and what is broken, where a row of another bucket than that of its
-        key is: the key has an owner elsewhere, and two shards would keep a state of it.
-        """
+        """Return keys and buckets; a row in another bucket than that of its key is broken."""
         wrong = _misplaced(keys, buckets)
         if not wrong:
             return keys, buckets, broken

@@ -26,17 +26,13 @@ from rowlock.streams.shards.writing import StepWriter
 
 
 class Resharding:
-    """Divides and joins the shards of one flow."""
-
     def __init__(self, program: FlowProgram, leased: LeasedTable, transact: Transact) -> None:
         self._program = program
         self._leased = leased
         self._transact = transact
 
     async def split(self, shard: OwnShard) -> bool:
-        """Have `shard` keep the lower half of its buckets, and make a shard of the upper one, which
-        any replica may claim; return whether that was done.
-        """
+        """Split `shard`: it keeps the lower half of its buckets; return whether that was done."""
         lower, upper = shard.range.halves
 
         async def work(session: AsyncSession, connection: AsyncConnection) -> None:
@@ -62,9 +58,7 @@ class Resharding:
         return await self._if_held(work, purpose="split a shard")
 
     async def join(self, lower: OwnShard, upper: OwnShard) -> bool:
-        """Have `lower` take the buckets of its sibling, whose row is deleted; return whether that
-        was done.
-        """
+        """Join: `lower` takes the buckets of its sibling, whose row is deleted; return if done."""
 
         async def work(session: AsyncSession, connection: AsyncConnection) -> None:
             both = lower.state_keys + upper.state_keys
@@ -112,8 +106,6 @@ class Resharding:
 
 
 class Dividing:
-    """Writes versions of the shards that are held here, and splits and joins these."""
-
     def __init__(
         self,
         program: FlowProgram,

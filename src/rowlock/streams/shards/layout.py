@@ -54,8 +54,6 @@ class DynamicShards:
 
 @dataclass(frozen=True, slots=True)
 class HeldShard:
-    """What a layout needs to know of a shard."""
-
     range: BucketRange
     holder: str | None  # the id of the replica that holds it; None if none does
     step: int  # the step that it does next; results of all earlier ones are written
@@ -103,9 +101,7 @@ def check_layout(flow: str, ranges: Iterable[Any]) -> None:
 
 
 def joins(shards: Iterable[HeldShard], wanted: int) -> list[tuple[HeldShard, HeldShard]]:
-    """Return the pairs of siblings that are to be joined: narrower than of `wanted` shards, held by
-    one replica, at one step, and both with a written state.
-    """
+    """Return the pairs of siblings to be joined: narrow, of one holder, at one written step."""
     width = BUCKETS // check_number(wanted)
     ready = {each.range: each for each in shards if each.is_written and each.holder is not None}
     pairs = []
@@ -197,9 +193,7 @@ def _chosen(
 def _added(
     votes: Mapping[int, Counter[str]], replicas: Collection[str], newest: Collection[str]
 ) -> dict[int, str]:
-    """Leave each block where it is; give the others to those that have the fewest, and among equals
-    to the newest.
-    """
+    """Leave each block where it is; others go to those with the fewest, then the newest."""
     kept = _kept(votes, replicas)
     counts = {replica: len(kept[replica]) for replica in replicas}
     chosen = {lo: replica for replica in replicas for lo in kept[replica]}

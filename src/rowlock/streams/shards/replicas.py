@@ -50,8 +50,6 @@ def presence(lock_timeout: timedelta) -> tuple[timedelta, timedelta]:
 
 
 class Replicas:
-    """The replicas of one flow, as one of them sees it."""
-
     def __init__(self, program: FlowProgram) -> None:
         self.id: UUID = uuid4()  # of this replica; another one in each life of a pipeline
         # The ranges that this replica is to hold, by the key of the shard's row
@@ -67,7 +65,6 @@ class Replicas:
         self._name = f"{socket.gethostname()}:{os.getpid()}"[:255]
 
     async def appear(self, connection: AsyncConnection, *, shards: int) -> None:
-        """Write this replica's row; joins the caller's transaction."""
         program, table = self._program, self._program.tables.replicas
         own = and_(table.c.flow_id == program.id, table.c.id == self.id)
         again = update(table).where(own).values(shards=shards, seen_at=database_now())
@@ -85,16 +82,13 @@ class Replicas:
         await connection.execute(statement, given)
 
     async def disappear(self, connection: AsyncConnection) -> None:
-        """Delete this replica's row; joins the caller's transaction."""
         table = self._program.tables.replicas
         own = (table.c.flow_id == self._program.id, table.c.id == self.id)
         await connection.execute(delete(table).where(*own))
         await self.tell_coordinator(connection)
 
     async def tell_coordinator(self, connection: AsyncConnection) -> None:
-        """Have the coordinator look soon, since there are more replicas or fewer; joins the
-        caller's transaction.
-        """
+        """Have the coordinator look soon: the number of replicas changed."""
         flows = self._program.tables.flows
         rests = (flows.c.id == self._program.id, flows.c.due_at > database_now())
         await connection.execute(update(flows).where(*rests).values(due_at=database_now()))
@@ -110,9 +104,7 @@ class Replicas:
             self.on_change()
 
     async def look(self, connection: AsyncConnection) -> None:
-        """Read who is there and who holds what, and find what is this replica's; joins the caller's
-        transaction.
-        """
+        """Read who is there and who holds what, and find what is this replica's."""
         program, tables = self._program, self._program.tables
         shards = (await connection.execute(_shards(program))).all()
         check_layout(program.name, shards)
@@ -138,9 +130,7 @@ class Replicas:
 
 
 def _of_newest_version(replicas: Sequence[Any]) -> set[str]:
-    """Return the ids of replicas that run the same code as the one which started last; none if all
-    do.
-    """
+    """Return the ids of replicas with the code of the newest one; none if all have it."""
     if not replicas:
         return set()
     newest = max(replicas, key=lambda each: (each.started_at, each.id))
@@ -174,8 +164,6 @@ class StepFailures(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class OwnShard:
-    """A shard under a lease of this replica."""
-
     item: PipelineItem[Any]
     range: BucketRange
     outcome: asyncio.Future[Outcome]  # what `process` of the lease is to return, or raise
@@ -227,12 +215,10 @@ class OwnShard:
         self.doing = self.end = None
 
     def leave(self, outcome: Outcome) -> None:
-        """Have `process` of the lease return `outcome`."""
         if not self.outcome.done():
             self.outcome.set_result(outcome)
 
     def fail(self, error: BaseException) -> None:
-        """Have `process` of the lease raise `error`."""
         self.drop()
         if not self.outcome.done():
             self.outcome.set_exception(error)

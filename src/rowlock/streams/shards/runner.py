@@ -71,8 +71,6 @@ class Left(Enum):
 
 
 class FlowRounds:
-    """Makes rounds over the shards of one flow that are held here, by the keys of their rows."""
-
     def __init__(
         self,
         program: FlowProgram,
@@ -108,7 +106,6 @@ class FlowRounds:
         return ShardCache(stage.name for stage in self._program.stages)
 
     def look_anew(self) -> None:
-        """Have the next round read what the flow is."""
         self._looks_at = 0.0
 
     def is_hinted(self) -> None:
@@ -126,7 +123,6 @@ class FlowRounds:
         return min(lefts, default=None)
 
     async def make(self) -> Left:
-        """Do what is to be done now; return what is left to do."""
         # After an error, what is in memory may be newer than what was written, or older.
         facts = await self._look()
         if facts is None:
@@ -193,9 +189,7 @@ class FlowRounds:
         return has_moved or bool(done)
 
     async def _relieve(self) -> None:
-        """Request a checkpoint if there are too many states here that are not written: all shards
-        write theirs with the next cut.
-        """
+        """Request a checkpoint if there are too many unwritten states here."""
         opened = [shard for shard in self.shards.values() if shard.is_open]
         first, dirty = lowest(opened), sum(shard.cache.dirty for shard in opened)
         is_much = dirty >= self._program.settings.dirty_keys_max
@@ -231,7 +225,6 @@ class FlowRounds:
         return shard.item.stop_requested or key not in self._replicas.mine
 
     async def _cut(self) -> bool:
-        """Cut the next steps; return whether there are some."""
         cuts = await self._cutter.cut(self._known, self._progress())
         if isinstance(cuts, NoCut):
             return False
@@ -252,9 +245,7 @@ class FlowRounds:
         return [shard.progress for shard in self.shards.values() if shard.is_open]
 
     async def _look(self) -> FlowFacts | None:
-        """Read the flow's row and new cuts if that is due, and the rows of shards that are not
-        open.
-        """
+        """Read the flow's row and new cuts if due, and the rows of shards that are not open."""
         closed = [
             shard for shard in self.shards.values() if not shard.is_open and not shard.is_leaving
         ]
@@ -386,8 +377,6 @@ RETRY_DELAY_S_MAX = 1.0
 
 
 class FlowRunner:
-    """Runs the shards of one flow that are held here; `wakes` counts how often it was woken."""
-
     def __init__(
         self, program: FlowProgram, context: PipelineContext[Any], replicas: Replicas
     ) -> None:
@@ -419,9 +408,7 @@ class FlowRunner:
         return self._found_nothing >= self.wakes
 
     def has_nothing_left(self) -> bool:
-        """Return whether there was nothing to do at a look that began after this was asked the last
-        time, and no hint has come since then; and look again, for the next time.
-        """
+        """Whether a whole look since the last call found nothing, without a hint; look again."""
         asked = self._asked
         self._look()
         self._asked = self.wakes
@@ -472,9 +459,7 @@ class FlowRunner:
             await asyncio.wait([leaving])
 
     async def disappear(self) -> None:
-        """Tell other replicas that this one leaves: what it held is theirs from now on, shard by
-        shard, as it releases them.
-        """
+        """Report that this replica leaves: its shards are others' as it releases them."""
         # If the database does not hear of it, they see it soon.
 
         async def work(session: AsyncSession, connection: AsyncConnection) -> None:
@@ -545,9 +530,7 @@ class FlowRunner:
             self._rounds.look_anew()
 
     def _rest_s(self) -> float:
-        """Return how long to rest if nothing is heard: not long, where others are about to send or
-        a timer is about to come.
-        """
+        """Return the rest; short where messages or a timer are about to come."""
         most = self._program.settings.poll_interval.total_seconds()
         if not self._waits:
             first_s = most / RESTS_GROW

@@ -67,8 +67,6 @@ async def open_timers(
 
 
 class StageComputing:
-    """Computes a stage of a flow, for shards of one replica."""
-
     def __init__(self, program: FlowProgram, number: int, calls: SlowCalls) -> None:
         self._program = program
         self._number = number
@@ -76,9 +74,7 @@ class StageComputing:
         self._stage: StageHandler = calls.watched(program.stages[number])
 
     def compute(self, did: ShardDid, events: Sequence[Sequence[SourceRows]]) -> None:
-        """Do the stage, up to the first step that fails; `events` are those of each step, part by
-        part.
-        """
+        """Do the stage up to the first step that fails; `events` are those of each step."""
         # `did` is added to, and the states in memory are those behind these steps then.
         self._calls.computes(did.shard.range.lo)
         for cut, own in zip(did.steps.cuts, events, strict=True):
@@ -176,7 +172,6 @@ def difference(now: PartRow | None, then: Any) -> str | None:
 
 
 def add_results(did: ShardDid, computed: Computed, step: int) -> None:
-    """Add the results of a stage behind those of the stages before."""
     by_output = sorted(computed.results, key=attrgetter("output"))
     lo = did.shard.range.lo
     buckets: dict[str, int] = {}
@@ -193,8 +188,6 @@ def add_results(did: ShardDid, computed: Computed, step: int) -> None:
 
 
 class StepWork:
-    """Does steps of one flow, for one replica."""
-
     def __init__(
         self,
         program: FlowProgram,
@@ -222,9 +215,7 @@ class StepWork:
             steps.did[shard] = ShardDid(shard, steps, shard.cache, steps.cuts[-1].step + 1)
 
     async def advance(self, steps: StepsOf) -> list[ShardDid]:
-        """Go through as many stages as there are events for; return what those shards did that are
-        through, or have failed.
-        """
+        """Do as many stages as there are events for; return what finished or failed."""
         # What is known of their states is as of behind these steps then; after an error it may be
         # wrong.
         through: list[ShardDid] = []
@@ -253,9 +244,7 @@ class StepWork:
         return through
 
     def _take_out(self, steps: StepsOf) -> list[ShardDid]:
-        """Have shards be within these steps no longer that are through, or have failed; and those
-        that are held no longer.
-        """
+        """Release from these steps the shards that finished or failed, and those not held."""
         is_through = steps.stage == len(self._stages)
         did = [steps.did[shard] for shard in steps.shards]
         through = [one for one in did if is_through or one.has_failed]
@@ -265,16 +254,13 @@ class StepWork:
         return through
 
     async def _events(self, steps: StepsOf) -> Events | None:
-        """Return the events of the next stage; None: they are not all there."""
         if steps.stage == 0:
             return await self._read(steps)
         stage = self._receiving[steps.stage - 1]
         return await self.exchange.receive(stage, steps.numbers, steps.shards)
 
     async def _read(self, steps: StepsOf) -> Events:
-        """Return the rows of the sources; their states are known then, unless the host finds out
-        their keys.
-        """
+        """Return the rows of the sources; their states are read with them where keys are known."""
         await self._read_timers(steps)
 
         async def read(session: AsyncSession, connection: AsyncConnection) -> Events:
@@ -333,7 +319,6 @@ class StepWork:
         return {(row.lo, row.step): row for row in rows}
 
     def _keys(self, did: ShardDid, own: Sequence[Sequence[SourceRows]], number: int) -> list[str]:
-        """Return the keys of a shard whose states a stage needs."""
         stage = self._program.stages[number]
         batch: EventBatch[Any] = EventBatch([part for of_step in own for part in of_step])
         keys: Any = batch.keys if stage.by is None else keys_of(stage, batch)
@@ -341,7 +326,6 @@ class StepWork:
         return list(dict.fromkeys([*keys, *due]))
 
     async def _load_apart(self, steps: StepsOf, keys: Mapping[OwnShard, Sequence[str]]) -> None:
-        """Read the states of the next stage, in a transaction if there are some to read."""
         name = self._program.stages[steps.stage].name
         self._forget_rows(steps, name)
         if not any(shard.cache[name].missing(keys[shard]) for shard in steps.shards):
@@ -355,7 +339,6 @@ class StepWork:
     async def _load(
         self, connection: AsyncConnection, steps: StepsOf, keys: Mapping[OwnShard, Sequence[str]]
     ) -> None:
-        """Read the states of keys that are not known here."""
         name = self._program.stages[steps.stage].name
         self._forget_rows(steps, name)
         caches = [shard.cache[name] for shard in steps.shards]
@@ -379,7 +362,6 @@ class StepWork:
                 shard.cache[name].shrink(0)
 
     def _begin_thread(self, steps: StepsOf, *, finds_keys: bool) -> None:
-        """Find the keys of the next stage, or compute it, in a thread."""
         number, is_last = steps.stage, steps.stage + 1 == len(self._stages)
         keys: dict[OwnShard, list[str]] = {}
         steps.keys = keys if finds_keys else None
@@ -439,7 +421,6 @@ def receiving_stages(program: FlowProgram) -> list[ReceivingStage]:
 
 
 def _by_step(rows: Sequence[SourceRows], steps: StepsOf) -> list[list[SourceRows]]:
-    """Return the rows of each step, source by source."""
     if len(steps.cuts) == 1:
         return [list(rows)]
     divided: list[list[SourceRows]] = [[] for _ in steps.cuts]

@@ -35,9 +35,7 @@ from rowlock.streams.shards.slow_calls import SLOW_S, SlowCalls
 
 
 class PartRow(NamedTuple):
-    """The record of what a shard did in a step; its output digest is of results, messages and
-    changed states.
-    """
+    """The record of a step of a shard; its output digest has results, messages and states."""
 
     step: int
     rows: int
@@ -49,8 +47,6 @@ class PartRow(NamedTuple):
 
 @dataclass(slots=True)
 class StepWrite:
-    """What is written for one shard, under its token."""
-
     item: PipelineItem[Any]
     range: BucketRange
     before: int  # the step that its row says it does next
@@ -72,8 +68,6 @@ NO_INPUT = input_digest(())
 
 @dataclass(eq=False)
 class StepsOf:
-    """Consecutive steps that some shards do next, stage by stage."""
-
     shards: list[OwnShard]  # all at the first of these steps
     before: RecordedCut  # the cut before them
     cuts: Sequence[RecordedCut]
@@ -106,7 +100,6 @@ class StagesDone:
     handed_out: HandedOut = NOTHING_YET
 
     def add(self, computed: Computed | None, seconds: float) -> None:
-        """Add a stage; None: it had nothing to do."""
         if computed is None:
             self.digests.append("")
             return
@@ -205,9 +198,7 @@ class StageThread:
             self._ended.result()
 
     def leave(self) -> tuple[ShardDid, StageThread]:
-        """Have it end behind the shard that it computes, and another thread go on behind that;
-        return the two.
-        """
+        """Give up on the shard computed now: it ends there, another thread goes on; return both."""
         with self._lock:
             left, self._left = self._left, deque()
             assert self._at is not None
@@ -239,9 +230,7 @@ class NextAction(Enum):
 
 
 def steer(shard: OwnShard, facts: FlowFacts, *, leaves: bool) -> None:
-    """Have a shard end where it is to be released: by a shutdown or since it is another replica's,
-    which is that it `leaves`, or because the flow stops.
-    """
+    """Have a shard end where it is to be released: it `leaves`, or the flow stops."""
     if shard.end is None and (leaves or facts.state == "stopped"):
         # A flow that stops does what is cut. A shard that leaves hands the rest on, behind the step
         # that is under way, but repeats all that is written: its states are those of that step.
@@ -276,9 +265,7 @@ def next_action(shard: OwnShard, facts: FlowFacts, *, wanted: int) -> NextAction
 def new_steps(
     actions: Mapping[OwnShard, NextAction], known: KnownFlow, *, has_exchange: bool
 ) -> list[StepsOf]:
-    """Return what shards that have a step to do, and are not within one, are to do now: those that
-    are at one step and alike together.
-    """
+    """Return what shards with a step to do, and in none, do now: those alike together."""
     # Two replicas that do not begin several steps at once would wait for each other's messages.
     together_max = 1 if has_exchange else STEPS_TOGETHER_MAX
     groups: dict[tuple[int, int], list[OwnShard]] = {}
@@ -298,9 +285,7 @@ def new_steps(
 def together(
     known: KnownFlow, before: RecordedCut, cuts: Sequence[RecordedCut]
 ) -> list[RecordedCut]:
-    """Return the first of `cuts` that are done in one transaction: their states are written once,
-    so the step of a snapshot is the last of them.
-    """
+    """Return the first of `cuts` done in one transaction; a snapshot's step is the last."""
     taken: list[RecordedCut] = []
     rows = size = 0
     for earlier, cut in pairwise([before, *cuts]):

@@ -48,8 +48,6 @@ _PART = (
 
 
 class Committer:
-    """Commits steps of one flow, for one replica."""
-
     def __init__(self, program: FlowProgram, leased: LeasedTable, transact: Transact) -> None:
         self._program = program
         self._leased = leased
@@ -63,9 +61,7 @@ class Committer:
         self._columns = [column(name) for name in own]
 
     async def commit(self, writes: Sequence[StepWrite]) -> frozenset[UUID]:
-        """Write the steps of different shards in one transaction; return the tokens of those that
-        are written.
-        """
+        """Write steps of shards in one transaction; return the tokens of those written."""
         # The others are held no longer, or their rows say that they do another step next: nothing
         # is written for them.
 
@@ -144,8 +140,6 @@ def _results_of(writes: Sequence[StepWrite]) -> dict[str, list[ResultRow]]:
 
 
 class Telling:
-    """Emits events of one flow, where there are listeners."""
-
     def __init__(self, pipeline: str, flow: str) -> None:
         self._of = (pipeline, flow)
 
@@ -209,8 +203,6 @@ def topics_of(program: FlowProgram, done: Sequence[ShardDid]) -> list[str]:
 
 
 class StepWriter:
-    """Writes the steps of shards of one flow."""
-
     def __init__(
         self, program: FlowProgram, committer: Committer, *, replica: UUID, telling: Telling
     ) -> None:
@@ -330,9 +322,7 @@ class StepWriter:
                 shard.drop()
 
     def _redo(self, writes: Mapping[OwnShard, StepWrite]) -> bool:
-        """Have a shard do a step again from what the host has made of its rows; return whether that
-        is to be done: it is known whose rows these are, and it has not happened too often.
-        """
+        """Redo a step over rows that the host changed; return whether it may be redone again."""
         if len(writes) > 1:
             return False
         (shard,) = writes
