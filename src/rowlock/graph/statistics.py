@@ -1,5 +1,5 @@
 """What a graph shows of itself: how many values passed each operator and what its lanes did
-meanwhile, and a picture for Mermaid, for Graphviz, and as text.
+meanwhile, and a picture for Mermaid and as text.
 
 Statistics are frozen values, made from counters that a run keeps anyway; during a run the counters
 of a call in flight may be one value ahead of each other. In a picture each operator has one box;

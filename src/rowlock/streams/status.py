@@ -302,7 +302,7 @@ class FlowLooker:
     ) -> dict[str, list[BucketRange]]:
         """Return the shards whose messages others wait for at the frontier, by stage."""
         # There is one such stage at most: to send to the next one, a shard needs all messages of
-        # this one. Where none has sent, messages may stay in memory.
+        # this one.
         own = self._program.tables.exchange.c
         of_step = (own.flow_id == self._program.id, own.step == seen.frontier)
         found = select(own.stage, own.lo, own.hi).where(*of_step).distinct()
