@@ -26,23 +26,17 @@ from sqlalchemy.orm.decl_api import DeclarativeAttributeIntercept
 from rowlock.errors import ConfigurationError
 from rowlock.spi import ROWS, mapper_of, single_table
 from rowlock.streams.migrations import (
-    APPENDS,
-    CURSORS,
-    EXCHANGE,
     FILLFACTORS,
     FLOWS,
-    LOG,
     OPTIONS,
-    OUTPUTS,
-    PARTS,
-    REPLICAS,
     SHARDS,
-    STATE,
-    STEPS,
     stream_columns,
     stream_indexes,
 )
 
+_PLAIN: Final = (
+    *("steps", "parts", "state", "outputs", "cursors", "exchange", "replicas", "log", "appends"),
+)
 KEY_BITS: Final = 63
 """Keys are positive and fit into eight bytes."""
 
@@ -126,15 +120,7 @@ class StreamTables:
             known = metadata.info[cls] = cls(
                 flow_model=_mapped("StreamFlowRow", base, _table(FLOWS, metadata)),
                 shard_model=_mapped("StreamShardRow", base, _table(SHARDS, metadata)),
-                steps=_table(STEPS, metadata),
-                parts=_table(PARTS, metadata),
-                state=_table(STATE, metadata),
-                outputs=_table(OUTPUTS, metadata),
-                cursors=_table(CURSORS, metadata),
-                exchange=_table(EXCHANGE, metadata),
-                replicas=_table(REPLICAS, metadata),
-                log=_table(LOG, metadata),
-                appends=_table(APPENDS, metadata),
+                **{name: _table(f"rowlock_stream_{name}", metadata) for name in _PLAIN},
             )
         return cast("StreamTables", known)
 

@@ -66,66 +66,6 @@ async def open_timers(
             return
 
 
-class StageComputing:
-    def __init__(self, program: FlowProgram, number: int, calls: SlowCalls) -> None:
-        self._program = program
-        self._number = number
-        self._calls = calls
-        self._stage: StageHandler = calls.watched(program.stages[number])
-
-    def compute(self, did: ShardDid, events: Sequence[Sequence[SourceRows]]) -> None:
-        """Do the stage up to the first step that fails; `events` are those of each step."""
-        # `did` is added to, and the states in memory are those behind these steps then.
-        self._calls.computes(did.shard.range.lo)
-        for cut, own in zip(did.steps.cuts, events, strict=True):
-            clock = stopwatch()
-            began = clock()
-            batch: EventBatch[Any] = EventBatch(own)
-            cache = did.cache[self._stage.name]
-            due = cache.timers.due(cut.now)
-            done = did.done.setdefault(cut.step, StagesDone())
-            computed = None
-            if len(batch) or due:
-                found = self._compute_step(did, cut, batch, due=due, done=done)
-                if isinstance(found, PoisonedKey):
-                    did.poisoned, did.step = found, cut.step
-                    return
-                computed = found
-                keep(cache, computed, due)
-                self._hand_out(did, cut.step, computed)
-            done.add(computed, clock() - began)
-
-    def _compute_step(
-        self,
-        did: ShardDid,
-        cut: RecordedCut,
-        batch: EventBatch[Any],
-        *,
-        due: Sequence[str],
-        done: StagesDone,
-    ) -> Computed | PoisonedKey:
-        program, shard, cache = self._program, did.shard, did.cache[self._stage.name]
-        keys: Any = batch.keys if self._stage.by is None else keys_of(self._stage, batch)
-        states = cache.states(dict.fromkeys([*keys, *due]))
-        # So that this attempt moves the events of keys that fail, where the stage does that.
-        is_last = shard.failures.at(cut.step) + 1 >= program.settings.failures_max
-        return compute(
-            self._stage,
-            batch,
-            states,
-            step=StepTime(program.name, cut.step, cut.now),
-            shard=shard.range,
-            is_last_attempt=is_last or cut.step < shard.step,
-            before=done.handed_out,
-        )
-
-    def _hand_out(self, did: ShardDid, step: int, computed: Computed) -> None:
-        for name, messages in computed.messages.items():
-            did.sent.setdefault(name, {}).setdefault(step, {})[self._number] = messages
-        if not did.is_replay:
-            add_results(did, computed, step)
-
-
 def finish(did: ShardDid) -> None:
     """Make the records of steps all of whose stages are done; of a replay, compare them."""
     lo = did.shard.range.lo
@@ -202,8 +142,7 @@ class StepWork:
         self._transact = transact
         self._calls = calls
         self._wake = wake
-        numbers = range(len(program.stages))
-        self._stages = [StageComputing(program, number, calls) for number in numbers]
+        self._stages = [calls.watched(stage) for stage in program.stages]
         self._receiving = receiving_stages(program)
         self.exchange = Exchange(program, leased, transact)
 
@@ -361,6 +300,57 @@ class StepWork:
             for shard in steps.shards:
                 shard.cache[name].shrink(0)
 
+    def _compute(self, did: ShardDid, events: Sequence[Sequence[SourceRows]], number: int) -> None:
+        """Do the stage up to the first step that fails; `events` are those of each step."""
+        # `did` is added to, and the states in memory are those behind these steps then.
+        stage = self._stages[number]
+        self._calls.computes(did.shard.range.lo)
+        for cut, own in zip(did.steps.cuts, events, strict=True):
+            clock = stopwatch()
+            began = clock()
+            batch: EventBatch[Any] = EventBatch(own)
+            cache = did.cache[stage.name]
+            due = cache.timers.due(cut.now)
+            done = did.done.setdefault(cut.step, StagesDone())
+            computed = None
+            if len(batch) or due:
+                found = self._compute_step(did, cut, batch, stage, due=due, done=done)
+                if isinstance(found, PoisonedKey):
+                    did.poisoned, did.step = found, cut.step
+                    return
+                computed = found
+                keep(cache, computed, due)
+                for name, messages in computed.messages.items():
+                    did.sent.setdefault(name, {}).setdefault(cut.step, {})[number] = messages
+                if not did.is_replay:
+                    add_results(did, computed, cut.step)
+            done.add(computed, clock() - began)
+
+    def _compute_step(
+        self,
+        did: ShardDid,
+        cut: RecordedCut,
+        batch: EventBatch[Any],
+        stage: StageHandler,
+        *,
+        due: Sequence[str],
+        done: StagesDone,
+    ) -> Computed | PoisonedKey:
+        program, shard, cache = self._program, did.shard, did.cache[stage.name]
+        keys: Any = batch.keys if stage.by is None else keys_of(stage, batch)
+        states = cache.states(dict.fromkeys([*keys, *due]))
+        # So that this attempt moves the events of keys that fail, where the stage does that.
+        is_last = shard.failures.at(cut.step) + 1 >= program.settings.failures_max
+        return compute(
+            stage,
+            batch,
+            states,
+            step=StepTime(program.name, cut.step, cut.now),
+            shard=shard.range,
+            is_last_attempt=is_last or cut.step < shard.step,
+            before=done.handed_out,
+        )
+
     def _begin_thread(self, steps: StepsOf, *, finds_keys: bool) -> None:
         number, is_last = steps.stage, steps.stage + 1 == len(self._stages)
         keys: dict[OwnShard, list[str]] = {}
@@ -370,7 +360,7 @@ class StepWork:
             if finds_keys:
                 keys[did.shard] = self._keys(did, own, number)
                 return
-            self._stages[number].compute(did, own)
+            self._compute(did, own, number)
             if is_last:
                 finish(did)
 
