@@ -18,9 +18,9 @@ LINES = {
     "database": 1349,
     "demo": 794,
     "dialects": 3645,
-    "dispatch": 4072,
-    "graph": 7845,
-    "ground": 3133,
+    "dispatch": 3832,
+    "graph": 7128,
+    "ground": 3101,
     "insight": 10822,
     "leases": 3172,
     "locks": 866,
@@ -28,15 +28,15 @@ LINES = {
     "pipelines": 8322,
     "rows": 3220,
     "services": 719,
-    "streams": 15978,
+    "streams": 14351,
     "telemetry": 1301,
     "testing": 5846,
-    "tests": 142179,
+    "tests": 140881,
 }
 """Most lines of each part of the package, and of `tests`."""
-FILES_MAX = 297
+FILES_MAX = 296
 """Most modules of the package."""
-BASE_EXCEPTIONS_MAX, BLIND_MAX = 76, 95
+BASE_EXCEPTIONS_MAX, BLIND_MAX = 72, 95
 ROOM = 300
 """Lines by which a figure may be too high."""
 

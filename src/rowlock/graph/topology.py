@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
+from operator import itemgetter
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from rowlock.clock import stopwatch
@@ -136,8 +137,8 @@ class Topology:
         self.stopwatch = stopwatch()
         self.started_at: float | None = None
         self.ended_at: float | None = None
-        self._ends: list[EndHook] = []
-        self._always: list[EndHook] = []
+        # In the order of their calls, and whether they are called even after one that failed
+        self.end_hooks: list[tuple[EndHook, bool]] = []
         self._nodes_of: dict[int, Node] = {}
         self._open_outputs: dict[int, OutputPort[Any]] = {}
         self._numbers: dict[str, int] = {}
@@ -146,15 +147,6 @@ class Topology:
     def items_max(self) -> int:
         """How many values the graph holds: one in each edge, and `holds_max` of each node."""
         return len(self.edges) + sum(node.processor.holds_max for node in self.nodes)
-
-    @property
-    def end_hooks(self) -> list[EndHook]:
-        """The hooks of `on_end` in the order in which they are called."""
-        return [*self._ends, *self._always]
-
-    def is_always(self, hook: EndHook) -> bool:
-        """Whether an end hook is called even after one that failed."""
-        return any(hook is one for one in self._always)
 
     def add(self, processors: Sequence[Processor], *, name: str = "") -> None:
         """Add the lanes of one operator without joining them to others.
@@ -239,7 +231,8 @@ class Topology:
         """
         self._check_open()
         _check_hook(hook)
-        (self._always if always else self._ends).append(hook)
+        self.end_hooks.append((hook, bool(always)))
+        self.end_hooks.sort(key=itemgetter(1))
 
     def checks(self) -> Iterator[None]:
         """Check the graph before a run, step by step.

@@ -36,14 +36,6 @@ def test_duplicate_goes_on_without_a_reader() -> None:
     assert found == [[0, 1], list(range(9))]
 
 
-def test_duplicate_may_end_together() -> None:
-    """Values would be read that only one side of a pair gets."""
-    found, wiring = split_by(DuplicateProcessor(2, finishes_together=True), range(1000), {0: 2})
-    assert found[0] == [0, 1]
-    assert len(found[1]) <= 3
-    assert len(wiring.read) <= 2 + len(wiring.graph.edges)
-
-
 def test_duplicate_ends_without_readers() -> None:
     """A source would be read to its end for no reader."""
     _, wiring = split_by(DuplicateProcessor(2), range(1000), {0: 2, 1: 3})

@@ -98,18 +98,13 @@ class DuplicateProcessor(Processor):
 
     holds_max = 0
 
-    def __init__(
-        self, outputs: int, *, finishes_together: bool = False, name: str = "duplicate"
-    ) -> None:
-        """With `finishes_together`, one output that wants no more ends all of them."""
+    def __init__(self, outputs: int, *, name: str = "duplicate") -> None:
         super().__init__(inputs=1, outputs=outputs, name=name)
-        self._finishes_together = finishes_together
 
     def event(self, changed: Sequence[Port]) -> NodeStatus:
         del changed
         source = self.inputs[0]
-        enough = any if self._finishes_together else all
-        if enough(output.is_finished for output in self.outputs):
+        if all(output.is_finished for output in self.outputs):
             source.finish()
         if source.is_finished:
             for output in self.outputs:
@@ -118,16 +113,14 @@ class DuplicateProcessor(Processor):
         if any(not (output.is_finished or output.can_push) for output in self.outputs):
             return NodeStatus.NEED_CONSUME
         if source.has_data:
-            self._pass_on(source.pull())
+            value = source.pull()
+            hungry = [output for output in self.outputs if not output.is_finished]
+            for output in hungry:
+                output.push(value)
+            self.made += len(hungry) - 1
             return NodeStatus.NEED_CONSUME
         source.need()
         return NodeStatus.NEED_DATA
-
-    def _pass_on(self, value: Any) -> None:
-        hungry = [output for output in self.outputs if not output.is_finished]
-        for output in hungry:
-            output.push(value)
-        self.made += len(hungry) - 1
 
 
 class ResizeProcessor(Processor):
