@@ -19,7 +19,7 @@ LINES = {
     "demo": 794,
     "dialects": 3645,
     "dispatch": 3832,
-    "graph": 7128,
+    "graph": 7114,
     "ground": 3101,
     "insight": 10822,
     "leases": 3172,
@@ -31,7 +31,7 @@ LINES = {
     "streams": 14351,
     "telemetry": 1301,
     "testing": 5846,
-    "tests": 140881,
+    "tests": 140866,
 }
 """Most lines of each part of the package, and of `tests`."""
 FILES_MAX = 296
