@@ -28,7 +28,6 @@ APART = ("tidy", "shopwindow", "bench", "mutants", "browser")
 """Folders of `tests/` that have a session of their own."""
 ROOMS = [f"--ignore=tests/{folder}" for folder in APART]
 DRAWING = (
-    "@hpcc-js/wasm-graphviz@1.29.2",
     "@sparticuz/chromium@147.0.0",
     "mermaid@11.17.2",
     "puppeteer-core@24.43.1",
@@ -90,9 +89,8 @@ def docs(session: nox.Session) -> None:
 
 @nox.session
 def pictures(session: nox.Session) -> None:
-    """The pictures of graphs and streams in the docs, by real Mermaid and Graphviz, which a browser
-    draws; and those of the dashboard, by Debian's chromium over a seeded story and the stories of
-    the night.
+    """The pictures of graphs and streams in the docs, by Mermaid in a browser; and those of the
+    dashboard, by Debian's chromium over a seeded story and the stories of the night.
     """
     install(session, "browser")
     session.run("python", "-m", "tests.browser.take_pictures")

@@ -76,20 +76,6 @@ class ShardStateError(RowlockError):
     """Something happened to a shard that cannot happen in its state; nothing was changed."""
 
 
-class StepPassedError(RowlockError):
-    """A shard was to stop before a step that it has begun or done; nothing is written.
-
-    Attributes:
-        at: the first step before which it could stop.
-        end: the step before which it was to stop.
-    """
-
-    def __init__(self, *, at: int, end: int) -> None:
-        super().__init__(f"a shard cannot stop before step {end}: it is at step {at}")
-        self.at = at
-        self.end = end
-
-
 class WrongShardError(RowlockError):
     """A key does not belong to the shard that works on it.
 
@@ -166,20 +152,6 @@ class StillNeeded(Refusal):
         self.source = source
         self.step = step
         self.by = by
-
-
-class StillInUse(Refusal):
-    """A flow or a log was to be deleted that is still worked on or read; nothing was deleted.
-
-    Attributes:
-        what: the flow or the log, in words.
-        reason: who uses it, and what to do first.
-    """
-
-    def __init__(self, *, what: str, reason: str) -> None:
-        super().__init__(f"{what} cannot be deleted now: {reason}")
-        self.what = what
-        self.reason = reason
 
 
 class RowsChanged(Refusal):

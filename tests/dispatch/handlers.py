@@ -126,12 +126,6 @@ def moves(task: Task[Any]) -> Iterator[AttemptEvent]:
     yield Completed(found)
 
 
-def removes_its_folder(_task: Task[Any]) -> Iterator[AttemptEvent]:
-    """Remove the folder in which it runs."""
-    Path.cwd().rmdir()
-    yield Completed({"pid": os.getpid()})
-
-
 def meets_an_outage(task: Task[Any]) -> Iterator[AttemptEvent]:
     """Find a server away at first, as a group of tasks would tell it."""
     tried = Path(task.row.scene, "tried")
@@ -200,14 +194,6 @@ def tells_its_beginning_plainly(task: Task[Any]) -> Iterator[AttemptEvent]:
 def finishes(_task: Task[Any]) -> Iterator[AttemptEvent]:
     """Be done."""
     yield Completed()
-
-
-def is_slow_to_end(_task: Task[Any]) -> Iterator[AttemptEvent]:
-    """Be done before the end."""
-    try:
-        yield Completed({"pid": os.getpid()})
-    finally:
-        time.sleep(TICKS * BLOCK_S)
 
 
 class SlowToLoad:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from rowlock import ConfigurationError, SettingsError
+from rowlock import SettingsError
 from rowlock.clock import monotonic
 from rowlock.dispatch import (
     Completed,
@@ -185,13 +185,6 @@ async def test_ctrl_c_in_a_terminal_is_not_for_the_workers() -> None:
     async with offered(ProcessEngine(1), task_of(handlers.interrupts_itself)) as events:
         *_, last = await heard(events)
     assert last == Completed()
-
-
-def test_a_folder_that_is_too_long_for_a_socket_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every attempt would fail."""
-    monkeypatch.setattr("tempfile.tempdir", "/tmp/" + "x" * 100)
-    with pytest.raises(ConfigurationError, match="set TMPDIR to a shorter one"):
-        ProcessEngine(1)
 
 
 async def test_what_cannot_be_sent_is_a_failure() -> None:

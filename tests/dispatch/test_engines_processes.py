@@ -9,8 +9,6 @@ import os
 import pickle
 import signal
 import sqlite3
-import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -32,26 +30,13 @@ from rowlock.dispatch import (
     WorkerGone,
 )
 from rowlock.dispatch.engines import process as process_line
-from rowlock.dispatch.engines.child import ACK, read_frame
+from rowlock.dispatch.engines.process import started
 from rowlock.testing import TemporaryDatabase
 
 from ..host import HANG_S_MAX
 from . import handlers
 from .renders import Base, Render, one_render, settled, submit
 from .test_engines import goes_on_when_asked, heard, offered, task_of, until
-
-REFUSED = 4
-"""As many starts fail: more than a row may be lost."""
-STEPS = 5
-"""As many steps of the loop an offer takes at most until all it does is wait for its process."""
-
-
-@pytest.fixture
-def tempdir(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The folder for temporary files, of this test alone, and with a path that is short enough."""
-    with tempfile.TemporaryDirectory(prefix="t") as folder:
-        monkeypatch.setattr("tempfile.tempdir", folder)
-        yield Path(folder)
 
 
 class Other:
@@ -135,38 +120,18 @@ async def test_a_process_waits_for_the_database(
 
 
 async def test_a_process_without_a_dispatcher_ends_with_what_it_started(
-    tempdir: Path, tmp_path: Path, other: Other
+    tmp_path: Path, other: Other
 ) -> None:
     """A dispatcher that is killed would leave work behind that nobody knows of, beside that of
     its successor.
     """
-    calls: asyncio.Queue[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = asyncio.Queue()
-    code = (
-        "import pickle, sys; from rowlock.dispatch.engines.child import run_task;"
-        " run_task(sys.argv[1], pickle.load(sys.stdin.buffer), 1000)"
-    )
-    async with await asyncio.start_unix_server(
-        lambda *ends: calls.put_nowait(ends), tempdir / "line"
-    ):
-        child = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-c", code, str(tempdir / "line")),
-            stdin=asyncio.subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-        )
-        assert child.stdin is not None
-        child.stdin.write(
-            pickle.dumps(pickle.dumps(task_of(handlers.starts_another, tmp_path / "pipe")))
-        )
-        child.stdin.close()
-        async with asyncio.timeout(HANG_S_MAX):
-            reader, writer = await calls.get()
-            assert await read_frame(reader) == child.pid
-            writer.write(ACK)
-            assert await read_frame(reader) == StageDone("started")
-            await until(other.has_begun)
-            assert child.returncode is None
-            writer.close()
-            await child.wait()
+    pickled = pickle.dumps(task_of(handlers.starts_another, tmp_path / "pipe"))
+    async with started(pickled, beat_s=1_000) as connection, asyncio.timeout(HANG_S_MAX):
+        assert await connection.next_event() == StageDone("started")
+        await until(other.has_begun)
+        connection._writer.close()
+        await connection._process.wait()
+        assert connection._process.returncode == -signal.SIGKILL
     await until(other.has_ended)
 
 
@@ -233,24 +198,20 @@ async def test_a_process_that_hangs_up_is_gone(monkeypatch: pytest.MonkeyPatch) 
             await heard(events)
 
 
-async def test_a_process_is_kept_for_the_next_attempt() -> None:
-    """Each attempt would start a process, as a second or so of imports, since its row is settled
-    faster than the handler ends.
-    """
-    engine = ProcessEngine(1)
-    pids = set()
+async def test_each_attempt_has_a_process_of_its_own(tmp_path: Path) -> None:
+    """What one attempt leaves behind, such as its folder, would be another's."""
+    found = []
     for _ in range(2):
-        async with (
-            offered(engine, task_of(handlers.is_slow_to_end)) as events,
-            asyncio.timeout(HANG_S_MAX),
-        ):
-            while not isinstance(event := await anext(events), Completed):
-                pass
-            pids.add(event.values["pid"])
-    assert len(pids) == 1
+        async with offered(ProcessEngine(1), task_of(handlers.moves, tmp_path)) as events:
+            *_, last = await heard(events)
+        assert isinstance(last, Completed)
+        found.append(last.values)
+    assert found[0].pop("pid") != found[1].pop("pid")
+    assert found[0] == found[1]
+    assert found[0]["folder"] == str(Path.cwd())
 
 
-# -------------------- what it says, and what it leaves to the next attempt
+# -------------------- what it says
 
 
 @pytest.mark.parametrize(
@@ -278,40 +239,3 @@ async def test_a_handler_can_interrupt_its_subprocess() -> None:
     """Tools that are ended by Ctrl-C would take no notice, as the process itself takes none."""
     async with offered(ProcessEngine(1), task_of(handlers.interrupts_another)) as events:
         assert (await heard(events))[-1] == Completed({"code": -signal.SIGINT})
-
-
-async def test_an_attempt_finds_the_folder_and_the_variables_of_the_dispatcher(
-    tmp_path: Path,
-) -> None:
-    """Rows of others would fail, since one handler went into a folder that is removed with its
-    attempt.
-    """
-    engine = ProcessEngine(1)
-    found = []
-    for number in range(2):
-        folder = tmp_path / str(number)
-        folder.mkdir()
-        async with offered(engine, task_of(handlers.moves, folder)) as events:
-            found.append((await heard(events))[-1])
-        folder.rmdir()
-    assert isinstance(found[0], Completed)
-    assert found[0].values["folder"] == str(Path.cwd())
-    assert found[0] == found[1]
-
-
-async def test_a_process_whose_folder_is_gone_goes_elsewhere(
-    tempdir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Every later attempt would fail with the first path that it looks up."""
-    engine = ProcessEngine(1)
-    (tempdir / "here").mkdir()
-    with monkeypatch.context() as there:
-        there.chdir(tempdir / "here")
-        async with offered(engine, task_of(handlers.removes_its_folder)) as events:
-            *_, first = await heard(events)
-    async with offered(engine, task_of(handlers.moves, tempdir)) as events:
-        *_, second = await heard(events)
-    assert isinstance(first, Completed)
-    assert isinstance(second, Completed)
-    assert second.values["pid"] == first.values["pid"]
-    assert second.values["folder"] == "/"

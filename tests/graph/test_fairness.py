@@ -15,7 +15,7 @@ from rowlock.graph.event_loop import ASKS_MAX
 from rowlock.graph.processor import NodeStatus, Port
 from rowlock.graph.run import GraphRun
 from rowlock.graph.stock.branches import LimitProcessor
-from rowlock.graph.stock.lanes import AsyncMapProcessor, MapProcessor, consume
+from rowlock.graph.stock.lanes import MapProcessor, consume
 from rowlock.testing import virtual_time
 
 from .nodes import Apply, Collect, Feed, Spread
@@ -89,7 +89,7 @@ async def test_end_of_a_coroutine_asks_a_bounded_number_of_nodes() -> None:
     graph.add_pipe([Feed(range(3000), place="loop")])
     for _ in range(1000):
         graph.add_pipe([applied(lambda x: x, "loop")])
-    graph.add_pipe([AsyncMapProcessor(itself)])
+    graph.add_pipe([MapProcessor(itself, is_awaited=True)])
     graph.add_pipe([LimitProcessor(1)])
     graph.add_pipe([MapProcessor(last.append, use=consume, place="loop")])
     graph.begin_run()

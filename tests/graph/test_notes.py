@@ -69,7 +69,6 @@ FAILING: dict[str, Callable[[Flow[Any]], Flow[Any]]] = {
     "parts": lambda flow: flow.fan_out(
         lambda value: [value], lambda parts: parts.map(fail, name="it")
     ),
-    "choice": lambda flow: flow.partition(1, fail)[0],
 }
 
 

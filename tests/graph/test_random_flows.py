@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import count, islice
-from operator import itemgetter
+from itertools import islice
 from random import Random
 from typing import Any
 
@@ -129,10 +128,6 @@ class Drawn:
         flow = stream.flow.flat_map(partial(_parts, number % 4))
         return [Stream(flow, _flat(stream.values, number % 4), stream.is_ordered)]
 
-    def aflat_map(self, stream: Stream, number: int, _others: list[Stream]) -> list[Stream]:
-        flow = stream.flow.aflat_map(partial(_later_parts, number % 3))
-        return [Stream(flow, _flat(stream.values, number % 3), stream.is_ordered)]
-
     def batch(self, stream: Stream, _number: int, _others: list[Stream]) -> list[Stream]:
         within = self.random.choice((None, 0.0001))
         flow = stream.flow.batch(self.random.randint(1, 5), within=within).unbatch()
@@ -177,19 +172,9 @@ class Drawn:
         most = self.random.randint(0, 10)
         return [Stream(stream.flow.limit(most), list(islice(stream.values, most)))]
 
-    def split(self, stream: Stream, number: int, _others: list[Stream]) -> list[Stream]:
-        wanted = partial(_is_wanted, number + 2)
-        yes, no = stream.flow.split(wanted)
-        unwanted = [value for value in stream.values if not wanted(value)]
-        is_ordered = stream.is_ordered
-        return [
-            Stream(yes, list(filter(wanted, stream.values)), is_ordered),
-            Stream(no, unwanted, is_ordered),
-        ]
-
     def merge(self, stream: Stream, number: int, others: list[Stream]) -> list[Stream]:
         if not others:
-            return self.split(stream, number, others)
+            return self.duplicate(stream, number, others)
         other = others.pop()
         flow = stream.flow.merge(other.flow)
         return [Stream(flow, stream.values + other.values, is_ordered=False)]
@@ -204,17 +189,6 @@ class Drawn:
         right = other.map(partial(_numbered, -number))
         values = [((number, value), (-number, value)) for value in stream.values]
         return [Stream(left.zip(right), values, stream.is_ordered)]
-
-    def merge_ordered(self, stream: Stream, number: int, others: list[Stream]) -> list[Stream]:
-        if not stream.is_ordered:
-            return self.duplicate(stream, number, others)
-        # By their numbers: what the values are has no order.
-        numbers = count(0, 2)
-        flow = stream.flow.map(lambda value: (next(numbers), value))
-        others_values = [(2 * index + 1, number) for index in range(self.random.randint(0, 20))]
-        merged = flow.merge_ordered(self.graph.source(others_values), key=itemgetter(0))
-        values = [*zip(count(0, 2), stream.values), *others_values]
-        return [Stream(merged, sorted(values, key=itemgetter(0)))]
 
 
 OPERATORS = [name for name in vars(Drawn) if name in vars(Flow) and name[0] != "_"]
@@ -239,12 +213,6 @@ def _sorted_parts(pair: tuple[Any, list[Any]]) -> Any:
 def _parts(number: int, value: Any) -> Iterator[Any]:
     for index in range(number):
         yield (index, value)
-
-
-async def _later_parts(number: int, value: Any) -> AsyncIterator[Any]:
-    for part in _parts(number, value):
-        await asyncio.sleep(0)
-        yield part
 
 
 def _flat(values: list[Any], number: int) -> list[Any]:
@@ -298,4 +266,4 @@ def test_every_operator_is_drawn() -> None:
     """An operator would be left out without anybody noticing."""
     used = set().union(*(drawn(seed).used for seed in range(200)))
     assert used == set(OPERATORS)
-    assert len(used) >= 14
+    assert len(used) >= 11

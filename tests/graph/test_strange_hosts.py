@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from rowlock.errors import GraphDeadlockError, GraphError, HostCodeError
+from rowlock.errors import GraphError, HostCodeError
 from rowlock.graph import (
     Flow,
     Graph,
@@ -20,12 +20,9 @@ from rowlock.graph import (
     Port,
     Processor,
     StandingGraph,
-    StandingReports,
     run_graph,
 )
 from rowlock.graph.operators import behind_one
-
-from .standing.scenes import custom
 
 # What hangs here hangs for good: a run waits for its calls even if it is cancelled.
 pytestmark = pytest.mark.timeout(60, method="thread")
@@ -69,35 +66,6 @@ async def test_errors_that_keep_their_traceback(kind: type[Exception], place: st
         for _ in range(2):
             with pytest.raises(kind):
                 await graph.submit(1)
-
-
-class Failing(StandingReports):
-    """Fails with whatever it hears."""
-
-    def deadlocked(self, graph: str, error: GraphDeadlockError) -> None:
-        """Fail."""
-        raise SystemExit
-
-    def rebuilt(self, graph: str, error: Exception) -> None:
-        """Fail."""
-        raise LookupError
-
-
-def breaking(value: Any) -> NodeStatus | None:
-    """Break at one value, get stuck at another."""
-    if value == "break":
-        raise LookupError
-    return NodeStatus.NEED_CONSUME if value == "stick" else None
-
-
-async def test_reports_that_fail() -> None:
-    """Callers of a graph that broke would wait for ever, or none get fresh nodes."""
-    graph = StandingGraph[Any, Any](lambda flow: custom(flow, breaking), reports=Failing())
-    async with graph:
-        for kind, value in ((GraphDeadlockError, "stick"), (LookupError, "break")):
-            with pytest.raises(kind):
-                await graph.submit(value)
-            assert await graph.submit(1) == 1
 
 
 class Strange(Processor):
@@ -213,6 +181,12 @@ class Nameless:
         raise LookupError
 
 
+class Leaving(StandingGraph[Any, Any]):
+    """A graph that a number leaves at once."""
+
+    _leaves = (int,)
+
+
 async def nameless(values: Sequence[Any]) -> list[Any]:
     """Return such values for some."""
     return [Nameless() if value == "odd" else value for value in values]
@@ -227,7 +201,7 @@ async def nameless(values: Sequence[Any]) -> list[Any]:
 )
 async def test_results_that_do_not_tell_their_class(build: Any) -> None:
     """Callers that share a call would wait for ever for its end."""
-    async with StandingGraph[Any, Any](build, leaves=(int,)) as graph:
+    async with Leaving(build) as graph:
         found = await asyncio.gather(
             graph.submit("odd"), graph.submit("even"), return_exceptions=True
         )

@@ -53,8 +53,6 @@ from rowlock.stream_errors import (
     ShardsMissingError,
     ShardStateError,
     StepExpired,
-    StepPassedError,
-    StillInUse,
     StillNeeded,
     StoreClosedError,
     VersionNotFoundError,
@@ -163,10 +161,6 @@ CARRIED: dict[str, tuple[RowlockError, dict[str, object]]] = {
         StepExpired(source="s", step=1, first=4),
         {"source": "s", "step": 1, "first": 4},
     ),
-    "still-in-use": (
-        StillInUse(what="the flow 'f'", reason="it is running"),
-        {"what": "the flow 'f'", "reason": "it is running"},
-    ),
     "still-needed": (
         StillNeeded(source="s", step=1, by="c"),
         {"source": "s", "step": 1, "by": "c"},
@@ -184,7 +178,6 @@ CARRIED: dict[str, tuple[RowlockError, dict[str, object]]] = {
         VersionNotFoundError(flow="f", version=4),
         {"flow": "f", "version": 4},
     ),
-    "step-passed-error": (StepPassedError(at=3, end=2), {"at": 3, "end": 2}),
     "wrong-shard-error": (
         WrongShardError(key="k", shard="0..8"),
         {"key": "k", "shard": "0..8"},

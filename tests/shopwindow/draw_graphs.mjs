@@ -1,16 +1,14 @@
-// Has real Mermaid and real Graphviz draw the texts of a folder: name.mmd -> name.mmd.svg, name.dot
-// -> name.dot.svg. Usage: node draw_graphs.mjs FOLDER; the packages are those of the nox session.
+// Has real Mermaid draw the texts of a folder: name.mmd -> name.mmd.svg.
+// Usage: node draw_graphs.mjs FOLDER; the packages are those of the nox session.
 import { createHash } from "node:crypto";
 import { readdirSync, readFileSync, writeFileSync } from "node:fs";
 import { createRequire } from "node:module";
 import { join } from "node:path";
-import { Graphviz } from "@hpcc-js/wasm-graphviz";
 import chromium from "@sparticuz/chromium";
 import puppeteer from "puppeteer-core";
 
 const require = createRequire(import.meta.url);
 const folder = process.argv[2];
-const graphviz = await Graphviz.load();
 const browser = await puppeteer.launch({
   args: chromium.args,
   executablePath: await chromium.executablePath(),
@@ -34,10 +32,10 @@ function asFile() {
   return new XMLSerializer().serializeToString(svg);
 }
 
-for (const name of readdirSync(folder).filter((one) => /\.(mmd|dot)$/.test(one))) {
+for (const name of readdirSync(folder).filter((one) => one.endsWith(".mmd"))) {
   const text = readFileSync(join(folder, name), "utf8");
   const id = name.replace(/\W/g, "-");
-  const drawn = name.endsWith(".mmd") ? await byMermaid(text, id) : graphviz.dot(text);
+  const drawn = await byMermaid(text, id);
   await page.evaluate((one) => (document.body.innerHTML = one), drawn.slice(drawn.indexOf("<svg")));
   const svg = await page.evaluate(asFile);
   const digest = createHash("sha256").update(text).digest("hex");

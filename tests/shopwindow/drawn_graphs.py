@@ -1,7 +1,7 @@
 """The graphs that the docs show as pictures, and what the library draws of them.
 
 Run as a program, it writes the texts into the folder of the pictures; the script beside it
-has real Mermaid and real Graphviz draw them. `python -m nox -s pictures` does both. The runs take
+has real Mermaid draw them. `python -m nox -s pictures` does both. The runs take
 place in simulated time, so that their figures are always the same.
 """
 
@@ -81,11 +81,9 @@ async def drawn() -> dict[str, str]:
         "at-rest.mmd": rest.mermaid(),
         "at-rest.txt": rest.text(),
         "ran.mmd": ran.mermaid(),
-        "ran.dot": ran.graphviz(),
         "deadlock.mmd": stuck.mermaid(),
         "deadlock.txt": report,
         "hostile.mmd": hostile().mermaid(),
-        "hostile.dot": hostile().graphviz(),
     }
 
 

@@ -256,19 +256,14 @@ def others(graph: Graph, models: list[Callable[[Path], int]]) -> None:
     assert_type(paths.filter(Path.is_file, keep_order=True), Flow[Path])
     assert_type(paths.tap(print).limit(3).buffer(2), Flow[Path])
     assert_type(paths.flat_map(Path.iterdir), Flow[Path])
-    assert_type(paths.aflat_map(lines_of), Flow[str])
     assert_type(paths.batch(10, within=1), Flow[list[Path]])
     assert_type(paths.batch(10).unbatch(), Flow[Path])
-    assert_type(paths.split(Path.is_file), tuple[Flow[Path], Flow[Path]])
     assert_type(paths.duplicate(2), list[Flow[Path]])
-    assert_type(paths.partition(2, lambda path: path.suffix), list[Flow[Path]])
     assert_type(paths.zip(graph.source([1])), Flow[tuple[Path, int]])
     assert_type(paths.merge(graph.source([1])), Flow[Path | int])
-    assert_type(paths.merge_ordered(graph.source([Path()])), Flow[Path])
     assert_type(paths.map_batch(stats_of, size=3), Flow[int])
     assert_type(paths.asink(touched), Graph)
     paths.unbatch()  # refused
-    paths.aflat_map(Path.iterdir)  # refused
     paths.zip([1])  # refused
     paths.map_batch(digest_of, size=3)  # refused
     paths.asink(digest_of)  # refused

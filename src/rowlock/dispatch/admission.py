@@ -109,10 +109,9 @@ class Admission(Generic[ModelT]):
         return row
 
     async def _lock(self, session: AsyncSession, *, unless: Callable[[], Awaitable[bool]]) -> bool:
-        """Lock the table's submissions for this session of the process, up to the end of its
-        transaction; return whether that was done here. `unless` tells whether nothing will be
-        written; it is asked where the lock would keep others from it.
-        """
+        """Lock the table's submissions until the transaction ends; return whether done here."""
+        # `unless` tells whether nothing will be written; it is asked where the lock would keep
+        # others from it.
         # A session with an engine for each class has no one transaction whose end would be known.
         is_bound = session.bind is not None and isinstance(session.get_bind(), Engine)
         return is_bound and await self._locks(session).queue_to_write(
@@ -192,9 +191,7 @@ class Admission(Generic[ModelT]):
             )
 
     async def _attaches(self, session: AsyncSession, dedup_key: str) -> bool:
-        """Whether the key has a row to attach to; nothing of the session is flushed for the
-        question.
-        """
+        """Whether the key has a row to attach to; nothing is flushed for the question."""
         if not self._settings.attach_at_ceiling:
             return False
         has_row = select(self._leased.key).where(self._has_key(dedup_key), not_(self._is_stale()))
@@ -211,11 +208,9 @@ class Admission(Generic[ModelT]):
         return and_(self._model.dedup_key == dedup_key, is_active(self._leased))
 
     def _is_stale(self) -> Any:
-        """The row has no holder, and will have none.
-
-        Its holder died, or released it, and no replica took over for `stale_after`; or its deadline
-        is over for as long; or it was parked.
-        """
+        """The row has no holder, and will have none."""
+        # Its holder died, or released it, and no replica took over for `stale_after`; or its
+        # deadline is over for as long; or it was parked.
         model, long_ago = self._model, database_time_after(-self._stale_after)
         # Who released it has cleared the lease, and may have worked for hours: `started_at` alone
         # does not show that.

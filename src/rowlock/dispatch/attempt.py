@@ -37,10 +37,9 @@ THREADS_MAX = 4
 
 
 class Scratch:
-    """Makes folders below `root`; the system's place for temporary files if that is None.
+    """Makes folders below `root`; the system's place for temporary files if that is None."""
 
-    In threads of its own: those of the event loop may all be taken by handlers.
-    """
+    # In threads of its own: those of the event loop may all be taken by handlers.
 
     def __init__(self, root: Path | None) -> None:
         self._root = root
@@ -91,14 +90,7 @@ _END: Final = object()
 
 
 class Stream:
-    """Events of `source`, with a `Heartbeat` first and whenever none came for `beat_s`; what a
-    handler raises is a `Failed`.
-
-    Args:
-        source: goes on when the next event is asked for.
-        beat_s: in seconds; None where the source beats by itself.
-        on_end: called once, when the attempt has really ended.
-    """
+    """Events of `source`, `Heartbeat` first and in silence; what a handler raises is `Failed`."""
 
     def __init__(
         self,

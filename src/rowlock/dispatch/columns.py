@@ -168,18 +168,14 @@ RESERVED = (CANCELLED, CAPACITY, HEARTBEAT_LOST, STALE)
 
 
 def error_of(kind: str, text: str) -> str:
-    """``kind: text`` without paths, in at most `ERROR_TEXT_CHARS_MAX` characters; what is no kind
-    is ``internal:``.
-    """
+    """``kind: text`` without paths, bounded; what is no kind is ``internal:``."""
     told = f"{kind}: {without_paths(str(text)[:READ_CHARS_MAX])}"
     is_kind = isinstance(kind, str) and _KIND.fullmatch(kind)
     return shorten(told if is_kind else f"{INTERNAL}: {told}", chars_max=ERROR_TEXT_CHARS_MAX)
 
 
 def failure_of(kind: str, text: str) -> str:
-    """The error of a handler: of its own kind, or ``internal: kind: text`` if that is not for
-    handlers.
-    """
+    """The error of a handler: of its own kind, or ``internal:`` if that is reserved."""
     return error_of(INTERNAL, f"{kind}: {text}") if kind in RESERVED else error_of(kind, text)
 
 

@@ -161,8 +161,6 @@ PROGRESS_EVERY_S = 1.0
 
 
 class LastProgress:
-    """The last progress, and when it may be written."""
-
     def __init__(self) -> None:
         self.last: str | None = None
         self._text: str | None = None
@@ -193,23 +191,16 @@ STAGES_MAX = 1_000
 
 @dataclass(frozen=True, slots=True)
 class DeliveryContext(Generic[ModelT]):
-    """What every attempt of a pipeline works with.
-
-    Attributes:
-        retried: how long a row rests after each error that is retried, by the name of its class.
-        hint: says that there is room.
-        provisioner: None if the host has none.
-    """
-
     leased: LeasedTable
     handler: Handler[ModelT]
     lease: PipelineSettings
     settings: DispatchSettings
+    # How long a row rests after each error that is retried, by the name of its class
     retried: Mapping[str, Rest]
     placement: Placement
     status_updates: StatusUpdates[ModelT]
-    hint: Callable[[], None]
-    provisioner: Provisioner | None
+    hint: Callable[[], None]  # says that there is room
+    provisioner: Provisioner | None  # None if the host has none
     scratch: Scratch
     log: DispatchLog
 
@@ -247,9 +238,7 @@ class Delivery(Generic[ModelT]):
             return self.failed_by(error)
 
     def failed_by(self, error: Exception) -> Outcome:
-        """The outcome if `error` is the row's own, such as that of a database that refuses its
-        result.
-        """
+        """The outcome if `error` is the row's own, such as a refused result."""
         return self._failed(INTERNAL, describe(error))
 
     async def _run(self) -> Outcome:
@@ -379,9 +368,7 @@ class Delivery(Generic[ModelT]):
             raise WorkerGone(worker, f"nothing was heard of it for {limit_s:g} s") from None
 
     async def _look(self) -> None:
-        """Look whether the row was decided elsewhere: a handler that is silent for hours would not
-        know.
-        """
+        """Look whether the row was decided elsewhere: a silent handler would not know."""
         if monotonic() >= self._looks_at:
             await self._context.status_updates.check(self._item, {"status": RUNNING})
             self._looks_at = monotonic() + LOOK_EVERY_S

@@ -142,13 +142,9 @@ class Events(Protocol):
     for anything.
     """
 
-    def __aiter__(self) -> Self:
-        """Return itself."""
-        ...
+    def __aiter__(self) -> Self: ...
 
-    async def __anext__(self) -> AttemptEvent:
-        """Return the next event, as soon as there is one."""
-        ...
+    async def __anext__(self) -> AttemptEvent: ...
 
     async def aclose(self) -> None:
         """Cancel the attempt if it still runs, and return when it has ended. May be called

@@ -48,14 +48,10 @@ error for the limit of an attempt.
 
 
 class DispatchFetcher(Fetcher[ModelT]):
-    """Fetches; and where there is room, brings waiting rows forward first."""
-
     transactions_per_claim: ClassVar[int] = 2
 
     async def fetch_once(self, limit: int) -> int:
-        """Claim up to `limit` rows, but no more than `LEASES_PER_TICK_MAX`; after so many the next
-        fetch comes at once.
-        """
+        """Claim up to `limit` rows, `LEASES_PER_TICK_MAX` at once; the next fetch follows."""
         pipeline: Any = self.context.hooks
         placement: Placement = pipeline.placement
         if places := placement.capacity.look(placement.workers()):

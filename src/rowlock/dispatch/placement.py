@@ -40,15 +40,10 @@ from rowlock.tasks import as_host_code
 
 @dataclass(slots=True)
 class DispatchCounters:
-    """Totals since the pipeline was built, also in a process that only submits.
+    """Totals since the pipeline was built, also in a process that only submits."""
 
-    Attributes:
-        submissions_admitted: that made a row, whether the caller committed it or not.
-        submissions_attached: that were given the active row of their key.
-    """
-
-    submissions_admitted: int = 0
-    submissions_attached: int = 0
+    submissions_admitted: int = 0  # that made a row, whether the caller committed it or not
+    submissions_attached: int = 0  # that were given the active row of their key
     submissions_rejected: int = 0
     submissions_draining: int = 0
     offers_accepted: int = 0
@@ -82,9 +77,7 @@ class Capacity:
         return self._freed
 
     def look(self, workers: Iterable[str]) -> int:
-        """Return how many places are not kept for a row, at most `ROOM_MAX`; the rest is for later
-        looks.
-        """
+        """Return how many places are not kept for a row, at most `ROOM_MAX`."""
         here = frozenset(workers)
         new = len(here - self._workers)
         self._workers = here
@@ -98,9 +91,7 @@ class Capacity:
         self._add(1)
 
     def keep_for(self, keys: Iterable[Any]) -> None:
-        """Keep a place for each row of `keys`, which were brought forward, until it was offered
-        here.
-        """
+        """Keep a place for each row that was brought forward, until it was offered here."""
         self._kept_until |= dict.fromkeys(keys, monotonic() + KEPT_S)
 
     def occupied(self, key: Any) -> None:
@@ -110,9 +101,7 @@ class Capacity:
         self._places = max(0, self._places - 1)
 
     def refused(self, key: Any, *, since: int) -> None:
-        """Note that no worker accepted: there is no room but what was freed since `freed_ever` was
-        `since`.
-        """
+        """Note that no worker accepted: room is what was freed since `freed_ever` was `since`."""
         self._kept_until.pop(key, None)
         self._places = min(self._places, self._freed - since)
 
@@ -222,11 +211,9 @@ class Provisioner:
         return len(self._in_flight)
 
     def ask(self, key: str) -> bool:
-        """Ask for a worker for `key`, in the background; return whether that was done.
-
-        Not while one that was asked for `key` is still to come, which is when the engine shows one
-        more, or for `COMES_S_MAX`.
-        """
+        """Ask for a worker for `key`, in the background; return whether that was done."""
+        # Not while one that was asked for `key` is still to come, which is when the engine shows
+        # one more, or for `COMES_S_MAX`.
         here = self._engine.workers()
         arrived = [worker for worker in here if worker not in self._seen]
         # The oldest requests are taken for answered, whichever workers came.

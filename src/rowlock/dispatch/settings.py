@@ -111,9 +111,7 @@ DISPATCH_NAMES = frozenset(DispatchSettings.model_fields)
 
 
 def retried_errors(pipeline: str, rules: Mapping[type, ErrorRule]) -> dict[str, Rest]:
-    """How long a row rests after each error of `retry_on`, by the name of its class; None: the
-    backoff.
-    """
+    """How long a row rests after each error of `retry_on`, by class name; None: backoff."""
     rests: dict[str, Rest] = {}
     for error, rule in rules.items():
         if callable(rule.delay):

@@ -36,10 +36,7 @@ logger = get_logger(__name__)
 
 
 class StatusUpdates(Generic[ModelT]):
-    """Writes the status updates of one pipeline.
-
-    A transaction ends within `timeout`; outages are waited out for `retry_timeout` at most.
-    """
+    # A transaction ends within `timeout`; outages are waited out for `retry_timeout` at most.
 
     def __init__(
         self, leased: LeasedTable, *, name: str, timeout: timedelta, retry_timeout: timedelta
@@ -85,9 +82,7 @@ class StatusUpdates(Generic[ModelT]):
             await retries.rest()
 
     async def check(self, item: PipelineItem[ModelT], values: Values) -> None:
-        """Raise `LeaseLost` if the row of `item` is not under its token any more, or without
-        `values`; a database that is away says nothing of that.
-        """
+        """Raise `LeaseLost` unless the row is under its token with `values`; not in an outage."""
 
         async def work(session: AsyncSession, connection: AsyncConnection) -> bool:
             return await is_unchanged(connection, self._leased, item, values=values)

@@ -25,7 +25,7 @@ from rowlock.graph.pipeline import (
 )
 from rowlock.graph.processor import InputPort, NodeStatus, OutputPort, Place, Port, Processor
 from rowlock.graph.run import run_graph
-from rowlock.graph.standing import StandingGraph, StandingReports
+from rowlock.graph.standing import StandingGraph
 from rowlock.graph.statistics import GraphStatistics, OperatorStatistics
 from rowlock.graph.stream import stream_graph
 from rowlock.graph.threads import GraphRuntime, default_runtime
@@ -50,7 +50,6 @@ __all__ = [
     "Port",
     "Processor",
     "StandingGraph",
-    "StandingReports",
     "check_interrupt",
     "default_runtime",
     "run_graph",

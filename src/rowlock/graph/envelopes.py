@@ -33,13 +33,10 @@ logger = get_logger(__name__)
 
 
 class Caller:
-    """One caller of a standing graph, which waits in an event loop.
+    """One caller of a standing graph, which waits in an event loop."""
 
-    Attributes:
-        has_left: it is done without a result of the last operator, so its values may still be in
-            the graph.
-        calls: that run for it.
-    """
+    # `has_left`: it is done without a result of the last operator, so its values may still be in
+    # the graph
 
     def __init__(
         self,
@@ -50,7 +47,7 @@ class Caller:
     ) -> None:
         """`on_done` is called once it is done, by any thread."""
         self.is_done = self.has_left = False
-        self.calls: dict[Call, None] = {}
+        self.calls: dict[Call, None] = {}  # that run for it
         self.context: Context | None = copy_context()
         add_check(self.context, self._is_obsolete)
         self._graph = graph
@@ -83,11 +80,9 @@ class Caller:
         return self.finish(result=result, error=error)
 
     def begin(self, call: Call) -> bool:
-        """Take in that a call begins, in its place; False if no result of it is wanted.
-
-        A call of several steps begins each of them. One that has begun before has something to
-        close, so it goes on until it ends by itself.
-        """
+        """Take in that a call begins, in its place; False if no result of it is wanted."""
+        # A call of several steps begins each of them. One that has begun before has something to
+        # close, so it goes on until it ends by itself.
         is_new = call not in self.calls
         self.calls[call] = None
         if not self.is_done:

@@ -213,9 +213,9 @@ class LoopLanes:
             self._iterate_soon()
 
     def _go_on(self, node: Node, asks_max: int) -> None:
-        """Advance after the call of a lane at a resize. Its value goes on before others, so that
-        these do not fill the slots first, which would have each of them wait to be asked.
-        """
+        """Advance after the call of a lane at a resize."""
+        # Its value goes on before others, so that these do not fill the slots first, which would
+        # have each of them wait to be asked.
         found = self.scheduler.advance_after(node, wait=False, asks_max=asks_max)
         hand: Hand = node.hand
         if found and hand.goes_to(found[0]) and is_of_loop(found[0]):
@@ -313,10 +313,8 @@ class LoopLanes:
         return node.processor.keeps_task and not node.is_abandoned
 
     async def _is_kept(self, node: Node) -> bool:
-        """Wait for the next call of a node, however long that takes; False at the end of the run.
-
-        Until then it has one more: the run closes what it reads from.
-        """
+        """Wait for the next call of a node, however long; False at the end of the run."""
+        # Until then it has one more: the run closes what it reads from.
         is_wanted = self._kept[node] = asyncio.Event()
         while not is_wanted.is_set():
             try:

@@ -26,7 +26,7 @@ from rowlock.errors import GraphDeadlockError, InternalError
 from rowlock.graph.processor import EMPTY, Changes, Edge, NodeStatus
 from rowlock.graph.stock.branches import ResizeProcessor
 from rowlock.graph.stock.carriers import BARE, GONE
-from rowlock.graph.stock.lanes import AsyncMapProcessor, Lane, MapProcessor
+from rowlock.graph.stock.lanes import Lane, MapProcessor
 from rowlock.graph.stock.sources import MemorySource
 from rowlock.graph.topology import Node, Topology, node_of
 
@@ -141,10 +141,9 @@ def wake(node: Node, changes: Changes) -> None:
 
 
 def settle(changes: Changes, calls: list[Node], *, now: float, asks_max: int) -> Asked:
-    """Ask nodes until none of them changes anything, or `asks_max` of them were asked; what is left
-    stays in `changes`. The nodes that want a call are added to `calls`, in the order of their
-    answers, those before an error as well; `Changes.asked` is the node whose `event` raised.
-    """
+    """Ask nodes until nothing changes, or `asks_max` were asked; the rest stays in `changes`."""
+    # The nodes that want a call are added to `calls`, in the order of their answers, those before
+    # an error as well; `Changes.asked` is the node whose `event` raised.
     finished = asked = 0
     owners = cast("list[Node]", changes.owners)
     while owners and asked < asks_max:
@@ -189,24 +188,11 @@ def _finish_ports(node: Node) -> None:
 # ---------------------------------------------------------------- handing on
 
 
-LANES: Final = (MapProcessor, AsyncMapProcessor)
-"""The lanes that are known to do nothing else after a call; not classes derived from them."""
-
 NEED_DATA = NodeStatus.NEED_DATA
 
 
 class Hand:
-    """What one lane hands on by: its neighbours.
-
-    Attributes:
-        target: None at the end of a flow.
-        is_only_reader: the producer has no other output.
-        memory: the producer, if it reads a collection in memory for this lane alone.
-        resize: the producer, if it spreads values over lanes only.
-        follower: the lane that reads what this one writes, if it is one.
-        spread: what reads that instead, if it spreads values over lanes only.
-        is_prompt: values pass a resize on one of its sides.
-    """
+    """What one lane hands on by: its neighbours."""
 
     __slots__ = (
         "follower",
@@ -226,18 +212,25 @@ class Hand:
         self.node = node
         self.lane = lane
         self.source: Edge[Any] = lane.inputs[0].edge
+        # None at the end of a flow
         self.target: Edge[Any] | None = lane.outputs[0].edge if lane.outputs else None
         self.producer = node_of(self.source.source)
+        # The producer has no other output
         self.is_only_reader = len(self.producer.processor.outputs) == 1
         producer = self.producer.processor
+        # The producer, if it reads a collection in memory for this lane alone
         self.memory = producer if type(producer) is MemorySource else None
         if lane.carrier is not BARE:
             self.memory = None  # its values may be unwanted, which is for the lane to see
+        # The producer, if it spreads values over lanes only
         self.resize = None if self.is_only_reader else _spread_of(self.producer, spreads)
         reader = None if self.target is None else node_of(self.target.target)
+        # The lane that reads what this one writes, if it is one
         self.follower = reader if reader is not None and is_plain(reader) else None
+        # What reads that instead, if it spreads values over lanes only
         self.spread = None if reader is None else _spread_of(reader, spreads)
         is_resized = isinstance(producer, ResizeProcessor)
+        # Values pass a resize on one of its sides
         self.is_prompt = is_resized or self.spread is not None
 
     def goes_to(self, other: Node) -> bool:
@@ -320,8 +313,6 @@ class Hand:
 
 
 class Spread:
-    """A resize between lanes."""
-
     __slots__ = ("_full", "_hungry", "node")
 
     def __init__(self, node: Node, resize: ResizeProcessor) -> None:
@@ -344,9 +335,7 @@ class Spread:
         return True
 
     def serve(self, hand: Hand, calls: list[Node], now: float) -> bool:
-        """Give a lane the value that waits longest, or note that it wants one; False if it is to be
-        asked instead.
-        """
+        """Give a lane the longest waiting value, or note its wish; False: ask it instead."""
         source = hand.source
         if source.is_finished:
             return False
@@ -375,7 +364,8 @@ def hand_of(node: Node, spreads: dict[Node, Spread | None]) -> Hand | None:
 
 
 def is_plain(node: Node) -> bool:
-    return type(node.processor) in LANES
+    """Whether it is a lane that does nothing else after a call; no class derived from it is."""
+    return type(node.processor) is MapProcessor
 
 
 def _spread_of(node: Node, spreads: dict[Node, Spread | None]) -> Spread | None:

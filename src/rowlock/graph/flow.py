@@ -39,7 +39,6 @@ from rowlock.graph.host_code import (
 from rowlock.graph.operators import (
     CallOptions,
     OpenEnd,
-    add_awaited_calls,
     add_batch,
     add_batch_calls,
     add_calls,
@@ -47,10 +46,8 @@ from rowlock.graph.operators import (
     add_flat_calls,
     add_own,
     behind_one,
-    branches,
     joined,
     resized,
-    routed,
     source_of,
 )
 from rowlock.graph.processor import OutputPort, Place, Processor
@@ -58,13 +55,11 @@ from rowlock.graph.stock.branches import (
     BufferProcessor,
     DuplicateProcessor,
     LimitProcessor,
-    OrderedMergeProcessor,
     ResizeProcessor,
     ZipProcessor,
 )
-from rowlock.graph.stock.carriers import SyncPlace
 from rowlock.graph.stock.lanes import consume, pass_on, select
-from rowlock.graph.topology import NODES_MAX, Topology
+from rowlock.graph.topology import Topology
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -104,22 +99,9 @@ class Graph(Topology):
         self.add([made])
         return Flow(OpenEnd(self, made.outputs))
 
-    def resize(self, width: int) -> None:
-        """Join all open outputs with `width` others, each of which gets values as it wants them.
-
-        Raises:
-            GraphError: `width` is out of its bounds, or there is no open output.
-        """
-        inputs = bounded("the number of open outputs", len(self.open_outputs()), high=NODES_MAX)
-        self.add_pipe([ResizeProcessor(inputs, bounded("width", width, high=WIDTH_MAX))])
-
     def mermaid(self) -> str:
         """Return the graph as it is now, as a flowchart for Mermaid."""
         return pictures.mermaid(self)
-
-    def graphviz(self) -> str:
-        """Return the graph as it is now, for ``dot`` of Graphviz."""
-        return pictures.graphviz(self)
 
     def text(self) -> str:
         """Return the graph as it is now, as a line of text for each operator."""
@@ -173,7 +155,7 @@ class Flow(Generic[T_co, L]):
         ``TimeoutError``. Calls of a lane may share a task, and with it context variables.
         """
         options = CallOptions(lanes, "loop", keep_order, ahead, on_error, name)
-        return Flow(add_awaited_calls(self._end, function, options, timeout=timeout))
+        return Flow(add_calls(self._end, function, options, awaited=True, timeout=timeout))
 
     def filter(
         self,
@@ -213,23 +195,7 @@ class Flow(Generic[T_co, L]):
     ) -> Flow[U, L]:
         """Return a flow of all values of what `function` returns; it is read as they are wanted."""
         options = CallOptions(lanes, on, on_error=on_error, name=name)
-        return Flow(
-            add_flat_calls(self._end, function, options, awaited=False, operator="flat_map")
-        )
-
-    def aflat_map(
-        self,
-        function: Lanes[Callable[[T_co], AsyncIterable[U]]],
-        *,
-        lanes: int = 1,
-        on_error: Callable[[T_co, Exception], object] | None = None,
-        name: str | None = None,
-    ) -> Flow[U, L]:
-        """Return a flow of all values of what `function` returns, in the event loop."""
-        options = CallOptions(lanes, on_error=on_error, name=name)
-        return Flow(
-            add_flat_calls(self._end, function, options, awaited=True, operator="aflat_map")
-        )
+        return Flow(add_flat_calls(self._end, function, options, operator="flat_map"))
 
     def batch(self, size: int, *, within: Seconds | None = None) -> Flow[list[T_co], L]:
         """Return a flow of lists of `size` values: of fewer at the end, and `within` seconds after
@@ -240,7 +206,7 @@ class Flow(Generic[T_co, L]):
     def unbatch(self: Flow[Iterable[U], L]) -> Flow[U, L]:
         """Return a flow of the values of each value: of lists, say."""
         options = CallOptions(name="unbatch")
-        return Flow(add_flat_calls(self._end, _itself, options, awaited=False, operator="unbatch"))
+        return Flow(add_flat_calls(self._end, _itself, options, operator="unbatch"))
 
     def map_batch(
         self,
@@ -323,36 +289,12 @@ class Flow(Generic[T_co, L]):
         buffer = BufferProcessor(bounded("size", size, high=BUFFER_MAX))
         return Flow(behind_one(self._end, buffer, name="buffer"))
 
-    def split(
-        self, predicate: Callable[[T_co], object], *, on: SyncPlace = "loop"
-    ) -> tuple[Flow[T_co, L], Flow[T_co, L]]:
-        """Return a flow of the values for which `predicate` is true, and one of the others."""
-        check_plain_function("predicate", predicate)
-        yes, no = routed(
-            self._end, 2, lambda one: 0 if not_awaited(predicate(one)) else 1, on=on, name="split"
-        )
-        return Flow(yes), Flow(no)
-
-    def partition(
-        self, count: int, key: Callable[[T_co], object], *, on: SyncPlace = "loop"
-    ) -> list[Flow[T_co, L]]:
-        """Return `count` flows; values with an equal key go the same way."""
-        check_plain_function("key", key)
-        width = bounded("count", count, high=WIDTH_MAX)
-        ends = routed(
-            self._end,
-            width,
-            lambda value: hash(not_awaited(key(value))) % width,
-            on=on,
-            name="partition",
-        )
-        return [Flow(end) for end in ends]
-
     def duplicate(self, count: int) -> list[Flow[T_co, L]]:
         """Return `count` flows of all values, the same objects, at the pace of the slowest."""
         self._end.check_bare("duplicate")
         copies = DuplicateProcessor(bounded("count", count, high=WIDTH_MAX))
-        return [Flow(end) for end in branches(self._end, copies, name="duplicate")]
+        outputs = behind_one(self._end, copies, name="duplicate").outputs
+        return [Flow(self._end.behind([one])) for one in outputs]
 
     def merge(self, *flows: Flow[U, L]) -> Flow[T_co | U, L]:
         """Return a flow of the values of this one and of others, as they come."""
@@ -366,18 +308,6 @@ class Flow(Generic[T_co, L]):
         self._end.check_bare("zip")
         pairs = ZipProcessor(2, ahead=bounded("ahead", ahead, high=AHEAD_MAX))
         return Flow(joined(self._end, [flow], pairs, name="zip"))
-
-    def merge_ordered(
-        self, *flows: Flow[U, L], key: Callable[[T_co | U], Any] | None = None
-    ) -> Flow[T_co | U, L]:
-        """Return a flow in order of `key`, of flows that are each in that order; by default, of the
-        values themselves.
-        """
-        self._end.check_bare("merge_ordered")
-        if key is not None:
-            check_plain_function("key", key)
-        merge = OrderedMergeProcessor(1 + len(flows), key=key)
-        return Flow(joined(self._end, flows, merge, name="merge_ordered"))
 
     def sink(
         self,
@@ -406,7 +336,7 @@ class Flow(Generic[T_co, L]):
         """End the flow: have a coroutine awaited for each value, and return the graph."""
         self._end.check_bare("asink")
         options = CallOptions(lanes, on_error=on_error, name=name)
-        add_awaited_calls(self._end, function, options, timeout=timeout, use=consume)
+        add_calls(self._end, function, options, awaited=True, timeout=timeout, use=consume)
         return self.graph
 
     def last_output(self, name: str) -> OutputPort[T_co]:

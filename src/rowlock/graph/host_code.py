@@ -70,8 +70,7 @@ def to_await(returned: T) -> T:
     if type(returned) is not CoroutineType and not isawaitable(returned):
         msg = (
             f"a value of type {type(returned).__qualname__} was returned where a coroutine is"
-            " awaited: use the operator whose name has no a in front, or a function that is async;"
-            " aflat_map reads what an asynchronous generator yields"
+            " awaited: use the operator whose name has no a in front, or a function that is async"
         )
         raise TypeError(msg)
     return returned
@@ -126,9 +125,7 @@ FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 
 
 def shown(value: object) -> str:
-    """Return how an error calls a wrong argument: a number or a text as it is, anything else by its
-    type, since its content and its ``repr`` are the host's.
-    """
+    """Return how an error calls an argument: plain values as they are, others by type."""
     if value is None or type(value) in {bool, int, float, str, timedelta}:
         return shorten(repr(value), chars_max=SHOWN_CHARS_MAX)
     return f"a value of type {type(value).__qualname__}"

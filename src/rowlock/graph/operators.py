@@ -10,7 +10,7 @@ Not here: types, and the checks of what a host gives. That is `flow`.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterable, Callable, Iterable, Sequence
 from datetime import timedelta
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -34,12 +34,10 @@ from rowlock.graph.host_code import (
 )
 from rowlock.graph.processes import ProcessLane, check_travels
 from rowlock.graph.processor import OutputPort, Place, Processor
-from rowlock.graph.stock.batches import AsyncBatchMapProcessor, BatchMapProcessor, BatchProcessor
-from rowlock.graph.stock.branches import ResizeProcessor, RouteProcessor
-from rowlock.graph.stock.carriers import BARE, Carrier, SyncPlace
+from rowlock.graph.stock.batches import BatchMapProcessor, BatchProcessor
+from rowlock.graph.stock.branches import ResizeProcessor
+from rowlock.graph.stock.carriers import BARE, Carrier
 from rowlock.graph.stock.lanes import (
-    AsyncFlatMapProcessor,
-    AsyncMapProcessor,
     FlatMapProcessor,
     Lane,
     MapProcessor,
@@ -105,7 +103,7 @@ def source_of(
     check_place(place or "thread", "loop", "thread")
     if place is None and type(items) in IN_MEMORY:
         return MemorySource(items, name=name)
-    default: SyncPlace = "loop" if isinstance(items, IN_MEMORY) else "thread"
+    default: Place = "loop" if isinstance(items, IN_MEMORY) else "thread"
     return IterableSource(items, place=place or default, name=name)
 
 
@@ -116,29 +114,12 @@ def _check_readable(items: object) -> None:
         raise GraphError(msg)
 
 
-def in_process(function: Callable[[Any], Any], *, name: str) -> Callable[[Any], Awaitable[Any]]:
-    """Return a coroutine function that has a lane's calls made in child processes."""
+def in_place(function: Callable[[Any], Any], place: Place, *, name: str) -> Callable[[Any], Any]:
+    """Return what a lane calls: in child processes, a coroutine function."""
+    if place != "process":
+        return function
     check_travels(function, operator=name)
     return partial(ProcessLane().call, function)
-
-
-def call_lane(
-    function: Callable[[Any], Any],
-    *,
-    use: Use = replace,
-    place: Place = "thread",
-    carrier: Carrier = BARE,
-    on_error: OnError | None = None,
-    name: str,
-) -> Lane:
-    if place == "process":
-        awaited = in_process(function, name=name)
-        lane = AsyncMapProcessor(awaited, use=use, carrier=carrier, on_error=on_error, name=name)
-        lane.place = place
-        return lane
-    return MapProcessor(
-        function, use=use, place=place, carrier=carrier, on_error=on_error, name=name
-    )
 
 
 class OpenEnd:
@@ -188,18 +169,6 @@ def add_own(end: OpenEnd, processor: Processor, *, name: str | None) -> OpenEnd:
     return behind_one(end, processor, name=name or processor.name)
 
 
-def branches(end: OpenEnd, processor: Processor, *, name: str) -> list[OpenEnd]:
-    return [end.behind([one]) for one in behind_one(end, processor, name=name).outputs]
-
-
-def routed(
-    end: OpenEnd, width: int, choose: Callable[[Any], int], *, on: SyncPlace, name: str
-) -> list[OpenEnd]:
-    check_place(on, "loop", "thread")
-    route = RouteProcessor(width, choose, place=on, name=name, carrier=end.carrier)
-    return branches(end, route, name=name)
-
-
 def joined(end: OpenEnd, flows: Sequence[object], processor: Processor, *, name: str) -> OpenEnd:
     others = [_end_of(flow) for flow in flows]
     for other in others:
@@ -233,14 +202,29 @@ class CallOptions(NamedTuple):
     name: str | None = None
 
 
-def add_calls(end: OpenEnd, function: Any, options: CallOptions, *, use: Use = replace) -> OpenEnd:
+def add_calls(
+    end: OpenEnd,
+    function: Any,
+    options: CallOptions,
+    *,
+    use: Use = replace,
+    awaited: bool = False,
+    timeout: timedelta | float | None = None,
+) -> OpenEnd:
     check_place(options.on, "loop", "thread", "process")
-    calls = functions_of(function, options.lanes, awaited=False)
+    calls = functions_of(function, options.lanes, awaited=awaited)
     name = options.name or name_of(calls[0])
-    _check_drops(end, options, use)
+    seconds = seconds_of("timeout", timeout, high=float("inf"))
+    if use is select:
+        end.check_drops("filter()")
+    if options.on_error is not None:
+        check_plain_function("on_error", options.on_error)
+        end.check_drops("on_error")
     made = [
-        call_lane(
-            one,
+        MapProcessor(
+            in_place(one, options.on, name=name),
+            is_awaited=awaited or options.on == "process",
+            timeout=seconds,
             use=use,
             place=options.on,
             carrier=end.carrier,
@@ -250,40 +234,6 @@ def add_calls(end: OpenEnd, function: Any, options: CallOptions, *, use: Use = r
         for one in calls
     ]
     return _add(end, made, options, name=name)
-
-
-def add_awaited_calls(
-    end: OpenEnd,
-    function: Any,
-    options: CallOptions,
-    *,
-    timeout: timedelta | float | None = None,
-    use: Use = replace,
-) -> OpenEnd:
-    calls = functions_of(function, options.lanes, awaited=True)
-    name = options.name or name_of(calls[0])
-    seconds = seconds_of("timeout", timeout, high=float("inf"))
-    _check_drops(end, options, use)
-    made = [
-        AsyncMapProcessor(
-            one,
-            use=use,
-            timeout=seconds,
-            carrier=end.carrier,
-            on_error=options.on_error,
-            name=name,
-        )
-        for one in calls
-    ]
-    return _add(end, made, options, name=name)
-
-
-def _check_drops(end: OpenEnd, options: CallOptions, use: Use) -> None:
-    if use is select:
-        end.check_drops("filter()")
-    if options.on_error is not None:
-        check_plain_function("on_error", options.on_error)
-        end.check_drops("on_error")
 
 
 def _add(end: OpenEnd, made: Sequence[Lane], options: CallOptions, *, name: str) -> OpenEnd:
@@ -306,7 +256,7 @@ def _add(end: OpenEnd, made: Sequence[Lane], options: CallOptions, *, name: str)
         dispatch = OrderedDispatch(lanes, ahead=ahead, name=name)
         collect: Processor = OrderedCollect(dispatch)
     else:
-        place: SyncPlace = "loop" if options.on == "loop" else "thread"
+        place: Place = "loop" if options.on == "loop" else "thread"
         keys = KeyProcessor(keep_order, place=place, name=name, carrier=end.carrier)
         outputs = add(outputs, [keys], name=f"{name} (key)")
         dispatch = KeyedDispatch(keys, lanes, ahead=ahead)
@@ -316,9 +266,7 @@ def _add(end: OpenEnd, made: Sequence[Lane], options: CallOptions, *, name: str)
     return end.behind(add(outputs, [collect], name=f"{name} (ordered)"))
 
 
-def add_flat_calls(
-    end: OpenEnd, function: Any, options: CallOptions, *, awaited: bool, operator: str
-) -> OpenEnd:
+def add_flat_calls(end: OpenEnd, function: Any, options: CallOptions, *, operator: str) -> OpenEnd:
     end.check_bare(operator)
     if options.on == "process":
         msg = f"{operator}() reads in the loop or in a thread; use map(on='process') and unbatch()"
@@ -326,12 +274,10 @@ def add_flat_calls(
     check_place(options.on, "loop", "thread")
     if options.on_error is not None:
         check_plain_function("on_error", options.on_error)
-    calls = functions_of(function, options.lanes, awaited=awaited)
+    calls = functions_of(function, options.lanes, awaited=False)
     name = options.name or name_of(calls[0])
-    made: list[Processor] = [
-        AsyncFlatMapProcessor(one, on_error=options.on_error, name=name)
-        if awaited
-        else FlatMapProcessor(one, place=options.on, on_error=options.on_error, name=name)
+    made = [
+        FlatMapProcessor(one, place=options.on, on_error=options.on_error, name=name)
         for one in calls
     ]
     return add_lanes(end, made, name=name)
@@ -356,7 +302,15 @@ def add_batch_calls(
     name = options.name or name_of(calls[0])
     batch = _batch(end, size, within, lanes=len(calls), name=name)
     made = [
-        _batch_lane(one, end, size, place=options.on, awaited=awaited, name=name) for one in calls
+        BatchMapProcessor(
+            in_place(one, options.on, name=name),
+            size=size,
+            is_awaited=awaited or options.on == "process",
+            place=options.on,
+            name=name,
+            carrier=end.carrier,
+        )
+        for one in calls
     ]
     gathered = behind_one(end, batch, name=f"{name} (batch)").outputs
     return end.behind(_added(end.graph, gathered, made, name=name))
@@ -376,19 +330,6 @@ def _batch(
         name=name,
         carrier=end.carrier,
     )
-
-
-def _batch_lane(
-    function: Any, end: OpenEnd, size: int, *, place: Place, awaited: bool, name: str
-) -> Processor:
-    if place == "process":
-        function, awaited = in_process(function, name=name), True
-    if awaited:
-        lane = AsyncBatchMapProcessor(function, size=size, name=name, carrier=end.carrier)
-        lane.place = place
-        return lane
-    where: SyncPlace = "loop" if place == "loop" else "thread"
-    return BatchMapProcessor(function, size=size, place=where, name=name, carrier=end.carrier)
 
 
 def add_fan_out(

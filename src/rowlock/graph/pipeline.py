@@ -16,8 +16,9 @@ from rowlock import Outcome, Pipeline, PipelineItem, SettingsKeywords
 from rowlock.errors import ConfigurationError, GraphDeadlockError, GraphError, describe
 from rowlock.events import Event, emit
 from rowlock.graph.flow import Flow, Graph
-from rowlock.graph.standing import StandingGraph, StandingReports
+from rowlock.graph.standing import StandingGraph
 from rowlock.graph.statistics import GraphStatistics
+from rowlock.graph.topology import Node
 from rowlock.pipelines.construction import did_you_mean, own_names
 from rowlock.pipelines.outcomes import OUTCOMES
 from rowlock.spi import WORKERS_MAX, ModelT
@@ -126,12 +127,7 @@ class GraphPipeline(Pipeline[ModelT], reserved=False):
     def _built(self) -> StandingGraph[PipelineItem[ModelT], Outcome | None]:
         build = cast("Callable[[Flow[PipelineItem[ModelT]]], Flow[Outcome | None]]", self.build)
         try:
-            return StandingGraph(
-                build,
-                name=self.name,
-                leaves=OUTCOMES,
-                reports=_Events(self.name),
-            )
+            return _GraphOfRows(build, name=self.name)
         except (AttributeError, GraphError, TypeError) as error:
             if isinstance(error, AttributeError) and error.obj is self:
                 raise ConfigurationError(
@@ -144,18 +140,19 @@ class GraphPipeline(Pipeline[ModelT], reserved=False):
             raise
 
 
-class _Events(StandingReports):
-    def __init__(self, pipeline: str) -> None:
-        self._pipeline = pipeline
+class _GraphOfRows(StandingGraph[Any, Any]):
+    """Emits as events what is logged of other graphs."""
 
-    def deadlocked(self, graph: str, error: GraphDeadlockError) -> None:
-        super().deadlocked(graph, error)
-        emit(GraphDeadlocked(self._pipeline, error.cycle, error.text))
+    _leaves = OUTCOMES
 
-    def call_took_long(self, graph: str, *, operator: str, lane: int, seconds: float) -> None:
-        super().call_took_long(graph, operator=operator, lane=lane, seconds=seconds)
-        emit(GraphCallTookLong(self._pipeline, operator, lane, seconds))
+    def _deadlocked(self, error: GraphDeadlockError) -> None:
+        super()._deadlocked(error)
+        emit(GraphDeadlocked(self.name, error.cycle, error.text))
 
-    def rebuilt(self, graph: str, error: Exception) -> None:
-        super().rebuilt(graph, error)
-        emit(GraphRebuilt(self._pipeline, describe(error)))
+    def _rebuilt(self, error: Exception) -> None:
+        super()._rebuilt(error)
+        emit(GraphRebuilt(self.name, describe(error)))
+
+    def _call_took_long(self, node: Node, seconds: float) -> None:
+        super()._call_took_long(node, seconds)
+        emit(GraphCallTookLong(self.name, node.operator, node.lane, seconds))

@@ -106,9 +106,9 @@ class _Start:
 
 
 def _called(function: Callable[[V], T], value: V) -> T:
-    """Call `function` in the child. What it raises has to travel, and be made again by its class:
-    one whose ``__init__`` takes something else than its ``args`` would end as a ``TypeError``.
-    """
+    """Call `function` in the child."""
+    # What it raises has to travel, and be made again by its class: one whose ``__init__`` takes
+    # something else than its ``args`` would end as a ``TypeError``.
     try:
         return function(value)
     except Exception as error:
@@ -144,11 +144,9 @@ def _travels(one: object) -> bool:
 
 
 def _note_of(error: Exception, function: object, value: object) -> str:
-    """Return what to change if a call failed since something cannot be pickled; else nothing.
-
-    The types of such errors differ by version and by what is pickled, and a function may raise
-    the same: so it is tried again.
-    """
+    """Return what to change if a call failed since something cannot be pickled; else nothing."""
+    # The types of such errors differ by version and by what is pickled, and a function may raise
+    # the same: so it is tried again.
     if not _travels(function):
         return (
             f"the function cannot be pickled: {NOT_FOUND}, whose arguments can be pickled as well"

@@ -41,9 +41,7 @@ EMPTY: Final = Empty()
 
 
 class PortOwner:
-    """`changed`: ports that the other side changed since the node was asked; oldest first, each
-    once.
-    """
+    """`changed`: ports that the other side changed since the last ask, oldest first."""
 
     __slots__ = ("changed",)
 
@@ -52,30 +50,22 @@ class PortOwner:
 
 
 class Changes:
-    """What the edges of one graph report while nodes are asked.
-
-    Attributes:
-        asked: the owner whose `event` runs now; only its ports may be used.
-        owners: whose ports changed; the newest last, maybe more than once.
-        dropped: values that left their slot unread, kept until the mutex is free: ``__del__`` of a
-            value is code of the host.
-    """
+    """What the edges of one graph report while nodes are asked."""
 
     __slots__ = ("asked", "dropped", "owners")
 
     def __init__(self) -> None:
+        # The owner whose `event` runs now; only its ports may be used
         self.asked: PortOwner | None = None
+        # Whose ports changed; the newest last, maybe more than once
         self.owners: list[PortOwner] = []
+        # Values that left their slot unread, kept until the mutex is free: ``__del__`` of a value
+        # is code of the host
         self.dropped: list[object] = []
 
 
 class Edge(Generic[T]):
-    """The way of values from one output port to one input port.
-
-    Attributes:
-        is_finished: one side is done.
-        unread: how many values were dropped since the consumer was done.
-    """
+    """The way of values from one output port to one input port."""
 
     __slots__ = (
         "changes",
@@ -94,9 +84,9 @@ class Edge(Generic[T]):
         self.changes = changes
         self.value: T | Empty = EMPTY
         self.is_needed = False
-        self.is_finished = False
+        self.is_finished = False  # one side is done
         self.passed = 0
-        self.unread = 0
+        self.unread = 0  # how many values were dropped since the consumer was done
 
     def clear(self) -> None:
         """Finish the edge and drop the value in its slot."""
@@ -232,9 +222,9 @@ Port: TypeAlias = InputPort[Any] | OutputPort[Any]
 
 
 def connect(output: OutputPort[T], input_: InputPort[T], changes: Changes | None = None) -> Edge[T]:
-    """Join two ports. `changes` is that of the graph; by default the edge has its own, for
-    processors that are asked by hand.
-    """
+    """Join two ports."""
+    # `changes` is that of the graph; by default the edge has its own, for processors that are asked
+    # by hand.
     if output.is_connected or input_.is_connected:
         msg = "a port is connected once"
         raise InternalError(msg)
@@ -316,13 +306,7 @@ class Processor:
     holds_max: int = 1
 
     def __init__(self, *, inputs: int = 0, outputs: int = 0, name: str = "") -> None:
-        """Have so many ports.
-
-        Args:
-            inputs: number of input ports.
-            outputs: number of output ports.
-            name: the name of the class by default.
-        """
+        """Have so many ports; `name` is that of the class by default."""
         self.name = name or type(self).__name__
         self.inputs: Sequence[InputPort[Any]] = [InputPort() for _ in range(inputs)]
         self.outputs: Sequence[OutputPort[Any]] = [OutputPort() for _ in range(outputs)]

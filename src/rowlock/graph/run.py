@@ -373,8 +373,8 @@ class GraphRun:
 
     async def _call_end_hooks(self, error: BaseException | None) -> BaseException | None:
         failure: BaseException | None = None
-        for hook in self.graph.end_hooks:
-            if failure is not None and not self.graph.is_always(hook):
+        for hook, is_always in self.graph.end_hooks:
+            if failure is not None and not is_always:
                 continue
             try:
                 await _call_hook(hook, error)

@@ -72,19 +72,14 @@ Entry: TypeAlias = Node | Callable[[float], None]
 
 
 class Scheduler:
-    """Decides which calls of one run are made next, and when the run has ended.
-
-    Attributes:
-        error: what ended the run before its time.
-        in_flight: calls that were handed out and have not ended, and timers that are set.
-    """
+    """Decides which calls of one run are made next, and when the run has ended."""
 
     def __init__(
         self, graph: Topology, *, outside: Outside, stopwatch: Callable[[], float]
     ) -> None:
         self.phase = Phase.RUNNING
-        self.error: BaseException | None = None
-        self.in_flight = 0
+        self.error: BaseException | None = None  # what ended the run before its time
+        self.in_flight = 0  # calls that were handed out and have not ended, and timers that are set
         self.unfinished = len(graph.nodes)
         self.asks = 0
         self._latest = 0.0
@@ -101,9 +96,8 @@ class Scheduler:
         self._first: list[Node] = []
 
     def start(self, *, is_checked: bool = True) -> Iterator[None]:
-        """Have the nodes without outputs asked, step by step; `advance` does it. A graph that is
-        not checked may have ports without an edge, so its lanes hand nothing on.
-        """
+        """Have the nodes without outputs asked, step by step; `advance` does it."""
+        # A graph that is not checked may have ports without an edge, so its lanes hand nothing on.
         spreads: dict[Node, Spread | None] = {}
         for node in reversed(self._graph.nodes):
             processor = node.processor
@@ -165,9 +159,8 @@ class Scheduler:
         self._afterwards.append(partial(self._outside.set_timer, node, node.timer, seconds))
 
     def advance(self, *, wait: bool, asks_max: int) -> list[Node]:
-        """Empty the inbox, ask up to `asks_max` nodes, and return the next calls. Without `wait`,
-        the holder of the mutex does the work, if there is one.
-        """
+        """Empty the inbox, ask up to `asks_max` nodes, and return the next calls."""
+        # Without `wait`, the holder of the mutex does the work, if there is one.
         calls: list[Node] = []
         mutex, changes = self._mutex, self._changes
         asks_end = self.asks + asks_max
@@ -380,10 +373,8 @@ class Scheduler:
 
 
 def is_withdrawn(node: Node) -> bool:
-    """Take the ticket of a call that was handed out, and return whether it was still there.
-
-    One side succeeds: the lane that begins the call, or the stop that withdraws it.
-    """
+    """Take the ticket of a call that was handed out, and return whether it was still there."""
+    # One side succeeds: the lane that begins the call, or the stop that withdraws it.
     try:
         node.ticket.pop()
     except IndexError:

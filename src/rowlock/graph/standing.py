@@ -13,18 +13,17 @@ ended for that: `timeout` of an operator is for calls that may not take long.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
-from contextvars import Context, copy_context
-from functools import partial
+from collections.abc import Callable
+from contextvars import copy_context
 from types import TracebackType
-from typing import Any, Final, Generic, Self, TypeAlias, TypeVar, cast
+from typing import Any, Final, Generic, Self, TypeVar
 
 from rowlock.clock import stopwatch
 from rowlock.errors import GraphClosed, GraphDeadlockError, GraphError
 from rowlock.graph.envelopes import OUTLET, Caller, EnvelopeCarrier, Inlet, Outlet
 from rowlock.graph.fix_point import flags_of
 from rowlock.graph.flow import Flow, Graph
-from rowlock.graph.host_code import check_plain_function, check_type, not_awaited, shown
+from rowlock.graph.host_code import check_plain_function, check_type, not_awaited
 from rowlock.graph.operators import OpenEnd
 from rowlock.graph.run import (
     RunWiring,
@@ -44,95 +43,13 @@ from rowlock.tasks import as_ordinary, finish
 logger = get_logger(__name__)
 
 
-class StandingReports:
-    """Logs what it hears; a pipeline also emits it as events. Called in the event loop."""
-
-    def deadlocked(self, graph: str, error: GraphDeadlockError) -> None:
-        """Take in that the nodes waited for each other, so the values inside failed."""
-        logger.error("%s\n%s", error, error.text, extra={"graph": graph})
-
-    def call_took_long(self, graph: str, *, operator: str, lane: int, seconds: float) -> None:
-        """Take in that a call has run for 5, 10, 20 ... seconds, and still does."""
-        logger.warning(
-            "A call of %s (lane %s) of the graph %s takes long: %.0f s so far",
-            operator,
-            lane,
-            graph,
-            seconds,
-            extra={"graph": graph, "operator": operator, "seconds": seconds},
-        )
-
-    def stuck(self, graph: str, text: str) -> None:
-        """Take in that a call has run for 200 s; once for each set of nodes.
-
-        Args:
-            graph: its name.
-            text: the graph with its flags, a line for each node.
-        """
-        logger.warning("The graph %s, since a call takes very long:\n%s", graph, text)
-
-    def rebuilt(self, graph: str, error: Exception) -> None:
-        """Take in that fresh nodes were built after `error` of one of them."""
-        logger.error("The graph %s has fresh nodes: one broke", graph, exc_info=error)
-
-
-def _contained(report: Callable[[], None]) -> None:
-    try:
-        report()
-    except BaseException as error:  # it is code of the host
-        logger.warning("A report about a graph failed", exc_info=error)
-
-
 LONG_S: Final = 5.0
 """After this time a call is reported for the first time, and so often calls are looked at; in
 seconds.
 """
 
 
-class CallWatch:
-    def __init__(
-        self,
-        calls: Callable[[], Iterable[Node]],
-        *,
-        stopwatch: Callable[[], float],
-        on_long: Callable[[Node, float], None],
-        on_look: Callable[[], None] = lambda: None,
-    ) -> None:
-        self._calls = calls
-        self._stopwatch = stopwatch
-        self._on_long = on_long
-        self._on_look = on_look
-        self._timer: asyncio.TimerHandle | None = None
-        self._reported: dict[Node, tuple[float, float]] = {}
-
-    def begin(self) -> None:
-        if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(LONG_S, self._look)
-
-    def end(self) -> None:
-        timer, self._timer = self._timer, None
-        if timer is not None:
-            timer.cancel()
-
-    def _look(self) -> None:
-        self._timer = None
-        self.begin()
-        now, reported = self._stopwatch(), self._reported
-        self._reported = {}
-        for node in self._calls():
-            began_at, due_s = reported.get(node, (0.0, 0.0))
-            if node.started_at != began_at:
-                began_at, due_s = node.started_at, LONG_S
-            age_s = now - began_at
-            if age_s >= due_s:
-                self._on_long(node, age_s)
-                due_s = 2 * age_s
-            self._reported[node] = (began_at, due_s)
-        self._on_look()
-
-
 def capacity_of(graph: Topology) -> int:
-    """How many submitted values are inside at most."""
     of_parts = _nodes_of_parts(graph)
     edges = sum(
         1
@@ -169,40 +86,30 @@ def _nodes_of_parts(graph: Topology) -> set[int]:
 STUCK_S: Final = 200.0
 """After this time of a call the graph is reported as a whole, in seconds."""
 
-Build: TypeAlias = Callable[[Flow[Any, Any]], Flow[Any, Any]]
-
 
 class StandingNodes:
-    """One set of nodes, and their run.
-
-    Attributes:
-        is_over: no caller may enter any more: a node broke, or the graph was closed.
-        ended: set when no call runs any more; None before the run.
-    """
-
-    def __init__(
-        self, build: Build, *, name: str, leaves: tuple[type, ...], shows_values: bool
-    ) -> None:
-        self.graph: Final = Graph(name)
+    def __init__(self, owner: StandingGraph[Any, Any]) -> None:
+        self.graph: Final = Graph(owner.name)
         self.callers: dict[Caller, None] = {}
-        self.is_over = False
+        self.is_over = False  # no caller may enter any more: a node broke, or the graph was closed
+        # Set when no call runs any more; None before the run
         self.ended: asyncio.Event | None = None
+        self._owner = owner
         self._inlet = Inlet()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._wiring: RunWiring
-        self._watch: CallWatch
-        self._reports: StandingReports
+        self._timer: asyncio.TimerHandle | None = None
+        self._reported: dict[Node, tuple[float, float]] = {}
         self._is_stuck = False
-        self._on_broken: Callable[[Exception], None]
-        self.graph.shows_values = shows_values
-        self._build(build, EnvelopeCarrier(leaves))
+        self.graph.shows_values = owner._shows_values
+        self._build(owner._build, EnvelopeCarrier(owner._leaves))
         processors = [node.processor for node in self.graph.nodes]
         self._batches = [one for one in processors if isinstance(one, BatchProcessor)]
 
-    def _build(self, build: Build, carrier: EnvelopeCarrier) -> None:
+    def _build(self, build: Callable[[Any], object], carrier: EnvelopeCarrier) -> None:
         graph, inlet, outlet = self.graph, self._inlet, Outlet()
         graph.add([inlet])
-        flow: object = not_awaited(build(Flow(OpenEnd(graph, inlet.outputs, carrier))))
+        flow = not_awaited(build(Flow(OpenEnd(graph, inlet.outputs, carrier))))
         if not (isinstance(flow, Flow) and flow._end.carrier is carrier):
             msg = f"build() of {graph.name!r} returns the flow that it was given, or one behind it"
             raise GraphError(msg)
@@ -220,35 +127,21 @@ class StandingNodes:
             pass
         graph.has_run = True
 
-    def begin(
-        self,
-        *,
-        context: Context,
-        runtime: GraphRuntime | None,
-        reports: StandingReports,
-        on_broken: Callable[[Exception], None],
-    ) -> None:
-        """Run in the running event loop, unless this has begun. Shared calls get `context`."""
+    def begin(self) -> None:
+        """Run in the running event loop, unless this has begun."""
         loop = asyncio.get_running_loop()
         if self._loop is not None:
             self._check_loop()
             return
-        self._loop, self.ended, self._on_broken = loop, asyncio.Event(), on_broken
+        self._loop, self.ended = loop, asyncio.Event()
         self.graph.stopwatch = stopwatch()
         self.graph.started_at = self.graph.stopwatch()
         self._wiring = RunWiring(
             self.graph,
-            runtime=runtime,
-            context=context,
+            runtime=self._owner._runtime,
+            context=self._owner._context,
             on_stop=self._stopped,
             on_end=self._ended,
-        )
-        self._reports = reports
-        self._watch = CallWatch(
-            self._wiring.calls,
-            stopwatch=self.graph.stopwatch,
-            on_long=self._report_long,
-            on_look=self._replace_threads,
         )
         for _ in self._wiring.scheduler.start():
             pass
@@ -264,7 +157,7 @@ class StandingNodes:
 
     def enter(self, caller: Caller, value: object) -> None:
         if not self.callers:
-            self._watch.begin()
+            self._look_later()
         self.callers[caller] = None
         self._inlet.put(caller, value)
 
@@ -277,30 +170,37 @@ class StandingNodes:
 
     def returned(self, caller: Caller) -> None:
         self.callers.pop(caller, None)
-        if not self.callers:
-            self._watch.end()
+        if not self.callers and self._timer is not None:
+            self._timer.cancel()
 
-    def _report_long(self, node: Node, seconds: float) -> None:
-        name = self.graph.name
-        _contained(
-            partial(
-                self._reports.call_took_long,
-                name,
-                operator=node.operator,
-                lane=node.lane,
-                seconds=seconds,
-            )
-        )
-        if seconds >= STUCK_S and not self._is_stuck:
-            self._is_stuck = True
-            _contained(partial(self._reports.stuck, name, flags_of(self.graph)))
+    def _look_later(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(LONG_S, self._look)
 
-    def _replace_threads(self) -> None:
-        """Replace threads whose callers want no result any more."""
+    def _look(self) -> None:
+        """Report calls that take long, and replace threads whose callers want no result."""
+        self._look_later()
+        now, reported = self.graph.stopwatch(), self._reported
+        self._reported = {}
+        for node in self._wiring.calls():
+            began_at, due_s = reported.get(node, (0.0, 0.0))
+            if node.started_at != began_at:
+                began_at, due_s = node.started_at, LONG_S
+            age_s = now - began_at
+            if age_s >= due_s:
+                self._report_long(node, age_s)
+                due_s = 2 * age_s
+            self._reported[node] = (began_at, due_s)
         for caller in self.callers:
             for call in list(caller.calls) if caller.is_done else ():
                 if call.is_obsolete and call.task is None:
                     self._wiring.replace_thread(call.processor)
+
+    def _report_long(self, node: Node, seconds: float) -> None:
+        self._owner._call_took_long(node, seconds)
+        if seconds >= STUCK_S and not self._is_stuck:
+            self._is_stuck = True
+            name, text = self.graph.name, flags_of(self.graph)
+            logger.warning("The graph %s, since a call takes very long:\n%s", name, text)
 
     async def end(self) -> None:
         """End the run, and wait until no call runs."""
@@ -318,7 +218,7 @@ class StandingNodes:
         scheduler = self._wiring.scheduler
         error, scheduler.error = scheduler.error, None
         if error is not None and not self.is_over:
-            self._on_broken(as_ordinary(error))
+            self._owner._has_broken(as_ordinary(error))
         self.is_over = True
         for caller in list(self.callers):
             closed = GraphClosed(self.graph.name)
@@ -354,15 +254,16 @@ class StandingGraph(Generic[T, R]):
         GraphError: `build` made a mistake, or returned another flow; or an argument is wrong.
     """
 
+    _leaves: tuple[type, ...] = ()
+    """Instances of these that an operator returns are results at once."""
+
     def __init__(
         self,
         build: Callable[[Flow[T]], Flow[R]],
         *,
         name: str = "graph",
         runtime: GraphRuntime | None = None,
-        leaves: tuple[type, ...] = (),
         shows_values: bool = False,
-        reports: StandingReports | None = None,
     ) -> None:
         """Build the graph.
 
@@ -371,29 +272,21 @@ class StandingGraph(Generic[T, R]):
                 each value. It is called now, and again for fresh nodes.
             name: for errors, pictures and logs.
             runtime: whose threads; those of this process by default.
-            leaves: an instance of these that an operator returns is the result at once; what else
-                there is of its value in the graph is left out.
             shows_values: the note on an error quotes the value of its call, shortened. The note is
                 logged with the error, so by default it names operator and lane only.
-            reports: hears of what happens to the graph as a whole; it is logged by default.
         """
         check_plain_function("build", build)
         check_runtime(runtime)
         check_type("shows_values", shows_values, bool)
-        if reports is not None:
-            check_type("reports", reports, StandingReports)
-        _check_leaves(leaves)
         self.name = name
-        self._build = cast("Build", build)
-        self._leaves = leaves
+        self._build: Callable[[Any], Any] = build
         self._shows_values = shows_values
         self._runtime = runtime
-        self._reports = reports or StandingReports()
         self._context = copy_context()
         self._is_closed = False
         self._broken_by: Exception | None = None
         self._running: list[StandingNodes] = []
-        self._nodes = self._built()
+        self._nodes = StandingNodes(self)
 
     async def submit(self, value: T, *, keep_going: Callable[[], bool] | None = None) -> R:
         """Put `value` in as soon as there is room, and return its result.
@@ -465,52 +358,49 @@ class StandingGraph(Generic[T, R]):
         if self._is_closed:
             raise GraphClosed(self.name)
         if self._nodes.is_over or self._nodes.is_of_closed_loop:
-            self._nodes = self._rebuilt()
+            try:
+                self._nodes = StandingNodes(self)
+            except Exception:
+                raise
+            except (
+                BaseException
+            ) as raised:  # a `SystemExit` of `build` is not to end the event loop
+                raise as_ordinary(raised) from raised
+            if self._broken_by is not None:
+                self._rebuilt(self._broken_by)
+                self._broken_by = None
         nodes = self._nodes
         if nodes.ended is None:
             self._running = [one for one in self._running if not one.has_ended]
             self._running.append(nodes)
-        nodes.begin(
-            context=self._context,
-            runtime=self._runtime,
-            reports=self._reports,
-            on_broken=self._broken,
-        )
+        nodes.begin()
         return nodes
 
-    def _built(self) -> StandingNodes:
-        return StandingNodes(
-            self._build,
-            name=self.name,
-            leaves=self._leaves,
-            shows_values=self._shows_values,
-        )
-
-    def _rebuilt(self) -> StandingNodes:
-        try:
-            nodes = self._built()
-        except Exception:
-            raise
-        except BaseException as raised:  # a `SystemExit` of `build` is not to end the event loop
-            raise as_ordinary(raised) from raised
-        if self._broken_by is not None:
-            _contained(partial(self._reports.rebuilt, self.name, self._broken_by))
-            self._broken_by = None
-        return nodes
-
-    def _broken(self, error: Exception) -> None:
+    def _has_broken(self, error: Exception) -> None:
         self._broken_by = error
         if isinstance(error, GraphDeadlockError):
-            _contained(partial(self._reports.deadlocked, self.name, error))
+            self._deadlocked(error)
+
+    def _deadlocked(self, error: GraphDeadlockError) -> None:
+        """Report that the nodes waited for each other, so the values inside failed."""
+        logger.error("%s\n%s", error, error.text, extra={"graph": self.name})
+
+    def _rebuilt(self, error: Exception) -> None:
+        """Report that fresh nodes were built after `error` of one of them."""
+        logger.error("The graph %s has fresh nodes: one broke", self.name, exc_info=error)
+
+    def _call_took_long(self, node: Node, seconds: float) -> None:
+        logger.warning(
+            "A call of %s (lane %s) of the graph %s takes long: %.0f s so far",
+            node.operator,
+            node.lane,
+            self.name,
+            seconds,
+            extra={"graph": self.name, "operator": node.operator, "seconds": seconds},
+        )
 
     async def _end(self) -> None:
         for nodes in self._running:
             if not nodes.is_of_closed_loop:
                 await nodes.end()
         self._running.clear()
-
-
-def _check_leaves(leaves: object) -> None:
-    if not (isinstance(leaves, tuple) and all(isinstance(one, type) for one in leaves)):
-        msg = f"leaves is {shown(leaves)}; it must be a tuple of types"
-        raise GraphError(msg)

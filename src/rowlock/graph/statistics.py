@@ -1,5 +1,5 @@
 """What a graph shows of itself: how many values passed each operator and what its lanes did
-meanwhile, and a picture for Mermaid, for Graphviz, and as text.
+meanwhile, and a picture for Mermaid and as text.
 
 Statistics are frozen values, made from counters that a run keeps anyway; during a run the counters
 of a call in flight may be one value ahead of each other. In a picture each operator has one box;
@@ -10,10 +10,9 @@ escaped: none of them can end its label.
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from rowlock.errors import shorten
 from rowlock.graph.processor import NodeStatus
@@ -117,7 +116,6 @@ class GraphStatistics:
 
 
 def statistics_of(graph: Topology) -> GraphStatistics:
-    """What the run of `graph` has done so far; all zero before it has begun."""
     return _whole(graph, operators_of(graph))
 
 
@@ -219,9 +217,7 @@ _MERMAID_ENTITIES: Final = str.maketrans(
 
 
 class Box(NamedTuple):
-    """`figures` is empty before a run, and of a joint, which only passes values from lanes to
-    lanes.
-    """
+    """`figures` is empty before a run, and of a joint: a resize between lanes."""
 
     name: str
     lanes: int
@@ -313,31 +309,6 @@ def mermaid(graph: Topology) -> str:
         lines.append("    classDef bottleneck fill:#fde2c4,stroke:#c05000,stroke-width:3px")
         lines.append(f"    class {','.join(hot)} bottleneck")
     return "\n".join(lines)
-
-
-def graphviz(graph: Topology) -> str:
-    picture = picture_of(graph)
-    lines = [f"digraph {_quoted(_one_line(graph.name))} {{", "    rankdir=LR; node [shape=box];"]
-    for number, box in enumerate(picture.boxes):
-        options: dict[str, Any] = {"label": "\n".join((box.title, *box.figures))}
-        if box.is_joint:
-            options["shape"] = "ellipse"
-        if box.is_bottleneck:
-            options |= {"style": "filled", "fillcolor": "#fde2c4", "penwidth": "3"}
-        texts = ", ".join(f"{name}={_quoted(value)}" for name, value in options.items())
-        lines.append(f"    n{number} [{texts}];")
-    for source, target, passed in picture.arrows:
-        label = "" if passed is None else f' [label="{passed}"]'
-        lines.append(f"    n{source} -> n{target}{label};")
-    if picture.left_out:
-        lines.append(f'    more [label="and {picture.left_out} more operators"];')
-    return "\n".join([*lines, "}"])
-
-
-def _quoted(text: str) -> str:
-    # Graphviz reads entities in labels, such as "&lt;".
-    escaped = re.sub(r'(["\\])', r"\\\1", text.replace("&", "&amp;")).replace("\n", r"\n")
-    return f'"{escaped}"'
 
 
 def text(graph: Topology) -> str:

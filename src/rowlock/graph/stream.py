@@ -26,19 +26,15 @@ T = TypeVar("T")
 
 
 class StreamSink(Processor, Generic[T]):
-    """Holds the next value for a consumer in the event loop that this is made in.
-
-    Attributes:
-        is_taken: the consumer has the value. The node knows so only when it is asked, and holds the
-            value until then: a call that ends in between would find that nothing can go on.
-        is_ready: set when the consumer is to look.
-    """
+    """Holds the next value for a consumer in the event loop that this is made in."""
 
     def __init__(self) -> None:
         super().__init__(inputs=1, name="stream")
         self.values: deque[T] = deque()
+        # The consumer has the value. The node knows so only when it is asked, and holds the value
+        # until then: a call that ends in between would find that nothing can go on.
         self.is_taken = False
-        self.is_ready = asyncio.Event()
+        self.is_ready = asyncio.Event()  # set when the consumer is to look
         self._is_held = False
         self._loop = asyncio.get_running_loop()
 
@@ -66,9 +62,10 @@ class StreamSink(Processor, Generic[T]):
 
 
 class StreamValues(AsyncIterator[T]):
-    """The values of a run, for any number of tasks. Not a generator: one whose reader gives up
-    waiting is at its end, and one that is read by two tasks fails.
-    """
+    """The values of a run, for any number of tasks."""
+
+    # Not a generator: one whose reader gives up waiting is at its end, and one that is read by two
+    # tasks fails.
 
     def __init__(self, graph: str, sink: StreamSink[T], run: asyncio.Task[Any]) -> None:
         self._graph = graph
@@ -77,9 +74,7 @@ class StreamValues(AsyncIterator[T]):
         run.add_done_callback(lambda _task: sink.is_ready.set())
 
     async def __anext__(self) -> T:
-        """Return the next value, or raise what ended the run, each time; `GraphClosed` after the
-        block.
-        """
+        """Return the next value, or raise what ended the run; `GraphClosed` after the block."""
         sink = self._sink
         while not sink.values:
             self._check_run()
@@ -108,9 +103,7 @@ class StreamValues(AsyncIterator[T]):
 async def stream_output(
     graph: Topology, output: OutputPort[T], settings: RunSettings = DEFAULTS
 ) -> AsyncIterator[AsyncIterator[T]]:
-    """Run `graph` in the block, and give the values of `output`, its last open one; see
-    `stream_graph`.
-    """
+    """Run `graph` in the block, and give the values of `output`; see `stream_graph`."""
     sink = StreamSink[T]()
     graph.add([sink])
     graph.connect(output, sink.inputs[0])

@@ -44,15 +44,11 @@ SERVED_S_MAX: Final = 0.01
 
 
 class ThreadCall(NamedTuple):
-    """A call that waits for a thread."""
-
     lanes: ThreadLanes
     node: Node
 
 
 class ThreadLanes:
-    """The calls of one run that are made in threads."""
-
     def __init__(
         self,
         pool: GraphRuntime,
@@ -122,22 +118,13 @@ class ThreadLanes:
 
 
 class GraphThread(threading.Thread):
-    """One thread of a runtime.
-
-    Attributes:
-        calls: what waits for this thread first.
-        awake: held while it sleeps; released once to wake it.
-        blocks: how many waits for something else it is in.
-        is_abandoned: it was replaced for good, and ends when its call returns.
-    """
-
     def __init__(self, pool: GraphRuntime, *, number: int) -> None:
         super().__init__(name=f"rowlock graph {number}", daemon=True)
-        self.calls: deque[ThreadCall] = deque()
-        self.awake = threading.Lock()
+        self.calls: deque[ThreadCall] = deque()  # what waits for this thread first
+        self.awake = threading.Lock()  # held while it sleeps; released once to wake it
         self.awake.acquire()
-        self.blocks = 0
-        self.is_abandoned = False
+        self.blocks = 0  # how many waits for something else it is in
+        self.is_abandoned = False  # it was replaced for good, and ends when its call returns
         self.pool = pool
         self._served: ThreadLanes | None = None
         self._served_calls = 0

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
+from operator import itemgetter
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from rowlock.clock import stopwatch
@@ -47,19 +48,7 @@ EndHook: TypeAlias = Callable[[BaseException | None], Awaitable[object] | object
 
 
 class Node(PortOwner):
-    """A processor in a graph, with the scheduler's state of it.
-
-    Attributes:
-        status: what it answered last.
-        is_busy: a call is in flight, or it is finished: it is not asked.
-        is_woken: it is to be asked even if none of its ports changed.
-        is_closing: the call in flight closes what it reads from.
-        ticket: one entry while a call was handed out and not begun; the one who pops it may begin.
-        is_abandoned: its call ignored the end of the run, and is not waited for.
-        hand: what it hands on by, during a run (`fix_point`); None if it is asked.
-        has_wake: it was woken, and the scheduler has not taken that in.
-        spent_s: seconds in each status, by `NodeStatus`.
-    """
+    # `has_wake`: it was woken, and the scheduler has not taken that in
 
     __slots__ = (
         "busy_s",
@@ -96,18 +85,20 @@ class Node(PortOwner):
         self.index = index
         self.operator = operator
         self.lane = lane
-        self.status = NodeStatus.NEED_DATA
-        self.is_busy = False
-        self.is_woken = False
-        self.is_closing = False
-        self.is_abandoned = False
+        self.status = NodeStatus.NEED_DATA  # what it answered last
+        self.is_busy = False  # a call is in flight, or it is finished: it is not asked
+        self.is_woken = False  # it is to be asked even if none of its ports changed
+        self.is_closing = False  # the call in flight closes what it reads from
+        self.is_abandoned = False  # its call ignored the end of the run, and is not waited for
+        # One entry while a call was handed out and not begun; the one who pops it may begin
         self.ticket: deque[None] = deque()
         self.error: BaseException | None = None
+        # What it hands on by, during a run (`fix_point`); None if it is asked
         self.hand: Any = None
         self.started_at = self.ended_at = self.since = 0.0
         self.timer = 0
         self.has_timer = self.has_wake = False
-        self.spent_s = [0.0] * len(NodeStatus)
+        self.spent_s = [0.0] * len(NodeStatus)  # seconds in each status, by `NodeStatus`
         self.calls = 0
         self.busy_s = self.slowest_s = 0.0
 
@@ -146,27 +137,16 @@ class Topology:
         self.stopwatch = stopwatch()
         self.started_at: float | None = None
         self.ended_at: float | None = None
-        self._ends: list[EndHook] = []
-        self._always: list[EndHook] = []
+        # In the order of their calls, and whether they are called even after one that failed
+        self.end_hooks: list[tuple[EndHook, bool]] = []
         self._nodes_of: dict[int, Node] = {}
         self._open_outputs: dict[int, OutputPort[Any]] = {}
         self._numbers: dict[str, int] = {}
 
     @property
     def items_max(self) -> int:
-        """How many values the graph holds at most: one for each edge, and `holds_max` of each
-        processor.
-        """
+        """How many values the graph holds: one in each edge, and `holds_max` of each node."""
         return len(self.edges) + sum(node.processor.holds_max for node in self.nodes)
-
-    @property
-    def end_hooks(self) -> list[EndHook]:
-        """The hooks of `on_end` in the order in which they are called."""
-        return [*self._ends, *self._always]
-
-    def is_always(self, hook: EndHook) -> bool:
-        """Whether an end hook is called even after one that failed."""
-        return any(hook is one for one in self._always)
 
     def add(self, processors: Sequence[Processor], *, name: str = "") -> None:
         """Add the lanes of one operator without joining them to others.
@@ -251,7 +231,8 @@ class Topology:
         """
         self._check_open()
         _check_hook(hook)
-        (self._always if always else self._ends).append(hook)
+        self.end_hooks.append((hook, bool(always)))
+        self.end_hooks.sort(key=itemgetter(1))
 
     def checks(self) -> Iterator[None]:
         """Check the graph before a run, step by step.
@@ -343,9 +324,8 @@ def _check_hook(hook: object) -> None:
 
 
 def add_place(error: BaseException, processor: Processor) -> None:
-    """Add a note to `error` about where it was raised: operator and lane, and the value if the host
-    asked for that. The one way in which values of a graph get into errors, and so into logs.
-    """
+    """Note on `error` where it was raised; with the value if the host asked for that."""
+    # The one way in which values of a graph get into errors, and so into logs.
     with suppress(BaseException):  # an error of the host may refuse notes in any way
         known, place = getattr(error, "__notes__", ()), _place_of(processor)
         # One object may be raised for each of a million values.

@@ -32,7 +32,6 @@ from sqlalchemy import (
     bindparam,
     func,
     select,
-    update,
 )
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionmaker
 
@@ -59,7 +58,6 @@ from rowlock.streams.inputs.source import QUERIES_MAX, NextRows, Source
 from rowlock.streams.inputs.step_inputs import FlowSources, StepInputs, inputs_of
 from rowlock.streams.settings import check_party, check_whole_number
 from rowlock.streams.statements import GatheredQuery, has_all, in_ranges
-from rowlock.streams.tables import check_lasts
 
 
 @contextmanager
@@ -187,11 +185,10 @@ class StepOutput(Generic[O]):
 
 
 class Consumer(Generic[O]):
-    """Reads the results of one output, step by step.
+    """Reads the results of one output, step by step."""
 
-    A name keeps its place in a cursor. Steps begin behind `after`; if that is None, behind the
-    cursor, or, without a name, with the first step that is kept.
-    """
+    # A name keeps its place in a cursor. Steps begin behind `after`; if that is None, behind the
+    # cursor, or, without a name, with the first step that is kept.
 
     def __init__(
         self,
@@ -216,7 +213,6 @@ class Consumer(Generic[O]):
         return f"<Consumer {self._name!r} of {self._output.flow}/{self._output.name}>"
 
     async def steps(self, *, follow: bool) -> AsyncIterator[StepOutput[O]]:
-        """Yield the steps; see `Output.consume`."""
         after = await self._first()
         with woken_by(self._output.topic, self._woken):
             while True:
@@ -312,10 +308,8 @@ class Consumer(Generic[O]):
 def _last_read(
     connection: AsyncConnection, rows: Table, which: ColumnElement[bool]
 ) -> ScalarSelect[Any]:
-    """Return the query for the last step of a read: that in which a bound is reached.
-
-    It has sizes alone, so no database has results in its memory that are not read.
-    """
+    """Return the query for the last step of a read: that in which a bound is reached."""
+    # It has sizes alone, so no database has results in its memory that are not read.
     c = rows.c
     order = (c.step, c.lo, c.seq)
     size = BULK.of(connection).text_bytes(c.payload).label("size")
@@ -365,14 +359,11 @@ class OutputSource(Source[E]):
         return OutputWatch(self._output, name=self.name)
 
     def newest(self) -> ScalarSelect[Any]:
-        """Return the query for the position of the last step with results that all shards have
-        done.
-        """
+        """Return the query for the position of the last step that all shards have done."""
         is_done = self._step < frontier_of(self._output.tables, self._output.flow_id)
         return select(func.max(self._step) + 1).where(*self._own, is_done).scalar_subquery()
 
     def position_of(self, added: object) -> int | None:
-        """Return the position of a step that a consumer of the output has got."""
         if isinstance(added, StepOutput) and added.stream == self.name:
             return position_of_step(added.step)
         return None
@@ -384,18 +375,10 @@ class OutputSource(Source[E]):
         return 0 if step is None else position_of_step(step)
 
     async def begins_after(self, connection: AsyncConnection) -> int:
-        """Return the position of the last step whose results were discarded, 0 if there is none."""
         return position_of_step(await last_discarded(connection, self._output))
 
     async def lock_begin(self, connection: AsyncConnection) -> int:
         """Return what `begins_after` does; nothing more is discarded until the transaction ends."""
-        output, flows = self._output, self._output.tables.flows
-        own = flows.c.id == output.flow_id
-        # Written: of a deletion and a new reader, which is the later one sees the other.
-        again = update(flows).where(own).values(fingerprint=flows.c.fingerprint)
-        await connection.execute(again)
-        found = select(flows.c.fingerprint).where(own)
-        check_lasts(output.flow, await connection.scalar(found))
         await lock_discarding(connection, self._output)
         return await self.begins_after(connection)
 
@@ -418,9 +401,7 @@ class OutputSource(Source[E]):
         after: int,
         upto: int,
     ) -> SourceRows:
-        """Return the results of these buckets, and those without a key, step by step; those of a
-        step in the order in which consumers get them.
-        """
+        """Return the results of these buckets and those without a key, in consumers' order."""
         query = self._gathered(ranges)
         columns = await query.columns(connection, {"after": after, "upto": upto})
         # Behind it: what was discarded before was missing, and what is discarded now was read.
@@ -462,8 +443,6 @@ class OutputSource(Source[E]):
 
 
 class OutputWatch:
-    """Looks how far the flow of an output is; `name` is that of the stream, for errors."""
-
     def __init__(self, output: ResultsOf, *, name: str) -> None:
         self._name, self._output = name, output
         rows, flows = output.tables.outputs, output.tables.flows
@@ -481,7 +460,6 @@ class OutputWatch:
         )
 
     async def look(self, connection: AsyncConnection, *, recorded: int) -> HighWater:
-        """Find the last step with results that all shards have done."""
         seen, output = (await connection.execute(self._look)).one(), self._output
         if seen.frontier is None:
             await check_shards(connection, output.tables, output.flow)

@@ -58,9 +58,7 @@ from rowlock.streams.tables import FlowRow
 async def delete_messages(
     connection: AsyncConnection, table: Table, flow_id: int, *, below: int, limit: int
 ) -> int:
-    """Delete messages of steps below `below`, the lowest version of all shards, held or not, as it
-    was read in this transaction or before; return how many there were.
-    """
+    """Delete messages of steps below `below`, the lowest version of all shards; return how many."""
     own = table.c
     key = (own.step, own.stage, own.lo, own.to_lo)
     gone = select(*key).where(own.flow_id == flow_id, own.step < below).limit(limit)
@@ -84,17 +82,13 @@ deleted.
 
 
 class Expiry:
-    """Deletes what is no longer needed of one flow, and of the logs that it reads."""
-
     def __init__(self, program: FlowProgram, transact: Transact, *, present_for: timedelta) -> None:
         self._program = program
         self._transact = transact
         self._present_for = present_for
 
     async def run(self, *, goes_on: Callable[[], bool]) -> bool:
-        """Delete what is no longer needed, asking `goes_on` before each transaction; return whether
-        there may be more.
-        """
+        """Delete what is no longer needed, while `goes_on`; return whether there may be more."""
         logs = [one for one in self._program.sources.values() if isinstance(one, EventLog)]
         kinds: Sequence[Any] = (
             self._messages,
@@ -128,7 +122,6 @@ class Expiry:
         )
 
     async def _steps(self, connection: AsyncConnection) -> int:
-        """Delete parts of old steps, and then these."""
         last = await self._last_expired_step(connection)
         if last is None:
             return 0
@@ -263,9 +256,7 @@ class Coordinator:
         return Apply(values, after=timedelta(0) if is_more else rest)
 
     def _values(self, row: FlowRow, seen: Seen, stall: Stall | None) -> dict[str, Any]:
-        """Return what has changed of that which a coordinator alone writes: the rest of the row is
-        written by services and by cuts, also while a round goes on.
-        """
+        """Return what has changed of the columns that a coordinator alone writes."""
         values: dict[str, Any] = {
             "frontier": max(row.frontier, seen.look.frontier),
             "code_version": self._program.code_version,
@@ -280,9 +271,7 @@ class Coordinator:
         return {name: one for name, one in values.items() if one != getattr(row, name)}
 
     async def _verified(self, row: FlowRow, look: FlowLook) -> dict[str, Any]:
-        """Compare the events of the last steps with those that they were done with, where that is
-        due; return what is to be written of it.
-        """
+        """Compare the last steps with what they were done with, where due; return what to write."""
         if look.missing is not None or monotonic() < self._verifies_at:
             return {}
         self._verifies_at = monotonic() + VERIFY_EVERY_S
@@ -344,8 +333,6 @@ class Coordinator:
 
 
 class CoordinatorPipeline(Pipeline[Any], reserved=False):
-    """Works on the row of one flow; made by `Streams.pipelines`."""
-
     workers_num: int = 1
     queue_lower_limit_factor: float = 0.0
     queue_upper_limit_factor: float = 0.0
@@ -365,7 +352,6 @@ class CoordinatorPipeline(Pipeline[Any], reserved=False):
 
     @property
     def name(self) -> str:
-        """The owner in its lease."""
         return lease_owner("FlowRow", self.program.name)
 
     def ready(self) -> ColumnElement[bool]:

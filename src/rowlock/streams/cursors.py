@@ -39,8 +39,6 @@ CURSOR: Final = ("flow_id", "output", "consumer", "step", "at")
 
 
 class ResultsOf(Protocol):
-    """An output, as far as it is read."""
-
     name: str
     flow: str
     flow_id: int
@@ -74,9 +72,7 @@ async def check_kept(connection: AsyncConnection, output: ResultsOf, after: int)
 async def begin_cursor(
     connection: AsyncConnection, output: ResultsOf, consumer: str, *, after: int | None
 ) -> int:
-    """Write the cursor of a consumer that has none, behind `after` or else before the first step;
-    return where it stands.
-    """
+    """Write the cursor of a new consumer, behind `after` or at the start; return where it is."""
     # A discard that is under way has not seen this consumer, and the next one is to see it.
     await lock_discarding(connection, output)
     known = await cursor_of(connection, output, consumer)
@@ -91,7 +87,6 @@ async def begin_cursor(
 async def move_cursor(
     session: AsyncSession, output: ResultsOf, consumer: str, *, step: int
 ) -> bool:
-    """Move a cursor forward to `step`; return whether it was before it."""
     cursors = output.tables.cursors
     bind = {"bind": bind_of(session, LeasedTable.of(output.tables.flow_model))}
     own = _own(output, consumer)
@@ -104,9 +99,7 @@ async def move_cursor(
 
 
 async def lock_discarding(connection: AsyncConnection, output: ResultsOf) -> None:
-    """Make discards of the output's results, and new readers of them, wait until the transaction
-    ends.
-    """
+    """Make discards and new readers of the output wait until the transaction ends."""
     cursors = output.tables.cursors
     # Written, not just locked: a snapshot that is older than the lock is refused then.
     taken = update(cursors).where(*_own(output, DISCARDED)).values(step=cursors.c.step)
@@ -135,16 +128,12 @@ async def _add(connection: AsyncConnection, output: ResultsOf, consumer: str, *,
 
 
 async def lowest_version(connection: AsyncConnection, tables: StreamTables, flow_id: int) -> int:
-    """Return the step at which a shard of a flow may begin again: the lowest of them, held or not;
-    0 if shards are missing, which may begin anywhere.
-    """
+    """Return the lowest version of a flow's shards; 0 if shards are missing."""
     return await connection.scalar(select(frontier_of(tables, flow_id, column="version"))) or 0
 
 
 async def first_needed_step(connection: AsyncConnection, tables: StreamTables, flow_id: int) -> int:
-    """Return the first step of a flow whose rows may be read again: by a shard, or by a consumer
-    that asks for the inputs of what it has not acknowledged.
-    """
+    """Return the first step whose rows a shard, or a consumer's `inputs`, may read again."""
     cursors, outputs = tables.cursors.c, tables.outputs.c
     # Of an output without new results a consumer needs nothing, however long ago it read.
     unread = select(func.min(outputs.step)).where(
@@ -180,9 +169,7 @@ async def first_needed_position(
 async def needed_positions(
     connection: AsyncConnection, tables: StreamTables, source: str
 ) -> dict[str, int]:
-    """Return the first position of a source that each flow which reads it may read again, by the
-    name of the flow.
-    """
+    """Return the first position that each flow may read again, by the name of the flow."""
     flows, steps = tables.flows.c, tables.steps.c
     needed = {}
     found = select(flows.id, flows.name, flows.upto).order_by(flows.name)
@@ -205,9 +192,8 @@ DISCARD_ROWS_MAX = 50_000
 
 
 async def discard(session: AsyncSession, output: ResultsOf, before: int) -> int:
-    """Delete the results of steps before `before`; return how many. StillNeeded if they may be
-    read.
-    """
+    """Delete the results of steps before `before`; return how many."""
+    # StillNeeded if they may be read.
     tables = output.tables
     bind = {"bind": bind_of(session, LeasedTable.of(tables.flow_model))}
     # Before anything is read: a flow that is being created may need what no flow has needed so far.

@@ -69,39 +69,24 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True)
 class SourceView:
-    """What was read of a source.
-
-    Attributes:
-        upto: the position up to which it is cut.
-        mark: its high-water mark: no row can appear at or below this position any more.
-        ahead: positions of the next rows, ascending; one more than a step may have are
-            enough. A ``range`` does where each position has a row, or where few are missing;
-            where several rows have one position, it stands there for each of them.
-        has_more: there may be rows behind `ahead` and below `mark`.
-        sizes: how many bytes each row of `ahead` has; empty where that does not matter.
-    """
-
     name: str
-    upto: int
-    mark: int
+    upto: int  # the position up to which it is cut
+    mark: int  # its high-water mark: no row can appear at or below this position any more
+    # Positions of the next rows, ascending; one more than a step may have are enough. A ``range``
+    # does where each position has a row, or where few are missing; where several rows have one
+    # position, it stands there for each of them.
     ahead: Sequence[int] = ()
-    has_more: bool = False
+    has_more: bool = False  # there may be rows behind `ahead` and below `mark`
+    # How many bytes each row of `ahead` has; empty where that does not matter
     sizes: Sequence[int] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class ShardProgress:
-    """How far a shard is.
-
-    Attributes:
-        step: the step that it does next.
-        is_parked: it failed too often at `step`, and waits for a person.
-        timer_at: its earliest timer; None if it has none, or if that is not known here.
-    """
-
-    step: int
+    step: int  # the step that it does next
     is_held: bool = True
-    is_parked: bool = False
+    is_parked: bool = False  # it failed too often at `step`, and waits for a person
+    # Its earliest timer; None if it has none, or if that is not known here
     timer_at: datetime | None = None
 
     @property
@@ -111,60 +96,36 @@ class ShardProgress:
 
 @dataclass(frozen=True, slots=True)
 class FlowCuts:
-    """What was read of a flow, and of its last cuts.
-
-    Attributes:
-        next_step: the number of the step that is cut next; the first is 0.
-        now: the time of the last cut; None before the first.
-        frontier: every shard has done all steps below this one.
-        snapshot_in_use: the last snapshot is kept for its readers and must not be replaced.
-    """
-
-    next_step: int
+    next_step: int  # the number of the step that is cut next; the first is 0
     is_running: bool = True
-    now: datetime | None = None
-    frontier: int = 0
+    now: datetime | None = None  # the time of the last cut; None before the first
+    frontier: int = 0  # every shard has done all steps below this one
     checkpoint_step: int | None = None
     checkpoint_at: datetime | None = None
     snapshot_step: int | None = None
     checkpoint_requested: bool = False
     snapshot_requested: bool = False
+    # The last snapshot is kept for its readers and must not be replaced
     snapshot_in_use: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """A step, as it is recorded.
-
-    Attributes:
-        upto: the last position of each source that belongs to it, by the name of the source.
-        now: its time; never before that of an earlier step.
-        is_checkpoint: all shards write their state with it.
-        is_snapshot: and that state is kept until a later snapshot replaces it.
-        rows: how many rows it has; where `SourceView.ahead` is a ``range``, at most.
-        bytes: how many these have, as far as sizes are known.
-    """
-
     step: int
+    # The last position of each source that belongs to it, by the name of the source
     upto: Mapping[str, int]
-    now: datetime
-    is_checkpoint: bool
-    is_snapshot: bool
+    now: datetime  # its time; never before that of an earlier step
+    is_checkpoint: bool  # all shards write their state with it
+    is_snapshot: bool  # and that state is kept until a later snapshot replaces it
+    # How many rows it has; where `SourceView.ahead` is a ``range``, at most
     rows: int = field(compare=False)
-    bytes: int = field(default=0, compare=False)
+    bytes: int = field(default=0, compare=False)  # how many these have, as far as sizes are known
 
 
 class CutBounds(NamedTuple):
-    """How large a step may be, and how far ahead.
-
-    Attributes:
-        step_rows_max: most rows of a step, unless a position has more; one of each source at
-            least.
-        step_bytes_max: most bytes of these, unless a row of a source has more.
-    """
-
+    # Most rows of a step, unless a position has more; one of each source at least
     step_rows_max: int = STEP_ROWS_MAX
-    step_bytes_max: int = STEP_BYTES_MAX
+    step_bytes_max: int = STEP_BYTES_MAX  # most bytes of these, unless a row of a source has more
     steps_ahead_max: int = STEPS_AHEAD_MAX
     dirty_keys_max: int = DIRTY_KEYS_MAX
 
@@ -173,8 +134,6 @@ DEFAULT_BOUNDS: Final = CutBounds()
 
 
 class NoCut(Enum):
-    """Why no step is cut."""
-
     NOT_RUNNING = "the flow is paused or stopped"
     TOO_FAR_AHEAD = "a shard has too many steps to do"
     NOTHING_NEW = "there is nothing new"
@@ -189,11 +148,9 @@ def plan_cut(
     checkpoint: Checkpoint,
     bounds: CutBounds = DEFAULT_BOUNDS,
 ) -> Cut | NoCut:
-    """Return the next cut, or why there is none.
-
-    `shards` are those that are known here; all that are held, if steps are not to run ahead.
-    `clock` is the time of the database, so that all replicas have one.
-    """
+    """Return the next cut, or why there is none."""
+    # `shards` are those that are known here; all that are held, if steps are not to run ahead.
+    # `clock` is the time of the database, so that all replicas have one.
     if not flow.is_running:
         return NoCut.NOT_RUNNING
     active = [shard for shard in shards if shard.is_active]
@@ -236,9 +193,8 @@ def _reach(sources: Sequence[SourceView], bounds: CutBounds) -> tuple[dict[str, 
 
 
 def _within(sizes: Sequence[Sequence[int]], shares: Sequence[int], bytes_max: int) -> list[int]:
-    """Return how many of its next rows each source has in a step of `bytes_max` bytes. One at
-    least: otherwise a large row would wait for as long as another source has small ones.
-    """
+    """Return how many of its next rows each source has in a step of `bytes_max` bytes."""
+    # One at least: otherwise a large row would wait for as long as another source has small ones.
     sums = [list(accumulate(own)) for own in sizes]
     limits = row_shares([own[-1] if own else 0 for own in sums], bytes_max)
     return [
@@ -248,9 +204,8 @@ def _within(sizes: Sequence[Sequence[int]], shares: Sequence[int], bytes_max: in
 
 
 def _last_whole(ahead: Sequence[int], begin: int, share: int) -> int:
-    """Return the last position all of whose rows are among the `share` rows from `begin` on. Where
-    the first one has more rows than that, it is that one: a position belongs to one step.
-    """
+    """Return the last position all of whose rows are among the `share` rows from `begin` on."""
+    # Where the first one has more rows than that, it is that one: a position belongs to one step.
     end = begin + share
     last = ahead[end - 1]
     if end == len(ahead) or ahead[end] != last:
@@ -271,9 +226,7 @@ def rows_ahead(sources: Iterable[SourceView]) -> int:
 
 
 def row_shares(available: Sequence[int], most: int) -> list[int]:
-    """Return how many rows, or bytes, a step has of each source: all of those that have few, and of
-    the others equally many.
-    """
+    """Return the share of each source: all of those that have few, equal parts of the others."""
     shares, left = [0] * len(available), most
     for done, index in enumerate(sorted(range(len(available)), key=available.__getitem__)):
         shares[index] = min(available[index], left // (len(available) - done))
@@ -297,9 +250,7 @@ def _is_overdue(flow: FlowCuts, checkpoint: Checkpoint, now: datetime) -> bool:
 
 
 def _may_snapshot(flow: FlowCuts) -> bool:
-    """Whether a snapshot is wanted, and the last one is complete and no longer read: a shard keeps
-    one.
-    """
+    """Whether a snapshot is wanted, and the last one is complete and has no reader."""
     is_complete = flow.snapshot_step is None or flow.frontier > flow.snapshot_step
     return flow.snapshot_requested and is_complete and not flow.snapshot_in_use
 
@@ -331,9 +282,7 @@ unless it is one: a checkpoint is requested between cuts.
 
 
 def rows_looked_at(step_rows_max: int) -> int:
-    """Return of how many next rows of a source the positions are read: those of all steps that may
-    be cut together.
-    """
+    """Return how many positions of a source are read: for all steps cut together."""
     return min(step_rows_max * STEPS_TOGETHER_MAX, max(step_rows_max, ROWS_TOGETHER_MAX))
 
 

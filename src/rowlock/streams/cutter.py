@@ -70,9 +70,8 @@ class Quiet:
         overdue_at: datetime | None,
         now: float,
     ) -> None:
-        """Note a look that found nothing. A checkpoint is due at `overdue_at`, though nothing
-        comes.
-        """
+        """Note a look that found nothing."""
+        # A checkpoint is due at `overdue_at`, though nothing comes.
         seen = list(marks)
         is_complete = all(one.mark >= one.newest for one in seen)
         self._seen = (facts, tuple(one.newest for one in seen)) if is_complete else None
@@ -81,9 +80,7 @@ class Quiet:
     def holds(
         self, facts: FlowFacts, moment: Moment, timers: Iterable[datetime], *, now: float
     ) -> bool:
-        """Return whether a look would find nothing again; `timers` has the earliest one of each
-        shard.
-        """
+        """Return whether a look would find nothing again; `timers`: the earliest of each shard."""
         newest = tuple(position or 0 for position in moment.newest)
         due = [*timers, *(() if self._until is None else (self._until,))]
         return (
@@ -113,9 +110,7 @@ class _Look(NamedTuple):
 
 
 class Cutter:
-    """Cuts steps of one flow, for one replica; `marks` tells how far each source was at the last
-    look.
-    """
+    """Cuts steps of one flow for one replica; `marks`: how far each source was at the last look."""
 
     def __init__(self, program: FlowProgram, transact: Transact) -> None:
         self.marks: dict[str, HighWater] = {}
@@ -133,9 +128,8 @@ class Cutter:
     async def cut(
         self, known: KnownFlow, shards: Iterable[ShardProgress]
     ) -> Sequence[Cut] | NoCut | None:
-        """Cut the next step, if there is something for it, and further ones if the flow lags; None
-        if another replica was first. `known` has the cut before the next one.
-        """
+        """Cut the next step, and more if the flow lags; None if another replica was first."""
+        # `known` has the cut before the next one.
         facts, moment, progress = known.facts, known.moment, list(shards)
         assert facts is not None
         assert moment is not None
@@ -252,7 +246,6 @@ class Cutter:
         return (await connection.execute(found)).first()
 
     async def _record(self, connection: AsyncConnection, cuts: Sequence[Cut]) -> bool:
-        """Record cuts that follow each other, if the number of the first one is still the next."""
         flows, steps = self._program.tables.flows, self._program.tables.steps
         first, last = cuts[0], cuts[-1]
         values: dict[str, Any] = {
@@ -305,9 +298,7 @@ class Cutter:
 
 
 def _clock_and_slowest(program: FlowProgram) -> Any:
-    """Return the query for the time, and for the step of the slowest shard that is held and not
-    parked, at whatever replica.
-    """
+    """Return the query for the time and the step of the slowest held shard that is not parked."""
     shards = program.tables.shards
     slowest = select(func.min(shards.c.step)).where(
         shards.c.flow_id == program.id,

@@ -13,8 +13,6 @@ from rowlock.events import Event
 
 @dataclass(frozen=True, slots=True)
 class FlowEvent(Event):
-    """A fact about one flow."""
-
     flow: str
 
 

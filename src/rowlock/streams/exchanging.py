@@ -1,21 +1,17 @@
-"""Messages between the shards of a flow, within a step: in memory, or through the database.
+"""Messages between the shards of a flow, within a step, through the database.
 
 A parcel is what one shard sends to one stage in one step. It is addressed to ranges of buckets that
 depend on its size alone, and the holder of these buckets finds it: so it does not matter which
 shards there were when it was sent, or which there are when it is read.
 
-In memory only when this replica holds all shards and they are at one step, which the caller
-ensures: nothing of such a step is recorded before all of them commit it in one transaction.
-
-Through the table otherwise: a parcel is recorded under the lease of its sender, and stays until no
-shard can need it any more, so each shard goes on, or begins anew, by itself. Parcels are read only
-once all shards have sent; they have all buckets then, whatever layouts they were sent from.
+A parcel is recorded under the lease of its sender, and stays until no shard can need it any more,
+so each shard goes on, or begins anew, by itself. Parcels are read only once all shards have sent;
+they have all buckets then, whatever layouts they were sent from.
 """
 
 from __future__ import annotations
 
 import json
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -46,9 +42,9 @@ Parcel: TypeAlias = Mapping[int, SentMessages]
 
 @dataclass(frozen=True)
 class ReceivingStage:
-    """A stage that gets messages; stage 0 gets none. `senders` tells of each stage before it
-    whether its handler gets batches.
-    """
+    """A stage that gets messages; stage 0 gets none."""
+
+    # `senders` tells of each stage before it whether its handler gets batches.
 
     number: int
     name: str
@@ -99,9 +95,8 @@ def _rows_of(parcel: Parcel) -> int:
 
 
 def are_complete(senders: Iterable[BucketRange]) -> bool:
-    """Return whether parcels of these shards are all that there will be: each bucket is in the
-    range of one sender. ShardStateError if it is in two, which would be counted twice.
-    """
+    """Return whether these shards have each bucket, so that no parcel is missing."""
+    # ShardStateError if it is in two, which would be counted twice.
     ranges = set(senders)
     if sum(each.width for each in ranges) > BUCKETS:
         shown = ", ".join(map(str, sorted(ranges)))
@@ -112,10 +107,9 @@ def are_complete(senders: Iterable[BucketRange]) -> bool:
 def arrived(
     parcels: Mapping[int, Sequence[Parcel]], ranges: Sequence[BucketRange], stage: ReceivingStage
 ) -> list[list[SourceRows]]:
-    """Return the events of a stage in a step: for each of `ranges`, one part for each of the stages
-    that sent something, in their order. Parcels are those of all shards by the first bucket of
-    the sender; parts that are for none of `ranges` may be missing.
-    """
+    """Return the events of a stage in a step: for each range, a part for each sending stage."""
+    # Parcels are those of all shards by the first bucket of the sender; parts that are for none of
+    # `ranges` may be missing.
     events: list[list[SourceRows]] = [[] for _ in ranges]
     for number, is_batch in enumerate(stage.senders):
         sent = _joined(parcels, number).in_one_order(is_batch)
@@ -153,74 +147,17 @@ Events: TypeAlias = Sequence[Sequence[Sequence[SourceRows]]]
 """The events of a stage: of each shard, of each step, part by part."""
 
 
-class Exchange(ABC):
-    """Takes the messages that shards of one replica send, and gives them what they are sent."""
-
-    @abstractmethod
-    async def send(self, stage: ReceivingStage, parcels: Parcels) -> dict[OwnShard, str]:
-        """Send all that shards have for a stage; return why a shard must not go on: it sent
-        something else before. A shard that turns out not to be held any more sends nothing, and
-        is dropped.
-        """
-
-    @abstractmethod
-    async def receive(
-        self, stage: ReceivingStage, steps: Sequence[int], shards: Sequence[OwnShard]
-    ) -> Events | None:
-        """Return what `shards` got in `steps`; None as long as a shard of the flow has not sent."""
-
-
-class MemoryExchange(Exchange):
-    """Keeps the messages of some steps until they are fetched; `shards` are all of the flow."""
-
-    def __init__(self, shards: Iterable[OwnShard]) -> None:
-        taking_part = list(shards)
-        self._ranges = {shard.range for shard in taking_part}
-        ats = {shard.at for shard in taking_part}
-        if not are_complete(self._ranges) or len(ats) != 1:
-            shown = ", ".join(f"{shard.range} at {shard.at}" for shard in taking_part)
-            raise ShardStateError(f"messages cannot stay in memory among the shards {shown}")
-        self._sent: dict[tuple[str, int], dict[BucketRange, Parcel]] = {}
-
-    async def send(self, stage: ReceivingStage, parcels: Parcels) -> dict[OwnShard, str]:
-        for shard, by_step in parcels.items():
-            for step, parcel in by_step.items():
-                self._sent.setdefault((stage.name, step), {})[shard.range] = parcel
-        return {}
-
-    async def receive(
-        self, stage: ReceivingStage, steps: Sequence[int], shards: Sequence[OwnShard]
-    ) -> Events | None:
-        sent = [self._sent.pop((stage.name, step), {}) for step in steps]
-        if not all(map(are_complete, sent)):
-            raise ShardStateError(f"a shard has sent nothing to {stage.name!r}")
-        ranges = [shard.range for shard in shards]
-
-        def work() -> Events:
-            by_step = [
-                arrived({sender.lo: [parcel] for sender, parcel in of_step.items()}, ranges, stage)
-                for of_step in sent
-            ]
-            return list(zip(*by_step, strict=True))
-
-        return await in_thread(work)
-
-
 _COLUMNS = ("flow_id", "step", "stage", "lo", "to_lo", "hi", "to_hi", "payload")
 
 
 class _Written(NamedTuple):
-    """A row: a part of what a shard sends in a step."""
-
     shard: OwnShard
     step: int
     to: BucketRange
     payload: str
 
 
-class TableExchange(Exchange):
-    """Writes messages of one flow into the database, and reads them."""
-
+class Exchange:
     def __init__(self, program: FlowProgram, leased: LeasedTable, transact: Transact) -> None:
         self._program = program
         self._table = program.tables.exchange
@@ -243,9 +180,8 @@ class TableExchange(Exchange):
             opened[lo].sent.add((step, stage))
 
     async def send(self, stage: ReceivingStage, parcels: Parcels) -> dict[OwnShard, str]:
-        """Write messages that are not there yet, and compare the others, which a replay sends
-        again.
-        """
+        """Write messages, and compare those sent before; return why a shard must not go on."""
+        # A shard that turns out not to be held any more sends nothing, and is dropped.
         rows = await in_thread(
             lambda: [
                 _Written(shard, step, to, packed(part))
@@ -304,7 +240,6 @@ class TableExchange(Exchange):
     async def _compare(
         self, stage: ReceivingStage, rows: Sequence[_Written]
     ) -> dict[OwnShard, str]:
-        """Return how messages differ from those that their shard has sent before."""
         own = self._table.c
         found = select(own.step, own.lo, own.to_lo, own.payload).where(
             *self._of(stage, {row.step for row in rows}),
@@ -326,6 +261,7 @@ class TableExchange(Exchange):
     async def receive(
         self, stage: ReceivingStage, steps: Sequence[int], shards: Sequence[OwnShard]
     ) -> Events | None:
+        """Return what `shards` got in `steps`; None as long as a shard of the flow has not sent."""
         ranges = [shard.range for shard in shards]
 
         async def read(session: AsyncSession, connection: AsyncConnection) -> Sequence[Any] | None:

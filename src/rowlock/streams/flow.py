@@ -55,15 +55,7 @@ class StreamFlow(StreamStage[E]):
     """
 
     def __init__(self, declared: FlowProgram, pipeline_settings: Mapping[str, Any]) -> None:
-        """Declare a flow.
-
-        Args:
-            declared: all but its stages.
-            pipeline_settings: of its pipelines.
-
-        Raises:
-            ConfigurationError: it has no sources, or too many.
-        """
+        """Declare a flow."""
         super().__init__(declared.name, Stages(declared.name, declared.checkpoint))
         if not 1 <= len(declared.sources) <= SOURCES_MAX:
             count = len(declared.sources)
@@ -137,11 +129,6 @@ class StreamFlow(StreamStage[E]):
         return output
 
     def _check_room(self, rows: FoldModel) -> None:
-        """Refuse rows whose key is shorter than keys of the sources.
-
-        Raises:
-            ModelError: it is; the text says which.
-        """
         for source in self.sources.values():
             rows.check_room(source.key_chars_max, of=f"the stream {source.name!r}")
 

@@ -1,39 +1,30 @@
-"""The row of a flow: why there is none, its creation, the commands to it, and its deletion.
+"""The row of a flow: why there is none, its creation, and the commands to it.
 
 A declaration that differs from the row is refused. Each command is one UPDATE in the caller's
 transaction, and the replicas that work on the flow get a hint after the commit. A pause and a cut
 update the same row, so one of them is first: the step that a command returns is binding, and
 nothing waits for an answer.
-
-A flow or a log is deleted in transactions of bounded size, of which the first refuses or decides:
-it deletes the shards and gives the row a fingerprint that no declaration has, so that no replica
-works on what is left; the row itself goes last. Whatever dies on the way, the same call ends it.
-The host's own tables keep their rows, such as results `into` them and rows of a fold.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
-from datetime import timedelta
+from collections.abc import Mapping
 from typing import Any, Final, NamedTuple, cast
 
-from sqlalchemy import CursorResult, Table, delete, func, insert, or_, select, tuple_, update
+from sqlalchemy import CursorResult, delete, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionmaker
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
 from rowlock import database_now, hint_after_commit
 from rowlock.errors import ConfigurationError, PipelineError, shorten
 from rowlock.execution import execute
 from rowlock.logs import get_logger
-from rowlock.spi import LeasedTable, bind_of, database_instant, database_time_after, in_transaction
-from rowlock.stream_errors import FlowChangedError, StillInUse
-from rowlock.streams.cursors import DISCARDED
-from rowlock.streams.flow_view import BEFORE_FIRST, Transact, check_shards, lease_holds
-from rowlock.streams.inputs.event_log import EventLog
+from rowlock.spi import LeasedTable, bind_of, database_instant
+from rowlock.stream_errors import FlowChangedError
+from rowlock.streams.flow_view import BEFORE_FIRST, Transact, check_shards
 from rowlock.streams.program import FlowProgram
 from rowlock.streams.settings import check_whole_number
 from rowlock.streams.shards.layout import DynamicShards, check_number, even_layout
-from rowlock.streams.tables import BEING_DELETED, StreamTables, check_lasts, key_of
 
 NEVER_STARTED: Final = "new"
 """The state of a flow that has no row."""
@@ -82,12 +73,7 @@ DECLARATION_CHARS_MAX: Final = 20_000
 
 
 async def ensure_flow(program: FlowProgram, transact: Transact) -> None:
-    """Create the rows of a flow that is not there: all of them, or none.
-
-    Raises:
-        FlowChangedError: it is there, with other sources, stages, states or outputs.
-        PipelineError: it is being deleted, or its row was.
-    """
+    """Create the rows of a flow that is not there: all of them, or none."""
 
     async def there(session: AsyncSession, connection: AsyncConnection) -> bool:
         return await _is_there(connection, program)
@@ -129,8 +115,6 @@ async def ensure_flow(program: FlowProgram, transact: Transact) -> None:
 
 
 async def _positions(program: FlowProgram, transact: Transact) -> dict[str, int]:
-    """Return where the first step begins in each source."""
-
     async def look(session: AsyncSession, connection: AsyncConnection) -> dict[str, int]:
         return {
             name: (await source.watcher().look(connection, recorded=0)).newest
@@ -148,7 +132,6 @@ async def _is_there(connection: AsyncConnection, program: FlowProgram) -> bool:
     row = (await connection.execute(found)).first()
     if row is None:
         return False
-    check_lasts(program.name, row.fingerprint)
     if row.fingerprint != program.fingerprint:
         raise FlowChangedError(
             flow=program.name, description=program.description, stored=row.declaration
@@ -233,208 +216,14 @@ async def change(session: AsyncSession, program: FlowProgram, values: Mapping[st
     flows = program.tables.flows
     bind = _bind_arguments(session, program)
     own = flows.c.id == program.id
-    lasting = update(flows).where(own, flows.c.fingerprint != BEING_DELETED)
-    done = await execute(session, lasting.values(dict(values)), bind_arguments=bind)
-    columns = select(flows.c.next_step, flows.c.fingerprint).where(own)
-    row = (await execute(session, columns, bind_arguments=bind)).first()
-    if row is None:
+    await execute(session, update(flows).where(own).values(dict(values)), bind_arguments=bind)
+    found = await execute(session, select(flows.c.next_step).where(own), bind_arguments=bind)
+    next_step: int | None = found.scalar()
+    if next_step is None:
         raise await no_row(await session.connection(bind), program)
-    if cast("CursorResult[Any]", done).rowcount == 0:
-        check_lasts(program.name, row.fingerprint)
     hint_after_commit(session, program.shards_topic, program.topic)
-    return int(row.next_step)
+    return next_step
 
 
 def _bind_arguments(session: AsyncSession, program: FlowProgram) -> dict[str, Any]:
     return {"bind": bind_of(session, LeasedTable.of(program.tables.flow_model))}
-
-
-DELETED_ROWS_MAX = 5_000
-"""Most rows that are deleted in one transaction, unless one step has more results."""
-DELETE_TIMEOUT: Final = timedelta(seconds=60)
-"""How long one of the transactions may take."""
-PRESENT_FOR: Final = timedelta(minutes=1)
-"""A process that was seen so long ago counts as one that works on the flow."""
-
-_Work = Callable[[AsyncConnection], Awaitable[int]]
-
-
-class Deletion:
-    """Deletes flows and logs of one database."""
-
-    def __init__(self, sessions: async_sessionmaker[AsyncSession], tables: StreamTables) -> None:
-        self._sessions = sessions
-        self._tables = tables
-
-    async def delete_flow(self, name: str, *, discard_results: bool) -> int:
-        """Return how many rows there were; see `Streams.delete_flow`."""
-        flow_id, tables = key_of("flow", name), self._tables
-
-        async def begin(connection: AsyncConnection) -> int:
-            return await _begin(connection, tables, name, discard_results=discard_results)
-
-        async def rows(connection: AsyncConnection) -> int:
-            # Another deletion may have ended, and the flow may be there anew.
-            if not await _is_being_deleted(connection, tables, flow_id):
-                return 0
-            count = await _delete_results(connection, tables, flow_id)
-            for table in (tables.exchange, tables.state, tables.parts, tables.steps):
-                count = count or await _delete_some(connection, table, flow_id)
-            return count or await _end(connection, tables, flow_id)
-
-        return await self._transact(begin) + await self._repeat(rows)
-
-    async def delete_log(self, name: str) -> int:
-        """Return how many rows there were; see `Streams.delete_log`."""
-        log: EventLog[Any] = EventLog(name, object, key=str, tables=self._tables)
-
-        async def some(connection: AsyncConnection) -> int:
-            # Before it is asked who reads it: a flow that is being created may.
-            await log.lock_expiry(connection)
-            if readers := await _readers(connection, self._tables, lambda source: source == name):
-                reason = f"the flow {readers[0]!r} reads it: delete that first"
-                raise StillInUse(what=f"the log {name!r}", reason=reason)
-            return await log.delete_first(connection)
-
-        return await self._repeat(some)
-
-    async def _repeat(self, some: _Work) -> int:
-        count = 0
-        while deleted := await self._transact(some):
-            count += deleted
-        return count
-
-    async def _transact(self, work: _Work) -> int:
-        async def in_session(session: AsyncSession, connection: AsyncConnection) -> int:
-            return await work(connection)
-
-        leased, purpose = LeasedTable.of(self._tables.flow_model), "delete a flow or a log"
-        return await in_transaction(
-            self._sessions, leased, in_session, purpose=purpose, timeout=DELETE_TIMEOUT
-        )
-
-
-async def _begin(
-    connection: AsyncConnection, tables: StreamTables, name: str, *, discard_results: bool
-) -> int:
-    """End the work on a flow, and its reading; StillInUse if there may be more of it."""
-    flows, shards = tables.flows, tables.shards
-    own = flows.c.id == key_of("flow", name)
-    # Written, not just locked: a reader that comes meanwhile, or has come, is seen or refused.
-    if not (await connection.execute(update(flows).where(own).values(name=name))).rowcount:
-        return 0
-    found = select(flows.c.fingerprint, flows.c.state).where(own)
-    row = (await connection.execute(found)).one()
-    if row.fingerprint == BEING_DELETED:
-        return 0
-    flow_id = key_of("flow", name)
-    reason = await _why_in_use(connection, tables, name, state=row.state)
-    if reason is None and not discard_results:
-        reason = await _why_results_stay(connection, tables, flow_id)
-    if reason is not None:
-        raise StillInUse(what=f"the flow {name!r}", reason=reason)
-    await connection.execute(update(flows).where(own).values(fingerprint=BEING_DELETED))
-    return (await connection.execute(delete(shards).where(shards.c.flow_id == flow_id))).rowcount
-
-
-async def _why_in_use(
-    connection: AsyncConnection, tables: StreamTables, name: str, *, state: str
-) -> str | None:
-    """Return what works on a flow or reads it, and what to do first; None if nothing does."""
-    if state != "stopped":
-        return f"it is {state}: call stop() of the flow, and end the processes that work on it"
-    flow_id, shards, replicas = key_of("flow", name), tables.shards.c, tables.replicas.c
-    is_held = (shards.flow_id == flow_id, lease_holds(tables))
-    held = await connection.scalar(select(func.count()).select_from(tables.shards).where(*is_held))
-    holding = select(shards.replica).where(*is_held)
-    is_there = or_(replicas.seen_at > database_time_after(-PRESENT_FOR), replicas.id.in_(holding))
-    there = select(replicas.name).where(replicas.flow_id == flow_id, is_there)
-    names = (await connection.scalars(there.order_by(replicas.name).limit(3))).all()
-    if held or names:
-        who = ", ".join(names) or "a replica that is gone"
-        return (
-            f"{who} had it among the pipelines a moment ago, and {held} of its shards are leased:"
-            " end the processes that have it; one that died counts for a minute, and its leases"
-            " for lock_timeout"
-        )
-    if readers := await _readers(connection, tables, lambda one: one.startswith(f"{name}/")):
-        return f"the flow {readers[0]!r} reads its results: delete that first"
-    return None
-
-
-async def _is_being_deleted(
-    connection: AsyncConnection, tables: StreamTables, flow_id: int
-) -> bool:
-    """Return whether it is, and lock its row until the caller's transaction ends."""
-    flows = tables.flows
-    own = (flows.c.id == flow_id, flows.c.fingerprint == BEING_DELETED)
-    same = update(flows).where(*own).values(fingerprint=BEING_DELETED)
-    return bool((await connection.execute(same)).rowcount)
-
-
-async def _readers(
-    connection: AsyncConnection, tables: StreamTables, is_meant: Callable[[str], bool]
-) -> list[str]:
-    """Return the names of the flows that read a source."""
-    flows = tables.flows.c
-    found = await connection.execute(select(flows.name, flows.upto).order_by(flows.name))
-    return [name for name, upto in found if any(map(is_meant, upto))]
-
-
-async def _why_results_stay(
-    connection: AsyncConnection, tables: StreamTables, flow_id: int
-) -> str | None:
-    """Return which results would be lost, and what to do first; None: there are none."""
-    rows, cursors = tables.outputs.c, tables.cursors.c
-    unread = select(rows.step).where(
-        rows.flow_id == flow_id, rows.output == cursors.output, rows.step > cursors.step
-    )
-    behind = (
-        select(cursors.consumer, cursors.output)
-        .where(cursors.flow_id == flow_id, cursors.consumer != DISCARDED, unread.exists())
-        .order_by(cursors.step)
-    )
-    slowest = (await connection.execute(behind.limit(1))).first()
-    some = select(rows.output).where(rows.flow_id == flow_id).order_by(rows.output)
-    kept = await connection.scalar(some.limit(1))
-    if kept is None:
-        return None
-    who = (
-        f"its output {kept!r} keeps results"
-        if slowest is None
-        else f"the consumer {slowest.consumer!r} has not read all of its output {slowest.output!r}"
-    )
-    return f"{who}: discard() what is done with, or pass discard_results=True to lose the rest"
-
-
-async def _delete_results(connection: AsyncConnection, tables: StreamTables, flow_id: int) -> int:
-    """Delete whole steps of one output: a consumer that is reading never gets a part of one."""
-    rows = tables.outputs
-    of_flow = rows.c.flow_id == flow_id
-    first = select(rows.c.output, rows.c.step).where(of_flow).order_by(rows.c.output, rows.c.step)
-    found = (await connection.execute(first.limit(1))).first()
-    if found is None:
-        return 0
-    gone = [of_flow, rows.c.output == found.output]
-    surplus = select(rows.c.step).where(*gone).order_by(rows.c.step).offset(DELETED_ROWS_MAX)
-    end = await connection.scalar(surplus.limit(1))
-    if end is not None:
-        gone.append(rows.c.step < max(end, found.step + 1))
-    return (await connection.execute(delete(rows).where(*gone))).rowcount
-
-
-async def _delete_some(connection: AsyncConnection, table: Table, flow_id: int) -> int:
-    key, of_flow = list(table.primary_key), table.c.flow_id == flow_id
-    some = select(*key).where(of_flow).limit(DELETED_ROWS_MAX)
-    gone = delete(table).where(of_flow, tuple_(*key).in_(some))
-    return (await connection.execute(gone)).rowcount
-
-
-async def _end(connection: AsyncConnection, tables: StreamTables, flow_id: int) -> int:
-    """Delete what has a row for each replica and consumer, and the flow's own row."""
-    count = 0
-    for table in (tables.cursors, tables.replicas):
-        gone = delete(table).where(table.c.flow_id == flow_id)
-        count += (await connection.execute(gone)).rowcount
-    own = delete(tables.flows).where(tables.flows.c.id == flow_id)
-    return count + (await connection.execute(own)).rowcount

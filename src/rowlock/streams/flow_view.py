@@ -23,13 +23,11 @@ from rowlock.spi import database_instant
 from rowlock.streams.computing.hashing import BUCKETS
 from rowlock.streams.cut_plan import Cut
 from rowlock.streams.shards.layout import check_layout
-from rowlock.streams.tables import BEING_DELETED, StreamTables, key_of
+from rowlock.streams.tables import StreamTables, key_of
 
 
 def frontier_of(tables: StreamTables, flow_id: Any, *, column: str = "step") -> ScalarSelect[Any]:
-    """Return the query for the lowest ``step``, or ``version``, of all shards of a flow, null where
-    they do not have each bucket once.
-    """
+    """Return the query for the lowest step, or `column`, of a flow; null if shards are missing."""
     c = tables.shards.c
     begins_at = func.coalesce(func.lag(c.hi).over(order_by=c.lo), 0)
     columns = (c.lo, c.hi, c[column].label("at"), begins_at.label("begins_at"))
@@ -48,10 +46,9 @@ async def read_frontier(connection: AsyncConnection, tables: StreamTables, flow:
 
 
 async def check_shards(connection: AsyncConnection, tables: StreamTables, flow: str) -> None:
-    """Refuse to read a flow that lacks shards, unless it is new or is being deleted."""
+    """Refuse to read a flow that lacks shards, unless it is new."""
     flow_id, flows, shards = key_of("flow", flow), tables.flows.c, tables.shards.c
-    there = select(flows.id).where(flows.id == flow_id, flows.fingerprint != BEING_DELETED)
-    if await connection.scalar(there) is not None:
+    if await connection.scalar(select(flows.id).where(flows.id == flow_id)) is not None:
         found = select(shards.lo, shards.hi).where(shards.flow_id == flow_id)
         check_layout(flow, await connection.execute(found))
 
@@ -79,15 +76,8 @@ class Transact(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RecordedCut:
-    """A step, as it was recorded.
-
-    Attributes:
-        step: its number; `BEFORE_FIRST` where the first step begins.
-        upto: by source, the last position that belongs to it.
-    """
-
-    step: int
-    upto: Mapping[str, int]
+    step: int  # its number; `BEFORE_FIRST` where the first step begins
+    upto: Mapping[str, int]  # by source, the last position that belongs to it
     now: datetime
     is_checkpoint: bool
     is_snapshot: bool
@@ -96,19 +86,11 @@ class RecordedCut:
 
 @dataclass(frozen=True, slots=True)
 class FlowFacts:
-    """The row of a flow.
-
-    Attributes:
-        next_step: the first step that is not cut.
-        shards_wanted: how many shards there are to be; None: as many as there are.
-        fingerprint: of the flow that wrote the row.
-    """
-
     state: str
-    next_step: int
+    next_step: int  # the first step that is not cut
     checkpoint_requested: bool
-    shards_wanted: int | None
-    fingerprint: str
+    shards_wanted: int | None  # how many shards there are to be; None: as many as there are
+    fingerprint: str  # of the flow that wrote the row
     snapshot_requested: bool = False
 
 
@@ -122,18 +104,11 @@ class Crowd(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """What was seen beside the row, at the same moment.
-
-    Attributes:
-        newest: the last position that was visible of each source, in their order; None: no
-            row.
-        is_whole: its shards have each bucket once.
-    """
-
     clock: datetime
+    # The last position that was visible of each source, in their order; None: no row
     newest: tuple[int | None, ...]
     crowd: Crowd
-    is_whole: bool = True
+    is_whole: bool = True  # its shards have each bucket once
 
 
 class KnownFlow:
@@ -187,7 +162,6 @@ class KnownFlow:
         return next((step for step in needed if step not in self._cuts), None)
 
     def is_recorded(self, cut: Cut) -> None:
-        """Note a cut that was made here."""
         assert self.facts is not None
         self._cuts[cut.step] = RecordedCut(
             cut.step, cut.upto, cut.now, cut.is_checkpoint, cut.is_snapshot, cut.bytes
@@ -201,14 +175,11 @@ class KnownFlow:
         )
 
     def is_checkpoint_requested(self) -> None:
-        """Note a request that was written here."""
         assert self.facts is not None
         self.facts = replace(self.facts, checkpoint_requested=True)
 
     def has_checkpoint(self, *, first: int) -> bool:
-        """Return whether states will be written soon: with a step from `first` on that is cut, or
-        with the next cut.
-        """
+        """Whether states will be written with a cut from `first` on, or with the next cut."""
         is_cut = any(cut.is_checkpoint for step, cut in self._cuts.items() if step >= first)
         return is_cut or (self.facts is not None and self.facts.checkpoint_requested)
 
@@ -217,9 +188,7 @@ class KnownFlow:
             del self._cuts[step]
 
     def weight(self, before: RecordedCut, cut: RecordedCut) -> int:
-        """Return for how many rows a cut counts that follows `before`: about as many as it has, or
-        more.
-        """
+        """Return for how many rows a cut behind `before` counts: as many as it has, or more."""
         return sum(
             (upto - before.upto[name]) * self._rows_per_position.get(name, 1)
             for name, upto in cut.upto.items()

@@ -72,26 +72,15 @@ _COLLECTIONS = (dict, list, set)
 
 
 class FoldModel:
-    """A model whose rows a fold changes.
-
-    Attributes:
-        columns: by the names of their attributes.
-        read_only: the names of those that a handler must not change.
-        never_null: the names of those that a row must have.
-        given: the names of those that get a value of the model or the database, unless they
-            are set.
-    """
-
     def __init__(self, model: type[Any], *, is_keyed_by_host: bool, is_cached: bool) -> None:
-        """Look at a model; ModelError says what to change if it cannot be folded into.
-
-        With `is_keyed_by_host` the host says what the key of an event is; otherwise it is one
-        value. With `is_cached` rows are kept in memory between steps.
-        """
+        """Look at a model; ModelError says what to change if it cannot be folded into."""
+        # With `is_keyed_by_host` the host says what the key of an event is; otherwise it is one
+        # value. With `is_cached` rows are kept in memory between steps.
         self.mapper: Mapper[Any] = mapper_of(model)
         self.name = model.__name__
         self._check_class()
         self.table = single_table(self.mapper)
+        # By the names of their attributes
         self.columns: Mapping[str, Column[Any]] = attributes_of(self.mapper)
         by_column = {column: name for name, column in self.columns.items()}
         own: Any = self.mapper.primary_key
@@ -102,12 +91,15 @@ class FoldModel:
             self._check_cached()
         computed = {name for name, one in self.columns.items() if one.computed is not None}
         locks = {name for name, one in self.columns.items() if one.key in LOCK_COLUMNS}
+        # The names of those that a handler must not change
         self.read_only = frozenset({*computed, *locks, *self.keys})
+        # The names of those that a row must have
         self.never_null = frozenset(
             name
             for name, one in self.columns.items()
             if not (one.nullable or one.type.should_evaluate_none)
         )
+        # The names of those that get a value of the model or the database, unless they are set
         self.given = frozenset(
             name
             for name, one in self.columns.items()
@@ -121,9 +113,7 @@ class FoldModel:
         self._accepted = self._check_constructor(model)
 
     def key_of(self, parts: Sequence[Key]) -> tuple[Any, ...]:
-        """Return the values of the primary key for a key of events, or for a tuple of them;
-        ValueError if there is no such row.
-        """
+        """Return the primary key for a key of events, or a tuple of them; ValueError if none."""
         if len(parts) != len(self.keys):
             msg = f"the primary key of {self.name} is ({', '.join(self.keys)}), not {parts!r:.100}"
             raise ValueError(msg)
@@ -133,9 +123,7 @@ class FoldModel:
         )
 
     def check_room(self, chars_max: int | None, *, of: str) -> None:
-        """Refuse a primary key that is shorter than keys of events; None: their length is not
-        known.
-        """
+        """Refuse a primary key that is shorter than keys of events; None: length unknown."""
         name = self.keys[0]
         kept = innermost(self.columns[name].type)
         room = kept.length if isinstance(kept, String) else None
@@ -161,9 +149,8 @@ class FoldModel:
         return checked_by
 
     def make(self, key: Sequence[Any]) -> Any:
-        """Return a new row with this primary key and the plain defaults of the model: values, and
-        empty collections. What else the model or the database gives is added when it is written.
-        """
+        """Return a new row with this primary key and the plain defaults of the model."""
+        # What else the model or the database gives is added when it is written.
         given = dict(zip(self.keys, key, strict=True))
         row = self.mapper.class_(**{name: given[name] for name in self._accepted})
         for name, value in given.items():
@@ -175,7 +162,6 @@ class FoldModel:
         return row
 
     def changed(self, values: Mapping[str, Any], before: Mapping[str, Any]) -> list[str]:
-        """Return the names of attributes that are not as before, in the order of the columns."""
         return [
             name
             for name, column in self.columns.items()
@@ -323,16 +309,11 @@ class StoredRow(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class FoldedRow:
-    """A row of the host, as a step has left it.
+    """A row of the host, as a step has left it."""
 
-    Attributes:
-        values: by the names of the attributes. Those of a new row that are None get their
-            defaults.
-        stored: what the database has; None if there is no such row.
-    """
-
+    # By the names of the attributes. Those of a new row that are None get their defaults.
     values: Mapping[str, Any]
-    stored: StoredRow | None
+    stored: StoredRow | None  # what the database has; None if there is no such row
 
     def __str__(self) -> str:
         return repr(self.values)
@@ -348,8 +329,6 @@ class HeldRow:
 
 
 class FoldCodec:
-    """Makes instances of rows, and rows of what a handler has left in them."""
-
     def __init__(self, model: FoldModel) -> None:
         self._model = model
         columns = ", ".join(model.columns[name].name for name in model.keys)
@@ -369,13 +348,7 @@ class FoldCodec:
         ]
 
     def encode(self, value: HeldRow) -> FoldedRow:
-        """Return what a handler has left in a row.
-
-        Raises:
-            TypeError: it left an expression of SQL.
-            ValueError: it changed the key or what the database computes, or left null what
-                is never null.
-        """
+        """Return what a handler has left in a row."""
         before = value.before
         stored = None if before is None else before.stored
         values = self._values(value.row, is_new=stored is None)
@@ -441,9 +414,7 @@ class FoldTable:
         self._table = KeyedTable(model.table, keys, columns)
 
     async def read(self, connection: AsyncConnection, keys: Iterable[str]) -> dict[str, KeyState]:
-        """Return the rows that are there, by the texts of their keys; joins the caller's
-        transaction.
-        """
+        """Return the rows that are there, by the texts of their keys."""
         texts = self._texts(keys)
         if not texts:
             return {}
@@ -459,12 +430,6 @@ class FoldTable:
         return found
 
     async def write(self, connection: AsyncConnection, rows: Sequence[FoldedRow]) -> None:
-        """Write rows that steps have changed; joins the caller's transaction.
-
-        Raises:
-            RowsChanged: rows are not as they were when they were read: roll back.
-            OutcomeError: a column cannot keep a value, or the model could not read it back.
-        """
         missing = await self._insert(connection, [row for row in rows if row.stored is None])
         missing += await self._update(connection, [row for row in rows if row.stored is not None])
         if missing:
@@ -495,9 +460,7 @@ class FoldTable:
         return texts
 
     async def _insert(self, connection: AsyncConnection, rows: Sequence[FoldedRow]) -> int:
-        """Insert new rows, those together that have the same columns; return how many were there
-        already.
-        """
+        """Insert new rows, by equal sets of columns; return how many were there already."""
         alike: dict[tuple[str, ...], list[tuple[Any, ...]]] = {}
         for row in rows:
             given = {name: value for name, value in row.values.items() if self._is_set(name, value)}
@@ -513,9 +476,7 @@ class FoldTable:
         return missing
 
     async def _update(self, connection: AsyncConnection, rows: Sequence[FoldedRow]) -> int:
-        """Update rows, in all columns that one of them has changed; return how many are not as they
-        were.
-        """
+        """Update rows in all columns that changed in any; return how many are not as they were."""
         changed: dict[str, None] = {}
         given = []
         for row in rows:

@@ -44,8 +44,6 @@ anew.
 
 
 class TimerHeap:
-    """Timers of one stage of a shard, by time."""
-
     def __init__(self) -> None:
         self.known: dict[str, datetime] = {}
         self._heap: list[tuple[datetime, str]] = []
@@ -69,9 +67,7 @@ class TimerHeap:
         return heap[0][0] if heap else None
 
     def due(self, now: datetime) -> list[str]:
-        """Return the keys whose timer is due at `now`; they are no longer known, until a step has
-        set or kept them.
-        """
+        """Return the keys whose timer is due; they are unknown until a step sets or keeps them."""
         keys = []
         while (at := self.earliest) is not None and at <= now:
             key = heappop(self._heap)[1]
@@ -81,29 +77,20 @@ class TimerHeap:
 
 
 class StageCache:
-    """The states of one stage of a shard.
-
-    Attributes:
-        dirty: keys whose state is newer than that in the database.
-        grown: how many more keys have a state than in the database.
-    """
-
     def __init__(self) -> None:
         self.timers = TimerHeap()
-        self.dirty: set[str] = set()
-        self.grown = 0
+        self.dirty: set[str] = set()  # keys whose state is newer than that in the database
+        self.grown = 0  # how many more keys have a state than in the database
         self._states: dict[str, KeyState] = {}
 
     def __len__(self) -> int:
         return len(self._states)
 
     def missing(self, keys: Iterable[str]) -> list[str]:
-        """Return those of `keys` of which nothing is known here."""
         known = self._states
         return [key for key in keys if key not in known]
 
     def read(self, keys: Iterable[str], states: Mapping[str, KeyState]) -> None:
-        """Keep what the database has of `keys`."""
         for key in keys:
             self._states.setdefault(key, states.get(key, NO_STATE))
 
@@ -113,7 +100,6 @@ class StageCache:
         return {key: known[key] for key in keys}
 
     def change(self, states: Mapping[str, KeyState]) -> None:
-        """Keep what a step has made of states."""
         for key, state in states.items():
             # Behind all others, so that what has not been written for long is forgotten first.
             before = self._states.pop(key, NO_STATE)
@@ -123,18 +109,14 @@ class StageCache:
         self.dirty.update(states)
 
     def written(self, keys: Iterable[str]) -> None:
-        """Note that the database has the states of `keys`."""
         self.dirty.difference_update(keys)
 
     def forget(self, keys: Iterable[str]) -> None:
-        """Forget the states of `keys`, which the database has."""
         for key in keys:
             del self._states[key]
 
     def shrink(self, keys_max: int) -> None:
-        """Forget clean states, those first that were read or written longest ago, until there are
-        `keys_max` at most.
-        """
+        """Forget clean states, the least recently used first, down to `keys_max`."""
         surplus = len(self._states) - keys_max
         if surplus <= 0:
             return
@@ -145,14 +127,9 @@ class StageCache:
 
 
 class ShardCache:
-    """The states of a shard, stage by stage.
-
-    Attributes:
-        timers_read_until: all timers up to this time are known; None: all are.
-    """
-
     def __init__(self, stages: Iterable[str]) -> None:
         self._stages = {name: StageCache() for name in stages}
+        # All timers up to this time are known; None: all are
         self.timers_read_until: datetime | None = None
 
     def __iter__(self) -> Iterator[tuple[str, StageCache]]:
@@ -162,9 +139,7 @@ class ShardCache:
         return self._stages[stage]
 
     def shrink(self, keys_max: int) -> None:
-        """Forget clean states until there are `keys_max` at most in all stages together: each has
-        the same share, and what one needs less of is for the others.
-        """
+        """Forget clean states down to `keys_max`; stages share it, unused shares go to others."""
         stages, left = sorted(self._stages.values(), key=len), keys_max
         for count, stage in zip(range(len(stages), 0, -1), stages, strict=True):
             stage.shrink(max(0, left // count))
@@ -204,33 +179,21 @@ _WRITTEN = (
 
 
 class PageBounds(NamedTuple):
-    """Most keys of a page of a snapshot, and most bytes of their states, unless it is one key."""
-
     keys: int
     bytes: int
 
 
 class StateWrite(NamedTuple):
-    """What is to be stored of a key.
-
-    Attributes:
-        name: of the stage.
-        version: the step at whose start it is the state.
-        snapshot: the step at whose start the last snapshot of the shard is; None if it has
-            none.
-    """
-
-    name: str
+    name: str  # of the stage
     key: str
     bucket: int
-    version: int
+    version: int  # the step at whose start it is the state
     state: KeyState
+    # The step at whose start the last snapshot of the shard is; None if it has none
     snapshot: int | None = None
 
 
 class StoredTimer(NamedTuple):
-    """A timer of a key in the stage `name`, as it is stored."""
-
     name: str
     key: str
     bucket: int
@@ -257,9 +220,7 @@ async def read_states(
 
 
 class CountedStates(NamedTuple):
-    """How many keys have a state or a timer, `STATES_COUNTED_MAX` at most, and the latest version
-    of these.
-    """
+    """How many keys have a state or timer, `STATES_COUNTED_MAX` at most, and their last version."""
 
     keys: int
     newest: int
@@ -288,9 +249,7 @@ async def read_timers(
     ranges: Sequence[BucketRange],
     after: datetime | None,
 ) -> list[StoredTimer]:
-    """Return timers of keys in `ranges`, the earliest first, and only those later than `after`:
-    `TIMERS_READ_MAX` of them, and all others that are due at the time of the last one.
-    """
+    """Return the earliest timers later than `after`, and all of the last one's time."""
     columns = (table.c.name, table.c.key, table.c.bucket, table.c.timer_at)
     of_flow = [
         table.c.flow_id == flow_id,
@@ -361,9 +320,7 @@ def _upsert(dialect: BulkDialect, table: Table) -> Any:
 
 
 def _moved_aside(table: Table, new: Any) -> dict[str, ColumnElement[Any]]:
-    """Return what becomes of the snapshot's columns: the value that is replaced, if it is that of
-    the snapshot.
-    """
+    """Return the snapshot's columns: the replaced value, if it belongs to the snapshot."""
     own = table.c
     is_of_snapshot = and_(
         new.snapshot_version.is_not(None),
@@ -389,9 +346,7 @@ async def read_snapshot(
     most: PageBounds,
     after: str | None = None,
 ) -> list[tuple[str, KeyState]]:
-    """Return a page of keys and their states at the start of the step `version`, that of a snapshot
-    that all shards of the flow have: the first keys behind `after` that had a value.
-    """
+    """Return a page of keys and their states at the snapshot `version`, behind `after`."""
     own = table.c
     is_latest = own.version <= version
     is_aside = own.snapshot_version == version
@@ -424,9 +379,7 @@ async def read_snapshot(
 async def drop_empty(
     connection: AsyncConnection, table: Table, flow_id: int, *, before: int, limit: int
 ) -> int:
-    """Delete rows of keys without a state that no snapshot from step `before` on needs; return how
-    many there were.
-    """
+    """Delete rows of keys without a state that no snapshot needs; return how many."""
     own = table.c
     key = (own.name, own.key)
     is_empty = and_(

@@ -7,7 +7,7 @@ has made: a history of migrations leads to the same tables, whichever version ru
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from hashlib import sha256
 from typing import Any, Final
 
@@ -62,8 +62,20 @@ these rows, and with room beside them no index is written.
 """
 
 
-def _flows_columns() -> list[Column[Any]]:
+def _shards_checks() -> list[Column[Any]]:
+    return [Column("state_keys", BigInteger), Column("state_keys_at", BigInteger)]
+
+
+def _flows_checks() -> list[Column[Any]]:
     return [
+        Column("begins_after", JSON),
+        Column("differs", Text),
+        Column("differs_at", BigInteger),
+    ]
+
+
+_TABLES: Final[dict[str, Callable[[], list[Column[Any]]]]] = {
+    FLOWS: lambda: [
         Column("id", BigInteger, primary_key=True, autoincrement=False),
         Column("name", String(NAME_CHARS_MAX), nullable=False, unique=True),
         Column("fingerprint", String(64), nullable=False),
@@ -84,11 +96,8 @@ def _flows_columns() -> list[Column[Any]]:
         *_flows_checks(),
         *lock_columns(),
         *schedule_columns(),
-    ]
-
-
-def _shards_columns() -> list[Column[Any]]:
-    return [
+    ],
+    SHARDS: lambda: [
         Column("id", BigInteger, primary_key=True, autoincrement=False),
         Column("flow_id", BigInteger, nullable=False),
         Column("lo", Integer, nullable=False),
@@ -102,23 +111,8 @@ def _shards_columns() -> list[Column[Any]]:
         *_shards_checks(),
         *lock_columns(),
         *schedule_columns(),
-    ]
-
-
-def _shards_checks() -> list[Column[Any]]:
-    return [Column("state_keys", BigInteger), Column("state_keys_at", BigInteger)]
-
-
-def _flows_checks() -> list[Column[Any]]:
-    return [
-        Column("begins_after", JSON),
-        Column("differs", Text),
-        Column("differs_at", BigInteger),
-    ]
-
-
-def _steps_columns() -> list[Column[Any]]:
-    return [
+    ],
+    STEPS: lambda: [
         Column("flow_id", BigInteger, primary_key=True, autoincrement=False),
         Column("step", BigInteger, primary_key=True, autoincrement=False),
         Column("upto", JSON, nullable=False),
@@ -126,11 +120,8 @@ def _steps_columns() -> list[Column[Any]]:
         Column("checkpoint", Boolean, nullable=False),
         Column("snapshot", Boolean, nullable=False),
         Column("bytes", BigInteger, nullable=False, server_default="0"),
-    ]
-
-
-def _parts_columns() -> list[Column[Any]]:
-    return [
+    ],
+    PARTS: lambda: [
         Column("flow_id", BigInteger, primary_key=True, autoincrement=False),
         Column("step", BigInteger, primary_key=True, autoincrement=False),
         Column("lo", Integer, primary_key=True, autoincrement=False),
@@ -140,11 +131,8 @@ def _parts_columns() -> list[Column[Any]]:
         Column("outputs", Integer, nullable=False),
         Column("output_digest", String(64), nullable=False),
         Column("seconds", Float, nullable=False),
-    ]
-
-
-def _state_columns() -> list[Column[Any]]:
-    return [
+    ],
+    STATE: lambda: [
         Column("flow_id", BigInteger, primary_key=True, autoincrement=False),
         Column("name", String(NAME_CHARS_MAX), primary_key=True),
         Column("key", String(NAME_CHARS_MAX), primary_key=True),
@@ -155,11 +143,8 @@ def _state_columns() -> list[Column[Any]]:
         Column("snapshot_version", BigInteger),
         Column("snapshot_value", Text),
         Column("snapshot_timer_at", UtcDateTime),
-    ]
-
-
-def _outputs_columns() -> list[Column[Any]]:
-    return [
+    ],
+    OUTPUTS: lambda: [
         Column("flow_id", BigInteger, primary_key=True, autoincrement=False),
         Column("output", String(NAME_CHARS_MAX), primary_key=True),
         Column("step", BigInteger, primary_key=True, autoincrement=False),
@@ -168,21 +153,15 @@ def _outputs_columns() -> list[Column[Any]]:
         Column("bucket", Integer, nullable=False),
         Column("key", String(NAME_CHARS_MAX)),
         Column("payload", Text, nullable=False),
-    ]
-
-
-def _cursors_columns() -> list[Column[Any]]:
-    return [
+    ],
+    CURSORS: lambda: [
         Column("flow_id", BigInteger, primary_key=True, autoincrement=False),
         Column("output", String(NAME_CHARS_MAX), primary_key=True),
         Column("consumer", String(NAME_CHARS_MAX), primary_key=True),
         Column("step", BigInteger, nullable=False),
         Column("at", UtcDateTime, nullable=False),
-    ]
-
-
-def _exchange_columns() -> list[Column[Any]]:
-    return [
+    ],
+    EXCHANGE: lambda: [
         Column("flow_id", BigInteger, primary_key=True, autoincrement=False),
         Column("step", BigInteger, primary_key=True, autoincrement=False),
         Column("stage", String(NAME_CHARS_MAX), primary_key=True),
@@ -191,11 +170,8 @@ def _exchange_columns() -> list[Column[Any]]:
         Column("hi", Integer, nullable=False),
         Column("to_hi", Integer, nullable=False),
         Column("payload", Text, nullable=False),
-    ]
-
-
-def _replicas_columns() -> list[Column[Any]]:
-    return [
+    ],
+    REPLICAS: lambda: [
         Column("flow_id", BigInteger, primary_key=True, autoincrement=False),
         Column("id", Uuid, primary_key=True),
         Column("name", String(NAME_CHARS_MAX), nullable=False),
@@ -207,11 +183,8 @@ def _replicas_columns() -> list[Column[Any]]:
         Column("busy_stage", String(NAME_CHARS_MAX)),
         Column("busy_key", String(NAME_CHARS_MAX)),
         Column("busy_since", UtcDateTime),
-    ]
-
-
-def _log_columns() -> list[Column[Any]]:
-    return [
+    ],
+    LOG: lambda: [
         # A serial on PostgreSQL: a comparison of models with SQLite, where nothing is an
         # identity, would find a difference for ever.
         Column("position", POSITION, primary_key=True),
@@ -220,11 +193,8 @@ def _log_columns() -> list[Column[Any]]:
         Column("key", String(NAME_CHARS_MAX), nullable=False),
         Column("payload", Text, nullable=False),
         Column("at", UtcDateTime, nullable=False, server_default=database_now()),
-    ]
-
-
-def _appends_columns() -> list[Column[Any]]:
-    return [
+    ],
+    APPENDS: lambda: [
         Column("stream", String(NAME_CHARS_MAX), primary_key=True),
         Column("producer", String(NAME_CHARS_MAX), primary_key=True),
         Column("seq", BigInteger, primary_key=True, autoincrement=False),
@@ -233,21 +203,7 @@ def _appends_columns() -> list[Column[Any]]:
         Column("first", BigInteger, nullable=False),
         Column("last", BigInteger, nullable=False),
         Column("at", UtcDateTime, nullable=False, server_default=database_now()),
-    ]
-
-
-_TABLES: Final = {
-    FLOWS: _flows_columns,
-    SHARDS: _shards_columns,
-    STEPS: _steps_columns,
-    PARTS: _parts_columns,
-    STATE: _state_columns,
-    OUTPUTS: _outputs_columns,
-    CURSORS: _cursors_columns,
-    EXCHANGE: _exchange_columns,
-    REPLICAS: _replicas_columns,
-    LOG: _log_columns,
-    APPENDS: _appends_columns,
+    ],
 }
 _CHECKS: Final = {SHARDS: _shards_checks, FLOWS: _flows_checks}
 OPTIONS: Final[dict[str, dict[str, Any]]] = {LOG: KEEPS_COUNTING}
@@ -259,7 +215,6 @@ def stream_columns(table_name: str) -> list[Column[Any]]:
 
 
 def stream_indexes(table_name: str) -> list[Index]:
-    """Return new indexes of one of the wing's tables, beside that of its key."""
     match table_name:
         case "rowlock_stream_shards":
             return [Index(f"ux_{SHARDS}_flow_id_lo", "flow_id", "lo", unique=True)]

@@ -71,11 +71,6 @@ class Output(Generic[O]):
         sources: Mapping[str, Source[Any]] = MappingProxyType({}),
         waits: FlowWait | None = None,
     ) -> None:
-        """Declare an output.
-
-        Raises:
-            TypeError: values of this type cannot be stored.
-        """
         self.name = name
         self.flow = flow
         self.flow_id = key_of("flow", flow)
@@ -160,12 +155,11 @@ DEDUP_KEY = "dedup_key"
 
 
 class TableOutput(Output[O]):
-    """An output into a table of the host; made by `StreamFlow.output` with `into`.
+    """An output into a table of the host; made by `StreamFlow.output` with `into`."""
 
-    What is emitted are values by attribute names of the model, or instances of it. Columns that
-    are not given get the defaults of the model. Where ``dedup_key`` is unique, as in the table
-    of a dispatch pipeline, a row whose key is there already is left as it is.
-    """
+    # What is emitted are values by attribute names of the model, or instances of it. Columns that
+    # are not given get the defaults of the model. Where ``dedup_key`` is unique, as in the table of
+    # a dispatch pipeline, a row whose key is there already is left as it is.
 
     is_kept = False
 

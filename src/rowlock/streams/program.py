@@ -215,9 +215,7 @@ class ExchangeStage(StreamStage[F]):
 
 
 class Stages:
-    """The stages of one flow, in the order in which a step passes them; from `is_complete` on
-    nothing can be added.
-    """
+    """The stages of one flow in their order; once `is_complete`, nothing can be added."""
 
     def __init__(self, flow_name: str, checkpoint: Checkpoint) -> None:
         self.flow_name = flow_name
@@ -227,12 +225,10 @@ class Stages:
 
     @property
     def exchanges(self) -> tuple[ExchangeStage[Any], ...]:
-        """All but the first."""
         return tuple(stage for stage in self._stages if isinstance(stage, ExchangeStage))
 
     @property
     def handlers(self) -> dict[str, StageHandler]:
-        """The handlers that there are so far, by name."""
         found = (stage._handler for stage in self._stages)
         return {handler.name: handler for handler in found if handler is not None}
 
@@ -261,9 +257,7 @@ class Stages:
         }
 
     def complete(self, outputs: Mapping[str, ResultTarget[Any]]) -> tuple[StageHandler, ...]:
-        """Return the handlers, each with what it may emit and send to; from now on nothing can be
-        added.
-        """
+        """Return the handlers with what they may emit and send to; nothing can be added then."""
         handlers = [self._handler_of(stage) for stage in self._stages]
         for stage in self._stages[:-1]:
             if stage._fold is not None and not stage._fold.is_cached:
@@ -349,33 +343,22 @@ def lease_owner(kind: str, flow: str) -> str:
 
 @dataclass(frozen=True, eq=False)
 class FlowProgram:
-    """What replicas run of a flow.
-
-    Attributes:
-        code_version: of the host's code, as it is declared.
-        sources: by their names, in the order in which they were declared.
-        stages: in the order in which a step passes them.
-        exchanges: what handlers send to, of each stage behind the first.
-        from_now: a new flow begins with what is added after it was created.
-        folds: the rows of stages that are folds, by the names of their handlers.
-    """
-
     name: str
-    code_version: str
-    sources: Mapping[str, Source[Any]]
-    stages: Sequence[StageHandler]
-    exchanges: Sequence[ExchangeStage[Any]]
+    code_version: str  # of the host's code, as it is declared
+    sources: Mapping[str, Source[Any]]  # by their names, in the order in which they were declared
+    stages: Sequence[StageHandler]  # in the order in which a step passes them
+    exchanges: Sequence[ExchangeStage[Any]]  # what handlers send to, of each stage behind the first
     outputs: Mapping[str, Output[Any]]
     shards: int | DynamicShards
     checkpoint: Checkpoint
-    from_now: bool
+    from_now: bool  # a new flow begins with what is added after it was created
     settings: FlowSettings
     tables: StreamTables
+    # The rows of stages that are folds, by the names of their handlers
     folds: Mapping[str, FoldTable] = field(default_factory=dict)
 
     @property
     def id(self) -> int:
-        """The key of its row."""
         return key_of("flow", self.name)
 
     @property
@@ -422,5 +405,4 @@ class FlowProgram:
         return sha256(self.description.encode()).hexdigest()
 
     def shard_id(self, lo: int) -> int:
-        """Return the key of the row of a shard."""
         return key_of("shard", self.id, lo)

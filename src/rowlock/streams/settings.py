@@ -70,8 +70,8 @@ class FlowSettings(BaseModel):
 
 
 class FlowKeywords(SettingsKeywords, total=False):
-    """The keywords for the settings of a flow and of its pipelines; a number is
-    seconds where a duration is meant.
+    """The keywords for the settings of a flow and of its pipelines; a number is seconds where a
+    duration is meant.
     """
 
     step_rows_max: int

@@ -60,8 +60,6 @@ class _Look(NamedTuple):
 
 
 class SnapshotKeeping:
-    """One reader of one snapshot."""
-
     def __init__(self, program: FlowProgram, sessions: async_sessionmaker[AsyncSession]) -> None:
         self._program = program
         self._sessions = sessions
@@ -80,12 +78,7 @@ class SnapshotKeeping:
         )
 
     async def acquire(self, timeout: timedelta | float) -> int:
-        """Have a snapshot cut, and wait until all shards have written it; return its version.
-
-        Raises:
-            NotProcessedYet: the time is over; the snapshot is wanted no longer.
-            VersionNotFoundError: it was there, and is kept no longer.
-        """
+        """Have a snapshot cut, and wait until all shards have written it; return its version."""
         limit_s = seconds_of(timeout)
         request = asyncio.create_task(self._request(), name="rowlock: request a snapshot")
         try:
@@ -180,9 +173,7 @@ class SnapshotKeeping:
         return _Look(version, is_kept=bool(kept) and version == last, frontier=lowest)
 
     async def _version(self, connection: AsyncConnection, asked_at: int) -> int:
-        """Return the version of the snapshot whose cut has counted this reader: the first one since
-        it asked, which need not be the last.
-        """
+        """Return the version of the first snapshot cut since this reader asked."""
         steps = self._program.tables.steps.c
         found = select(func.min(steps.step)).where(
             steps.flow_id == self._program.id, steps.step >= asked_at, steps.snapshot

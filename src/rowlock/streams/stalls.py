@@ -21,8 +21,6 @@ NAMES_MAX: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class BusyCall:
-    """A call of a handler that takes long; no key in a batch."""
-
     stage: str
     key: str | None
     seconds: float
@@ -34,33 +32,22 @@ class BusyCall:
 
 @dataclass(frozen=True, slots=True)
 class ShardLook:
-    """What was seen of a shard.
-
-    Attributes:
-        step: what it does next.
-        replica: the name of the one that holds it, or held it last.
-        parked: why it is parked; None: it is not.
-        failures: failed attempts of its handlers and its write at `step`.
-        error: of the last attempt; None if it did not fail.
-        seconds: how long the computation of its last step took; None: it has not done one.
-        version: the step from which it repeats what it has done, before it does more; None:
-            it has nothing to repeat.
-    """
-
     range: BucketRange
-    step: int
+    step: int  # what it does next
     is_held: bool
-    replica: str = ""
-    parked: str | None = None
-    failures: int = 0
-    error: str | None = None
+    replica: str = ""  # the name of the one that holds it, or held it last
+    parked: str | None = None  # why it is parked; None: it is not
+    failures: int = 0  # failed attempts of its handlers and its write at `step`
+    error: str | None = None  # of the last attempt; None if it did not fail
+    # How long the computation of its last step took; None: it has not done one
     seconds: float | None = None
+    # The step from which it repeats what it has done, before it does more; None: it has nothing to
+    # repeat
     version: int | None = None
     busy: BusyCall | None = None
 
     @property
     def is_to_replay(self) -> bool:
-        """Whether its next holder repeats steps that it has done."""
         return self.version is not None and self.version < self.step
 
     def __str__(self) -> str:
@@ -69,56 +56,33 @@ class ShardLook:
 
 @dataclass(frozen=True, slots=True)
 class SourceLook:
-    """What was seen of a source.
-
-    Attributes:
-        upto: the position up to which it is cut.
-        newest: the last position that is visible.
-        mark: no row can appear at or below this position any more.
-        held_back_by: the transactions for which the mark waits.
-        error: why it cannot be read; None: it can.
-        upstream: the flow that the mark of an output waits for, in words; None: it waits for
-            none.
-    """
-
     name: str
-    upto: int
-    newest: int
-    mark: int
-    held_back_by: tuple[OpenWriter, ...] = ()
-    error: str | None = None
+    upto: int  # the position up to which it is cut
+    newest: int  # the last position that is visible
+    mark: int  # no row can appear at or below this position any more
+    held_back_by: tuple[OpenWriter, ...] = ()  # the transactions for which the mark waits
+    error: str | None = None  # why it cannot be read; None: it can
+    # The flow that the mark of an output waits for, in words; None: it waits for none
     upstream: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class FlowLook:
-    """What was seen of a flow.
-
-    Attributes:
-        next_step: the first step that is not cut.
-        unsent: by stage, the shards for whose messages others wait in the step of the
-            frontier.
-        missing: which buckets have no shard, in words; None: each has one.
-        recorded: the frontier as it was known last, where shards are missing.
-        begins_after: by source, the position behind which the flow began, where there was
-            one.
-        differs: which step has other events than it was done with, in words; None: none is
-            known.
-    """
-
     state: str
-    next_step: int
+    next_step: int  # the first step that is not cut
     shards: Sequence[ShardLook]
     sources: Sequence[SourceLook] = ()
+    # By stage, the shards for whose messages others wait in the step of the frontier
     unsent: Mapping[str, Sequence[BucketRange]] = field(default_factory=dict)
-    missing: str | None = None
-    recorded: int = 0
+    missing: str | None = None  # which buckets have no shard, in words; None: each has one
+    recorded: int = 0  # the frontier as it was known last, where shards are missing
+    # By source, the position behind which the flow began, where there was one
     begins_after: Mapping[str, int] = field(default_factory=dict)
+    # Which step has other events than it was done with, in words; None: none is known
     differs: str | None = None
 
     @property
     def frontier(self) -> int:
-        """Every shard has done all steps below it."""
         if self.missing is not None:
             return self.recorded
         return min(shard.step for shard in self.shards)

@@ -35,9 +35,8 @@ def in_ranges(bucket: Column[Any], ranges: Iterable[BucketRange]) -> ColumnEleme
 
 
 class GatheredQuery:
-    """Runs one query again and again. What differs from one execution to the next is bound by name,
-    and no two of its columns have the same name.
-    """
+    # What differs from one execution to the next is bound by name, and no two of its columns have
+    # the same name.
 
     def __init__(self, query: Select[Any]) -> None:
         self._query = query
@@ -46,13 +45,8 @@ class GatheredQuery:
     async def columns(
         self, connection: AsyncConnection, given: Mapping[str, Any]
     ) -> list[Sequence[Any]]:
-        """Return the columns of the rows; joins the caller's transaction. The rows stand in one
-        order in all of them, which need not be that of the query.
-
-        Raises:
-            DBAPIError: as of the database. Where columns are too large for one value of it,
-                the next call reads row by row.
-        """
+        """Return the columns of the rows; joins the caller's transaction."""
+        # The rows stand in one order in all of them, which need not be that of the query.
         dialect = BULK.of(connection)
         if dialect not in self._gathering:
             self._gathering[dialect] = _gathering(dialect, self._query)
@@ -90,9 +84,8 @@ async def write_rows(
     rows: Sequence[Sequence[Any]],
     text: str,
 ) -> None:
-    """Execute an INSERT of `BulkDialect.insert` for rows, slice by slice; joins the caller's
-    transaction. `text` is the name of the column that may be long.
-    """
+    """Execute an INSERT of `BulkDialect.insert` for rows, slice by slice."""
+    # `text` is the name of the column that may be long.
     for parameters in sliced(BULK.of(connection), names, rows, text=text):
         await connection.execute(statement, parameters)
 

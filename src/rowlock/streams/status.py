@@ -22,8 +22,7 @@ from rowlock.streams.flow_view import lease_holds
 from rowlock.streams.inputs.candidates import OpenWriter
 from rowlock.streams.program import FlowProgram
 from rowlock.streams.shards.layout import check_layout
-from rowlock.streams.shards.replicas import REPLICAS_MAX
-from rowlock.streams.shards.states import StepFailures
+from rowlock.streams.shards.replicas import REPLICAS_MAX, StepFailures
 from rowlock.streams.stalls import (
     BusyCall,
     FlowLook,
@@ -245,8 +244,6 @@ class Seen:
 
 
 class FlowLooker:
-    """Looks at one flow, again and again."""
-
     def __init__(self, program: FlowProgram, *, present_for: timedelta) -> None:
         self._program = program
         self._present_for = present_for
@@ -289,9 +286,7 @@ class FlowLooker:
         return None
 
     async def with_causes(self, connection: AsyncConnection, seen: FlowLook) -> FlowLook:
-        """Add how long the last steps of shards took, and for whose messages others wait; joins the
-        caller's transaction.
-        """
+        """Add how long the last steps of shards took, and for whose messages others wait."""
         parts = self._program.tables.parts
         found = (
             select(parts.c.lo, parts.c.seconds)
@@ -305,10 +300,9 @@ class FlowLooker:
     async def _unsent(
         self, connection: AsyncConnection, seen: FlowLook
     ) -> dict[str, list[BucketRange]]:
-        """Return the shards without messages in the step of the frontier, by the stage to which
-        others have sent. There is one such stage at most: to send to the next one, a shard needs
-        all messages of this one. Where none has sent, messages may stay in memory.
-        """
+        """Return the shards whose messages others wait for at the frontier, by stage."""
+        # There is one such stage at most: to send to the next one, a shard needs all messages of
+        # this one.
         own = self._program.tables.exchange.c
         of_step = (own.flow_id == self._program.id, own.step == seen.frontier)
         found = select(own.stage, own.lo, own.hi).where(*of_step).distinct()
@@ -399,9 +393,7 @@ PRESENT_FOR: Final = timedelta(minutes=1)
 
 
 async def look_at(connection: AsyncConnection, program: FlowProgram) -> FlowLook | None:
-    """Return what is seen of a flow at this moment; None if it has no row yet; joins the caller's
-    transaction.
-    """
+    """Return what is seen of a flow now; None if it has no row yet."""
     looker = FlowLooker(program, present_for=PRESENT_FOR)
     seen = await looker.look(connection)
     if seen is None:

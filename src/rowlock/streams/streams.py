@@ -6,8 +6,6 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, Literal, TypeVar, Unpack
 
-from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
-
 from rowlock import Pipeline
 from rowlock.errors import ConfigurationError
 from rowlock.streams.computing.hashing import Key
@@ -15,7 +13,6 @@ from rowlock.streams.consumers import OutputSource
 from rowlock.streams.coordinator import CoordinatorPipeline
 from rowlock.streams.cut_plan import Checkpoint
 from rowlock.streams.flow import StreamFlow
-from rowlock.streams.flow_row import Deletion
 from rowlock.streams.inputs.event_log import KEEP_DEFAULT, EventLog
 from rowlock.streams.inputs.source import Source
 from rowlock.streams.inputs.table_source import event_table
@@ -159,58 +156,6 @@ class Streams:
             for flow in chosen
             for made in (FlowPipeline, CoordinatorPipeline)
         ]
-
-    async def delete_flow(
-        self,
-        sessions: async_sessionmaker[AsyncSession],
-        name: str,
-        *,
-        discard_results: bool = False,
-    ) -> int:
-        """Delete a flow for good, whether it is still declared or not: its steps, states, results,
-        cursors and all else that the wing's tables have of it. Rows of the host's own tables stay.
-
-        Stop the flow first, and end the processes that work on it. Rows are deleted in several
-        transactions; if the call is cut short, the flow can no longer be used, and the same call
-        deletes the rest. A flow that is not there is no error.
-
-        Args:
-            sessions: of the flow's database.
-            name: of the flow.
-            discard_results: also results that are still kept, read or not.
-
-        Returns:
-            How many rows were deleted.
-
-        Raises:
-            StillInUse: it is not stopped, a process works on it, another flow reads its results, or
-                results would be lost. Nothing was deleted.
-            ConfigurationError: the name is none.
-        """
-        check_name(name, "a flow")
-        deletion = Deletion(sessions, self.tables)
-        return await deletion.delete_flow(name, discard_results=discard_results)
-
-    async def delete_log(self, sessions: async_sessionmaker[AsyncSession], name: str) -> int:
-        """Delete a log for good, whether it is still declared or not: its events, and what is known
-        of its producers. End the producers first: what they append later is a log again.
-
-        Rows are deleted in several transactions; if the call is cut short, the same call deletes
-        the rest. A log that is not there is no error.
-
-        Args:
-            sessions: of the log's database.
-            name: of the log.
-
-        Returns:
-            How many rows were deleted.
-
-        Raises:
-            StillInUse: a flow reads it, also one that is stopped.
-            ConfigurationError: the name is none.
-        """
-        check_name(name, "a log")
-        return await Deletion(sessions, self.tables).delete_log(name)
 
 
 def _check_checkpoint(flow: str, given: object) -> None:

@@ -23,135 +23,83 @@ from sqlalchemy.orm import (
 )
 from sqlalchemy.orm.decl_api import DeclarativeAttributeIntercept
 
-from rowlock.errors import ConfigurationError, PipelineError
+from rowlock.errors import ConfigurationError
 from rowlock.spi import ROWS, mapper_of, single_table
 from rowlock.streams.migrations import (
-    APPENDS,
-    CURSORS,
-    EXCHANGE,
     FILLFACTORS,
     FLOWS,
-    LOG,
     OPTIONS,
-    OUTPUTS,
-    PARTS,
-    REPLICAS,
     SHARDS,
-    STATE,
-    STEPS,
     stream_columns,
     stream_indexes,
 )
 
-BEING_DELETED: Final = "being deleted"
-"""The fingerprint of a flow whose rows are being deleted: no declaration has it."""
+_PLAIN: Final = (
+    *("steps", "parts", "state", "outputs", "cursors", "exchange", "replicas", "log", "appends"),
+)
 KEY_BITS: Final = 63
 """Keys are positive and fit into eight bytes."""
 
 
 class FlowRow(Protocol):
-    """A row of the flows, as a coordinator holds it.
+    """A row of the flows, as a coordinator holds it."""
 
-    Attributes:
-        id: follows from the name (`key_of`).
-        fingerprint: of its sources, stages, states and outputs: replicas with another one
-            are refused.
-        declaration: what the fingerprint is of, in words; null: it is not known.
-        code_version: of the replica that wrote it last.
-        state: ``running``, ``paused`` or ``stopped``.
-        next_step: the first step that is not cut.
-        upto: by source, the last position of the last step.
-        now: of the last step; null as long as there is none.
-        shards_wanted: how many shards there are to be; null: as many as there are.
-        kept_snapshot: the step at whose start the last snapshot is; null: there was none.
-        kept_until: it is kept for its readers no longer than this; null: it has none.
-        kept_by: how many readers it has.
-        snapshots_requested: how many readers wait for the next one.
-        frontier: every shard has completed all steps below it, as the coordinator knows.
-        stalled: why the frontier does not advance; null: it does.
-        begins_after: by source, the position behind which it began; null: it is not known.
-        differs: how the events of a step, `differs_at`, differ from those that it was done
-            with; null: those of the last steps that were verified do not.
-    """
-
-    id: int
+    id: int  # follows from the name (`key_of`)
     name: str
+    # Of its sources, stages, states and outputs: replicas with another one are refused
     fingerprint: str
-    declaration: str | None
-    code_version: str
-    state: str
-    next_step: int
-    upto: dict[str, int]
-    now: datetime | None
+    declaration: str | None  # what the fingerprint is of, in words; null: it is not known
+    code_version: str  # of the replica that wrote it last
+    state: str  # ``running``, ``paused`` or ``stopped``
+    next_step: int  # the first step that is not cut
+    upto: dict[str, int]  # by source, the last position of the last step
+    now: datetime | None  # of the last step; null as long as there is none
     checkpoint_requested: bool
-    shards_wanted: int | None
-    kept_snapshot: int | None
-    kept_until: datetime | None
-    kept_by: int
-    snapshots_requested: int
-    frontier: int
-    stalled: str | None
+    shards_wanted: int | None  # how many shards there are to be; null: as many as there are
+    kept_snapshot: int | None  # the step at whose start the last snapshot is; null: there was none
+    kept_until: datetime | None  # it is kept for its readers no longer than this; null: it has none
+    kept_by: int  # how many readers it has
+    snapshots_requested: int  # how many readers wait for the next one
+    frontier: int  # every shard has completed all steps below it, as the coordinator knows
+    stalled: str | None  # why the frontier does not advance; null: it does
+    # By source, the position behind which it began; null: it is not known
     begins_after: dict[str, int] | None
+    # How the events of a step, `differs_at`, differ from those that it was done with; null: those
+    # of the last steps that were verified do not
     differs: str | None
     differs_at: int | None
 
 
 class ShardRow(Protocol):
-    """A row of the shards: one copy of a flow's computation, over the buckets from `lo` to one
-    below `hi`.
+    """A row of the shards: the computation over the buckets from `lo` to below `hi`."""
 
-    Attributes:
-        id: follows from the flow and `lo` (`key_of`).
-        step: what it does next: results of all earlier steps are written.
-        version: the step at whose start its state in the database is; never above `step`.
-        snapshot: the step of the older version that is kept; null: none.
-        replica: which process has it, or had it last.
-        failures: failed attempts at `failed_step`.
-        state_keys: so many keys have a state, at least; null: that is not known.
-        state_keys_at: the version that they were counted at.
-    """
-
-    id: int
+    id: int  # follows from the flow and `lo` (`key_of`)
     flow_id: int
     lo: int
     hi: int
-    step: int
-    version: int
-    snapshot: int | None
-    replica: UUID | None
-    failures: int
+    step: int  # what it does next: results of all earlier steps are written
+    version: int  # the step at whose start its state in the database is; never above `step`
+    snapshot: int | None  # the step of the older version that is kept; null: none
+    replica: UUID | None  # which process has it, or had it last
+    failures: int  # failed attempts at `failed_step`
     failed_step: int | None
-    state_keys: int | None
-    state_keys_at: int | None
+    state_keys: int | None  # so many keys have a state, at least; null: that is not known
+    state_keys_at: int | None  # the version that they were counted at
 
 
 @dataclass(frozen=True, eq=False)
 class StreamTables:
-    """All tables of the wing in one metadata.
-
-    Attributes:
-        steps: each cut.
-        parts: what each shard did in each step.
-        state: what handlers keep for each key: the latest value, and that of the snapshot.
-        outputs: results, by step.
-        cursors: how far consumers of results are.
-        exchange: messages between stages.
-        replicas: processes that work on a flow.
-        log: events of logs.
-        appends: what producers have added to logs.
-    """
-
     flow_model: type[FlowRow]
     shard_model: type[ShardRow]
-    steps: Table
-    parts: Table
-    state: Table
-    outputs: Table
-    cursors: Table
-    exchange: Table
-    replicas: Table
-    log: Table
-    appends: Table
+    steps: Table  # each cut
+    parts: Table  # what each shard did in each step
+    state: Table  # what handlers keep for each key: the latest value, and that of the snapshot
+    outputs: Table  # results, by step
+    cursors: Table  # how far consumers of results are
+    exchange: Table  # messages between stages
+    replicas: Table  # processes that work on a flow
+    log: Table  # events of logs
+    appends: Table  # what producers have added to logs
 
     @property
     def flows(self) -> Table:
@@ -163,9 +111,7 @@ class StreamTables:
 
     @classmethod
     def of(cls, base: type[Any]) -> StreamTables:
-        """Return the tables in the metadata of the host's declarative base; the first call makes
-        them.
-        """
+        """Return the tables in the metadata of a declarative base; the first call makes them."""
         metadata = getattr(base, "metadata", None)
         if not isinstance(metadata, MetaData):
             raise ConfigurationError(f"streams need a declarative base, not {base!r:.100}")
@@ -174,15 +120,7 @@ class StreamTables:
             known = metadata.info[cls] = cls(
                 flow_model=_mapped("StreamFlowRow", base, _table(FLOWS, metadata)),
                 shard_model=_mapped("StreamShardRow", base, _table(SHARDS, metadata)),
-                steps=_table(STEPS, metadata),
-                parts=_table(PARTS, metadata),
-                state=_table(STATE, metadata),
-                outputs=_table(OUTPUTS, metadata),
-                cursors=_table(CURSORS, metadata),
-                exchange=_table(EXCHANGE, metadata),
-                replicas=_table(REPLICAS, metadata),
-                log=_table(LOG, metadata),
-                appends=_table(APPENDS, metadata),
+                **{name: _table(f"rowlock_stream_{name}", metadata) for name in _PLAIN},
             )
         return cast("StreamTables", known)
 
@@ -191,15 +129,6 @@ def key_of(*names: object) -> int:
     """Return the key of a row of a leased table: it follows from what the row is about."""
     digest = sha256("\0".join(map(str, names)).encode()).digest()
     return int.from_bytes(digest[:8], "big") >> (64 - KEY_BITS)
-
-
-def check_lasts(flow: str, fingerprint: str | None) -> None:
-    """Refuse to use a flow whose rows are being deleted."""
-    if fingerprint == BEING_DELETED:
-        raise PipelineError(
-            f"the flow {flow!r} is being deleted: call Streams.delete_flow again until it returns,"
-            " or take another name"
-        )
 
 
 def _mapped(name: str, base: type[Any], table: Table) -> Any:

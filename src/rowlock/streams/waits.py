@@ -45,17 +45,9 @@ LOOK_TIMEOUT: Final = timedelta(seconds=5)
 
 @dataclass(frozen=True, slots=True)
 class DoneUpto:
-    """How far a flow is.
-
-    Attributes:
-        frontier: the first step that is not done by all shards.
-        upto: by source, the last position of the steps below it.
-        begins_after: by source, the last position before the first step; empty if that is
-            known no longer.
-    """
-
-    frontier: int
-    upto: Mapping[str, int]
+    frontier: int  # the first step that is not done by all shards
+    upto: Mapping[str, int]  # by source, the last position of the steps below it
+    # By source, the last position before the first step; empty if that is known no longer
     begins_after: Mapping[str, int]
 
 
@@ -206,9 +198,7 @@ async def done_or_reason(
     program: FlowProgram,
     positions: Mapping[str, int],
 ) -> DoneUpto | str:
-    """Return why rows at `positions`, by source, are not done; or how far the flow is, if they are
-    done by now.
-    """
+    """Return why rows at `positions`, by source, are not done; or the frontier, if they are."""
 
     async def look(session: AsyncSession, connection: AsyncConnection) -> DoneUpto | str:
         done = await done_upto(connection, program)
@@ -234,8 +224,6 @@ async def done_or_reason(
 
 
 class FlowWaits:
-    """The waits for one flow in this process."""
-
     def __init__(self, program: FlowProgram) -> None:
         self._program = program
         self._watches: dict[tuple[int, int], FrontierWatch] = {}
@@ -280,9 +268,7 @@ class FlowWaits:
         *,
         left_s: float,
     ) -> int:
-        """Return a position of the source that has all that follows from what was added, once it is
-        known.
-        """
+        """Return the position of the source behind all that follows from what was added."""
         try:
             frontier = await source.upstream.wait_for(sessions, added, timeout=left_s)
         except NotProcessedYet as error:

@@ -1,4 +1,4 @@
-"""What a second stage costs an event, with its messages in memory and through the table."""
+"""What a second stage costs an event, in one replica and in two."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ QUICK = 20
 
 
 async def exchange(place: Place, scale: Scale) -> Figures:
-    """Return what an event costs that passes two stages of 16 shards: in one replica, where
-    messages stay in memory, and in two of one process, which send them through the table. Beside
-    them: one stage, and the drivers alone with the reads and writes of a step of one stage.
+    """Return what an event costs that passes two stages of 16 shards: in one replica, and in two of
+    one process. Beside them: one stage, and the drivers alone with the reads and writes of a step
+    of one stage.
     """
     figures: Figures = {}
     for rows, events in STEPS:
@@ -42,8 +42,8 @@ async def _compared(place: Place, scale: Scale, load: Load) -> Figures:
 
     async def ours() -> Figures:
         kept["one stage"] = await drained(place, load)
-        kept["memory"] = await _exchanged(place, load, replicas=1)
-        kept["table"] = await _exchanged(place, load, replicas=2)
+        kept["one replica"] = await _exchanged(place, load, replicas=1)
+        kept["two replicas"] = await _exchanged(place, load, replicas=2)
         return {}
 
     async def limit() -> Figures:
@@ -57,7 +57,7 @@ async def _compared(place: Place, scale: Scale, load: Load) -> Figures:
         figures |= named(name, one.figures)
         if name != "limit":
             figures[f"{name}: of the limit, by CPU"] = each_s["limit"] / each_s[name]
-    for name in ("memory", "table"):
+    for name in ("one replica", "two replicas"):
         figures[f"{name}: of one stage, by CPU"] = each_s["one stage"] / each_s[name]
     return figures
 

@@ -10,8 +10,6 @@ import pytest
 
 from rowlock.graph.flow import Flow, Graph
 from rowlock.graph.stock.branches import LimitProcessor
-from rowlock.graph.stock.lanes import MapProcessor, consume
-from rowlock.graph.stock.sources import IterableSource
 
 from ..one_thread import Sequential
 
@@ -52,7 +50,6 @@ async def all_negated(values: Sequence[int]) -> list[int]:
         (lambda flow, lanes: flow.filter(lambda one: one % 2, lanes=lanes), [1, 3]),
         (lambda flow, lanes: flow.tap(str, lanes=lanes), [0, 1, 2, 3, 4]),
         (lambda flow, lanes: flow.flat_map(range, lanes=lanes), [0, 0, 0, 0, 1, 1, 1, 2, 2, 3]),
-        (lambda flow, lanes: flow.aflat_map(up_to, lanes=lanes), [0, 0, 0, 0, 1, 1, 1, 2, 2, 3]),
         (lambda flow, lanes: flow.map(str, lanes=lanes).limit(5), ["0", "1", "2", "3", "4"]),
         (lambda flow, lanes: flow.map(int, lanes=lanes).buffer(3), [0, 1, 2, 3, 4]),
         (lambda flow, lanes: flow.map(int, lanes=lanes).batch(9).unbatch(), [0, 1, 2, 3, 4]),
@@ -65,8 +62,6 @@ async def all_negated(values: Sequence[int]) -> list[int]:
             lambda flow, lanes: flow.fan_out(range, lambda parts: parts.map(str, lanes=lanes)),
             [(0, []), (1, ["0"]), (2, ["0", "1"]), (3, ["0", "1", "2"]), (4, ["0", "1", "2", "3"])],
         ),
-        (lambda flow, lanes: merged(*flow.map(int, lanes=lanes).split(bool)), [0, 1, 2, 3, 4]),
-        (lambda flow, lanes: merged(*flow.map(int, lanes=lanes).partition(3, int)), [*range(5)]),
         (
             lambda flow, lanes: merged(*flow.map(int, lanes=lanes).duplicate(2)),
             [0, 0, 1, 1, 2, 2, 3, 3, 4, 4],
@@ -103,15 +98,10 @@ def test_order_is_kept(seed: int) -> None:
         assert of_key == [one for one in range(parity, 40, 2) if one % 5]
 
 
-def test_zip_and_ordered_merge() -> None:
+def test_zip() -> None:
     """Flows would be joined in another order."""
     graph = Graph()
     found: list[Any] = []
-    left, right = graph.source([1, 3, 5]), graph.source([2, 4])
-    left.merge_ordered(right).sink(found.append)
-    Sequential(graph).run()
-    assert found == [1, 2, 3, 4, 5]
-    graph, found = Graph(), []
     graph.source("abc").zip(graph.source([1, 2])).sink(found.append)
     Sequential(graph).run()
     assert found == [("a", 1), ("b", 2)]
@@ -214,14 +204,3 @@ def test_values_in_memory_stay_below_the_bound(seed: int) -> None:
     Sequential(graph).run(lambda calls: chance.randrange(len(calls)))
     assert not alive
     assert 10 < most <= graph.items_max
-
-
-def test_resize_at_the_level_of_processors() -> None:
-    """A host that adds processors itself could not change the number of lanes."""
-    graph, found = Graph(), []
-    graph.add_pipe([IterableSource(range(at, 10, 2)) for at in range(2)])
-    graph.resize(3)
-    graph.add_pipe([MapProcessor(found.append, use=consume) for _ in range(3)])
-    Sequential(graph).run()
-    assert sorted(found) == list(range(10))
-    assert [len(nodes) for nodes in graph.operators.values()] == [2, 1, 3]

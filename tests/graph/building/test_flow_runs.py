@@ -88,10 +88,6 @@ OPERATORS: dict[str, tuple[Callable[[Flow[Any], int], Flow[Any]], Callable[[list
         lambda flow, _lanes: merged(flow.duplicate(2)),
         lambda all_: all_ * 2,
     ),
-    "partition": (
-        lambda flow, lanes: merged(flow.partition(lanes, lambda one: one)),
-        lambda all_: all_,
-    ),
 }
 
 
@@ -251,17 +247,11 @@ def flat(watched: Watched) -> Any:
     return lambda graph: graph.source([1]).flat_map(lambda _one: watched.values())
 
 
-def aflat(watched: Watched) -> Any:
-    """Read from within a flat map."""
-    return lambda graph: graph.source([1]).aflat_map(lambda _one: watched.async_values())
-
-
 SOURCES: dict[str, Callable[[Watched], Callable[[Graph], Flow[int]]]] = {
     "thread": lambda watched: lambda graph: graph.source(watched.values()),
     "loop": lambda watched: lambda graph: graph.source(watched.values(), on="loop"),
     "async": lambda watched: lambda graph: graph.source(watched.async_values()),
     "flat": flat,
-    "aflat": aflat,
 }
 
 

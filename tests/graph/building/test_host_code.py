@@ -48,10 +48,6 @@ class Value:
         self.mutex.check("__eq__")
         return isinstance(other, Value) and other.number % 3 == self.number % 3
 
-    def __lt__(self, other: Value) -> bool:
-        self.mutex.check("__lt__")
-        return self.number < other.number
-
     def __bool__(self) -> bool:
         self.mutex.check("__bool__")
         return self.number % 2 == 1
@@ -109,11 +105,6 @@ class Host:
         """Give other values."""
         return [self.other(value) for value in values]
 
-    def route(self, value: Value) -> int:
-        """Choose by a number."""
-        self.mutex.check("key")
-        return value.number
-
 
 OPERATORS: list[Callable[[Host, Flow[Any]], Flow[Any]]] = [
     lambda host, flow: flow.map(host.other, lanes=2),
@@ -129,12 +120,8 @@ OPERATORS: list[Callable[[Host, Flow[Any]], Flow[Any]]] = [
     lambda host, flow: flow.fan_out(host.parts, lambda parts: parts.map(host.other, lanes=2)).map(
         lambda found: found[0]
     ),
-    lambda host, flow: merged(flow.split(host.same)),
-    lambda host, flow: merged(flow.partition(3, host.route)),
     lambda _host, flow: merged(flow.duplicate(2)),
     lambda host, flow: flow.zip(flow.graph.source(host.values())).map(lambda pair: pair[1]),
-    lambda host, flow: flow.merge_ordered(flow.graph.source(host.values()), key=host.same),
-    lambda host, flow: flow.merge_ordered(flow.graph.source(host.values())),
     lambda _host, flow: flow.buffer(3),
 ]
 

@@ -95,9 +95,6 @@ MISTAKES: list[tuple[Callable[[Flow[Any]], Any], str]] = [
     (lambda flow: flow.sink(awaited), "coroutine function"),
     (lambda flow: flow.map_batch(awaited, size=2), "coroutine function"),
     (lambda flow: flow.fan_out(awaited, lambda parts: parts), "coroutine function"),
-    (lambda flow: flow.split(awaited), "coroutine function"),
-    (lambda flow: flow.partition(2, awaited), "coroutine function"),
-    (lambda flow: flow.merge_ordered(key=awaited), "coroutine function"),
     (lambda flow: flow.map(str, keep_order=awaited), "coroutine function"),
     (lambda flow: flow.map(str, ahead=3), "without keep_order"),
     (lambda flow: flow.map(str, keep_order=True, ahead=0), "ahead is 0"),
@@ -115,7 +112,6 @@ MISTAKES: list[tuple[Callable[[Flow[Any]], Any], str]] = [
     (lambda flow: flow.map_batch(list, size=0), "size is 0"),
     (lambda flow: flow.zip(flow.graph.source([1]), ahead=0), "ahead is 0"),
     (lambda flow: flow.duplicate(0), "count is 0"),
-    (lambda flow: flow.partition(0, str), "count is 0"),
     (lambda flow: flow.fan_out(range, lambda parts: parts, groups=0), "groups is 0"),
     (lambda flow: flow.fan_out(range, lambda parts: parts, parts_max=0), "parts_max is 0"),
     (lambda flow: flow.flat_map(range, on="process"), "in the loop or in a thread"),
@@ -131,7 +127,6 @@ MISTAKES: list[tuple[Callable[[Flow[Any]], Any], str]] = [
     (lambda flow: flow.map(str, name=3), "name is 3; it must be a text"),
     (lambda flow: flow.merge(3), "joined with flows, not with 3"),
     (lambda flow: flow.zip(None), "joined with flows, not with None"),
-    (lambda flow: flow.merge_ordered([]), "joined with flows, not with a value of type list"),
     (lambda flow: flow.graph.on_start(3), "a hook is called: 3 cannot be"),
     (lambda flow: flow.graph.on_end("x"), "a hook is called: 'x' cannot be"),
     (lambda flow: Graph(None), "name is None; it must be a text"),
@@ -146,9 +141,6 @@ MISTAKES: list[tuple[Callable[[Flow[Any]], Any], str]] = [
     (lambda flow: flow.map(str, on="threads"), "one of 'loop', 'thread', 'process'"),
     (lambda flow: flow.map_batch(list, size=2, on="threads"), "on is 'threads'"),
     (lambda flow: flow.flat_map(range, on="threads"), "one of 'loop', 'thread'"),
-    (lambda flow: flow.split(str, on="process"), "one of 'loop', 'thread'"),
-    (lambda flow: flow.graph.resize(0), "width is 0"),
-    (lambda flow: flow.map(str).sink(print).resize(2), "the number of open outputs is 0"),
     (lambda flow: flow.through(str), "processor is a value of type type; it must be a Processor"),
     (lambda flow: flow.through(Processor(inputs=2)), "Processor has 2 inputs and 0 outputs"),
     (within_parts(lambda parts: parts.through(Processor())), r"through\(\) cannot"),
@@ -159,10 +151,8 @@ MISTAKES: list[tuple[Callable[[Flow[Any]], Any], str]] = [
     (within_parts(within_parts(lambda parts: parts.map_batch(list, size=2))), "needs within="),
     (within_parts(lambda parts: parts.unbatch()), r"unbatch\(\) cannot"),
     (within_parts(lambda parts: parts.flat_map(range)), r"flat_map\(\) cannot"),
-    (within_parts(lambda parts: parts.aflat_map(yielded)), r"aflat_map\(\) cannot"),
     (within_parts(lambda parts: parts.duplicate(2)[0]), r"duplicate\(\) cannot"),
     (within_parts(lambda parts: parts.zip(parts)), r"zip\(\) cannot"),
-    (within_parts(lambda parts: parts.merge_ordered()), r"merge_ordered\(\) cannot"),
     (within_parts(lambda parts: parts.sink(str)), r"sink\(\) cannot"),
     (within_parts(lambda parts: parts.asink(awaited)), r"asink\(\) cannot"),
 ]
@@ -188,7 +178,7 @@ OPEN: list[Callable[[Flow[Any]], Any]] = [
     lambda flow: flow.amap(awaited).amap(awaited, lanes=2),
     lambda flow: flow.map(str).batch(2),
     lambda flow: flow.map(str).duplicate(2)[0].sink(print),
-    lambda flow: flow.map(str, lanes=2).split(bool)[1].sink(print),
+    lambda flow: flow.map(str, lanes=2).duplicate(2)[1].sink(print),
 ]
 
 
@@ -227,13 +217,12 @@ def test_what_is_a_coroutine_function(function: Any, is_one: bool) -> None:
     ("build", "message"),
     [
         (lambda flow: flow.amap(str), "type str was returned where a coroutine is awaited"),
-        (lambda flow: flow.amap(yielded), "aflat_map reads what"),
+        (lambda flow: flow.amap(yielded), "type async_generator was returned where a coroutine"),
         (lambda flow: flow.amap(str, timeout=1), "the operator whose name has no a"),
         (lambda flow: flow.amap_batch(list, size=2), "type list was returned where a coroutine"),
         (lambda flow: flow.map(lambda one: awaited(one)), "the operator whose name begins with a"),  # noqa: PLW0108
-        (lambda flow: flow.flat_map(lambda one: yielded(one)), "cannot be read: use aflat_map"),  # noqa: PLW0108
+        (lambda flow: flow.flat_map(lambda one: yielded(one)), "cannot be read: return an"),  # noqa: PLW0108
         (lambda flow: flow.flat_map(int), "cannot be read: return an iterable"),
-        (lambda flow: flow.aflat_map(range), "asynchronously: use flat_map"),
     ],
 )
 async def test_a_function_of_the_other_kind_is_told_in_our_words(

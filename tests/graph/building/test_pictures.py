@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
-import subprocess
 
 import pytest
 
@@ -42,16 +40,6 @@ def test_mermaid_at_rest() -> None:
     ]
 
 
-def test_graphviz_at_rest() -> None:
-    """A graph could not be drawn without a browser."""
-    drawn = three_operators().graphviz().splitlines()
-    assert drawn[0] == 'digraph "words" {'
-    assert '    n1 [label="upper (in)", shape="ellipse"];' in drawn
-    assert '    n2 [label="upper × 2"];' in drawn
-    assert "    n1 -> n2;" in drawn
-    assert drawn[-1] == "}"
-
-
 def test_text_at_rest() -> None:
     """A graph could not be shown in a log."""
     assert three_operators().text().splitlines() == [
@@ -73,8 +61,6 @@ async def test_counts_and_the_bottleneck_after_a_run(monkeypatch: pytest.MonkeyP
     assert '    n1["upper<br/>3 calls<br/>busy ' in drawn
     assert "    n0 -->|3| n1" in drawn
     assert drawn.splitlines()[-1] == "    class n1 bottleneck"
-    assert 'fillcolor="#fde2c4"' in graph.graphviz()
-    assert '[label="3"]' in graph.graphviz()
     marked = [line for line in graph.text().splitlines() if line.endswith("<- bottleneck")]
     assert len(marked) == 1
     assert marked[0].startswith("upper -> end  [3 calls; busy ")
@@ -85,14 +71,12 @@ def test_no_name_ends_its_label(name: str) -> None:
     """A name could draw what is not there, or keep the picture from being drawn."""
     graph = three_operators(name)
     harmless = three_operators()
-    for draw in (Graph.mermaid, Graph.graphviz, Graph.text):
+    for draw in (Graph.mermaid, Graph.text):
         assert len(draw(graph).splitlines()) == len(draw(harmless).splitlines())
         assert "\x00" not in draw(graph)
         assert "\x1b" not in draw(graph)
     (line,) = [line for line in graph.mermaid().splitlines() if line.startswith("    n2[")]
     assert re.fullmatch(r'    n2\["[^"<>`$:{}\\]*"\]', line)
-    (line,) = [line for line in graph.graphviz().splitlines() if line.startswith("    n2 [")]
-    assert re.fullmatch(r'    n2 \[label="(?:[^"&\\]|&amp;|\\.)*"\];', line)
 
 
 def test_long_and_empty_names() -> None:
@@ -111,21 +95,7 @@ def test_large_graphs_are_cut() -> None:
     for number in range(pictures.OPERATORS_MAX + 5):
         flow = flow.map(str, name=f"operator {number}")
     flow.sink(str)
-    for draw in (Graph.mermaid, Graph.graphviz, Graph.text):
+    for draw in (Graph.mermaid, Graph.text):
         drawn = draw(graph)
         assert "and 7 more operators" in drawn
         assert "operator 500" not in drawn
-
-
-@pytest.mark.skipif(shutil.which("dot") is None, reason="Graphviz is not installed")
-def test_graphviz_draws_it() -> None:
-    """What is escaped by our rules could be refused by Graphviz."""
-    drawn = subprocess.run(
-        ["dot", "-Tsvg"],
-        input=three_operators(HOSTILE[0]).graphviz(),
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=60,
-    )
-    assert "<svg" in drawn.stdout

@@ -47,8 +47,8 @@ def test_resize_output_finish(width: int) -> None:
 class Duplicated:
     """A duplicate with two readers, asked by hand."""
 
-    def __init__(self, *, finishes_together: bool) -> None:
-        self.node = DuplicateProcessor(2, finishes_together=finishes_together)
+    def __init__(self) -> None:
+        self.node = DuplicateProcessor(2)
         (self.writer,), self.readers = ports_around(self.node)
 
     def after(self, *, needs: Sequence[int] = (), finishes: Sequence[int] = ()) -> NodeStatus:
@@ -64,29 +64,22 @@ def test_duplicate_output_finish_one_by_one() -> None:
     """One reader that leaves would take the values of the other with it; or, once both have left,
     a source would be read for no reader.
     """
-    duplicated = Duplicated(finishes_together=False)
+    duplicated = Duplicated()
     assert duplicated.after(needs=[0, 1], finishes=[0]) is NodeStatus.NEED_DATA
     assert duplicated.after(finishes=[1]) is NodeStatus.FINISHED
     assert duplicated.writer.is_finished
 
 
-def test_duplicate_output_finish_together() -> None:
-    """Values would be read that only one side of a pair gets."""
-    duplicated = Duplicated(finishes_together=True)
-    assert duplicated.after(finishes=[0]) is NodeStatus.FINISHED
-    assert duplicated.writer.is_finished
-
-
 def test_duplicate_output_finish_and_the_other_can_push() -> None:
     """The reader that is left would wait for one that has gone."""
-    duplicated = Duplicated(finishes_together=False)
+    duplicated = Duplicated()
     assert duplicated.after(finishes=[0], needs=[1]) is NodeStatus.NEED_DATA
     assert duplicated.writer.can_push
 
 
 def test_duplicate_processor() -> None:
     """A reader would get another value than its neighbour, or none."""
-    duplicated = Duplicated(finishes_together=True)
+    duplicated = Duplicated()
     duplicated.writer.push(7)
     assert duplicated.after(needs=[0, 1]) is NodeStatus.NEED_CONSUME
     assert [reader.pull() for reader in duplicated.readers] == [7, 7]

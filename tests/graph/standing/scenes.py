@@ -7,24 +7,27 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from rowlock.errors import GraphDeadlockError
-from rowlock.graph import Flow, NodeStatus, Port, Processor, StandingReports
+from rowlock.graph import Flow, NodeStatus, Port, Processor, StandingGraph
 from rowlock.graph.operators import behind_one
 
 
-class Heard(StandingReports):
-    """Keeps what it hears."""
+class Heard(StandingGraph[Any, Any]):
+    """Keeps what it reports."""
 
-    def __init__(self) -> None:
+    def __init__(self, build: Callable[[Any], Any], *, name: str = "graph") -> None:
+        super().__init__(build, name=name)
         self.rebuilt_after: list[Exception] = []
         self.deadlocks: list[GraphDeadlockError] = []
+        self.long: list[tuple[int, int]] = []
 
-    def rebuilt(self, graph: str, error: Exception) -> None:
-        """Keep it."""
+    def _rebuilt(self, error: Exception) -> None:
         self.rebuilt_after.append(error)
 
-    def deadlocked(self, graph: str, error: GraphDeadlockError) -> None:
-        """Keep it."""
+    def _deadlocked(self, error: GraphDeadlockError) -> None:
         self.deadlocks.append(error)
+
+    def _call_took_long(self, node: Any, seconds: float) -> None:
+        self.long.append((node.lane, round(seconds)))
 
 
 class Gate:

@@ -9,6 +9,7 @@ import pytest
 
 from rowlock.errors import GraphDeadlockError, GraphError, HostCodeError
 from rowlock.graph import Flow, NodeStatus, StandingGraph
+from rowlock.graph.stock.branches import DuplicateProcessor
 
 from .scenes import Gate, Heard, custom, doubled, outcomes, settled
 
@@ -26,20 +27,20 @@ class Scene:
 
     def __init__(self) -> None:
         self.gate = Gate()
-        self.heard = Heard()
         self.built = 0
         self.fails_with: BaseException | None = None
-        self.graph: StandingGraph[Any, Any] = StandingGraph(
-            self.build, name="pages", reports=self.heard
-        )
+        self.graph = Heard(self.build, name="pages")
 
     def build(self, flow: Flow[Any]) -> Flow[Any]:
         """Build it."""
         self.built += 1
         if self.fails_with is not None:
             raise self.fails_with
-        yes, no = flow.split(lambda value: value == "gated")
-        return custom(yes.amap(self.gate.passed, lanes=2).merge(no), breaking)
+        return custom(flow.amap(self.passed, lanes=4), breaking)
+
+    async def passed(self, value: Any) -> Any:
+        """Wait with some values."""
+        return await self.gate.passed(value) if value == "gated" else value
 
 
 async def test_a_broken_node_fails_the_values_inside() -> None:
@@ -53,12 +54,12 @@ async def test_a_broken_node_fails_the_values_inside() -> None:
             await graph.submit("break")
         assert [str(one) for one in await outcomes(inside)] == ["broken"] * 2
         assert scene.gate.cancelled == ["gated"] * 2
-        assert (scene.built, scene.heard.rebuilt_after) == (1, [])
+        assert (scene.built, scene.graph.rebuilt_after) == (1, [])
         assert await graph.submit(2) == 2
-        assert [str(one) for one in scene.heard.rebuilt_after] == ["broken"]
+        assert [str(one) for one in scene.graph.rebuilt_after] == ["broken"]
         assert scene.built == 2
         assert await graph.submit(3) == 3
-    assert (scene.built, len(scene.heard.rebuilt_after)) == (2, 1)
+    assert (scene.built, len(scene.graph.rebuilt_after)) == (2, 1)
 
 
 async def test_nodes_that_wait_for_each_other_are_replaced() -> None:
@@ -67,9 +68,9 @@ async def test_nodes_that_wait_for_each_other_are_replaced() -> None:
     async with scene.graph as graph:
         with pytest.raises(GraphDeadlockError, match=r"pages.* cannot go on"):
             await graph.submit("stick")
-        assert ["custom: NEED_CONSUME" in one.text for one in scene.heard.deadlocks] == [True]
+        assert ["custom: NEED_CONSUME" in one.text for one in scene.graph.deadlocks] == [True]
         assert await graph.submit(2) == 2
-        assert len(scene.heard.rebuilt_after) == 1
+        assert len(scene.graph.rebuilt_after) == 1
 
 
 async def test_a_build_that_fails_later_fails_its_caller() -> None:
@@ -84,10 +85,10 @@ async def test_a_build_that_fails_later_fails_its_caller() -> None:
         scene.fails_with = KeyError("no")
         with pytest.raises(KeyError):
             await graph.submit(1)
-        assert scene.heard.rebuilt_after == []
+        assert scene.graph.rebuilt_after == []
         scene.fails_with = None
         assert await graph.submit(1) == 1
-        assert len(scene.heard.rebuilt_after) == 1
+        assert len(scene.graph.rebuilt_after) == 1
 
 
 @pytest.mark.parametrize("error", [SystemExit, StopIteration, asyncio.CancelledError])
@@ -121,7 +122,8 @@ def with_hook(flow: Flow[Any]) -> Flow[Any]:
 
 def left_open(flow: Flow[Any]) -> Flow[Any]:
     """Leave a flow without a reader."""
-    return flow.split(bool)[0]
+    flow.graph.add([DuplicateProcessor(1)], name="left")
+    return flow
 
 
 def used_twice(flow: Flow[Any]) -> Flow[Any]:
@@ -141,7 +143,7 @@ MISTAKES: dict[str, tuple[Any, str]] = {
     "no flow": (lambda _flow: None, "returns the flow that it was given, or one behind it"),
     "another graph's flow": (of_another, "returns the flow that it was given"),
     "a flow with a reader": (used_twice, "has a reader"),
-    "a flow without a reader": (left_open, "output 1 of split .* is not connected"),
+    "a flow without a reader": (left_open, "input 0 of left .* is not connected"),
     "a sink": (sink, r"sink\(\) cannot be used where each value needs a result"),
     "a limit": (lambda flow: flow.limit(3), r"limit\(\) cannot be used"),
     "a filter": (lambda flow: flow.filter(bool), r"filter\(\) cannot be used"),

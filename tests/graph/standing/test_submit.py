@@ -45,15 +45,14 @@ BUILDS: dict[str, Callable[[Flow[int]], Flow[int]]] = {
     "by key": lambda flow: flow.map(doubled, lanes=3, keep_order=lambda value: value % 3),
     "shared": shared,
     "parts": lambda flow: flow.fan_out(range, shared, groups=3).map(lambda found: 2 * found[0]),
-    "split": lambda flow: merged(*flow.split(lambda value: value % 2)),
-    "partition": lambda flow: merged(*flow.partition(3, lambda value: value)),
     "buffer": lambda flow: flow.buffer(3).tap(doubled, on="loop").map(doubled),
 }
 
 
-def merged(first: Flow[int], *others: Flow[int]) -> Flow[int]:
-    """Merge flows, and double."""
-    return first.merge(*others).map(doubled)
+class Leaving(StandingGraph[Any, Any]):
+    """A graph that a text leaves at once."""
+
+    _leaves = (str,)
 
 
 @pytest.mark.parametrize("build", BUILDS.values(), ids=BUILDS)
@@ -105,7 +104,7 @@ KINDS = [SystemExit, KeyboardInterrupt, GeneratorExit, StopIteration, asyncio.Ca
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("where", ["loop", "thread", "task", "shared", "parts", "route"])
+@pytest.mark.parametrize("where", ["loop", "thread", "task", "shared", "parts"])
 async def test_errors_of_other_kinds_are_ordinary(kind: type[BaseException], where: str) -> None:
     """A thread or the event loop would end, or the caller seem to be cancelled."""
 
@@ -130,7 +129,6 @@ async def test_errors_of_other_kinds_are_ordinary(kind: type[BaseException], whe
         "task": lambda flow: flow.amap(afail),
         "shared": lambda flow: flow.map_batch(fail_all, size=1, within=1),
         "parts": lambda flow: flow.fan_out(parts, lambda part: part).map(lambda found: found[0]),
-        "route": lambda flow: merged(*flow.split(fail)),
     }
     if where == "parts" and kind in {GeneratorExit, StopIteration}:
         pytest.skip("Python itself turns these into other errors within a generator")
@@ -185,8 +183,7 @@ async def test_what_leaves_is_the_result_at_once() -> None:
     def build(flow: Flow[int]) -> Flow[Any]:
         return flow.fan_out(range, lambda parts: parts.map(page, on="loop"))
 
-    graph: StandingGraph[int, Any] = StandingGraph(build, leaves=(str,))
-    async with graph:
+    async with Leaving(build) as graph:
         assert await graph.submit(50) == "parked"
         assert len(worked) < 15
         assert await graph.submit(3) == (3, [0, 1, 2])
@@ -211,7 +208,7 @@ async def test_the_first_end_of_a_value_counts() -> None:
     def build(flow: Flow[int]) -> Flow[Any]:
         return flow.fan_out(range, lambda parts: parts.amap(page, lanes=3))
 
-    async with StandingGraph(build, leaves=(str,)) as graph:
+    async with Leaving(build) as graph:
         assert await graph.submit(3) == "parked"
 
 

@@ -8,52 +8,42 @@ from typing import Any
 
 import pytest
 
-from rowlock.graph import GraphRuntime, StandingGraph, StandingReports
+from rowlock.graph import GraphRuntime, StandingGraph
 from rowlock.testing import virtual_time
 
-from .scenes import Gate, outcomes, settled
-
-
-class LongCalls(StandingReports):
-    """Keeps how long calls had run when they were reported."""
-
-    def __init__(self) -> None:
-        self.seconds: list[tuple[int, int]] = []
-
-    def call_took_long(self, graph: str, *, operator: str, lane: int, seconds: float) -> None:
-        """Keep it."""
-        self.seconds.append((lane, round(seconds)))
+from .scenes import Gate, Heard, outcomes, settled
 
 
 @virtual_time
 async def test_a_call_is_not_reported_before_its_time() -> None:
     """Each quick call that happens to run when calls are looked at would be a warning."""
-    gate, reports = Gate(), LongCalls()
-    async with StandingGraph(lambda flow: flow.amap(gate.passed, lanes=2), reports=reports) as one:
+    gate = Gate()
+    one = Heard(lambda flow: flow.amap(gate.passed, lanes=2))
+    async with one:
         submits = [asyncio.create_task(one.submit(1))]
         await asyncio.sleep(3)
         submits.append(asyncio.create_task(one.submit(2)))
         await asyncio.sleep(3)
-        (first, seconds), *others = reports.seconds
+        (first, seconds), *others = one.long
         assert (seconds, others) == (5, [])
         await asyncio.sleep(6)
         gate.open()
         await outcomes(submits)
-    assert reports.seconds[1:] in ([(first, 10), (1 - first, 7)], [(1 - first, 7), (first, 10)])
+    assert one.long[1:] in ([(first, 10), (1 - first, 7)], [(1 - first, 7), (first, 10)])
 
 
 @virtual_time
 async def test_each_call_of_a_lane_has_its_own_time() -> None:
     """A lane that is busy for an hour with quick calls would look as if one hung."""
-    reports = LongCalls()
 
     async def quick(value: int) -> int:
         await asyncio.sleep(4)
         return value
 
-    async with StandingGraph(lambda flow: flow.amap(quick), reports=reports) as graph:
+    graph = Heard(lambda flow: flow.amap(quick))
+    async with graph:
         await asyncio.gather(*map(graph.submit, range(20)))
-    assert reports.seconds == []
+    assert graph.long == []
 
 
 @pytest.mark.timeout(60, method="thread")

@@ -9,7 +9,6 @@ import pytest
 
 from rowlock.graph.processor import NodeStatus
 from rowlock.graph.stock.batches import (
-    AsyncBatchMapProcessor,
     BatchMapProcessor,
     BatchProcessor,
 )
@@ -210,7 +209,7 @@ def lanes_of(function: Any, carrier: Carrier | None = None) -> list[Any]:
     given = carrier or Carrier()
     return [
         BatchMapProcessor(function, size=3, name="embed", carrier=given),
-        AsyncBatchMapProcessor(awaited, size=3, name="embed", carrier=given),
+        BatchMapProcessor(awaited, size=3, is_awaited=True, name="embed", carrier=given),
     ]
 
 

@@ -1,18 +1,10 @@
-"""One flow becomes several: each gets all values, or each value goes one way."""
+"""One flow becomes several, each of which gets all values."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
-from rowlock.graph.processor import EMPTY
-from rowlock.graph.stock.branches import (
-    DuplicateProcessor,
-    LimitProcessor,
-    RouteProcessor,
-    ZipProcessor,
-)
+from rowlock.graph.stock.branches import DuplicateProcessor, LimitProcessor, ZipProcessor
 
 from ..one_thread import Sequential, Wiring
 
@@ -44,14 +36,6 @@ def test_duplicate_goes_on_without_a_reader() -> None:
     assert found == [[0, 1], list(range(9))]
 
 
-def test_duplicate_may_end_together() -> None:
-    """Values would be read that only one side of a pair gets."""
-    found, wiring = split_by(DuplicateProcessor(2, finishes_together=True), range(1000), {0: 2})
-    assert found[0] == [0, 1]
-    assert len(found[1]) <= 3
-    assert len(wiring.read) <= 2 + len(wiring.graph.edges)
-
-
 def test_duplicate_ends_without_readers() -> None:
     """A source would be read to its end for no reader."""
     _, wiring = split_by(DuplicateProcessor(2), range(1000), {0: 2, 1: 3})
@@ -65,47 +49,3 @@ def test_the_end_is_passed_on_to_those_that_want_nothing_now() -> None:
     found = wiring.sink(wiring.through(ZipProcessor(2, ahead=1), *outputs)[0])
     assert Sequential(wiring.graph).run().is_finished
     assert found == [(0, 0), (1, 1), (2, 2)]
-
-
-def test_route() -> None:
-    """A value would go both ways, or the wrong one."""
-    found, _ = split_by(RouteProcessor(2, lambda value: value % 2), range(6), {})
-    assert found == [[0, 2, 4], [1, 3, 5]]
-
-
-def test_route_drops_what_a_finished_reader_would_get() -> None:
-    """A value without a reader would stop the other way, or not be counted."""
-    route = RouteProcessor(2, lambda value: value % 2)
-    found, _ = split_by(route, range(10), {0: 1})
-    assert found == [[0], [1, 3, 5, 7, 9]]
-    assert route.dropped == 4
-
-
-def test_route_ends_without_readers() -> None:
-    """A source would be read to its end for no reader."""
-    route = RouteProcessor(2, lambda value: value % 2)
-    _, wiring = split_by(route, range(1000), {0: 1, 1: 1})
-    assert len(wiring.read) <= 2 + len(wiring.graph.edges)
-    assert route._item is EMPTY
-
-
-@pytest.mark.parametrize("choice", [2, "left", None])
-def test_a_way_that_is_not_there_is_an_error(choice: Any) -> None:
-    """A value would be lost."""
-    with pytest.raises((IndexError, TypeError)):
-        split_by(RouteProcessor(2, lambda _value: choice), [1], {})
-
-
-def test_route_says_what_it_works_on_and_waits_for() -> None:
-    """An error would not name the value, and a deadlock not the full edge."""
-    route = RouteProcessor(2, lambda value: value % 2)
-    wiring = Wiring()
-    outputs = wiring.through(route, wiring.source([0, 2, 4]))
-    for output in outputs:
-        wiring.sink(output)
-    run = Sequential(wiring.graph)
-    run.step()
-    assert run.calls[0].processor.subject() == 0
-    while others := [at for at, node in enumerate(run.calls) if node.operator != "sink"]:
-        run.step(others[0])
-    assert route.details() == "waits for output 0"

@@ -1,4 +1,4 @@
-"""Flows are joined: by whoever is ready, row by row, or in order."""
+"""Flows are joined: as values come, or value by value."""
 
 from __future__ import annotations
 
@@ -7,13 +7,7 @@ from typing import Any
 
 import pytest
 
-from rowlock.graph.processor import EMPTY
-from rowlock.graph.stock.branches import (
-    LimitProcessor,
-    OrderedMergeProcessor,
-    ResizeProcessor,
-    ZipProcessor,
-)
+from rowlock.graph.stock.branches import LimitProcessor, ResizeProcessor, ZipProcessor
 from rowlock.graph.stock.lanes import MapProcessor
 
 from ..one_thread import Sequential, Wiring
@@ -144,35 +138,3 @@ def test_zip_drops_what_it_holds_when_nothing_is_wanted() -> None:
     zip_ = ZipProcessor(2)
     assert joined(zip_, "abcdef", range(9), limit=2) == [("a", 0), ("b", 1)]
     assert not any(zip_._held)
-
-
-def test_ordered_merge() -> None:
-    """Two sorted flows would become one that is not."""
-    assert joined(OrderedMergeProcessor(3), [1, 4, 7], [2, 5, 6], []) == [1, 2, 4, 5, 6, 7]
-    words = joined(OrderedMergeProcessor(2, key=len), ["a", "ccc"], ["bb", "dddd"])
-    assert words == ["a", "bb", "ccc", "dddd"]
-
-
-def test_ordered_merge_computes_each_key_once() -> None:
-    """A dear key would be computed for each comparison."""
-    seen: list[int] = []
-
-    def key(value: int) -> int:
-        seen.append(value)
-        return value
-
-    joined(OrderedMergeProcessor(2, key=key), [1, 2, 3], [10])
-    assert sorted(seen) == [1, 2, 3, 10]
-
-
-def test_ordered_merge_of_equal_keys_takes_the_first_input() -> None:
-    """The order of equal values would be chance."""
-    found = joined(OrderedMergeProcessor(2, key=lambda _one: 0), ["a", "b"], ["c"])
-    assert found == ["a", "b", "c"]
-
-
-def test_ordered_merge_drops_what_it_holds_when_nothing_is_wanted() -> None:
-    """Values would live as long as the run."""
-    merge = OrderedMergeProcessor(2)
-    assert joined(merge, range(9), range(9), limit=2) == [0, 0]
-    assert merge._heads == merge._keys == [EMPTY, EMPTY]

@@ -10,8 +10,6 @@ from rowlock.graph.processor import EMPTY
 from rowlock.graph.stock.branches import LimitProcessor
 from rowlock.graph.stock.carriers import GONE, Carrier
 from rowlock.graph.stock.lanes import (
-    AsyncFlatMapProcessor,
-    AsyncMapProcessor,
     FlatMapProcessor,
     Lane,
     MapProcessor,
@@ -47,7 +45,7 @@ async def is_odd(value: int) -> bool:
 def test_map() -> None:
     """A result would be lost, or a value worked on twice."""
     assert ran(MapProcessor(lambda value: 2 * value), range(4)) == [0, 2, 4, 6]
-    assert ran(AsyncMapProcessor(doubled), range(4)) == [0, 2, 4, 6]
+    assert ran(MapProcessor(doubled, is_awaited=True), range(4)) == [0, 2, 4, 6]
 
 
 def test_coroutine_of_a_plain_function_is_an_error() -> None:
@@ -67,7 +65,7 @@ def test_filter() -> None:
     """What was filtered out would come through, or be missing in the counts."""
     for lane in (
         MapProcessor(lambda value: value % 2, use=select),
-        AsyncMapProcessor(is_odd, use=select),
+        MapProcessor(is_odd, is_awaited=True, use=select),
     ):
         assert ran(lane, range(5)) == [1, 3]
         assert lane.dropped == 3
@@ -102,7 +100,7 @@ async def async_failing(value: int) -> int:
 
 def test_an_error_ends_the_run() -> None:
     """A failed value would be lost without a word."""
-    for lane in (MapProcessor(failing), AsyncMapProcessor(async_failing)):
+    for lane in (MapProcessor(failing), MapProcessor(async_failing, is_awaited=True)):
         with pytest.raises(ValueError, match="1"):
             ran(lane, range(3))
         assert lane.subject() == 1
@@ -113,7 +111,11 @@ def test_on_error_drops_the_value() -> None:
     heard: list[Any] = []
     for lane in (
         MapProcessor(failing, on_error=lambda value, error: heard.append((value, str(error)))),
-        AsyncMapProcessor(async_failing, on_error=lambda value, _error: heard.append(value)),
+        MapProcessor(
+            async_failing,
+            is_awaited=True,
+            on_error=lambda value, _error: heard.append(value),
+        ),
     ):
         assert ran(lane, range(4)) == [0, 2]
         assert lane.failed == 2
@@ -203,19 +205,14 @@ class Letters:
         finally:
             self.closed += 1
 
-    async def async_of(self, word: str) -> Any:
-        """Give the letters."""
-        for letter in self.of(word):
-            yield letter
-
 
 def test_flat_map() -> None:
     """Values would be lost between two iterables, or an empty one end the flow."""
     letters = Letters()
-    for lane in (FlatMapProcessor(letters.of), AsyncFlatMapProcessor(letters.async_of)):
-        assert ran(lane, ["ab", "", "c"]) == ["a", "b", "c"]
-        assert (lane.made, lane.merged) == (1, 1)
-    assert letters.closed == 6
+    lane = FlatMapProcessor(letters.of)
+    assert ran(lane, ["ab", "", "c"]) == ["a", "b", "c"]
+    assert (lane.made, lane.merged) == (1, 1)
+    assert letters.closed == 3
 
 
 def test_flat_map_reads_what_is_wanted() -> None:
@@ -246,12 +243,9 @@ def test_flat_map_that_fails_half_way() -> None:
     """What was read before the error would be lost, or the rest of the run."""
     heard: list[str] = []
     letters = Letters()
-    for lane in (
-        FlatMapProcessor(letters.of, on_error=lambda word, _error: heard.append(word)),
-        AsyncFlatMapProcessor(letters.async_of, on_error=lambda word, _error: heard.append(word)),
-    ):
-        assert ran(lane, ["ab!c", "!", "d"]) == ["a", "b", "d"]
-        assert (lane.failed, lane.made) == (2, 2)
-    assert heard == ["ab!c", "!"] * 2
+    lane = FlatMapProcessor(letters.of, on_error=lambda word, _error: heard.append(word))
+    assert ran(lane, ["ab!c", "!", "d"]) == ["a", "b", "d"]
+    assert (lane.failed, lane.made) == (2, 2)
+    assert heard == ["ab!c", "!"]
     with pytest.raises(ValueError, match="ab!"):
         ran(FlatMapProcessor(letters.of), ["ab!c"])

@@ -32,8 +32,6 @@ def read_as(operator: str) -> Read:
             return lambda graph, values: graph.source(values(), **kw)
         case "flat_map":
             return lambda graph, values: graph.source([1]).flat_map(lambda _: values(), **kw)
-        case "aflat_map":
-            return lambda graph, values: graph.source([1]).aflat_map(lambda _: values())
         case _:
             return lambda graph, values: (
                 graph.source([1])
@@ -43,7 +41,6 @@ def read_as(operator: str) -> Read:
 
 
 READS = ["source thread", "source loop", "flat_map thread", "flat_map loop", "fan_out"]
-ASYNC_READS = ["source", "aflat_map"]
 
 
 async def run_to(end: str, flow: Flow[Any]) -> list[Any]:
@@ -141,12 +138,11 @@ async def test_settings_of_a_generator_hold(place: Any) -> None:
 
 
 @pytest.mark.parametrize("end", ENDS)
-@pytest.mark.parametrize("read", ASYNC_READS)
 @virtual_time
-async def test_asynchronous_generator_has_one_task(read: str, end: str) -> None:
+async def test_asynchronous_generator_has_one_task(end: str) -> None:
     """What a generator has opened for its task would be closed in another."""
     spanned = Spanned()
-    found = await run_to(end, read_as(read)(Graph(), spanned.async_values))
+    found = await run_to(end, Graph().source(spanned.async_values()))
     assert found == ["0", "1", "2", "3", "4", "5"][: len(found)]
     assert set(spanned.seen[:-1]) == {"inside"}
     assert spanned.seen[-1] == "reset"
@@ -155,9 +151,8 @@ async def test_asynchronous_generator_has_one_task(read: str, end: str) -> None:
 
 
 @pytest.mark.parametrize("within_s", [0.05, 0.45, 2.5])
-@pytest.mark.parametrize("read", ASYNC_READS)
 @virtual_time
-async def test_timeout_goes_off_across_a_yield(read: str, within_s: float) -> None:
+async def test_timeout_goes_off_across_a_yield(within_s: float) -> None:
     """A generator that gives its whole work a time would never be out of time."""
     ended_at: list[float] = []
     loop = asyncio.get_running_loop()
@@ -179,7 +174,7 @@ async def test_timeout_goes_off_across_a_yield(read: str, within_s: float) -> No
         await asyncio.sleep(0.7)
         found.append(value)
 
-    await run_graph(read_as(read)(Graph(), values).asink(consume))
+    await run_graph(Graph().source(values()).asink(consume))
     assert found[-1] == -1
     assert found[:-1] == list(range(len(found) - 1))
     # At once if it reads, and otherwise when it goes on.

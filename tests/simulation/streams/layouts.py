@@ -13,10 +13,6 @@ SHARDS: Final = (
     "SELECT flow_id, lo, hi, step, version, next_step, replica FROM rowlock_stream_shards AS shards"
     " JOIN rowlock_stream_flows AS flows ON flows.id = flow_id"
 )
-THROUGH_TABLE: Final = "SELECT DISTINCT flow_id, step FROM kept_rowlock_stream_exchange"
-WITH_MESSAGES: Final = (
-    "SELECT DISTINCT flow_id, step FROM kept_rowlock_stream_outputs WHERE output = 'summed'"
-)
 EXPIRED: Final = (
     "SELECT (SELECT count(*) FROM kept_rowlock_stream_steps)"
     " > (SELECT count(*) FROM rowlock_stream_steps)"
@@ -58,14 +54,5 @@ class Layouts:
 
 
 def noted_in(file: sqlite3.Connection) -> dict[str, bool]:
-    """Return whether messages went through memory and through the table, and whether steps have
-    expired.
-    """
-    recorded = set(file.execute(THROUGH_TABLE))
-    in_memory = set(file.execute(WITH_MESSAGES)) - recorded
-    return {
-        "messages in memory": bool(in_memory),
-        "messages in the table": bool(recorded),
-        "both in one run": bool(in_memory and recorded),
-        "rows expired": bool(file.execute(EXPIRED).fetchone()[0]),
-    }
+    """Return whether steps have expired."""
+    return {"rows expired": bool(file.execute(EXPIRED).fetchone()[0])}

@@ -43,7 +43,6 @@ NOTED: Final = (
     *("one stage", "two stages", "three stages"),
     *("checkpoint every step", "checkpoint every 7 steps"),
     *("dynamic shards", "split", "join", "shard at another replica"),
-    *("messages in memory", "messages in the table", "both in one run"),
     *("rows expired", "snapshot read", "results consumed"),
     *("flow over results", "fold", "host writes a folded row"),
 )

@@ -16,7 +16,6 @@ from rowlock.dispatch import Completed, DispatchPipeline, LoopEngine, Task
 from rowlock.errors import TransactionTimeout
 from rowlock.pipelines.context import PipelineContext
 from rowlock.stream_errors import CursorMoved
-from rowlock.streams.shards import steps as steering
 from rowlock.streams.shards.pipeline import FlowPipeline
 from rowlock.testing import run_until_settled
 
@@ -60,16 +59,6 @@ async def run(scene: Scene, story: FlowStory) -> None:
     """Do all there is to do, with nobody beside it unless that is what the story is about."""
     with transactions_armed(scene, story.when()):
         await settle(scene.sessions, story.flow(), with_coordinator=story.days > 0)
-
-
-async def run_through_the_table(scene: Scene, story: FlowStory) -> None:
-    """Do all there is to do, with messages that take the table."""
-    original = steering.may_stay_in_memory
-    steering.may_stay_in_memory = lambda *_, **__: False
-    try:
-        await run(scene, story)
-    finally:
-        steering.may_stay_in_memory = original
 
 
 async def replay(scene: Scene, story: FlowStory) -> None:

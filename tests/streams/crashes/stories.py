@@ -114,25 +114,10 @@ STORIES: Final = {
             shards=1,
         ),
         flow_story(
-            "memory-1",
-            "steps with messages in memory are written, states with each",
-            "INSERT INTO rowlock_stream_state",
-            host.ledger,
-            when=WRITES,
-        ),
-        flow_story(
-            "memory-7",
-            "steps with messages in memory are written, states with the seventh",
-            "INSERT INTO rowlock_stream_outputs",
-            partial(host.ledger, 7),
-            when=WRITES,
-        ),
-        flow_story(
             "table",
-            "messages are sent and received through the table",
+            "messages are sent and received",
             "INSERT INTO rowlock_stream_exchange",
             host.ledger,
-            play_it=plays.run_through_the_table,
             when=of("send messages", "compare messages", "receive messages"),
         ),
         flow_story(

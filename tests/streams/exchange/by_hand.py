@@ -184,12 +184,3 @@ async def go_on(*replicas: Replica) -> None:
 async def steps_of(ledger: Ledger) -> list[tuple[int, int]]:
     """Return step and version of each shard, as they are written."""
     return [(row.step, row.version) for row in await ledger.shards()]
-
-
-async def in_memory(ledger: Ledger, replica: Replica, *, steps: int) -> None:
-    """Do steps whose messages stay in memory, and whose states are not written."""
-    for _ in range(steps):
-        await ledger.transfer_some(40)
-        await go_on(replica)
-    assert await ledger.rows("exchange") == []
-    assert {version for _, version in await steps_of(ledger)} == {0}

@@ -1,31 +1,22 @@
-"""The ledger sums up to zero at every step, whatever the layout and the way of the messages."""
+"""The ledger sums up to zero at every step, whatever the layout."""
 
 from __future__ import annotations
 
 import pytest
 
 from rowlock.streams import Checkpoint
-from rowlock.streams.shards import steps as steering
 from rowlock.streams.shards.pipeline import FlowPipeline
 from rowlock.testing import TemporaryDatabase, run_until_settled
 
 from .ledger import open_ledger
 
 
-@pytest.fixture(params=["memory", "table"])
-def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Have messages stay in memory where they may, or go through the table always."""
-    if request.param == "table":
-        monkeypatch.setattr(steering, "may_stay_in_memory", lambda *_, **__: False)
-    return str(request.param)
-
-
 @pytest.mark.parametrize("shards", [1, 2, 16])
 @pytest.mark.parametrize("steps", [1, 7])
 async def test_each_transfer_is_posted_twice(
-    database: TemporaryDatabase, steps: int, shards: int, way: str
+    database: TemporaryDatabase, steps: int, shards: int
 ) -> None:
-    """A posting would be lost, or counted twice, in one of the modes, layouts or ways."""
+    """A posting would be lost, or counted twice, in one of the modes or layouts."""
     ledger = await open_ledger(database, shards=shards, checkpoint=Checkpoint(steps=steps))
     for _ in range(3):
         await ledger.transfer_some(150)

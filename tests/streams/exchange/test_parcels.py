@@ -72,7 +72,7 @@ def through_table(
 @pytest.mark.parametrize("is_batch", [False, True])
 @settings(deadline=None)
 @given(SENT, SHARDS, SHARDS, st.integers(1, 80))
-def test_both_ways_and_all_layouts_give_the_same(
+def test_all_layouts_give_the_same(
     is_batch: bool,
     sent: list[tuple[str, str, str]],
     senders: int,
@@ -86,15 +86,15 @@ def test_both_ways_and_all_layouts_give_the_same(
     at = stage(is_batch=is_batch)
     layout = even_layout(receivers)
     by_shards = parcels_of(sent, even_layout(senders), is_batch=is_batch)
-    in_memory = arrived(by_shards, layout, at)
+    unwritten = arrived(by_shards, layout, at)
     of_one = arrived(parcels_of(sent, even_layout(1), is_batch=is_batch), layout, at)
-    assert in_memory == of_one
+    assert unwritten == of_one
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(parcels, "PARCEL_BYTES", parcel_bytes)
-        assert [through_table(by_shards, own, at=at) for own in layout] == in_memory
+        assert [through_table(by_shards, own, at=at) for own in layout] == unwritten
     found = Counter(
         (key, text)
-        for events in in_memory
+        for events in unwritten
         for rows in events
         for key, text in zip(rows.keys, CODEC.decode_many(list(rows.raw)), strict=True)
     )

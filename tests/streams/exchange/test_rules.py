@@ -6,15 +6,18 @@ from __future__ import annotations
 
 import pytest
 
+from rowlock.stream_errors import ShardStateError
 from rowlock.streams import Checkpoint
-from rowlock.streams.computing.hashing import BUCKETS
+from rowlock.streams.computing.hashing import BUCKETS, BucketRange
 from rowlock.streams.coordinator import delete_messages
 from rowlock.streams.cursors import lowest_version
+from rowlock.streams.exchanging import are_complete
 from rowlock.streams.shards.runner import Left
 from rowlock.testing import TemporaryDatabase
 
-from .by_hand import by_hand, go_on, in_memory, steps_of
-from .ledger import Ledger, open_ledger
+from .by_hand import by_hand, go_on, steps_of
+from .chain import declare_chain
+from .ledger import open_ledger
 
 LOWER, UPPER = 0, BUCKETS // 2
 """Where two shards begin."""
@@ -122,62 +125,6 @@ async def test_siblings_that_have_sent_are_not_joined(database: TemporaryDatabas
         await ledger.check()
 
 
-@pytest.mark.parametrize("shards", [1, 2])
-async def test_all_write_what_stayed_in_memory_or_none(
-    database: TemporaryDatabase, shards: int
-) -> None:
-    """Whoever takes a lost shard over would wait for messages that nobody has any more."""
-    ledger = await open_ledger(database, shards=4)
-    lows = [row.lo for row in (await started(ledger))]
-    async with by_hand(ledger, 2) as (one, other):
-        await one.claim(*lows)
-        await ledger.transfer_some(40)
-        await go_on(one)
-        assert await ledger.rows("exchange") == []
-        await ledger.transfer_some(40)
-        await ledger.lose(*lows[:shards])
-        # It has not heard of it, and does the step in memory.
-        await one.until_stuck()
-        await other.claim(*lows[:shards])
-        await go_on(other, one)
-        assert {step for step, _ in await steps_of(ledger)} == {2}
-        assert await ledger.rows("exchange")
-        await ledger.check()
-
-
-async def started(ledger: Ledger) -> list[object]:
-    """Create the flow; return the rows of its shards."""
-    async with by_hand(ledger):
-        return await ledger.shards()
-
-
-@pytest.mark.parametrize("replicas", [1, 2])
-async def test_all_begin_anew_that_shared_memory_with_a_lost_shard(
-    database: TemporaryDatabase, replicas: int
-) -> None:
-    """Its next holder would wait for ever for messages of steps that the others have behind them;
-    and these for its messages.
-    """
-    ledger = await open_ledger(database, shards=4, checkpoint=SEVEN)
-    quarters = range(0, BUCKETS, BUCKETS // 4)
-    async with by_hand(ledger, 2) as (one, other):
-        await one.claim(*quarters)
-        await in_memory(ledger, one, steps=3)
-        await ledger.lose(UPPER)
-        # As soon as its holder knows, or has it again.
-        if replicas == 1:
-            await one.claim(UPPER)
-        else:
-            one.shards[UPPER].item.trusted_until = float("-inf")
-            await other.claim(UPPER)
-        await one.round()
-        assert all(shard.at == 0 for shard in one.shards.values() if shard.is_open)
-        await ledger.transfer_some(40)
-        await go_on(one, other)
-        assert [step for step, _ in await steps_of(ledger)] == [4] * 4
-        await ledger.check()
-
-
 async def test_a_shard_recovers_without_the_others(database: TemporaryDatabase) -> None:
     """A dead shard would have all others do their steps again, though its messages are recorded."""
     ledger = await open_ledger(database, shards=2, checkpoint=SEVEN)
@@ -198,7 +145,7 @@ async def test_a_shard_recovers_without_the_others(database: TemporaryDatabase) 
         await ledger.check()
 
 
-async def test_a_shard_that_lags_takes_the_database(database: TemporaryDatabase) -> None:
+async def test_a_shard_that_lags_catches_up(database: TemporaryDatabase) -> None:
     """Shards at two steps would give each other messages of different steps."""
     ledger = await open_ledger(database, shards=2)
     async with by_hand(ledger, 2) as (one, other):
@@ -214,7 +161,7 @@ async def test_a_shard_that_lags_takes_the_database(database: TemporaryDatabase)
         await ledger.transfer_some(40)
         await go_on(one)
         assert [step for step, _ in await steps_of(ledger)] == [2, 2]
-        assert {row.step for row in await ledger.rows("exchange")} == {0}
+        assert {row.step for row in await ledger.rows("exchange")} == {0, 1}
         await ledger.check()
 
 
@@ -243,14 +190,17 @@ async def test_who_leaves_in_a_replay_waits_for_nobody(database: TemporaryDataba
     ledger = await open_ledger(database, shards=2, checkpoint=SEVEN)
     async with by_hand(ledger, 2) as (one, other):
         await one.claim(LOWER, UPPER)
-        await in_memory(ledger, one, steps=2)
+        for _ in range(2):
+            await ledger.transfer_some(40)
+            await go_on(one)
+        assert await steps_of(ledger) == [(2, 0), (2, 0)]
         await ledger.lose(LOWER, UPPER)
         await other.claim(LOWER)
-        assert await other.until_stuck() is Left.MESSAGES
+        await other.round()
         other.give_away(LOWER)
         await other.until_stuck()
         assert other.shards == {}
-        assert await steps_of(ledger) == [(2, 0), (2, 0)]
+        assert await steps_of(ledger) == [(2, 2), (2, 0)]
         await other.claim(LOWER, UPPER)
         await go_on(other)
         await ledger.check()
@@ -326,3 +276,31 @@ async def test_messages_are_deleted_that_nobody_needs(database: TemporaryDatabas
         await ledger.transfer_some(40)
         await go_on(one, other)
         await ledger.check()
+
+
+def test_messages_from_two_layouts_are_an_error() -> None:
+    """Messages that came twice would be counted twice, without a word."""
+    all_ = BucketRange(0, BUCKETS)
+    lower, upper = all_.halves
+    assert are_complete([all_])
+    assert are_complete([lower, upper, lower])
+    assert not are_complete([lower])
+    with pytest.raises(ShardStateError, match="came twice"):
+        are_complete([all_, lower])
+
+
+async def test_steps_go_one_by_one_through_the_database(database: TemporaryDatabase) -> None:
+    """With three stages, two replicas that begin other steps at once would wait for each other."""
+    ledger = await open_ledger(database)
+    flow = declare_chain(ledger, "chain", shards=2, step_rows_max=40)
+    async with by_hand(ledger, 2, flow=flow) as (one, other):
+        await one.claim(LOWER)
+        await other.claim(UPPER)
+        await ledger.transfer_some(40)
+        # This one begins the first step alone, the other one has three before it.
+        await one.until_stuck()
+        for _ in range(2):
+            await ledger.transfer_some(40)
+            await one.cut()
+        await go_on(other, one)
+        assert [step for step, _ in await steps_of(ledger)] == [3, 3]

@@ -25,17 +25,7 @@ from rowlock.streams.cutter import Cutter
 from rowlock.streams.flow_view import FlowFacts, KnownFlow
 from rowlock.streams.shards.layout import even_layout
 from rowlock.streams.shards.replicas import OwnShard
-from rowlock.streams.shards.states import (
-    Claimed,
-    FlowView,
-    NextAction,
-    Paused,
-    StepDid,
-    Stopped,
-    advance,
-    next_action,
-)
-from rowlock.streams.shards.steps import steered
+from rowlock.streams.shards.steps import NextAction, next_action, steer
 from rowlock.testing import TemporaryDatabase, stepping
 
 from ..walk.flows import add_up, open_bank
@@ -103,12 +93,11 @@ class Loop:
         return self._decide() or claims or self.facts != before
 
     def _decide(self) -> bool:
-        view = FlowView(self.facts.next_step, self.facts.state == "running", SHARDS)
         actions = {}
         for shard in self.shards:
-            shard.state = steered(shard, self.facts, leaves=False)
-            if not isinstance(shard.state, Stopped):
-                actions[shard] = next_action(shard.state, view, shard.view)
+            if shard.is_open:
+                steer(shard, self.facts, leaves=False)
+                actions[shard] = next_action(shard, self.facts, wanted=SHARDS)
         self.inside = [s for s, action in actions.items() if action is NextAction.RUN]
         if self.inside:
             return True
@@ -117,15 +106,15 @@ class Loop:
                 shard.version = shard.step
                 return True
             if action is NextAction.LEAVE:
-                shard.state = Stopped()
+                shard.drop()
                 return True
         if NextAction.CUT in actions.values():
             self.cut = self.facts.next_step
         return False
 
     def _write(self, shard: OwnShard) -> None:
-        shard.state = advance(shard.state, StepDid(shard.step))
         shard.step += 1
+        shard.at = shard.step
         if shard.step % self.every == 0:
             shard.version = shard.step
 
@@ -134,10 +123,10 @@ class Loop:
         has_claimed = False
         for shard in self.shards:
             is_wanted = self.row.state != "stopped" or shard.version < self.row.next_step
-            if isinstance(shard.state, Stopped) and is_wanted:
+            if not shard.is_open and is_wanted:
                 # What was released is written.
                 assert shard.version == shard.step
-                shard.state = advance(Stopped(), Claimed(shard.version, shard.step))
+                shard.at, shard.is_open = shard.version, True
                 has_claimed = True
         return has_claimed
 
@@ -188,10 +177,10 @@ def test_every_order_of_pauses_cuts_and_steps() -> None:
         row.command(rng.choice(("paused", "stopped")))
         answer = row.answer
         rest(row, loops)
-        states = {type(shard.state) for loop in loops for shard in loop.shards}
+        are_open = {shard.is_open for loop in loops for shard in loop.shards}
         steps = {shard.step for loop in loops for shard in loop.shards}
         assert steps == {answer}, f"seed {seed}: {steps} after the answer {answer}"
-        assert states == {Paused if row.state == "paused" else Stopped}
+        assert are_open == {row.state == "paused"}
         if row.state == "stopped":
             assert {shard.version for loop in loops for shard in loop.shards} == {answer}
         row.command("running")

@@ -36,19 +36,15 @@ from rowlock.tasks import ENDED, LEFT_BEHIND, DaemonThreads
 class LocalEngine(ABC):
     """Workers of one kind on this machine, each with one attempt at a time unless `backpressure`
     says otherwise.
-
-    Attributes:
-        kind: what its workers are called.
-        attempts_max: as many attempts may run at once, and so many workers there may be.
-        beats_itself: whether `run` yields beats while nothing else comes.
-        needs_something: whether an attempt needs something that this machine may lack. Then the
-            first thing that `run` yields is a `Heartbeat`, when it has that; what it raises before
-            is no failure of the row, and is raised out of `offer`.
     """
 
-    kind: ClassVar[str]
+    kind: ClassVar[str]  # what its workers are called
+    # As many attempts may run at once, and so many workers there may be
     attempts_max: ClassVar[int] = TASKS_MAX
-    beats_itself: ClassVar[bool] = False
+    beats_itself: ClassVar[bool] = False  # whether `run` yields beats while nothing else comes
+    # Whether an attempt needs something that this machine may lack. Then the first thing that `run`
+    # yields is a `Heartbeat`, when it has that; what it raises before is no failure of the row, and
+    # is raised out of `offer`.
     needs_something: ClassVar[bool] = False
 
     def __init__(self, workers: int = 1, *, backpressure: Backpressure | None = None) -> None:
@@ -77,15 +73,12 @@ class LocalEngine(ABC):
         )
 
     def workers(self) -> Mapping[str, WorkerView]:
-        """Return the workers, by id."""
         tags = frozenset({self.kind})
         self._forget()
         return {worker: WorkerView(active, tags) for worker, active in self._active.items()}
 
     async def offer(self, worker: str, task: Task[Any]) -> Events:
-        """Offer `task` to `worker`. Cancelled, it returns at once, since nothing was begun; the
-        worker is busy until all is undone.
-        """
+        """Offer `task`. Cancelled, it returns at once; the worker is busy until all is undone."""
         self._forget()
         if worker not in self._active:
             raise WorkerGone(worker, "there is no such worker")
@@ -143,9 +136,7 @@ class LocalEngine(ABC):
 
 
 def called(handler: Any) -> Any:
-    """The function that is run when `handler` is called: of those that wrap each other the
-    outermost one that yields, or else the innermost.
-    """
+    """The function that runs when `handler` is called: the outermost wrapper that yields."""
     while isinstance(handler, partial):
         handler = handler.func
     inner = inspect.unwrap(handler, stop=is_generator)
@@ -257,9 +248,7 @@ class ThreadEngine(LocalEngine):
 
 
 async def _in(thread: DaemonThreads, function: Any, *args: Any) -> Any:
-    """Call in `thread`, and return only when the call is done, also when the attempt is closed; a
-    call that still runs when its event loop ends is left behind.
-    """
+    """Call in `thread`, and return when the call is done, also if the attempt is closed."""
     call = asyncio.get_running_loop().run_in_executor(thread, function, *args)
     closed: asyncio.CancelledError | None = None
     while not call.done():

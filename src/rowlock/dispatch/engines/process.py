@@ -1,37 +1,29 @@
 """Attempts in processes of this machine: for work that computes, blocks, or may crash.
 
-The pool is anyio's: a process is started when one is needed, kept for the next attempt, and killed
-if its attempt is cancelled, with all that its handler has started. Events come back over a socket,
-with beats from a thread of the child: a process that was killed is noticed at once, one that hangs
-when its beats stay away.
+Each attempt has a process of its own, the head of a group that is killed with it: whatever its
+handler has started ends with the attempt. Events come back over a socket, with beats from a thread
+of the child: a process that was killed is noticed at once, one that hangs when its beats stay away.
 
-The one idea: a process is up when it has called back with its id. Whatever keeps it from that is an
-error of this machine and raised; what comes later is the attempt's.
+The one idea: a process is up when it has imported the host's main module. Whatever keeps it from
+that is an error of this machine and raised; what comes later is the attempt's.
 
-Not on Windows, which has no such sockets in asyncio. Not here: what the process does
-(``child.py``).
-
-Source: anyio, "Running code in worker processes"; its ``to_process`` for what a cancellation does
-in each phase.
+Not on Windows, which has no such groups. Not here: what the process does (``child.py``).
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
 import pickle
-import tempfile
+import socket
+import sys
+from asyncio.subprocess import DEVNULL, Process
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from pathlib import Path
-from typing import Any, ClassVar, TypeAlias
+from multiprocessing.spawn import get_preparation_data
+from typing import Any, ClassVar, Final
 
-from anyio import BrokenWorkerProcess, CapacityLimiter, to_process
-
-from rowlock.clock import monotonic
 from rowlock.dispatch.engine import (
     AttemptEvent,
-    Backpressure,
     Completed,
     Failed,
     Heartbeat,
@@ -39,7 +31,7 @@ from rowlock.dispatch.engine import (
     Task,
 )
 from rowlock.dispatch.engines import child
-from rowlock.dispatch.engines.child import ACK, read_frame, run_task
+from rowlock.dispatch.engines.child import ACK, frame_of, read_frame
 from rowlock.dispatch.engines.local import LocalEngine
 from rowlock.errors import ConfigurationError, WorkerGone, describe
 from rowlock.logs import get_logger
@@ -47,176 +39,128 @@ from rowlock.tasks import finish
 
 logger = get_logger(__name__)
 
-PREFIX = "rowlock-"
-SOCKET = "events"
 START_S_MAX = 120.0
 """How long a process may take to start and to import the host's main module, in seconds."""
 SLOW_START_S = 10.0
 """When a process is not up after so long, the log says so, in seconds."""
-INTERPRETER_S_MAX = 21.0
-"""For how long a process that has not called yet is not killed, in seconds: anyio forgets one
-over whose start it is cancelled, and allows 20 s for that.
-"""
 PROCESS_END_S_MAX = 3.0
-"""How long a process may take to be ready for the next attempt when it has nothing more to say,
-in seconds; then it is killed.
+"""How long a process may take to end when it has nothing more to say, in seconds; then it is
+killed.
 """
 
-_Ends: TypeAlias = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+_PROGRAM: Final = "from rowlock.dispatch.engines.child import main; main()"
 
 
 @asynccontextmanager
 async def started(pickled: bytes, *, beat_s: float) -> AsyncIterator[WorkerConnection]:
-    """Give the connection with a process that is up and runs a pickled task; it ends with the
-    block.
-    """
-    connected: asyncio.Future[_Ends] = asyncio.get_running_loop().create_future()
+    """Give the connection with a process that runs a pickled task; it ends with the block."""
+    ours, theirs = socket.socketpair()
     async with AsyncExitStack() as stack:
-        # Not in the attempt's own folder: the path of a socket must be short (`process.py`).
-        folder = stack.enter_context(
-            tempfile.TemporaryDirectory(prefix=PREFIX, ignore_cleanup_errors=True)
-        )
-        path = str(Path(folder, SOCKET))
-        # As long as it does not serve it comes without a suspension: no cancellation can lose it.
-        server = await asyncio.start_unix_server(
-            lambda *ends: connected.set_result(ends), path, start_serving=False
-        )
-        stack.callback(server.close)
-        await server.start_serving()
-        connection = WorkerConnection(
-            connected,
-            asyncio.create_task(_call(path, pickled, beat_s), name="rowlock: a worker process"),
-        )
-        stack.push_async_callback(
-            lambda: finish(connection.hang_up(), purpose="end a worker process")
-        )
-        await connection.open()
+        with theirs:
+            reader, writer = await asyncio.open_unix_connection(sock=ours)
+            stack.callback(writer.close)
+            process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                *("-c", _PROGRAM, str(theirs.fileno())),
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
+                stdin=DEVNULL,
+                stdout=DEVNULL,
+                stderr=DEVNULL,
+            )
+        connection = WorkerConnection(reader, writer, process)
+        stack.push_async_callback(lambda: finish(connection.end(), purpose="end a worker process"))
+        await connection.open(pickled, beat_s)
         yield connection
 
 
 class WorkerConnection:
-    def __init__(self, connected: asyncio.Future[_Ends], call: asyncio.Task[None]) -> None:
-        self._connected = connected
-        self._call = call
-        self._kept_until = monotonic() + INTERPRETER_S_MAX
-        self._pid: int | None = None
+    def __init__(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, process: Process
+    ) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._process = process
         self._is_waiting = True
         self._is_over = False
+        self._watch = contained_task(self._kill_group(), name="rowlock: a worker process")
 
-    async def open(self) -> None:
+    async def _kill_group(self) -> None:
+        """Kill what a process that has ended has started: a fork of it would keep its socket."""
+        await self._process.wait()
+        # Processes of its group keep its id from being another's.
+        child.kill(self._process.pid)
+
+    async def open(self, pickled: bytes, beat_s: float) -> None:
+        preparation = get_preparation_data("rowlock worker")
+        preparation.pop("authkey", None)
+        self._writer.write(frame_of((preparation, pickled, beat_s)))
+        slow = asyncio.get_running_loop().call_later(SLOW_START_S, _tell_of_slow_start)
         try:
             async with asyncio.timeout(START_S_MAX):
-                if not await self._wait_for_either(SLOW_START_S):
-                    logger.warning(
-                        "A worker process is slow to start. It imports the host's main module,"
-                        " which must start nothing but under `if __name__ == '__main__'`",
-                        extra={"waited_s": SLOW_START_S},
-                    )
-                    await self._wait_for_either()
-                if self._connected.done():
-                    reader, _ = self._connected.result()
-                    while isinstance(message := await read_frame(reader), Heartbeat):
-                        pass
-                    self._pid = message
-                if self._pid is None:
-                    await self.ended()
-                    raise ChildProcessError("a worker process has ended before it began")
+                while isinstance(problem := await read_frame(self._reader), Heartbeat):
+                    pass
         except TimeoutError:
             raise ChildProcessError(
                 f"a worker process was not up within {START_S_MAX:g} s"
             ) from None
-        except BrokenWorkerProcess as broken:
-            why = describe(broken.__cause__ or broken)
-            raise ChildProcessError(f"a worker process did not start: {why}") from broken
+        finally:
+            slow.cancel()
+        if problem is None:
+            raise ChildProcessError("a worker process has ended before it began")
+        if problem != child.UP:
+            raise ChildProcessError(f"a worker process did not start: {problem}")
 
     async def next_event(self) -> AttemptEvent | None:
-        """Return the next event, or None if the process has hung up or died. The call implies that
-        the event before is recorded.
-        """
-        reader, writer = self._connected.result()
+        """Return the next event, or None if the process has hung up or died."""
+        # The call implies that the event before is recorded.
         if self._is_waiting:
-            writer.write(ACK)
-        event: AttemptEvent | None = await read_frame(reader)
+            self._writer.write(ACK)
+        event: AttemptEvent | None = await read_frame(self._reader)
         self._is_waiting = isinstance(event, StageDone)
         self._is_over = self._is_over or isinstance(event, Completed | Failed)
         return event
 
-    async def ended(self) -> None:
-        """Wait until the process is ready for its next attempt."""
-        await asyncio.wait({self._call}, timeout=PROCESS_END_S_MAX)
-        if not self._call.done():
-            raise BrokenWorkerProcess("it has hung up, and somebody holds its streams")
-        self._call.result()
+    async def has_ended_well(self) -> bool:
+        """Wait for the end of a process that has hung up."""
+        await asyncio.wait({self._watch}, timeout=PROCESS_END_S_MAX)
+        return self._process.returncode == 0
 
-    async def hang_up(self) -> None:
-        """Kill the process group unless it is ready for its next attempt, and wait for its end."""
-        is_ready = False
+    async def end(self) -> None:
+        """Kill the process group, unless its attempt is over and it ends by itself."""
         try:
-            await self._wait_for_either(max(0.0, self._kept_until - monotonic()))
             if self._is_over:
-                await asyncio.wait({self._call}, timeout=PROCESS_END_S_MAX)
-            is_ready = self._is_ready()
-            self._call.cancel()
-            await asyncio.wait({self._call})
+                await asyncio.wait({self._watch}, timeout=PROCESS_END_S_MAX)
         finally:
-            # Processes of its group keep its id from being another's. Not before: it would be
-            # reaped twice.
-            if self._pid is not None and not is_ready:
-                child.kill(self._pid)
-            if self._call.done() and not self._call.cancelled():
-                self._call.exception()  # raised already, or not wanted
-            if self._connected.done():
-                _, writer = self._connected.result()
-                writer.close()
-
-    def _is_ready(self) -> bool:
-        if not self._call.done() or self._call.cancelled():
-            return False
-        return not isinstance(self._call.exception(), BrokenWorkerProcess)
-
-    async def _wait_for_either(self, timeout_s: float | None = None) -> bool:
-        first: set[asyncio.Future[_Ends] | asyncio.Task[None]] = {self._connected, self._call}
-        done, _ = await asyncio.wait(first, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
-        return bool(done)
+            if self._process.returncode is None:
+                child.kill(self._process.pid)
+            await self._process.wait()
 
 
-async def _call(path: str, pickled: bytes, beat_s: float) -> None:
-    # The engine has counted already.
-    await to_process.run_sync(
-        run_task, path, pickled, beat_s, cancellable=True, limiter=CapacityLimiter(1)
+def _tell_of_slow_start() -> None:
+    logger.warning(
+        "A worker process is slow to start. It imports the host's main module, which must start"
+        " nothing but under `if __name__ == '__main__'`",
+        extra={"waited_s": SLOW_START_S},
     )
 
 
-PATH_BYTES_MAX = 100
-"""Longest path of a socket that all systems take, in bytes."""
-
-
 class ProcessEngine(LocalEngine):
-    """Runs a handler, ``def`` or ``async def``, in a process that has one attempt at a time.
+    """Runs a handler, ``def`` or ``async def``, in a process of its own for each attempt.
 
     The handler, the row and the values of `Completed` are pickled: the handler is a function of a
     module. Each process imports the main module, which must start nothing then: ``if __name__ ==
-    "__main__"``.
-
-    A process serves many attempts, of whatever engine or `anyio.to_process` call of its event loop.
-    After each, the current folder and ``os.environ`` are as before. All else stays until the
-    process ends: memory that leaks, variables of modules, signal handlers, threads, the umask.
+    "__main__"``. That is the price of an attempt, so it is for work of seconds, not of
+    milliseconds. What the process prints goes nowhere.
 
     Args:
         workers: how many attempts run at once.
         backpressure: how many each of them takes; one by default.
-
-    Raises:
-        ConfigurationError: the folder for temporary files has too long a path for a socket.
     """
 
     kind: ClassVar[str] = "process"
     beats_itself: ClassVar[bool] = True
     needs_something: ClassVar[bool] = True
-
-    def __init__(self, workers: int = 1, *, backpressure: Backpressure | None = None) -> None:
-        super().__init__(workers, backpressure=backpressure)
-        _check_folder()
 
     def check_handler(self, handler: Callable[..., Any]) -> None:
         """Refuse a handler that cannot be sent to a process."""
@@ -241,18 +185,5 @@ class ProcessEngine(LocalEngine):
             yield Heartbeat()
             while (event := await connection.next_event()) is not None:
                 yield event
-            # The process has hung up; how it has ended is the reason.
-            try:
-                await connection.ended()
-            except BrokenWorkerProcess as broken:
-                raise WorkerGone(worker, "its process died") from broken
-
-
-def _check_folder() -> None:
-    example = Path(tempfile.gettempdir(), f"{PREFIX}12345678", SOCKET)
-    if len(os.fsencode(example)) > PATH_BYTES_MAX:
-        raise ConfigurationError(
-            "ProcessEngine makes sockets in the folder for temporary files, and the path of"
-            f" {tempfile.gettempdir()!r} is too long for one; set TMPDIR to a shorter one (a"
-            f" socket's path has {PATH_BYTES_MAX} bytes at most)"
-        )
+            if not await connection.has_ended_well():
+                raise WorkerGone(worker, "its process died")

@@ -96,7 +96,6 @@ class WoolConnection:
             raise WorkerGone(self._worker, describe(error)) from error
 
     async def read(self) -> AttemptEvent | None:
-        """Return the next event, or None after the end."""
         try:
             body = await self._call(_next(self._stream))
         except (grpc.RpcError, wool.RpcError, wool.UnexpectedResponse) as error:
@@ -108,9 +107,7 @@ class WoolConnection:
         return event
 
     async def read_to_end(self) -> None:
-        """Wait for `CLOSE_S_MAX` at most until the worker is done with an attempt whose last event
-        was read.
-        """
+        """Wait `CLOSE_S_MAX` at most until the worker is done after its last event."""
         try:
             async with asyncio.timeout(CLOSE_S_MAX):
                 while await self.read() is not None:
@@ -123,9 +120,7 @@ class WoolConnection:
             )
 
     async def close(self) -> bool:
-        """Hang up, which cancels the handler if it still runs; return whether it did, as far as is
-        known.
-        """
+        """Hang up, which cancels a handler that runs; return whether one did."""
         if self._stream is None:
             return False
         await self._call(self._stream.aclose())

@@ -50,12 +50,7 @@ def pickled(thing: object) -> bytes:
 
 
 async def run_task(task: bytes, beat_s: float) -> AsyncGenerator[bytes, None]:
-    """Run a pickled task, and yield its events, pickled: a `Heartbeat` when there is all that it
-    needs, then one every `beat_s`.
-
-    Raises:
-        OSError: this machine has no folder for it. RuntimeError: no thread.
-    """
+    """Run a pickled task and yield pickled events: a `Heartbeat` first, and every `beat_s`."""
     attempt = HandlerThread(task)
     try:
         if (begun := await attempt.next_event(None)) is not None:
@@ -99,9 +94,7 @@ class HandlerThread:
         return None if self._ended.done() else pickle.dumps(Heartbeat())
 
     def _acknowledge(self) -> None:
-        """The caller that asks for another event has recorded the one before: its handler may go
-        on.
-        """
+        """Let the handler go on: asking for another event says that the last is recorded."""
         if self._acknowledged is None or self._event is not None:
             return
         acknowledged, self._acknowledged = self._acknowledged, None

@@ -19,15 +19,12 @@ from rowlock.graph.stock.carriers import (
     Call,
     Carrier,
     HungryOutputs,
-    SyncPlace,
     discard,
 )
 from rowlock.graph.topology import add_place
 
 
 class BatchProcessor(Processor):
-    """Gathers items in lists, and passes each list to an output that wants one."""
-
     def __init__(
         self,
         size: int,
@@ -119,20 +116,22 @@ class BatchProcessor(Processor):
         self._items = []
 
 
-class _BatchLane(Processor):
+class BatchMapProcessor(Processor):
     """Takes a batch, calls, and hands its results on one by one."""
-
-    status = NodeStatus.SYNC
 
     def __init__(
         self,
         function: Callable[[Sequence[Any]], Any],
         *,
         size: int,
+        is_awaited: bool = False,
+        place: Place = "thread",
         name: str = "",
         carrier: Carrier = BARE,
     ) -> None:
         super().__init__(inputs=1, outputs=1, name=name)
+        self.place = place
+        self._status = NodeStatus.ASYNC if is_awaited else NodeStatus.SYNC
         self.holds_max = size
         self._function = function
         self._carrier = carrier
@@ -153,7 +152,7 @@ class _BatchLane(Processor):
             self._batch = source.pull()
             self.made += len(self._batch) - 1
         if self._batch:
-            return self.status
+            return self._status
         if source.is_finished:
             output.finish()
             return NodeStatus.FINISHED
@@ -170,22 +169,41 @@ class _BatchLane(Processor):
         source.finish()
         return NodeStatus.FINISHED
 
+    def process(self) -> None:
+        if self._begins():
+            try:
+                results = self._checked(not_awaited(self._function(self._bodies())))
+            except BaseException as error:  # noqa: BLE001  # of the host; raised again if it ends the run
+                self._fail_all(error)
+            else:
+                self._answer(results)
+            self._ends()
+
+    async def async_process(self) -> None:
+        if self._begins():
+            try:
+                results = self._checked(await to_await(self._function(self._bodies())))
+            except BaseException as error:  # noqa: BLE001  # as above
+                self._fail_all(error)
+            else:
+                self._answer(results)
+            self._ends()
+
     def _begins(self) -> bool:
         """Begin a call for the callers of the batch; False if none of them wants it any more."""
-        call = Call(self, is_awaited=self.status is NodeStatus.ASYNC)
+        if not self._carrier.has_callers:
+            return True
+        call = self._call = Call(self, is_awaited=self._status is NodeStatus.ASYNC)
         wanted = call.begin(self._carrier, self._batch)
-        if len(wanted) < len(self._batch):
-            kept = {id(item) for item in wanted}
-            for item in self._batch:
-                if id(item) not in kept:
-                    self.dropped += 1
-                    self._carrier.drop(item)
+        kept = {id(item) for item in wanted}
+        for item in self._batch:
+            if id(item) not in kept:
+                self.dropped += 1
+                self._carrier.drop(item)
         self._batch = wanted
         if not wanted:
-            call.end()
-            return False
-        self._call = call
-        return True
+            self._ends()
+        return bool(wanted)
 
     def _ends(self) -> None:
         call, self._call = self._call, None
@@ -245,48 +263,3 @@ class _BatchLane(Processor):
     def clear(self) -> None:
         self._batch = []
         self._results.clear()
-
-
-class BatchMapProcessor(_BatchLane):
-    def __init__(
-        self,
-        function: Callable[[Sequence[Any]], Sequence[Any]],
-        *,
-        size: int,
-        place: SyncPlace = "thread",
-        name: str = "",
-        carrier: Carrier = BARE,
-    ) -> None:
-        super().__init__(function, size=size, name=name, carrier=carrier)
-        self.place = place
-
-    def process(self) -> None:
-        if self._carrier.has_callers and not self._begins():
-            return
-        try:
-            results = self._checked(not_awaited(self._function(self._bodies())))
-        # Of the host's function; raised again if it ends the run.
-        except BaseException as error:  # noqa: BLE001
-            self._fail_all(error)
-        else:
-            self._answer(results)
-        if self._carrier.has_callers:
-            self._ends()
-
-
-class AsyncBatchMapProcessor(_BatchLane):
-    status = NodeStatus.ASYNC
-    place: Place = "loop"
-
-    async def async_process(self) -> None:
-        if self._carrier.has_callers and not self._begins():
-            return
-        try:
-            results = self._checked(await to_await(self._function(self._bodies())))
-        # Of the host's function; raised again if it ends the run.
-        except BaseException as error:  # noqa: BLE001
-            self._fail_all(error)
-        else:
-            self._answer(results)
-        if self._carrier.has_callers:
-            self._ends()

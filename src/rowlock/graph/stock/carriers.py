@@ -19,14 +19,12 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from contextvars import Context
-from typing import Any, Final, Literal, Protocol, TypeAlias
+from typing import Any, Final, Protocol
 
 from rowlock.graph.processor import InputPort, OutputPort, Port, Processor
 
 
 class FullInputs:
-    """The inputs of a node, and which of them have a value."""
-
     __slots__ = ("_full", "_is_new", "_open", "_ports")
 
     def __init__(self, ports: Sequence[InputPort[Any]]) -> None:
@@ -81,8 +79,6 @@ class FullInputs:
 
 
 class HungryOutputs:
-    """The outputs of a node, and which of them want a value."""
-
     __slots__ = ("_hungry", "_is_new", "_open", "_ports")
 
     def __init__(self, ports: Sequence[OutputPort[Any]]) -> None:
@@ -134,15 +130,9 @@ class HungryOutputs:
 
 
 def ask_again(processor: Processor) -> None:
-    """Have the node of `processor` asked in this very fix point; only from the `event` of another
-    node of its graph, which has changed something that no port shows.
-    """
+    """Have `processor` asked in this fix point; only from another node's `event`."""
     port = processor.inputs[0]
     port.notify(port.edge.changes)
-
-
-SyncPlace: TypeAlias = Literal["loop", "thread"]
-"""Where a plain function is called."""
 
 
 class Gone:
@@ -166,9 +156,9 @@ class CallOwner(Protocol):
 
 
 class Call:
-    """A call of host code that runs for one or several callers. `task` is None if it is no
-    coroutine.
-    """
+    """A call of host code that runs for one or several callers."""
+
+    # `task` is None if it is no coroutine.
 
     __slots__ = ("_is_cancelled", "owners", "processor", "task")
 
@@ -213,15 +203,10 @@ class Call:
 
 
 class Carrier:
-    """Values travel bare.
+    """Values travel bare."""
 
-    Attributes:
-        has_callers: its items belong to callers, and the graph stays open for more of them.
-        is_answered: each item is to have a result, so none may be dropped.
-    """
-
-    has_callers = False
-    is_answered = False
+    has_callers = False  # its items belong to callers, and the graph stays open for more of them
+    is_answered = False  # each item is to have a result, so none may be dropped
 
     def owner(self, item: Any) -> CallOwner | None:
         del item
@@ -259,7 +244,6 @@ BARE: Final = Carrier()
 
 
 def discard(port: InputPort[Any], item: object) -> None:
-    """Drop an item within `event`: it is kept until the mutex is free. `port` is any input of the
-    node.
-    """
+    """Drop an item within `event`: it is kept until the mutex is free."""
+    # `port` is any input of the node.
     port.edge.changes.dropped.append(item)

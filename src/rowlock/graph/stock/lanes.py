@@ -14,27 +14,20 @@ from __future__ import annotations
 
 from asyncio import CancelledError
 from asyncio import timeout as time_limit
-from collections.abc import AsyncIterable, Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from types import CoroutineType
 from typing import Any, TypeAlias
 
 from rowlock.graph.host_code import never_awaited, not_awaited, to_await
-from rowlock.graph.processor import EMPTY, NodeStatus, OutputPort, Port, Processor
-from rowlock.graph.stock.carriers import BARE, GONE, Call, Carrier, SyncPlace, discard
-from rowlock.graph.stock.sources import AsyncReader, Reader
+from rowlock.graph.processor import EMPTY, NodeStatus, OutputPort, Place, Port, Processor
+from rowlock.graph.stock.carriers import BARE, GONE, Call, Carrier, discard
+from rowlock.graph.stock.sources import Reader
 from rowlock.graph.topology import add_place
 
 OnError: TypeAlias = Callable[[Any, Exception], object]
 
 
 class Lane(Processor):
-    """Takes an item, calls, and hands on what the call gave.
-
-    Attributes:
-        marks_gone: a dropped item is handed on as `GONE`, for a node that counts results.
-        on_error: is called with a value and what its call raised; the value is dropped then.
-    """
-
     status = NodeStatus.SYNC
     """What it answers when it has an item."""
 
@@ -43,7 +36,7 @@ class Lane(Processor):
         *,
         outputs: int = 1,
         name: str = "",
-        place: SyncPlace = "thread",
+        place: Place = "thread",
         carrier: Carrier = BARE,
         on_error: OnError | None = None,
     ) -> None:
@@ -52,7 +45,9 @@ class Lane(Processor):
         self._output = self.outputs[0] if outputs else None
         self.place = place
         self.carrier = carrier
+        # Is called with a value and what its call raised; the value is dropped then
         self.on_error = on_error
+        # A dropped item is handed on as `GONE`, for a node that counts results
         self.marks_gone = False
         self.item: Any = EMPTY
         self.result: Any = EMPTY
@@ -94,9 +89,7 @@ class Lane(Processor):
         return self.event(())
 
     def begins(self) -> bool:
-        """Begin a call for the callers of the item; False if it was left out: no caller wants it
-        any more.
-        """
+        """Begin a call for the callers of the item; False if none wants it any more."""
         call = Call(self, is_awaited=self.status is NodeStatus.ASYNC)
         if call.begin(self.carrier, (self.item,)):
             self._call = call
@@ -111,6 +104,24 @@ class Lane(Processor):
         call, self._call, self.context = self._call, None, None
         if call is not None:
             call.end()
+
+    def process(self) -> None:
+        if self.carrier.has_callers and not self.begins():
+            return
+        item = self.item
+        try:
+            self.result = self.call(item)
+        except BaseException as error:  # of any kind: it fails its value, or ends the run
+            if not self.outlives(item, error):
+                raise
+            self.result = GONE
+        self.item = EMPTY
+        if self.carrier.has_callers:
+            self.ends()
+
+    def call(self, item: Any) -> Any:
+        """Return what is handed on for an item."""
+        raise NotImplementedError
 
     def _end_of_source(self) -> NodeStatus:
         if self._output is not None:
@@ -189,80 +200,45 @@ def pass_on(lane: Lane, item: Any, returned: Any) -> Any:
 
 
 def consume(lane: Lane, item: Any, returned: Any) -> Any:
-    """The end of a flow."""
     del item, returned
     lane.merged += 1
     return GONE
 
 
 class MapProcessor(Lane):
+    """`is_awaited`: the function returns what is awaited, for `timeout` seconds at most."""
+
     def __init__(
         self,
         function: Callable[[Any], Any],
         *,
-        use: Use = replace,
-        place: SyncPlace = "thread",
-        name: str = "",
-        carrier: Carrier = BARE,
-        on_error: OnError | None = None,
-    ) -> None:
-        super().__init__(
-            outputs=0 if use is consume else 1,
-            name=name,
-            place=place,
-            carrier=carrier,
-            on_error=on_error,
-        )
-        self._function = function
-        self._use = use
-        self._is_plain = use is replace and carrier is BARE
-
-    def process(self) -> None:
-        if self.carrier.has_callers and not self.begins():
-            return
-        item = self.item
-        try:
-            if self._is_plain:
-                returned = self._function(item)
-            else:
-                returned = self._function(self.carrier.body(item))
-            if type(returned) is CoroutineType:
-                raise never_awaited(returned)
-            self.result = returned if self._is_plain else self._use(self, item, returned)
-        except BaseException as error:  # of any kind: it fails its value, or ends the run
-            if not self.outlives(item, error):
-                raise
-            self.result = GONE
-        self.item = EMPTY
-        if self.carrier.has_callers:
-            self.ends()
-
-
-class AsyncMapProcessor(Lane):
-    status = NodeStatus.ASYNC
-
-    def __init__(
-        self,
-        function: Callable[[Any], Awaitable[Any]],
-        *,
-        use: Use = replace,
+        is_awaited: bool = False,
         timeout: float | None = None,
+        use: Use = replace,
+        place: Place | None = None,
         name: str = "",
         carrier: Carrier = BARE,
         on_error: OnError | None = None,
     ) -> None:
-        """`timeout` of each call is in seconds."""
         super().__init__(
             outputs=0 if use is consume else 1,
             name=name,
-            place="loop",
+            place=place or ("loop" if is_awaited else "thread"),
             carrier=carrier,
             on_error=on_error,
         )
+        if is_awaited:
+            self.status = NodeStatus.ASYNC
         self._function = function
         self._use = use
         self._timeout = timeout
         self._is_plain = use is replace and carrier is BARE and timeout is None
+
+    def call(self, item: Any) -> Any:
+        returned = self._function(item if self._is_plain else self.carrier.body(item))
+        if type(returned) is CoroutineType:
+            raise never_awaited(returned)
+        return returned if self._is_plain else self._use(self, item, returned)
 
     async def async_process(self) -> None:
         if self.carrier.has_callers and not self.begins():
@@ -288,67 +264,30 @@ class AsyncMapProcessor(Lane):
             return await to_await(self._function(value))
 
 
-class _FlatLane(Lane):
+class FlatMapProcessor(Lane):
     def __init__(
         self,
         function: Any,
         *,
-        place: SyncPlace = "thread",
+        place: Place = "thread",
         name: str = "",
         on_error: OnError | None = None,
     ) -> None:
         super().__init__(name=name, place=place, on_error=on_error)
         self._function = function
-        self._reader: Any = None
+        self._reader: Reader | None = None
         self._read = 0
 
     def event(self, changed: Sequence[Port]) -> NodeStatus:
         output = self.outputs[0]
         if output.is_finished and self._reader is not None:
-            return self.status
+            return NodeStatus.SYNC
         if self._reader is None or output.is_finished:
             return super().event(changed)
         if self.result is not EMPTY:
             output.push(self.result)
             self.result = EMPTY
-        return self.status if output.can_push else NodeStatus.NEED_CONSUME
-
-    def closing(self) -> NodeStatus | None:
-        return None if self._reader is None else self.status
-
-    def _got(self, value: Any) -> None:
-        self.result = value
-        self._read += 1
-        self.made += self._read > 1
-
-    def _used_up(self) -> None:
-        self.merged += self._read == 0
-        self._forget()
-
-    def _forget(self) -> None:
-        self._reader = None
-        self.keeps_task = False
-        self.item = EMPTY
-        self._read = 0
-
-    def _failed(self, error: BaseException) -> bool:
-        """Return whether the run goes on; then the rest of this value is left out."""
-        has_read = self._read > 0
-        if not self.outlives(self.item, error):
-            return False
-        # Values that were read of it have travelled on: it counts as one more, that failed.
-        self.made += has_read
-        self._forget()
-        self.result = GONE
-        return True
-
-    def clear(self) -> None:
-        super().clear()
-        self._reader = None
-
-
-class FlatMapProcessor(_FlatLane):
-    """Calls a function with each value, and hands on the values of what it returns."""
+        return NodeStatus.SYNC if output.can_push else NodeStatus.NEED_CONSUME
 
     def process(self) -> None:
         if self.outputs[0].is_finished:
@@ -358,57 +297,33 @@ class FlatMapProcessor(_FlatLane):
             if self._reader is None:
                 self._reader = Reader(not_awaited(self._function(self.item)))
             try:
-                value = self._reader.next()
+                self.result = self._reader.next()
             except StopIteration:
-                self._used_up()
+                self.merged += self._read == 0
+                self._forget()
             else:
-                self._got(value)
+                self._read += 1
+                self.made += self._read > 1
         except BaseException as error:  # of any kind: it fails its value, or ends the run
-            if not self._failed(error):
+            if not self.outlives(self.item, error):
                 raise
+            # Values that were read of it have travelled on: it counts as one more, that failed.
+            self.made += self._read > 0
+            self._forget()
+            self.result = GONE
+
+    def closing(self) -> NodeStatus | None:
+        return None if self._reader is None else NodeStatus.SYNC
 
     def close(self) -> None:
-        reader: Reader | None = self._reader
+        reader = self._reader
         self._forget()
         if reader is not None:
             reader.close()
 
+    def _forget(self) -> None:
+        self._reader, self.item, self._read = None, EMPTY, 0
 
-class AsyncFlatMapProcessor(_FlatLane):
-    """Calls a function with each value, and hands on what it yields, in the event loop."""
-
-    status = NodeStatus.ASYNC
-
-    def __init__(
-        self,
-        function: Callable[[Any], AsyncIterable[Any]],
-        *,
-        name: str = "",
-        on_error: OnError | None = None,
-    ) -> None:
-        super().__init__(function, place="loop", name=name, on_error=on_error)
-
-    async def async_process(self) -> None:
-        if self.outputs[0].is_finished:
-            await self.async_close()
-            return
-        try:
-            if self._reader is None:
-                self._reader = AsyncReader(not_awaited(self._function(self.item)))
-                self.keeps_task = True
-            try:
-                cancelled, self.cancellation = self.cancellation, None
-                value = await self._reader.next(cancelled)
-            except StopAsyncIteration:
-                self._used_up()
-            else:
-                self._got(value)
-        except BaseException as error:  # of any kind: it fails its value, or ends the run
-            if not self._failed(error):
-                raise
-
-    async def async_close(self) -> None:
-        reader: AsyncReader | None = self._reader
-        self._forget()
-        if reader is not None:
-            await reader.close()
+    def clear(self) -> None:
+        super().clear()
+        self._reader = None

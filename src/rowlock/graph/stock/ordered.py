@@ -22,14 +22,13 @@ from contextlib import suppress
 from typing import Any
 
 from rowlock.graph.host_code import not_awaited
-from rowlock.graph.processor import EMPTY, NodeStatus, Port, Processor
+from rowlock.graph.processor import NodeStatus, Place, Port, Processor
 from rowlock.graph.stock.carriers import (
     BARE,
     GONE,
     Carrier,
     FullInputs,
     HungryOutputs,
-    SyncPlace,
     ask_again,
     discard,
 )
@@ -37,17 +36,14 @@ from rowlock.graph.stock.lanes import Lane
 
 
 class OrderedDispatch(Processor):
-    """Passes each item to an idle lane, and remembers to which.
-
-    Attributes:
-        lanes: the numbers of the lanes of the items that were passed on and not emitted yet;
-            `ahead` at most.
-    """
+    """Passes each item to an idle lane, and remembers to which."""
 
     holds_max = 0
 
     def __init__(self, lanes: int, *, ahead: int, name: str = "") -> None:
         super().__init__(inputs=1, outputs=lanes, name=name)
+        # The numbers of the lanes of the items that were passed on and not emitted yet; `ahead` at
+        # most
         self.lanes: deque[int] = deque()
         self.ahead = ahead
         self.collect: OrderedCollect | None = None
@@ -137,64 +133,43 @@ class OrderedCollect(Processor):
 
 
 class KeyRecord:
-    """What is known of one key.
-
-    Attributes:
-        begun: how many values it was given to.
-        ended: how many of them are out of the graph.
-        waiting: items that no lane got yet.
-        is_busy: a lane has one, or its result is not emitted.
-    """
+    # `begun`: how many values it was given to
+    # `ended`: how many of them are out of the graph
 
     __slots__ = ("begun", "ended", "is_busy", "key", "waiting")
 
     def __init__(self, key: Any) -> None:
         self.key = key
         self.begun = self.ended = 0
-        self.waiting: deque[Any] = deque()
-        self.is_busy = False
+        self.waiting: deque[Any] = deque()  # items that no lane got yet
+        self.is_busy = False  # a lane has one, or its result is not emitted
 
 
 class KeyProcessor(Lane):
-    """Gives each item the record of its key.
-
-    Attributes:
-        ended: records of which a value has left; some of them may be forgotten.
-    """
+    """Gives each item the record of its key."""
 
     def __init__(
         self,
         key: Callable[[Any], object],
         *,
-        place: SyncPlace = "thread",
+        place: Place = "thread",
         name: str = "",
         carrier: Carrier = BARE,
     ) -> None:
         super().__init__(name=name, place=place, carrier=carrier)
         self._key = key
         self._records: dict[Any, KeyRecord] = {}
+        # Records of which a value has left; some of them may be forgotten
         self.ended: deque[KeyRecord] = deque()
 
-    def process(self) -> None:
+    def call(self, item: Any) -> Any:
         self._forget_ended()
-        if self.carrier.has_callers and not self.begins():
-            return
-        item = self.item
-        try:
-            key = not_awaited(self._key(self.carrier.body(item)))
-            record = self._records.get(key)
-            if record is None:
-                record = self._records[key] = KeyRecord(key)
-        except BaseException as error:  # of any kind: it fails its value, or ends the run
-            if not self.outlives(item, error):
-                raise
-            self.result = GONE
-        else:
-            record.begun += 1
-            self.result = (record, item)
-        self.item = EMPTY
-        if self.carrier.has_callers:
-            self.ends()
+        key = not_awaited(self._key(self.carrier.body(item)))
+        record = self._records.get(key)
+        if record is None:
+            record = self._records[key] = KeyRecord(key)
+        record.begun += 1
+        return (record, item)
 
     def _forget_ended(self) -> None:
         while self.ended:
@@ -210,19 +185,15 @@ class KeyProcessor(Lane):
 
 
 class KeyedDispatch(Processor):
-    """Passes items to idle lanes, of each key one at a time.
-
-    Attributes:
-        inside: how many items it got that are not emitted; `ahead` at most.
-        records: for each lane, those of the items that it was passed and that are not emitted.
-    """
+    """Passes items to idle lanes, of each key one at a time."""
 
     def __init__(self, keys: KeyProcessor, lanes: int, *, ahead: int) -> None:
         super().__init__(inputs=1, outputs=lanes, name=keys.name)
         self.holds_max = self.ahead = ahead
         self.keys = keys
-        self.inside = 0
+        self.inside = 0  # how many items it got that are not emitted; `ahead` at most
         self.collect: KeyedCollect | None = None
+        # For each lane, those of the items that it was passed and that are not emitted
         self.records: list[deque[KeyRecord]] = [deque() for _ in range(lanes)]
         self._ready: deque[KeyRecord] = deque()
         self._waiting = 0

@@ -19,13 +19,12 @@ from contextvars import Context
 from typing import Any
 
 from rowlock.graph.host_code import not_awaited
-from rowlock.graph.processor import EMPTY, NodeStatus, Port, Processor
+from rowlock.graph.processor import EMPTY, NodeStatus, Place, Port, Processor
 from rowlock.graph.stock.carriers import (
     GONE,
     Call,
     CallOwner,
     Carrier,
-    SyncPlace,
     ask_again,
     discard,
 )
@@ -34,29 +33,18 @@ from rowlock.graph.topology import add_place
 
 
 class PartGroup:
-    """One value and its parts.
-
-    Attributes:
-        item: the value, as its own carrier carries it.
-        count: how many parts it has; None while they are still read.
-        lost: one entry for each part that will not come.
-        is_obsolete: its result is not wanted: a part failed, or has left.
-        read: how many parts were read.
-        reader: of its parts; None before the first one, and when it is closed.
-        call: that reads them, from the first part to the last.
-    """
-
     __slots__ = ("call", "count", "is_obsolete", "item", "lost", "read", "reader", "results")
 
     def __init__(self, item: Any) -> None:
-        self.item = item
-        self.count: int | None = None
+        self.item = item  # the value, as its own carrier carries it
+        self.count: int | None = None  # how many parts it has; None while they are still read
         self.results: dict[int, Any] = {}
-        self.lost: deque[None] = deque()
-        self.is_obsolete = False
-        self.read = 0
+        self.lost: deque[None] = deque()  # one entry for each part that will not come
+        self.is_obsolete = False  # its result is not wanted: a part failed, or has left
+        self.read = 0  # how many parts were read
+        # Of its parts; None before the first one, and when it is closed
         self.reader: Reader | None = None
-        self.call: Call | None = None
+        self.call: Call | None = None  # that reads them, from the first part to the last
 
     @property
     def is_complete(self) -> bool:
@@ -113,9 +101,9 @@ class PartCarrier(Carrier):
 
 
 class ScatterProcessor(Processor):
-    """Reads the parts of each value, and hands them on. `groups` values may have parts inside;
-    those in `open` do now.
-    """
+    """Reads the parts of each value, and hands them on."""
+
+    # `groups` values may have parts inside; those in `open` do now.
 
     def __init__(
         self,
@@ -124,7 +112,7 @@ class ScatterProcessor(Processor):
         groups: int,
         parts_max: int,
         outer: Carrier,
-        place: SyncPlace = "thread",
+        place: Place = "thread",
         name: str = "fan_out",
     ) -> None:
         super().__init__(inputs=1, outputs=1, name=name)

@@ -19,7 +19,6 @@ from contextvars import copy_context
 from typing import Any
 
 from rowlock.graph.processor import EMPTY, NodeStatus, Place, Port, Processor
-from rowlock.graph.stock.carriers import SyncPlace
 from rowlock.graph.topology import add_place
 
 
@@ -30,9 +29,7 @@ class Reader:
 
     def __init__(self, items: Iterable[Any]) -> None:
         if not hasattr(items, "__iter__") and not hasattr(items, "__getitem__"):
-            is_async = hasattr(items, "__aiter__")
-            advice = "use aflat_map" if is_async else "return an iterable"
-            msg = f"a value of type {type(items).__qualname__} cannot be read: {advice}"
+            msg = f"a value of type {type(items).__qualname__} cannot be read: return an iterable"
             raise TypeError(msg)
         self._context = copy_context()
         self._iterator: Iterator[Any] = self._context.run(iter, items)
@@ -53,12 +50,6 @@ class AsyncReader:
     __slots__ = ("_iterator",)
 
     def __init__(self, items: AsyncIterable[Any]) -> None:
-        if not hasattr(items, "__aiter__"):
-            msg = (
-                f"a value of type {type(items).__qualname__} cannot be read asynchronously: use"
-                " flat_map, or a function that is async and yields"
-            )
-            raise TypeError(msg)
         self._iterator: AsyncIterator[Any] = aiter(items)
 
     async def next(self, cancelled: CancelledError | None = None) -> Any:
@@ -115,9 +106,7 @@ class _Source(Processor):
 class IterableSource(_Source):
     """Reads an iterable, one value per call."""
 
-    def __init__(
-        self, items: Iterable[Any], *, place: SyncPlace = "thread", name: str = ""
-    ) -> None:
+    def __init__(self, items: Iterable[Any], *, place: Place = "thread", name: str = "") -> None:
         """Read in a thread, it has that for itself meanwhile, since a read may wait long."""
         super().__init__(items, name=name)
         self.place = place
@@ -202,9 +191,7 @@ class MemorySource(Processor):
         return NodeStatus.NEED_CONSUME
 
     def next_value(self) -> Any:
-        """The next value for a reader that does not wait to be given it; `EMPTY` if it is to ask
-        for it.
-        """
+        """The next value for a reader that needs no ask; `EMPTY` if it is to ask."""
         if self._iterator is None:
             return EMPTY
         try:

@@ -116,9 +116,7 @@ NO_STATE = KeyState()
 
 @dataclass(frozen=True, slots=True)
 class PoisonedKey:
-    """Why a stage could not be computed; without a key if a batch handler failed and it is not
-    known which.
-    """
+    """Why a stage could not be computed; a batch handler that failed names no key."""
 
     stage: str
     step: int
@@ -134,21 +132,15 @@ class PoisonedKey:
 
 @dataclass(frozen=True, slots=True)
 class Computed:
-    """What follows from the rows and states of a stage.
-
-    Attributes:
-        states: of keys whose state or timer has changed; `NO_STATE` drops a key.
-        results: in the order in which they were emitted; then those of `dead_letters`.
-        handed_out: how much the shard has handed out in the step, up to this stage.
-    """
-
     rows: int
     input_digest: str
     output_digest: str
-    states: dict[str, KeyState]
+    states: dict[str, KeyState]  # of keys whose state or timer has changed; `NO_STATE` drops a key
+    # In the order in which they were emitted; then those of `dead_letters`
     results: list[StreamResult]
     messages: dict[str, SentMessages]
     dead_letters: list[DeadLetter] = field(default_factory=list)
+    # How much the shard has handed out in the step, up to this stage
     handed_out: HandedOut = NOTHING_YET
 
 
@@ -156,9 +148,8 @@ States: TypeAlias = Mapping[str, KeyState]
 
 
 def keys_of(stage: StageHandler, batch: EventBatch[Any]) -> dict[str, Any]:
-    """Return the keys whose states `compute` needs, beside those whose timer is due: by their
-    texts, which are the keys of the states. Of a fold, with what its rows are found by.
-    """
+    """Return the keys whose states `compute` needs beside those with a due timer, by text."""
+    # Of a fold, with what its rows are found by.
     if stage.kind == "fold":
         return _groups_of(stage, batch).values
     return {key: key for key in batch.keys}
@@ -174,12 +165,10 @@ def compute(
     is_last_attempt: bool = False,
     before: HandedOut = NOTHING_YET,
 ) -> Computed | PoisonedKey:
-    """Return what follows from the events of a shard in one stage of a step.
-
-    `states` has those of the keys of `keys_of`, and of keys whose timer is due; more do no harm.
-    In the last attempt, and always in a replay, keys that fail are set aside with their events,
-    if the stage has dead letters: what failed then is to fail again.
-    """
+    """Return what follows from the events of a shard in one stage of a step."""
+    # `states` has those of the keys of `keys_of`, and of keys whose timer is due; more do no harm.
+    # In the last attempt, and always in a replay, keys that fail are set aside with their events,
+    # if the stage has dead letters: what failed then is to fail again.
     due = due_keys(states, step.now)
     batch = batch.with_timers(due)
     context = StepContext(
@@ -227,8 +216,6 @@ def _groups_of(stage: StageHandler, batch: EventBatch[Any]) -> Groups[Any]:
 
 
 class _Run:
-    """One call of `compute`, until its effects are complete."""
-
     def __init__(
         self,
         stage: StageHandler,
@@ -339,7 +326,6 @@ class _Run:
         return None
 
     def keep_timers(self, after: Mapping[str, Any]) -> None:
-        """Keep the timers of keys whose state has not changed."""
         for key in sorted({*self.effects.timers, *self.due} - after.keys()):
             before = self.states.get(key, NO_STATE)
             changed = KeyState(before.value, self.timer_after(key, before, is_dropped=False))
@@ -347,9 +333,7 @@ class _Run:
                 self.after[key] = changed
 
     def check_key(self, key: str, keys: Mapping[str, None], shard: BucketRange) -> None:
-        """Refuse the state or timer of a key that the handler was not given: its state was not
-        read, and may be another shard's.
-        """
+        """Refuse the state of a key that the handler was not given: it was not read."""
         if key in keys:
             return
         if bucket_of(key) not in shard:

@@ -48,8 +48,6 @@ class ValuePlan(NamedTuple):
 
 
 class RecordPlan:
-    """How the fields of a dataclass or a named tuple are written and read."""
-
     def __init__(
         self,
         cls: type,
@@ -75,7 +73,6 @@ class RecordPlan:
         return self._template % tuple([text(get(value)) for text, get in self._fields])
 
     def to_texts(self, values: Sequence[Any]) -> list[str]:
-        """Return the JSON of many records, field by field."""
         if set(map(type, values)) - {self.cls} or not self.names:
             return [self.to_text(value) for value in values]
         fields = [map(text, map(get, values)) for text, get in self._fields]
@@ -446,9 +443,7 @@ VALUE_BYTES_MAX = 1_048_576
 
 
 class Codec(Generic[V]):
-    """Writes and reads values of one type, such as a dataclass, ``int``, ``dict[str, int]`` or
-    ``Any``.
-    """
+    """Writes and reads values of one type, such as a dataclass, ``dict[str, int]`` or ``Any``."""
 
     @overload
     def __init__(self, type_: type[V]) -> None: ...
@@ -459,12 +454,6 @@ class Codec(Generic[V]):
         self._plan = plan_of(type_)
 
     def encode(self, value: V) -> str:
-        """Return the text of a value.
-
-        Raises:
-            TypeError: it is of another type, or something in it is.
-            ValueError: a number is not finite, or the text is longer than `VALUE_BYTES_MAX`.
-        """
         return self._checked(self._plan.to_text(value))
 
     def encode_many(self, values: Sequence[V]) -> list[str]:

@@ -97,7 +97,6 @@ class Effects:
 
     @property
     def handed_out(self) -> HandedOut:
-        """How much the shard has handed out in the step, up to now."""
         before = self.before
         messages = sum(len(each.keys) for each in self.messages.values())
         return HandedOut(
@@ -146,16 +145,6 @@ class StepContext:
         before: HandedOut = NOTHING_YET,
         has_timers: bool = True,
     ) -> None:
-        """Describe a step to the handler of a stage.
-
-        Args:
-            step: which one.
-            stage: the name of the stage.
-            outputs: of the flow, by name.
-            later: stages behind this one, by name.
-            before: what earlier stages of the shard have handed out in the step.
-            has_timers: the handler can be called without events.
-        """
         self.flow, self.number, self.now = step
         self._stage = stage
         self._outputs = outputs
@@ -319,9 +308,8 @@ def _named(target: object) -> str:
 
 
 def begin_key(context: StepContext, key: str | None, *, group: str | None = None) -> None:
-    """Let `context` speak of `key`; None in a batch. Of a fold into parts of keys, `group` is the
-    text of the part.
-    """
+    """Let `context` speak of `key`; None in a batch."""
+    # Of a fold into parts of keys, `group` is the text of the part.
     context._key = key
     context._group = key if group is None else group
 
@@ -335,7 +323,6 @@ def effects_of(context: StepContext) -> Effects:
 
 
 def end_context(context: StepContext) -> Effects:
-    """Return what was handed out, and let `context` take no more."""
     effects = context._open_effects()
     context._effects = None
     return effects
@@ -397,34 +384,28 @@ class StateCodec(Protocol):
 
 @dataclass(frozen=True)
 class StageHandler:
-    """A stage of a flow, as far as it computes.
-
-    Attributes:
-        codec: of its states; None if it has none.
-        dead_letters: a key that fails is set aside with its events, after the last attempt.
-        by: of a fold, what events are grouped by; by their key if it is None.
-        fresh: of a fold, makes the row of a new group, from its key, or from what `by`
-            returned.
-        later: stages behind this one, by name.
-    """
+    """A stage of a flow, as far as it computes."""
 
     name: str
     kind: HandlerKind
     call: Callable[..., Any]
-    codec: StateCodec | None = None
+    codec: StateCodec | None = None  # of its states; None if it has none
+    # A key that fails is set aside with its events, after the last attempt
     dead_letters: bool = False
+    # Of a fold, what events are grouped by; by their key if it is None
     by: GroupKey[Any] | None = None
+    # Of a fold, makes the row of a new group, from its key, or from what `by` returned
     fresh: Callable[[Any], Any] | None = None
     outputs: Mapping[str, ResultTarget[Any]] = field(default_factory=dict)
+    # Stages behind this one, by name
     later: Mapping[str, MessageTarget[Any]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         check_handler(self.call, self.kind)
 
     def call_by_key(self, context: StepContext, key: Any, state: Any, *, events: list[Any]) -> Any:
-        """Return the state of a key after its events: the one shape of handlers by key and of
-        folds. It is None where the stage has no states.
-        """
+        """Return the state of a key after its events; one shape for handlers by key and folds."""
+        # It is None where the stage has no states.
         if self.kind == "fold":
             row = state if state is not None or self.fresh is None else self.fresh(key)
             after = _not_awaited(self.call(context, row, events), self.name)

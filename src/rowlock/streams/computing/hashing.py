@@ -174,13 +174,11 @@ class BucketRange:
 
     @property
     def sibling(self) -> BucketRange:
-        """The other half of `parent`."""
         lower, upper = self.parent.halves
         return upper if self == lower else lower
 
     @property
     def halves(self) -> tuple[BucketRange, BucketRange]:
-        """Its lower and its upper half; ValueError if it is a single bucket."""
         middle = self.lo + self.width // 2
         return BucketRange(self.lo, middle), BucketRange(middle, self.hi)
 
@@ -195,9 +193,7 @@ def owner_table(ranges: tuple[BucketRange, ...]) -> Sequence[int]:
 
 
 def merged(ranges: Iterable[BucketRange]) -> list[tuple[int, int]]:
-    """Return the buckets of `ranges` as the fewest pairs of a first one and that behind the last,
-    ascending.
-    """
+    """Return the buckets of `ranges` as the fewest pairs (first, behind the last), ascending."""
     pairs: list[tuple[int, int]] = []
     for each in sorted(ranges):
         if pairs and pairs[-1][1] == each.lo:
@@ -236,11 +232,7 @@ class Digest:
         self._hash = blake2b(digest_size=DIGEST_BYTES)
 
     def add(self, values: Sequence[Any]) -> None:
-        """Add a column of values: texts, or what a driver returns of a row.
-
-        Raises:
-            TypeError: there is a value that has no text of its own.
-        """
+        """Add a column of values: texts, or what a driver returns of a row."""
         kind, text = "t", _joined_text(values)
         if text is None:
             kind, text = "v", json.dumps(values, default=_plain, separators=(",", ":"))

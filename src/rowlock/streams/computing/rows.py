@@ -56,23 +56,17 @@ class Decoder(Protocol[E]):
 
 @dataclass(frozen=True, slots=True)
 class SourceRows:
-    """Rows of one source in one step, in the order of their positions, as columns.
-
-    Attributes:
-        positions: of the rows; those of messages are their numbers.
-        buckets: of their keys; None where a row has none.
-        raw: the rest of each row, as the driver returns it: a text, or a tuple of columns.
-        is_sent: they are messages, whose numbers depend on what else the shard was sent.
-        broken: why a row cannot be handed to a handler, by its key.
-    """
+    """Rows of one source in one step, in the order of their positions, as columns."""
 
     source: str
-    positions: Sequence[int]
-    buckets: Sequence[int | None]
+    positions: Sequence[int]  # of the rows; those of messages are their numbers
+    buckets: Sequence[int | None]  # of their keys; None where a row has none
     keys: Sequence[str]
+    # The rest of each row, as the driver returns it: a text, or a tuple of columns
     raw: Sequence[Any]
     decoder: Decoder[Any]
-    is_sent: bool = False
+    is_sent: bool = False  # they are messages, whose numbers depend on what else the shard was sent
+    # Why a row cannot be handed to a handler, by its key
     broken: Mapping[str, Exception] = field(default_factory=dict)
 
     def __len__(self) -> int:
@@ -96,9 +90,8 @@ class SourceRows:
 
 
 def divide(rows: SourceRows, ranges: Sequence[BucketRange]) -> list[SourceRows]:
-    """Return the rows of each range, in their order; rows of other ranges are left out. A row
-    without a bucket belongs to the range of its key.
-    """
+    """Return the rows of each range, in their order; rows of other ranges are left out."""
+    # A row without a bucket belongs to the range of its key.
     owners = owner_table(tuple(ranges))
     indices: list[list[int]] = [[] for _ in ranges]
     for index, bucket in enumerate(rows.buckets):
@@ -180,9 +173,7 @@ class SentMessages(NamedTuple):
         self.texts.extend(others.texts)
 
     def in_one_order(self, is_batch: bool) -> SentMessages:
-        """Return what one stage of all shards sent, as the shards are in order, in an order that
-        does not depend on the layout.
-        """
+        """Return what one stage of all shards sent, in an order that no layout changes."""
         if not is_batch:
             # Those to one bucket stay in the order of the keys for which they were sent.
             return self.at(sorted(range(len(self.keys)), key=self.buckets.__getitem__))
@@ -209,7 +200,6 @@ class Messages:
         self.texts += texts
 
     def cut_to(self, count: int) -> None:
-        """Drop all but the first ones."""
         del self.keys[count:], self.texts[count:]
         while self._runs and self._runs[-1][1] >= count:
             self._runs.pop()
@@ -244,12 +234,7 @@ class EventBatch(Generic[E]):
     """
 
     def __init__(self, parts: Sequence[SourceRows] = (), timers: Sequence[str] = ()) -> None:
-        """Hold the rows of a shard.
-
-        Args:
-            parts: the rows of each source, in the order of the flow's sources.
-            timers: keys whose timer is due in this step.
-        """
+        """`parts`: the rows of each source; `timers`: keys whose timer is due in this step."""
         self.parts = tuple(part for part in parts if len(part))
         self.timers = list(timers)
         self.keys: list[str] = list(chain.from_iterable(part.keys for part in self.parts))
@@ -309,9 +294,7 @@ class EventBatch(Generic[E]):
 
 
 class Groups(Generic[E]):
-    """The events of each key, by the text of what they are grouped by, which is in `values`; and by
-    key, why events of it cannot be handed to a handler.
-    """
+    """The events of each key, by its text; `broken` says why events of a key cannot be read."""
 
     __slots__ = ("broken", "events", "values")
 
@@ -355,11 +338,9 @@ def _grouped_apart(batch: EventBatch[E]) -> Groups[E]:
 
 
 def grouped_by(batch: EventBatch[E], by: Callable[[E], Key | tuple[Key, ...]]) -> Groups[E]:
-    """Return the events grouped by what `by` returns for each.
-
-    That must be the key of the event, or a tuple that begins with it. Otherwise two shards might
-    write one row.
-    """
+    """Return the events grouped by what `by` returns for each."""
+    # That must be the key of the event, or a tuple that begins with it. Otherwise two shards might
+    # write one row.
     plain = grouped(batch)
     groups: Groups[E] = Groups({}, {})
     groups.broken = plain.broken

@@ -22,11 +22,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any
 
 from sqlalchemy import (
     Column,
-    CursorResult,
     Table,
     Text,
     and_,
@@ -53,6 +52,8 @@ from rowlock.streams.dialects.stream_dialect import (
     FoldDialect,
     KeyedTable,
     StreamDialect,
+    counted,
+    slot,
 )
 from rowlock.streams.inputs.candidates import OpenWriter
 from rowlock.streams.statements import sliced
@@ -162,9 +163,7 @@ class PostgresqlStreams(StreamDialect):
     async def open_writers(
         self, connection: AsyncConnection, table: Table
     ) -> tuple[OpenWriter, ...]:
-        """List the holders of the lock on the table, on its partitions and on what it is a
-        partition of.
-        """
+        """List the holders of the lock on the table, its partitions and its parents."""
         names = {"table": name_in_database(connection, table)}
         return tuple(
             OpenWriter(name, pid, application, age_s, name.startswith(_RECOVERED))
@@ -264,9 +263,7 @@ class PostgresqlFolds(FoldDialect):
         names: Sequence[str],
         rows: Sequence[Sequence[Any]],
     ) -> int:
-        """Insert all in one statement, unless a column needs what SQLAlchemy does row by row: then
-        a key that is there is an error.
-        """
+        """Insert all in one statement, unless a column needs SQLAlchemy's defaults row by row."""
         table = of.table
         if not (_fit(table, names) and _has_no_default(table, besides=names)):
             values = [dict(zip(names, row, strict=True)) for row in rows]
@@ -274,7 +271,7 @@ class PostgresqlFolds(FoldDialect):
             return len(rows)
         bulk = BULK.of(connection)
         statement = bulk.insert(table, names).on_conflict_do_nothing(index_elements=[*of.keys])
-        return await _count(connection, statement, bulk.insert_parameters(names, rows))
+        return await counted(connection, statement, bulk.insert_parameters(names, rows))
 
     async def update(
         self,
@@ -290,7 +287,7 @@ class PostgresqlFolds(FoldDialect):
         if _fit(of.table, names):
             key = (self, "update", marked, *names)
             statement = kept_statement(of.table, key, lambda: _update(of, columns, marked=marked))
-            return await _count(connection, statement, _arrays(rows))
+            return await counted(connection, statement, _arrays(rows))
         count = await _lock(connection, of, rows, marked=marked)
         if count == len(rows):
             await _update_each(connection, of, columns, rows=rows, marked=marked)
@@ -306,7 +303,7 @@ def _select(of: KeyedTable) -> Any:
 def _update(of: KeyedTable, columns: Sequence[Column[Any]], *, marked: bool) -> Any:
     given = _given(_slots(of, columns, marked=marked))
     first = len(of.keys) + marked
-    values: Any = {one: given.c[_slot(n)] for n, one in enumerate(columns, first)}
+    values: Any = {one: given.c[slot(n)] for n, one in enumerate(columns, first)}
     return update(of.table).values(values).where(_is_same(of, given, marked=marked))
 
 
@@ -335,15 +332,11 @@ async def _update_each(
     marked: bool,
 ) -> None:
     first = len(of.keys) + marked
-    values: Any = {one: bindparam(_slot(n), type_=one.type) for n, one in enumerate(columns, first)}
-    is_it = [key == bindparam(_slot(n), type_=key.type) for n, key in enumerate(of.keys)]
+    values: Any = {one: bindparam(slot(n), type_=one.type) for n, one in enumerate(columns, first)}
+    is_it = [key == bindparam(slot(n), type_=key.type) for n, key in enumerate(of.keys)]
     used = [*range(len(of.keys)), *range(first, first + len(columns))]
-    parameters = [{_slot(n): row[n] for n in used} for row in rows]
+    parameters = [{slot(n): row[n] for n in used} for row in rows]
     await connection.execute(update(of.table).values(values).where(*is_it), parameters)
-
-
-def _slot(number: int) -> str:
-    return f"folded_{number}"
 
 
 def _slots(of: KeyedTable, columns: Sequence[Column[Any]], *, marked: bool = False) -> list[Slot]:
@@ -351,7 +344,7 @@ def _slots(of: KeyedTable, columns: Sequence[Column[Any]], *, marked: bool = Fal
     types = [key.type for key in of.keys]
     types += [Text()] if marked else []
     types += [one.type for one in columns]
-    return [(_slot(number), type_) for number, type_ in enumerate(types)]
+    return [(slot(number), type_) for number, type_ in enumerate(types)]
 
 
 def _given(slots: Sequence[Slot]) -> TableValuedAlias:
@@ -360,13 +353,13 @@ def _given(slots: Sequence[Slot]) -> TableValuedAlias:
 
 def _arrays(rows: Sequence[Sequence[Any]]) -> dict[str, list[Any]]:
     columns = zip(*rows, strict=True)
-    return {f"{_PREFIX}{_slot(n)}": list(values) for n, values in enumerate(columns)}
+    return {f"{_PREFIX}{slot(n)}": list(values) for n, values in enumerate(columns)}
 
 
 def _is_same(of: KeyedTable, given: TableValuedAlias, *, marked: bool) -> Any:
-    is_it = [key == given.c[_slot(n)] for n, key in enumerate(of.keys)]
+    is_it = [key == given.c[slot(n)] for n, key in enumerate(of.keys)]
     if marked:
-        is_it.append(_mark(of.table) == given.c[_slot(len(of.keys))])
+        is_it.append(_mark(of.table) == given.c[slot(len(of.keys))])
     return and_(*is_it)
 
 
@@ -383,8 +376,3 @@ def _fit(table: Table, names: Sequence[str]) -> bool:
 def _has_no_default(table: Table, *, besides: Sequence[str]) -> bool:
     given = frozenset(besides)
     return all(one.default is None for one in table.columns if one.key not in given)
-
-
-async def _count(connection: AsyncConnection, statement: Any, parameters: Any) -> int:
-    done = await connection.execute(statement, parameters)
-    return cast("CursorResult[Any]", done).rowcount

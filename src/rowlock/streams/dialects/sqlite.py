@@ -18,12 +18,11 @@ import json
 import re
 from collections.abc import Sequence
 from functools import reduce
-from typing import Any, cast
+from typing import Any
 
 from sqlalchemy import (
     Column,
     ColumnElement,
-    CursorResult,
     Dialect,
     FromClause,
     Table,
@@ -51,6 +50,8 @@ from rowlock.streams.dialects.stream_dialect import (
     FoldDialect,
     KeyedTable,
     StreamDialect,
+    counted,
+    slot,
 )
 from rowlock.streams.inputs.candidates import OpenWriter
 from rowlock.streams.statements import write_rows
@@ -169,7 +170,7 @@ class SqliteFolds(FoldDialect):
         statement = insert(of.table).on_conflict_do_nothing(index_elements=[*of.keys])
         statement = statement.execution_options(preserve_rowcount=True)
         values = [dict(zip(names, row, strict=True)) for row in rows]
-        return await _count(connection, statement, values)
+        return await counted(connection, statement, values)
 
     async def update(
         self,
@@ -182,8 +183,8 @@ class SqliteFolds(FoldDialect):
     ) -> int:
         key = (self, "update", marked, *names)
         statement = kept_statement(of.table, key, lambda: _update(of, names, marked=marked))
-        parameters = [{_slot(n): value for n, value in enumerate(row)} for row in rows]
-        return await _count(connection, statement, parameters)
+        parameters = [{slot(n): value for n, value in enumerate(row)} for row in rows]
+        return await counted(connection, statement, parameters)
 
 
 def _select(of: KeyedTable) -> Any:
@@ -197,18 +198,14 @@ def _select(of: KeyedTable) -> Any:
 
 def _update(of: KeyedTable, names: Sequence[str], *, marked: bool) -> Any:
     is_it: list[ColumnElement[bool]] = [
-        key == bindparam(_slot(n), type_=key.type) for n, key in enumerate(of.keys)
+        key == bindparam(slot(n), type_=key.type) for n, key in enumerate(of.keys)
     ]
     if marked:
-        is_it.append(_mark(of.table) == bindparam(_slot(len(of.keys)), type_=Text()))
+        is_it.append(_mark(of.table) == bindparam(slot(len(of.keys)), type_=Text()))
     first = len(of.keys) + marked
     columns = [of.table.c[name] for name in names]
-    values: Any = {one: bindparam(_slot(n), type_=one.type) for n, one in enumerate(columns, first)}
+    values: Any = {one: bindparam(slot(n), type_=one.type) for n, one in enumerate(columns, first)}
     return update(of.table).values(values).where(*is_it)
-
-
-def _slot(number: int) -> str:
-    return f"folded_{number}"
 
 
 def _mark(table: Table) -> ColumnElement[Any]:
@@ -223,8 +220,3 @@ def _json(keys: Sequence[tuple[Any, ...]], columns: Sequence[Column[Any]], diale
         for key in keys
     ]
     return json.dumps(stored)
-
-
-async def _count(connection: AsyncConnection, statement: Any, parameters: Any) -> int:
-    done = await connection.execute(statement, parameters)
-    return cast("CursorResult[Any]", done).rowcount

@@ -15,9 +15,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, cast
 
-from sqlalchemy import BigInteger, Column, Integer, Table
+from sqlalchemy import BigInteger, Column, CursorResult, Integer, Table
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rowlock.spi import DialectPart
@@ -100,8 +100,6 @@ STREAMS: DialectPart[StreamDialect] = DialectPart("streams", StreamDialect)
 
 @dataclass(frozen=True)
 class KeyedTable:
-    """A table of the host whose rows are found by their keys."""
-
     table: Table
     keys: tuple[Column[Any], ...]
     columns: tuple[Column[Any], ...]
@@ -152,3 +150,13 @@ class FoldDialect(ABC):
 
 
 FOLDS: DialectPart[FoldDialect] = DialectPart("folds", FoldDialect)
+
+
+def slot(number: int) -> str:
+    """Return the name of a value of a row that is written; hosts' columns have other names."""
+    return f"folded_{number}"
+
+
+async def counted(connection: AsyncConnection, statement: Any, parameters: Any) -> int:
+    done = await connection.execute(statement, parameters)
+    return cast("CursorResult[Any]", done).rowcount

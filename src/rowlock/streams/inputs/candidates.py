@@ -66,10 +66,9 @@ class Candidates:
         return tuple(sorted(waits_for, key=lambda one: -(one.age_s or 0.0)))
 
     def look(self, newest: int, writers: tuple[OpenWriter, ...]) -> int:
-        """Take note of a moment, and return the mark. `newest` is the last position that is
-        visible; `writers` may have added rows that are not visible, and were listed *after* it
-        was read.
-        """
+        """Take note of a moment, and return the mark."""
+        # `newest` is the last position that is visible; `writers` may have added rows that are not
+        # visible, and were listed *after* it was read.
         for one in self._waiting:
             one.waits_for = still_open(one.waits_for, writers)
         ended = [one.position for one in self._waiting if not one.waits_for]
@@ -87,8 +86,7 @@ class Candidates:
 
 
 def still_open(before: Iterable[OpenWriter], now: Iterable[OpenWriter]) -> tuple[OpenWriter, ...]:
-    """Return which transactions of `now` may be among those of `before`. A prepared one that
-    outlived its server has got another name: it may be any of them.
-    """
+    """Return which transactions of `now` may be among those of `before`."""
+    # A prepared one that outlived its server has got another name: it may be any of them.
     names = {one.transaction for one in before}
     return tuple(one for one in now if names and (one.transaction in names or one.was_recovered))

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final, TypeVar, cast
 
-from sqlalchemy import ColumnElement, CursorResult, delete, func, select, true, update
+from sqlalchemy import ColumnElement, CursorResult, delete, func, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
 from rowlock import hint_after_commit
@@ -246,26 +246,6 @@ class EventLog(RowSource[E]):
         events = await self._expire_events(connection, before)
         is_old = self._is_old(self.tables.appends.c.at)
         return events + await self._delete_numbers(connection, is_old)
-
-    async def delete_first(self, connection: AsyncConnection) -> int:
-        """Delete the first events, whatever their age, `EXPIRY_ROWS_MAX` at most; or, where there
-        are none, numbers of producers, and at last what is noted of the log. Joins the caller's
-        transaction.
-
-        Returns:
-            How many events and numbers were deleted; call again until there are none.
-        """
-        c = self.tables.log.c
-        own = select(c.position).where(c.stream == self.name).order_by(c.position)
-        first = own.limit(EXPIRY_ROWS_MAX).subquery()
-        end = await connection.scalar(select(func.max(first.c.position)))
-        if end is not None:
-            return await self._delete_events(connection, end)
-        numbers = await self._delete_numbers(connection, true())
-        if not numbers:
-            appends = self.tables.appends
-            await connection.execute(delete(appends).where(*self._number(_EXPIRED, 0)))
-        return numbers
 
     async def _expire_events(self, connection: AsyncConnection, before: int) -> int:
         log = self.tables.log

@@ -59,11 +59,7 @@ def position_column(table: Table, position: object) -> Column[Any]:
 
 
 async def check_position(connection: AsyncConnection, column: Column[Any]) -> str:
-    """Ask the database whether it assigns `column` as positions want it.
-
-    Returns:
-        The name of what assigns them there: a sequence, or a counter.
-    """
+    """Ask the database whether it assigns `column` as positions want it."""
     return await STREAMS.of(connection).check_position(connection, column)
 
 
@@ -105,20 +101,11 @@ CHECK_EVERY_S: Final = 600.0
 
 @dataclass(frozen=True, slots=True)
 class HighWater:
-    """How far a stream was when it was looked at.
-
-    Attributes:
-        mark: no row can appear at or below this position any more.
-        newest: the last position that was visible; rows above the mark wait for it.
-        held_back_by: the transactions that the mark waits for, the one that has been open
-            for longest first.
-        upstream: the flow that the mark of an output waits for, in words; None: it waits for
-            none.
-    """
-
-    mark: int
-    newest: int
+    mark: int  # no row can appear at or below this position any more
+    newest: int  # the last position that was visible; rows above the mark wait for it
+    # The transactions that the mark waits for, the one that has been open for longest first
     held_back_by: tuple[OpenWriter, ...]
+    # The flow that the mark of an output waits for, in words; None: it waits for none
     upstream: str | None = None
 
 
@@ -129,8 +116,6 @@ def newest_of(position: Column[Any], rows: ColumnElement[bool] | None) -> Select
 
 
 class HighWaterLook:
-    """Looks at one stream, again and again; belongs to one replica."""
-
     def __init__(
         self, position: Column[Any], rows: ColumnElement[bool] | None = None, *, name: str
     ) -> None:
@@ -141,14 +126,8 @@ class HighWaterLook:
         self._checks_at = float("-inf")
 
     async def look(self, connection: AsyncConnection, *, recorded: int) -> HighWater:
-        """Find the mark; joins the caller's transaction, in which no row below it may be read: see
-        the top of this file. `recorded` is up to where rows were read already, as the last step
-        says.
-
-        Raises:
-            PositionsWentBackError: positions that were read will be assigned again.
-            ModelError: the column cannot give positions, or does no longer.
-        """
+        """Find the mark, in a transaction in which no row below it may be read: see the module."""
+        # `recorded` is up to where rows were read already, as the last step says.
         dialect, table = STREAMS.of(connection), self._position.table
         assert isinstance(table, Table)
         if monotonic() >= self._checks_at:

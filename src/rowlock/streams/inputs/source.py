@@ -51,9 +51,7 @@ E_co = TypeVar("E_co", covariant=True)
 
 
 class NextRows(NamedTuple):
-    """The next rows of a source: positions ascending, one for each row; and how many bytes each row
-    has of what may be long: texts, bytes and JSON.
-    """
+    """The next rows of a source: ascending positions, and the bytes of what may be long."""
 
     positions: Sequence[int]
     sizes: Sequence[int]
@@ -63,12 +61,9 @@ NO_ROWS: Final = NextRows((), ())
 
 
 class SourceWatch(Protocol):
-    """Looks at one source, again and again; belongs to one replica."""
-
     async def look(self, connection: AsyncConnection, *, recorded: int) -> HighWater:
-        """Find up to where the source is complete; joins the caller's transaction, in which no row
-        may be read. `recorded` is up to where rows were read already; 0 if none were.
-        """
+        """Find up to where the source is complete, in a transaction that reads no row."""
+        # `recorded` is up to where rows were read already; 0 if none were.
         ...
 
 
@@ -169,25 +164,16 @@ QUERIES_MAX = 16
 
 @dataclass(frozen=True, eq=False)
 class RowColumns:
-    """Where a stream has what, in one table.
-
-    Attributes:
-        bucket: None: the table has none, so all rows are read by each replica.
-        values: what an event is made of.
-        pack: makes the raw rows of the columns of `values`.
-        rows: which rows of the table belong to the stream; None: all.
-        are_foreign: the host has filled the buckets, so they are compared with the keys.
-    """
-
     source: str
     position: Column[Any]
     key: Column[Any]
-    bucket: Column[Any] | None
-    values: tuple[Column[Any], ...]
-    pack: Callable[..., Sequence[Any]]
+    bucket: Column[Any] | None  # None: the table has none, so all rows are read by each replica
+    values: tuple[Column[Any], ...]  # what an event is made of
+    pack: Callable[..., Sequence[Any]]  # makes the raw rows of the columns of `values`
     decoder: Decoder[Any]
+    # Which rows of the table belong to the stream; None: all
     rows: ColumnElement[bool] | None = None
-    are_foreign: bool = False
+    are_foreign: bool = False  # the host has filled the buckets, so they are compared with the keys
 
 
 def _misplaced(keys: Sequence[str], buckets: Sequence[int | None]) -> set[tuple[str, int]]:
@@ -211,10 +197,8 @@ def size_of(columns: Sequence[Column[Any]], dialect: BulkDialect) -> ColumnEleme
 
 
 def in_order(columns: Sequence[Sequence[Any]]) -> Sequence[Sequence[Any]]:
-    """Return columns whose rows stand in the order of the first one, which has no value twice.
-
-    The rows came out of an ordered subquery, and so they nearly always do already.
-    """
+    """Return columns whose rows stand in the order of the first one, which has no value twice."""
+    # The rows came out of an ordered subquery, and so they nearly always do already.
     first = columns[0]
     if list(first) == sorted(first):
         return columns
@@ -266,9 +250,9 @@ class RowSource(Source[E]):
         after: int,
         upto: int,
     ) -> SourceRows:
-        """Return the rows of these buckets, and those without a bucket, by position. A row whose
-        key is none, or whose bucket is that of another key, has a key that names the row.
-        """
+        """Return the rows of these buckets, and those without a bucket, by position."""
+        # A row whose key is none, or whose bucket is that of another key, has a key that names the
+        # row.
         given = (
             self._columns.position,
             self._columns.key,
@@ -332,9 +316,7 @@ class RowSource(Source[E]):
     def _keyed(
         self, positions: Sequence[int], keys: Sequence[Any]
     ) -> tuple[Sequence[str], Mapping[str, Exception]]:
-        """Return the texts of keys, and why rows have none: instead of it, each of these has a text
-        that names it, so that one shard has it, and no other waits for it.
-        """
+        """Return the texts of keys; a row without one gets a text that names it, and an error."""
         try:
             return key_texts(keys), NOTHING_BROKEN
         except (TypeError, ValueError):
@@ -358,9 +340,7 @@ class RowSource(Source[E]):
         *,
         broken: Mapping[str, Exception],
     ) -> tuple[Sequence[str], Sequence[int | None], Mapping[str, Exception]]:
-        """Return keys, buckets and what is broken, where a row of another bucket than that of its
-        key is: the key has an owner elsewhere, and two shards would keep a state of it.
-        """
+        """Return keys and buckets; a row in another bucket than that of its key is broken."""
         wrong = _misplaced(keys, buckets)
         if not wrong:
             return keys, buckets, broken

@@ -67,8 +67,6 @@ class StepInputs(Generic[E]):
 
 
 class FlowSources(NamedTuple):
-    """A flow, as far as its inputs can be read."""
-
     name: str
     id: int
     sources: Mapping[str, Source[Any]]
@@ -90,12 +88,7 @@ async def inputs_of(connection: AsyncConnection, flow: FlowSources, step: int) -
 async def cut_pair(
     connection: AsyncConnection, flow: FlowSources, step: int
 ) -> tuple[RecordedCut, RecordedCut]:
-    """Return the cut before a step, and its own.
-
-    Raises:
-        NotProcessedYet: there is no such step yet.
-        StepExpired: one of them is kept no longer.
-    """
+    """Return the cut before a step, and its own."""
     c = flow.tables.steps.c
     found = select(c.step, c.upto, c.now, c.checkpoint, c.snapshot).where(
         c.flow_id == flow.id, c.step.in_((step - 1, step))
@@ -187,7 +180,6 @@ class Verification:
 
 
 async def parts_of(connection: AsyncConnection, flow: FlowSources, step: int) -> list[StepPart]:
-    """Return what is recorded of a step, shard by shard."""
     check_whole_number(step, "a step")
     c = flow.tables.parts.c
     columns = [c[name] for name in StepPart._fields]
@@ -202,9 +194,7 @@ async def verify(
     first: int,
     last: int,
 ) -> Verification:
-    """Compare the inputs of steps with what was recorded of them, each step in a transaction of its
-    own.
-    """
+    """Compare the inputs of steps with what was recorded, each step in its own transaction."""
     check_whole_number(first, "the first step of a verification")
     check_whole_number(last, "the last step of a verification", low=first)
     leased = LeasedTable.of(flow.tables.flow_model)
@@ -234,9 +224,7 @@ async def verify(
 
 
 async def first_difference(connection: AsyncConnection, flow: FlowSources, step: int) -> str | None:
-    """Return how the events of a step differ from those that it was done with; None if they do not,
-    or are not kept.
-    """
+    """Return how the events of a step differ from those it was done with; None: they do not."""
     try:
         _, cut = await cut_pair(connection, flow, step)
         found = await _compare(connection, flow, step)
@@ -272,9 +260,7 @@ async def _compare(connection: AsyncConnection, flow: FlowSources, step: int) ->
 def differences(
     step: int, read: Sequence[SourceRows], parts: Sequence[StepPart]
 ) -> list[InputDifference]:
-    """Return how the rows of a step differ from what was recorded of it; shards that had nothing to
-    do have no part.
-    """
+    """Return how the rows of a step differ from what was recorded of it."""
     ranges = [BucketRange(part.lo, part.hi) for part in parts]
     by_source = [divide(rows, ranges) for rows in read]
     found = []

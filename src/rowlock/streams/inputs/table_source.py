@@ -70,9 +70,7 @@ def _position() -> Any:
 
 
 def _bucket_in(context: Any) -> int | None:
-    """Return the bucket of a row that is being inserted; None if its key is an expression, or if
-    one VALUES has several rows, which a default cannot tell apart.
-    """
+    """Return the bucket of a row that is inserted; None if its key is not known here."""
     table = context.compiled.statement.table
     given = context.get_current_parameters(isolate_multiinsert_groups=False)
     _check_position_is_free(table, given)
@@ -215,7 +213,6 @@ def _is_event(table: Any, column: str | None) -> ModelError:
 
 
 def stream_key_of(model: type[EventColumns]) -> InstrumentedAttribute[Any]:
-    """Return the attribute of the keys."""
     name = getattr(model, "__stream_key__", None)
     columns = mapper_of(model).column_attrs
     if not isinstance(name, str) or name not in columns:

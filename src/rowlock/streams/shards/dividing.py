@@ -6,7 +6,7 @@ buckets. Only what is written is divided: no replay spans a change.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from sqlalchemy import delete, insert
@@ -21,22 +21,18 @@ from rowlock.streams.key_states import count_states
 from rowlock.streams.program import FlowProgram
 from rowlock.streams.shards import layout
 from rowlock.streams.shards.replicas import OwnShard, Replicas
-from rowlock.streams.shards.states import NextAction, Run
+from rowlock.streams.shards.steps import NextAction
 from rowlock.streams.shards.writing import StepWriter
 
 
 class Resharding:
-    """Divides and joins the shards of one flow."""
-
     def __init__(self, program: FlowProgram, leased: LeasedTable, transact: Transact) -> None:
         self._program = program
         self._leased = leased
         self._transact = transact
 
     async def split(self, shard: OwnShard) -> bool:
-        """Have `shard` keep the lower half of its buckets, and make a shard of the upper one, which
-        any replica may claim; return whether that was done.
-        """
+        """Split `shard`: it keeps the lower half of its buckets; return whether that was done."""
         lower, upper = shard.range.halves
 
         async def work(session: AsyncSession, connection: AsyncConnection) -> None:
@@ -62,9 +58,7 @@ class Resharding:
         return await self._if_held(work, purpose="split a shard")
 
     async def join(self, lower: OwnShard, upper: OwnShard) -> bool:
-        """Have `lower` take the buckets of its sibling, whose row is deleted; return whether that
-        was done.
-        """
+        """Join: `lower` takes the buckets of its sibling, whose row is deleted; return if done."""
 
         async def work(session: AsyncSession, connection: AsyncConnection) -> None:
             both = lower.state_keys + upper.state_keys
@@ -93,9 +87,8 @@ class Resharding:
     async def _fence(
         self, connection: AsyncConnection, first: OwnShard, *others: OwnShard, **values: int
     ) -> None:
-        """Lock shards that are as their holder knows them, and write into the row of the first one.
-        LeaseLost if one of them is not: roll back.
-        """
+        """Lock shards that are as their holder knows them, and write into the first row."""
+        # LeaseLost if one of them is not: roll back.
         values["state_keys_at"] = first.version
         step, version = self._leased.column("step"), self._leased.column("version")
         assigned = {self._leased.column(name): value for name, value in values.items()}
@@ -113,8 +106,6 @@ class Resharding:
 
 
 class Dividing:
-    """Writes versions of the shards that are held here, and splits and joins these."""
-
     def __init__(
         self,
         program: FlowProgram,
@@ -129,17 +120,17 @@ class Dividing:
         self._replicas = replicas
         self._resharding = Resharding(program, context.leased, context.transact)
 
-    async def write_and_divide(self, actions: Mapping[OwnShard, NextAction]) -> bool:
-        """Write versions, split and join, where that is next; return whether there was something.
-
-        No range changes between the first message of a step and the end of the step, and no replay
-        spans a change: it is made where the state is written.
-        """
+    async def write_and_divide(
+        self, actions: Mapping[OwnShard, NextAction], *, may_join: bool
+    ) -> bool:
+        """Write versions, split and join, where that is next; return whether it was."""
+        # No range changes between the first message of a step and the end of the step, and no
+        # replay spans a change: it is made where the state is written.
         to_write = [shard for shard, action in actions.items() if action is NextAction.WRITE]
-        siblings = self._siblings(actions)
+        siblings = self._siblings(actions) if may_join else []
         to_write += [shard for pair in siblings for shard in pair if shard.version != shard.step]
         if to_write:
-            await self._write(to_write, actions)
+            await self._writer.write_versions(to_write)
             return True
         for shard, action in actions.items():
             if action is NextAction.SPLIT:
@@ -157,34 +148,17 @@ class Dividing:
             upper.drop()
         return bool(siblings)
 
-    async def _write(
-        self, shards: Sequence[OwnShard], actions: Mapping[OwnShard, NextAction]
-    ) -> None:
-        if not any(shard.is_unrecorded for shard in shards):
-            await self._writer.write_versions(shards)
-            return
-        # Who begins anew at an earlier version needs the messages of all others again.
-        together = [shard for shard in actions if shard.is_unrecorded]
-        if all(shard.at == shard.step for shard in together):
-            await self._writer.write_versions(together, together=True)
-            return
-        # Some have written a step that others have not: their states cannot be written now. Behind
-        # messages that are recorded, each can be written alone.
-        self._writer.memory_from = 1 + max(shard.step for shard in together)
-        for shard in together:
-            shard.drop()
-
     def _siblings(self, actions: Mapping[OwnShard, NextAction]) -> list[tuple[OwnShard, OwnShard]]:
         """Return the pairs that are to be joined, and are at one step."""
         width = BUCKETS // self._replicas.wanted
         narrow: dict[BucketRange, OwnShard] = {
             shard.range: shard
             for shard, action in actions.items()
-            if action in (NextAction.RUN, NextAction.CUT, NextAction.WAIT)
-            and isinstance(shard.state, Run)
+            if action in (NextAction.RUN, NextAction.CUT)
+            and shard.end is None
             and shard.range.width < width
             and shard.doing is None
-            and not shard.view.has_sent
+            and not shard.has_sent
         }
         # Where both are here and at one step, their states are as good as written.
         rows = [layout.HeldShard(each, "here", one.at, one.at) for each, one in narrow.items()]

@@ -54,18 +54,10 @@ class DynamicShards:
 
 @dataclass(frozen=True, slots=True)
 class HeldShard:
-    """What a layout needs to know of a shard.
-
-    Attributes:
-        holder: the id of the replica that holds it; None if none does.
-        step: the step that it does next; results of all earlier ones are written.
-        version: the step at the start of which its written state is.
-    """
-
     range: BucketRange
-    holder: str | None
-    step: int
-    version: int
+    holder: str | None  # the id of the replica that holds it; None if none does
+    step: int  # the step that it does next; results of all earlier ones are written
+    version: int  # the step at the start of which its written state is
 
     @property
     def is_written(self) -> bool:
@@ -94,9 +86,8 @@ def even_layout(shards: int) -> list[BucketRange]:
 
 
 def check_layout(flow: str, ranges: Iterable[Any]) -> None:
-    """Check that each bucket is in one range. What has a `lo` and `hi` that are no range has no
-    bucket.
-    """
+    """Check that each bucket is in one range."""
+    # What has a `lo` and `hi` that are no range has no bucket.
     gaps, twice, reached = [], [], 0
     pairs = sorted((each.lo, each.hi) for each in ranges if is_part(each.lo, each.hi))
     for lo, hi in [*pairs, (BUCKETS, BUCKETS)]:
@@ -110,9 +101,7 @@ def check_layout(flow: str, ranges: Iterable[Any]) -> None:
 
 
 def joins(shards: Iterable[HeldShard], wanted: int) -> list[tuple[HeldShard, HeldShard]]:
-    """Return the pairs of siblings that are to be joined: narrower than of `wanted` shards, held by
-    one replica, at one step, and both with a written state.
-    """
+    """Return the pairs of siblings to be joined: narrow, of one holder, at one written step."""
     width = BUCKETS // check_number(wanted)
     ready = {each.range: each for each in shards if each.is_written and each.holder is not None}
     pairs = []
@@ -126,12 +115,10 @@ def joins(shards: Iterable[HeldShard], wanted: int) -> list[tuple[HeldShard, Hel
 
 
 def fair_shares(held: Mapping[str, int], total: int) -> dict[str, int]:
-    """Return how many of `total` each replica is to hold; the numbers differ by one at most.
-
-    Those that hold the most get the one more, so that the fewest move; among equals, the first
-    by id. A replica that holds none is new: it gets its part of each of the others, and nothing
-    moves between these.
-    """
+    """Return how many of `total` each replica is to hold; the numbers differ by one at most."""
+    # Those that hold the most get the one more, so that the fewest move; among equals, the first by
+    # id. A replica that holds none is new: it gets its part of each of the others, and nothing
+    # moves between these.
     if not held:
         return {}
     least, more = divmod(total, len(held))
@@ -146,15 +133,13 @@ def assigned(
     wanted: int,
     newest: Collection[str] = (),
 ) -> dict[BucketRange, str]:
-    """Return the replica that is to hold each shard.
-
-    The shares differ by one at most, and as few shards as possible move. Where shards are to be
-    joined, those of one later shard count as one and come to one replica. While shards are to be
-    split, none that is held moves: the halves can be divided better. Nor does one while replicas
-    run two versions of the host's code, `newest` being those of the newest: what an old replica
-    held comes to a new one when the old one ends, and has moved once when the last old one has
-    ended.
-    """
+    """Return the replica that is to hold each shard."""
+    # The shares differ by one at most, and as few shards as possible move. Where shards are to be
+    # joined, those of one later shard count as one and come to one replica. While shards are to be
+    # split, none that is held moves: the halves can be divided better. Nor does one while replicas
+    # run two versions of the host's code, `newest` being those of the newest: what an old replica
+    # held comes to a new one when the old one ends, and has moved once when the last old one has
+    # ended.
     width = BUCKETS // check_number(wanted)
     if not replicas:
         return {}
@@ -208,9 +193,7 @@ def _chosen(
 def _added(
     votes: Mapping[int, Counter[str]], replicas: Collection[str], newest: Collection[str]
 ) -> dict[int, str]:
-    """Leave each block where it is; give the others to those that have the fewest, and among equals
-    to the newest.
-    """
+    """Leave each block where it is; others go to those with the fewest, then the newest."""
     kept = _kept(votes, replicas)
     counts = {replica: len(kept[replica]) for replica in replicas}
     chosen = {lo: replica for replica in replicas for lo in kept[replica]}
@@ -239,11 +222,10 @@ def _kept(votes: Mapping[int, Counter[str]], replicas: Collection[str]) -> dict[
 
 
 class WantedShards:
-    """Decides for one flow, again and again, how many shards there are to be.
+    """Decides for one flow, again and again, how many shards there are to be."""
 
-    More are wanted at once. Fewer only when that has been so for a while: a replica that is
-    started anew would otherwise have shards joined and split again.
-    """
+    # More are wanted at once. Fewer only when that has been so for a while: a replica that is
+    # started anew would otherwise have shards joined and split again.
 
     def __init__(self, shards: int | DynamicShards, *, shrinks_after_s: float) -> None:
         self._shards = shards

@@ -63,8 +63,6 @@ class ShardFetcher(Fetcher[ModelT]):
 
 
 class FlowPipeline(Pipeline[Any], reserved=False):
-    """Works on the shards of one flow; made by `Streams.pipelines`."""
-
     fetcher_class: ClassVar[type[Fetcher[Any]]] = ShardFetcher
     process_timeout: Duration | None = None
     min_processing_interval: Duration = timedelta(0)
@@ -94,7 +92,6 @@ class FlowPipeline(Pipeline[Any], reserved=False):
 
     @property
     def name(self) -> str:
-        """The owner in its leases."""
         return lease_owner("Flow", self.program.name)
 
     @property
@@ -185,9 +182,7 @@ class FlowPipeline(Pipeline[Any], reserved=False):
         self.hint()
 
     async def look_around(self) -> None:
-        """Create the flow if it is new, say that this replica is there, and find its share; where
-        that is due.
-        """
+        """Create the flow if it is new, report this replica, find its share; where due."""
         # As long as nothing changes, its leases say that it is there.
         every_s = self._every_s * (CALM_EVERY if self.has_its_share else 1)
         began_at = monotonic()

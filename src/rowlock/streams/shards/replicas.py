@@ -18,7 +18,7 @@ import socket
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID, uuid4
 
 from sqlalchemy import and_, case, delete, select, update
@@ -32,15 +32,6 @@ from rowlock.streams.flow_view import Crowd, lease_holds
 from rowlock.streams.key_states import ShardCache
 from rowlock.streams.program import FlowProgram
 from rowlock.streams.shards.layout import assigned, check_layout
-from rowlock.streams.shards.states import (
-    Claimed,
-    HeldState,
-    ShardState,
-    ShardView,
-    StepFailures,
-    Stopped,
-    advance,
-)
 
 REPLICAS_MAX = 1000
 """Most replicas of a flow that are told apart."""
@@ -59,31 +50,21 @@ def presence(lock_timeout: timedelta) -> tuple[timedelta, timedelta]:
 
 
 class Replicas:
-    """The replicas of one flow, as one of them sees it.
-
-    Attributes:
-        id: of this replica; another one in each life of a pipeline.
-        mine: the ranges that this replica is to hold, by the key of the shard's row.
-        wanted: how many shards there are to be.
-        present_for: how long a replica counts as there after it was seen, unless it has
-            leases.
-        on_change: called when there are more or fewer replicas, shards or leases than at the
-            last look.
-    """
-
     def __init__(self, program: FlowProgram) -> None:
-        self.id: UUID = uuid4()
+        self.id: UUID = uuid4()  # of this replica; another one in each life of a pipeline
+        # The ranges that this replica is to hold, by the key of the shard's row
         self.mine: dict[int, BucketRange] = {}
-        self.wanted = program.shards_at_first
+        self.wanted = program.shards_at_first  # how many shards there are to be
         self._program = program
+        # How long a replica counts as there after it was seen, unless it has leases
         self.present_for = timedelta(seconds=PRESENT_FOR)
+        # Called when there are more or fewer replicas, shards or leases than at the last look
         self.on_change: Callable[[], object] = lambda: None
         self._holds_all = False
         self._crowd: Crowd | None = None
         self._name = f"{socket.gethostname()}:{os.getpid()}"[:255]
 
     async def appear(self, connection: AsyncConnection, *, shards: int) -> None:
-        """Write this replica's row; joins the caller's transaction."""
         program, table = self._program, self._program.tables.replicas
         own = and_(table.c.flow_id == program.id, table.c.id == self.id)
         again = update(table).where(own).values(shards=shards, seen_at=database_now())
@@ -101,16 +82,13 @@ class Replicas:
         await connection.execute(statement, given)
 
     async def disappear(self, connection: AsyncConnection) -> None:
-        """Delete this replica's row; joins the caller's transaction."""
         table = self._program.tables.replicas
         own = (table.c.flow_id == self._program.id, table.c.id == self.id)
         await connection.execute(delete(table).where(*own))
         await self.tell_coordinator(connection)
 
     async def tell_coordinator(self, connection: AsyncConnection) -> None:
-        """Have the coordinator look soon, since there are more replicas or fewer; joins the
-        caller's transaction.
-        """
+        """Have the coordinator look soon: the number of replicas changed."""
         flows = self._program.tables.flows
         rests = (flows.c.id == self._program.id, flows.c.due_at > database_now())
         await connection.execute(update(flows).where(*rests).values(due_at=database_now()))
@@ -126,9 +104,7 @@ class Replicas:
             self.on_change()
 
     async def look(self, connection: AsyncConnection) -> None:
-        """Read who is there and who holds what, and find what is this replica's; joins the caller's
-        transaction.
-        """
+        """Read who is there and who holds what, and find what is this replica's."""
         program, tables = self._program, self._program.tables
         shards = (await connection.execute(_shards(program))).all()
         check_layout(program.name, shards)
@@ -154,9 +130,7 @@ class Replicas:
 
 
 def _of_newest_version(replicas: Sequence[Any]) -> set[str]:
-    """Return the ids of replicas that run the same code as the one which started last; none if all
-    do.
-    """
+    """Return the ids of replicas with the code of the newest one; none if all have it."""
     if not replicas:
         return set()
     newest = max(replicas, key=lambda each: (each.started_at, each.id))
@@ -174,42 +148,41 @@ def _shards(program: FlowProgram) -> Any:
     return select(*columns, wanted.label("wanted")).where(c.flow_id == program.id)
 
 
+class StepFailures(NamedTuple):
+    """How many attempts at `failed_step` failed, as a shard's row says."""
+
+    failures: int = 0
+    failed_step: int | None = None
+
+    def at(self, step: int) -> int:
+        """Return how many attempts at `step` failed: those at an earlier step do not count."""
+        return self.failures if self.failed_step == step else 0
+
+    def with_failure(self, step: int) -> StepFailures:
+        return StepFailures(self.at(step) + 1, step)
+
+
 @dataclass(slots=True, eq=False)
 class OwnShard:
-    """A shard under a lease of this replica.
-
-    Attributes:
-        outcome: what `process` of the lease is to return, or raise.
-        state: what its loop is about to do.
-        step: the step that its row says it does next.
-        version: the step at whose start its states in the database are.
-        snapshot: of the older version that is kept; None if there is none.
-        sent: step and name of each stage that it has sent messages to through the database.
-        is_open: all of the above are as its row says; otherwise it has to be read.
-        is_unrecorded: it has done steps since its version whose messages stayed in memory,
-            so no shard could do them again without all others.
-        doing: the steps that are under way.
-        is_computed: a thread that is not waited for computes them, from `cache`.
-        state_keys: how many keys have a state in the database, at least.
-        redone: how often in a row its next step was not written, since the host had changed
-            rows that it was computed from.
-    """
-
     item: PipelineItem[Any]
     range: BucketRange
-    outcome: asyncio.Future[Outcome]
+    outcome: asyncio.Future[Outcome]  # what `process` of the lease is to return, or raise
     cache: ShardCache
-    state: ShardState = field(default_factory=Stopped)
-    step: int = 0
-    version: int = 0
-    snapshot: int | None = None
+    at: int = 0  # the step that it does next here; as long as it is below `step`, it repeats steps
+    # The step before which it stops, with its states written, and is released; None: it goes on
+    end: int | None = None
+    step: int = 0  # the step that its row says it does next
+    version: int = 0  # the step at whose start its states in the database are
+    snapshot: int | None = None  # of the older version that is kept; None if there is none
     failures: StepFailures = field(default_factory=StepFailures)
+    # Step and name of each stage that it has sent messages to
     sent: set[tuple[int, str]] = field(default_factory=set)
-    is_open: bool = False
-    is_unrecorded: bool = False
-    doing: object = None
-    is_computed: bool = False
-    state_keys: int = 0
+    is_open: bool = False  # all of the above are as its row says; otherwise it has to be read
+    doing: object = None  # the steps that are under way
+    is_computed: bool = False  # a thread that is not waited for computes them, from `cache`
+    state_keys: int = 0  # how many keys have a state in the database, at least
+    # How often in a row its next step was not written, since the host had changed rows that it was
+    # computed from
     redone: int = 0
 
     @property
@@ -218,15 +191,9 @@ class OwnShard:
         return self.outcome.done()
 
     @property
-    def at(self) -> int:
-        """The step that it does next."""
-        assert isinstance(self.state, HeldState)
-        return self.state.at
-
-    @property
-    def view(self) -> ShardView:
-        has_sent = any(step == self.at for step, _ in self.sent)
-        return ShardView(self.range, self.version, has_sent=has_sent)
+    def has_sent(self) -> bool:
+        """Whether messages of the step that it does next are recorded as those of this range."""
+        return any(step == self.at for step, _ in self.sent)
 
     @property
     def progress(self) -> ShardProgress:
@@ -239,22 +206,19 @@ class OwnShard:
         self.step, self.version, self.snapshot = row.step, row.version, row.snapshot
         self.failures = StepFailures(row.failures, row.failed_step)
         self.cache, self.sent = cache, set()
-        self.state = advance(Stopped(), Claimed(row.version, row.step))
+        self.at, self.end = row.version, None
         self.is_open = True
 
     def drop(self) -> None:
         """Forget what is in memory: whether it is what the database has is unknown."""
-        self.state = Stopped()
-        self.is_open = self.is_unrecorded = self.is_computed = False
-        self.doing = None
+        self.is_open = self.is_computed = False
+        self.doing = self.end = None
 
     def leave(self, outcome: Outcome) -> None:
-        """Have `process` of the lease return `outcome`."""
         if not self.outcome.done():
             self.outcome.set_result(outcome)
 
     def fail(self, error: BaseException) -> None:
-        """Have `process` of the lease raise `error`."""
         self.drop()
         if not self.outcome.done():
             self.outcome.set_exception(error)

@@ -3,7 +3,7 @@ divide, do steps, cut.
 
 The one idea: all shards here take their steps together, round by round, so a step costs one
 transaction that reads and one that writes, however many shards there are. Pure functions decide
-what is done next (``steps.py``, ``states.py``).
+what is done next (``steps.py``).
 
 Nothing waits within a round. Steps whose messages are not all there, or whose handler hangs, stay
 under way until a later one; meanwhile further shards are opened, and those that the others wait for
@@ -37,9 +37,15 @@ from rowlock.streams.program import FlowProgram
 from rowlock.streams.shards.dividing import Dividing
 from rowlock.streams.shards.replicas import OwnShard, Replicas
 from rowlock.streams.shards.slow_calls import SlowCalls
-from rowlock.streams.shards.states import FlowView, NextAction, next_action
 from rowlock.streams.shards.step_work import StepWork, open_timers
-from rowlock.streams.shards.steps import ShardDid, lowest, new_steps, steered, to_reopen
+from rowlock.streams.shards.steps import (
+    NextAction,
+    ShardDid,
+    lowest,
+    new_steps,
+    next_action,
+    steer,
+)
 from rowlock.streams.shards.writing import Committer, StepWriter, Telling, topics_of
 from rowlock.tasks import as_ordinary
 
@@ -65,8 +71,6 @@ class Left(Enum):
 
 
 class FlowRounds:
-    """Makes rounds over the shards of one flow that are held here, by the keys of their rows."""
-
     def __init__(
         self,
         program: FlowProgram,
@@ -102,7 +106,6 @@ class FlowRounds:
         return ShardCache(stage.name for stage in self._program.stages)
 
     def look_anew(self) -> None:
-        """Have the next round read what the flow is."""
         self._looks_at = 0.0
 
     def is_hinted(self) -> None:
@@ -120,19 +123,18 @@ class FlowRounds:
         return min(lefts, default=None)
 
     async def make(self) -> Left:
-        """Do what is to be done now; return what is left to do. After an error, what is in memory
-        may be newer than what was written, or older.
-        """
+        # After an error, what is in memory may be newer than what was written, or older.
         facts = await self._look()
         if facts is None:
             return Left.SOMETHING
-        if self._drop_lost():
-            return Left.MORE
+        for shard in self.shards.values():
+            if shard.is_open and not shard.item.is_trusted():
+                shard.drop()
         actions = self._actions(facts)
         for shard, action in actions.items():
             if action is NextAction.LEAVE:
                 self._leave(shard)
-        if await self._go_on(actions):
+        if await self._go_on(actions, is_running=facts.state == "running"):
             return Left.MORE
         if any(shard.doing is not None for shard in actions):
             return Left.MESSAGES
@@ -140,30 +142,21 @@ class FlowRounds:
         is_nothing = {NextAction.CUT, NextAction.WAIT}.issuperset(actions.values())
         return Left.NOTHING if are_all_here and is_nothing else Left.SOMETHING
 
-    async def _go_on(self, actions: Mapping[OwnShard, NextAction]) -> bool:
+    async def _go_on(self, actions: Mapping[OwnShard, NextAction], *, is_running: bool) -> bool:
         """Divide, do steps and cut; return whether there was something to do."""
         # Others may wait in a step for a shard that is to be divided before it.
         is_first = self._program.has_exchange
+
+        async def divide() -> bool:
+            return await self._dividing.write_and_divide(actions, may_join=is_running)
+
         return (
-            (is_first and await self._dividing.write_and_divide(actions))
+            (is_first and await divide())
             or await self._do_steps(actions)
-            or (not is_first and await self._dividing.write_and_divide(actions))
+            or (not is_first and await divide())
             or self._give_up_waiting()
             or (NextAction.CUT in actions.values() and await self._cut())
         )
-
-    def _drop_lost(self) -> bool:
-        """Drop shards whose lease may be lost, and those that must begin anew without them; return
-        whether there are such.
-        """
-        opened = [shard for shard in self.shards.values() if shard.is_open]
-        for shard in opened:
-            if not shard.item.is_trusted():
-                shard.drop()
-        anew = to_reopen(shard for shard in opened if shard.is_open)
-        for shard in anew:
-            shard.drop()
-        return bool(anew)
 
     def _leave(self, shard: OwnShard) -> None:
         self._telling.released(shard)
@@ -177,7 +170,6 @@ class FlowRounds:
             {shard: action for shard, action in actions.items() if shard.is_open},
             self._known,
             has_exchange=self._program.has_exchange,
-            memory_from=self._writer.memory_from,
         )
         for steps in new:
             self._work.begin(steps)
@@ -197,9 +189,7 @@ class FlowRounds:
         return has_moved or bool(done)
 
     async def _relieve(self) -> None:
-        """Request a checkpoint if there are too many states here that are not written: all shards
-        write theirs with the next cut.
-        """
+        """Request a checkpoint if there are too many unwritten states here."""
         opened = [shard for shard in self.shards.values() if shard.is_open]
         first, dirty = lowest(opened), sum(shard.cache.dirty for shard in opened)
         is_much = dirty >= self._program.settings.dirty_keys_max
@@ -216,11 +206,9 @@ class FlowRounds:
         self._hint_others()
 
     def _give_up_waiting(self) -> bool:
-        """Have shards that are to leave stop waiting for others; return whether there are such.
-
-        One that has done its step in part begins anew and leaves before it: its messages are
-        recorded, and its next holder sends the same. What is done again is as good elsewhere.
-        """
+        """Have shards that are to leave stop waiting for others; return whether there are such."""
+        # One that has done its step in part begins anew and leaves before it: its messages are
+        # recorded, and its next holder sends the same. What is done again is as good elsewhere.
         waiting = [
             shard
             for key, shard in self.shards.items()
@@ -237,7 +225,6 @@ class FlowRounds:
         return shard.item.stop_requested or key not in self._replicas.mine
 
     async def _cut(self) -> bool:
-        """Cut the next steps; return whether there are some."""
         cuts = await self._cutter.cut(self._known, self._progress())
         if isinstance(cuts, NoCut):
             return False
@@ -258,9 +245,7 @@ class FlowRounds:
         return [shard.progress for shard in self.shards.values() if shard.is_open]
 
     async def _look(self) -> FlowFacts | None:
-        """Read the flow's row and new cuts if that is due, and the rows of shards that are not
-        open.
-        """
+        """Read the flow's row and new cuts if due, and the rows of shards that are not open."""
         closed = [
             shard for shard in self.shards.values() if not shard.is_open and not shard.is_leaving
         ]
@@ -334,7 +319,7 @@ class FlowRounds:
                 continue
             await open_timers(connection, self._program, shard)
         if self._program.has_exchange:
-            await self._work.table.read_sent(connection, closed)
+            await self._work.exchange.read_sent(connection, closed)
 
     async def _without_states(
         self, connection: AsyncConnection, shard: OwnShard, row: Any
@@ -358,17 +343,12 @@ class FlowRounds:
 
     def _actions(self, facts: FlowFacts) -> dict[OwnShard, NextAction]:
         """Return what each shard does next, after what is requested of it."""
-        view = FlowView(
-            facts.next_step,
-            may_cut=facts.state == "running",
-            shards_wanted=self._replicas.wanted,
-        )
         actions = {}
         for key, shard in list(self.shards.items()):
             if shard.is_leaving or not shard.is_open or shard.is_computed:
                 continue
-            shard.state = steered(shard, facts, leaves=self._is_to_leave(key, shard))
-            actions[shard] = next_action(shard.state, view, shard.view)
+            steer(shard, facts, leaves=self._is_to_leave(key, shard))
+            actions[shard] = next_action(shard, facts, wanted=self._replicas.wanted)
         return actions
 
     async def _end_steps(self, done: Sequence[Any]) -> None:
@@ -397,8 +377,6 @@ RETRY_DELAY_S_MAX = 1.0
 
 
 class FlowRunner:
-    """Runs the shards of one flow that are held here; `wakes` counts how often it was woken."""
-
     def __init__(
         self, program: FlowProgram, context: PipelineContext[Any], replicas: Replicas
     ) -> None:
@@ -430,9 +408,7 @@ class FlowRunner:
         return self._found_nothing >= self.wakes
 
     def has_nothing_left(self) -> bool:
-        """Return whether there was nothing to do at a look that began after this was asked the last
-        time, and no hint has come since then; and look again, for the next time.
-        """
+        """Whether a whole look since the last call found nothing, without a hint; look again."""
         asked = self._asked
         self._look()
         self._asked = self.wakes
@@ -483,9 +459,8 @@ class FlowRunner:
             await asyncio.wait([leaving])
 
     async def disappear(self) -> None:
-        """Tell other replicas that this one leaves: what it held is theirs from now on, shard by
-        shard, as it releases them. If the database does not hear of it, they see it soon.
-        """
+        """Report that this replica leaves: its shards are others' as it releases them."""
+        # If the database does not hear of it, they see it soon.
 
         async def work(session: AsyncSession, connection: AsyncConnection) -> None:
             await self._replicas.disappear(connection)
@@ -555,9 +530,7 @@ class FlowRunner:
             self._rounds.look_anew()
 
     def _rest_s(self) -> float:
-        """Return how long to rest if nothing is heard: not long, where others are about to send or
-        a timer is about to come.
-        """
+        """Return the rest; short where messages or a timer are about to come."""
         most = self._program.settings.poll_interval.total_seconds()
         if not self._waits:
             first_s = most / RESTS_GROW

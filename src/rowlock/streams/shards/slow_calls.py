@@ -33,9 +33,7 @@ T = TypeVar("T")
 
 
 def in_thread(work: Callable[[], T]) -> asyncio.Future[T]:
-    """Run `work`, which may hang in code of the host, in a thread that the process does not wait
-    for; on virtual time, where threads take none, here.
-    """
+    """Run `work`, which may hang, in a thread that no exit waits for; on virtual time, here."""
     loop = asyncio.get_running_loop()
     if is_real():
         thread = DaemonThreads(1, name="rowlock flow")
@@ -63,16 +61,12 @@ class SlowCall(NamedTuple):
 
 @dataclass(slots=True)
 class _Called:
-    """What a thread computes, and which handler it calls."""
-
     lo: int
     context: StepContext | None = None
     stage: str = ""
 
 
 class SlowCalls:
-    """Sees which calls are under way in the threads of one replica."""
-
     def __init__(
         self,
         program: FlowProgram,

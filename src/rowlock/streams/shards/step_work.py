@@ -6,9 +6,8 @@ it was sent; where that is not all there yet, the steps stay under way, and noth
 for them.
 
 Each stage is computed in a thread, with no session open, while the shard waits; so nothing else
-touches its states. A shard whose handler hangs goes on alone, and the others without it, unless
-their messages stay in memory; it may be dropped meanwhile, and begin anew: with states that are not
-the thread's.
+touches its states. A shard whose handler hangs goes on alone, and the others without it; it may be
+dropped meanwhile, and begin anew: with states that are not the thread's.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from rowlock.streams.computing.compute import Computed, PoisonedKey, compute, ke
 from rowlock.streams.computing.handlers import StageHandler, StepTime
 from rowlock.streams.computing.hashing import bucket_of
 from rowlock.streams.computing.rows import EventBatch, SourceRows, divide
-from rowlock.streams.exchanging import Events, MemoryExchange, ReceivingStage, TableExchange
+from rowlock.streams.exchanging import Events, Exchange, ReceivingStage
 from rowlock.streams.flow_view import RecordedCut, Transact
 from rowlock.streams.key_states import (
     TIMERS_READ_MAX,
@@ -43,7 +42,6 @@ from rowlock.streams.outputs import ResultRow
 from rowlock.streams.program import FlowProgram
 from rowlock.streams.shards.replicas import OwnShard
 from rowlock.streams.shards.slow_calls import SlowCalls
-from rowlock.streams.shards.states import is_last_attempt
 from rowlock.streams.shards.steps import PartRow, ShardDid, StagesDone, StageThread, StepsOf
 
 
@@ -66,70 +64,6 @@ async def open_timers(
         cache.timers_read_until = None if is_all else found[-1].at
         if is_all or until is None or found[-1].at > until:
             return
-
-
-class StageComputing:
-    """Computes a stage of a flow, for shards of one replica."""
-
-    def __init__(self, program: FlowProgram, number: int, calls: SlowCalls) -> None:
-        self._program = program
-        self._number = number
-        self._calls = calls
-        self._stage: StageHandler = calls.watched(program.stages[number])
-
-    def compute(self, did: ShardDid, events: Sequence[Sequence[SourceRows]]) -> None:
-        """Do the stage, up to the first step that fails; `events` are those of each step, part by
-        part. `did` is added to, and the states in memory are those behind these steps then.
-        """
-        self._calls.computes(did.shard.range.lo)
-        for cut, own in zip(did.steps.cuts, events, strict=True):
-            clock = stopwatch()
-            began = clock()
-            batch: EventBatch[Any] = EventBatch(own)
-            cache = did.cache[self._stage.name]
-            due = cache.timers.due(cut.now)
-            done = did.done.setdefault(cut.step, StagesDone())
-            computed = None
-            if len(batch) or due:
-                found = self._compute_step(did, cut, batch, due=due, done=done)
-                if isinstance(found, PoisonedKey):
-                    did.poisoned, did.step = found, cut.step
-                    return
-                computed = found
-                keep(cache, computed, due)
-                self._hand_out(did, cut.step, computed)
-            done.add(computed, clock() - began)
-
-    def _compute_step(
-        self,
-        did: ShardDid,
-        cut: RecordedCut,
-        batch: EventBatch[Any],
-        *,
-        due: Sequence[str],
-        done: StagesDone,
-    ) -> Computed | PoisonedKey:
-        program, shard, cache = self._program, did.shard, did.cache[self._stage.name]
-        keys: Any = batch.keys if self._stage.by is None else keys_of(self._stage, batch)
-        states = cache.states(dict.fromkeys([*keys, *due]))
-        is_last = cut.step < shard.step or is_last_attempt(
-            shard.failures, cut.step, failures_max=program.settings.failures_max
-        )
-        return compute(
-            self._stage,
-            batch,
-            states,
-            step=StepTime(program.name, cut.step, cut.now),
-            shard=shard.range,
-            is_last_attempt=is_last,
-            before=done.handed_out,
-        )
-
-    def _hand_out(self, did: ShardDid, step: int, computed: Computed) -> None:
-        for name, messages in computed.messages.items():
-            did.sent.setdefault(name, {}).setdefault(step, {})[self._number] = messages
-        if not did.is_replay:
-            add_results(did, computed, step)
 
 
 def finish(did: ShardDid) -> None:
@@ -178,7 +112,6 @@ def difference(now: PartRow | None, then: Any) -> str | None:
 
 
 def add_results(did: ShardDid, computed: Computed, step: int) -> None:
-    """Add the results of a stage behind those of the stages before."""
     by_output = sorted(computed.results, key=attrgetter("output"))
     lo = did.shard.range.lo
     buckets: dict[str, int] = {}
@@ -195,12 +128,6 @@ def add_results(did: ShardDid, computed: Computed, step: int) -> None:
 
 
 class StepWork:
-    """Does steps of one flow, for one replica.
-
-    Attributes:
-        under_way: steps that were begun and are not through.
-    """
-
     def __init__(
         self,
         program: FlowProgram,
@@ -210,37 +137,28 @@ class StepWork:
         calls: SlowCalls,
         wake: Wake,
     ) -> None:
-        self.under_way: list[StepsOf] = []
+        self.under_way: list[StepsOf] = []  # steps that were begun and are not through
         self._program = program
         self._transact = transact
         self._calls = calls
         self._wake = wake
-        numbers = range(len(program.stages))
-        self._stages = [StageComputing(program, number, calls) for number in numbers]
+        self._stages = [calls.watched(stage) for stage in program.stages]
         self._receiving = receiving_stages(program)
-        self.table = TableExchange(program, leased, transact)
+        self.exchange = Exchange(program, leased, transact)
 
     def begin(self, steps: StepsOf) -> None:
         """Have shards be within these steps until `advance` returns what they did."""
-        if self._receiving:
-            steps.exchange = MemoryExchange(steps.shards) if steps.in_memory else self.table
         self.under_way.append(steps)
         for shard in steps.shards:
             shard.doing = steps
             steps.did[shard] = ShardDid(shard, steps, shard.cache, steps.cuts[-1].step + 1)
 
     async def advance(self, steps: StepsOf) -> list[ShardDid]:
-        """Go through as many stages as there are events for; return what those shards did that are
-        through, or have failed. What is known of their states is as of behind these steps then;
-        after an error it may be wrong.
-        """
+        """Do as many stages as there are events for; return what finished or failed."""
+        # What is known of their states is as of behind these steps then; after an error it may be
+        # wrong.
         through: list[ShardDid] = []
-        here = [shard for shard in steps.shards if shard.doing is steps]
-        if steps.in_memory and len(here) < len(steps.shards):
-            for shard in here:
-                shard.drop()  # what the others have sent it is lost
-            here = []
-        steps.shards = here
+        steps.shards = [shard for shard in steps.shards if shard.doing is steps]
         while steps.shards:
             if steps.thread is None:
                 events = await self._events(steps)
@@ -265,33 +183,23 @@ class StepWork:
         return through
 
     def _take_out(self, steps: StepsOf) -> list[ShardDid]:
-        """Have shards be within these steps no longer that are through, or have failed; and those
-        that are held no longer.
-        """
+        """Release from these steps the shards that finished or failed, and those not held."""
+        is_through = steps.stage == len(self._stages)
         did = [steps.did[shard] for shard in steps.shards]
-        has_failed = any(one.has_failed for one in did)
-        if steps.stage == len(self._stages) or (steps.in_memory and has_failed):
-            through = did
-        else:
-            through = [one for one in did if one.has_failed]
+        through = [one for one in did if is_through or one.has_failed]
         for one in through:
             one.shard.doing = None
-        if not steps.in_memory or through:
-            steps.shards = [shard for shard in steps.shards if shard.doing is steps]
+        steps.shards = [shard for shard in steps.shards if shard.doing is steps]
         return through
 
     async def _events(self, steps: StepsOf) -> Events | None:
-        """Return the events of the next stage; None: they are not all there."""
         if steps.stage == 0:
             return await self._read(steps)
-        assert steps.exchange is not None
         stage = self._receiving[steps.stage - 1]
-        return await steps.exchange.receive(stage, steps.numbers, steps.shards)
+        return await self.exchange.receive(stage, steps.numbers, steps.shards)
 
     async def _read(self, steps: StepsOf) -> Events:
-        """Return the rows of the sources; their states are known then, unless the host finds out
-        their keys.
-        """
+        """Return the rows of the sources; their states are read with them where keys are known."""
         await self._read_timers(steps)
 
         async def read(session: AsyncSession, connection: AsyncConnection) -> Events:
@@ -350,7 +258,6 @@ class StepWork:
         return {(row.lo, row.step): row for row in rows}
 
     def _keys(self, did: ShardDid, own: Sequence[Sequence[SourceRows]], number: int) -> list[str]:
-        """Return the keys of a shard whose states a stage needs."""
         stage = self._program.stages[number]
         batch: EventBatch[Any] = EventBatch([part for of_step in own for part in of_step])
         keys: Any = batch.keys if stage.by is None else keys_of(stage, batch)
@@ -358,7 +265,6 @@ class StepWork:
         return list(dict.fromkeys([*keys, *due]))
 
     async def _load_apart(self, steps: StepsOf, keys: Mapping[OwnShard, Sequence[str]]) -> None:
-        """Read the states of the next stage, in a transaction if there are some to read."""
         name = self._program.stages[steps.stage].name
         self._forget_rows(steps, name)
         if not any(shard.cache[name].missing(keys[shard]) for shard in steps.shards):
@@ -372,7 +278,6 @@ class StepWork:
     async def _load(
         self, connection: AsyncConnection, steps: StepsOf, keys: Mapping[OwnShard, Sequence[str]]
     ) -> None:
-        """Read the states of keys that are not known here."""
         name = self._program.stages[steps.stage].name
         self._forget_rows(steps, name)
         caches = [shard.cache[name] for shard in steps.shards]
@@ -395,8 +300,58 @@ class StepWork:
             for shard in steps.shards:
                 shard.cache[name].shrink(0)
 
+    def _compute(self, did: ShardDid, events: Sequence[Sequence[SourceRows]], number: int) -> None:
+        """Do the stage up to the first step that fails; `events` are those of each step."""
+        # `did` is added to, and the states in memory are those behind these steps then.
+        stage = self._stages[number]
+        self._calls.computes(did.shard.range.lo)
+        for cut, own in zip(did.steps.cuts, events, strict=True):
+            clock = stopwatch()
+            began = clock()
+            batch: EventBatch[Any] = EventBatch(own)
+            cache = did.cache[stage.name]
+            due = cache.timers.due(cut.now)
+            done = did.done.setdefault(cut.step, StagesDone())
+            computed = None
+            if len(batch) or due:
+                found = self._compute_step(did, cut, batch, stage, due=due, done=done)
+                if isinstance(found, PoisonedKey):
+                    did.poisoned, did.step = found, cut.step
+                    return
+                computed = found
+                keep(cache, computed, due)
+                for name, messages in computed.messages.items():
+                    did.sent.setdefault(name, {}).setdefault(cut.step, {})[number] = messages
+                if not did.is_replay:
+                    add_results(did, computed, cut.step)
+            done.add(computed, clock() - began)
+
+    def _compute_step(
+        self,
+        did: ShardDid,
+        cut: RecordedCut,
+        batch: EventBatch[Any],
+        stage: StageHandler,
+        *,
+        due: Sequence[str],
+        done: StagesDone,
+    ) -> Computed | PoisonedKey:
+        program, shard, cache = self._program, did.shard, did.cache[stage.name]
+        keys: Any = batch.keys if stage.by is None else keys_of(stage, batch)
+        states = cache.states(dict.fromkeys([*keys, *due]))
+        # So that this attempt moves the events of keys that fail, where the stage does that.
+        is_last = shard.failures.at(cut.step) + 1 >= program.settings.failures_max
+        return compute(
+            stage,
+            batch,
+            states,
+            step=StepTime(program.name, cut.step, cut.now),
+            shard=shard.range,
+            is_last_attempt=is_last or cut.step < shard.step,
+            before=done.handed_out,
+        )
+
     def _begin_thread(self, steps: StepsOf, *, finds_keys: bool) -> None:
-        """Find the keys of the next stage, or compute it, in a thread."""
         number, is_last = steps.stage, steps.stage + 1 == len(self._stages)
         keys: dict[OwnShard, list[str]] = {}
         steps.keys = keys if finds_keys else None
@@ -405,7 +360,7 @@ class StepWork:
             if finds_keys:
                 keys[did.shard] = self._keys(did, own, number)
                 return
-            self._stages[number].compute(did, own)
+            self._compute(did, own, number)
             if is_last:
                 finish(did)
 
@@ -418,7 +373,7 @@ class StepWork:
             thread = steps.thread
             assert thread is not None
             await thread.wait()
-            if thread.is_done or len(steps.shards) == 1 or steps.in_memory:
+            if thread.is_done or len(steps.shards) == 1:
                 break
             self._set_apart(steps, thread)
         for shard in steps.shards:
@@ -436,14 +391,13 @@ class StepWork:
         steps.shards = [shard for shard in steps.shards if shard is not did.shard]
 
     async def _send(self, steps: StepsOf) -> None:
-        assert steps.exchange is not None
         stage = self._receiving[steps.stage - 1]
         parcels = {}
         for shard in steps.shards:
             sent = steps.did[shard].sent.pop(stage.name, {})
             # Also if it is nothing: the others wait until it has been said.
             parcels[shard] = {step: sent.get(step, {}) for step in steps.numbers}
-        for shard, text in (await steps.exchange.send(stage, parcels)).items():
+        for shard, text in (await self.exchange.send(stage, parcels)).items():
             did = steps.did[shard]
             did.differs, did.step = text, steps.cuts[0].step
 
@@ -457,7 +411,6 @@ def receiving_stages(program: FlowProgram) -> list[ReceivingStage]:
 
 
 def _by_step(rows: Sequence[SourceRows], steps: StepsOf) -> list[list[SourceRows]]:
-    """Return the rows of each step, source by source."""
     if len(steps.cuts) == 1:
         return [list(rows)]
     divided: list[list[SourceRows]] = [[] for _ in steps.cuts]

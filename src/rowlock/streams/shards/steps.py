@@ -1,6 +1,5 @@
 """Steps that some shards do together: what each of them did and is to write, as values that are
-handed around; which steps are done together, and what requests make of the states of shards, as
-decisions alone.
+handed around; which steps are done together, and what a shard does next, as decisions alone.
 """
 
 from __future__ import annotations
@@ -10,52 +9,33 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from itertools import pairwise
 from typing import Any, NamedTuple
 from uuid import UUID
 
 from rowlock import PipelineItem
 from rowlock.spi import Wake
+from rowlock.stream_errors import ShardStateError
 from rowlock.streams.computing.compute import Computed, PoisonedKey
 from rowlock.streams.computing.handlers import NOTHING_YET, HandedOut
-from rowlock.streams.computing.hashing import BucketRange, combined
+from rowlock.streams.computing.hashing import BUCKETS, BucketRange, combined
 from rowlock.streams.computing.rows import SentMessages, input_digest
 from rowlock.streams.cut_plan import (
     BYTES_TOGETHER_MAX,
     ROWS_TOGETHER_MAX,
     STEPS_TOGETHER_MAX,
 )
-from rowlock.streams.exchanging import Exchange
 from rowlock.streams.flow_view import FlowFacts, KnownFlow, RecordedCut
 from rowlock.streams.folds import FoldedRow
 from rowlock.streams.key_states import ShardCache, StateWrite
 from rowlock.streams.outputs import ResultRow
-from rowlock.streams.shards.replicas import OwnShard
+from rowlock.streams.shards.replicas import OwnShard, StepFailures
 from rowlock.streams.shards.slow_calls import SLOW_S, SlowCalls
-from rowlock.streams.shards.states import (
-    HeldState,
-    NextAction,
-    Pause,
-    Paused,
-    PauseRequested,
-    ResumeRequested,
-    Run,
-    ShardState,
-    StepFailures,
-    Stop,
-    StopRequested,
-    TopReached,
-    advance,
-    earliest_end,
-    is_replay,
-)
-from rowlock.streams.statements import has_all
 
 
 class PartRow(NamedTuple):
-    """The record of what a shard did in a step; its output digest is of results, messages and
-    changed states.
-    """
+    """The record of a step of a shard; its output digest has results, messages and states."""
 
     step: int
     rows: int
@@ -67,30 +47,20 @@ class PartRow(NamedTuple):
 
 @dataclass(slots=True)
 class StepWrite:
-    """What is written for one shard, under its token.
-
-    Attributes:
-        before: the step that its row says it does next.
-        step: the step that it is to do next.
-        version: the step at whose start the states are that are in the database then.
-        snapshot: of the older version that is kept; None if there is none.
-        rows: of the host's tables, by the name of the stage that has folded into them.
-        state_keys: how many keys have a state then, at least.
-    """
-
     item: PipelineItem[Any]
     range: BucketRange
-    before: int
-    step: int
-    version: int
-    snapshot: int | None
+    before: int  # the step that its row says it does next
+    step: int  # the step that it is to do next
+    version: int  # the step at whose start the states are that are in the database then
+    snapshot: int | None  # of the older version that is kept; None if there is none
     replica: UUID
     failures: StepFailures = field(default_factory=StepFailures)
     parts: list[PartRow] = field(default_factory=list)
     results: dict[str, list[ResultRow]] = field(default_factory=dict)
     states: list[StateWrite] = field(default_factory=list)
+    # Of the host's tables, by the name of the stage that has folded into them
     rows: dict[str, list[FoldedRow]] = field(default_factory=dict)
-    state_keys: int = 0
+    state_keys: int = 0  # how many keys have a state then, at least
 
 
 NO_INPUT = input_digest(())
@@ -98,30 +68,18 @@ NO_INPUT = input_digest(())
 
 @dataclass(eq=False)
 class StepsOf:
-    """Consecutive steps that some shards do next, stage by stage.
-
-    Attributes:
-        shards: all at the first of these steps.
-        before: the cut before them.
-        in_memory: the shards are all of the flow, and what they send each other stays in
-            memory; so all of them write these steps in one transaction, or none does.
-        stage: the number of the stage that is done next.
-        parts: what replays are compared with, by `lo` and step.
-        events: of the stage that is done next, of each shard.
-        keys: of each shard, whose states that stage needs; None: they are known.
-        thread: that finds these keys, or computes the stage; None while none does.
-    """
-
-    shards: list[OwnShard]
-    before: RecordedCut
+    shards: list[OwnShard]  # all at the first of these steps
+    before: RecordedCut  # the cut before them
     cuts: Sequence[RecordedCut]
-    in_memory: bool = False
-    exchange: Exchange | None = None
-    stage: int = 0
+    stage: int = 0  # the number of the stage that is done next
     did: dict[OwnShard, ShardDid] = field(default_factory=dict)
+    # What replays are compared with, by `lo` and step
     parts: Mapping[tuple[int, int], Any] = field(default_factory=dict)
+    # Of the stage that is done next, of each shard
     events: Mapping[OwnShard, Any] = field(default_factory=dict)
+    # Of each shard, whose states that stage needs; None: they are known
     keys: dict[OwnShard, list[str]] | None = None
+    # That finds these keys, or computes the stage; None while none does
     thread: StageThread | None = None
 
     @property
@@ -131,22 +89,17 @@ class StepsOf:
 
 @dataclass(slots=True)
 class StagesDone:
-    """What one shard has done of one step, up to some stage.
+    """What one shard has done of one step, up to some stage."""
 
-    Attributes:
-        rows: how many rows of the sources it has.
-        digests: of what followed, of each stage; empty where a stage had nothing to do.
-    """
-
-    rows: int = 0
+    rows: int = 0  # how many rows of the sources it has
     input_digest: str = NO_INPUT
+    # Of what followed, of each stage; empty where a stage had nothing to do
     digests: list[str] = field(default_factory=list)
     outputs: int = 0
     seconds: float = 0.0
     handed_out: HandedOut = NOTHING_YET
 
     def add(self, computed: Computed | None, seconds: float) -> None:
-        """Add a stage; None: it had nothing to do."""
         if computed is None:
             self.digests.append("")
             return
@@ -167,27 +120,22 @@ class StagesDone:
 
 @dataclass(slots=True)
 class ShardDid:
-    """What a shard did of some steps.
-
-    Attributes:
-        step: the step behind the last one that it did.
-        done: each step, up to the stage that was done last.
-        sent: messages, by the name of the stage that gets them, the step, and the number of
-            the stage that has sent them.
-        parts: the record of each step with something to do.
-        poisoned: why it did no more; None: it did all.
-        differs: how a replay came out otherwise than the first time; None: it did not.
-    """
+    """What a shard did of some steps."""
 
     shard: OwnShard
     steps: StepsOf
     cache: ShardCache
-    step: int
+    step: int  # the step behind the last one that it did
+    # Each step, up to the stage that was done last
     done: dict[int, StagesDone] = field(default_factory=dict)
+    # Messages, by the name of the stage that gets them, the step, and the number of the stage that
+    # has sent them
     sent: dict[str, dict[int, dict[int, SentMessages]]] = field(default_factory=dict)
+    # The record of each step with something to do
     parts: list[PartRow] = field(default_factory=list)
     results: dict[str, list[ResultRow]] = field(default_factory=dict)
-    poisoned: PoisonedKey | None = None
+    poisoned: PoisonedKey | None = None  # why it did no more; None: it did all
+    # How a replay came out otherwise than the first time; None: it did not
     differs: str | None = None
 
     @property
@@ -201,9 +149,9 @@ class ShardDid:
 
 
 class StageThread:
-    """A thread that computes something of a stage of some steps, for one shard after the other.
-    While `is_slow`, a handler is called for longer than `SLOW_S`, and it is not waited for.
-    """
+    """A thread that computes something of a stage of some steps, for one shard after the other."""
+
+    # While `is_slow`, a handler is called for longer than `SLOW_S`, and it is not waited for.
 
     def __init__(
         self,
@@ -250,9 +198,7 @@ class StageThread:
             self._ended.result()
 
     def leave(self) -> tuple[ShardDid, StageThread]:
-        """Have it end behind the shard that it computes, and another thread go on behind that;
-        return the two.
-        """
+        """Give up on the shard computed now: it ends there, another thread goes on; return both."""
         with self._lock:
             left, self._left = self._left, deque()
             assert self._at is not None
@@ -262,113 +208,84 @@ class StageThread:
 # ---------------------------------------------------------------- steering
 
 
-def steered(shard: OwnShard, facts: FlowFacts, *, leaves: bool) -> ShardState:
-    """Return the state of a shard at the top of the loop, after what is requested of it. It
-    `leaves` if it is to be released: by a shutdown, or since it is another replica's.
+class NextAction(Enum):
+    """What the loop of a shard does next.
+
+    REPLAY: do the step `at` again, compare, and write no results.
+    RUN: do the step `at`, which is cut, and write it.
+    CUT: try to cut the step `at`.
+    WAIT: until something changes.
+    SPLIT: divide the shard; one half continues here.
+    WRITE: write the state as the version `at`.
+    LEAVE: release the lease.
     """
-    state = shard.state
-    if isinstance(state, Run | Pause | Paused):
-        if facts.state == "stopped" or leaves:
-            is_inside = shard.doing is not None
-            # A flow that stops does what is cut; who leaves hands the rest on.
-            earliest = max(earliest_end(state, is_inside=is_inside), state.written)
-            end = earliest if leaves else facts.next_step
-            return advance(state, StopRequested(end, facts.next_step, is_inside))
-        # Another replica may have cut a step between two pauses of which this one saw the second.
-        is_behind = isinstance(state, Paused) and state.at < facts.next_step
-        if is_behind or (facts.state == "running" and not isinstance(state, Run)):
-            state = advance(state, ResumeRequested())
-        if facts.state == "paused" and isinstance(state, Run):
-            state = advance(state, PauseRequested())
-    if isinstance(state, Pause) and state.at == facts.next_step:
-        return advance(state, TopReached(facts.next_step, shard.version))
-    return state
+
+    REPLAY = "replay"
+    RUN = "run"
+    CUT = "cut"
+    WAIT = "wait"
+    SPLIT = "split"
+    WRITE = "write"
+    LEAVE = "leave"
 
 
-def to_reopen(shards: Iterable[OwnShard]) -> list[OwnShard]:
-    """Return shards that must begin anew at their versions: each of them has done steps whose
-    messages stayed in memory, and another shard that took part in them is not here any more, or
-    has begun anew. It needs these messages again.
-    """
-    unrecorded = [shard for shard in shards if shard.is_unrecorded]
-    return [] if has_all(shard.range for shard in unrecorded) else unrecorded
+def steer(shard: OwnShard, facts: FlowFacts, *, leaves: bool) -> None:
+    """Have a shard end where it is to be released: it `leaves`, or the flow stops."""
+    if shard.end is None and (leaves or facts.state == "stopped"):
+        # A flow that stops does what is cut. A shard that leaves hands the rest on, behind the step
+        # that is under way, but repeats all that is written: its states are those of that step.
+        earliest = max(shard.at + (shard.doing is not None), shard.step)
+        shard.end = earliest if leaves else facts.next_step
+
+
+def next_action(shard: OwnShard, facts: FlowFacts, *, wanted: int) -> NextAction:
+    """Return what the loop of a shard does next, of a flow that is to have `wanted` shards."""
+    # The order is that in which it matters: what was written before is done again, then the shard
+    # is divided, then what is cut is done, and only then is a step cut or waited for.
+    furthest = max(shard.at, shard.step)
+    if furthest > (facts.next_step if shard.end is None else shard.end):
+        end = "" if shard.end is None else f", and was to end before {shard.end}"
+        raise ShardStateError(
+            f"the shard {shard.range} is at step {furthest}{end}; the next step of the flow is"
+            f" {facts.next_step}"
+        )
+    if shard.at == shard.end:
+        return NextAction.LEAVE if shard.version == shard.at else NextAction.WRITE
+    if shard.at < shard.step:
+        return NextAction.REPLAY
+    may_change = shard.end is None and facts.state == "running"
+    # Halves of a range that has sent would send the same again.
+    if may_change and shard.range.width * wanted > BUCKETS and not shard.has_sent:
+        return NextAction.SPLIT if shard.version == shard.at else NextAction.WRITE
+    if shard.at < facts.next_step:
+        return NextAction.RUN
+    return NextAction.CUT if may_change else NextAction.WAIT
 
 
 def new_steps(
-    actions: Mapping[OwnShard, NextAction],
-    known: KnownFlow,
-    *,
-    has_exchange: bool,
-    memory_from: int = 0,
+    actions: Mapping[OwnShard, NextAction], known: KnownFlow, *, has_exchange: bool
 ) -> list[StepsOf]:
-    """Return what shards that have a step to do, and are not within one, are to do now. In steps
-    before `memory_from`, messages do not stay in memory.
-    """
-    ready: list[OwnShard] = [
-        shard
-        for shard, action in actions.items()
-        if action in (NextAction.RUN, NextAction.REPLAY) and shard.doing is None
-    ]
-    if not has_exchange:
-        return _by_kind(ready, known, together_max=STEPS_TOGETHER_MAX)
-    if may_stay_in_memory(ready, memory_from=memory_from):
-        return _steps(ready, known, end=min(map(_end, ready)), in_memory=True)
-    # Several steps at once would have two replicas wait for each other that do not begin them all
-    # at once.
-    return _by_kind(ready, known, together_max=1)
-
-
-def may_stay_in_memory(shards: Sequence[OwnShard], *, memory_from: int = 0) -> bool:
-    """Return whether what these shards send each other in their next step may stay in memory: they
-    are all of the flow, at one step, and none is known to fail there.
-
-    A step that fails in memory is lost for all of them; through the database the others wait in it.
-    """
-    ats = {shard.at for shard in shards}
-    if not has_all(shard.range for shard in shards) or len(ats) != 1:
-        return False
-    (at,) = ats
-    failed = {shard.failures.failed_step for shard in shards} - {None}
-    return at >= memory_from and all(step is not None and step < at for step in failed)
-
-
-def _by_kind(ready: Sequence[OwnShard], known: KnownFlow, *, together_max: int) -> list[StepsOf]:
-    """Return steps of shards together that are at one step and alike."""
+    """Return what shards with a step to do, and in none, do now: those alike together."""
+    # Two replicas that do not begin several steps at once would wait for each other's messages.
+    together_max = 1 if has_exchange else STEPS_TOGETHER_MAX
     groups: dict[tuple[int, int], list[OwnShard]] = {}
-    for shard in ready:
-        end = min(_end(shard), shard.at + together_max)
-        groups.setdefault((shard.at, end), []).append(shard)
-    return [
-        steps for (_, end), shards in groups.items() for steps in _steps(shards, known, end=end)
-    ]
-
-
-def _steps(
-    shards: list[OwnShard], known: KnownFlow, *, end: int, in_memory: bool = False
-) -> list[StepsOf]:
-    at = shards[0].at
-    before = known.cut(at - 1)
-    cuts = known.consecutive(at, min(STEPS_TOGETHER_MAX, end - at))
-    if before is None or not cuts:
-        return []
-    return [StepsOf(list(shards), before, together(known, before, cuts), in_memory=in_memory)]
-
-
-def _end(shard: OwnShard) -> int:
-    """Return the step before which the steps end that are done together now."""
-    state = shard.state
-    assert isinstance(state, HeldState)
-    if is_replay(state):
-        return state.written
-    return state.end if isinstance(state, Stop) else state.at + STEPS_TOGETHER_MAX
+    for shard, action in actions.items():
+        if action in (NextAction.RUN, NextAction.REPLAY) and shard.doing is None:
+            end = shard.at + STEPS_TOGETHER_MAX if shard.end is None else shard.end
+            end = shard.step if action is NextAction.REPLAY else end
+            groups.setdefault((shard.at, min(end, shard.at + together_max)), []).append(shard)
+    found = []
+    for (at, end), shards in groups.items():
+        before, cuts = known.cut(at - 1), known.consecutive(at, end - at)
+        if before is not None and cuts:
+            found.append(StepsOf(shards, before, together(known, before, cuts)))
+    return found
 
 
 def together(
     known: KnownFlow, before: RecordedCut, cuts: Sequence[RecordedCut]
 ) -> list[RecordedCut]:
-    """Return the first of `cuts` that are done in one transaction: their states are written once,
-    so the step of a snapshot is the last of them.
-    """
+    """Return the first of `cuts` done in one transaction; a snapshot's step is the last."""
     taken: list[RecordedCut] = []
     rows = size = 0
     for earlier, cut in pairwise([before, *cuts]):
@@ -383,5 +300,4 @@ def together(
 
 def lowest(shards: Iterable[OwnShard]) -> int | None:
     """Return the lowest step that a shard does next; None if none is open."""
-    ats = [shard.state.at for shard in shards if isinstance(shard.state, HeldState)]
-    return min(ats, default=None)
+    return min((shard.at for shard in shards if shard.is_open), default=None)

@@ -18,7 +18,7 @@ from uuid import UUID
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
 from rowlock import Outcome, Park, Retry
-from rowlock.errors import LeaseLost, describe
+from rowlock.errors import describe
 from rowlock.events import emit, has_listeners
 from rowlock.logs import get_logger
 from rowlock.spi import BULK, Fenced, LeasedTable, fence, is_transient
@@ -31,8 +31,7 @@ from rowlock.streams.folds import FoldedRow
 from rowlock.streams.key_states import StateWrite, write_states
 from rowlock.streams.outputs import ResultRow
 from rowlock.streams.program import FlowProgram
-from rowlock.streams.shards.replicas import OwnShard
-from rowlock.streams.shards.states import StepDid, StepFailures, advance, is_to_park
+from rowlock.streams.shards.replicas import OwnShard, StepFailures
 from rowlock.streams.shards.steps import ShardDid, StepWrite
 
 _PART = (
@@ -49,8 +48,6 @@ _PART = (
 
 
 class Committer:
-    """Commits steps of one flow, for one replica."""
-
     def __init__(self, program: FlowProgram, leased: LeasedTable, transact: Transact) -> None:
         self._program = program
         self._leased = leased
@@ -63,26 +60,15 @@ class Committer:
         )
         self._columns = [column(name) for name in own]
 
-    async def commit(
-        self, writes: Sequence[StepWrite], *, together: bool = False
-    ) -> frozenset[UUID]:
-        """Write the steps of different shards in one transaction, `together` all of them or none;
-        return the tokens of those that are written. The others are held no longer, or their rows
-        say that they do another step next: nothing is written for them.
-        """
+    async def commit(self, writes: Sequence[StepWrite]) -> frozenset[UUID]:
+        """Write steps of shards in one transaction; return the tokens of those written."""
+        # The others are held no longer, or their rows say that they do another step next: nothing
+        # is written for them.
 
         async def work(session: AsyncSession, connection: AsyncConnection) -> frozenset[UUID]:
-            tokens = await self._write(connection, writes)
-            lost = [one.item for one in writes if one.item.lock_token not in tokens]
-            if together and lost:
-                # What its shard sent in memory is part of what the others write.
-                raise lost[0].lease_lost()
-            return tokens
+            return await self._write(connection, writes)
 
-        try:
-            return await self._transact(work, purpose="write steps")
-        except LeaseLost:
-            return frozenset()
+        return await self._transact(work, purpose="write steps")
 
     async def _write(
         self, connection: AsyncConnection, writes: Sequence[StepWrite]
@@ -154,8 +140,6 @@ def _results_of(writes: Sequence[StepWrite]) -> dict[str, list[ResultRow]]:
 
 
 class Telling:
-    """Emits events of one flow, where there are listeners."""
-
     def __init__(self, pipeline: str, flow: str) -> None:
         self._of = (pipeline, flow)
 
@@ -219,13 +203,6 @@ def topics_of(program: FlowProgram, done: Sequence[ShardDid]) -> list[str]:
 
 
 class StepWriter:
-    """Writes the steps of shards of one flow.
-
-    Attributes:
-        memory_from: messages of steps before this one do not stay in memory: the database
-            has refused what some shard wrote, and each is to write alone.
-    """
-
     def __init__(
         self, program: FlowProgram, committer: Committer, *, replica: UUID, telling: Telling
     ) -> None:
@@ -233,39 +210,19 @@ class StepWriter:
         self._committer = committer
         self._replica = replica
         self._telling = telling
-        self.memory_from = 0
 
     async def write(self, done: Sequence[ShardDid]) -> None:
-        """Write what shards did, and have those leave that failed.
-
-        Where messages stayed in memory, all write it, or none does. After an error of the
-        database, which passes, it may have been written.
-        """
-        together = [did for did in done if did.steps.in_memory]
-        if any(did.has_failed or not did.shard.is_open for did in together):
-            for did in together:
-                if not did.has_failed:
-                    did.shard.drop()
-            together = []
-        others = [did for did in done if not did.steps.in_memory]
-        for dids in (together, others):
-            for did in (one for one in dids if one.is_replay):
-                self._replayed(did)
-            writes = {did.shard: self._write_of(did) for did in dids if did.step > did.shard.step}
-            if writes:
-                await self._commit(writes, together=dids is together)
-        for shard in (did.shard for did in together):
-            # Behind its version, no shard can do steps again without the others.
-            shard.is_unrecorded = shard.is_open and shard.version < shard.at
+        """Write what shards did, and have those leave that failed."""
+        # After an error of the database, which passes, it may have been written.
+        for did in (one for one in done if one.is_replay):
+            first, did.shard.at = did.shard.at, did.step
+            self._telling.replayed(did.shard, first, did.step)
+        writes = {did.shard: self._write_of(did) for did in done if did.step > did.shard.step}
+        if writes:
+            await self._commit(writes)
         for did in done:
             if did.has_failed and did.shard.is_open:
                 self._has_failed(did)
-
-    def _replayed(self, did: ShardDid) -> None:
-        first = did.shard.at
-        for step in range(first, did.step):
-            did.shard.state = advance(did.shard.state, StepDid(step))
-        self._telling.replayed(did.shard, first, did.step)
 
     def _has_failed(self, did: ShardDid) -> None:
         if did.poisoned is not None:
@@ -283,18 +240,17 @@ class StepWriter:
             self._telling.failed(did.shard, did.step, text, is_parked=True)
             self._leave(did.shard, Park(text))
 
-    async def write_versions(self, shards: Sequence[OwnShard], *, together: bool = False) -> None:
-        """Write the states of shards as of the step that each does next; all or none, if
-        `together`.
-        """
-        writes = {shard: self._version_of(shard) for shard in shards}
-        await self._commit(writes, together=together)
+    async def write_versions(self, shards: Sequence[OwnShard]) -> None:
+        """Write the states of shards as of the step that each does next."""
+        writes = {shard: self._empty(shard, shard.step) for shard in shards}
+        for shard, write in writes.items():
+            self._with_states(write, shard)
+        await self._commit(writes)
 
     def failed(self, shard: OwnShard, step: int, text: str) -> None:
         """Have a shard leave that cannot do `step`."""
         failures = shard.failures.with_failure(step)
-        most = self._program.settings.failures_max
-        is_parked = is_to_park(failures, step, failures_max=most)
+        is_parked = failures.at(step) >= self._program.settings.failures_max
         self._telling.failed(shard, step, text, is_parked=is_parked)
         if is_parked:
             self._leave(shard, Park(text))
@@ -317,11 +273,6 @@ class StepWriter:
         if writes_states:
             self._with_states(write, shard)
             write.rows = self._folded(shard)
-        return write
-
-    def _version_of(self, shard: OwnShard) -> StepWrite:
-        write = self._empty(shard, shard.step)
-        self._with_states(write, shard)
         return write
 
     def _empty(self, shard: OwnShard, step: int) -> StepWrite:
@@ -355,14 +306,14 @@ class StepWriter:
             if (dirty := shard.cache[name].dirty)
         }
 
-    async def _commit(self, writes: Mapping[OwnShard, StepWrite], *, together: bool) -> None:
+    async def _commit(self, writes: Mapping[OwnShard, StepWrite]) -> None:
         try:
-            tokens = await self._committer.commit(list(writes.values()), together=together)
+            tokens = await self._committer.commit(list(writes.values()))
         except Exception as error:
             if is_transient(error):
                 raise
-            if not (isinstance(error, RowsChanged) and self._redo(writes, together=together)):
-                await self._refused(writes, error, together=together)
+            if not (isinstance(error, RowsChanged) and self._redo(writes)):
+                await self._refused(writes, error)
             return
         for shard, write in writes.items():
             if write.item.lock_token in tokens:
@@ -370,33 +321,17 @@ class StepWriter:
             else:
                 shard.drop()
 
-    def _redo(self, writes: Mapping[OwnShard, StepWrite], *, together: bool) -> bool:
-        """Have shards do a step again from what the host has made of its rows; return whether that
-        is to be done: it is known whose rows these are, and it has not happened too often.
-        """
-        if len(writes) > 1 and not together:
+    def _redo(self, writes: Mapping[OwnShard, StepWrite]) -> bool:
+        """Redo a step over rows that the host changed; return whether it may be redone again."""
+        if len(writes) > 1:
             return False
-        for shard in writes:
-            shard.redone += 1
-            shard.drop()
-        is_enough = max(shard.redone for shard in writes) >= REDONE_MAX
-        for shard in writes:
-            shard.redone = 0 if is_enough else shard.redone
-        return not is_enough
+        (shard,) = writes
+        shard.drop()
+        shard.redone = (shard.redone + 1) % REDONE_MAX
+        return shard.redone > 0
 
-    async def _refused(
-        self, writes: Mapping[OwnShard, StepWrite], error: Exception, *, together: bool
-    ) -> None:
-        """Find the shard whose results the database refuses, and write the others without it.
-
-        What all write or none does is done again, with messages that are recorded: then each writes
-        alone.
-        """
-        if together:
-            self.memory_from = 1 + max(write.step for write in writes.values())
-            for shard in writes:
-                shard.drop()
-            return
+    async def _refused(self, writes: Mapping[OwnShard, StepWrite], error: Exception) -> None:
+        """Find the shard whose results the database refuses, and write the others without it."""
         if len(writes) == 1:
             ((shard, write),) = writes.items()
             logger.warning(
@@ -410,16 +345,14 @@ class StepWriter:
             self.failed(shard, write.before, f"step {write.before}: {describe(error)}")
             return
         for shard, write in writes.items():
-            await self._commit({shard: write}, together=False)
+            await self._commit({shard: write})
 
     def _written(self, shard: OwnShard, write: StepWrite) -> None:
-        for step in range(write.before, write.step):
-            shard.state = advance(shard.state, StepDid(step))
-        shard.step, shard.version, shard.snapshot = write.step, write.version, write.snapshot
+        shard.at = shard.step = write.step
+        shard.version, shard.snapshot = write.version, write.snapshot
         shard.failures, shard.redone = StepFailures(), 0
         shard.sent = {(step, stage) for step, stage in shard.sent if step >= write.step}
         if shard.version == shard.step:
-            shard.is_unrecorded = False
             for _, stage in shard.cache:
                 stage.grown = 0
         shard.state_keys = write.state_keys
