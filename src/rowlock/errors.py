@@ -4,7 +4,7 @@ Each class has a slug, which is its name, and under that slug a paragraph in
 ``docs/reference/errors.md`` that says what happened and what to change. Each carries its data as
 attributes, so that a host maps it to an answer without parsing a message.
 
-Not here: errors of streams (``stream_errors.py``) and of actions (``insight/action_errors.py``);
+Not here: errors of streams (``stream_errors.py``) and of actions (``insight/steering.py``);
 errors of the host's own code, which are caught by the worker and become the row's `Retry`.
 """
 
@@ -26,7 +26,7 @@ HOST_ERRORS: Final = (Exception, CancelledError)
 """
 
 _REFERENCE_PAGE = "docs/reference/errors.md"
-_MODULES = frozenset({__name__, "rowlock.stream_errors", "rowlock.insight.action_errors"})
+_MODULES = frozenset({__name__, "rowlock.stream_errors", "rowlock.insight.steering"})
 """Where the classes of the tree are."""
 
 

@@ -24,7 +24,6 @@ QUESTIONS: tuple[tuple[str, ...], ...] = (
     ("rows", "VolumePipeline"),
     ("replicas",),
     ("check",),
-    ("check", "--migration"),
     ("explain", "--pipeline", "VolumePipeline", "--plan"),
     ("timeline", "Volume", "17"),
     ("park", "Volume", "17", *WHY),

@@ -56,7 +56,6 @@ def databases(tmp_path: Path) -> Iterator[None]:
     [
         (("status",), NEEDS_PERSON, True),
         (("check",), NEEDS_PERSON, True),
-        (("check", "--migration"), NEEDS_PERSON, True),
         (("replicas",), NEEDS_PERSON, True),
         (("explain", "--pipeline", "VolumePipeline"), NEEDS_PERSON, True),
         (("rows", "VolumePipeline"), WELL, False),

@@ -31,7 +31,6 @@ from .conftest import Command
 
 COMMANDS: Final = {
     "check": ("check",),
-    "check --migration": ("check", "--migration"),
     "status": ("status",),
     "explain": ("explain", "Volume", "17"),
     "explain --pipeline": ("explain", "--pipeline", "VolumePipeline"),

@@ -59,7 +59,7 @@ from rowlock.stream_errors import (
     WrongShardError,
 )
 
-MODULES = frozenset({"rowlock.errors", "rowlock.stream_errors", "rowlock.insight.action_errors"})
+MODULES = frozenset({"rowlock.errors", "rowlock.stream_errors", "rowlock.insight.steering"})
 """Where the classes of the tree are."""
 
 CARRIED: dict[str, tuple[RowlockError, dict[str, object]]] = {

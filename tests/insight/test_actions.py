@@ -12,8 +12,8 @@ import pytest
 
 from rowlock import Apply, Outcome, PipelineError, PipelineItem, pipeline_hinter
 from rowlock.errors import AppError, ModelError
-from rowlock.insight.action_errors import LeaseAlive, LeaseChanged, RowNotFound
 from rowlock.insight.actions import Actions
+from rowlock.insight.steering import LeaseAlive, LeaseChanged, RowNotFound
 from rowlock.testing import TemporaryDatabase, stepping
 
 from ..host import Attachment, Run, RunPipeline, Volume, VolumePipeline

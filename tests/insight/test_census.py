@@ -11,7 +11,7 @@ from sqlalchemy import ColumnElement, MetaData, delete, insert
 
 from rowlock import PipelineManager
 from rowlock.insight import Observer, insight_tables, replica_mark
-from rowlock.insight.census import Census
+from rowlock.insight.observer import Census
 from rowlock.telemetry.metrics import METRICS, read_metrics
 from rowlock.testing import TemporaryDatabase
 

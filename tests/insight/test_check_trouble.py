@@ -24,7 +24,6 @@ from .checking import (
     VolumePipeline,
     be_well,
     insight_of,
-    run_migration,
     spoil,
 )
 from .shop import DEAD_TOKEN, TOKEN
@@ -108,8 +107,6 @@ async def test_an_index_that_was_never_finished(postgresql_database: TemporaryDa
         "index ux_volumes_name is invalid: its CREATE INDEX CONCURRENTLY failed, so each write"
         " keeps it up and no claim reads it; build it again, or drop it"
     ]
-    await run_migration(postgresql_database, found)
-    assert await insight.check() == ()
 
 
 async def test_what_was_left_behind_is_told(database: TemporaryDatabase) -> None:
@@ -305,26 +302,6 @@ async def test_a_large_table_without_an_index_is_told_below_an_explanation(
         assert "(about 8 rows)" in (await insight.explain(Volume, 1)).text(200)
     monkeypatch.setattr(claim_plan, "LARGE_ROWS", 8)
     assert (await insight.explain(Volume, 1)).pipelines[0].remarks == ()
-
-
-@pytest.mark.parametrize("name", ["schedule lacks", "due at null"])
-async def test_older_code_writes_while_the_migration_runs(
-    database: TemporaryDatabase, database_name: str, name: str
-) -> None:
-    """Its rows would be refused while both versions run, or never be claimed."""
-    defect = DEFECTS[name]
-    if defect.only not in {"", database_name}:
-        pytest.skip("the other database alone can have it")
-    await be_well(database)
-    await spoil(database, defect.sql)
-    older = "INSERT INTO volumes (id, status) VALUES ({}, 'submitted')"
-    await spoil(database, (older.format(11),))
-    insight = insight_of(database)
-    await run_migration(database, await insight.check())
-    await spoil(database, (older.format(12),))
-    assert await insight.check() == ()
-    [volumes, *_] = (await insight.status()).pipelines
-    assert volumes.counts.due == 2
 
 
 @pytest.mark.parametrize(

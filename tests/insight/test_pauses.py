@@ -17,8 +17,8 @@ from sqlalchemy.ext.asyncio import async_sessionmaker
 from rowlock import PipelineError, pipeline_hinter
 from rowlock.errors import AppError
 from rowlock.insight import InsightTables, insight_tables
-from rowlock.insight.action_errors import AlreadyPaused, NotPausable
 from rowlock.insight.actions import Actions
+from rowlock.insight.steering import AlreadyPaused, NotPausable
 from rowlock.pipelines.hooks import Seams
 from rowlock.testing import TemporaryDatabase, stepping
 

@@ -10,7 +10,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from rowlock import Apply, LockColumns, Outcome, Pipeline, PipelineItem, ScheduleColumns
 from rowlock.insight import Insight
-from rowlock.insight.census import exact_counts
+from rowlock.insight.observer import exact_counts
 from rowlock.testing import TemporaryDatabase
 
 from .shop import at

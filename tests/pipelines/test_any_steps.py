@@ -1,8 +1,8 @@
 """Whatever happens, in whatever order, to whatever settings: the promises that can be seen in a row
 are kept.
 
-The steps are those of `rowlock.testing.steps`, on inline SQLite and virtual time, so an example is
-the same each time.
+The steps are those of `rowlock.testing.stepping`, on inline SQLite and virtual time, so an example
+is the same each time.
 """
 
 from __future__ import annotations

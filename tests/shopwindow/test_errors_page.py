@@ -15,7 +15,7 @@ import pytest
 
 from rowlock import errors, stream_errors
 from rowlock.errors import Refusal, RowlockError
-from rowlock.insight import action_errors
+from rowlock.insight import steering
 
 from .pages import DOCS, ROOT, blocks_of
 
@@ -34,7 +34,7 @@ _SECTION = re.compile(r"^Raises:\n(?P<items>(?:[ \n].*(?:\n|$)|\n)*)", re.MULTIL
 _ITEM = re.compile(r"^ {4}(?P<name>\w+):", re.MULTILINE)
 _ROW = re.compile(r"^\| `(?P<name>\w+)` \| (?P<second>.*) \| (?P<third>.*) \|$", re.MULTILINE)
 _OUTSIDE = re.compile(r"^class (?P<name>[A-Z]\w*(?:Error|Exception))\(", re.MULTILINE)
-_NAMES = {**vars(errors), **vars(stream_errors), **vars(action_errors)}
+_NAMES = {**vars(errors), **vars(stream_errors), **vars(steering)}
 _TYPES = {name: one for name, one in _NAMES.items() if isinstance(one, type)}
 CLASSES = {name: one for name, one in _TYPES.items() if issubclass(one, RowlockError)}
 

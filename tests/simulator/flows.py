@@ -28,10 +28,8 @@ from rowlock import Pipeline, pipeline_hinter
 from rowlock.streams.coordinator import CoordinatorPipeline
 from rowlock.streams.flow import StreamFlow
 from rowlock.streams.shards.pipeline import FlowPipeline
-from rowlock.testing.streams.one_loop import read_reference
-from rowlock.testing.streams.recorded import read_recorded, read_shards
-from rowlock.testing.streams.records import FlowRecord
-from rowlock.testing.streams.running import flow_pipeline
+from rowlock.testing.streams.recorded import FlowRecord, read_recorded, read_shards
+from rowlock.testing.streams.running import flow_pipeline, read_reference
 
 from .at_once import at_once
 from .scenario import Scenario, World

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from rowlock.testing.crashes.suspensions import frames_of, observed
+from rowlock.testing.crashes.killable_replica import frames_of, observed
 
 
 @dataclass(eq=False)

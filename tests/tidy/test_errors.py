@@ -14,9 +14,7 @@ import pytest
 from .reading import ROOT, Source, definitions, last_name, package, planted
 
 ERRORS = "src/rowlock/errors.py"
-TREE_FILES = frozenset(
-    {ERRORS, "src/rowlock/stream_errors.py", "src/rowlock/insight/action_errors.py"}
-)
+TREE_FILES = frozenset({ERRORS, "src/rowlock/stream_errors.py", "src/rowlock/insight/steering.py"})
 PAGE = "docs/reference/errors.md"
 HEADING = re.compile(
     r"^#{2,} +(?:.*\{ *#(?P<carried>[\w-]+) *\}|`?(?P<itself>[a-z]+(?:-[a-z]+)*)`?) *$",

@@ -18,7 +18,6 @@ import sys
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Final, Protocol, cast
 
 import anyio
@@ -27,12 +26,10 @@ from mcp.server.stdio import stdio_server
 from mcp.types import CallToolResult, ListToolsResult, TextContent, Tool, ToolAnnotations
 
 from rowlock.errors import RowlockError, TransactionTimeout, describe
-from rowlock.insight.checking.finding import Findings
 from rowlock.insight.insight import Insight
 from rowlock.insight.shown import shown
 
-ANSWER_CHARS_MAX: Final = 50_000
-"""Longest answer, in characters; a longer one is cut, and says so."""
+ANSWER_CHARS_MAX: Final = 50_000  # longest answer, in characters; a longer one is cut, and says so
 ANSWER_WITHIN_S: Final = 10.0
 ASKED_AT_ONCE_MAX: Final = 4
 WIDTH: Final = 100
@@ -95,10 +92,10 @@ class Assistant:
             "replicas": AssistantTool(
                 "List the replicas that live, and what they run.", {}, insight.replicas
             ),
+            "check": AssistantTool(
+                "Say what is to be mended in the database.", {}, insight.findings
+            ),
         }
-        self.tools["check"] = AssistantTool(
-            "Say what is to be mended in the database.", {}, partial(_check, insight)
-        )
         self._places = asyncio.Semaphore(ASKED_AT_ONCE_MAX)
 
     async def answer(self, name: str, given: Mapping[str, Any]) -> CallToolResult:
@@ -126,10 +123,8 @@ class Assistant:
 
 
 async def serve(insight: Insight, *, on_broken: Callable[[OSError], None]) -> None:
-    """Answer on stdin and stdout until the client goes away.
-
-    `on_broken` is called when nothing more can be written; it ends the process, since a thread that
-    reads stdin cannot be woken.
+    """Answer on stdin and stdout until the client goes away; when nothing more can be written,
+    `on_broken` ends the process, since a thread that reads stdin cannot be woken.
     """
     server = Assistant(insight).server()
     with _output(on_broken) as output:
@@ -165,10 +160,6 @@ def _output(on_broken: Callable[[OSError], None]) -> Iterator[AnswerOutput]:
     finally:
         os.dup2(own, 1)
         os.close(own)
-
-
-async def _check(insight: Insight) -> Findings:
-    return Findings(await insight.check(), len(insight.pipelines))
 
 
 async def _asked(ask: Callable[[], Awaitable[TextAnswer]]) -> tuple[str, bool]:

@@ -14,10 +14,10 @@ from typing import Final, TypedDict
 
 from rowlock.cli.answering import add_app_arguments, answered, failed
 from rowlock.errors import AppError
-from rowlock.insight.action_errors import LeaseChanged, RowNotFound
 from rowlock.insight.actions import ActionDone
 from rowlock.insight.insight import Insight
 from rowlock.insight.migrations import PERSON_CHARS_MAX, REASON_CHARS_MAX
+from rowlock.insight.steering import LeaseChanged, RowNotFound
 
 LASTS_MAX: Final = timedelta(days=366)
 _LASTS: Final = re.compile(r"(\d{1,6})([smhd])")
@@ -42,11 +42,14 @@ def add_act_arguments(parser: argparse.ArgumentParser) -> None:
         "--reason",
         metavar="TEXT",
         required=True,
-        type=_reason,
+        type=_bounded("a reason", REASON_CHARS_MAX),
         help="why, for the audit log, and for those who look at the row",
     )
     parser.add_argument(
-        "--by", metavar="NAME", type=_person, help="who does it; else user@host of this terminal"
+        "--by",
+        metavar="NAME",
+        type=_bounded("a name", PERSON_CHARS_MAX),
+        help="who does it; else user@host of this terminal",
     )
     add_app_arguments(parser)
 
@@ -80,18 +83,13 @@ def lasts(text: str) -> timedelta:
     return time
 
 
-def _reason(text: str) -> str:
-    return _bounded(text, "a reason", REASON_CHARS_MAX)
+def _bounded(what: str, most: int) -> Callable[[str], str]:
+    def read(text: str) -> str:
+        if not text.strip() or len(text) > most:
+            raise argparse.ArgumentTypeError(f"{what} has 1 to {most} characters")
+        return text
 
-
-def _person(text: str) -> str:
-    return _bounded(text, "a name", PERSON_CHARS_MAX)
-
-
-def _bounded(text: str, what: str, most: int) -> str:
-    if not text.strip() or len(text) > most:
-        raise argparse.ArgumentTypeError(f"{what} has 1 to {most} characters")
-    return text
+    return read
 
 
 NOT_SEEN = (
@@ -138,46 +136,31 @@ def run_release(options: argparse.Namespace) -> int:
     return acted(options, act)
 
 
-def add_park_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.description = (
-        "Set a row aside until it is put back. An attempt that is under way goes on, and the"
-        " row stays parked behind it. Exit code 4: there is no such row."
-    )
-    add_row_arguments(parser)
-    add_act_arguments(parser)
+Command = tuple[Callable[[argparse.ArgumentParser], None], Callable[[argparse.Namespace], int]]
 
 
-def run_park(options: argparse.Namespace) -> int:
-    return acted(options, lambda insight, signed: insight.park(options.model, options.id, **signed))
+def _on_row(method: str, description: str) -> Command:
+    def add_arguments(parser: argparse.ArgumentParser) -> None:
+        parser.description = f"{description} Exit code 4: there is no such row."
+        add_row_arguments(parser)
+        add_act_arguments(parser)
+
+    async def act(insight: Insight, options: argparse.Namespace, signed: Signed) -> ActionDone:
+        done: ActionDone = await getattr(insight, method)(options.model, options.id, **signed)
+        return done
+
+    return add_arguments, lambda options: acted(options, lambda one, by: act(one, options, by))
 
 
-def add_unpark_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.description = (
-        "Put a parked row back, due now and with a clean count of attempts. Exit code 4: there is"
-        " no such row."
-    )
-    add_row_arguments(parser)
-    add_act_arguments(parser)
-
-
-def run_unpark(options: argparse.Namespace) -> int:
-    return acted(
-        options, lambda insight, signed: insight.unpark(options.model, options.id, **signed)
-    )
-
-
-def add_due_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.description = (
-        "Make a row due now. A parked row stays parked. Exit code 4: there is no such row."
-    )
-    add_row_arguments(parser)
-    add_act_arguments(parser)
-
-
-def run_due(options: argparse.Namespace) -> int:
-    return acted(
-        options, lambda insight, signed: insight.make_due(options.model, options.id, **signed)
-    )
+add_park_arguments, run_park = _on_row(
+    "park",
+    "Set a row aside until it is put back. An attempt that is under way goes on, and the row stays"
+    " parked behind it.",
+)
+add_unpark_arguments, run_unpark = _on_row(
+    "unpark", "Put a parked row back, due now and with a clean count of attempts."
+)
+add_due_arguments, run_due = _on_row("make_due", "Make a row due now. A parked row stays parked.")
 
 
 def add_pause_arguments(parser: argparse.ArgumentParser) -> None:

@@ -35,11 +35,11 @@ from rowlock.errors import (
     TransactionTimeout,
     describe,
 )
-from rowlock.insight.action_errors import NotPausable
 from rowlock.insight.apps import app_named, imported, insight_of_app
 from rowlock.insight.dialects.insight_dialect import is_locked_out
 from rowlock.insight.insight import Insight
 from rowlock.insight.shown import shown
+from rowlock.insight.steering import NotPausable
 from rowlock.spi import is_outage
 from rowlock.tasks import as_ordinary
 
@@ -48,8 +48,7 @@ NEEDS_PERSON: Final = 1
 MISUSED: Final = 2
 NO_DATABASE: Final = 3
 NO_SUCH_ROW: Final = 4
-INTERRUPTED: Final = 130
-"""Exit codes."""
+INTERRUPTED: Final = 130  # exit codes
 ERROR_SCHEMA: Final = "rowlock.error/1"
 ANSWER_WITHIN_S: Final = 10.0
 """Longest time in which an imported app is opened, then in which it answers, and then in which it
@@ -58,6 +57,7 @@ is closed, each.
 ENDS_WITHIN_S: Final = 5.0
 """Code of the host that goes on for longer behind the answer is left behind."""
 ENDING_LOOKS: Final = 10
+_IS_THERE: Final = ("is_there", "is_known", "is_complete")  # what answers about rows say of these
 
 
 class CommandAnswer(Protocol):
@@ -95,12 +95,9 @@ def answered(
     options: argparse.Namespace,
     ask: Ask,
     *,
-    code_of: Callable[[Any], int] | None = None,
     within_s: float = ANSWER_WITHIN_S,
 ) -> int:
-    """Ask, print the answer, and return the exit code: that of `code_of`, or whether a person is
-    needed.
-    """
+    """Ask, print the answer, and return the exit code."""
     runner, before = asyncio.Runner(), frozenset(threading.enumerate())
     try:
         answer = runner.run(_asked(options, ask, within_s))
@@ -110,15 +107,13 @@ def answered(
     except (Exception, SystemExit) as error:  # noqa: BLE001
         code = failed(options, as_ordinary(error))
     else:
-        code = _printed(options, answer, (code_of or _needs_person)(answer))
+        code = _printed(options, answer)
     _close(runner, before, code)
     return code
 
 
 def _close(runner: asyncio.Runner, before: frozenset[threading.Thread], code: int) -> None:
-    """Close the event loop; end the process with `code` if host code keeps it beyond
-    `ENDS_WITHIN_S`.
-    """
+    """Close the event loop; end the process if host code keeps it beyond `ENDS_WITHIN_S`."""
     is_closed, never = threading.Event(), threading.Event()
 
     def exit_if_kept() -> None:
@@ -138,17 +133,16 @@ def _close(runner: asyncio.Runner, before: frozenset[threading.Thread], code: in
     is_closed.set()
 
 
-def _needs_person(answer: CommandAnswer) -> int:
-    return NEEDS_PERSON if answer.needs_person else WELL
-
-
-def _printed(options: argparse.Namespace, answer: CommandAnswer, code: int) -> int:
+def _printed(options: argparse.Namespace, answer: CommandAnswer) -> int:
     def write() -> None:
         if options.json:
             paper.write_json(answer.to_dict())
         else:
             paper.print_text(answer.text(paper.width()), is_plain=options.no_colour)
 
+    code = NEEDS_PERSON if answer.needs_person else WELL
+    if not all(getattr(answer, name, True) for name in _IS_THERE):
+        code = NO_SUCH_ROW
     return paper.handed_over(write, code, unwritten=MISUSED)
 
 

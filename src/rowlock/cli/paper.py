@@ -16,8 +16,7 @@ from typing import Any, Final
 
 from rowlock.errors import describe
 
-FILE_WIDTH: Final = 100
-"""Columns where the output is no terminal."""
+FILE_WIDTH: Final = 100  # columns where the output is no terminal
 WIDTH_MIN: Final = 40
 _LOUD: Final = re.compile(r"^(?:[A-Z]{2,}(?: [A-Z]{2,})*\b|! ).*$", re.MULTILINE)
 """Lines that begin with a verdict, or with what is to be mended."""
@@ -31,9 +30,7 @@ def width() -> int:
 
 
 def handed_over(write_answer: Callable[[], None], code: int, *, unwritten: int) -> int:
-    """Write an answer, and return `code` if it was written, or the reader has closed; else
-    `unwritten`.
-    """
+    """Write an answer; return `code` if that was done, or nobody reads on, else `unwritten`."""
     try:
         write_answer()
     except OSError as error:
@@ -73,9 +70,7 @@ def is_printable(text: str) -> bool:
 
 
 def may_embellish() -> bool:
-    """Whether the output is a terminal that understands escape sequences, and they are not
-    refused.
-    """
+    """Whether the output is a terminal with escape sequences, and they are not refused."""
     return (
         sys.stdout.isatty()
         and not os.environ.get("NO_COLOR")

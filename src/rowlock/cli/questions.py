@@ -5,27 +5,21 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import dataclass
+from dataclasses import replace
 from datetime import timedelta
-from typing import Any, Final
+from typing import Final
 
 from rowlock.cli.answering import (
-    NEEDS_PERSON,
-    NO_SUCH_ROW,
-    WELL,
     add_app_arguments,
     answered,
     watched,
 )
 from rowlock.errors import AppError
 from rowlock.insight.checking.claim_plan import PipelineView
-from rowlock.insight.checking.code import migration_text
-from rowlock.insight.checking.finding import Findings
 from rowlock.insight.explanation import Explanation
 from rowlock.insight.history.timeline import ENTRIES_MAX
 from rowlock.insight.insight import Insight
 from rowlock.insight.listing import PAGE_ROWS, PAGE_ROWS_MAX, ListedState
-from rowlock.insight.rehearsal import Rehearsal
 from rowlock.insight.status import Status
 
 WATCH_S_MIN: Final = 1.0
@@ -72,21 +66,6 @@ def _seconds(text: str) -> float:
     return seconds
 
 
-@dataclass(frozen=True, slots=True)
-class _WithPlan:
-    view: PipelineView
-
-    @property
-    def needs_person(self) -> bool:
-        return self.view.needs_person
-
-    def text(self, width: int = 100) -> str:
-        return self.view.text(width, with_plan=True)
-
-    def to_dict(self) -> dict[str, Any]:
-        return self.view.to_dict()
-
-
 def add_explain_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Say why a row waits, or who works on it. Reads one row, writes and locks nothing. Exit"
@@ -106,14 +85,13 @@ def add_explain_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_explain(options: argparse.Namespace) -> int:
-    async def ask(insight: Insight) -> Explanation | PipelineView | _WithPlan:
+    async def ask(insight: Insight) -> Explanation | PipelineView:
         check_words(options)
         if options.pipeline is None:
             return await insight.explain(options.model, options.id)
-        view = await insight.explain_pipeline(options.pipeline)
-        return _WithPlan(view) if options.plan else view
+        return replace(await insight.explain_pipeline(options.pipeline), shows_plan=options.plan)
 
-    return answered(options, ask, code_of=_explained_code)
+    return answered(options, ask)
 
 
 def check_words(options: argparse.Namespace) -> None:
@@ -123,12 +101,6 @@ def check_words(options: argparse.Namespace) -> None:
         raise AppError("name a row or a pipeline: explain MODEL ID, or explain --pipeline NAME")
     if options.pipeline is None and (not names_row or options.plan):
         raise AppError("explain what? explain MODEL ID, or explain --pipeline NAME [--plan]")
-
-
-def _explained_code(answer: Any) -> int:
-    if isinstance(answer, Explanation) and not answer.is_there:
-        return NO_SUCH_ROW
-    return NEEDS_PERSON if answer.needs_person else WELL
 
 
 def add_timeline_arguments(parser: argparse.ArgumentParser) -> None:
@@ -151,9 +123,7 @@ def add_timeline_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run_timeline(options: argparse.Namespace) -> int:
     return answered(
-        options,
-        lambda insight: insight.timeline(options.model, options.id, limit=options.limit),
-        code_of=lambda answer: WELL if answer.is_known else NO_SUCH_ROW,
+        options, lambda insight: insight.timeline(options.model, options.id, limit=options.limit)
     )
 
 
@@ -176,15 +146,8 @@ def run_plan(options: argparse.Namespace) -> int:
     return answered(
         options,
         lambda insight: insight.rehearse(options.pipeline, options.ids),
-        code_of=_planned_code,
         within_s=PLAN_WITHIN_S,
     )
-
-
-def _planned_code(answer: Rehearsal) -> int:
-    if not answer.is_complete:
-        return NO_SUCH_ROW
-    return NEEDS_PERSON if answer.needs_person else WELL
 
 
 def add_rows_arguments(parser: argparse.ArgumentParser) -> None:
@@ -233,36 +196,14 @@ def run_replicas(options: argparse.Namespace) -> int:
     return answered(options, Insight.replicas)
 
 
-@dataclass(frozen=True, slots=True)
-class _Migration:
-    findings: Findings
-
-    @property
-    def needs_person(self) -> bool:
-        return self.findings.needs_person
-
-    def text(self, width: int = 100) -> str:
-        return migration_text(self.findings.found)
-
-    def to_dict(self) -> dict[str, Any]:
-        return self.findings.to_dict() | {"migration": migration_text(self.findings.found)}
-
-
 def add_check_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Say what is to be mended in the database: columns and indexes that are missing or harm,"
         " what was left behind in rows, what replicas report. Reads, and writes and locks nothing."
         " Exit code 1: something is BAD."
     )
-    parser.add_argument(
-        "--migration", action="store_true", help="print the migration that mends it, for Alembic"
-    )
     add_app_arguments(parser)
 
 
 def run_check(options: argparse.Namespace) -> int:
-    async def ask(insight: Insight) -> Findings | _Migration:
-        findings = Findings(await insight.check(), len(insight.pipelines))
-        return _Migration(findings) if options.migration else findings
-
-    return answered(options, ask)
+    return answered(options, Insight.findings)

@@ -22,15 +22,14 @@ from rowlock.cli.answering import ANSWER_WITHIN_S, message_of
 from rowlock.cli.questions import status_in_time
 from rowlock.clock import monotonic
 from rowlock.insight.insight import Insight
-from rowlock.insight.replicas import ENDLESS, ReplicaState
+from rowlock.insight.replicas import ENDLESS, NOTHING, ReplicaState, summed
 from rowlock.insight.shown import duration, shown
 from rowlock.insight.status import PipelineStatus, Status, count_text
 
 # ---------------------------------------------------------------- rates
 
 
-MINUTES: Final = 10
-"""Minutes of a sparkline, a character each."""
+MINUTES: Final = 10  # minutes of a sparkline, a character each
 MINUTE_S: Final = 60.0
 SAMPLES_MAX: Final = 1_200
 PIPELINES_MAX: Final = 1_000
@@ -82,19 +81,13 @@ def _bar(value: float | None, greatest: float) -> str:
 # ---------------------------------------------------------------- one look
 
 
-WIDTH_MIN, HEIGHT_MIN = 40, 10
-"""A smaller terminal shows nothing but that it is too small."""
-NARROW: Final = 60
-"""Below so many columns the table has four of its columns."""
-WIDE: Final = 100
-"""From so many columns on the table is whole."""
-PANES_FROM: Final = 16
-"""From so many lines on there is room below the table."""
+WIDTH_MIN, HEIGHT_MIN = 40, 10  # a smaller terminal shows nothing but that it is too small
+NARROW: Final = 60  # below so many columns the table has four of its columns
+WIDE: Final = 100  # from so many columns on the table is whole
+PANES_FROM: Final = 16  # from so many lines on there is room below the table
 LONGEST_MAX: Final = 20
 NAME_CHARS_MAX: Final = 28
-NAMED_MAX: Final = 3
-"""How many parked rows a line of trouble names."""
-NOTHING: Final = "\N{EN DASH}"
+NAMED_MAX: Final = 3  # how many parked rows a line of trouble names
 _TELLS_PARKED: Final = re.compile(r"(?:more than )?[\d,]+ rows? (?:is|are) parked\b")
 TOO_SMALL: Final = f"make me larger: {WIDTH_MIN} × {HEIGHT_MIN} at least"
 
@@ -153,14 +146,15 @@ def heading(column: str, width: int) -> str:
 
 def cells(look: Look, one: PipelineStatus, *, rates: RateHistory, now: float) -> dict[str, str]:
     """Return the line of a pipeline, by column; `now` is a time of the monotonic clock."""
-    counts, reports = one.counts, list(_reports(look.status, one.pipeline))
+    counts, replicas = one.counts, look.status.replicas
+    running = summed(replicas.reports_of(one.pipeline), "running")
     oldest = NOTHING if counts.oldest_s is None or not counts.due else duration(counts.oldest_s)
     return {
         "PIPELINE": shown(one.pipeline, NAME_CHARS_MAX),
         "DUE": count_text(counts.due),
         "OLDEST": oldest,
-        "RUN": count_text(_sum(reports, "running")),
-        "QUEUE": _queue(reports),
+        "RUN": count_text(None if running is None else int(running)),
+        "QUEUE": replicas.queue(one.pipeline),
         "ROWS/S": NOTHING if one.rows_s is None else f"{one.rows_s:.1f}",
         "10 MIN": rates.picture(one.pipeline, now),
         "P95": NOTHING if one.p95_s is None else f"{one.p95_s:.1f} s",
@@ -231,12 +225,6 @@ def _parked_keys(status: Status, pipeline: str) -> tuple[str, ...]:
     return next((one.parked_keys for one in counts), ())
 
 
-def _reports(status: Status, pipeline: str) -> Iterator[Mapping[str, Any]]:
-    for replica in status.replicas.live:
-        if pipeline in replica.pipelines:
-            yield replica.pipelines[pipeline]
-
-
 def _line_of(
     look: Look, *, seconds: float, replica: ReplicaState, item: Mapping[str, Any]
 ) -> PaneLine:
@@ -259,23 +247,11 @@ def _seconds(item: Mapping[str, Any]) -> float:
     return float(since_s) if isinstance(since_s, int | float) else 0.0
 
 
-def _sum(reports: Sequence[Mapping[str, Any]], name: str) -> int | None:
-    numbers = [one[name] for one in reports if isinstance(one.get(name), int)]
-    return sum(numbers) if numbers else None
-
-
-def _queue(reports: Sequence[Mapping[str, Any]]) -> str:
-    queued, capacity = _sum(reports, "queued"), _sum(reports, "capacity")
-    return NOTHING if queued is None else f"{queued}/{'?' if capacity is None else capacity}"
-
-
 # ---------------------------------------------------------------- looking again and again
 
 
-EVERY_S: Final = 2.0
-"""The rest between two looks, in seconds."""
-REST_FACTOR: Final = 2.0
-"""The rest is at least so many times as long as the look."""
+EVERY_S: Final = 2.0  # the rest between two looks, in seconds
+REST_FACTOR: Final = 2.0  # the rest is at least so many times as long as the look
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,8 +53,7 @@ ROWS/S    outcomes a second in the last minute
 P95       the time that 95 of 100 attempts did not exceed, slowest replica
 PARKED    rows that were set aside; a dash if no index counts them
 """
-INDENT: Final = 5
-"""Columns for margins and the scroll bar."""
+INDENT: Final = 5  # columns for margins and the scroll bar
 
 
 class TextScreen(Screen[None]):
@@ -121,10 +120,8 @@ class ExplainScreen(TextScreen):
         self.show(answer.text(max(20, self.size.width - INDENT)))
 
 
-TICK_S: Final = 1.0
-"""Seconds between two updates of ages."""
-OLD_AFTER_S: Final = 5.0
-"""Seconds after which a question that is under way is shown."""
+TICK_S: Final = 1.0  # seconds between two updates of ages
+OLD_AFTER_S: Final = 5.0  # seconds after which a question that is under way is shown
 KEYS: Final = "r refresh  ? help  q quit"
 CSS: Final = """
 #frame, #paper { border: round $primary; }

@@ -15,12 +15,11 @@ import logging
 import os
 import signal
 import sys
-import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, redirect_stdout, suppress
 from functools import partial
 from importlib.util import find_spec
-from typing import Final
+from typing import Any, Final
 
 from rowlock.cli.actions import user_at_host
 from rowlock.cli.answering import (
@@ -29,7 +28,6 @@ from rowlock.cli.answering import (
     WELL,
     add_app_arguments,
     failed,
-    message_of,
     opened,
 )
 from rowlock.errors import describe
@@ -65,16 +63,19 @@ def run_dashboard(options: argparse.Namespace) -> int:
             file=sys.stderr,
         )
         return MISUSED
+    return _run(options, _serve)
+
+
+def _run(
+    options: argparse.Namespace,
+    main: Callable[[argparse.Namespace], Coroutine[Any, Any, int | None]],
+) -> int:
     try:
-        asyncio.run(_serve(options))
+        return asyncio.run(main(options)) or WELL
     except KeyboardInterrupt:
         return INTERRUPTED
     except Exception as error:  # noqa: BLE001 - any of the host's modules and database
-        if options.traceback:
-            traceback.print_exception(error, file=sys.stderr)
-        print(f"rowlock: {message_of(error)}", file=sys.stderr)
-        return MISUSED
-    return WELL
+        return failed(options, error)
 
 
 async def _serve(options: argparse.Namespace) -> None:
@@ -106,13 +107,7 @@ def run_mcp(options: argparse.Namespace) -> int:
     if find_spec("mcp") is None:
         print(f"rowlock mcp: {NEEDS_EXTRA}", file=sys.stderr)
         return MISUSED
-    try:
-        asyncio.run(_served(options))
-    except KeyboardInterrupt:
-        return INTERRUPTED
-    except Exception as error:  # noqa: BLE001 - any of the host's modules and database
-        return failed(options, error)
-    return WELL
+    return _run(options, _served)
 
 
 async def _served(options: argparse.Namespace) -> None:
@@ -159,13 +154,8 @@ def run_top(options: argparse.Namespace) -> int:
     # A size that was exported stays the same when the window changes, and textual would heed it.
     for name in ("COLUMNS", "LINES"):
         os.environ.pop(name, None)
-    try:
-        with terminal_restored(), logs_silenced():
-            return asyncio.run(_shown(options))
-    except KeyboardInterrupt:
-        return INTERRUPTED
-    except Exception as error:  # noqa: BLE001 - any of the host's modules and database
-        return failed(options, error)
+    with terminal_restored(), logs_silenced():
+        return _run(options, _shown)
 
 
 def why_not(options: argparse.Namespace) -> str:

@@ -26,8 +26,7 @@ PACKAGE = Path(__file__).resolve().parents[1]
 PAGES = (PACKAGE / "errors.md", PACKAGE.parents[1] / "docs" / "reference" / "errors.md")
 """The page of all errors, of a wheel or of a checkout."""
 
-DONE, MISUSED = 0, 2
-"""Exit codes; an error of a program that is run is its traceback, and 1."""
+DONE, MISUSED = 0, 2  # exit codes; an error of a program that is run is its traceback, and 1
 
 _PARAGRAPH = re.compile(
     r"^## (?P<slug>[a-z]+(?:-[a-z]+)*)\n(?P<text>.*?)(?=^## |\Z)", re.MULTILINE | re.DOTALL

@@ -7,10 +7,9 @@ written, and the audit log has it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import timedelta
-from typing import Final
+from typing import Any, Final
 
 from starlette.exceptions import HTTPException
 from starlette.responses import RedirectResponse, Response
@@ -39,28 +38,18 @@ LASTS: Final = {
     "2h": timedelta(hours=2),
     "1d": timedelta(days=1),
 }
-NOTHING_TO_DO: Final = "nothing"
-"""In the address, in place of the action: it was so already."""
+NOTHING_TO_DO: Final = "nothing"  # in the address, in place of the action: it was so already
 NO_ORIGIN: Final = "This form was not sent by a page of this dashboard."
 NOT_SHOWN: Final = "This form is not the one that was shown to you; open the page again."
 NO_REASON: Final = "Say why, in 1 to 200 characters."
 
 
-@dataclass(frozen=True, slots=True)
-class SignedForm:
-    by: str
-    reason: str
-    fields: Mapping[str, str]
-
-
 async def act(visit: PageVisit) -> Response:
     action = action_asked(visit)
     try:
-        form = await _signed(visit, action)
-        if action.pipeline is None:
-            done = await _act_on_row(visit, action, form)
-        else:
-            done = await _act_on_pipeline(visit, action, form)
+        fields = await _signed(visit, action)
+        acted = _act_on_row if action.pipeline is None else _act_on_pipeline
+        done = await acted(visit, action, fields)
     except HTTPException as refused:
         _audit(visit.viewer, action, refused.detail)
         raise
@@ -82,46 +71,45 @@ def action_asked(visit: PageVisit) -> ViewerAction:
     raise HTTPException(404, "There is no such action.")
 
 
-async def _signed(visit: PageVisit, action: ViewerAction) -> SignedForm:
+async def _signed(visit: PageVisit, action: ViewerAction) -> dict[str, str]:
+    """Return the fields of a form that is all right, with who sent it as ``by``."""
     viewer = await visit.gatekeeper.viewer(visit.request, action)
     if viewer is None:
         raise HTTPException(403, NOT_ALLOWED)
     if not is_same_origin(visit.request):
         raise HTTPException(403, NO_ORIGIN)
-    fields = await read_form(visit.request)
+    fields = dict(await read_form(visit.request))
     if not is_token_of(visit.request, fields.get("token")):
         raise HTTPException(403, NOT_SHOWN)
-    reason = fields.get("reason", "").strip()
-    if not reason:
+    fields |= {"by": viewer.name, "reason": fields.get("reason", "").strip()}
+    if not fields["reason"]:
         raise HTTPException(400, NO_REASON)
-    return SignedForm(viewer.name, reason, fields)
+    return fields
 
 
-async def _act_on_row(visit: PageVisit, action: ViewerAction, form: SignedForm) -> ActionDone:
+async def _act_on_row(
+    visit: PageVisit, action: ViewerAction, fields: Mapping[str, str]
+) -> ActionDone:
     model, row_id, insight = action.model or "", action.row_id or "", visit.insight
     leased = LeasedTable.of(mapped_model(model, insight.pipelines.values()))
-    seen = seen_lease(form.fields, leased)
-    signed = {"by": form.by, "reason": form.reason}
-    match action.name:
-        case "release":
-            is_forced = form.fields.get("force") == "yes"
-            return await insight.release(model, row_id, seen=seen, force=is_forced, **signed)
-        case "park":
-            return await insight.park(model, row_id, seen=seen, by=form.by, reason=form.reason)
-        case "unpark":
-            return await insight.unpark(model, row_id, seen=seen, by=form.by, reason=form.reason)
-        case _:
-            return await insight.make_due(model, row_id, seen=seen, by=form.by, reason=form.reason)
+    options: dict[str, Any] = {"seen": seen_lease(fields, leased)}
+    if action.name == "release":
+        options["force"] = fields.get("force") == "yes"
+    # One of `ROW_ACTIONS`.
+    do: Callable[..., Awaitable[ActionDone]] = getattr(insight, action.name)
+    return await do(model, row_id, by=fields["by"], reason=fields["reason"], **options)
 
 
-async def _act_on_pipeline(visit: PageVisit, action: ViewerAction, form: SignedForm) -> ActionDone:
-    name, signed = action.pipeline or "", {"by": form.by, "reason": form.reason}
+async def _act_on_pipeline(
+    visit: PageVisit, action: ViewerAction, fields: Mapping[str, str]
+) -> ActionDone:
+    name, by, reason = action.pipeline or "", fields["by"], fields["reason"]
     if action.name == "resume":
-        return await visit.insight.resume(name, **signed)
-    lasts = form.fields.get("for", "")
+        return await visit.insight.resume(name, by=by, reason=reason)
+    lasts = fields.get("for", "")
     if lasts not in LASTS:
         raise HTTPException(400, "The form names a time that it does not offer.")
-    return await visit.insight.pause(name, by=form.by, reason=form.reason, until=LASTS[lasts])
+    return await visit.insight.pause(name, by=by, reason=reason, until=LASTS[lasts])
 
 
 async def _refused(visit: PageVisit, action: ViewerAction, error: Exception) -> Response:
@@ -130,14 +118,10 @@ async def _refused(visit: PageVisit, action: ViewerAction, error: Exception) -> 
     # Without the database there is no such page, and for a name that is none neither.
     if refusal.status != 409 or isinstance(error, AppError):  # noqa: PLR2004
         raise error
+    told: Any = {"trouble": refusal.sentence, "status": refusal.status}
     if action.pipeline is None:
-        model, row_id = action.model or "", action.row_id or ""
-        return await explained(
-            visit, model, row_id, trouble=refusal.sentence, status=refusal.status
-        )
-    return await pipeline_shown(
-        visit, action.pipeline, trouble=refusal.sentence, status=refusal.status
-    )
+        return await explained(visit, action.model or "", action.row_id or "", **told)
+    return await pipeline_shown(visit, action.pipeline, **told)
 
 
 def _page_of(visit: PageVisit, action: ViewerAction, *, done: str) -> str:
@@ -150,12 +134,5 @@ def _page_of(visit: PageVisit, action: ViewerAction, *, done: str) -> str:
 
 
 def _audit(viewer: Viewer, action: ViewerAction, why: str) -> None:
-    act = Act(
-        action.name,
-        viewer.name,
-        "",
-        action.model or "",
-        action.row_id or "",
-        action.pipeline or "",
-    )
-    audit_refusal(act, why)
+    object_ = (action.model or "", action.row_id or "", action.pipeline or "")
+    audit_refusal(Act(action.name, viewer.name, "", *object_), why)

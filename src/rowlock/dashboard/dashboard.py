@@ -57,17 +57,12 @@ KINDS: Final = {
 }
 
 
+@lru_cache
 def static_file(name: str) -> Response:
     """Return a file of the package; open to everybody."""
-    if name not in KINDS:
-        return PlainTextResponse("there is no such file", 404)
+    content = (files("rowlock.dashboard") / "static" / name).read_bytes()
     headers = {"cache-control": "public, max-age=3600"}
-    return Response(_content(name), media_type=KINDS[name], headers=headers)
-
-
-@lru_cache
-def _content(name: str) -> bytes:
-    return (files("rowlock.dashboard") / "static" / name).read_bytes()
+    return Response(content, media_type=KINDS[name], headers=headers)
 
 
 logger = get_logger(__name__)
@@ -77,29 +72,25 @@ PAGE_S_MAX: Final = 9.0
 """Longest time for a page, in seconds; its questions have ended a second before."""
 
 
-def _route(path: str, handler: Handler, *, method: str = "GET") -> Route:
-    return Route(path, handler, methods=[method])
-
-
 ROUTES: Final = (
-    _route("/", pages.pipelines_page),
-    _route("/replicas", pages.replicas_page),
-    _route("/pipelines/{name}", pages.pipeline_page),
-    _route("/pipelines/{name}/rows", pages.rows_page),
-    _route("/rows/{model}", pages.row_page),
-    _route("/rows/{model}/{row_id}", pages.row_page),
-    _route("/checks", pages.checks_page),
-    _route("/streams", pages.streams_page),
-    _route("/graphs", pages.graphs_page),
-    _route("/live/{topic}", pages.live_stream),
-    _route("/act/{action}", act, method="POST"),
-    _route("/api/status", pages.status_document),
-    _route("/api/checks", pages.checks_document),
-    _route("/api/replicas", pages.replicas_document),
-    _route("/api/pipelines/{name}/rows", pages.rows_document),
-    _route("/api/rows/{model}", pages.row_document),
-    _route("/api/timelines/{model}", pages.timeline_document),
-    _route("/api/rows/{model}/{row_id}", pages.row_document),
+    Route("/", pages.pipelines_page),
+    Route("/replicas", pages.replicas_page),
+    Route("/streams", pages.streams_page),
+    Route("/graphs", pages.graphs_page),
+    Route("/pipelines/{name}", pages.pipeline_page),
+    Route("/pipelines/{name}/rows", pages.rows_page),
+    Route("/rows/{model}", pages.row_page),
+    Route("/rows/{model}/{row_id}", pages.row_page),
+    Route("/checks", pages.checks_page),
+    Route("/live/{topic}", pages.live_stream),
+    Route("/act/{action}", act, methods=["POST"]),
+    Route("/api/status", pages.status_document),
+    Route("/api/checks", pages.checks_document),
+    Route("/api/replicas", pages.replicas_document),
+    Route("/api/pipelines/{name}/rows", pages.rows_document),
+    Route("/api/rows/{model}", pages.row_document),
+    Route("/api/timelines/{model}", pages.timeline_document),
+    Route("/api/rows/{model}/{row_id}", pages.row_document),
 )
 
 
@@ -147,25 +138,28 @@ class Dashboard:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one connection, as ASGI has it."""
-        match scope["type"]:
-            case "http":
-                request = Request(scope, receive)
-                answer = await self._answer(request)
-                await answer(scope, receive, secured(send))
-            case "lifespan":
-                await _live(receive, send)
-            case "websocket":
-                await receive()
-                await send({"type": "websocket.close", "code": 1000})
-            case _:
-                pass
+        if scope["type"] == "http":
+            answer = await self._answer(Request(scope, receive))
+            await answer(scope, receive, secured(send))
+            return
+        if scope["type"] == "websocket":
+            await receive()
+            await send({"type": "websocket.close", "code": 1000})
+        name = ""
+        while scope["type"] == "lifespan" and name != "lifespan.shutdown":
+            name = (await receive())["type"]
+            await send({"type": f"{name}.complete"})
 
     async def _answer(self, request: Request) -> Answer:
         path = self._path_of(request.scope)
         mount = self._prefix or request.scope.get("root_path") or ""
         to = PageAddresses(mount.rstrip("/"))
         if path.startswith("/static/") and request.method in {"GET", "HEAD"}:
-            return static_file(path.removeprefix("/static/"))
+            name = path.removeprefix("/static/")
+            is_there = name in KINDS
+            return (
+                static_file(name) if is_there else PlainTextResponse("there is no such file", 404)
+            )
         try:
             return await made_within(self._page(request, path, to), PAGE_S_MAX)
         # Whatever it is, of the host's database or its code: a page shows it.
@@ -243,11 +237,3 @@ def _refused(error: Exception, to: PageAddresses, *, path: str) -> Response:
     if path.startswith("/api/"):
         return pages.refused_as_json(refusal)
     return HTMLResponse(render("refused.html", to=to, refusal=refusal), refusal.status)
-
-
-async def _live(receive: Receive, send: Send) -> None:
-    while True:
-        message = await receive()
-        await send({"type": f"{message['type']}.complete"})
-        if message["type"] == "lifespan.shutdown":
-            return

@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from statistics import fmean
 from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
 
 from rowlock.errors import shorten
@@ -25,18 +26,14 @@ if TYPE_CHECKING:
 # ---------------------------------------------------------------- graphs
 
 
-BOXES_MAX: Final = 60
-"""Most operators that are drawn; the table has all of them."""
+BOXES_MAX: Final = 60  # most operators that are drawn; the table has all of them
 BOX_WIDTH: Final = 180
 BOX_HEIGHT: Final = 64
-JOINT_WIDTH: Final = 24
-"""Of an operator that only passes values from lanes to lanes."""
-ACROSS: Final = 68
-"""Between two columns, with room for a count on a line; all in pixels."""
+JOINT_WIDTH: Final = 24  # of an operator that only passes values from lanes to lanes
+ACROSS: Final = 68  # between two columns, with room for a count on a line; all in pixels
 DOWN: Final = 24
 MARGIN: Final = 8
-TITLE_CHARS_MAX: Final = 20
-"""Longest title of a box; the table has the whole name."""
+TITLE_CHARS_MAX: Final = 20  # longest title of a box; the table has the whole name
 
 
 class Span(NamedTuple):
@@ -67,9 +64,7 @@ class DrawnBox:
 
 @dataclass(frozen=True, slots=True)
 class DrawnArrow:
-    """A line between operators, as the attribute ``points``; `x` and `y` are the middle of its
-    count.
-    """
+    """A line, as the attribute ``points``; `x` and `y` are the middle of its count."""
 
     points: str
     passed: str
@@ -95,9 +90,16 @@ Place = tuple[int, int]
 
 def drawing_of(picture: Picture, operators: Sequence[OperatorStatistics]) -> GraphDrawing:
     """Lay `picture` out; `operators` are those of its boxes."""
-    picture = _bounded(picture)
+    kept = picture.boxes[:BOXES_MAX]
+    shown = [one for one in picture.arrows if max(one.source, one.target) < len(kept)]
+    left_out = picture.left_out + len(picture.boxes) - len(kept)
+    picture = picture._replace(boxes=kept, arrows=shown, left_out=left_out)
     depths = depths_of(len(picture.boxes), picture.arrows)
-    ways = [_way(number, arrow, depths) for number, arrow in enumerate(picture.arrows)]
+    ways: list[list[Place]] = [
+        [(arrow.source, 0), *((-1 - number, depth) for depth in passed), (arrow.target, 0)]
+        for number, arrow in enumerate(picture.arrows)
+        for passed in [range(depths[arrow.source] + 1, depths[arrow.target])]
+    ]
     columns = _columns(depths, ways)
     height = max(map(len, columns), default=0) * (BOX_HEIGHT + DOWN) - DOWN
     joints = {(number, 0) for number, box in enumerate(picture.boxes) if box.is_joint}
@@ -127,13 +129,6 @@ def drawing_of(picture: Picture, operators: Sequence[OperatorStatistics]) -> Gra
     return GraphDrawing(x - ACROSS + MARGIN, height + 2 * MARGIN, boxes, arrows, picture.left_out)
 
 
-def _bounded(picture: Picture) -> Picture:
-    boxes = picture.boxes[:BOXES_MAX]
-    arrows = [one for one in picture.arrows if max(one.source, one.target) < len(boxes)]
-    left_out = picture.left_out + len(picture.boxes) - len(boxes)
-    return picture._replace(boxes=boxes, arrows=arrows, left_out=left_out)
-
-
 def depths_of(boxes: int, arrows: Sequence[Arrow]) -> list[int]:
     """Return the column of each box: one behind the last of those that feed it."""
     depths = [0] * boxes
@@ -156,12 +151,6 @@ def _title(box: Box) -> str:
     return shorten(box.name, chars_max=TITLE_CHARS_MAX - len(lanes)) + lanes
 
 
-def _way(number: int, arrow: Arrow, depths: Sequence[int]) -> list[Place]:
-    begin, end = depths[arrow.source], depths[arrow.target]
-    passed = [(-1 - number, depth) for depth in range(begin + 1, end)]
-    return [(arrow.source, 0), *passed, (arrow.target, 0)]
-
-
 def _columns(depths: Sequence[int], ways: Sequence[Sequence[Place]]) -> list[list[Place]]:
     columns: list[list[Place]] = [[] for _ in range(max(depths, default=-1) + 1)]
     for number, depth in enumerate(depths):
@@ -174,13 +163,11 @@ def _columns(depths: Sequence[int], ways: Sequence[Sequence[Place]]) -> list[lis
             before[following].append(place)
     heights: dict[Place, float] = {}
     for column in columns:
-        column.sort(key=lambda place: _mean([heights.get(one, 0.0) for one in before[place]]))
+        column.sort(
+            key=lambda place: fmean([heights.get(one, 0.0) for one in before[place]] or [0])
+        )
         heights |= {place: (at + 0.5) / len(column) for at, place in enumerate(column)}
     return columns
-
-
-def _mean(numbers: Sequence[float]) -> float:
-    return sum(numbers) / len(numbers) if numbers else 0.0
 
 
 def _drawn(arrow: Arrow, way: Sequence[Span]) -> DrawnArrow:

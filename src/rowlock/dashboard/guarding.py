@@ -43,16 +43,14 @@ from rowlock.errors import (
     TransactionTimeout,
     describe,
 )
-from rowlock.insight.action_errors import (
-    LeaseAlive,
-    LeaseChanged,
-    NotPausable,
-    RowNotFound,
-)
 from rowlock.insight.databases import wanted_within
 from rowlock.insight.explanation import SeenLease
 from rowlock.insight.migrations import PERSON_CHARS_MAX
 from rowlock.insight.shown import shown
+from rowlock.insight.steering import (
+    NotPausable,
+    RowNotFound,
+)
 from rowlock.logs import get_logger
 from rowlock.spi import LeasedTable, is_outage
 from rowlock.tasks import DaemonThreads
@@ -109,8 +107,7 @@ def _outcome(
 logger = get_logger(__name__)
 
 LOOK: Final = "look"
-AUTHORIZE_S_MAX: Final = 5.0
-"""Longest time for one answer of the host, in seconds."""
+AUTHORIZE_S_MAX: Final = 5.0  # longest time for one answer of the host, in seconds
 AUTHORIZING_MAX: Final = 256
 """Most questions to the host that are open at once; further ones are refused."""
 
@@ -198,9 +195,7 @@ class Gatekeeper:
 
     def _answered(self, task: asyncio.Task[object]) -> None:
         self._asking -= 1
-        # Retrieved here, or Python would log an error that was never retrieved.
-        if not task.cancelled():
-            task.exception()
+        retrieved(task)
 
     def _judged(self, task: asyncio.Task[object], action: ViewerAction) -> Viewer | None:
         if not task.done():
@@ -218,16 +213,13 @@ class Gatekeeper:
         return None
 
     async def _answer(self, request: HTTPConnection, action: ViewerAction) -> object:
-        if self._is_async():
+        call = getattr(type(self._authorize), "__call__", None)  # noqa: B004 - its code is meant
+        if any(map(inspect.iscoroutinefunction, (self._authorize, call))):
             answer: object = self._authorize(request, action)
         else:
             # One that waits would hold up the loop, and with it the pipelines of this replica.
             answer = await self._threads.call(self._authorize, request, action)
         return await answer if inspect.isawaitable(answer) else answer
-
-    def _is_async(self) -> bool:
-        call = getattr(type(self._authorize), "__call__", None)  # noqa: B004 - its code is meant
-        return inspect.iscoroutinefunction(self._authorize) or inspect.iscoroutinefunction(call)
 
     def _refuse(self, action: ViewerAction, why: str) -> None:
         logger.warning(
@@ -372,8 +364,7 @@ def seen_lease(fields: Mapping[str, str], leased: LeasedTable) -> SeenLease:
 
 T = TypeVar("T")
 
-ENDING_S: Final = 1.0
-"""Seconds of a page's time that are left for its questions to end."""
+ENDING_S: Final = 1.0  # seconds of a page's time that are left for its questions to end
 
 
 async def made_within(page: Coroutine[Any, Any, T], seconds: float) -> T:
@@ -385,14 +376,14 @@ async def made_within(page: Coroutine[Any, Any, T], seconds: float) -> T:
     finally:
         if not task.done():
             task.cancel()
-            task.add_done_callback(_forget)
+            task.add_done_callback(retrieved)
     if not task.done():
         raise TimeoutError
     return task.result()
 
 
-def _forget(task: asyncio.Task[Any]) -> None:
-    # Retrieved: Python would log it as an error that was never retrieved.
+def retrieved(task: asyncio.Task[Any]) -> None:
+    """Look at the error of a task, or Python would log it as one that was never retrieved."""
     if not task.cancelled():
         task.exception()
 
@@ -404,12 +395,6 @@ NOT_ALLOWED: Final = "You may not do this."
 AWAY: Final = "The database does not answer. If you have acted, look later whether it was done."
 REFUSED: Final = "The database refused the question; the log says why."
 UNEXPECTED: Final = "The page could not be made; the log says why."
-_STATUSES: Final[tuple[tuple[type[RowlockError], int], ...]] = (
-    (RowNotFound, 404),
-    (LeaseChanged, 409),
-    (LeaseAlive, 409),
-    (NotPausable, 409),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -424,30 +409,22 @@ class PageRefusal:
 def refusal_of(error: Exception) -> PageRefusal:
     if isinstance(error, HTTPException):
         return PageRefusal(error.status_code, error.detail)
-    for kind, status in _STATUSES:
-        if isinstance(error, kind):
-            return PageRefusal(status, _sentence(error))
     if isinstance(error, TransactionTimeout | TimeoutError | OSError) or is_outage(error):
         return PageRefusal(503, AWAY)
     if isinstance(error, SQLAlchemyError):
         return PageRefusal(503, REFUSED, is_expected=False)
-    return _of_ours(error)
-
-
-def _of_ours(error: Exception) -> PageRefusal:
-    # What the first one says is what code of the host's has raised.
-    if isinstance(error, HostCodeError):
+    # What a HostCodeError says is what code of the host's has raised.
+    if isinstance(error, HostCodeError) or not isinstance(error, RowlockError):
         return PageRefusal(500, UNEXPECTED, is_expected=False)
-    if isinstance(error, ConfigurationError):
-        return PageRefusal(404, _sentence(error))
-    if isinstance(error, PipelineError):
-        return PageRefusal(400, _sentence(error))
-    if isinstance(error, RowlockError):
-        return PageRefusal(409, _sentence(error))
-    return PageRefusal(500, UNEXPECTED, is_expected=False)
-
-
-def _sentence(error: RowlockError) -> str:
+    status = next((code for kind, code in _STATUSES if isinstance(error, kind)), 409)
     # Without the hint at the docs, which is for terminals; and as it is, since it may begin with
     # typed text.
-    return f"{shown(error.message, 500)}."
+    return PageRefusal(status, f"{shown(error.message, 500)}.")
+
+
+_STATUSES: Final = (
+    (RowNotFound, 404),
+    (NotPausable, 409),
+    (ConfigurationError, 404),
+    (PipelineError, 400),
+)

@@ -25,18 +25,12 @@ from rowlock.dashboard.guarding import refusal_of
 from rowlock.insight.databases import wanted_within
 
 STREAMS_MAX: Final = 64
-ROWS_WATCHED_MAX: Final = 16
-"""Most different rows that are watched at once."""
-STREAM_S_MAX: Final = 60.0
-"""Seconds until the page opens a new stream, which is authorized anew."""
-LIVE_S: Final = 2.0
-"""The rest between two looks, in seconds."""
-PART_S_MAX: Final = 4.0
-"""Longest look, in seconds; then the page is told that it is not live."""
-SEND_S_MAX: Final = 5.0
-"""Longest time in which a browser takes what is sent, in seconds."""
-GRACE_S: Final = 3.0
-"""How long a stream may take to end when the server does, in seconds."""
+ROWS_WATCHED_MAX: Final = 16  # most different rows that are watched at once
+STREAM_S_MAX: Final = 60.0  # seconds until the page opens a new stream, which is authorized anew
+LIVE_S: Final = 2.0  # the rest between two looks, in seconds
+PART_S_MAX: Final = 4.0  # longest look, in seconds; then the page is told that it is not live
+SEND_S_MAX: Final = 5.0  # longest time in which a browser takes what is sent, in seconds
+GRACE_S: Final = 3.0  # how long a stream may take to end when the server does, in seconds
 RETRY_MS: Final = 1_000
 
 MakePart = Callable[[], Awaitable[str]]
@@ -105,9 +99,7 @@ class LiveResponse:
 
 
 async def live_events(make: MakePart, ended: anyio.Event) -> AsyncIterator[ServerSentEvent]:
-    """Yield the part when it has changed, else a beat, or why there is none, until the
-    stream ends.
-    """
+    """Yield the part when it has changed, else a beat, or why there is none."""
     ends, last = monotonic() + STREAM_S_MAX, None
     yield ServerSentEvent(event="beat", data="", retry=RETRY_MS)
     while monotonic() < ends and not ended.is_set():

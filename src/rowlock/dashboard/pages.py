@@ -7,7 +7,7 @@ taken for granted.
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -18,61 +18,31 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
-from rowlock import PipelineSettings
 from rowlock.clock import monotonic
 from rowlock.dashboard.drawing import GraphDrawing, drawing_of, points_of, rates_between
 from rowlock.dashboard.guarding import PageRefusal, ViewerAction, refusal_of
 from rowlock.dashboard.live import LiveResponse
-from rowlock.dashboard.visits import NOTHING, PageVisit
+from rowlock.dashboard.visits import PageVisit
 from rowlock.errors import RowlockError
-from rowlock.insight.checking.finding import Findings
 from rowlock.insight.explanation import Explanation
-from rowlock.insight.insight import Insight
 from rowlock.insight.listing import ListedState
 from rowlock.insight.naming import mapped_model, pipeline_named
-from rowlock.insight.status import Status
 from rowlock.spi import LeasedTable
 
 if TYPE_CHECKING:
     # A wing may have been left out.
-    from rowlock.graph import GraphStatistics, StandingGraph
+    from rowlock.graph import GraphStatistics
     from rowlock.streams import Streams, StreamStatus
 
 
 # ---------------------------------------------------------------- numbers of reports
 
 
-def queues_of(status: Status) -> dict[str, str]:
-    """Return for each pipeline how many rows wait for a worker, and how many may, in all
-    replicas.
-    """
-    live = status.replicas.live
-    return {
-        one.pipeline: queue_text(
-            replica.pipelines[one.pipeline] for replica in live if one.pipeline in replica.pipelines
-        )
-        for one in status.pipelines
-    }
-
-
-def queue_text(reports: Iterable[object]) -> str:
-    """Return the queues of some reports of pipelines, taken together."""
-    told = [one for one in reports if isinstance(one, Mapping)]
-    queued, capacity = (_sum(told, name) for name in ("queued", "capacity"))
-    return NOTHING if queued is None else f"{queued:,}/{'?' if capacity is None else capacity}"
-
-
-def _sum(reports: Iterable[Mapping[str, Any]], name: str) -> int | None:
-    numbers = [one[name] for one in reports if isinstance(one.get(name), int)]
-    return sum(numbers) if numbers else None
-
-
 # ---------------------------------------------------------------- flows and graphs
 
 
 FLOWS_MAX: Final = 50
-FLOWS_S_MAX: Final = 2.0
-"""Seconds for questions to flows; the page names those that were left out."""
+FLOWS_S_MAX: Final = 2.0  # seconds for questions to flows; the page names those that were left out
 NOT_ASKED: Final = "Not asked: the flows before it took all the time that there was."
 SHARDS_SHOWN: Final = 64
 
@@ -96,11 +66,6 @@ class ShownFlow:
 class ShownGraph:
     statistics: GraphStatistics
     drawing: GraphDrawing
-
-
-async def streams_page(visit: PageVisit) -> Response:
-    part = await streams_part(visit)
-    return visit.page("streams.html", live=visit.addresses.live("streams"), part=part)
 
 
 async def streams_part(visit: PageVisit) -> str:
@@ -135,21 +100,16 @@ async def _shown(visit: PageVisit, streams: Streams, flow: Any) -> ShownFlow:
         return ShownFlow(flow.name, None, refusal_of(error).sentence)
 
 
-async def graphs_page(visit: PageVisit) -> Response:
-    part = await graphs_part(visit)
-    return visit.page("graphs.html", live=visit.addresses.live("graphs"), part=part)
-
-
 async def graphs_part(visit: PageVisit) -> str:
     """Render the graphs of this process alone."""
-    return visit.part("parts/graphs.html", graphs=[_drawn(one) for one in visit.wings.graphs])
+    graphs = []
+    for graph in visit.wings.graphs:
+        from rowlock.graph.statistics import picture_of  # noqa: PLC0415 - a wing
 
-
-def _drawn(graph: StandingGraph[Any, Any]) -> ShownGraph:
-    from rowlock.graph.statistics import picture_of  # noqa: PLC0415 - a wing
-
-    statistics = graph.statistics()
-    return ShownGraph(statistics, drawing_of(picture_of(graph.graph), statistics.operators))
+        statistics = graph.statistics()
+        drawing = drawing_of(picture_of(graph.graph), statistics.operators)
+        graphs.append(ShownGraph(statistics, drawing))
+    return visit.part("parts/graphs.html", graphs=graphs)
 
 
 # ---------------------------------------------------------------- pages
@@ -162,13 +122,7 @@ ENTRIES_SHOWN = 30
 ROW_ACTIONS = ("unpark", "park", "make_due", "release")
 STATUS_WITHIN = timedelta(seconds=2)
 """For how long pipelines are asked; then the page shows what there is by then."""
-LIVE_TOPICS = frozenset({"pipelines", "replicas", "rows", "row", "streams", "graphs"})
 PIPELINE_ACTIONS = ("pause", "resume")
-
-
-async def pipelines_page(visit: PageVisit) -> Response:
-    part = await pipelines_part(visit)
-    return visit.page("pipelines.html", live=visit.addresses.live("pipelines"), part=part)
 
 
 async def pipelines_part(visit: PageVisit) -> str:
@@ -179,33 +133,41 @@ async def pipelines_part(visit: PageVisit) -> str:
             for one in status.pipelines
             if visit.observer is not None
         }
-        queues = queues_of(status)
-        return visit.part("parts/pipelines.html", status=status, lines=lines, queues=queues)
+        return visit.part("parts/pipelines.html", status=status, lines=lines)
 
     return await visit.recent.get(("pipelines", visit.addresses.base), make)
 
 
-async def replicas_page(visit: PageVisit) -> Response:
-    part = await replicas_part(visit)
-    return visit.page("replicas.html", live=visit.addresses.live("replicas"), part=part)
-
-
 async def replicas_part(visit: PageVisit) -> str:
     async def make() -> str:
-        replicas = await visit.insight.replicas()
-        return visit.part("parts/replicas.html", replicas=replicas, queue_text=queue_text)
+        return visit.part("parts/replicas.html", replicas=await visit.insight.replicas())
 
     return await visit.recent.get(("replicas", visit.addresses.base), make)
 
 
+LIVE_PARTS: Final[dict[str, Callable[[PageVisit], Awaitable[str]]]] = {
+    "pipelines": pipelines_part,
+    "replicas": replicas_part,
+    "streams": streams_part,
+    "graphs": graphs_part,
+}
+
+
+def _live_page(topic: str) -> Handler:
+    async def page(visit: PageVisit) -> Response:
+        part = await LIVE_PARTS[topic](visit)
+        return visit.page(f"{topic}.html", live=visit.addresses.live(topic), part=part)
+
+    return page
+
+
+pipelines_page, replicas_page, streams_page, graphs_page = map(_live_page, LIVE_PARTS)
+
+
 async def checks_page(visit: PageVisit) -> Response:
     """Show what is to be mended; asked when the page is opened, and not again."""
-    findings = await visit.recent.get("checks", lambda: findings_of(visit.insight))
+    findings = await visit.recent.get("checks", visit.insight.findings)
     return visit.page("checks.html", findings=findings)
-
-
-async def findings_of(insight: Insight) -> Findings:
-    return Findings(await insight.check(), len(insight.pipelines))
 
 
 async def rows_page(visit: PageVisit) -> Response:
@@ -244,8 +206,11 @@ async def explained(
 ) -> Response:
     """Return the page of a row; `trouble` is why an action was refused."""
     explanation = await visit.insight.explain(model, row_id)
-    wanted = [ViewerAction(name, model, row_id) for name in acts_on(visit, model, explanation)]
-    may = await visit.may(*wanted)
+    names: tuple[str, ...] = ()
+    if explanation.is_there and explanation.lease is not None:
+        mapped = mapped_model(model, visit.insight.pipelines.values())
+        names = ROW_ACTIONS if LeasedTable.of(mapped).has_schedule else ("release",)
+    may = await visit.may(*(ViewerAction(name, model, row_id) for name in names))
     return visit.page(
         "row.html",
         status=status if explanation.is_there else 404,
@@ -257,13 +222,6 @@ async def explained(
         trouble=trouble,
         acts=[name for name, is_allowed in may.items() if is_allowed],
     )
-
-
-def acts_on(visit: PageVisit, model: str, explanation: Explanation) -> tuple[str, ...]:
-    if not explanation.is_there or explanation.lease is None:
-        return ()
-    mapped = mapped_model(model, visit.insight.pipelines.values())
-    return ROW_ACTIONS if LeasedTable.of(mapped).has_schedule else ("release",)
 
 
 async def row_part_of(visit: PageVisit, explanation: Explanation, model: str) -> str:
@@ -300,16 +258,14 @@ async def pipeline_shown(
         has_form=True,
         line=line,
         plan=plan,
-        settings=settings_of(pipeline.settings),
+        settings=[
+            (name, setting_text(getattr(pipeline.settings, name)))
+            for name in sorted(type(pipeline.settings).model_fields)
+        ],
         model=pipeline.leased.name,
         trouble=trouble,
         act=wanted if may[wanted] else None,
     )
-
-
-def settings_of(settings: PipelineSettings) -> list[tuple[str, str]]:
-    names = sorted(type(settings).model_fields)
-    return [(name, setting_text(getattr(settings, name))) for name in names]
 
 
 def setting_text(value: object) -> str:
@@ -322,23 +278,15 @@ def setting_text(value: object) -> str:
 
 async def live_stream(visit: PageVisit) -> Answer:
     topic, asked = visit.request.path_params["topic"], visit.request.query_params
-    if topic not in LIVE_TOPICS:
+    if topic not in {*LIVE_PARTS, "rows", "row"}:
         raise HTTPException(404, "There is no such page.")
 
     async def make() -> str:
-        match topic:
-            case "pipelines":
-                return await pipelines_part(visit)
-            case "replicas":
-                return await replicas_part(visit)
-            case "streams":
-                return await streams_part(visit)
-            case "graphs":
-                return await graphs_part(visit)
-            case "rows":
-                return await rows_part(visit, asked.get("pipeline", ""), asked.get("state", ""))
-            case _:
-                return await row_part(visit, asked.get("model", ""), asked.get("id", ""))
+        if topic == "rows":
+            return await rows_part(visit, asked.get("pipeline", ""), asked.get("state", ""))
+        if topic == "row":
+            return await row_part(visit, asked.get("model", ""), asked.get("id", ""))
+        return await LIVE_PARTS[topic](visit)
 
     return LiveResponse(visit.streams, f"{topic}:{asked}", make)
 
@@ -372,7 +320,7 @@ async def replicas_document(visit: PageVisit) -> Response:
 
 
 async def checks_document(visit: PageVisit) -> Response:
-    findings = await visit.recent.get("checks", lambda: findings_of(visit.insight))
+    findings = await visit.recent.get("checks", visit.insight.findings)
     return json_response(findings.to_dict())
 
 

@@ -24,8 +24,7 @@ from rowlock.errors import AppError
 from rowlock.insight.insight import Insight
 
 KEY_BYTES: Final = 24
-DRAIN_S_MAX: Final = 5
-"""How long the server waits for open streams when it ends, in seconds."""
+DRAIN_S_MAX: Final = 5  # how long the server waits for open streams when it ends, in seconds
 
 
 class KeyedDashboard:
@@ -50,9 +49,7 @@ class KeyedDashboard:
 
 
 async def serve(app: KeyedDashboard, *, host: str, port: int, told: Callable[[str], None]) -> None:
-    """Serve `app` until it is interrupted; `told` gets the address, with the key, once it can be
-    opened.
-    """
+    """Serve `app` until it is interrupted; `told` gets the address, with the key."""
     config = uvicorn.Config(
         app,
         log_level="warning",

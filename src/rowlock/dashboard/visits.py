@@ -14,9 +14,9 @@ from __future__ import annotations
 import asyncio
 import re
 import shlex
-from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 from urllib.parse import quote, urlencode
@@ -33,12 +33,14 @@ from rowlock.dashboard.guarding import (
     ViewerAction,
     fresh_token,
     keep_token,
+    retrieved,
     token_of,
 )
 from rowlock.dashboard.live import LiveStreams
 from rowlock.errors import ConfigurationError
 from rowlock.insight.insight import Insight
 from rowlock.insight.observer import Observer
+from rowlock.insight.replicas import NOTHING
 from rowlock.insight.shown import ago, clock_time, duration, row_command, shown
 from rowlock.insight.status import count_text
 
@@ -130,16 +132,14 @@ class ShownWings:
 
 T = TypeVar("T")
 
-RECENT_S: Final = 1.0
-"""For how long an answer is reused, in seconds."""
+RECENT_S: Final = 1.0  # for how long an answer is reused, in seconds
 KEPT_MAX: Final = 256
 
 
 @dataclass(slots=True)
 class _Answer:
     task: asyncio.Task[Any]
-    begun: float
-    ended: float | None = None
+    ended: float = 0.0
 
 
 class RecentAnswers:
@@ -166,37 +166,32 @@ class RecentAnswers:
         if not answer.task.done():
             return True
         has_failed = answer.task.cancelled() or answer.task.exception() is not None
-        return not has_failed and monotonic() - (answer.ended or 0.0) < RECENT_S
+        return not has_failed and monotonic() - answer.ended < RECENT_S
 
     def _begin(self, place: Hashable, ask: Callable[[], Awaitable[Any]]) -> _Answer:
         while len(self._answers) >= KEPT_MAX:
             del self._answers[next(iter(self._answers))]
-        task = asyncio.create_task(_awaited(ask), name="rowlock: dashboard")
-        answer = _Answer(task, monotonic())
+
+        async def run() -> Any:
+            return await ask()
+
+        task = contained_task(run(), name="rowlock: dashboard")
+        answer = _Answer(task)
         self._answers.pop(place, None)
         self._answers[place] = answer
 
         def ended(task: asyncio.Task[Any]) -> None:
             answer.ended = monotonic()
-            # Retrieved here, too: everybody who waited for it may be gone.
-            if not task.cancelled():
-                task.exception()
+            # Everybody who waited for it may be gone.
+            retrieved(task)
 
         task.add_done_callback(ended)
         return answer
 
 
-def _awaited(ask: Callable[[], Awaitable[T]]) -> Coroutine[Any, Any, T]:
-    async def run() -> T:
-        return await ask()
-
-    return run()
-
-
 # ---------------------------------------------------------------- templates
 
 
-NOTHING: Final = "\N{EN DASH}"
 _ACTING: Final = re.compile(r"\browlock (unpark|release|due) ")
 _BUTTONS: Final = {"unpark": "unpark", "release": "release", "due": "make_due"}
 """The button of the page that does what a command does."""
@@ -217,9 +212,10 @@ def environment() -> Environment:
         "count": count_text,
         "duration": lambda value: NOTHING if value is None else duration(value),
         "ago": ago,
-        "clock": clock_text,
-        "decimal": decimal_text,
-        "seconds": seconds_text,
+        "clock": lambda time: "" if time is None else f"{time.astimezone(UTC):%H:%M:%S} UTC",
+        "decimal": lambda value, unit="": NOTHING if value is None else f"{value:.1f}{unit}",
+        # What a replica has reported may be anything.
+        "seconds": lambda one: f"{one:.3f} s" if isinstance(one, int | float) else NOTHING,
         "button": named_button,
         "named_row": named_row,
         "moment": lambda time, now: clock_time(time, now=now),
@@ -231,19 +227,6 @@ def render(template: str, **values: Any) -> str:
     return environment().get_template(template).render(**values)
 
 
-def clock_text(time: datetime | None) -> str:
-    return "" if time is None else f"{time.astimezone(UTC):%H:%M:%S} UTC"
-
-
-def decimal_text(value: float | None, unit: str = "") -> str:
-    return NOTHING if value is None else f"{value:.1f}{unit}"
-
-
-def seconds_text(value: object) -> str:
-    """Return a number of seconds that a replica has reported."""
-    return f"{value:.3f} s" if isinstance(value, int | float) else NOTHING
-
-
 def named_button(do: str) -> str:
     """Return the button for the command in an explanation; empty if there is none."""
     found = _ACTING.search(do)
@@ -251,10 +234,7 @@ def named_button(do: str) -> str:
 
 
 def named_row(text: str) -> tuple[str, str] | None:
-    """Return the model and the key in an ``explain`` command at the end of a text.
-
-    None without such a command, or if its key does not survive the quoting.
-    """
+    """Return model and key of the ``explain`` command in a text, if they survive the quoting."""
     found = _EXPLAINING.search(text)
     try:
         words = shlex.split(found[1]) if found is not None else []
@@ -295,10 +275,7 @@ class PageVisit:
         has_form: bool = False,
         **values: Any,
     ) -> Response:
-        """Render a page; `live` is the address of its stream.
-
-        A page with a form never reloads by itself: that would lose what was typed.
-        """
+        """Render a page; one with a form never reloads: that would lose what was typed."""
         token = token_of(self.request) or fresh_token()
         is_full = live is not None and self.streams.is_full
         response = HTMLResponse(

@@ -20,23 +20,19 @@ from rowlock import ConfigurationError
 from rowlock.demo.run import Replica, address_in, replicas_on, tables_at, work_off
 from rowlock.demo.verdict import DemoFinding, gather, judge, story_of, taken_over
 
-ROWS, ROWS_MAX = 3_000, 20_000
-"""The verdict reads the whole history of the rows into memory."""
+ROWS, ROWS_MAX = 3_000, 20_000  # the verdict reads the whole history of the rows into memory
 REPLICAS, REPLICAS_MIN, REPLICAS_MAX = 3, 2, 8
 """At least one replica takes over from the one that is killed."""
-FILE_BYTES_MAX = 16 * 1024 * 1024
-"""Larger files are left out: each worker reads a whole file."""
+FILE_BYTES_MAX = 16 * 1024 * 1024  # larger files are left out: each worker reads a whole file
 PASSED_OVER = "__pycache__"
 """Folders of this name are left out: Python itself writes into them meanwhile."""
 
 DETAILS_MAX = 5
 MARKS = {True: "ok", False: "BAD", None: ""}
 
-FILE_COLUMNS = 120
-"""Width of the history of a row where the output is no terminal."""
+FILE_COLUMNS = 120  # width of the history of a row where the output is no terminal
 
-HELD, BROKEN, MISUSED, INTERRUPTED = 0, 1, 2, 130
-"""Exit codes."""
+HELD, BROKEN, MISUSED, INTERRUPTED = 0, 1, 2, 130  # exit codes
 
 
 def add_demo_arguments(parser: argparse.ArgumentParser) -> None:
@@ -48,23 +44,12 @@ def add_demo_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "folder", nargs="?", type=Path, default=library, help="default: Python's standard library"
     )
-    parser.add_argument(
-        "--rows",
-        type=_between(1, ROWS_MAX),
-        default=ROWS,
-        help="files at most (default %(default)s)",
-    )
-    parser.add_argument(
-        "--replicas",
-        type=_between(REPLICAS_MIN, REPLICAS_MAX),
-        default=REPLICAS,
-        help="default %(default)s",
-    )
-    parser.add_argument(
-        "--database",
-        metavar="URL",
-        help="a PostgreSQL server; a schema is created there and dropped",
-    )
+    rows, replicas = _between(1, ROWS_MAX), _between(REPLICAS_MIN, REPLICAS_MAX)
+    told = "files at most (default %(default)s)"
+    parser.add_argument("--rows", type=rows, default=ROWS, help=told)
+    parser.add_argument("--replicas", type=replicas, default=REPLICAS, help="default %(default)s")
+    told = "a PostgreSQL server; a schema is created there and dropped"
+    parser.add_argument("--database", metavar="URL", help=told)
 
 
 def run_demo(options: argparse.Namespace) -> int:
@@ -107,17 +92,13 @@ async def _run(options: argparse.Namespace, files: list[str], scratch: Path) -> 
         async with engine.connect() as connection:
             evidence = await gather(connection, folder, files)
     for document in taken_over(evidence.changes)[:1]:
-        _print_story(story_of(evidence.changes, document))
+        columns = shutil.get_terminal_size((FILE_COLUMNS, 1)).columns
+        print("\none of the rows whose leases had run out, as the database noted it:")
+        for line in story_of(evidence.changes, document).splitlines():
+            print(textwrap.fill(line, columns, subsequent_indent=" " * 26))
     return _conclude(
         judge(evidence, [replica.process.returncode for replica in replicas]), replicas
     )
-
-
-def _print_story(story: str) -> None:
-    columns = shutil.get_terminal_size((FILE_COLUMNS, 1)).columns
-    print("\none of the rows whose leases had run out, as the database noted it:")
-    for line in story.splitlines():
-        print(textwrap.fill(line, columns, subsequent_indent=" " * 26))
 
 
 def _conclude(findings: Sequence[DemoFinding], replicas: Sequence[Replica]) -> int:
@@ -140,7 +121,8 @@ def _files_of(folder: Path, limit: int) -> list[str]:
         raise ConfigurationError(
             f"{folder} is no folder; name one that exists, or none for Python's standard library"
         )
-    files = list(islice(_walk(folder), limit))
+    paths = (path for path in _walk(folder) if _is_wanted(path))
+    files = [path.relative_to(folder).as_posix() for path in islice(paths, limit)]
     if not files:
         raise ConfigurationError(
             f"{folder} has no files that could be catalogued; name another folder"
@@ -148,12 +130,10 @@ def _files_of(folder: Path, limit: int) -> list[str]:
     return files
 
 
-def _walk(folder: Path) -> Iterator[str]:
+def _walk(folder: Path) -> Iterator[Path]:
     for place, folders, names in os.walk(folder):
         folders[:] = sorted(set(folders) - {PASSED_OVER})
-        for path in (Path(place, name) for name in sorted(names)):
-            if _is_wanted(path):
-                yield path.relative_to(folder).as_posix()
+        yield from (Path(place, name) for name in sorted(names))
 
 
 def _is_wanted(path: Path) -> bool:

@@ -23,7 +23,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, async_sessionmaker, create_async
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from rowlock import Apply, LockColumns, Pipeline, PipelineItem, PipelineManager, due_index
-from rowlock.testing.databases.drivers import connect_args
+from rowlock.testing.databases.temporary import connect_args
 
 NEW, DONE, UNREADABLE = "new", "done", "unreadable"
 SHA256_CHARS = 64
@@ -71,9 +71,7 @@ class CatalogueFiles(Pipeline[Document]):
         return Document.status == NEW
 
     def process(self, item: PipelineItem[Document]) -> Apply:
-        """Read one file. A plain function runs in a worker thread, so the event loop goes on
-        renewing leases.
-        """
+        """Read one file, in a worker thread: the event loop goes on renewing leases."""
         try:
             content = (self.folder / item.row.path).read_bytes()
         except OSError:
@@ -88,9 +86,7 @@ class CatalogueFiles(Pipeline[Document]):
 
 
 def open_engine(address: URL) -> AsyncEngine:
-    """Return an engine on `address`, whose query may name the `schema` of the tables; nothing
-    connects yet.
-    """
+    """Return an engine on `address`, whose query may name the `schema` of the tables."""
     schema = address.query.get("schema")
     settings = {"search_path": schema} if isinstance(schema, str) else {}
     url = address.difference_update_query(["schema"])

@@ -88,44 +88,32 @@ async def tables_at(address: URL) -> AsyncIterator[AsyncEngine]:
     engine, schema = open_engine(address), address.query.get("schema")
     try:
         try:
-            await _create(
-                engine, f"CREATE SCHEMA {schema}" if schema else "PRAGMA journal_mode=WAL"
-            )
+            async with engine.begin() as connection:
+                first = f"CREATE SCHEMA {schema}" if schema else "PRAGMA journal_mode=WAL"
+                await connection.exec_driver_sql(first)
+                await connection.run_sync(Base.metadata.create_all)
+                for statement in _TRIGGER[connection.dialect.name]:
+                    await connection.exec_driver_sql(statement)
         except Exception as error:
             raise ConfigurationError(f"cannot create the tables in {address!r}: {error}") from error
         try:
             yield engine
         finally:
             if schema:
-                await _drop(engine, str(schema))
+                async with engine.begin() as connection:
+                    await connection.exec_driver_sql(f"DROP SCHEMA {schema} CASCADE")
     finally:
         await engine.dispose()
-
-
-async def _create(engine: AsyncEngine, first: str) -> None:
-    async with engine.begin() as connection:
-        await connection.exec_driver_sql(first)
-        await connection.run_sync(Base.metadata.create_all)
-        for statement in _TRIGGER[connection.dialect.name]:
-            await connection.exec_driver_sql(statement)
-
-
-async def _drop(engine: AsyncEngine, schema: str) -> None:
-    async with engine.begin() as connection:
-        await connection.exec_driver_sql(f"DROP SCHEMA {schema} CASCADE")
 
 
 # ---------------------------------------------------------------- the replicas
 
 
-ANSWER_S_MAX = 60.0
-"""Longest wait for a replica's answer; its first one comes when it has started."""
-END_S_MAX = 15.0
-"""How long a replica may take to end by itself."""
+ANSWER_S_MAX = 60.0  # longest wait for a replica's answer; its first one comes when it has started
+END_S_MAX = 15.0  # how long a replica may take to end by itself
 STALL_S_MAX = 60.0
 """Without progress for so long the run ends, and rows that are not finished are lost."""
-CHUNK_ROWS = 500
-"""Rows that are inserted in one transaction: on SQLite no replica writes meanwhile."""
+CHUNK_ROWS = 500  # rows that are inserted in one transaction: on SQLite no replica writes meanwhile
 LOOK_S = 0.05
 LINE_S = 1.0
 LOG_CHARS_MAX = 4000
@@ -154,15 +142,19 @@ class Replica:
         """Send one line and return the answer; empty if the replica is dead."""
         assert self.process.stdout is not None
         try:
-            async with asyncio.timeout(ANSWER_S_MAX):
+            async with self._within(ANSWER_S_MAX, "gave no answer"):
                 await self.tell(message)
                 return (await self.process.stdout.readline()).decode().strip()
         except ConnectionError:
             return ""
+
+    @asynccontextmanager
+    async def _within(self, seconds: float, what: str) -> AsyncIterator[None]:
+        try:
+            async with asyncio.timeout(seconds):
+                yield
         except TimeoutError:
-            raise ChildProcessError(
-                f"{self} gave no answer within {ANSWER_S_MAX:g} s:\n{self.log()}"
-            ) from None
+            raise ChildProcessError(f"{self} {what} within {seconds:g} s:\n{self.log()}") from None
 
     async def tell(self, message: str) -> None:
         assert self.process.stdin is not None
@@ -179,22 +171,15 @@ class Replica:
         """Close its input and wait until it has finished its work."""
         assert self.process.stdin is not None
         self.process.stdin.close()
-        try:
-            async with asyncio.timeout(END_S_MAX):
-                await self.process.wait()
-        except TimeoutError:
-            raise ChildProcessError(
-                f"{self} did not end within {END_S_MAX:g} s:\n{self.log()}"
-            ) from None
+        async with self._within(END_S_MAX, "did not end"):
+            await self.process.wait()
 
 
 @asynccontextmanager
 async def replicas_on(
     address: URL, folder: Path, *, count: int, logs: Path
 ) -> AsyncIterator[list[Replica]]:
-    """Start `count` replicas that catalogue `folder`, wait until all are ready, and end
-    them all.
-    """
+    """Start `count` replicas that catalogue `folder`, and end them all."""
     replicas: list[Replica] = []
     try:
         for number in range(1, count + 1):
@@ -229,10 +214,8 @@ class BacklogProgress(NamedTuple):
 
 
 async def work_off(engine: AsyncEngine, replicas: Sequence[Replica], files: Sequence[str]) -> None:
-    """Insert one row for each file, show the progress, and kill one replica half-way.
-
-    Returns when every row is finished, when no row has been finished for `STALL_S_MAX`, or when all
-    replicas are dead.
+    """Insert a row for each file, show the progress, and kill one replica half-way, until all are
+    finished, none was for `STALL_S_MAX`, or all replicas are dead.
     """
     paths, is_kill_due, finished = iter(files), True, 0
     began_at = moved_at = monotonic()
@@ -242,24 +225,27 @@ async def work_off(engine: AsyncEngine, replicas: Sequence[Replica], files: Sequ
         # Rows follow as they are worked on: replicas that are faster than this loop would else have
         # finished all of them between two looks, and none could be killed half-way.
         if progress.waiting < CHUNK_ROWS and (chunk := list(islice(paths, CHUNK_ROWS))):
-            await _insert(engine, chunk)
+            async with AsyncSession(engine) as session, session.begin():
+                session.add_all(Document(path=path) for path in chunk)
         else:
             await sleep(LOOK_S)
         progress, now = await _look(engine), monotonic()
         if progress.finished != finished:
             finished, moved_at = progress.finished, now
         if now - shown_at >= LINE_S or finished == len(files):
-            _show(progress, now - began_at, len(_alive(replicas)))
+            print(
+                f"{now - began_at:5.1f} s {finished:6,} done {progress.leased:5,} leased"
+                f" {progress.waiting:6,} waiting  {len(_alive(replicas))} replicas",
+                flush=True,
+            )
             shown_at = now
         if is_kill_due and len(files) / 2 <= finished < len(files):
             is_kill_due = not await kill_busiest(replicas)
 
 
 async def kill_busiest(replicas: Sequence[Replica]) -> bool:
-    """Kill the replica that has the most rows to work on with -9, and return whether it was done.
-
-    No replica is killed if none has rows, or if it is the last one. All of them hold still
-    meanwhile, so that the rows are not finished before the kill.
+    """Kill with -9 the replica that has most rows, unless it is the last one, or has none; return
+    whether it was done. All hold still meanwhile, or the rows would be finished before.
     """
     alive = _alive(replicas)
     waiting = [
@@ -286,25 +272,9 @@ def _alive(replicas: Sequence[Replica]) -> list[Replica]:
     return [replica for replica in replicas if replica.is_alive]
 
 
-async def _insert(engine: AsyncEngine, paths: Sequence[str]) -> None:
-    async with AsyncSession(engine) as session, session.begin():
-        session.add_all(Document(path=path) for path in paths)
-
-
 async def _look(engine: AsyncEngine) -> BacklogProgress:
     is_new, is_leased = Document.status == NEW, Document.lock_token.is_not(None)
     columns = (~is_new, is_new & is_leased, is_new & ~is_leased)
+    counted = select(*(func.count().filter(column) for column in columns))
     async with engine.connect() as connection:
-        row = (
-            await connection.execute(select(*(func.count().filter(column) for column in columns)))
-        ).one()
-    return BacklogProgress(row[0], row[1], row[2])
-
-
-def _show(progress: BacklogProgress, seconds: float, alive: int) -> None:
-    finished, leased, waiting = progress
-    print(
-        f"{seconds:5.1f} s {finished:6,} done {leased:5,} leased {waiting:6,} waiting  {alive}"
-        " replicas",
-        flush=True,
-    )
+        return BacklogProgress._make((await connection.execute(counted)).one())

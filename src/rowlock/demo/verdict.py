@@ -24,10 +24,8 @@ from rowlock.demo.run import CHANGES
 
 EXAMPLES_MAX = 3
 
-Result: TypeAlias = tuple[str, str | None, int | None]
-"""Status, sha256 and lines of a file."""
-Change: TypeAlias = Row[Any]
-"""A row of `CHANGES`."""
+Result: TypeAlias = tuple[str, str | None, int | None]  # status, sha256 and lines of a file
+Change: TypeAlias = Row[Any]  # a row of `CHANGES`
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,22 +8,21 @@ to be processed.
 from __future__ import annotations
 
 from rowlock.errors import AppError
-from rowlock.insight.action_errors import (
+from rowlock.insight.actions import ActionDone
+from rowlock.insight.checking.claim_plan import ClaimPlan, PipelineView
+from rowlock.insight.checking.code import Finding, Level
+from rowlock.insight.explanation import Explanation, ExplanationLine, PipelineExplanation, SeenLease
+from rowlock.insight.history.timeline import Timeline, TimelineEntry
+from rowlock.insight.insight import Insight, InsightLimits
+from rowlock.insight.listing import ListedRow, ListedState, RowPage
+from rowlock.insight.observer import Observer
+from rowlock.insight.steering import (
     AlreadyPaused,
     LeaseAlive,
     LeaseChanged,
     NotPausable,
     RowNotFound,
 )
-from rowlock.insight.actions import ActionDone
-from rowlock.insight.checking.claim_plan import ClaimPlan, PipelineView
-from rowlock.insight.checking.finding import Finding, Level
-from rowlock.insight.explanation import Explanation, ExplanationLine, PipelineExplanation, SeenLease
-from rowlock.insight.history.timeline import Timeline, TimelineEntry
-from rowlock.insight.insight import Insight
-from rowlock.insight.listing import ListedRow, ListedState, RowPage
-from rowlock.insight.observer import Observer
-from rowlock.insight.questioner import InsightLimits
 from rowlock.insight.tables import InsightTables, insight_tables
 from rowlock.insight.verdicts import Verdict
 from rowlock.spi import mark_of, replica_mark

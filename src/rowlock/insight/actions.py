@@ -11,23 +11,27 @@ Not here: how a lease is broken (``leases/release.py``), and what a service writ
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, Final, TypeVar
 
-from sqlalchemy import ColumnElement, Table, and_, case, select, true
+from pydantic_core import to_jsonable_python
+from sqlalchemy import Table, and_, case, select, true
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
 from rowlock import Pipeline, hint_after_commit, pipeline_hinter
 from rowlock.clock import monotonic
-from rowlock.insight.action_errors import LeaseAlive, LeaseChanged, RowNotFound
 from rowlock.insight.databases import time_left
 from rowlock.insight.history.recorder import tell_action
 from rowlock.insight.naming import mapped_model, pipeline_named, read_key
 from rowlock.insight.shown import iso, shown
 from rowlock.insight.steering import (
     Act,
+    LeaseAlive,
+    LeaseChanged,
+    RowNotFound,
     audited,
     check_until,
     controls_of,
@@ -54,8 +58,15 @@ from rowlock.spi import (
 T = TypeVar("T")
 
 SCHEMA: Final = "rowlock.action/1"
+_KEYS: Final = ("action", "model", "row_id", "pipeline", "by", "reason")
 NOT_PARKED: Final = "was not parked"
 NOT_PAUSED: Final = "was not paused"
+_ROW_ACTS: Final = {
+    "park": ("park a row", "parked"),
+    "unpark": ("put a row back", "put back, due now"),
+    "make_due": ("make a row due", "due now"),
+}
+"""Of each change of a row: what it is for, and what is told."""
 ACTION_TIMEOUT: Final = timedelta(seconds=10)
 LAST_TRY_S: Final = 0.1
 
@@ -91,20 +102,12 @@ class ActionDone:
         return f"{text}; this ends the pause by {shown(self.ended.by)} {since}"
 
     def to_dict(self) -> dict[str, Any]:
-        act = self.act
         return {
             "schema": SCHEMA,
-            "action": act.action,
-            "model": act.model or None,
-            "row_id": act.row_id or None,
-            "pipeline": act.pipeline or None,
-            "by": act.by,
-            "reason": act.reason,
+            **{name: getattr(self.act, name) or None for name in _KEYS},
             "outcome": self.outcome,
             "until": iso(self.until),
-            "ended": None
-            if self.ended is None
-            else asdict(self.ended) | {"at": iso(self.ended.at)},
+            "ended": to_jsonable_python(self.ended),
         }
 
 
@@ -154,7 +157,8 @@ class Actions(HostedPipelines):
                 if not await break_lease(
                     session, leased, key, seen=seen, related=related, only_ended=not force
                 ):
-                    raise await _refusal(connection, leased, key, seen=seen)
+                    refusal = await _why_not(connection, leased, key, seen=seen)
+                    raise refusal or LeaseChanged(model=leased.name, row_id=key)
                 _hint(session, leased)
 
             await self._transact(leased, work, purpose="release a row")
@@ -177,13 +181,11 @@ class Actions(HostedPipelines):
         Raises:
             ModelError: the model has no `ScheduleColumns`.
         """
+        note = f"parked by {by}: {reason}"
         act = Act("park", by, reason, _name_of(model), str(id))
-        with audited(act):
-            leased, key = self._scheduled_row(model, id)
-            values = parked_values(leased, f"parked by {by}: {reason}")
-            work = self._writing(leased, key, values, seen=seen)
-            await self._transact(leased, work, purpose="park a row")
-        return await self._told(ActionDone(act, "parked"), leased)
+        return await self._change(
+            act, model, id, seen=seen, values=lambda it: parked_values(it, note)
+        )
 
     async def unpark(
         self,
@@ -199,17 +201,7 @@ class Actions(HostedPipelines):
         A row that is not parked is left as it is.
         """
         act = Act("unpark", by, reason, _name_of(model), str(id))
-        with audited(act) as result:
-            leased, key = self._scheduled_row(model, id)
-
-            is_parked = leased.attribute("parked_at").is_not(None)
-            values = unparked_values(leased)
-            work = self._writing(leased, key, values, seen=seen, only=is_parked)
-            was_parked = await self._transact(leased, work, purpose="put a row back")
-            if not was_parked:
-                result.text = NOT_PARKED
-        done = "put back, due now" if was_parked else NOT_PARKED
-        return await self._told(ActionDone(act, done, is_changed=was_parked), leased)
+        return await self._change(act, model, id, seen=seen, values=unparked_values)
 
     async def make_due(
         self,
@@ -222,11 +214,41 @@ class Actions(HostedPipelines):
     ) -> ActionDone:
         """Make a row due now; a parked one stays parked. Otherwise as `park`."""
         act = Act("make_due", by, reason, _name_of(model), str(id))
-        with audited(act):
-            leased, key = self._scheduled_row(model, id)
-            work = self._writing(leased, key, due_now_values(leased), seen=seen)
-            await self._transact(leased, work, purpose="make a row due")
-        return await self._told(ActionDone(act, "due now"), leased)
+        return await self._change(act, model, id, seen=seen, values=due_now_values)
+
+    async def _change(
+        self,
+        act: Act,
+        model: type[Any] | str,
+        id: object,  # noqa: A002
+        *,
+        seen: ShownLease | None,
+        values: Callable[[LeasedTable], ColumnValues],
+    ) -> ActionDone:
+        """Write `values` if the lease is as `seen`; a row that is not parked is not put back."""
+        purpose, outcome = _ROW_ACTS[act.action]
+        with audited(act) as result:
+            leased, key = self._row(model, id)
+            check_schedule(leased)
+            changes = without_onupdate(leased, values(leased))
+            as_seen = true() if seen is None else is_as_shown(leased, seen)
+            is_back = act.action == "unpark"
+            only = leased.attribute("parked_at").is_not(None) if is_back else true()
+
+            async def work(session: AsyncSession, connection: AsyncConnection) -> bool:
+                where = and_(as_seen, only)
+                if await write_past_lease(session, leased, key, values=changes, where=where):
+                    _hint(session, leased)
+                    return True
+                refusal = await _why_not(connection, leased, key, seen=seen)
+                if is_back and (refusal is None or isinstance(refusal, LeaseAlive)):
+                    return False
+                raise refusal or LeaseChanged(model=leased.name, row_id=key)
+
+            is_changed = await self._transact(leased, work, purpose=purpose)
+            if not is_changed:
+                outcome = result.text = NOT_PARKED
+        return await self._told(ActionDone(act, outcome, is_changed=is_changed), leased)
 
     async def pause(
         self,
@@ -305,37 +327,6 @@ class Actions(HostedPipelines):
         ) or LeasedTable.of(mapped)
         return leased, read_key(leased, given)
 
-    def _scheduled_row(self, model: type[Any] | str, given: object) -> tuple[LeasedTable, Any]:
-        leased, key = self._row(model, given)
-        check_schedule(leased)
-        return leased, key
-
-    def _writing(
-        self,
-        leased: LeasedTable,
-        key: object,
-        values: ColumnValues,
-        *,
-        seen: ShownLease | None,
-        only: ColumnElement[bool] | None = None,
-    ) -> Callable[[AsyncSession, AsyncConnection], Awaitable[bool]]:
-        """Return work that writes `values` if the lease is as `seen` and the row meets `only`."""
-        is_it = [] if seen is None else [is_as_shown(leased, seen)]
-        is_it += [] if only is None else [only]
-
-        async def work(session: AsyncSession, connection: AsyncConnection) -> bool:
-            changes = without_onupdate(leased, values)
-            where = and_(true(), *is_it)
-            if await write_past_lease(session, leased, key, values=changes, where=where):
-                _hint(session, leased)
-                return True
-            refusal = await _why_not(connection, leased, key, seen=seen)
-            if refusal is not None or only is None:
-                raise refusal or LeaseChanged(model=leased.name, row_id=key)
-            return False
-
-        return work
-
     async def _transact(
         self,
         leased: LeasedTable,
@@ -377,47 +368,32 @@ class Actions(HostedPipelines):
         *,
         purpose: str,
     ) -> T:
+        sessions, controls = self.host_of(pipeline).session_factory, self._controls(pipeline)
+        transact = partial(self._transact, pipeline.leased, sessions=sessions)
         try:
-            sessions = self.host_of(pipeline).session_factory
-            return await self._transact(pipeline.leased, work, purpose=purpose, sessions=sessions)
+            return await transact(work, purpose=purpose)
         except DBAPIError as error:
-            if await self._has_controls(pipeline):
+            look = f"look for {controls.name}"
+            if await transact(lambda _, connection: is_there(connection, controls), purpose=look):
                 raise
             raise no_table(pipeline.name) from error
-
-    async def _has_controls(self, pipeline: Pipeline[Any]) -> bool:
-        controls = self._controls(pipeline)
-        return await self._transact(
-            pipeline.leased,
-            lambda _, connection: is_there(connection, controls),
-            purpose=f"look for {controls.name}",
-            sessions=self.host_of(pipeline).session_factory,
-        )
 
 
 async def _why_not(
     connection: AsyncConnection, leased: LeasedTable, key: object, *, seen: ShownLease | None
-) -> RowNotFound | LeaseChanged | None:
-    """Return why nothing was written; None if the row is there and its lease is as it was shown."""
+) -> RowNotFound | LeaseChanged | LeaseAlive | None:
+    """Return why nothing was written; None if the row is as `seen`, and nobody has it."""
     is_as = true() if seen is None else is_as_shown(leased, seen)
-    found = select(leased.column("lock_owner"), case((is_as, 1), else_=0)).where(leased.key == key)
-    row = (await connection.execute(found)).first()
+    kept = map(leased.column, ("lock_owner", "lock_expires_at"))
+    found = select(*kept, database_instant(), case((is_as, 1), else_=0)).where(leased.key == key)
+    row: Any = (await connection.execute(found)).first()
     if row is None:
         return RowNotFound(model=leased.name, row_id=key)
-    return None if row[1] else LeaseChanged(model=leased.name, row_id=key, owner=row[0])
-
-
-async def _refusal(
-    connection: AsyncConnection, leased: LeasedTable, key: object, *, seen: ShownLease
-) -> RowNotFound | LeaseChanged | LeaseAlive:
-    """Return why a lease was not broken; joins the caller's transaction."""
-    if (refusal := await _why_not(connection, leased, key, seen=seen)) is not None:
-        return refusal
-    owner, expires_at = map(leased.column, ("lock_owner", "lock_expires_at"))
-    statement = select(owner, expires_at, database_instant()).where(leased.key == key)
-    owner, expires_at, now = (await connection.execute(statement)).one()
-    if expires_at is None:
+    owner, expires_at, now, is_as_seen = row
+    if not is_as_seen:
         return LeaseChanged(model=leased.name, row_id=key, owner=owner)
+    if seen is None or expires_at is None:
+        return None
     left_s = max(0.0, (expires_at - now).total_seconds())
     return LeaseAlive(
         model=leased.name, row_id=key, owner=str(owner), token=str(seen.token), seconds_left=left_s

@@ -13,7 +13,7 @@ import os
 import sys
 import threading
 import tomllib
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -27,14 +27,13 @@ from rowlock.errors import AppError, describe
 from rowlock.insight.insight import Insight
 from rowlock.insight.observer import Observer
 from rowlock.insight.shown import shown
-from rowlock.spi import bind_of
+from rowlock.insight.tables import engine_of
 
 APP_VARIABLE: Final = "ROWLOCK_APP"
 DATABASE_VARIABLE: Final = "ROWLOCK_DATABASE"
 EXAMPLE: Final = "--app myservice.app:manager"
 CALLS_MAX: Final = 3
-THREADS_END_WITHIN_S: Final = 1.0
-"""Longest wait for threads, which may be the host's and stay."""
+THREADS_END_WITHIN_S: Final = 1.0  # longest wait for threads, which may be the host's and stay
 WHAT_FITS: Final = (
     "a PipelineManager, an Observer, an Insight, (session_factory, [pipelines]), or a function or"
     " an async context manager that gives one"
@@ -71,13 +70,10 @@ async def _threads_ended_behind_errors() -> AsyncIterator[None]:
         yield
     except Exception:
         begun = [one for one in threading.enumerate() if one not in before and one.daemon]
-        await asyncio.to_thread(_join, begun, monotonic() + THREADS_END_WITHIN_S)
+        until = monotonic() + THREADS_END_WITHIN_S
+        for thread in begun:
+            await asyncio.to_thread(thread.join, max(0.0, until - monotonic()))
         raise
-
-
-def _join(threads: Iterable[threading.Thread], until: float) -> None:
-    for thread in threads:
-        thread.join(max(0.0, until - monotonic()))
 
 
 def app_named(
@@ -94,7 +90,12 @@ def app_named(
     for above in (folder, *folder.parents):
         project = above / "pyproject.toml"
         if project.is_file():
-            named = _tool_table(project).get("app")
+            try:
+                tool: Any = tomllib.loads(project.read_text(encoding="utf-8")).get("tool")
+            except (OSError, ValueError) as error:
+                raise AppError(f"{project} cannot be read: {describe(error)}") from error
+            table = tool.get("rowlock") if isinstance(tool, dict) else None
+            named = table.get("app") if isinstance(table, dict) else None
             if isinstance(named, str) and named:
                 _check_owner(project, named)
                 return named, above, project
@@ -113,15 +114,6 @@ def _check_owner(project: Path, named: str) -> None:
             f"{project} names the app {shown(named)}, which is not imported: the file or its folder"
             f" is owned by another user; if you trust it, go there and say --app {shown(named)}"
         )
-
-
-def _tool_table(project: Path) -> Mapping[str, Any]:
-    try:
-        tool = tomllib.loads(project.read_text(encoding="utf-8")).get("tool", {})
-    except (OSError, ValueError) as error:
-        raise AppError(f"{project} cannot be read: {describe(error)}") from error
-    table = tool.get("rowlock", {}) if isinstance(tool, dict) else {}
-    return table if isinstance(table, dict) else {}
 
 
 def imported(name: str, folder: Path) -> Any:
@@ -152,18 +144,18 @@ async def _resolved(found: Any, name: str, stack: AsyncExitStack) -> Insight:
             return Insight.of(found)
         if isinstance(found, tuple) and len(found) == len(("session_factory", "pipelines")):
             return Insight(*found)
+        if not (isinstance(found, AbstractAsyncContextManager) or callable(found)):
+            break
         try:
             found = await _next(found, name, stack)
         except SystemExit as error:
             raise AppError(f"{name} ends the process: {describe(error)}") from error
-    raise _no_app(found, name)
+    raise AppError(f"{name} is a {type(found).__name__}; an app is {WHAT_FITS}")
 
 
 async def _next(found: Any, name: str, stack: AsyncExitStack) -> Any:
     if isinstance(found, AbstractAsyncContextManager):
         return await stack.enter_async_context(found)
-    if not callable(found):
-        raise _no_app(found, name)
     _check_arguments(found, name)
     given = found()
     given = await given if inspect.isawaitable(given) else given
@@ -184,10 +176,6 @@ def _check_arguments(found: Callable[..., Any], name: str) -> None:
         raise AppError(f"{name} must need no arguments to be called: {describe(error)}") from error
 
 
-def _no_app(found: object, name: str) -> AppError:
-    return AppError(f"{name} is a {type(found).__name__}; an app is {WHAT_FITS}")
-
-
 def _engine(url: str) -> AsyncEngine:
     try:
         return create_async_engine(url)
@@ -199,9 +187,5 @@ def _engine(url: str) -> AsyncEngine:
 
 
 async def _dispose(insight: Insight) -> None:
-    engines = {
-        bind_of(sessions(), pipelines[0].leased).engine
-        for sessions, pipelines in insight.by_database()
-    }
-    for engine in engines:
+    for engine in {engine_of(sessions, group[0]) for sessions, group in insight.by_database()}:
         await AsyncEngine(engine).dispose()

@@ -4,8 +4,8 @@ if that was refused; and tells from what the replicas say who runs it, and who h
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
@@ -15,9 +15,11 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from rowlock.errors import describe
 from rowlock.insight.databases import AwayDatabase
 from rowlock.insight.dialects.insight_dialect import INSIGHT
-from rowlock.insight.facts import (
+from rowlock.insight.listing import ListedState, StateQuestion, read_keys
+from rowlock.insight.questions import (
     PAUSE_NAMES,
     RowAsked,
+    ask_part,
     ask_pause,
     coordinates,
     flow_line,
@@ -27,13 +29,13 @@ from rowlock.insight.facts import (
     pause_query,
     pause_read,
 )
-from rowlock.insight.listing import ListedState, StateQuestion, read_keys
-from rowlock.insight.questions import ask_part
 from rowlock.insight.replicas import (
     LEFT_OUT,
     ROW_ID_CHARS_MAX,
     LiveReplicas,
     ReplicaState,
+    numbers_of,
+    summed,
     token_head,
 )
 from rowlock.insight.shown import shown
@@ -50,61 +52,37 @@ from rowlock.insight.verdicts import (
     OVERDUE_WINDOWS,
     Facts,
     InProgress,
-    PipelinePause,
     Refused,
-    Rules,
     RunningReplicas,
-    TableLock,
-    TouchingTransaction,
-    WingLine,
 )
 from rowlock.spi import mark_of
 
 # ---------------------------------------------------------------- what waits
 
 
-@dataclass(frozen=True, slots=True)
-class Waiting:
-    """What waits for one pipeline.
-
-    Attributes:
-        lock: the transaction that locks its whole table; None if there is none.
-        first_key: of the row that the next claim would take, if rows wait too long.
-        unknown: what could not be asked, and why.
-        left: transactions that were prepared, left behind, and have rows of its table.
-    """
-
-    model: str
-    rules: Rules
-    counts: Counts
-    pause: PipelinePause | None = None
-    lock: TableLock | None = None
-    first_key: str | None = None
-    unknown: tuple[str, ...] = field(default=())
-    flow: WingLine | None = None
-    left: tuple[TouchingTransaction, ...] = ()
-
-    @property
-    def overdue_after_s(self) -> float:
-        """Rows that have been due for longer wait too long."""
-        return OVERDUE_WINDOWS * self.rules.takes_over_within.total_seconds()
-
-
-async def waiting_of(connection: AsyncConnection, asked: RowAsked, *, apart: bool) -> Waiting:
+async def waiting_of(
+    connection: AsyncConnection, asked: RowAsked, *, apart: bool
+) -> PipelineStatus:
     """Ask what waits for one pipeline; joins the caller's transaction; `apart` as for `ask_row`."""
     told = await (_apart if apart else _together)(connection, asked)
     if told.lock is not None:
         return told
-    pipeline, counts, key = asked.pipeline, told.counts, None
+    pipeline, parts, counts = asked.pipeline, asked.question.parts, told.counts
     if counts.parked:
-        counts = replace(counts, parked_keys=await _parked_keys(connection, asked))
+        question = StateQuestion(
+            pipeline.leased, parts, pipeline.name, ListedState.PARKED, KEYS_MAX
+        )
+        keys = await ask_part(connection, partial(read_keys, connection, question), apart=True)
+        if not isinstance(keys, Refused):
+            told = replace(told, counts=replace(counts, parked_keys=keys))
     if counts.oldest_s is not None and counts.oldest_s > told.overdue_after_s:
-        key = await first_key(connection, pipeline.leased, asked.question.parts)
-    flow = await flow_line(connection, pipeline) if coordinates(pipeline) else None
-    return replace(told, counts=counts, first_key=key, flow=flow)
+        told = replace(told, first_key=await first_key(connection, pipeline.leased, parts))
+    if coordinates(pipeline) and (flow := await flow_line(connection, pipeline)) is not None:
+        told = replace(told, wing=flow.text)
+    return told
 
 
-async def _together(connection: AsyncConnection, asked: RowAsked) -> Waiting:
+async def _together(connection: AsyncConnection, asked: RowAsked) -> PipelineStatus:
     pipeline, dialect = asked.pipeline, INSIGHT.of(connection)
     columns, source = counted_together(pipeline.leased, asked.question.parts, owner=pipeline.name)
     if (paused := pause_query(asked.tables, pipeline.name)) is not None:
@@ -122,7 +100,7 @@ async def _together(connection: AsyncConnection, asked: RowAsked) -> Waiting:
     return replace(told, pause=pause_read([answers.get(name) for name in PAUSE_NAMES]))
 
 
-async def _apart(connection: AsyncConnection, asked: RowAsked) -> Waiting:
+async def _apart(connection: AsyncConnection, asked: RowAsked) -> PipelineStatus:
     leased, parts, name = asked.pipeline.leased, asked.question.parts, asked.pipeline.name
     if asked.failure is None:
         counts = await counts_apart(connection, leased, parts, owner=name)
@@ -141,15 +119,11 @@ async def _apart(connection: AsyncConnection, asked: RowAsked) -> Waiting:
     return replace(told, pause=pause)
 
 
-def _waiting(asked: RowAsked, counts: Counts) -> Waiting:
-    return Waiting(asked.pipeline.leased.name, asked.rivals[asked.pipeline.name], counts)
-
-
-async def _parked_keys(connection: AsyncConnection, asked: RowAsked) -> tuple[str, ...]:
-    leased, parts, owner = asked.pipeline.leased, asked.question.parts, asked.pipeline.name
-    question = StateQuestion(leased, parts, owner, ListedState.PARKED, KEYS_MAX)
-    found = await ask_part(connection, partial(read_keys, connection, question), apart=True)
-    return () if isinstance(found, Refused) else found
+def _waiting(asked: RowAsked, counts: Counts) -> PipelineStatus:
+    name = asked.pipeline.name
+    overdue_after = OVERDUE_WINDOWS * asked.rivals[name].takes_over_within
+    model = asked.pipeline.leased.name
+    return PipelineStatus(name, counts, overdue_after.total_seconds(), model=model)
 
 
 # ---------------------------------------------------------------- who runs it
@@ -159,113 +133,91 @@ NO_ROOM: Final = "a replica has more pipelines than its report has room for"
 NOT_ASKED: Final = "pipelines without counts: those before them took all the time that there was"
 
 
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """What the replicas that run a pipeline report of it."""
+
+    running: Sequence[ReplicaState]
+    reports: Sequence[Mapping[str, Any]]
+    idle: int
+    failing: int
+    error: str
+
+    @classmethod
+    def of(cls, pipeline: str, replicas: LiveReplicas) -> _Told | str:
+        """Return why a replica may run it although none says so, if that is so."""
+        has_it = [one for one in replicas.live if pipeline in one.pipelines]
+        running = [one for one in has_it if one.runs(pipeline)]
+        is_cut = any(one.report.get(LEFT_OUT) for one in replicas.live)
+        if not running and (unseen := replicas.unasked or (NO_ROOM if is_cut else "")):
+            return unseen
+        reports = [one.pipelines[pipeline] for one in running]
+        failing = [report for report in reports if report.get("fetch_failures")]
+        errors = [error for report in failing if (error := report.get("last_error"))]
+        idle = len(has_it) - len(running)
+        return cls(running, reports, idle, len(failing), str(next(iter(errors), "")))
+
+    def whole(self, name: str) -> int:
+        return int(summed(self.reports, name) or 0)
+
+
 def with_replicas(facts: Facts, replicas: LiveReplicas) -> Facts:
     if replicas.known is None:
         return replace(facts, no_replicas=replicas.unasked)
-    running = _running(facts.pipeline, replicas)
-    if not running and (unseen := _may_run_unseen(replicas)):
-        return replace(facts, no_replicas=unseen)
-    reports = _reports(facts.pipeline, running)
-    failing, error = _failing(reports)
-    totals = [told for one in reports if isinstance(told := one.get("totals"), dict)]
+    told = _Told.of(facts.pipeline, replicas)
+    if isinstance(told, str):
+        return replace(facts, no_replicas=told)
+    totals = [each for one in told.reports if isinstance(each := one.get("totals"), dict)]
     presence = RunningReplicas(
         len(replicas.live),
-        tuple(one.name for one in running),
-        failing,
-        error,
+        tuple(one.name for one in told.running),
+        told.failing,
+        told.error,
         {one.mark: one.name for one in replicas.known},
-        _sum(reports, "claimed_s"),
-        int(_sum(reports, "running") or 0),
-        int(_sum(reports, "workers") or 0),
-        idle=_idle(facts.pipeline, replicas),
-        unreadable=int(_sum(totals, "unreadable") or 0),
+        summed(told.reports, "claimed_s"),
+        told.whole("running"),
+        told.whole("workers"),
+        idle=told.idle,
+        unreadable=int(summed(totals, "unreadable") or 0),
     )
-    wing = facts.wing or graph_line(reports)
+    wing = facts.wing or graph_line(told.reports)
     in_progress = _in_progress(facts, replicas)
     return replace(facts, presence=presence, in_progress=in_progress, wing=wing)
 
 
 def status_of(
-    pipeline: str, waiting: Waiting | AwayDatabase | None, replicas: LiveReplicas
+    pipeline: str, waiting: PipelineStatus | AwayDatabase | None, replicas: LiveReplicas
 ) -> PipelineStatus:
     """Return the line of a pipeline; None as `waiting`: no time was left for its counts."""
     if waiting is None or isinstance(waiting, AwayDatabase):
         why = NOT_ASKED if waiting is None else waiting.text
-        told = PipelineStatus(pipeline, Counts(), 0.0, unknown=(why,))
-        return _with_reports(told, replicas)
-    told = PipelineStatus(
-        pipeline,
-        waiting.counts,
-        waiting.overdue_after_s,
-        waiting.pause,
-        model=waiting.model,
-        lock=waiting.lock,
-        first_key=waiting.first_key,
-        unknown=waiting.unknown,
-        wing=_text(waiting.flow),
-        left=waiting.left,
-    )
-    return _with_reports(told, replicas)
-
-
-def _with_reports(told: PipelineStatus, replicas: LiveReplicas) -> PipelineStatus:
+        waiting = PipelineStatus(pipeline, Counts(), 0.0, unknown=(why,))
     if replicas.known is None:
-        return told
-    pipeline = told.pipeline
-    running = _running(pipeline, replicas)
-    if not running and (unseen := _may_run_unseen(replicas)):
-        return replace(told, unknown=(*told.unknown, f"replicas: {unseen}"))
-    reports = _reports(pipeline, running)
-    failing, error = _failing(reports)
-    if len(reports) > failing and told.counts.refused:
+        return waiting
+    told = _Told.of(pipeline, replicas)
+    if isinstance(told, str):
+        return replace(waiting, unknown=(*waiting.unknown, f"replicas: {told}"))
+    refused = waiting.counts.refused
+    if len(told.reports) > told.failing and refused:
         # Claims are answered, so it is this user, or this process, that is refused.
-        told = replace(
-            told,
-            counts=replace(told.counts, refused=""),
-            unknown=(*told.unknown, f"{pipeline}: {told.counts.refused}"),
+        waiting = replace(
+            waiting,
+            counts=replace(waiting.counts, refused=""),
+            unknown=(*waiting.unknown, f"{pipeline}: {refused}"),
         )
+    graph = graph_line(told.reports)
     return replace(
-        told,
-        wing=told.wing or _text(graph_line(reports)),
-        rows_s=_sum(reports, "settled_s"),
-        p95_s=max(_numbers(reports, "p95_s"), default=None),
-        runs_on=len(reports),
-        idle=_idle(pipeline, replicas),
-        failing=failing,
-        error=error,
-        busy=int(_sum(reports, "running") or 0),
-        workers=int(_sum(reports, "workers") or 0),
+        waiting,
+        wing=waiting.wing or (None if graph is None else graph.text),
+        rows_s=summed(told.reports, "settled_s"),
+        p95_s=max(numbers_of(told.reports, "p95_s"), default=None),
+        runs_on=len(told.reports),
+        idle=told.idle,
+        failing=told.failing,
+        error=told.error,
+        busy=told.whole("running"),
+        workers=told.whole("workers"),
     )
-
-
-def _text(wing: WingLine | None) -> str | None:
-    return None if wing is None else wing.text
-
-
-def _running(pipeline: str, replicas: LiveReplicas) -> list[ReplicaState]:
-    return [one for one in replicas.live if one.runs(pipeline)]
-
-
-def _idle(pipeline: str, replicas: LiveReplicas) -> int:
-    """Return how many replicas have a pipeline registered, and do not run it."""
-    return sum(pipeline in one.pipelines and not one.runs(pipeline) for one in replicas.live)
-
-
-def _may_run_unseen(replicas: LiveReplicas) -> str:
-    """Return why a replica may run a pipeline although none says so; empty if none may."""
-    if replicas.unasked:
-        return replicas.unasked
-    return NO_ROOM if any(one.report.get(LEFT_OUT) for one in replicas.live) else ""
-
-
-def _reports(pipeline: str, running: Iterable[ReplicaState]) -> list[Mapping[str, Any]]:
-    return [one.pipelines[pipeline] for one in running]
-
-
-def _failing(reports: Sequence[Mapping[str, Any]]) -> tuple[int, str]:
-    failing = [report for report in reports if report.get("fetch_failures")]
-    errors = (report.get("last_error") for report in failing)
-    return len(failing), str(next((error for error in errors if error), ""))
 
 
 def _in_progress(facts: Facts, replicas: LiveReplicas) -> InProgress | None:
@@ -284,36 +236,24 @@ def _in_progress(facts: Facts, replicas: LiveReplicas) -> InProgress | None:
 def _said(
     item: Mapping[str, Any], one: ReplicaState, report: Mapping[str, Any]
 ) -> InProgress | None:
-    since_s, attempt = _numbers([item], "since_s"), _numbers([item], "attempt")
+    since_s, attempt = numbers_of([item], "since_s"), numbers_of([item], "attempt")
     if not (since_s and attempt):
         return None
-    place = next((int(number) + 1 for number in _numbers([item], "place")), None)
+    place = next((int(number) + 1 for number in numbers_of([item], "place")), None)
     # Since it was written down the row has been there for as long again.
     return InProgress(
         str(item.get("state")),
         since_s[0] + one.seen_s,
         int(attempt[0]),
         place=place,
-        waiting=max(place or 0, int(_sum([report], "queued") or 0)),
+        waiting=max(place or 0, int(summed([report], "queued") or 0)),
         starts_in_s=None if place is None else _starts_in_s(place, report),
     )
 
 
 def _starts_in_s(place: int, report: Mapping[str, Any]) -> float | None:
-    """Estimate when a worker will have the row at `place`: by the rate, else by the median
-    attempt.
-    """
-    if rate := _sum([report], "settled_s"):
+    """Estimate when the row at `place` has a worker: by the rate, else by the median attempt."""
+    if rate := summed([report], "settled_s"):
         return place / rate
-    workers, took_s = _sum([report], "workers"), _sum([report], "p50_s")
+    workers, took_s = summed([report], "workers"), summed([report], "p50_s")
     return place * took_s / workers if workers and took_s else None
-
-
-def _sum(reports: Sequence[Mapping[str, Any]], name: str) -> float | None:
-    values = _numbers(reports, name)
-    return sum(values) if values else None
-
-
-def _numbers(reports: Sequence[Mapping[str, Any]], name: str) -> list[float]:
-    values = (report.get(name) for report in reports)
-    return [float(value) for value in values if isinstance(value, int | float)]

@@ -16,13 +16,13 @@ Not here: a statement that a database refuses (``questions.py``).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
-from typing import Any, Final, Self, TypeAlias
+from typing import Any, Final, TypeAlias
 from weakref import WeakKeyDictionary
 
 from sqlalchemy import Engine
@@ -51,9 +51,7 @@ class QuestionPlaces:
 
     @asynccontextmanager
     async def taken(self, engine: Engine, *, within: timedelta) -> AsyncIterator[None]:
-        """Occupy a place during the block; raises TransactionTimeout if there is none `within` that
-        time.
-        """
+        """Occupy a place during the block; raises TransactionTimeout if there is none in time."""
         by_engine = self._by_loop.setdefault(asyncio.get_running_loop(), WeakKeyDictionary())
         places = by_engine.setdefault(engine, asyncio.Semaphore(QUESTIONS_AT_ONCE_MAX))
         within_s = within.total_seconds()
@@ -77,11 +75,7 @@ Ask: TypeAlias = Callable[[], Awaitable[Any]]
 async def asked_concurrently(
     asks: Sequence[Ask], *, at_once: int = QUESTIONS_AT_ONCE_MAX
 ) -> list[Any]:
-    """Return the answers of all `asks` in their order, `at_once` at a time.
-
-    The first error ends the others and is raised. When this returns or raises, no question is under
-    way.
-    """
+    """Return the answers of all `asks` in their order; the first error ends the others."""
     if len(asks) == 1:
         return [await asks[0]()]
     answers: dict[int, Any] = {}
@@ -137,9 +131,7 @@ def question_time(most: timedelta) -> timedelta:
 
 
 def time_left(most: timedelta) -> timedelta:
-    """Return how long a question that begins now may take: `most`, or until its answer is not
-    wanted any more.
-    """
+    """Return how long a question that begins now may take: until its answer is not wanted."""
     ends = _ENDS.get()
     if ends is None:
         return most
@@ -173,8 +165,7 @@ def contained_redaction(redact: Redact | None) -> Redact | None:
 # ---------------------------------------------------------------- databases
 
 
-DATABASES_AT_ONCE_MAX: Final = 32
-"""Most databases that are asked at once; the others wait."""
+DATABASES_AT_ONCE_MAX: Final = 32  # most databases that are asked at once; the others wait
 NAMES_MAX: Final = 5
 
 
@@ -185,7 +176,7 @@ class AwayDatabase:
     database: str
     pipelines: tuple[str, ...]
     why: str
-    error: Exception = field(compare=False, repr=False)
+    error: Any = field(default=None, compare=False, repr=False)
 
     @property
     def what(self) -> str:
@@ -206,11 +197,6 @@ class AwayDatabase:
     def to_dict(self) -> dict[str, Any]:
         return {"database": self.database, "pipelines": list(self.pipelines), "why": self.why}
 
-    @classmethod
-    def from_dict(cls, document: Mapping[str, Any]) -> Self:
-        why = document["why"]
-        return cls(document["database"], tuple(document["pipelines"]), why, ConnectionError(why))
-
 
 @dataclass(frozen=True, slots=True)
 class DatabaseAsks:
@@ -219,7 +205,12 @@ class DatabaseAsks:
     asks: Sequence[Ask]
 
     def away(self, error: Exception) -> AwayDatabase:
-        text = " ".join(_why(error).split())
+        if isinstance(error, TransactionTimeout):
+            why = f"no answer within {error.timeout_s:.2g} s"
+        else:
+            is_silent = isinstance(error, TimeoutError) and not str(error)
+            why = "no answer in time" if is_silent else refusal_of(error)
+        text = " ".join(why.split())
         password = self.engine.url.password
         if password:
             text = text.replace(str(password), "***")
@@ -231,9 +222,7 @@ DatabaseAnswers: TypeAlias = list[Any] | AwayDatabase
 
 
 async def asked_by_database(databases: Sequence[DatabaseAsks]) -> list[DatabaseAnswers]:
-    """Return the answers of each database, in their order. One of several that is away is an
-    `AwayDatabase`; if all are away, or there is one alone, its error is raised.
-    """
+    """Return the answers of each database, or that it is away; if all are, an error is raised."""
     if len(databases) == 1:
         return [await asked_concurrently(databases[0].asks)]
     with half_of_the_time():
@@ -258,11 +247,3 @@ async def _asked(database: DatabaseAsks) -> DatabaseAnswers:
         if not is_of_a_database(error):
             raise
         return database.away(error)
-
-
-def _why(error: Exception) -> str:
-    if isinstance(error, TransactionTimeout):
-        return f"no answer within {error.timeout_s:.2g} s"
-    if isinstance(error, TimeoutError) and not str(error):
-        return "no answer in time"
-    return refusal_of(error)

@@ -13,9 +13,12 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, Self
+
+from pydantic import TypeAdapter
+from pydantic_core import to_jsonable_python
 
 from rowlock.insight.databases import AwayDatabase
 from rowlock.insight.headlines import false_part, finding_of, no_pipeline, replica
@@ -203,9 +206,12 @@ SCHEMA: Final = "rowlock.explanation/1"
 REFERENCE: Final = "docs/reference/verdicts.md"
 _COMMAND: Final = re.compile(r"rowlock [a-z]+ .*$|SELECT .*$|ROLLBACK PREPARED .*$", re.DOTALL)
 """What a person copies, at the end of what to do."""
+_KEYS: Final = (
+    *("pipeline", "verdict", "headline", "needs_person", "lines", "parts", "why", "do"),
+    *("also", "more", "remarks"),
+)
 WIDTH: Final = 100
-WIDTH_MIN: Final = 40
-"""Texts are never narrower, whatever the terminal is."""
+WIDTH_MIN: Final = 40  # texts are never narrower, whatever the terminal is
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,6 +279,10 @@ class PipelineExplanation:
     def more(self) -> str:
         return f"{REFERENCE}#{self.verdict.value.replace('_', '-')}"
 
+    def to_dict(self) -> dict[str, Any]:
+        told = to_jsonable_python(self) | {"more": self.more}
+        return {name: told[name] for name in _KEYS}
+
     def text_lines(self, width: int) -> list[str]:
         text = [*_wrapped(self.headline, "", width), ""]
         if self.lines:
@@ -331,33 +341,19 @@ class Explanation:
             "row_id": self.row_id,
             "at": iso(self.at),
             "needs_person": self.needs_person,
-            "lease": None if self.lease is None else asdict(self.lease),
-            "pipelines": [_pipeline_dict(one) for one in self.pipelines],
+            "lease": to_jsonable_python(self.lease),
+            "pipelines": [one.to_dict() for one in self.pipelines],
             "away": [one.to_dict() for one in self.away],
         }
 
     @classmethod
     def from_dict(cls, document: Mapping[str, Any]) -> Self:
-        """Return what `to_dict` gave, also where it has keys that came later.
-
-        Raises:
-            ValueError: it is another document.
-        """
+        """Return what `to_dict` gave, whatever keys came later; raises ValueError if it is none."""
         if document.get("schema") != SCHEMA:
             raise ValueError(
                 f"an explanation has the schema {SCHEMA!r}, not {document.get('schema')!r:.100}"
             )
-        lease = document["lease"]
-        return cls(
-            document["model"],
-            document["row_id"],
-            None if document["at"] is None else datetime.fromisoformat(document["at"]),
-            None
-            if lease is None
-            else SeenLease(lease["owner"], lease["token"], lease["ends_in_s"]),
-            tuple(_pipeline_from(one) for one in document["pipelines"]),
-            tuple(AwayDatabase.from_dict(one) for one in document.get("away", ())),
-        )
+        return TypeAdapter(cls).validate_python(document)
 
 
 def explanation_without_pipeline(model: str, row_id: str) -> Explanation:
@@ -377,40 +373,6 @@ def _parts(facts: Facts) -> dict[str, bool | None]:
     return {name: None if isinstance(part, Refused) else part for name, part in parts.items()}
 
 
-def _pipeline_dict(one: PipelineExplanation) -> dict[str, Any]:
-    return {
-        "pipeline": one.pipeline,
-        "verdict": one.verdict.value,
-        "headline": one.headline,
-        "needs_person": one.needs_person,
-        "lines": [asdict(line) for line in one.lines],
-        "parts": None if one.parts is None else dict(one.parts),
-        "why": one.why,
-        "do": one.do,
-        "also": list(one.also),
-        "more": one.more,
-        "remarks": list(one.remarks),
-    }
-
-
-def _pipeline_from(document: Mapping[str, Any]) -> PipelineExplanation:
-    return PipelineExplanation(
-        document["pipeline"],
-        Verdict(document["verdict"]),
-        document["headline"],
-        document["needs_person"],
-        document["why"],
-        document["do"],
-        lines=tuple(
-            ExplanationLine(line["name"], line["answer"], line["detail"])
-            for line in document["lines"]
-        ),
-        parts=document["parts"],
-        also=tuple(document["also"]),
-        remarks=tuple(document["remarks"]),
-    )
-
-
 def _title(title: str, at: datetime | None, width: int) -> list[str]:
     if at is None:
         return _wrapped(title, "", width)
@@ -421,10 +383,7 @@ def _title(title: str, at: datetime | None, width: int) -> list[str]:
 
 
 def _with_command(do: str, width: int) -> list[str]:
-    """Wrap what to do; a command stays on one line, as it is.
-
-    So it can be copied: a space more or less in the key of a row would name another one.
-    """
+    """Wrap what to do; a command stays on one line, since a space would name another row."""
     found = _COMMAND.search(do)
     if found is None:
         return _wrapped(do, "do    ", width)

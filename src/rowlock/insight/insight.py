@@ -8,18 +8,21 @@ Not here: what is asked (``facts.py``), and what the answers say (``explanation.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
 from itertools import chain
-from typing import Any, Self, TypeVar
+from types import SimpleNamespace
+from typing import Any, Final, Self, TypeAlias, TypeVar
 
+from sqlalchemy import Column, ColumnElement, true
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionmaker
 
 from rowlock import Pipeline, PipelineManager
 from rowlock.clock import monotonic
-from rowlock.errors import AppError
+from rowlock.errors import AppError, ConfigurationError, OutcomeError
+from rowlock.insight.actions import Actions
 from rowlock.insight.checking.checkup import beside_tables, not_looked_at, table_checks
 from rowlock.insight.checking.claim_plan import (
     ClaimPlan,
@@ -27,40 +30,225 @@ from rowlock.insight.checking.claim_plan import (
     claim_plan,
     unserved_remarks,
 )
-from rowlock.insight.checking.finding import Finding, in_order
-from rowlock.insight.counting import Waiting, status_of, with_replicas
+from rowlock.insight.checking.code import Finding, Findings, in_order
+from rowlock.insight.counting import status_of, waiting_of, with_replicas
 from rowlock.insight.databases import (
     Ask,
     AwayDatabase,
+    DatabaseAnswers,
+    DatabaseAsks,
     QuestionPlaces,
+    asked_by_database,
     asked_concurrently,
     contained_redaction,
+    question_time,
     raise_if_away,
+    time_left,
 )
+from rowlock.insight.dialects.insight_dialect import INSIGHT
 from rowlock.insight.explanation import (
     Explanation,
     PipelineExplanation,
     SeenLease,
     explanation_without_pipeline,
 )
-from rowlock.insight.facts import RowAsked, facts_of, seen_by
 from rowlock.insight.history.timeline import ENTRIES_MAX, Timeline, read_timeline
 from rowlock.insight.listing import PAGE_ROWS, RowPage, page_read, state_question
 from rowlock.insight.naming import database_name, is_of, mapped_model, pipeline_named, read_key
 from rowlock.insight.observer import Observer
-from rowlock.insight.questioner import DatabaseQuestions, InsightLimits, part_timeout, waiting_asked
-from rowlock.insight.questions import whole_else_apart
+from rowlock.insight.questions import (
+    RowAsked,
+    RowQuestion,
+    facts_of,
+    is_of_a_statement,
+    refusal_of,
+    rules_of,
+    seen_by,
+    whole_else_apart,
+)
 from rowlock.insight.rehearsal import IDS_MAX, PipelineRehearsal, Rehearsal
-from rowlock.insight.replicas import LiveReplicas
+from rowlock.insight.replicas import LiveReplicas, merged_replicas, read_replicas
 from rowlock.insight.status import PipelineStatus, Status
-from rowlock.insight.tables import InsightTables, PipelineHost, Sessions, tables_of
+from rowlock.insight.tables import InsightTables, PipelineHost, Sessions, engine_of, tables_of
 from rowlock.insight.verdicts import Facts
-from rowlock.spi import bind_of
+from rowlock.rows.updates import compared_column
+from rowlock.spi import (
+    LeasedTable,
+    LockGraph,
+    LockingPipeline,
+    Seams,
+    bind_of,
+    claim_parts,
+    in_transaction,
+    is_transient,
+    ready_condition,
+)
 
 T = TypeVar("T")
+AsksOfDatabase: TypeAlias = Callable[[Sessions, Sequence[Pipeline[Any]]], Sequence[Ask]]
+"""Makes the questions to one database, of the pipelines that work there."""
+
+PART_SHARE: Final = 4  # parts of a question that took too long have this fraction of its time each
 
 
-class Insight(DatabaseQuestions):
+@dataclass(frozen=True, slots=True)
+class InsightLimits:
+    """How long questions may take.
+
+    Attributes:
+        timeout: the whole of a question, and before it the wait until fewer are asked.
+        statement_timeout: one statement of it, where the database can end one.
+        count_timeout: one count, where the database can end one.
+    """
+
+    timeout: timedelta = timedelta(seconds=10)
+    statement_timeout: timedelta = timedelta(seconds=2)
+    count_timeout: timedelta = timedelta(milliseconds=150)
+
+
+class Questioner(Actions):
+    limits: InsightLimits
+    _places: QuestionPlaces
+    _hide: tuple[Any, ...]
+    _show: dict[type[Any], Sequence[Any]]
+    _redact: Callable[[str], str] | None
+
+    async def read(
+        self,
+        leased: LeasedTable,
+        ask: Callable[..., Awaitable[T]],
+        *,
+        sessions: Sessions | None = None,
+        statement_timeout: timedelta | None = None,
+        **how: Any,
+    ) -> T:
+        """Return the answer of `ask(connection, **how)`, in a transaction that reads, on the
+        database of `sessions`, by default where `leased` is worked on.
+        """
+
+        async def by_session(_: AsyncSession, connection: AsyncConnection) -> T:
+            return await ask(connection, **how)
+
+        options: Any = {"sessions": sessions, "statement_timeout": statement_timeout}
+        return await self.read_by_session(leased, by_session, **options)
+
+    async def read_by_session(
+        self,
+        leased: LeasedTable,
+        ask: Callable[[AsyncSession, AsyncConnection], Awaitable[T]],
+        *,
+        sessions: Sessions | None = None,
+        statement_timeout: timedelta | None = None,
+    ) -> T:
+        """Return the answer of `ask(session, connection)`, as `read` does."""
+
+        async def work(session: AsyncSession, connection: AsyncConnection) -> T:
+            each = time_left(statement_timeout or self.limits.statement_timeout)
+            await INSIGHT.of(connection).begin_reading(connection, statement_timeout=each)
+            return await ask(session, connection)
+
+        there = sessions or self.sessions_of(leased)
+        engine = bind_of(there(), leased).engine
+        async with self._places.taken(engine, within=question_time(self.limits.timeout)):
+            return await in_transaction(
+                there,
+                leased,
+                work,
+                purpose="answer a question",
+                timeout=question_time(self.limits.timeout),
+                writes=False,
+            )
+
+    def _asked(self, pipeline: Pipeline[Any], key: Any) -> RowAsked:
+        leased, failure = pipeline.leased, None
+        ready: ColumnElement[bool] = true()
+        locking: tuple[LockingPipeline, ...] = ()
+        try:
+            # A pipeline may want rows only in some replicas, of which this process is none.
+            hooks: Any = SimpleNamespace(ready=getattr(pipeline, "ready_anywhere", pipeline.ready))
+            ready = ready_condition(pipeline.name, leased, hooks)
+            beside = next(group for _, group in self.by_database() if pipeline in group)
+            locking = LockGraph(beside).locking_pipelines_of(leased, but=pipeline.name)
+        # A host's code may raise anything; that is the answer.
+        except Exception as error:  # noqa: BLE001
+            failure = error
+        host, tables = self.host_of(pipeline), self.tables
+        given = host.gates
+        if given is None:
+            given = () if tables is None or tables.controls is None else (tables.pause_gate,)
+        seams = Seams.of(given, ())
+        gates = seams.conditions(leased, pipeline.name)
+        question = RowQuestion(
+            leased,
+            key,
+            pipeline.name,
+            claim_parts(pipeline, ready=ready, locking_pipelines=locking, gates=gates),
+            locking,
+            self._columns(leased, self._hide),
+            tuple(self._columns(leased, self._show.get(pipeline.model, ()))),
+            bind_of(host.session_factory(), leased).dialect,
+        )
+        names = tuple(getattr(gate, "__qualname__", repr(gate)) for gate in seams.gates)
+        rivals = {name: rules_of(each) for name, each in self.pipelines.items()}
+        return RowAsked(pipeline, question, names, rivals, tables, failure)
+
+    def _columns(self, leased: LeasedTable, given: Iterable[Any]) -> frozenset[Column[Any]]:
+        return frozenset(
+            compared_column(leased, each)
+            for each in given
+            if isinstance(each, str) or getattr(each, "class_", leased.model) is leased.model
+        )
+
+    def _redacted(self, facts: Facts) -> Facts:
+        error = facts.column("last_error")
+        if self._redact is None or error is None:
+            return facts
+        return replace(facts, columns={**facts.columns, "last_error": self._redact(str(error))})
+
+    async def asked_everywhere(
+        self, asks: AsksOfDatabase, pipelines: Iterable[Pipeline[Any]] | None = None
+    ) -> list[DatabaseAnswers]:
+        """Return the answers of each database, in the order of `by_database`."""
+        databases = []
+        for sessions, group in self.by_database(pipelines):
+            engine, names = engine_of(sessions, group[0]), tuple(one.name for one in group)
+            databases.append(DatabaseAsks(engine, names, asks(sessions, group)))
+        return await asked_by_database(databases)
+
+    async def asked_beside_replicas(
+        self, asks: AsksOfDatabase
+    ) -> tuple[LiveReplicas, list[DatabaseAnswers]]:
+        def with_replicas(sessions: Sessions, pipelines: Sequence[Pipeline[Any]]) -> list[Ask]:
+            known = partial(self._replicas_known, sessions, pipelines[0])
+            return [known, *asks(sessions, pipelines)]
+
+        answers = await self.asked_everywhere(with_replicas)
+        away = [one for one in answers if isinstance(one, AwayDatabase)]
+        told = [one[0] for one in answers if not isinstance(one, AwayDatabase)]
+        replicas = merged_replicas(told, away)
+        return replicas, [one if isinstance(one, AwayDatabase) else one[1:] for one in answers]
+
+    async def _replicas_known(self, sessions: Sessions, pipeline: Pipeline[Any]) -> LiveReplicas:
+        table = None if self.tables is None else self.tables.replicas
+        if table is None:
+            return LiveReplicas(None, None)
+        ask = partial(read_replicas, table=table)
+        try:
+            return await self.read(pipeline.leased, ask, sessions=sessions)
+        except Exception as error:
+            # A migration that was not run costs the names of replicas, and nothing else.
+            if not is_of_a_statement(error):
+                raise
+            why = refusal_of(error)
+        if len(list(self.by_database())) > 1:
+            why = f"{database_name(engine_of(sessions, pipeline))}: {why}"
+        return LiveReplicas(None, None, why=why)
+
+
+# ---------------------------------------------------------------- the questions
+
+
+class Insight(Questioner):
     """Answers questions about the rows of a host's pipelines.
 
     Args:
@@ -92,7 +280,13 @@ class Insight(DatabaseQuestions):
         self.limits, self._places = limits or InsightLimits(), QuestionPlaces()
         self._hide, self._show = tuple(hide), dict(show or {})
         self._redact = contained_redaction(redact)
-        self._check_columns()
+        for pipeline in self.pipelines.values():
+            shown = self._show.get(pipeline.model, ())
+            for option, given in (("hide", self._hide), ("show", shown)):
+                try:
+                    self._columns(pipeline.leased, given)
+                except OutcomeError as error:
+                    raise ConfigurationError(f"{option}=: {error}") from error
 
     @classmethod
     def of(cls, host: PipelineManager | Observer) -> Self:
@@ -156,11 +350,19 @@ class Insight(DatabaseQuestions):
         if there is None:
             # The row may be in a database that is away.
             raise_if_away(away)
+        lease = None
+        if there is not None:
+            token, ended_s = there.column("lock_token"), there.since("lock_expires_at")
+            lease = SeenLease(
+                there.column("lock_owner"),
+                None if token is None else str(token),
+                None if ended_s is None else -ended_s,
+            )
         return Explanation(
             leased.name,
             str(key),
             found[0].at,
-            None if there is None else _lease_of(there),
+            lease,
             tuple(
                 PipelineExplanation.of(self._redacted(facts), remarks=below)
                 for facts, below in zip(found, remarks, strict=True)
@@ -248,7 +450,7 @@ class Insight(DatabaseQuestions):
         """
         ends = None if within is None else monotonic() + within.total_seconds()
 
-        async def in_time(pipeline: Pipeline[Any]) -> Waiting | None:
+        async def in_time(pipeline: Pipeline[Any]) -> PipelineStatus | None:
             has_time = ends is None or monotonic() < ends
             return await self._waiting_of(pipeline) if has_time else None
 
@@ -263,7 +465,9 @@ class Insight(DatabaseQuestions):
         lines = [status_of(name, waiting[name], replicas) for name in self.pipelines]
         at = next((one.counts.at for one in lines if one.counts.at is not None), replicas.at)
         away = tuple(one for one in answers if isinstance(one, AwayDatabase))
-        return Status(self._databases(), at, replicas, tuple(lines), away)
+        engines = [engine_of(sessions, group[0]) for sessions, group in self.by_database()]
+        where = ", ".join(map(database_name, engines)) or "no pipelines"
+        return Status(where, at, replicas, tuple(lines), away)
 
     async def rows(
         self, pipeline: str, state: str, *, after: str | None = None, limit: int = PAGE_ROWS
@@ -328,6 +532,10 @@ class Insight(DatabaseQuestions):
         ]
         return in_order([*chain(*found), *beside_tables(self.tables, replicas)])
 
+    async def findings(self) -> Findings:
+        """Return what `check` says, as one answer."""
+        return Findings(await self.check(), len(self.pipelines))
+
     async def explain_claim(self, pipeline: Pipeline[Any] | str) -> ClaimPlan:
         """Say whether an index serves the claims of a pipeline, and how the database reads it.
 
@@ -357,21 +565,18 @@ class Insight(DatabaseQuestions):
         )
         return PipelineView(status_of(found.name, waiting, replicas), plan)
 
-    async def _waiting_of(self, pipeline: Pipeline[Any]) -> Waiting:
+    async def _waiting_of(self, pipeline: Pipeline[Any]) -> PipelineStatus:
         read = partial(
             self.read,
             pipeline.leased,
             sessions=self.host_of(pipeline).session_factory,
             statement_timeout=self.limits.count_timeout,
         )
-        return await waiting_asked(read, self._asked(pipeline, None))
-
-    def _databases(self) -> str:
-        engines = (
-            bind_of(sessions(), pipelines[0].leased).engine
-            for sessions, pipelines in self.by_database()
-        )
-        return ", ".join(map(database_name, engines)) or "no pipelines"
+        asked = self._asked(pipeline, None)
+        ask = partial(read, partial(waiting_of, asked=asked))
+        has_failed = asked.failure is not None
+        found: PipelineStatus = await (ask(apart=True) if has_failed else whole_else_apart(ask))
+        return found
 
     async def _answered(
         self, sessions: Sessions, asked: Sequence[RowAsked]
@@ -394,7 +599,11 @@ class Insight(DatabaseQuestions):
             leased = asked[0].question.leased
             return await self.read_by_session(leased, ask_so, sessions=sessions, **shorter)
 
-        return await whole_else_apart(read, part_timeout=partial(part_timeout, self.limits))
+        def part_timeout(refused: Exception) -> timedelta:
+            # What took too long stands in several parts, and all of them have to fit into one page.
+            return self.limits.statement_timeout / (PART_SHARE if is_transient(refused) else 1)
+
+        return await whole_else_apart(read, part_timeout=part_timeout)
 
 
 def _lease_of(facts: Facts) -> SeenLease:

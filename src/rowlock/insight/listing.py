@@ -10,15 +10,15 @@ behind them.
 from __future__ import annotations
 
 import base64
-import binascii
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 from functools import partial
 from typing import Any, Final, Self, TypeAlias
 
+from pydantic_core import to_jsonable_python
 from sqlalchemy import (
     ColumnElement,
     Text,
@@ -38,11 +38,10 @@ from sqlalchemy.orm import InstrumentedAttribute
 
 from rowlock import database_now
 from rowlock.errors import AppError, describe
-from rowlock.insight.facts import RowAsked
 from rowlock.insight.naming import read_key
-from rowlock.insight.questions import ask_part
+from rowlock.insight.questions import RowAsked, ask_part
 from rowlock.insight.replicas import table_text
-from rowlock.insight.shown import ago, ahead, iso, pipeline_command, shown
+from rowlock.insight.shown import ago, ahead, pipeline_command, shown
 from rowlock.insight.status import COUNTED_MAX, has_parked_index, is_resting
 from rowlock.insight.verdicts import Refused
 from rowlock.spi import EligibleParts, LeasedTable, mark_of, order_column, with_zone
@@ -52,11 +51,7 @@ CURSOR_CHARS_MAX: Final = 4_000
 
 @dataclass(frozen=True, slots=True)
 class RowCursor:
-    """The last row of a page.
-
-    `place` is the time by which rows are ordered, as the driver gives it, which may be text; None
-    where keys alone order them, or if the row was never processed.
-    """
+    """The last row of a page; `place` is the time of its order, as the driver gives it."""
 
     place: datetime | str | None
     key: Any
@@ -71,19 +66,17 @@ class RowCursor:
     @classmethod
     def of(cls, text: str, leased: LeasedTable) -> Self:
         """Return the cursor that `text` was made of; raises AppError if it is none."""
+        cut = text[: CURSOR_CHARS_MAX + 1]
+        padded = cut + "=" * (-len(cut) % 4)
         try:
-            place, key = _read(text[: CURSOR_CHARS_MAX + 1])
-            return cls(place, read_key(leased, key))
-        except (ValueError, TypeError, RecursionError, binascii.Error) as error:
+            read = json.loads(base64.b64decode(padded, altchars=b"-_", validate=True))
+            is_time, place, key = read
+            if not isinstance(key, int | str) or not isinstance(place, str | None):
+                raise TypeError(text)
+            at = datetime.fromisoformat(place) if is_time and place else place
+            return cls(at, read_key(leased, key))
+        except (ValueError, TypeError, RecursionError) as error:
             raise AppError(f"no page of rows begins behind {shown(text, 40)}") from error
-
-
-def _read(text: str) -> tuple[datetime | str | None, Any]:
-    padded = text + "=" * (-len(text) % 4)
-    is_time, place, key = json.loads(base64.b64decode(padded, altchars=b"-_", validate=True))
-    if not isinstance(key, int | str) or not isinstance(place, str | None):
-        raise ValueError(text)
-    return datetime.fromisoformat(place) if is_time and place else place, key
 
 
 # ---------------------------------------------------------------- the answer
@@ -140,11 +133,7 @@ class ListedRow:
         return ahead(self.place_s) if self.place_s > 0 else ago(-self.place_s)
 
     def holder_text(self, names: Mapping[str, str]) -> str:
-        """Return who holds it, in words.
-
-        Args:
-            names: of replicas, by their marks.
-        """
+        """Return who holds it, in words; `names` are those of replicas, by their marks."""
         if self.owner is None:
             return NOTHING
         who = names.get(self.mark or "", self.mark or "")
@@ -223,17 +212,9 @@ class RowPage:
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as JSON has it."""
-        return {
-            "schema": SCHEMA,
-            "pipeline": self.pipeline,
-            "model": self.model,
-            "state": self.state.value,
-            "at": iso(self.at),
-            "rows": [asdict(one) for one in self.rows],
-            "next": self.next,
-            "is_whole": self.is_whole,
-            "refused": self.refused,
-        }
+        told = {"schema": SCHEMA, **to_jsonable_python(self)}
+        del told["names"]
+        return told
 
 
 # ---------------------------------------------------------------- the statement
@@ -327,34 +308,28 @@ async def read_keys(connection: AsyncConnection, question: StateQuestion) -> tup
     return tuple(str(key) for key in rows.scalars())
 
 
-def last_sought(question: StateQuestion) -> Any:
-    """Return the SELECT of the last row that was sought through, if there are so many."""
-    return (
-        select(*_columns(question))
-        .where(_behind(question), question.among())
-        .order_by(*question.order())
-        .offset(COUNTED_MAX - 1)
-        .limit(1)
-    )
-
-
 async def read_page(
     connection: AsyncConnection, question: StateQuestion, redacted: Callable[[str], str]
-) -> tuple[datetime | None, tuple[ListedRow, ...], RowCursor | None, bool]:
-    """Return the time, the rows, the last row read, and whether all up to there was read.
-
-    Joins the caller's transaction.
-    """
+) -> RowPage:
     found = (await connection.execute(page_of(question))).all()
-    at = found[0].now if found else None
     shown_rows, last, is_whole = found[: question.limit], None, True
     if len(found) > question.limit:
         last = shown_rows[-1]
     elif question.is_sought:
-        last = (await connection.execute(last_sought(question))).first()
+        # The last row that was sought through, if there are so many.
+        sought = select(*_columns(question)).where(_behind(question), question.among())
+        ordered = sought.order_by(*question.order()).offset(COUNTED_MAX - 1).limit(1)
+        last = (await connection.execute(ordered)).first()
         is_whole = last is None
-    rows = tuple(_listed(row, question, redacted) for row in shown_rows)
-    return at, rows, None if last is None else RowCursor(last.as_written, last.key), is_whole
+    return RowPage(
+        question.owner,
+        question.leased.name,
+        question.state,
+        found[0].now if found else None,
+        tuple(_listed(row, question, redacted) for row in shown_rows),
+        None if last is None else RowCursor(last.as_written, last.key).text(),
+        is_whole,
+    )
 
 
 def _found(question: StateQuestion, columns: Sequence[Any]) -> Any:
@@ -401,22 +376,18 @@ def _listed(row: Any, question: StateQuestion, redacted: Callable[[str], str]) -
             return None
         return float((with_zone(value, leased.column(name)) - row.now).total_seconds())
 
-    place = seconds(row.place, order_column(leased).key)
-    ends = seconds(row.lock_expires_at, "lock_expires_at")
-    mark = None if row.lock_token is None else mark_of(row.lock_token)
-    if not leased.has_schedule:
-        return ListedRow(str(row.key), place, None, row.lock_owner, mark, ends)
-    parked = seconds(row.parked_at, "parked_at")
-    error = None if row.last_error is None else redacted(str(row.last_error))
+    # Without `ScheduleColumns` there are none of these.
+    attempts, error, parked_at = (getattr(row, name, None) for name in SCHEDULE)
+    parked = seconds(parked_at, "parked_at")
     return ListedRow(
         str(row.key),
-        place,
-        row.attempts,
+        seconds(row.place, order_column(leased).key),
+        attempts,
         row.lock_owner,
-        mark,
-        ends,
+        None if row.lock_token is None else mark_of(row.lock_token),
+        seconds(row.lock_expires_at, "lock_expires_at"),
         None if parked is None else -parked,
-        error,
+        None if error is None else redacted(str(error)),
     )
 
 
@@ -447,14 +418,13 @@ async def page_read(
     question: StateQuestion,
     redacted: Callable[[str], str],
 ) -> RowPage:
-    pipeline, model, state = question.owner, question.leased.name, question.state
     if asked.failure is not None:
-        why = f"ready() raises {describe(asked.failure)}"
-        return RowPage(pipeline, model, state, None, (), refused=why)
-    read = partial(read_page, connection, question, redacted)
-    found = await ask_part(connection, read, apart=True)
+        found: Any = Refused(f"ready() raises {describe(asked.failure)}")
+    else:
+        read = partial(read_page, connection, question, redacted)
+        found = await ask_part(connection, read, apart=True)
+    page: RowPage = found
     if isinstance(found, Refused):
-        return RowPage(pipeline, model, state, None, (), refused=found.why)
-    at, rows, last, is_whole = found
-    behind = None if last is None else last.text()
-    return RowPage(pipeline, model, state, at, rows, behind, is_whole)
+        of = (question.owner, question.leased.name, question.state)
+        page = RowPage(*of, None, (), refused=found.why)
+    return page

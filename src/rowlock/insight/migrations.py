@@ -16,12 +16,9 @@ from rowlock.rows.migrations import MigrationOperations
 
 REPLICAS: Final = "rowlock_replicas"
 CONTROLS: Final = "rowlock_controls"
-NAME_CHARS_MAX: Final = 255
-"""Longest name of a pipeline, a replica or a host, in characters."""
-PERSON_CHARS_MAX: Final = 100
-"""Longest name of a person, in characters."""
-REASON_CHARS_MAX: Final = 200
-"""Longest reason of an action, in characters."""
+NAME_CHARS_MAX: Final = 255  # longest name of a pipeline, a replica or a host, in characters
+PERSON_CHARS_MAX: Final = 100  # longest name of a person, in characters
+REASON_CHARS_MAX: Final = 200  # longest reason of an action, in characters
 
 
 def replicas_columns() -> list[Column[Any]]:

@@ -32,8 +32,7 @@ from rowlock.spi import LeasedTable
 # ---------------------------------------------------------------- keys as text
 
 
-NAMES_MAX: Final = 10
-"""How many values of an enumeration are named."""
+NAMES_MAX: Final = 10  # how many values of an enumeration are named
 
 
 def key_of_text(kind: TypeEngine[Any], text: str) -> Any:
@@ -48,9 +47,7 @@ def key_of_text(kind: TypeEngine[Any], text: str) -> Any:
 
 
 def may_be_key(kind: TypeEngine[Any], value: object) -> bool:
-    """Whether `value`, which is no text, can be a key; of a host's own type the database
-    decides.
-    """
+    """Whether `value`, which is no text, can be a key; of a host's type the database decides."""
     value_class = class_of(kind)
     if _binds_itself(kind) or value_class not in _STRICT:
         return True
@@ -164,8 +161,7 @@ _WORDS: Final[Mapping[type[Any], str]] = {
 # ---------------------------------------------------------------- names
 
 
-INTEGER_MAX: Final = 2**63 - 1
-"""Largest number that a key can be."""
+INTEGER_MAX: Final = 2**63 - 1  # largest number that a key can be
 
 
 def mapped_model(given: type[Any] | str, pipelines: Collection[Pipeline[Any]]) -> type[Any]:

@@ -16,36 +16,194 @@ import socket
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
-from types import TracebackType
-from typing import Any, ClassVar, Final, Self, TypeAlias, TypeVar
+from typing import Any, ClassVar, Final, Self, TypeAlias, TypeVar, cast
 
+from sqlalchemy import ColumnElement, Table, and_, case, false, func, null, select
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
-from rowlock import Pipeline, PipelineHealth, PipelineManager, PipelineStatistics
+from rowlock import Pipeline, PipelineHealth, PipelineManager, PipelineStatistics, database_now
 from rowlock.clock import monotonic, sleep, utc_now
 from rowlock.database.faults import is_of_the_server
 from rowlock.errors import ConfigurationError, PipelineError, TransactionTimeout, describe
 from rowlock.insight import replicas as presence
-from rowlock.insight.census import Census, CensusCounts
 from rowlock.insight.databases import DATABASES_AT_ONCE_MAX, asked_concurrently
+from rowlock.insight.dialects.insight_dialect import INSIGHT
 from rowlock.insight.history.recorder import HistoryRecorder
 from rowlock.insight.migrations import NAME_CHARS_MAX
 from rowlock.insight.questions import is_of_a_statement
 from rowlock.insight.replicas import (
+    DEAD_AFTER,
     Rates,
     Sample,
     pipeline_report,
     rates_of,
+    read_replicas,
     report_of,
     work_report,
 )
 from rowlock.insight.tables import InsightTables, Sessions, by_database, engine_of, tables_of
 from rowlock.logs import get_logger
-from rowlock.spi import LeasedTable, in_transaction, replica_mark
+from rowlock.spi import (
+    EligibleParts,
+    LeasedTable,
+    claim_parts,
+    database_time_after,
+    in_transaction,
+    order_column,
+    ready_condition,
+    replica_mark,
+    with_zone,
+)
+from rowlock.tasks import contained_task, without_exits
+
+WILLING = "census"  # in the report of a replica that counts, if its turn to do so comes
+
+
+@dataclass(frozen=True, slots=True)
+class ExactCounts:
+    """What a pipeline has waiting; `oldest_s` and `parked` are None without `ScheduleColumns`."""
+
+    due: int
+    oldest_s: float | None
+    resting: int
+    ended: int
+    parked: int | None
+
+
+async def exact_counts(
+    connection: AsyncConnection, leased: LeasedTable, parts: EligibleParts
+) -> ExactCounts:
+    """Count by one scan of the table."""
+    is_scheduled, place = leased.has_schedule, order_column(leased)
+    waits = and_(parts.ready, parts.free)
+    due, oldest = and_(waits, parts.due), cast("Any", null())
+    is_parked: ColumnElement[bool] = false()
+    if is_scheduled:
+        is_parked = leased.attribute("parked_at").is_not(None)
+        oldest = func.min(case((due, place)), type_=place.type)
+    has_ended = and_(parts.ready, leased.attribute("lock_expires_at") <= database_now())
+    counted = (due, and_(waits, ~parts.due, ~is_parked), has_ended, is_parked)
+    sums = [func.coalesce(func.sum(case((one, 1), else_=0)), 0) for one in counted]
+    statement = select(database_now(), *sums, oldest).select_from(leased.model)
+    at, *numbers, first = (await connection.execute(statement)).one()
+    first = with_zone(first, leased.column(place.key))
+    number, resting, ended, parked = map(int, numbers)
+    if not is_scheduled:
+        return ExactCounts(number, None, resting, ended, None)
+    oldest_s = 0.0 if first is None else max(0.0, (at - first).total_seconds())
+    return ExactCounts(number, oldest_s, resting, ended, parked)
+
+
+logger = get_logger(__name__)
+
+SCAN_MAX: Final = timedelta(seconds=5)
+REST_FACTOR: Final = 50  # the rest behind a scan is so many times as long as the scan
+REST_S_MIN: Final = 15.0  # shortest rest between two rounds over all pipelines, in seconds
+COUNTED_MAX: Final = 200
+
+
+@dataclass(frozen=True, slots=True)
+class CensusCounts:
+    """The census of one pipeline, `at` a time of the monotonic clock."""
+
+    at: float
+    counts: ExactCounts
+    replicas: int | None
+
+    @property
+    def age_s(self) -> float:
+        return monotonic() - self.at
+
+
+class Census:
+    """Counts again and again during `run`; with a table of replicas, only in one of them."""
+
+    def __init__(self, managers: tuple[PipelineManager, ...], replicas: Table | None) -> None:
+        self._managers, self._replicas = managers, replicas
+        self._counted: dict[str, CensusCounts] = {}
+        self._failing: set[str] = set()
+
+    @property
+    def counted(self) -> Mapping[str, CensusCounts]:
+        """The last census of each pipeline; empty in a replica that does not count."""
+        return self._counted
+
+    async def run(self) -> None:
+        while True:
+            begun = monotonic()
+            await self.count(rests=True)
+            await sleep(max(0.0, REST_S_MIN - (monotonic() - begun)))
+
+    async def count(self, *, rests: bool = False) -> None:
+        """Count each pipeline once; `rests` adds a rest after each scan."""
+        every = [(manager, one) for manager in self._managers for one in manager.pipelines]
+        for manager, pipeline in every[:COUNTED_MAX]:
+            begun = monotonic()
+            await self._count(manager, pipeline)
+            if rests:
+                await sleep(REST_FACTOR * (monotonic() - begun))
+
+    async def _count(self, manager: PipelineManager, pipeline: Pipeline[Any]) -> None:
+        name = pipeline.name
+        try:
+            counted = await without_exits(lambda: self._counted_now(manager, pipeline))
+        # Of the host's `ready` and database, whatever it is: it costs this census, and no row.
+        except Exception as error:  # noqa: BLE001
+            if name not in self._failing:
+                self._failing.add(name)
+                logger.warning(
+                    "The census of %s failed (told once; no row is harmed): %s",
+                    name,
+                    describe(error, chars_max=300),
+                    extra={"pipeline": name},
+                )
+            return
+        self._failing.discard(name)
+        if counted is None:
+            self._counted.pop(name, None)
+        else:
+            self._counted[name] = counted
+
+    async def _counted_now(
+        self, manager: PipelineManager, pipeline: Pipeline[Any]
+    ) -> CensusCounts | None:
+        leased, replicas, mark = pipeline.leased, self._replicas, replica_mark()
+        ready = ready_condition(pipeline.name, leased, pipeline)
+        parts = claim_parts(pipeline, ready=ready, locking_pipelines=(), gates=())
+
+        async def work(session: AsyncSession, connection: AsyncConnection) -> CensusCounts | None:
+            await INSIGHT.of(connection).begin_reading(connection, statement_timeout=SCAN_MAX)
+            running = None
+            if replicas is not None:
+                columns = replicas.c
+                lowest = select(func.min(columns.mark)).where(
+                    columns.seen_at > database_time_after(-DEAD_AFTER),
+                    columns.draining == false(),
+                    columns.report[WILLING].as_boolean(),
+                )
+                if await connection.scalar(lowest) != mark:
+                    return None
+                known = await read_replicas(connection, replicas)
+                running = sum(one.runs(pipeline.name) for one in known.live)
+            counts = await exact_counts(connection, leased, parts)
+            return CensusCounts(monotonic(), counts, running)
+
+        return await in_transaction(
+            manager.session_factory,
+            leased,
+            work,
+            purpose="count what waits",
+            timeout=SCAN_MAX,
+            writes=False,
+        )
+
+
+# ---------------------------------------------------------------- the observer
+
 
 Act: TypeAlias = Callable[[Sessions, list[Pipeline[Any]]], Awaitable[list[Exception]]]
 """Acts in one database, for the pipelines that work there; returns the errors."""
@@ -55,36 +213,28 @@ async def in_each_database(
     databases: Iterable[tuple[Sessions, list[Pipeline[Any]]]], act: Act
 ) -> None:
     """Run `act` in each of `databases`, then raise the first of all errors."""
-    asks = [partial(_failures, act, *one) for one in databases]
+
+    async def failures(sessions: Sessions, pipelines: list[Pipeline[Any]]) -> list[Exception]:
+        try:
+            return await act(sessions, pipelines)
+        except Exception as error:  # noqa: BLE001 - of a host's database, whatever it is
+            return [error]
+
+    asks = [partial(failures, *one) for one in databases]
     found = await asked_concurrently(asks, at_once=DATABASES_AT_ONCE_MAX)
     for failure in (one for failures in found for one in failures):
         raise failure
 
-
-async def _failures(
-    act: Act, sessions: Sessions, pipelines: list[Pipeline[Any]]
-) -> list[Exception]:
-    try:
-        return await act(sessions, pipelines)
-    except Exception as error:  # noqa: BLE001 - of a host's database, whatever it is
-        return [error]
-
-
-logger = get_logger(__name__)
 
 T = TypeVar("T")
 
 BEAT_S: Final = 4.5
 """The rest between two beats, in seconds: with the statement, a pause is heard of within 5 s."""
 STATEMENT_TIMEOUT: Final = timedelta(seconds=3)
-SAMPLES_MAX: Final = 120
-"""How many samples of each pipeline are kept."""
-SWEEP_EVERY: Final = 100
-"""At every so many beats, rows of replicas that died long ago are deleted."""
-PIPELINES_MAX: Final = 1000
-"""Most pipelines that are observed."""
-LAG_EVERY_S: Final = 0.5
-"""How often the event loop is asked how late it is, in seconds."""
+SAMPLES_MAX: Final = 120  # how many samples of each pipeline are kept
+SWEEP_EVERY: Final = 100  # at every so many beats, rows of replicas that died long ago are deleted
+PIPELINES_MAX: Final = 1000  # most pipelines that are observed
+LAG_EVERY_S: Final = 0.5  # how often the event loop is asked how late it is, in seconds
 
 
 class Observer:
@@ -137,10 +287,8 @@ class Observer:
         self.paused: frozenset[str] = frozenset()
         replicas = None if self.tables is None else self.tables.replicas
         self._census = Census(managers, replicas) if census else None
-        self._census_task: asyncio.Task[None] | None = None
         self._samples: dict[str, deque[Sample]] = {}
-        self._task: asyncio.Task[None] | None = None
-        self._lag_task: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
         self._worst_lag_s = 0.0
         self._beats = 0
         self._is_failing = False
@@ -158,27 +306,20 @@ class Observer:
         Observer._running = (os.getpid(), self)
         if self.history is not None:
             self.history.start()
-        self._task = asyncio.create_task(self._run(), name="rowlock: observer")
-        self._lag_task = asyncio.create_task(
-            self._measure_lag(), name="rowlock: lag of the event loop"
-        )
+        self._tasks = [
+            contained_task(self._run(), name="rowlock: observer"),
+            contained_task(self._measure_lag(), name="rowlock: lag of the event loop"),
+        ]
         if self._census is not None:
-            self._census_task = asyncio.create_task(self._census.run(), name="rowlock: census")
+            self._tasks.append(contained_task(self._census.run(), name="rowlock: census"))
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         Observer._running = None
-        started = (self._task, self._lag_task, self._census_task)
-        tasks = [task for task in started if task is not None]
-        for task in tasks:
+        for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        self._task = self._lag_task = self._census_task = None
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks = []
         if self.history is not None:
             await self.history.stop()
         await self._contained(self._leave)
@@ -257,14 +398,17 @@ class Observer:
     async def _beat_without_what_fails(
         self, sessions: Sessions, pipelines: list[Pipeline[Any]], *, row: dict[str, Any]
     ) -> list[Exception]:
-        """Beat in one database; if one of the tables cannot be used, with the other alone.
-
-        A replica that cannot hear of pauses still lives, and one that cannot say that it lives
-        still keeps pauses. Returns the errors.
+        """Beat in one database, with one table alone if the other cannot be used: a replica that
+        cannot hear of pauses still lives, and one that cannot say so still keeps them. Returns the
+        errors.
         """
         leased, failures = pipelines[0].leased, list[Exception]()
         names = [one.name for one in pipelines][:PIPELINES_MAX]
-        for tables in _parts_of(self.tables):
+        whole = self.tables
+        parts = [] if whole is None else [whole]
+        if whole is not None and whole.replicas is not None and whole.controls is not None:
+            parts += [replace(whole, controls=None), replace(whole, replicas=None)]
+        for tables in parts:
             try:
                 await self._beat_in(sessions, leased, tables, row=row, names=names)
                 break
@@ -394,20 +538,8 @@ class Observer:
             self._is_failing = True
 
 
-def _parts_of(tables: InsightTables | None) -> Iterator[InsightTables]:
-    """Yield the tables together, and then each that there is beside another one by itself."""
-    if tables is None:
-        return
-    yield tables
-    if tables.replicas is not None and tables.controls is not None:
-        yield replace(tables, controls=None)
-        yield replace(tables, replicas=None)
-
-
 def own_version() -> str:
-    """Return the version of rowlock that runs here; ``unknown`` in a source tree that was not
-    installed.
-    """
+    """Return the version that runs here; ``unknown`` in a source tree that was not installed."""
     with suppress(PackageNotFoundError):
         return version("rowlock")[:64]
     return "unknown"

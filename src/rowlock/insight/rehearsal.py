@@ -22,11 +22,12 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import ExitStack, asynccontextmanager, contextmanager
-from contextvars import Context, ContextVar, copy_context
-from dataclasses import asdict, dataclass, replace
+from contextvars import ContextVar, copy_context
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 
+from pydantic_core import to_jsonable_python
 from sqlalchemy import Column, ColumnElement, Connection, Engine, Pool, event, select
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 from sqlalchemy.pool import ConnectionPoolEntry
@@ -53,7 +54,7 @@ from rowlock.leases.acquire import Acquired
 from rowlock.leases.claim import load_rows
 from rowlock.leases.related import RelatedLocker
 from rowlock.pipelines.attempt import Ended, Result
-from rowlock.pipelines.decisions import Decision, decide
+from rowlock.pipelines.decisions import decide
 from rowlock.pipelines.outcomes import error_text, hint_targets
 from rowlock.services.hold import HOLD_LOCK_TIMEOUT, hold
 from rowlock.spi import LeasedTable, PipelineContext, bind_of, column_of
@@ -63,8 +64,7 @@ from rowlock.spi import LeasedTable, PipelineContext, bind_of, column_of
 
 SCHEMA: Final = "rowlock.rehearsal/1"
 HIDDEN: Final = "(hidden)"
-CHANGES_MAX: Final = 100
-"""Most columns whose changes are listed."""
+CHANGES_MAX: Final = 100  # most columns whose changes are listed
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,34 +116,7 @@ class Rehearsal:
         return "\n".join([title, *(line for row in self.rows for line in row.lines(self.model))])
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            "schema": SCHEMA,
-            "pipeline": self.pipeline,
-            "model": self.model,
-            "rows": [
-                asdict(row)
-                | {"changes": list(map(asdict, row.changes)), "beside": list(row.beside)}
-                for row in self.rows
-            ],
-        }
-
-
-def row_rehearsal(
-    item: PipelineItem[Any],
-    leased: LeasedTable,
-    outcome: Outcome,
-    *,
-    hidden: Collection[Column[Any]],
-) -> RowRehearsal:
-    values: Mapping[Any, Any] = outcome.values if isinstance(outcome, Apply | Retry) else {}
-    return RowRehearsal(
-        str(item.id),
-        type(outcome).__name__,
-        reason_of(outcome),
-        tuple(_changes(item, leased, values, hidden=hidden)),
-        tuple(_beside(outcome)),
-        item.process_s or 0.0,
-    )
+        return {"schema": SCHEMA, **to_jsonable_python(self)}
 
 
 def reason_of(outcome: Outcome) -> str | None:
@@ -205,28 +178,17 @@ class ReadOnlySessions(SeparatePool):
 
     def _clone_of_root(self, engine: Engine) -> Engine:
         clone = super()._clone_of_root(engine)
-        event.listen(clone.pool, "connect", _mark)
+        event.listen(clone.pool, "connect", lambda _, record: record.info.update({_READS: True}))
         return clone
-
-
-def _mark(_connection: object, record: ConnectionPoolEntry) -> None:
-    record.info[_READS] = True
 
 
 def _begin(session: object, _transaction: object, connection: Connection) -> None:
     INSIGHT.on(connection.dialect.name).begin_without_writing(connection)
 
 
-def rehearsal_context() -> Context:
-    """Return a copy of the caller's context, in which the host's pools are refused."""
-    context = copy_context()
-    context.run(_IS_REHEARSAL.set, True)
-    return context
-
-
 @contextmanager
 def refused_to_rehearsals(pools: Iterable[Pool]) -> Iterator[None]:
-    """Refuse connections of `pools` to code in a `rehearsal_context`, during the block."""
+    """Refuse connections of `pools` to code in the context of a rehearsal, during the block."""
 
     # One that is copied from such a pool has its listeners, too.
     def refuse(_connection: object, record: ConnectionPoolEntry, _proxy: object) -> None:
@@ -247,42 +209,30 @@ def refused_to_rehearsals(pools: Iterable[Pool]) -> Iterator[None]:
 
 
 REHEARSAL_TIMEOUT: Final = timedelta(seconds=60)
-FILE_WAIT: Final = timedelta(seconds=5)
-"""How long a session waits for a file that is locked."""
+FILE_WAIT: Final = timedelta(seconds=5)  # how long a session waits for a file that is locked
 RELATED_MAX: Final = 1_000
 
 
+@dataclass(frozen=True, slots=True)
 class ReadingLocker:
-    """Reads related rows instead of locking them."""
+    """Reads related rows instead of locking them; an outcome may name them as if they were."""
 
-    def __init__(self, locker: RelatedLocker) -> None:
-        self._locker = locker
+    _locker: RelatedLocker
 
     async def lock(
-        self,
-        item: PipelineItem[Any],
-        model: type[Any],
-        where: ColumnElement[bool],
-        *,
-        shared: bool,
+        self, item: PipelineItem[Any], model: type[Any], where: ColumnElement[bool], *, shared: bool
     ) -> list[Any]:
-        """Return the rows as they are. An outcome may name them as if they were locked."""
         leased = self._locker.table_of(model)
         if item.leased is not None and leased.table is item.leased.table:
             where = where & (leased.attribute(leased.key_name) != item.id)
         async with item.session() as session:
-            rows = await _rows(session, model, where)
+            found = await session.scalars(select(model).where(where).limit(RELATED_MAX))
+            rows = list(found.unique())
+            session.expunge_all()
         keys = tuple(getattr(row, leased.key_name) for row in rows)
         item.held_rows().may_hold(leased, Acquired(keys, {}))
         item.held_rows().holds(leased, {key: {} for key in keys})
         return rows
-
-
-async def _rows(session: AsyncSession, model: type[Any], where: ColumnElement[bool]) -> list[Any]:
-    found = (await session.scalars(select(model).where(where).limit(RELATED_MAX))).unique()
-    rows = list(found)
-    session.expunge_all()
-    return rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,9 +248,9 @@ class ReadOnlyProcess:
         item.stop = self.context.stop
         attempt = self.context.calls.attempt(self.context.hooks.process, item)
         item.begun_at = monotonic()
-        task = asyncio.create_task(
-            attempt.run(), name="rowlock: rehearsal", context=rehearsal_context()
-        )
+        context = copy_context()
+        context.run(_IS_REHEARSAL.set, True)
+        task = contained_task(attempt.run(), name="rowlock: rehearsal", context=context)
         try:
             # The time is not left to a cancellation, which `process` may ignore.
             done, _ = await asyncio.wait({task}, timeout=REHEARSAL_TIMEOUT.total_seconds())
@@ -308,9 +258,6 @@ class ReadOnlyProcess:
         finally:
             task.cancel()
             item.ended_at = monotonic()
-
-    def decide(self, item: PipelineItem[Any], result: Result) -> Decision:
-        return decide(self.context, item, result)
 
 
 @asynccontextmanager
@@ -331,8 +278,7 @@ async def read_only_process(
         await sessions.close()
 
 
-OWNER: Final = "plan"
-"""Holds the rows meanwhile, for people who look at the table."""
+OWNER: Final = "plan"  # holds the rows meanwhile, for people who look at the table
 IDS_MAX: Final = 100
 HOLD_WAIT: Final = timedelta(seconds=5)
 
@@ -373,10 +319,19 @@ class PipelineRehearsal:
             item = self._item(held, process)
             await self._load(process, item)
             result = await process.run(item)
-            decision = process.decide(item, Ended.TIMED_OUT if result is None else result)
+            ended = Ended.TIMED_OUT if result is None else result
+            decision = decide(process.context, item, ended)
             outcome = Reset() if isinstance(decision, Ended) else decision
-            row = row_rehearsal(item, self._pipeline.leased, outcome, hidden=self._hidden)
-            return row if row.reason is None else replace(row, reason=self._redact(row.reason))
+            values: Any = outcome.values if isinstance(outcome, Apply | Retry) else {}
+            reason = reason_of(outcome)
+            return RowRehearsal(
+                str(item.id),
+                type(outcome).__name__,
+                None if reason is None else self._redact(reason),
+                tuple(_changes(item, self._pipeline.leased, values, hidden=self._hidden)),
+                tuple(_beside(outcome)),
+                item.process_s or 0.0,
+            )
 
     def _item(self, held: HeldByService[Any], process: ReadOnlyProcess) -> PipelineItem[Any]:
         leased, row = self._pipeline.leased, held.rows[0]

@@ -21,7 +21,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rowlock import ItemView, Pipeline, PipelineHealth, PipelineStatistics, database_now
 from rowlock.insight.databases import AwayDatabase
-from rowlock.insight.facts import graph_report
+from rowlock.insight.questions import graph_report
 from rowlock.insight.shown import ago, duration, iso, shown
 from rowlock.insight.tables import InsightTables
 from rowlock.spi import BULK, database_instant, database_time_after
@@ -50,10 +50,8 @@ async def beat(
     row: Mapping[str, Any],
     pipelines: Sequence[str],
 ) -> Beat:
-    """Write that the replica lives, and ask which of its `pipelines` are paused.
-
-    One statement, and a second one if the replica has no row yet. `row` is the replica's, without
-    its times. Joins the caller's transaction, which may write.
+    """Write that the replica lives, and ask which of its `pipelines` are paused: one statement, and
+    a second one if the replica has no row yet.
     """
     answer: list[ColumnElement[Any]] = [database_instant().label("now")]
     if tables.controls is not None:
@@ -97,26 +95,21 @@ async def sweep(connection: AsyncConnection, replicas: Table) -> int:
 # ---------------------------------------------------------------- the report
 
 
-REPORT_BYTES_MAX: Final = 16_000
-"""Longest report, in bytes of its JSON."""
+REPORT_BYTES_MAX: Final = 16_000  # longest report, in bytes of its JSON
 ITEMS_MAX: Final = 100
 ROW_ID_CHARS_MAX: Final = 100
 ERROR_CHARS_MAX: Final = 200
-RATE_S: Final = 60.0
-"""Over how long rates and quantiles are taken, in seconds."""
+RATE_S: Final = 60.0  # over how long rates and quantiles are taken, in seconds
 TOKEN_CHARS: Final = 8
-RUNS: Final = "running"
-"""The state of a pipeline that was started and not stopped."""
+RUNS: Final = "running"  # the state of a pipeline that was started and not stopped
 ENDLESS: Final = "endless"
 """Says of a pipeline that its attempts have no longest time: one that has run for long is none to
 look at, so its items come behind those of the others.
 """
-LEFT_OUT: Final = "pipelines_left_out"
-"""In a report: how many pipelines it has no room for."""
+LEFT_OUT: Final = "pipelines_left_out"  # in a report: how many pipelines it has no room for
 STATE_ALONE: Final = frozenset({"state", "fetch_failures"})
 """What is said of each pipeline, where there is no room for more."""
-LATE_S_MIN: Final = 1.0
-"""Loops that are later than this are reported, in seconds."""
+LATE_S_MIN: Final = 1.0  # loops that are later than this are reported, in seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,9 +126,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Rows and outcomes a second, and the median and the 95th percentile of attempts, in
-    seconds.
-    """
+    """Rows and outcomes a second; median and 95th percentile of attempts, in seconds."""
 
     claimed_s: float
     settled_s: float
@@ -201,9 +192,7 @@ def report_of(
     skew_s: float | None,
     counts: bool = False,
 ) -> dict[str, Any]:
-    """Return the report of a replica, at most `REPORT_BYTES_MAX` of it; `counts`: may make the
-    census.
-    """
+    """Return the report of a replica, at most `REPORT_BYTES_MAX` of it."""
     endless = {name for name, one in pipelines.items() if ENDLESS in one}
     longest = sorted(
         items,
@@ -270,6 +259,8 @@ def _short(number: float | None) -> float | None:
 SCHEMA: Final = "rowlock.replicas/1"
 REPLICAS_MAX: Final = 1_000
 NO_TABLE: Final = "no table of replicas: insight_tables(metadata), and an Observer in each replica"
+NOTHING: Final = "\N{EN DASH}"
+_TOLD: Final = ("mark", "name", "host", "pid", "seen_s", "up_s", "state")
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,6 +295,10 @@ class ReplicaState:
     def items(self) -> Sequence[Mapping[str, Any]]:
         found = self.report.get("items")
         return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
+
+    @property
+    def queue(self) -> str:
+        return queue_text([*self.pipelines.values()])
 
     @property
     def state(self) -> str:
@@ -351,6 +346,15 @@ class LiveReplicas:
         least = " at least" if self.unasked else ""
         return f"{live} replica{'' if live == 1 else 's'}{least}"
 
+    def reports_of(self, pipeline: str) -> list[Mapping[str, Any]]:
+        """Return what each live replica reports of a pipeline."""
+        found = (one.pipelines.get(pipeline) for one in self.live)
+        return [one for one in found if isinstance(one, Mapping)]
+
+    def queue(self, pipeline: str) -> str:
+        """Return how many rows wait for a worker, and how many may, in all replicas."""
+        return queue_text(self.reports_of(pipeline))
+
     def text(self, width: int = 100) -> str:
         below = [f"! {one.text}" for one in self.away]
         if self.known is not None and self.why:
@@ -380,16 +384,7 @@ class LiveReplicas:
             "replicas": None
             if self.known is None
             else [
-                {
-                    "mark": one.mark,
-                    "name": one.name,
-                    "host": one.host,
-                    "pid": one.pid,
-                    "seen_s": one.seen_s,
-                    "up_s": one.up_s,
-                    "state": one.state,
-                    "report": dict(one.report),
-                }
+                {name: getattr(one, name) for name in _TOLD} | {"report": dict(one.report)}
                 for one in self.known
             ],
         }
@@ -432,6 +427,24 @@ def merged_replicas(
         return LiveReplicas(at, None, why, tuple(away))
     ordered = tuple(sorted(known.values(), key=lambda one: one.seen_s))
     return LiveReplicas(at, ordered, why, tuple(away))
+
+
+def queue_text(reports: Sequence[Any]) -> str:
+    """Return the queues of some reports of pipelines, taken together."""
+    queued, capacity = (summed(reports, name) for name in ("queued", "capacity"))
+    most = "?" if capacity is None else f"{capacity:.0f}"
+    return NOTHING if queued is None else f"{queued:,.0f}/{most}"
+
+
+def summed(reports: Sequence[Mapping[str, Any]], name: str) -> float | None:
+    """Return the sum of a number in some reports; None if none has it."""
+    values = numbers_of(reports, name)
+    return sum(values) if values else None
+
+
+def numbers_of(reports: Sequence[Mapping[str, Any]], name: str) -> list[float]:
+    values = (report.get(name) for report in reports if isinstance(report, Mapping))
+    return [float(value) for value in values if isinstance(value, int | float)]
 
 
 def table_text(rows: Sequence[tuple[str, ...]], *, right: frozenset[int] = frozenset()) -> str:

@@ -20,11 +20,9 @@ and unassigned ones, separators of lines.
 """
 _FORMS: Final = ((2, "x"), (4, "u"), (8, "U"))
 """Of an escaped character: how many hexadecimal digits, behind which letter."""
-TEENS: Final = range(11, 14)
-"""They end in ``th``, whatever their last digit."""
+TEENS: Final = range(11, 14)  # they end in `th`, whatever their last digit
 _MINUTE_S, _HOUR_S, _DAY_S = 60, 3600, 86400
-REASON: Final = '--reason "..."'
-"""Of a command, what the person fills in."""
+REASON: Final = '--reason "..."'  # of a command, what the person fills in
 
 
 def shown(value: object, chars_max: int = CHARS_MAX) -> str:
@@ -49,9 +47,7 @@ def visible(character: str) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Return a duration in one unit: seconds below two minutes, minutes below two hours, hours
-    below two days; ``now`` below one second.
-    """
+    """Return a duration in one unit; ``now`` below one second."""
     if seconds < 1:
         return "now"
     if seconds < 2 * _MINUTE_S:

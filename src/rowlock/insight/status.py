@@ -20,7 +20,7 @@ from rowlock import database_now
 from rowlock.insight.databases import AwayDatabase
 from rowlock.insight.headlines import ERROR_CHARS_MAX, ended, holds_rows, transaction_text
 from rowlock.insight.questions import ask_first
-from rowlock.insight.replicas import LiveReplicas, table_text
+from rowlock.insight.replicas import NOTHING, LiveReplicas, table_text
 from rowlock.insight.shown import duration, iso, lasting, made_by, row_command, shown
 from rowlock.insight.verdicts import PipelinePause, Refused, TableLock, TouchingTransaction
 from rowlock.spi import PARKED, EligibleParts, LeasedTable, oldest_first, order_column, with_zone
@@ -28,10 +28,8 @@ from rowlock.spi import PARKED, EligibleParts, LeasedTable, oldest_first, order_
 # ---------------------------------------------------------------- counts
 
 
-COUNTED_MAX: Final = 10_000
-"""How far rows are counted; beyond, it is more."""
-KEYS_MAX: Final = 10
-"""Most keys of parked rows that are named beside their count."""
+COUNTED_MAX: Final = 10_000  # how far rows are counted; beyond, it is more
+KEYS_MAX: Final = 10  # most keys of parked rows that are named beside their count
 HEAD_NAMES: Final = ("leased", "ended", "failing")
 """What is counted among the first rows that a pipeline wants, in one pass."""
 
@@ -83,17 +81,16 @@ def counts_read(leased: LeasedTable, answers: Mapping[str, Any], *, refused: str
     oldest = with_zone(answers.get("oldest"), place)
     oldest_s = None if oldest is None or at is None else max(0.0, (at - oldest).total_seconds())
     counted = ("due", *HEAD_NAMES, "parked", "resting")
-    whole: dict[str, Any] = {name: _whole(answers.get(name)) for name in counted}
+    whole: dict[str, Any] = {
+        name: int(number) for name in counted if (number := answers.get(name)) is not None
+    }
     return Counts(at, oldest_s=oldest_s, refused=refused, **whole)
 
 
 async def counts_apart(
     connection: AsyncConnection, leased: LeasedTable, parts: EligibleParts, *, owner: str
 ) -> Counts:
-    """Ask for each count by itself, so that a refusal or time-out costs that count alone.
-
-    Joins the caller's transaction.
-    """
+    """Ask for each count by itself, so that a refusal or time-out costs that count alone."""
     due = select(database_now(), _due(leased, parts), _oldest(leased, parts))
     asked: dict[tuple[str, ...], Any] = {
         ("at", "due", "oldest"): due,
@@ -115,18 +112,11 @@ async def counts_apart(
 async def first_key(
     connection: AsyncConnection, leased: LeasedTable, parts: EligibleParts
 ) -> str | None:
-    """Return the key of the row that the next claim would take, were it not for a pause.
-
-    Joins the caller's transaction.
-    """
+    """Return the key of the row that the next claim would take, were it not for a pause."""
     conditions = (parts.ready, parts.free, parts.mine, parts.due, *parts.unawaited)
     key = select(leased.attribute(leased.key_name)).where(*conditions)
     found = await ask_first(connection, key.order_by(*oldest_first(leased)).limit(1), apart=True)
     return None if found is None or isinstance(found, Refused) else str(found[0])
-
-
-def _whole(number: Any) -> int | None:
-    return None if number is None else int(number)
 
 
 def has_parked_index(leased: LeasedTable) -> bool:
@@ -187,10 +177,8 @@ def _head(leased: LeasedTable, parts: EligibleParts, owner: str) -> Any:
         .limit(COUNTED_MAX)
         .subquery()
     )
-    lives, has_ended = (
-        first.c.expires_at > database_now(),
-        first.c.expires_at <= database_now(),
-    )
+    expires_at = first.c.expires_at
+    lives, has_ended = expires_at > database_now(), expires_at <= database_now()
     conditions = (and_(lives, first.c.owner == owner), has_ended, first.c.attempts > 0)
     return select(
         *(
@@ -265,15 +253,9 @@ class PipelineStatus:
 
     @property
     def has_overdue_rows(self) -> bool:
-        """Whether rows wait too long.
-
-        Rows that were never processed and have no due time count: nothing tells since when they
-        wait, and they come before all others.
-        """
-        counts = self.counts
-        if not counts.due:
-            return False
-        return counts.oldest_s is None or counts.oldest_s > self.overdue_after_s
+        """Whether rows wait too long; those without a time do: they come before all others."""
+        due, oldest_s = self.counts.due, self.counts.oldest_s
+        return bool(due) and (oldest_s is None or oldest_s > self.overdue_after_s)
 
     def state(self, at: datetime | None) -> str:
         if self.pause is not None:
@@ -288,7 +270,10 @@ class PipelineStatus:
 
 def _troubles(one: PipelineStatus) -> Iterator[str]:
     if one.lock is not None:
-        yield _locked(one.lock)
+        by, table = one.lock.by, shown(one.lock.table)
+        does = "has locked" if one.lock.is_granted else "waits to lock"
+        gone = f"so nothing of it can be read or claimed; {ended(by, 'if it hangs')}"
+        yield f"{transaction_text(by)}, {does} {table}, {gone}"
         return
     yield from (holds_rows(by, one.model) for by in one.left)
     oldest_s = one.counts.oldest_s
@@ -308,26 +293,19 @@ def _troubles(one: PipelineStatus) -> Iterator[str]:
             f"claims fail on {one.failing} of {one.runs_on} replicas:"
             f" {shown(one.error, SAID_MAX)}: mend what the error says"
         )
-    elif _is_stuck(one) and one.first_key is not None:
+    elif (
+        one.pause is None
+        and one.has_overdue_rows
+        and one.busy < one.workers
+        and one.first_key is not None
+    ):
+        # Beside workers that could have them.
         yield (
             f"{due}, though {one.workers - one.busy} of {one.workers} workers have nothing to do:"
             f" {row_command('explain', one.model, one.first_key)}"
         )
     if one.counts.parked:
         yield _parked_text(one)
-
-
-def _locked(lock: TableLock) -> str:
-    by, does = lock.by, "has locked" if lock.is_granted else "waits to lock"
-    return (
-        f"{transaction_text(by)}, {does} {shown(lock.table)}, so nothing of"
-        f" it can be read or claimed; {ended(by, 'if it hangs')}"
-    )
-
-
-def _is_stuck(one: PipelineStatus) -> bool:
-    """Whether rows wait too long beside workers that could have them."""
-    return bool(one.pause is None and one.has_overdue_rows and one.busy < one.workers)
 
 
 def _parked_text(one: PipelineStatus) -> str:
@@ -345,7 +323,7 @@ def _parked_text(one: PipelineStatus) -> str:
 
 
 SCHEMA: Final = "rowlock.status/1"
-UNKNOWN, NOTHING, WING = "?", "\N{EN DASH}", "\N{MIDDLE DOT}"
+UNKNOWN, WING = "?", "\N{MIDDLE DOT}"
 WIDE, NARROW = 90, 60
 """Below so many columns the rates, and then all but the first numbers, are left out."""
 NAMES_MAX: Final = 5
@@ -377,9 +355,7 @@ class Status:
         return "\n".join([*lines, *(f"{mark} {line}" for mark, line in self.below())])
 
     def below(self) -> Iterator[tuple[str, str]]:
-        """Yield what stands below the table, each with its mark: databases that are away, wings,
-        what is not known, and each trouble.
-        """
+        """Yield what stands below the table, each with its mark."""
         for away in self.away:
             yield "!", away.text
         for one in self.pipelines:
@@ -452,25 +428,18 @@ def count_text(count: int | None) -> str:
 
 
 def _status_dict(one: PipelineStatus, at: datetime | None) -> dict[str, Any]:
-    counts = asdict(one.counts)
-    counts.pop("at")
-    parked_keys = list(counts.pop("parked_keys"))
-    counts.pop("refused")
+    counts = asdict(one.counts) | {"parked_keys": list(one.counts.parked_keys)}
+    del counts["at"], counts["refused"]
     return {
         "pipeline": one.pipeline,
         **counts,
-        "parked_key": next(iter(parked_keys), None),
-        "parked_keys": parked_keys,
+        "parked_key": next(iter(one.counts.parked_keys), None),
         "counted_max": COUNTED_MAX,
-        "rows_s": one.rows_s,
-        "p95_s": one.p95_s,
-        "runs_on": one.runs_on,
+        **{name: getattr(one, name) for name in ("rows_s", "p95_s", "runs_on")},
         "paused": one.pause is not None,
         "state": one.state(at),
         "needs_person": one.needs_person,
         "troubles": list(one.troubles),
         "unknown": list(one.unknown),
-        "busy": one.busy,
-        "workers": one.workers,
-        "wing": one.wing,
+        **{name: getattr(one, name) for name in ("busy", "workers", "wing")},
     }

@@ -13,23 +13,97 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
-from sqlalchemy import ColumnElement, Connection, Table, delete, inspect, not_, or_, select
+from sqlalchemy import ColumnElement, Table, delete, inspect, not_, or_, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rowlock import database_now
 from rowlock.errors import ConfigurationError, PipelineError, Refusal, TransactionTimeout
-from rowlock.insight.action_errors import AlreadyPaused, NotPausable
-from rowlock.insight.facts import PAUSE_NAMES, pause_read
 from rowlock.insight.migrations import CONTROLS, PERSON_CHARS_MAX, REASON_CHARS_MAX
+from rowlock.insight.questions import PAUSE_NAMES, pause_read
 from rowlock.insight.shown import iso, shown
 from rowlock.insight.tables import InsightTables
 from rowlock.insight.verdicts import PipelinePause
 from rowlock.logs import get_audit_logger
 from rowlock.spi import BULK, Gate, database_time_after
+
+# ---------------------------------------------------------------- refusals
+
+
+class RowNotFound(Refusal):
+    """There is no row with this key; nothing was written."""
+
+    def __init__(self, *, model: str, row_id: object) -> None:
+        super().__init__(f"{model} has no row {row_id}")
+        self.model = model
+        self.row_id = row_id
+
+
+class LeaseChanged(Refusal):
+    """The lease of a row is not the one that was shown, so it is another holder's; nothing was
+    written.
+
+    Attributes:
+        owner: who holds or keeps the row by now; None if nobody does.
+    """
+
+    def __init__(self, *, model: str, row_id: object, owner: str | None = None) -> None:
+        now = "nobody has it" if owner is None else f"{owner} has it"
+        super().__init__(f"the lease of {model} {row_id} is not the one that was shown: {now} now")
+        self.model = model
+        self.row_id = row_id
+        self.owner = owner
+
+
+class LeaseAlive(Refusal):
+    """The lease of a row has not ended, and was not to be broken by force; nothing was written.
+
+    Attributes:
+        owner: who holds the row.
+        token: of its lease.
+        seconds_left: of the lease, unless it is renewed.
+    """
+
+    def __init__(
+        self, *, model: str, row_id: object, owner: str, token: str, seconds_left: float
+    ) -> None:
+        super().__init__(
+            f"{owner} holds {model} {row_id} by the lease {token}, for {seconds_left:.0f} s more"
+            " unless that is renewed; if it is gone, use force"
+        )
+        self.model = model
+        self.row_id = row_id
+        self.owner = owner
+        self.token = token
+        self.seconds_left = seconds_left
+
+
+class AlreadyPaused(Refusal):
+    """A pipeline is paused already, and that pause was not to be replaced; nothing was written.
+
+    Attributes:
+        by: who paused it.
+    """
+
+    def __init__(self, *, pipeline: str, by: str, reason: str) -> None:
+        super().__init__(
+            f"{by} has paused {pipeline} already: {shown(reason)}; resume it first, or replace that"
+            " pause (--replace)"
+        )
+        self.pipeline = pipeline
+        self.by = by
+
+
+class NotPausable(Refusal):
+    """Pipelines of this host cannot be paused: half a pause is none."""
+
+    def __init__(self, message: str, *, pipeline: str) -> None:
+        super().__init__(message)
+        self.pipeline = pipeline
+
 
 # ---------------------------------------------------------------- the audit log
 
@@ -76,7 +150,10 @@ def audited(act: Act) -> Iterator[ActResult]:
         act.check()
         yield result
     except BaseException as error:  # an action that is cancelled is logged, too
-        _tell(act, f"{_kind_of(error)}: {type(error).__name__}")
+        is_refused = isinstance(error, Refusal | ConfigurationError | PipelineError)
+        kind = "refused" if is_refused else "failed"
+        kind = "unknown" if isinstance(error, TransactionTimeout) else kind
+        _tell(act, f"{kind}: {type(error).__name__}")
         raise
     _tell(act, result.text)
 
@@ -85,24 +162,9 @@ def audit_refusal(act: Act, why: str) -> None:
     _tell(act, f"refused: {why}")
 
 
-def _kind_of(error: BaseException) -> str:
-    if isinstance(error, TransactionTimeout):
-        return "unknown"
-    return (
-        "refused" if isinstance(error, Refusal | ConfigurationError | PipelineError) else "failed"
-    )
-
-
 def _tell(act: Act, result: str) -> None:
-    told = {
-        "actor": act.by,
-        "action": act.action,
-        "model": act.model,
-        "row_id": act.row_id,
-        "pipeline": act.pipeline,
-        "reason": act.reason,
-        "result": result,
-    }
+    told = asdict(act) | {"actor": act.by, "result": result}
+    del told["by"]
     fields = {name: shown(value) for name, value in told.items()}
     logger.info(
         "%s: %s of %s, because: %s (%s)",
@@ -162,11 +224,9 @@ def check_until(until: object) -> None:
 
 async def is_there(connection: AsyncConnection, table: Table) -> bool:
     """Whether the database has `table`; joins the caller's transaction."""
-
-    def look(connection: Connection) -> bool:
-        return inspect(connection).has_table(table.name, schema=table.schema)
-
-    return await connection.run_sync(look)
+    return await connection.run_sync(
+        lambda one: inspect(one).has_table(table.name, schema=table.schema)
+    )
 
 
 async def write_pause(
@@ -204,9 +264,7 @@ async def write_pause(
 async def delete_pause(
     connection: AsyncConnection, controls: Table, pipeline: str
 ) -> PipelinePause | None:
-    """End the pause of a pipeline, and return it; None if there was none. Joins the caller's
-    transaction.
-    """
+    """End the pause of a pipeline, and return it; None if there was none."""
     statement = (
         delete(controls)
         .where(controls.c.pipeline == pipeline, _is_in_force(controls))

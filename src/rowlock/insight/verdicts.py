@@ -17,9 +17,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class WingLine:
-    """What a ``flow`` or a ``graph`` reports; the answer is its name, or how many values are
-    inside.
-    """
+    """What a ``flow`` reports under its name, or a ``graph`` under the number of its values."""
 
     kind: str
     answer: str
@@ -63,8 +61,7 @@ class Refused:
     may_pass: bool = False
 
 
-Answer = bool | Refused | None
-"""Whether a part lets the row be claimed; None if it was not asked."""
+Answer = bool | Refused | None  # whether a part lets the row be claimed; None if it was not asked
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,11 +102,7 @@ class LackingRow:
 
 @dataclass(frozen=True, slots=True)
 class TouchingTransaction:
-    """An open transaction that has locked or written a row, for `seconds`.
-
-    `pid` is None and `gid` its name if it was prepared; `state` is None if this user may not see
-    it.
-    """
+    """An open transaction that has locked or written a row; one that was prepared has no `pid`."""
 
     pid: int | None
     state: str | None
@@ -287,16 +280,11 @@ class Facts:
         )
 
 
-OVERDUE_WINDOWS = 3
-"""A free row is overdue after so many of the longest rests between two claims."""
+OVERDUE_WINDOWS = 3  # a free row is overdue after so many of the longest rests between two claims
 
 
 def is_overdue(facts: Facts) -> bool:
-    """Whether a claim should have had the row long ago.
-
-    A row that was never processed and has no due time does not say since when it waits. It stands
-    before all others, so a claim has it at once or nothing claims: it counts as overdue.
-    """
+    """Whether a claim should have had the row long ago; one without any time stands before all."""
     overdue_s = facts.overdue_s
     allowed_s = OVERDUE_WINDOWS * facts.rules.takes_over_within.total_seconds()
     return overdue_s is None or overdue_s > allowed_s

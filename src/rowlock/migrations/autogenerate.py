@@ -24,7 +24,6 @@ from alembic.autogenerate.api import AutogenContext
 from alembic.migration import MigrationContext
 from alembic.operations.ops import (
     AddColumnOp,
-    AlterColumnOp,
     CreateIndexOp,
     CreateTableOp,
     DowngradeOps,
@@ -71,25 +70,23 @@ from rowlock.spi import INDEX_INFO, PARKED, DueIndex, due_at_once
 def compare_claim_indexes(
     context: AutogenContext, steps: UpgradeOps, schemas: Collection[str | None]
 ) -> None:
-    """Add the steps that make each index of a claim anew that serves none; Alembic calls it, once
-    this module is imported.
-    """
+    """Add the steps that make each index of a claim anew that serves none; Alembic calls it."""
     connection = context.connection
     if connection is None:
         return
-    told = {step.index_name for table in steps.ops for step in _index_steps(table)}
+    tables = [one.ops if isinstance(one, ModifyTableOps) else [one] for one in steps.ops]
+    told = {
+        step.index_name
+        for each in tables
+        for step in each
+        if isinstance(step, CreateIndexOp | DropIndexOp)
+    }
     for table in context.sorted_tables:
         of_claims = [index for index in table.indexes if INDEX_INFO in index.info]
         known = _names_in(connection, table) if of_claims else set[str]()
         for index in of_claims:
             if index.name in known - told and not _serves(connection, table, index):
                 steps.ops.append(_made_anew(connection, table, index))
-
-
-def _index_steps(step: MigrateOperation) -> Iterator[CreateIndexOp | DropIndexOp]:
-    for each in step.ops if isinstance(step, ModifyTableOps) else [step]:
-        if isinstance(each, CreateIndexOp | DropIndexOp):
-            yield each
 
 
 def _names_in(connection: Connection, table: Table) -> set[str]:
@@ -122,8 +119,7 @@ def _made_anew(connection: Connection, table: Table, index: Index) -> ModifyTabl
 
 ItemRenderer: TypeAlias = Callable[[str, Any, AutogenContext], Any]
 DirectivesHook: TypeAlias = Callable[[MigrationContext, Any, list[MigrationScript]], None]
-TableKey: TypeAlias = tuple[str | None, str]
-"""Schema and name of a table."""
+TableKey: TypeAlias = tuple[str | None, str]  # schema and name of a table
 
 _NAME: Final = r'(?:\w+|"[^"]+")'
 _IS_PARKED: Final = re.compile(rf"\(*(?:{_NAME}\.)*\"?{PARKED}\"? IS NOT NULL\)*", re.IGNORECASE)
@@ -159,18 +155,15 @@ def directives_hook(own: DirectivesHook | None) -> DirectivesHook:
     ) -> None:
         for script in tuple(directives):
             has_identities = context.dialect.supports_identity_columns
-            indexes = _rewrite(script, _metadata_of(context), has_identities=has_identities)
+            given = context.opts.get("target_metadata")
+            metadata = [given] if isinstance(given, MetaData) else list(given or ())
+            indexes = _rewrite(script, metadata, has_identities=has_identities)
             if indexes:
                 directives.append(_script_of(indexes, after=script))
         if own is not None:
             own(context, revision, directives)
 
     return rewrite
-
-
-def _metadata_of(context: MigrationContext) -> list[MetaData]:
-    given = context.opts.get("target_metadata")
-    return [given] if isinstance(given, MetaData) else list(given or ())
 
 
 def _rewrite(
@@ -200,11 +193,7 @@ def _rewrite(
 
 
 def _check_drops(steps: Collection[MigrateOperation], tables: dict[TableKey, Table]) -> None:
-    """Refuse to drop indexes that the module of a pipeline may declare which was not imported.
-
-    Raises:
-        ConfigurationError: says what to import in ``env.py``.
-    """
+    """Refuse to drop indexes that the module of a pipeline may declare which was not imported."""
     added = {
         (one.schema, one.table_name, isinstance(one, AddDueIndex))
         for one in steps
@@ -251,22 +240,20 @@ def _import_of_app() -> str:
 
 
 def _without_identities(steps: Iterable[MigrateOperation]) -> Iterator[MigrateOperation]:
-    """Leave out changes of columns into identities where the database has none: they would be found
-    each time, and cannot be made.
-    """
+    """Leave out changes into identities where the database has none: they would come each time."""
     for step in steps:
         if not isinstance(step, ModifyTableOps):
             yield step
             continue
-        kept = [one for one in step.ops if not _is_identity(one)]
+        kept = [
+            one
+            for one in step.ops
+            if not isinstance(getattr(one, "modify_server_default", None), Identity)
+        ]
         if len(kept) == len(step.ops):
             yield step
         elif kept:
             yield ModifyTableOps(step.table_name, kept, schema=step.schema)
-
-
-def _is_identity(step: MigrateOperation) -> bool:
-    return isinstance(step, AlterColumnOp) and isinstance(step.modify_server_default, Identity)
 
 
 def _is_concurrent(step: MigrateOperation) -> bool:
@@ -298,7 +285,9 @@ def _steps_of(
             yield from _table_steps(step, tables, is_new=(step.schema, step.table_name) in new)
             continue
         yield _index_step(step, tables, is_new=_table_of(step) in new) or step
-        if isinstance(step, CreateTableOp) and _is_leased(_columns_of(step)):
+        if isinstance(step, CreateTableOp) and _is_leased(
+            {str(item.name) for item in step.columns if isinstance(item, Column)}
+        ):
             yield _fillfactor(step.schema, step.table_name, is_new=True)
 
 
@@ -322,10 +311,6 @@ def _table_steps(
 
 def _fillfactor(schema: str | None, table_name: str, *, is_new: bool) -> SetFillfactor:
     return SetFillfactor(table_name=table_name, schema=schema, goes_with_table=is_new)
-
-
-def _columns_of(step: CreateTableOp) -> set[str]:
-    return {str(item.name) for item in step.columns if isinstance(item, Column)}
 
 
 def _is_leased(columns: set[str]) -> bool:
@@ -353,19 +338,17 @@ def _index_step(
     }
     if isinstance(step, CreateIndexOp):
         index = next((one for one in table.indexes if str(one.name) == named["name"]), None)
-        return None if index is None else _added(index, named)
+        if index is None:
+            return None
+        if (key := _key_of_parked(index)) is not None:
+            return AddParkedIndex(key=key, **named)
+        made_of = _made_of(index)
+        return None if made_of is None else AddDueIndex(made_of=made_of, **named)
     found = cast("DropIndexOp", step).to_index()
     if (key := _key_of_parked(found)) is not None:
         return DropParkedIndex(key=key, **named)
     reflected = _read_from(found, table)
     return None if reflected is None else DropDueIndex(made_of=reflected, **named)
-
-
-def _added(index: Index, named: dict[str, Any]) -> IndexStep | None:
-    if (key := _key_of_parked(index)) is not None:
-        return AddParkedIndex(key=key, **named)
-    made_of = _made_of(index)
-    return None if made_of is None else AddDueIndex(made_of=made_of, **named)
 
 
 def _key_of_parked(index: Index) -> str | None:

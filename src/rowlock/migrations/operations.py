@@ -24,27 +24,36 @@ from rowlock.rows.migrations import (
 )
 from rowlock.spi import DueIndex
 
-STEPS_MODULE = "rowlock.migrations"
-"""From where a migration imports the steps."""
+STEPS_MODULE = "rowlock.migrations"  # from where a migration imports the steps
 
 
 @dataclass(frozen=True, kw_only=True)
 class IndexStep(MigrateOperation):
-    """An index of ours, built or dropped; `concurrently`: rows can be read and written
-    meanwhile.
+    """An index of ours, built or dropped; `concurrently`: rows can be read and written meanwhile.
+
+    `call` is the step that a migration has, and `undo` what takes it back.
     """
 
     name: str
     table_name: str
     schema: str | None
     concurrently: bool
-    call: ClassVar[str]
+    call: ClassVar[Any]
+    undo: ClassVar[type[IndexStep]]
+
+    def reverse(self) -> IndexStep:
+        return self.undo(**_told(self))
 
     def to_diff_tuple(self) -> tuple[Any, ...]:
-        return (self.call, self.table_name, self.name)
+        return (self.call.__name__, self.table_name, self.name)
 
-    def arguments(self) -> dict[str, Any]:
+    def own_arguments(self, context: AutogenContext | None) -> dict[str, Any]:
+        """Return what this kind takes; with a `context`, as it is written."""
+        return {}
+
+    def arguments(self, context: AutogenContext | None) -> dict[str, Any]:
         return {
+            **self.own_arguments(context),
             "name": self.name,
             **({} if self.schema is None else {"schema": self.schema}),
             **({"concurrently": True} if self.concurrently else {}),
@@ -53,55 +62,46 @@ class IndexStep(MigrateOperation):
 
 @dataclass(frozen=True, kw_only=True)
 class DueIndexStep(IndexStep):
-    """An index of the claim, built or dropped."""
-
     made_of: DueIndex
 
-    def arguments(self) -> dict[str, Any]:
-        return {"column": self.made_of.column, **super().arguments()}
+    def own_arguments(self, context: AutogenContext | None) -> dict[str, Any]:
+        return {"column": self.made_of.column}
 
 
 class AddDueIndex(DueIndexStep):
-    """`add_due_index`, to be written into a migration."""
+    call = staticmethod(add_due_index)
 
-    call = "add_due_index"
-
-    def reverse(self) -> DropDueIndex:
-        return DropDueIndex(**_told(self))
+    def own_arguments(self, context: AutogenContext | None) -> dict[str, Any]:
+        ready: Any = self.made_of.ready
+        ready = ready if context is None else sql_of(ready, context)
+        return {"ready": ready, **super().own_arguments(context)}
 
 
 class DropDueIndex(DueIndexStep):
-    """`drop_due_index`, to be written into a migration."""
-
-    call = "drop_due_index"
-
-    def reverse(self) -> AddDueIndex:
-        return AddDueIndex(**_told(self))
+    call = staticmethod(drop_due_index)
+    undo = AddDueIndex
 
 
 @dataclass(frozen=True, kw_only=True)
 class ParkedIndexStep(IndexStep):
-    """An index of parked rows, built or dropped; `key` is the primary key."""
+    """An index of parked rows; `key` is the primary key."""
 
     key: str
 
 
 class AddParkedIndex(ParkedIndexStep):
-    """`add_parked_index`, to be written into a migration."""
+    call = staticmethod(add_parked_index)
 
-    call = "add_parked_index"
-
-    def reverse(self) -> DropParkedIndex:
-        return DropParkedIndex(**_told(self))
+    def own_arguments(self, context: AutogenContext | None) -> dict[str, Any]:
+        return {} if context is not None and self.key == KEY else {"key": self.key}
 
 
 class DropParkedIndex(ParkedIndexStep):
-    """`drop_parked_index`, to be written into a migration."""
+    call = staticmethod(drop_parked_index)
+    undo = AddParkedIndex
 
-    call = "drop_parked_index"
 
-    def reverse(self) -> AddParkedIndex:
-        return AddParkedIndex(**_told(self))
+AddDueIndex.undo, AddParkedIndex.undo = DropDueIndex, DropParkedIndex
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,51 +129,22 @@ def _told(step: IndexStep | SetFillfactor) -> dict[str, Any]:
     return {field.name: getattr(step, field.name) for field in fields(step)}
 
 
-@Operations.implementation_for(AddDueIndex)
-def _add(operations: Operations, step: AddDueIndex) -> None:
-    add_due_index(operations, step.table_name, ready=step.made_of.ready, **step.arguments())
+def _run(operations: Operations, step: IndexStep) -> None:
+    step.call(operations, step.table_name, **step.arguments(None))
 
 
-@Operations.implementation_for(DropDueIndex)
-def _drop(operations: Operations, step: DropDueIndex) -> None:
-    drop_due_index(operations, step.table_name, **step.arguments())
+def _render(context: AutogenContext, step: IndexStep) -> str:
+    return _call(context, step.call.__name__, step.table_name, **step.arguments(context))
 
 
-@Operations.implementation_for(AddParkedIndex)
-def _add_parked(operations: Operations, step: AddParkedIndex) -> None:
-    add_parked_index(operations, step.table_name, key=step.key, **step.arguments())
-
-
-@Operations.implementation_for(DropParkedIndex)
-def _drop_parked(operations: Operations, step: DropParkedIndex) -> None:
-    drop_parked_index(operations, step.table_name, **step.arguments())
+for _kind in (AddDueIndex, DropDueIndex, AddParkedIndex, DropParkedIndex):
+    Operations.implementation_for(_kind)(_run)
+    renderers.dispatch_for(_kind)(_render)
 
 
 @Operations.implementation_for(SetFillfactor)
 def _set(operations: Operations, step: SetFillfactor) -> None:
     set_fillfactor(operations, step.table_name, step.percent, schema=step.schema)
-
-
-@renderers.dispatch_for(AddDueIndex)
-def _render_add(context: AutogenContext, step: AddDueIndex) -> str:
-    ready = sql_of(step.made_of.ready, context)
-    return _call(context, "add_due_index", step.table_name, ready=ready, **step.arguments())
-
-
-@renderers.dispatch_for(DropDueIndex)
-def _render_drop(context: AutogenContext, step: DropDueIndex) -> str:
-    return _call(context, "drop_due_index", step.table_name, **step.arguments())
-
-
-@renderers.dispatch_for(AddParkedIndex)
-def _render_add_parked(context: AutogenContext, step: AddParkedIndex) -> str:
-    key = {} if step.key == KEY else {"key": step.key}
-    return _call(context, "add_parked_index", step.table_name, **key, **step.arguments())
-
-
-@renderers.dispatch_for(DropParkedIndex)
-def _render_drop_parked(context: AutogenContext, step: DropParkedIndex) -> str:
-    return _call(context, "drop_parked_index", step.table_name, **step.arguments())
 
 
 @renderers.dispatch_for(SetFillfactor)
@@ -208,5 +179,4 @@ def _call(context: AutogenContext, step: str, *values: object, **options: object
     return f"{step}(\n" + "".join(f"    {part},\n" for part in told) + ")"
 
 
-LINE_MAX = 96
-"""Longest call that is written in one line, in characters."""
+LINE_MAX = 96  # longest call that is written in one line, in characters

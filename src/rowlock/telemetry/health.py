@@ -10,7 +10,7 @@ Not here: error texts. A probe is often open to everybody.
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Iterator, MutableMapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, MutableMapping
 from typing import Any, TypeAlias
 
 from rowlock import PipelineHealth, PipelineManager
@@ -18,29 +18,14 @@ from rowlock.errors import ConfigurationError
 
 DEAD_AFTER_S = 60.0
 """A loop that is later than this, in seconds, does not come back by itself: restart the process."""
-LATE_S_MAX = 5.0
-"""How late a loop may be in a replica that is ready, in seconds."""
+LATE_S_MAX = 5.0  # how late a loop may be in a replica that is ready, in seconds
 
 Message: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[Message]]
 Send: TypeAlias = Callable[[Message], Awaitable[None]]
 App: TypeAlias = Callable[[Message, Receive, Send], Awaitable[None]]
 
-_STATES = {
-    "new": "is not started",
-    "stopping": "is draining",
-    "stopped": "has stopped",
-}
-
-
-def why_not_live(pipelines: Sequence[PipelineHealth]) -> list[str]:
-    return [text for health in pipelines for text in _late(health, longer_than_s=DEAD_AFTER_S)]
-
-
-def why_not_ready(pipelines: Sequence[PipelineHealth]) -> list[str]:
-    if not pipelines:
-        return ["no pipeline is registered"]
-    return [text for health in pipelines for text in _unready(health)]
+_STATES = {"new": "is not started", "stopping": "is draining", "stopped": "has stopped"}
 
 
 def _late(health: PipelineHealth, *, longer_than_s: float) -> Iterator[str]:
@@ -78,17 +63,11 @@ def health_app(*managers: PipelineManager) -> App:
         return [one for manager in managers for one in manager.health().pipelines]
 
     async def app(scope: Message, receive: Receive, send: Send) -> None:
-        match scope["type"]:
-            case "http":
-                status, answer = _answer(scope, pipelines)
-                await _respond(send, status, answer, with_body=scope["method"] != "HEAD")
-            case "lifespan":
-                await _live(receive, send)
-            case "websocket":
-                await receive()
-                await send({"type": "websocket.close", "code": 1000})
-            case _:
-                pass
+        if scope["type"] == "http":
+            status, answer = _answer(scope, pipelines)
+            await _respond(send, status, answer, with_body=scope["method"] != "HEAD")
+        else:
+            await answer_other(scope, receive, send)
 
     return app
 
@@ -102,11 +81,14 @@ def _answer(
         return 404, {"error": "there are /healthz and /readyz"}
     if scope["method"] not in {"GET", "HEAD"}:
         return 405, {"error": "use GET"}
+    known = pipelines()
     if path == "/healthz":
-        why = why_not_live(pipelines())
-        return (503 if why else 200), {"live": not why, "why": why}
-    why = why_not_ready(pipelines())
-    return (503 if why else 200), {"ready": not why, "why": why}
+        name = "live"
+        why = [text for one in known for text in _late(one, longer_than_s=DEAD_AFTER_S)]
+    else:
+        name, why = "ready", [text for one in known for text in _unready(one)]
+        why = why if known else ["no pipeline is registered"]
+    return (503 if why else 200), {name: not why, "why": why}
 
 
 async def _respond(send: Send, status: int, answer: object, *, with_body: bool) -> None:
@@ -121,10 +103,12 @@ async def _respond(send: Send, status: int, answer: object, *, with_body: bool) 
     await send({"type": "http.response.body", "body": body if with_body else b""})
 
 
-async def _live(receive: Receive, send: Send) -> None:
-    while True:
-        message = await receive()
-        name = message["type"]
+async def answer_other(scope: Message, receive: Receive, send: Send) -> None:
+    """Answer what is no request: the lifespan is followed, and a websocket closed."""
+    if scope["type"] == "websocket":
+        await receive()
+        await send({"type": "websocket.close", "code": 1000})
+    name = ""
+    while scope["type"] == "lifespan" and name != "lifespan.shutdown":
+        name = (await receive())["type"]
         await send({"type": f"{name}.complete"})
-        if name == "lifespan.shutdown":
-            return

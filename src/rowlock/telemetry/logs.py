@@ -12,7 +12,6 @@ from collections import OrderedDict
 from contextlib import suppress
 from contextvars import ContextVar, Token
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any
 
 from rowlock import PipelineItem
@@ -31,8 +30,7 @@ KINDS_MAX = 1000
 """Most kinds of lines that a `RepeatLimit` remembers; the one that it has let through first is
 forgotten.
 """
-REPEAT_AFTER_S = 30.0
-"""One line of a kind passes a `RepeatLimit` in this time, in seconds."""
+REPEAT_AFTER_S = 30.0  # one line of a kind passes a `RepeatLimit` in this time, in seconds
 
 _attempt: ContextVar[PipelineItem[Any] | None] = ContextVar("rowlock_attempt", default=None)
 
@@ -49,12 +47,7 @@ class surround_logs:  # noqa: N801 - used as a function: surround=[surround_logs
     def __enter__(self) -> None:
         self._token = _attempt.set(self._item)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._token is not None:
             _attempt.reset(self._token)
 

@@ -11,11 +11,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import add
 from typing import Literal, TypeAlias
 
-from rowlock import Buckets, PipelineHealth, PipelineManager, PipelineStatistics
-from rowlock.insight.census import CensusCounts
-from rowlock.insight.observer import Observer, own_version
+from rowlock import (
+    Buckets,
+    NotificationStatistics,
+    PipelineHealth,
+    PipelineManager,
+    PipelineStatistics,
+)
+from rowlock.insight.observer import CensusCounts, Observer, own_version
 from rowlock.spi import replica_mark
 
 # ---------------------------------------------------------------- one metric
@@ -33,9 +39,7 @@ Source: TypeAlias = "PipelineManager | Observer"
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The statistics of one pipeline; `paused` is None without an observer, `counted` without a
-    census.
-    """
+    """The statistics of one pipeline; `paused` with an observer, `counted` with a census."""
 
     statistics: PipelineStatistics
     health: PipelineHealth
@@ -79,7 +83,7 @@ class Metric:
     labels: Labels = ()
     read: ReadPipeline | None = None
     read_replica: ReadReplica | None = None
-    merge: Callable[[float, float], float] = lambda one, other: one + other
+    merge: Callable[[float, float], float] = add
 
     @property
     def all_labels(self) -> Labels:
@@ -111,22 +115,15 @@ def histogram(name: str, measured: str, text: str) -> Metric:
     return Metric(name, "histogram", text, read=lambda now: {(): now.statistics.buckets[measured]})
 
 
-def gauge(
-    name: str,
-    of: Callable[[Snapshot], float],
-    text: str,
-    *,
-    merge: Callable[[float, float], float] = lambda one, other: one + other,
-) -> Metric:
+Merge: TypeAlias = Callable[[float, float], float]
+
+
+def gauge(name: str, of: Callable[[Snapshot], float], text: str, *, merge: Merge = add) -> Metric:
     return Metric(name, "gauge", text, read=lambda now: {(): of(now)}, merge=merge)
 
 
 def census_gauge(
-    name: str,
-    of: Callable[[CensusCounts], float | None],
-    text: str,
-    *,
-    merge: Callable[[float, float], float] = lambda one, other: one + other,
+    name: str, of: Callable[[CensusCounts], float | None], text: str, *, merge: Merge = add
 ) -> Metric:
     def read(now: Snapshot) -> Mapping[Labels, Value]:
         value = None if now.counted is None else of(now.counted)
@@ -138,8 +135,7 @@ def census_gauge(
 # ---------------------------------------------------------------- the catalogue
 
 
-PIPELINES_MAX = 200
-"""Most pipelines with series of their own; those beyond share the name `OTHER`."""
+PIPELINES_MAX = 200  # most pipelines with series of their own; those beyond share the name `OTHER`
 OTHER = "_other"
 
 
@@ -153,18 +149,19 @@ def _fetches(now: Snapshot) -> Mapping[Labels, Value]:
     }
 
 
+def _channels(replica: MetricSources) -> list[NotificationStatistics]:
+    found = [manager.health().notifications for manager in replica.managers]
+    return [one for one in found if one is not None]
+
+
 def _notifications(replica: MetricSources) -> Mapping[Labels, Value]:
-    channels = [
-        one for manager in replica.managers if (one := manager.health().notifications) is not None
-    ]
+    channels = _channels(replica)
     names = ("sent", "received", "dropped") if channels else ()
     return {(name,): sum(getattr(one, name) for one in channels) for name in names}
 
 
 def _listening(replica: MetricSources) -> Mapping[Labels, Value]:
-    channels = [
-        one for manager in replica.managers if (one := manager.health().notifications) is not None
-    ]
+    channels = _channels(replica)
     return {(): float(all(one.listening for one in channels))} if channels else {}
 
 
@@ -346,9 +343,7 @@ class Reading:
 
 
 def read_metrics(sources: Iterable[Source]) -> Iterator[Reading]:
-    """Yield every metric; values of pipelines that share a name are merged. Any thread may
-    call it.
-    """
+    """Yield every metric; values of pipelines that share a name are merged. For any thread."""
     replica = MetricSources.of(sources)
     snapshots = _snapshots(replica)
     for metric in METRICS:
@@ -380,22 +375,13 @@ def _snapshots(replica: MetricSources) -> list[tuple[str, Snapshot]]:
     statistics = [one for manager in managers for one in manager.statistics().values()]
     # By the order of registration: who has series of its own does not change while a host runs.
     named = list(dict.fromkeys(one.pipeline for one in statistics))[:PIPELINES_MAX]
-    return [
-        (
-            name if (name := one.pipeline) in named else OTHER,
-            _snapshot(one, of_it, observer),
-        )
-        for one, of_it in zip(statistics, health, strict=False)
-    ]
-
-
-def _snapshot(
-    statistics: PipelineStatistics, health: PipelineHealth, observer: Observer | None
-) -> Snapshot:
-    if observer is None:
-        return Snapshot(statistics, health)
-    name = statistics.pipeline
-    return Snapshot(statistics, health, name in observer.paused, observer.counted.get(name))
+    found = []
+    for one, of_it in zip(statistics, health, strict=False):
+        name, now = one.pipeline, Snapshot(one, of_it)
+        if observer is not None:
+            now = Snapshot(one, of_it, name in observer.paused, observer.counted.get(name))
+        found.append((name if name in named else OTHER, now))
+    return found
 
 
 def _merged(metric: Metric, one: Value, other: Value) -> Value:

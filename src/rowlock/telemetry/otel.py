@@ -28,8 +28,7 @@ from rowlock.insight.observer import Observer
 from rowlock.pipelines.statistics import subscribe_to_values
 from rowlock.telemetry.metrics import METRICS, OTHER, PIPELINES_MAX, Metric, Source, read_metric
 
-RECORDS_PER_S_MAX = 100
-"""Most recorded values of one distribution, a second."""
+RECORDS_PER_S_MAX = 100  # most recorded values of one distribution, a second
 
 
 class Thinning:
@@ -102,15 +101,12 @@ class Recording:
     def add(self, pipeline: str, name: str, value: float) -> None:
         histogram, thinning = self._distributions[name]
         if thinning.passes():
-            histogram.record(value, self._attributes.get(pipeline) or self._attributes_of(pipeline))
-
-    def _attributes_of(self, pipeline: str) -> Mapping[str, str]:
-        if len(self._attributes) >= PIPELINES_MAX:
-            return _OTHERS
-        return self._attributes.setdefault(pipeline, {"pipeline": pipeline})
-
-
-_OTHERS: Mapping[str, str] = {"pipeline": OTHER}
+            attributes = self._attributes.get(pipeline)
+            if attributes is None:
+                is_full = len(self._attributes) >= PIPELINES_MAX
+                name = OTHER if is_full else pipeline
+                attributes = self._attributes.setdefault(name, {"pipeline": name})
+            histogram.record(value, attributes)
 
 
 def otel_name(metric: Metric) -> str:
@@ -127,11 +123,9 @@ def _unit(metric: Metric) -> str:
     return "{row}" if metric.name.endswith("_rows") else "1"
 
 
-def _observe(meter: Meter, metric: Metric, sources: Iterable[Source]) -> None:
-    given = tuple(sources)
-
+def _observe(meter: Meter, metric: Metric, sources: tuple[Source, ...]) -> None:
     def observe(_options: CallbackOptions) -> Iterable[Observation]:
-        for labels, value in read_metric(metric, given).values.items():
+        for labels, value in read_metric(metric, sources).values.items():
             assert not isinstance(value, Buckets)
             yield Observation(value, dict(zip(metric.all_labels, labels, strict=True)))
 

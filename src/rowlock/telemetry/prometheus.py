@@ -9,6 +9,7 @@ import os
 from collections.abc import Iterator
 from functools import lru_cache
 from itertools import accumulate
+from typing import Any, cast
 
 from prometheus_client.core import (
     REGISTRY,
@@ -23,13 +24,12 @@ from prometheus_client.utils import floatToGoString
 from rowlock import Buckets, PipelineManager
 from rowlock.errors import ConfigurationError
 from rowlock.insight.observer import Observer
-from rowlock.telemetry.metrics import METRICS, Metric, Reading, Source, read_metrics
+from rowlock.telemetry.metrics import METRICS, Kind, Metric, Reading, Source, read_metrics
 
 PREFIX = "rowlock_"
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 """Of what `exposition` returns."""
-PREFIXES_MAX = 10_000
-"""Cached beginnings of lines, each of one distribution of one pipeline."""
+PREFIXES_MAX = 10_000  # cached beginnings of lines, each of one distribution of one pipeline
 MULTIPROCESS = ("PROMETHEUS_MULTIPROC_DIR", "prometheus_multiproc_dir")
 
 
@@ -107,9 +107,10 @@ def _lines(reading: Reading) -> Iterator[str]:
 
 @lru_cache(PREFIXES_MAX)
 def _labelled(names: tuple[str, ...], values: tuple[str, ...]) -> str:
-    return ",".join(
-        f'{name}="{_escaped(value)}"' for name, value in zip(names, values, strict=True)
+    escaped = (
+        value.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"") for value in values
     )
+    return ",".join(f'{name}="{value}"' for name, value in zip(names, escaped, strict=True))
 
 
 @lru_cache(PREFIXES_MAX)
@@ -118,32 +119,24 @@ def _bucket_prefixes(name: str, labels: str, bounds: tuple[float, ...]) -> tuple
     return tuple(f'{name}_bucket{{{labels},le="{end}"}} ' for end in ends)
 
 
-def _escaped(value: str) -> str:
-    return value.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
+_FAMILIES: dict[Kind, Any] = {
+    "counter": CounterMetricFamily,
+    "gauge": GaugeMetricFamily,
+    "histogram": HistogramMetricFamily,
+}
 
 
-def _family(
-    metric: Metric,
-) -> CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily:
-    name, labels = PREFIX + metric.name, metric.all_labels
-    match metric.kind:
-        case "counter":
-            return CounterMetricFamily(name, metric.help, labels=labels)
-        case "gauge":
-            return GaugeMetricFamily(name, metric.help, labels=labels)
-        case "histogram":
-            return HistogramMetricFamily(name, metric.help, labels=labels)
+def _family(metric: Metric) -> Any:
+    return _FAMILIES[metric.kind](PREFIX + metric.name, metric.help, labels=metric.all_labels)
 
 
 def _filled(reading: Reading) -> Family:
     family = _family(reading.metric)
     for labels, value in reading.values.items():
-        if isinstance(family, HistogramMetricFamily):
-            assert isinstance(value, Buckets)
+        if isinstance(value, Buckets):
             bounds = [*map(floatToGoString, value.bounds), "+Inf"]
             counts = list(zip(bounds, accumulate(value.counts), strict=True))
             family.add_metric(labels, counts, value.sum)
         else:
-            assert not isinstance(value, Buckets)
             family.add_metric(labels, value)
-    return family
+    return cast("Family", family)

@@ -18,8 +18,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from rowlock.spi import for_type_checkers
 
-TRACEPARENT_CHARS: Final = 55
-"""Length of a ``traceparent``, in characters."""
+TRACEPARENT_CHARS: Final = 55  # length of a `traceparent`, in characters
 _TRACEPARENT: Final = re.compile(r"00-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})", re.ASCII)
 
 

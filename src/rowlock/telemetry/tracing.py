@@ -16,7 +16,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import Token
 from functools import lru_cache
-from types import MappingProxyType, TracebackType
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from opentelemetry import context as otel_context
@@ -44,15 +44,11 @@ from rowlock.insight.shown import shown
 from rowlock.telemetry.trace_column import TraceColumn, read_traceparent
 
 HINTS_MAX: Final = 8
-SETTLED_MAX: Final = 64
-"""Most attempts that a write links."""
+SETTLED_MAX: Final = 64  # most attempts that a write links
 MODELS_MAX: Final = 1_000
-FETCHES_MAX: Final = 16
-"""Remembered fetches of a pipeline, for the attempts of their rows."""
-ATTEMPTS_MAX: Final = 20_000
-"""Remembered attempts, for the write of their outcomes."""
-KEY_CHARS_MAX: Final = 255
-"""Longest key of a row in a span, in characters."""
+FETCHES_MAX: Final = 16  # remembered fetches of a pipeline, for the attempts of their rows
+ATTEMPTS_MAX: Final = 20_000  # remembered attempts, for the write of their outcomes
+KEY_CHARS_MAX: Final = 255  # longest key of a row in a span, in characters
 KINDS_MAX: Final = 1_000
 """Most kinds of attempts, by pipeline and number, whose attributes are kept."""
 _ROOT: Final = Context()
@@ -118,14 +114,11 @@ class Tracing:
             span.set_attribute("messaging.message.id", shown(item.id, KEY_CHARS_MAX))
             context = span.get_span_context()
             if context.trace_flags.sampled:
-                self._remember(item.lock_token, context)
+                TRACE_IDS.remember(item.lock_token, format(context.trace_id, "032x"))
+                self._attempts[item.lock_token] = context
+                if len(self._attempts) > ATTEMPTS_MAX:
+                    self._attempts.popitem(last=False)
         return span
-
-    def _remember(self, lock_token: object, context: SpanContext) -> None:
-        TRACE_IDS.remember(lock_token, format(context.trace_id, "032x"))
-        self._attempts[lock_token] = context
-        if len(self._attempts) > ATTEMPTS_MAX:
-            self._attempts.popitem(last=False)
 
     def _links_of(self, item: PipelineItem[Any]) -> Sequence[Link]:
         fetches, writer = self._fetches.get(item.lock_owner), _writer_of(item)
@@ -210,10 +203,7 @@ class SurroundingSpan:
         return span
 
     def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
+        self, kind: type[BaseException] | None, error: BaseException | None, _: object
     ) -> None:
         otel_context.detach(self._token)
         span = self._span
@@ -236,9 +226,7 @@ def _attributes(operation: str, pipeline: str) -> dict[str, str]:
 def _attempt(
     pipeline: str, attempt: int, is_recovered: bool
 ) -> tuple[str, Mapping[str, AttributeValue]]:
-    """Return the name and the attributes of an attempt's span: read-only, since attempts share
-    them.
-    """
+    """Return the name and the attributes of an attempt's span: read-only, since they are shared."""
     attributes: dict[str, AttributeValue] = {
         **_attributes("process", pipeline),
         "rowlock.attempt": attempt,

@@ -19,8 +19,7 @@ from rowlock.testing.databases.clock import DatabaseClock
 from rowlock.testing.databases.inline_sqlite import inline_sqlite_engine
 from rowlock.testing.databases.postgresql_server import PostgresqlServer
 from rowlock.testing.databases.temporary import TemporaryDatabase, inline_sqlite_database
-from rowlock.testing.stepping import Steps, run_until_settled, stepping
-from rowlock.testing.steps import Step, StepKind, take_step
+from rowlock.testing.stepping import Step, StepKind, Steps, run_until_settled, stepping, take_step
 from rowlock.testing.virtual_time import (
     VirtualTimeLoop,
     run_virtual,

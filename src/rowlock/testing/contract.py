@@ -93,7 +93,8 @@ class PipelineContract(Generic[ModelT]):
         """A row that waits for long would be overtaken for ever by fresher ones."""
         newer, older = self.ready_row(), self.ready_row()
         for row, age in ((newer, timedelta(days=1)), (older, timedelta(days=2))):
-            _set_age(row, age)
+            name = "due_at" if LeasedTable.of(type(row)).has_schedule else "last_processed_at"
+            setattr(row, name, utc_now() - age)
         await self._add(session_factory, newer, older)
         async with stepping(session_factory, self.build()) as steps:
             items = await steps.fetch_once()
@@ -139,9 +140,7 @@ class PipelineContract(Generic[ModelT]):
     async def test_steps_back_while_somebody_holds_a_related_row(
         self, session_factory: Sessions
     ) -> None:
-        """Work would go on without rows that somebody else holds, keep some of them locked, or
-        never be done.
-        """
+        """Work would go on without rows that others hold, keep some locked, or never be done."""
         pipeline, row = self.build(), self.ready_row()
         if not pipeline.declared_locks:
             raise SkipTest(f"{pipeline.name} declares no locks")
@@ -187,14 +186,11 @@ class PipelineContract(Generic[ModelT]):
                 )
         check_session_factory(session_factory, LeasedTable.of(type(rows[0])))
         with tables_wanted():
-            await self._insert(session_factory, *rows)
-
-    async def _insert(self, session_factory: Sessions, *rows: object) -> None:
-        async with session_factory(expire_on_commit=False) as session, session.begin():
-            await self.prepare(session)
-            # Without a relationship between them, their order is unknown.
-            await session.flush()
-            session.add_all(rows)
+            async with session_factory(expire_on_commit=False) as session, session.begin():
+                await self.prepare(session)
+                # Without a relationship between them, their order is unknown.
+                await session.flush()
+                session.add_all(rows)
 
 
 def _overtaken(
@@ -203,46 +199,30 @@ def _overtaken(
     """Return `pipeline`, whose rows another holder takes over while `process` runs."""
     process = pipeline.process
 
-    async def process_and_be_overtaken(
-        item: PipelineItem[ModelT],
-    ) -> Any:
+    async def process_and_be_overtaken(item: PipelineItem[ModelT]) -> Any:
         outcome = process(item)
         outcome = await outcome if isawaitable(outcome) else outcome
-        await _take_over(session_factory, pipeline.leased, item, token=token)
+        await _write(session_factory, pipeline.leased, item.id, {"lock_token": token})
         return outcome
 
     pipeline.process = process_and_be_overtaken  # type: ignore[method-assign]
     return pipeline
 
 
-async def _take_over(
-    session_factory: Sessions, leased: LeasedTable, item: PipelineItem[Any], *, token: object
+async def _write(
+    session_factory: Sessions, leased: LeasedTable, key: object, values: dict[str, Any]
 ) -> None:
-    statement = (
-        update(leased.table)
-        .where(leased.key == item.id)
-        .values({leased.column("lock_token"): token})
-    )
+    columns = {leased.column(name): value for name, value in values.items()}
     async with session_factory.begin() as session:
-        await session.execute(statement)
-
-
-def _set_age(row: Any, age: timedelta) -> None:
-    name = "due_at" if LeasedTable.of(type(row)).has_schedule else "last_processed_at"
-    setattr(row, name, utc_now() - age)
+        await session.execute(update(leased.table).where(leased.key == key).values(columns))
 
 
 async def _make_due(session_factory: Sessions, row: Any) -> None:
     leased = LeasedTable.of(type(row))
     # A row that stepped back may rest first, which is not under test here.
-    values = (
-        {"due_at": utc_now() - timedelta(days=1)}
-        if leased.has_schedule
-        else {"last_processed_at": None}
-    )
-    columns = {leased.column(name): value for name, value in values.items()}
-    async with session_factory.begin() as session:
-        await session.execute(update(leased.table).where(leased.key == _key(row)).values(columns))
+    due = {"due_at": utc_now() - timedelta(days=1)}
+    values = due if leased.has_schedule else {"last_processed_at": None}
+    await _write(session_factory, leased, _key(row), values)
 
 
 async def _locked(session_factory: Sessions, *rows: object) -> list[tuple[str, Any]]:

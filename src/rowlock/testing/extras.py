@@ -8,16 +8,9 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
-__all__ = ["need"]
-
 
 def need(module: str, *, what_for: str, otherwise: str = "") -> None:
-    """Check that `module` can be imported, without importing it; `otherwise` is a sentence of
-    advice.
-    """
+    """Check that `module` can be imported; `otherwise` is a sentence of advice."""
     if find_spec(module) is None:
-        text = (
-            f"{what_for} needs {module}, which is not installed: pip install 'rowlock[testing]'."
-            f" {otherwise}"
-        )
-        raise ModuleNotFoundError(text.rstrip(), name=module)
+        text = f"{what_for} needs {module}, which is not installed: pip install 'rowlock[testing]'."
+        raise ModuleNotFoundError(f"{text} {otherwise}".rstrip(), name=module)

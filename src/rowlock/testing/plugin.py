@@ -43,7 +43,7 @@ from __future__ import annotations
 import os
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeVar
 
 import pytest
 from sqlalchemy import URL, MetaData, make_url
@@ -96,13 +96,6 @@ class OpenSteps(Protocol):
         ...
 
 
-class _WorkerNode(Protocol):
-    """The part of pytest-xdist's ``WorkerController`` that we use."""
-
-    config: pytest.Config
-    workerinput: dict[str, Any]
-
-
 # ---------------------------------------------------------------- the run
 
 
@@ -131,9 +124,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Fix where the run's PostgreSQL server lives; it is started by the first test that needs
-    it.
-    """
+    """Fix where the run's server lives; the first test that needs it starts it."""
     _chosen(config)
     workerinput: dict[str, Any] | None = getattr(config, "workerinput", None)
     config.stash[_SERVER_DIRECTORY] = (
@@ -142,7 +133,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_configure_node(node: _WorkerNode) -> None:
+def pytest_configure_node(node: Any) -> None:
     """Tell a parallel worker where the server lives."""
     node.workerinput[_WORKER_INPUT] = str(node.config.stash[_SERVER_DIRECTORY])
 
@@ -168,13 +159,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if name not in _chosen(config)
         for suffix in ("", "_with_clock")
     }
-    keep: list[pytest.Item] = []
-    drop: list[pytest.Item] = []
-    for item in items:
-        (drop if unwanted & set(getattr(item, "fixturenames", ())) else keep).append(item)
+    drop = [one for one in items if not unwanted.isdisjoint(getattr(one, "fixturenames", ()))]
     if drop:
         config.hook.pytest_deselected(items=drop)
-        items[:] = keep
+        items[:] = [one for one in items if one not in drop]
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -214,11 +202,8 @@ def rowlock_postgresql_url(pytestconfig: pytest.Config) -> URL:
             otherwise="Without it: pytest --rowlock-database=sqlite",
         )
     given = os.environ.get(SERVER_VARIABLE) or pytestconfig.getini("rowlock_postgresql_url")
-    server = (
-        make_url(given)
-        if given
-        else PostgresqlServer(pytestconfig.stash[_SERVER_DIRECTORY]).start()
-    )
+    own = PostgresqlServer(pytestconfig.stash[_SERVER_DIRECTORY])
+    server = make_url(given) if given else own.start()
     return server.set(drivername=f"{server.get_backend_name()}+{driver}")
 
 
@@ -245,10 +230,13 @@ def rowlock_metadata() -> MetaData | None:
     return None
 
 
+OpenDatabase: TypeAlias = "Callable[[DatabaseClock | None], TemporaryDatabase]"
+
+
 @pytest.fixture
 def _open_sqlite(
     tmp_path: Path, rowlock_metadata: MetaData | None, rowlock_opened: AsyncExitStack
-) -> Callable[[DatabaseClock | None], TemporaryDatabase]:
+) -> OpenDatabase:
     def open_it(clock: DatabaseClock | None) -> TemporaryDatabase:
         path = tmp_path / ("rowlock.db" if clock is None else "rowlock_with_clock.db")
         database = open_sqlite_database(path, clock=clock)
@@ -269,7 +257,7 @@ def _open_postgresql(
     _rowlock_administration: Administration,
     rowlock_metadata: MetaData | None,
     rowlock_opened: AsyncExitStack,
-) -> Callable[[DatabaseClock | None], TemporaryDatabase]:
+) -> OpenDatabase:
     def open_it(clock: DatabaseClock | None) -> TemporaryDatabase:
         database = _rowlock_administration.create(clock)
         rowlock_opened.callback(_rowlock_administration.drop, database)
@@ -295,66 +283,46 @@ async def _create_tables(url: URL, metadata: MetaData) -> None:
 
 
 @pytest.fixture
-def rowlock_sqlite_database(
-    _open_sqlite: Callable[[DatabaseClock | None], TemporaryDatabase],
-) -> TemporaryDatabase:
+def rowlock_sqlite_database(_open_sqlite: OpenDatabase) -> TemporaryDatabase:
     """An SQLite file, through the real aiosqlite."""
     return _open_sqlite(None)
 
 
 @pytest.fixture
-def rowlock_sqlite_database_with_clock(
-    _open_sqlite: Callable[[DatabaseClock | None], TemporaryDatabase],
-) -> TemporaryDatabase:
+def rowlock_sqlite_database_with_clock(_open_sqlite: OpenDatabase) -> TemporaryDatabase:
     """An SQLite file whose time is moved by its `clock`."""
     return _open_sqlite(DatabaseClock())
 
 
 @pytest.fixture
-def rowlock_postgresql_database(
-    _open_postgresql: Callable[[DatabaseClock | None], TemporaryDatabase],
-) -> TemporaryDatabase:
+def rowlock_postgresql_database(_open_postgresql: OpenDatabase) -> TemporaryDatabase:
     """A PostgreSQL database."""
     return _open_postgresql(None)
 
 
 @pytest.fixture
-def rowlock_postgresql_database_with_clock(
-    _open_postgresql: Callable[[DatabaseClock | None], TemporaryDatabase],
-) -> TemporaryDatabase:
+def rowlock_postgresql_database_with_clock(_open_postgresql: OpenDatabase) -> TemporaryDatabase:
     """A PostgreSQL database whose time is moved by its `clock`."""
     return _open_postgresql(DatabaseClock())
 
 
 @pytest.fixture
-def rowlock_database(
-    rowlock_database_name: str, request: pytest.FixtureRequest
-) -> TemporaryDatabase:
+def rowlock_database(rowlock_database_name: str, request: pytest.FixtureRequest) -> Any:
     """A database of each chosen kind in turn."""
-    database: TemporaryDatabase = request.getfixturevalue(
-        f"rowlock_{rowlock_database_name}_database"
-    )
-    return database
+    return request.getfixturevalue(f"rowlock_{rowlock_database_name}_database")
 
 
 @pytest.fixture
-def rowlock_database_with_clock(
-    rowlock_database_name: str, request: pytest.FixtureRequest
-) -> TemporaryDatabase:
+def rowlock_database_with_clock(rowlock_database_name: str, request: pytest.FixtureRequest) -> Any:
     """A database of each chosen kind in turn, whose time is moved by its `clock`."""
-    database: TemporaryDatabase = request.getfixturevalue(
-        f"rowlock_{rowlock_database_name}_database_with_clock"
-    )
-    return database
+    return request.getfixturevalue(f"rowlock_{rowlock_database_name}_database_with_clock")
 
 
 @pytest.fixture
 def rowlock_virtual_database(
     tmp_path: Path, rowlock_metadata: MetaData | None
 ) -> Iterator[TemporaryDatabase]:
-    """An inline SQLite database whose time follows the virtual loop's, moved further by its
-    `clock`.
-    """
+    """Inline SQLite whose time follows the virtual loop's, moved further by its `clock`."""
     database = inline_sqlite_database(
         tmp_path / "rowlock_virtual.db", clock=DatabaseClock(source=virtual_time_now)
     )

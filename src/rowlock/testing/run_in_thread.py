@@ -1,8 +1,7 @@
-"""Async work done at once, from wherever the caller is: in a thread of its own, with a loop of its
-own.
+"""Async work done at once, wherever the caller is: in a thread and a loop of its own.
 
-Not here: a loop on which time is moved (`virtual_time`). What is opened in here must be closed in
-here, or, if it is kept from one test to the next, in the same `LoopInThread`.
+What is opened in here must be closed in here, or, if it is kept from one test to the next, in the
+same `LoopInThread`.
 """
 
 from __future__ import annotations
@@ -11,10 +10,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from threading import Thread
-from types import TracebackType
 from typing import Any, Self, TypeVar
-
-__all__ = ["LoopInThread", "run_in_thread"]
 
 R = TypeVar("R")
 
@@ -37,12 +33,7 @@ class LoopInThread:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()

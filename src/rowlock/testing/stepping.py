@@ -14,11 +14,18 @@ Not here: time (``virtual_time``), several replicas as processes.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
-from typing import Any, Generic, Protocol, runtime_checkable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+    contextmanager,
+)
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Generic
 
-from sqlalchemy import ColumnElement, select
+from sqlalchemy import select
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 
@@ -28,24 +35,11 @@ from rowlock.execution import execute
 from rowlock.logs import tell_counts
 from rowlock.spi import LockGraph, ModelT, PipelineRun, is_of_the_schema
 
-ROUNDS_MAX = 1000
-"""Most rounds of `run_until_settled`: rows that are always due never settle."""
-LOOK_AGAIN_S = 0.01
-"""Rest between two looks at work without an end, in seconds."""
+ROUNDS_MAX = 1000  # most rounds of `run_until_settled`: rows that are always due never settle
+LOOK_AGAIN_S = 0.01  # rest between two looks at work without an end, in seconds
 LOOKS_MAX = 100_000
-QUIET_PASSES = 2
-"""Looks in a row at which such work has nothing left."""
-STOP_S_MAX = 30.0
-"""Seconds for such work to stop, before it is cancelled."""
-
-
-@runtime_checkable
-class KnowsUnsettled(Protocol):
-    """A pipeline with a condition for unsettled rows: `ready()` of work without an end is always
-    true.
-    """
-
-    def unsettled(self) -> ColumnElement[bool]: ...
+QUIET_PASSES = 2  # looks in a row at which such work has nothing left
+STOP_S_MAX = 30.0  # seconds for such work to stop, before it is cancelled
 
 
 def check_pipelines(*pipelines: object) -> None:
@@ -186,21 +180,28 @@ async def run_until_settled(
     worked = rounds = looks = quiet = 0
     lasting = [one for one in pipelines if one.settings.process_timeout is None]
     brief = [one for one in pipelines if one not in lasting]
+
+    def stepped(one: Pipeline[Any]) -> AbstractAsyncContextManager[Steps[Any]]:
+        beside = [other for other in pipelines if other is not one]
+        return stepping(session_factory, one, beside=beside)
+
     async with AsyncExitStack() as stack:
-        works = [
-            await stack.enter_async_context(_lasting_work(session_factory, one, pipelines))
-            for one in lasting
-        ]
+        works = [(await stack.enter_async_context(stepped(one))).run for one in lasting]
+        for run in works:
+            # Its workers take what is fetched; at the end, `stepping` interrupts them.
+            run.pool.start()
         while (rounds := rounds + 1) <= ROUNDS_MAX:
-            in_this_round = sum([await work.begin() for work in works])
+            in_this_round = sum([await _begin(run) for run in works])
             for pipeline in brief:
-                in_this_round += await _fetch_and_work(session_factory, pipeline, pipelines)
+                async with stepped(pipeline) as steps:
+                    await steps.fetch_once()
+                    in_this_round += await steps.work_all()
             worked += in_this_round
             if in_this_round:
                 continue
             if not works:
                 return worked
-            left = [await _is_left(session_factory, work.pipeline) for work in works]
+            left = [await _is_left(session_factory, one) for one in lasting]
             quiet = 0 if any(left) else quiet + 1
             # One that was asked before another may have got something of it behind that.
             if quiet < QUIET_PASSES:
@@ -208,8 +209,8 @@ async def run_until_settled(
                 # It takes as long as it takes, which is no round.
                 looks, rounds = looks + 1, rounds - (looks < LOOKS_MAX)
                 continue
-            for work in works:
-                await work.stop()
+            for run in works:
+                await run.drain(STOP_S_MAX)
             # What it did at its end may be work for others.
             works = []
     raise PipelineError(
@@ -218,53 +219,87 @@ async def run_until_settled(
     )
 
 
-async def _fetch_and_work(
-    session_factory: async_sessionmaker[AsyncSession],
-    pipeline: Pipeline[Any],
-    pipelines: Sequence[Pipeline[Any]],
-) -> int:
-    beside = [other for other in pipelines if other is not pipeline]
-    async with stepping(session_factory, pipeline, beside=beside) as steps:
-        await steps.fetch_once()
-        return await steps.work_all()
-
-
-class _LastingWork:
-    def __init__(self, pipeline: Pipeline[Any], run: PipelineRun[Any]) -> None:
-        self.pipeline = pipeline
-        self._run = run
-
-    async def begin(self) -> int:
-        """Renew leases, begin work on what can be claimed now, and return how many items
-        that are.
-        """
-        await self._run.heartbeater.beat_once()
-        free = self._run.context.queue.idle()
-        return await self._run.fetcher.fetch_once(free) if free else 0
-
-    async def stop(self, grace_s: float = STOP_S_MAX) -> None:
-        """Ask all of it to stop as a shutdown does; return when its outcomes are settled."""
-        await self._run.drain(grace_s)
-
-
-@asynccontextmanager
-async def _lasting_work(
-    session_factory: async_sessionmaker[AsyncSession],
-    pipeline: Pipeline[Any],
-    pipelines: Sequence[Pipeline[Any]],
-) -> AsyncIterator[_LastingWork]:
-    beside = [other for other in pipelines if other is not pipeline]
-    async with stepping(session_factory, pipeline, beside=beside) as steps:
-        # Its workers take what is fetched; at the end, `stepping` interrupts them.
-        steps.run.pool.start()
-        yield _LastingWork(pipeline, steps.run)
+async def _begin(run: PipelineRun[Any]) -> int:
+    """Renew leases, begin work on what can be claimed now, and return how many items it is."""
+    await run.heartbeater.beat_once()
+    free = run.context.queue.idle()
+    return await run.fetcher.fetch_once(free) if free else 0
 
 
 async def _is_left(
     session_factory: async_sessionmaker[AsyncSession], pipeline: Pipeline[Any]
 ) -> bool:
-    if not isinstance(pipeline, KnowsUnsettled):
+    # `ready()` of work without an end is always true.
+    unsettled = getattr(pipeline, "unsettled", None)
+    if unsettled is None:
         return False
     async with session_factory() as session:
-        found = select(pipeline.leased.key).where(pipeline.unsettled()).limit(1)
+        found = select(pipeline.leased.key).where(unsettled()).limit(1)
         return (await execute(session, found)).first() is not None
+
+
+class StepKind(StrEnum):
+    """What a step does."""
+
+    FETCH = "fetch"
+    """The replica claims rows: as many as `number`, at least one."""
+    WORK = "work"
+    """The replica works on the next item of its queue, if there is one."""
+    BEAT = "beat"
+    """The replica renews the leases that are near their end."""
+    SWEEP = "sweep"
+    """The replica clears lock columns that were left behind."""
+    PASS = "pass"
+    """So many `seconds` pass for everybody."""
+    SERVICE = "service"
+    """A service writes; which row, and what, is up to the test: `number` tells it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One thing that happens.
+
+    Attributes:
+        kind: what it is.
+        replica: which replica does it.
+        seconds: how long it lasts, if time passes. **Unit** seconds.
+        number: how many rows are fetched, or what a service is to do.
+    """
+
+    kind: StepKind
+    replica: int = 0
+    seconds: float = 0.0
+    number: int = 1
+
+
+async def take_step(
+    step: Step,
+    replicas: Sequence[Steps[Any]],
+    *,
+    service: Callable[[int], Awaitable[None]] | None = None,
+    wait: Callable[[float], Awaitable[None]] = asyncio.sleep,
+) -> None:
+    """Let one step happen.
+
+    Args:
+        step: what happens.
+        replicas: each the `stepping` of a pipeline of its own.
+        service: writes what the number of the step stands for; without it services write nothing.
+        wait: lets time pass; on a virtual loop, with a database that follows it, the default does.
+    """
+    replica = replicas[step.replica % len(replicas)]
+    match step.kind:
+        case StepKind.FETCH:
+            await replica.fetch_once(max(1, step.number))
+        case StepKind.WORK:
+            if replica.queued:
+                await replica.work_once()
+        case StepKind.BEAT:
+            await replica.beat_once()
+        case StepKind.SWEEP:
+            await replica.sweep_once()
+        case StepKind.PASS:
+            await wait(step.seconds)
+        case StepKind.SERVICE:
+            if service is not None:
+                await service(step.number)

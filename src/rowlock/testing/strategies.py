@@ -25,13 +25,11 @@ from sqlalchemy.types import TypeDecorator
 from rowlock import NOW_PLACEHOLDER, Apply, Delete, Outcome, Park, Reset, Retry, UtcDateTime
 from rowlock.spi import LeasedTable, column_of
 from rowlock.testing.extras import need
-from rowlock.testing.steps import Step, StepKind
+from rowlock.testing.stepping import Step, StepKind
 
 need("hypothesis", what_for="rowlock.testing.strategies")
 
 from hypothesis import strategies as st  # noqa: E402 - after the check that it is there
-
-__all__ = ["outcomes", "step_sequences", "values_of"]
 
 TEXT_CHARS_MAX: Final = 40
 """Longest text that is drawn, where the column takes as much. **Unit** characters."""

@@ -42,9 +42,7 @@ def _opened_in_loop() -> Callable[[], AsyncIterator[AsyncExitStack]]:
     """Return a new function each time: pytest-asyncio notes on it which loop it is for."""
 
     async def opened() -> AsyncIterator[AsyncExitStack]:
-        """Close what the fixtures opened, in the loop of the test; then look for tasks that are
-        still alive.
-        """
+        """Close what the fixtures opened, in the loop of the test; then look for tasks left."""
         before, threads = asyncio.all_tasks(), set(threading.enumerate())
         async with AsyncExitStack() as stack:
             stack.push_async_callback(_driver_threads_end, threads)
@@ -55,11 +53,8 @@ def _opened_in_loop() -> Callable[[], AsyncIterator[AsyncExitStack]]:
 
 
 async def _driver_threads_end(before: set[threading.Thread]) -> None:
-    """Wait for the threads of aiosqlite that end.
-
-    One whose connection failed, or was cancelled while it was made, reports so by way of the loop,
-    and would fail another test if that is closed.
-    """
+    # One whose connection failed, or was cancelled while it was made, reports so by way of the
+    # loop, and would fail another test if that is closed.
     begun = [one for one in threading.enumerate() if one not in before and _WORKER in one.name]
     with suppress(TimeoutError):
         async with asyncio.timeout(THREADS_END_WITHIN_S):

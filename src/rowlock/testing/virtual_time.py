@@ -22,38 +22,20 @@ import selectors
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, TypeVarTuple, Unpack, overload
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterable, Mapping
+    from collections.abc import Callable, Coroutine, Iterable
     from concurrent.futures import Executor
 
-    from _typeshed import FileDescriptorLike
-
-__all__ = [
-    "MAX_ITERATIONS",
-    "MAX_VIRTUAL_S",
-    "START_S",
-    "LivelockError",
-    "NothingCanHappenError",
-    "TasksLeftBehindError",
-    "VirtualTimeError",
-    "VirtualTimeLoop",
-    "run_virtual",
-    "virtual_time",
-    "virtual_time_now",
-]
 
 START_S: Final = 1000.0
 """`loop.time()` of a new loop. Not zero, so that code which takes 0 for "never" is found out.
 **Unit** seconds.
 """
 
-MAX_VIRTUAL_S: Final = 24 * 3600.0
-"""How far one run may move the time. **Unit** seconds."""
+MAX_VIRTUAL_S: Final = 24 * 3600.0  # how far one run may move the time
 
-MAX_ITERATIONS: Final = 1_000_000
-"""How many turns of the loop one run may take."""
+MAX_ITERATIONS: Final = 1_000_000  # how many turns of the loop one run may take
 
-THREAD_WAIT_S_MAX: Final = 30.0
-"""How long a run really waits for a thread that it started. **Unit** seconds."""
+THREAD_WAIT_S_MAX: Final = 30.0  # how long a run really waits for a thread that it started
 
 _TASKS_SHOWN_MAX: Final = 20
 
@@ -78,38 +60,17 @@ class TasksLeftBehindError(AssertionError):
     """A run came to its end while tasks that it had started were still alive."""
 
 
-class _JumpingSelector(selectors.BaseSelector):
+class _JumpingSelector(selectors.DefaultSelector):
     """Polls a real selector; asks the loop to move its time where a real one would wait."""
 
-    def __init__(self) -> None:
-        self.real = selectors.DefaultSelector()
-        self.on_idle: Callable[[float | None], float] = lambda _timeout: 0.0
-
-    def register(
-        self, fileobj: FileDescriptorLike, events: int, data: object = None
-    ) -> selectors.SelectorKey:
-        return self.real.register(fileobj, events, data)
-
-    def unregister(self, fileobj: FileDescriptorLike) -> selectors.SelectorKey:
-        return self.real.unregister(fileobj)
-
-    def modify(
-        self, fileobj: FileDescriptorLike, events: int, data: object = None
-    ) -> selectors.SelectorKey:
-        return self.real.modify(fileobj, events, data)
+    on_idle: Callable[[float | None], float] = staticmethod(lambda _timeout: 0.0)
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         # Polled before each wait: the loop's self-pipe is how `call_soon_threadsafe` wakes it. A
         # loop that has callbacks to run need not be woken.
-        events = [] if timeout == 0 else self.real.select(0)
+        events = [] if timeout == 0 else super().select(0)
         real_wait_s = 0.0 if events else self.on_idle(timeout)
-        return self.real.select(real_wait_s) if real_wait_s else events
-
-    def get_map(self) -> Mapping[FileDescriptorLike, selectors.SelectorKey]:
-        return self.real.get_map()
-
-    def close(self) -> None:
-        self.real.close()
+        return super().select(real_wait_s) if real_wait_s else events
 
 
 class VirtualTimeLoop(asyncio.SelectorEventLoop):
@@ -132,11 +93,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
     def __init__(
         self, *, max_virtual_s: float = MAX_VIRTUAL_S, max_iterations: int = MAX_ITERATIONS
     ) -> None:
-        """Set the limits.
-
-        Raises:
-            ValueError: A limit is not positive.
-        """
+        """Set the limits; raises ValueError if one is not positive."""
         self.max_virtual_s = max_virtual_s
         self.max_iterations = max_iterations
         self._now = START_S
@@ -147,11 +104,10 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         super().__init__(selector)
         if max_virtual_s <= 0 or max_iterations <= 0:
             self.close()
-            msg = (
+            raise ValueError(
                 f"limits must be positive, not max_virtual_s={max_virtual_s} and"
                 f" max_iterations={max_iterations}"
             )
-            raise ValueError(msg)
         selector.on_idle = self._before_select
         self._set_now(START_S)
 
@@ -204,13 +160,12 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         if self._threads:
             return THREAD_WAIT_S_MAX
         if timeout is None:
-            msg = (
+            raise NothingCanHappenError(
                 f"nothing can happen any more at virtual time {self._now}: no callback is ready, no"
                 " timer is set. Something must set the event that these tasks wait for (sockets,"
                 " and threads other than asyncio.to_thread, cannot on virtual time):"
                 f" {_describe(asyncio.all_tasks(self))}"
             )
-            raise NothingCanHappenError(msg)
         # Not `now + timeout`: a sum of floats may fall short of the timer, and `timeout` is capped
         # by asyncio.
         then = self._scheduled[0].when()
@@ -261,8 +216,9 @@ def run_virtual(
     with asyncio.Runner(loop_factory=make_loop) as runner:
         result = runner.run(async_function())
         if left := asyncio.all_tasks(runner.get_loop()):
-            msg = f"cancel and await what you start; still alive at the end: {_describe(left)}"
-            raise TasksLeftBehindError(msg)
+            raise TasksLeftBehindError(
+                f"cancel and await what you start; still alive at the end: {_describe(left)}"
+            )
     return result
 
 

@@ -21,8 +21,8 @@ from rowlock.rows.leased_table import LeasedTable
 from rowlock.streams import Output, StepContext, StreamFlow
 from rowlock.streams.computing.hashing import bucket_of
 from rowlock.streams.coordinator import Expiry
-from rowlock.testing.streams.one_loop import read_reference
 from rowlock.testing.streams.recorded import read_shards
+from rowlock.testing.streams.running import read_reference
 
 from ...simulator.at_once import at_once
 from .host import Base, Host, Moved, Payment, Region

@@ -14,7 +14,7 @@ from rowlock.streams.computing.hashing import bucket_of
 from rowlock.streams.shards.layout import even_layout
 from rowlock.testing import TemporaryDatabase
 from rowlock.testing.streams import recorded, reference, run_flow
-from rowlock.testing.streams.one_loop import read_reference
+from rowlock.testing.streams.running import read_reference
 
 from ...streams.exchange.ledger import open_ledger
 from ...streams.folds.books import Balance, Labelled, Monthly, Payment, open_books, payments

@@ -11,7 +11,7 @@ newest rows are looked at, by their key, and the answer says how many.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -21,9 +21,8 @@ from sqlalchemy import Dialect, Table, and_, case, func, or_, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rowlock import database_now
-from rowlock.insight.checking import code
-from rowlock.insight.checking.claim_plan import OWN_PREFIX, claim_seen
-from rowlock.insight.checking.finding import Finding, Level, Mend
+from rowlock.insight.checking.claim_plan import OWN_PREFIX, ClaimSeen, claim_seen
+from rowlock.insight.checking.code import Finding, Level
 from rowlock.insight.checking.tables import (
     ClaimedTable,
     TableWanted,
@@ -34,15 +33,14 @@ from rowlock.insight.checking.tables import (
 )
 from rowlock.insight.databases import AwayDatabase
 from rowlock.insight.dialects.insight_dialect import INSIGHT, TableSeen
-from rowlock.insight.facts import RowAsked, left_in
 from rowlock.insight.headlines import ended, transaction_text
 from rowlock.insight.migrations import CONTROLS, REPLICAS
-from rowlock.insight.questions import ask_part, whole_else_apart
+from rowlock.insight.questions import RowAsked, ask_part, left_in, whole_else_apart
 from rowlock.insight.replicas import LiveReplicas, ReplicaState
 from rowlock.insight.shown import duration, lasting, shown
 from rowlock.insight.status import has_parked_index
 from rowlock.insight.tables import InsightTables
-from rowlock.insight.verdicts import Refused, TableLock, TouchingTransaction
+from rowlock.insight.verdicts import Refused, TableLock
 from rowlock.rows.leased_table import CLEARED_COLUMNS
 from rowlock.spi import (
     LOCK_COLUMNS,
@@ -65,9 +63,7 @@ NAMES_SHOWN: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class OwnerSeen:
-    """Rows of one owner: `kept` without a lease because it stepped back, `ended` leases of long
-    ago.
-    """
+    """Rows of one owner: `kept` without a lease, or with a lease that `ended` long ago."""
 
     owner: str | None
     kept: int
@@ -106,20 +102,23 @@ async def look_for_leftovers(
         .group_by(columns.owner)
         .limit(OWNERS_MAX)
     )
-    rows = (await connection.execute(statement)).all()
-    return tuple(_owner_of(row) for row in rows)
-
-
-def _owner_of(row: Any) -> OwnerSeen:
-    ended_s = 0.0 if row[4] is None else (row[3] - row[4]).total_seconds()
-    owner = None if row[0] is None else str(row[0])
-    return OwnerSeen(owner, int(row[1]), int(row[2]), ended_s)
+    return tuple(
+        OwnerSeen(
+            None if owner is None else str(owner),
+            int(kept),
+            int(ended),
+            0.0 if first is None else (now - first).total_seconds(),
+        )
+        for owner, kept, ended, now, first in (await connection.execute(statement)).all()
+    )
 
 
 def leftover_findings(
     table: str, owners: Sequence[OwnerSeen], pipelines: Collection[str]
 ) -> Iterable[Finding]:
-    unknown = [one for one in owners if one.kept and not _is_of(one.owner, pipelines)]
+    # What follows the separator says for what a pipeline or a service holds the row.
+    known = {one for one in owners if (one.owner or "").partition(OWNER_SEPARATOR)[0] in pipelines}
+    unknown = [one for one in owners if one.kept and one not in known]
     if unknown:
         rows = sum(one.kept for one in unknown)
         names = ", ".join(shown(one.owner, 60) for one in unknown[:NAMES_SHOWN])
@@ -142,11 +141,6 @@ def leftover_findings(
         )
 
 
-def _is_of(owner: str | None, pipelines: Collection[str]) -> bool:
-    # What follows the separator says for what a pipeline or a service holds the row.
-    return owner is not None and owner.partition(OWNER_SEPARATOR)[0] in pipelines
-
-
 def _rows(count: int) -> str:
     return "1 row is" if count == 1 else f"{count:,} rows are"
 
@@ -154,18 +148,20 @@ def _rows(count: int) -> str:
 # ---------------------------------------------------------------- what replicas report
 
 
-LATE_S_MIN: Final = 5.0
-"""Loops that are later than this are reported, in seconds."""
-LAG_S_MIN: Final = 0.5
-"""Longer stalls of the event loop are reported, in seconds."""
-SKEW_S_MIN: Final = 2.0
-"""Larger differences from the database's clock are reported, in seconds."""
+LATE_S_MIN: Final = 5.0  # loops that are later than this are reported, in seconds
+LAG_S_MIN: Final = 0.5  # longer stalls of the event loop are reported, in seconds
+SKEW_S_MIN: Final = 2.0  # larger differences from the database's clock are reported, in seconds
 LOOPS_MAX: Final = 100
 
 
 def _of_replica(replica: ReplicaState) -> Iterable[Finding]:
     name = shown(replica.name, 60)
-    for pipeline, loop, late_s in _late_loops(replica):
+    late = [
+        (pipeline, str(loop), _number(late_s))
+        for pipeline, report in replica.pipelines.items()
+        for loop, late_s in _mapping(report.get("late_s") if isinstance(report, dict) else None)
+    ]
+    for pipeline, loop, late_s in [one for one in late if one[2] > LATE_S_MIN][:LOOPS_MAX]:
         what = f"the {shown(loop, 60)} of {name} is {duration(late_s)} late"
         remedy = "look for host code that blocks the event loop, and for a pool that is too small"
         yield Finding(shown(pipeline, 60), Level.WARN, what, remedy)
@@ -180,10 +176,7 @@ def _of_replica(replica: ReplicaState) -> Iterable[Finding]:
         what = f"the clock is {duration(abs(skew_s))} {which} the database's"
         remedy = "no lease goes by it, but times in logs do: synchronise it"
         yield Finding(name, Level.WARN, what, remedy)
-    yield from _of_history(name, dict(_mapping(replica.report.get("history"))))
-
-
-def _of_history(name: str, told: dict[str, Any]) -> Iterable[Finding]:
+    told = dict(_mapping(replica.report.get("history")))
     waiting, dropped = int(_number(told.get("waiting"))), int(_number(told.get("dropped")))
     if told.get("failing"):
         what = f"the history cannot be written: {waiting:,} entries wait, {dropped:,} are lost"
@@ -192,15 +185,6 @@ def _of_history(name: str, told: dict[str, Any]) -> Iterable[Finding]:
     elif dropped:
         what = f"{dropped:,} entries of the history were lost since it started"
         yield Finding(name, Level.WARN, what, "its log says why; timelines show the gap")
-
-
-def _late_loops(replica: ReplicaState) -> list[tuple[str, str, float]]:
-    late = [
-        (pipeline, str(loop), _number(late_s))
-        for pipeline, report in replica.pipelines.items()
-        for loop, late_s in _mapping(report.get("late_s") if isinstance(report, dict) else None)
-    ]
-    return [one for one in late if one[2] > LATE_S_MIN][:LOOPS_MAX]
 
 
 def _mapping(value: Any) -> list[tuple[Any, Any]]:
@@ -280,7 +264,11 @@ async def _findings_of(
     ask_lock = partial(dialect.table_lock, connection, (table,))
     lock = await ask_part(connection, ask_lock, apart=apart)
     if isinstance(lock, TableLock):
-        return [_locked(name, lock)]
+        by, does = lock.by, "has locked" if lock.is_granted else "waits to lock"
+        state = "" if by.state is None else f" ({by.state} {lasting(by.seconds)})"
+        who = f"{transaction_text(by)}," if by.pid is None else f"pid {by.pid}{state}"
+        what = f"not looked at: {who} {does} the table for itself"
+        return [Finding(name, Level.BAD, what, ended(by, "wait for it, or"))]
     seen = await ask_part(connection, partial(look_at_table, connection, table), apart=apart)
     if isinstance(seen, Refused):
         return [_refused(name, "the table", seen)]
@@ -288,7 +276,9 @@ async def _findings_of(
     if seen is None:
         return [_absent(wanted)]
     found = [*column_findings(wanted, seen), *index_findings(wanted, seen)]
-    found += [_left(name, by) for by in await left_in(connection, table, apart=apart)]
+    for by in await left_in(connection, table, apart=apart):
+        what = f"{transaction_text(by)}, has rows of the table, which claims pass over"
+        found.append(Finding(name, Level.BAD, what, ended(by, "end it")))
     if asked.asked:
         found += await _claim_findings(connection, asked, wanted, seen=seen, apart=apart)
         found += await _leftovers(connection, asked, pipelines, apart=apart)
@@ -304,16 +294,17 @@ async def _claim_findings(
     apart: bool,
 ) -> Iterable[Finding]:
     is_alone = len(asked.asked) == 1
-    claims = [
-        await claim_seen(connection, one, seen.indexes, is_alone=is_alone, apart=apart)
-        for one in asked.asked
-    ]
+    there = {index.name for index in seen.indexes if index.is_valid}
     lacks = [name for name in wanted.used if name not in seen.columns]
-    if lacks:
-        # The claim is refused for the column that it lacks, which was told.
-        claims = [
-            _by_name(claim, one, seen) for claim, one in zip(claims, asked.asked, strict=True)
-        ]
+    claims = []
+    for one in asked.asked:
+        claim = await claim_seen(connection, one, seen.indexes, is_alone=is_alone, apart=apart)
+        if lacks and claim.refused and one.failure is None:
+            # Refused for the column that it lacks, which was told: so by the index's name.
+            named = None if claim.wanted is None else claim.wanted.name
+            served_by = named if named in there else None
+            claim = ClaimSeen(claim.pipeline, served_by, claim.wanted)
+        claims.append(claim)
     leased = asked.asked[0].question.leased
     cleared = [leased.column(name).name for name in CLEARED_COLUMNS]
     found = [*claim_findings(ClaimedTable(wanted, cleared, claims), seen)]
@@ -323,15 +314,6 @@ async def _claim_findings(
         what = "its parked rows are neither counted nor found in order: no index has them"
         found.append(Finding(wanted.name, Level.NOTE, what, f"parked_index({leased.name})"))
     return found
-
-
-def _by_name(claim: Any, asked: RowAsked, seen: TableSeen) -> Any:
-    if asked.failure is not None or not claim.refused:
-        return claim
-    there = {index.name for index in seen.indexes if index.is_valid}
-    named = None if claim.wanted is None else claim.wanted.name
-    served_by = named if named in there else None
-    return type(claim)(claim.pipeline, served_by, claim.wanted)
 
 
 async def _leftovers(
@@ -363,18 +345,6 @@ def _wanted(asked: TableAsked, dialect: Dialect) -> TableWanted:
 
 def _absent(wanted: TableWanted) -> Finding:
     table = wanted.table
-    if table.name in {REPLICAS, CONTROLS}:
-        columns = [
-            code.column_code(column, wanted.dialect, with_key=True) for column in table.columns
-        ]
-        schema = code.schema_code(table)
-        mend = Mend(
-            (f"op.create_table({table.name!r}, {', '.join(columns)}{schema})",),
-            (f"op.drop_table({table.name!r}{schema})",),
-        )
-        return Finding(
-            wanted.name, Level.BAD, "the table is not in the database", "create it", (mend,)
-        )
     if table.name.startswith(STREAM_PREFIX):
         remedy = "add_stream_tables(op), of rowlock.streams.migrations, makes it"
     else:
@@ -384,34 +354,15 @@ def _absent(wanted: TableWanted) -> Finding:
     return Finding(wanted.name, Level.BAD, "the table is not in the database", remedy)
 
 
-def _locked(name: str, lock: TableLock) -> Finding:
-    by, does = lock.by, "has locked" if lock.is_granted else "waits to lock"
-    state = "" if by.state is None else f" ({by.state} {lasting(by.seconds)})"
-    who = f"{transaction_text(by)}," if by.pid is None else f"pid {by.pid}{state}"
-    what = f"not looked at: {who} {does} the table for itself"
-    return Finding(name, Level.BAD, what, ended(by, "wait for it, or"))
-
-
-def _left(name: str, by: TouchingTransaction) -> Finding:
-    what = f"{transaction_text(by)}, has rows of the table, which claims pass over"
-    return Finding(name, Level.BAD, what, ended(by, "end it"))
-
-
 def _refused(name: str, part: str, refused: Refused) -> Finding:
     return Finding(name, Level.BAD, f"{part} could not be looked at: {shown(refused.why)}")
 
 
 def _without(tables: InsightTables | None) -> Iterable[Finding]:
-    given: Mapping[str, Any] = {
-        REPLICAS: None if tables is None else tables.replicas,
-        CONTROLS: None if tables is None else tables.controls,
-    }
-    costs = {
-        REPLICAS: "nobody knows which replicas run what",
-        CONTROLS: "no pipeline can be paused",
-    }
-    return [
-        Finding(name, Level.NOTE, f"without this table {costs[name]}", "insight_tables(metadata)")
-        for name, table in given.items()
-        if table is None
-    ]
+    for name, field, costs in (
+        (REPLICAS, "replicas", "nobody knows which replicas run what"),
+        (CONTROLS, "controls", "no pipeline can be paused"),
+    ):
+        if tables is None or getattr(tables, field) is None:
+            what = f"without this table {costs}"
+            yield Finding(name, Level.NOTE, what, "insight_tables(metadata)")

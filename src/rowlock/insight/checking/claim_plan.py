@@ -21,8 +21,7 @@ from rowlock.dialects.contract import LEASES
 from rowlock.errors import ModelError
 from rowlock.insight.checking import code
 from rowlock.insight.dialects.insight_dialect import INSIGHT, IndexSeen, StorageSeen
-from rowlock.insight.facts import RowAsked
-from rowlock.insight.questions import ask_part, ask_value, conjuncts_of
+from rowlock.insight.questions import RowAsked, ask_part, ask_value, conjuncts_of
 from rowlock.insight.shown import (
     REASON,
     duration,
@@ -41,12 +40,10 @@ from rowlock.spi import INDEX_INFO, ROWS, Query, oldest_first, order_column
 T = TypeVar("T")
 
 PLAN_SCHEMA: Final = "rowlock.claim_plan/1"
-INDEXES_MAX: Final = 20
-"""Most indexes of which it is asked whether they serve."""
+INDEXES_MAX: Final = 20  # most indexes of which it is asked whether they serve
 LARGE_ROWS: Final = 10_000
 """Below so many rows an explanation does not mention that no index serves."""
-OWN_PREFIX: Final = "rowlock_"
-"""Prefix of our own tables; those with claims have few rows."""
+OWN_PREFIX: Final = "rowlock_"  # prefix of our own tables; those with claims have few rows
 WIDTH_MIN: Final = 40
 LINES_MAX: Final = 60
 
@@ -149,10 +146,7 @@ async def claim_seen(
     is_alone: bool,
     apart: bool = True,
 ) -> ClaimSeen:
-    """Look at a pipeline's claims; joins the caller's transaction, which may only read afterwards.
-
-    `is_alone` if no other pipeline claims from the table; `apart` as for `ask_row`.
-    """
+    """Look at a pipeline's claims; the transaction may only read afterwards."""
     name = asked.pipeline.name
     if asked.failure is not None:
         return ClaimSeen(name, None, None, f"ready() fails: {shown(asked.failure)}")
@@ -195,11 +189,7 @@ async def claim_plan(connection: AsyncConnection, asked: RowAsked, *, is_alone: 
 async def unserved_remarks(
     connection: AsyncConnection, asked: Sequence[RowAsked], *, apart: bool
 ) -> list[str | None]:
-    """Return a remark for each pipeline whose claims read a large table without an index, else
-    None.
-
-    Joins the caller's transaction, which may only read afterwards; `apart` as for `ask_row`.
-    """
+    """Return a remark for each pipeline whose claims read a large table without an index."""
     first = select(literal(1)).select_from(asked[0].question.leased.table).limit(LARGE_ROWS + 1)
     counted = select(func.count()).select_from(first.subquery())
     count = await ask_value(connection, counted, apart=apart)
@@ -290,12 +280,11 @@ def wanted_index(asked: RowAsked, dialect: Dialect, *, is_alone: bool) -> code.I
         ordered = ROWS.on(dialect.name).nulls_first(dialect.identifier_preparer.quote(place.name))
     is_expression = ordered not in {place.name, dialect.identifier_preparer.quote(place.name)}
     parts = (ordered if is_expression else place.name, key.name)
-    expressions = frozenset({ordered} if is_expression else ())
     name = due_index_name(
         leased.table.name, "due_at" if leased.has_schedule else "last_processed_at"
     )
     of_model = _of_model(asked, where, dialect, is_alone=is_alone)
-    return of_model or code.IndexWanted(name, parts, expressions, where)
+    return of_model or code.IndexWanted(name, parts, where)
 
 
 def _where_of(kept: list[Any], dialect: Dialect) -> str | None:
@@ -334,6 +323,7 @@ def _told(table: str, seen: ClaimSeen) -> str:
 SCHEMA: Final = "rowlock.pipeline/1"
 LABEL_WIDTH: Final = 10
 UNKNOWN: Final = "?"
+_COUNTS: Final = ("due", "oldest_s", "leased", "ended", "parked")
 NO_INDEX: Final = "none serves the claim"
 SMALL_TABLE: Final = "none is needed: the table is small"
 
@@ -345,10 +335,12 @@ class PipelineView:
     Attributes:
         status: what waits, and who runs it.
         plan: of its claims.
+        shows_plan: whether the text has it.
     """
 
     status: PipelineStatus
     plan: ClaimPlan
+    shows_plan: bool = False
 
     @property
     def needs_person(self) -> bool:
@@ -385,14 +377,14 @@ class PipelineView:
             return pipeline_command("resume", status.pipeline, REASON)
         if status.is_run_by_nobody or status.is_silent:
             return f"register {made_by(status.pipeline)} with the manager of a replica"
-        return f"add {self.plan.wanted}, or: rowlock check --migration" if self.plan.wanted else ""
+        return f"add {self.plan.wanted}" if self.plan.wanted else ""
 
     @property
     def also(self) -> tuple[str, ...]:
         """What else a person has to do something about."""
         return tuple(one for one in self.status.troubles if one != self.headline)
 
-    def text(self, width: int = 100, *, with_plan: bool = False) -> str:
+    def text(self, width: int = 100) -> str:
         """Return it for a terminal of `width` columns, without colours."""
         counts, title = self.status.counts, f"{self.status.pipeline} on {self.plan.table}"
         if counts.at is not None:
@@ -400,49 +392,39 @@ class PipelineView:
             title += when.rjust(max(len(when) + 2, width - len(title)))
         oldest = "" if counts.oldest_s is None else f", the first for {duration(counts.oldest_s)}"
         runs_on = UNKNOWN if self.status.runs_on is None else str(self.status.runs_on)
+        index = NO_INDEX if self.plan.wanted else SMALL_TABLE
+        if self.plan.refused or self.plan.served_by is not None:
+            index = self.plan.served_by or UNKNOWN
         lines = {
             "due": _number(counts.due) + (oldest if counts.due else ""),
             "leased": _number(counts.leased),
             "ended": _number(counts.ended),
             "parked": _number(counts.parked),
             "runs on": runs_on,
-            "index": self._index(),
+            "index": index,
         }
         text = [title, self.headline, ""]
         text += [f"  {label.ljust(LABEL_WIDTH)}{answer}" for label, answer in lines.items()]
-        if with_plan:
+        if self.shows_plan:
             text += ["", *(f"  {line}" for line in self.plan.shown_lines(width - 2))]
         text += ["", f"  {self.status.wing}"] if self.status.wing else []
         text += ["", f"do    {self.do}"] if self.do else []
         text += [f"also  {one}" for one in self.also]
         return "\n".join([*text, *(f"{UNKNOWN} {shown(one)}" for one in self.status.unknown)])
 
-    def _index(self) -> str:
-        if self.plan.served_by is not None:
-            return self.plan.served_by
-        if self.plan.refused:
-            return UNKNOWN
-        return NO_INDEX if self.plan.wanted else SMALL_TABLE
-
     def to_dict(self) -> dict[str, Any]:
         """Return it as JSON has it."""
-        counts = self.status.counts
+        counts, status = self.status.counts, self.status
         return {
             "schema": SCHEMA,
-            "pipeline": self.status.pipeline,
+            "pipeline": status.pipeline,
             "at": iso(counts.at),
-            "needs_person": self.needs_person,
-            "headline": self.headline,
-            "do": self.do,
+            **{name: getattr(self, name) for name in ("needs_person", "headline", "do")},
             "also": list(self.also),
-            "unknown": list(self.status.unknown),
-            "due": counts.due,
-            "oldest_s": counts.oldest_s,
-            "leased": counts.leased,
-            "ended": counts.ended,
-            "parked": counts.parked,
-            "runs_on": self.status.runs_on,
-            "wing": self.status.wing,
+            "unknown": list(status.unknown),
+            **{name: getattr(counts, name) for name in _COUNTS},
+            "runs_on": status.runs_on,
+            "wing": status.wing,
             "claim_plan": self.plan.to_dict(),
         }
 

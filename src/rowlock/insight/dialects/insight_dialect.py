@@ -26,7 +26,6 @@ from rowlock.spi import DialectPart, LeasedTable, Query
 class ColumnSeen:
     name: str
     type_sql: str
-    type_code: str
     is_nullable: bool
     has_default: bool
 
@@ -36,7 +35,6 @@ class IndexSeen:
     """An index other than that of the primary key; `body` is its columns and condition."""
 
     name: str
-    definition: str
     body: str
     is_valid: bool = True
     is_being_built: bool = False
@@ -45,14 +43,8 @@ class IndexSeen:
 
 @dataclass(frozen=True, slots=True)
 class StorageSeen:
-    """How a table is stored.
-
-    Attributes:
-        fillfactor: how far its pages are filled at first, in percent; None where pages have no
-            such room.
-        rows: about how many rows it has; None if nobody has counted.
-        row_bytes: how large a row is, the largest of a few, where each update writes all of it; 0
-            where large values are stored apart.
+    """How a table is stored: `fillfactor` in percent, and how large a row is where each update
+    writes all of it; else None, and 0.
     """
 
     fillfactor: int | None
@@ -83,45 +75,21 @@ class InsightDialect(ABC):
 
     @abstractmethod
     async def plan(self, connection: AsyncConnection, query: Query) -> tuple[str, ...]:
-        """Return the plan of a SELECT, line by line, as it is if the table is large: an index is
-        read where one can be.
-        """
+        """Return the plan of a SELECT, line by line, as if the table were large."""
 
     @abstractmethod
     def reads_whole_table(self, lines: Sequence[str]) -> bool:
-        """Return whether a `plan` may read a whole table, or sort it; a small one beside that of
-        the claim counts, too.
-        """
+        """Return whether a `plan` may read a whole table, or sort it."""
 
     @abstractmethod
     def serves(self, connection: Connection, table: Table, *, query: str, index: str) -> bool:
-        """Return whether an index can be read for a SELECT of the table, in its order: that of this
-        name, or any where the planner takes no name.
-        """
-
-    @abstractmethod
-    def alter_column(
-        self, table: Table, column: str, options: Mapping[str, str], *, types: tuple[str, str]
-    ) -> tuple[str, ...]:
-        """Return the lines of a migration that alter a column.
-
-        `options` are those of Alembic's ``alter_column``, as code; `types` are the old and the new
-        type as DDL, empty if the type stays.
-        """
-
-    @abstractmethod
-    def repaired(self, table: Table, index: str) -> str | None:
-        """Return the statement that builds an invalid index again while rows are read and written;
-        None where indexes are never invalid.
-        """
+        """Return whether an index can be read for a SELECT, in its order."""
 
     @abstractmethod
     async def begin_reading(
         self, connection: AsyncConnection, *, statement_timeout: timedelta
     ) -> None:
-        """Let the transaction write nothing, and each of its statements last so long at most, as
-        far as the database can.
-        """
+        """Let the transaction write nothing, and bound its statements if the database can."""
 
     @abstractmethod
     async def open_transaction(
@@ -139,9 +107,7 @@ class InsightDialect(ABC):
     async def left_prepared(
         self, connection: AsyncConnection, table: Table
     ) -> tuple[TouchingTransaction, ...]:
-        """Return the transactions that were prepared long ago, were never committed, and may have
-        rows of `table`; the oldest first, a few.
-        """
+        """Return a few transactions that were prepared long ago, and may have rows of `table`."""
 
     @abstractmethod
     def is_any_prepared(self) -> ColumnElement[bool] | None:
@@ -149,16 +115,11 @@ class InsightDialect(ABC):
 
     @abstractmethod
     async def try_hold_name(self, connection: AsyncConnection, name: str) -> bool:
-        """Lock a name until the transaction, which writes, has ended; return whether nobody else
-        has it.
-        """
+        """Lock a name until the transaction has ended; return whether nobody else has it."""
 
     @abstractmethod
     def is_locked_out(self, raised: BaseException | None) -> bool:
-        """Whether an exception of a driver says that another transaction has the whole database.
-
-        Every database is asked about each error, so it must know its own.
-        """
+        """Whether an exception of any driver says that another transaction has this database."""
 
     @abstractmethod
     def begin_without_writing(self, connection: Connection) -> None:

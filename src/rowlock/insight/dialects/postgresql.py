@@ -15,9 +15,8 @@ Source: PostgreSQL, "System Columns", "The Cumulative Statistics System" (`pg_st
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
-from functools import partial
 from typing import Any, Final
 
 from sqlalchemy import (
@@ -32,7 +31,6 @@ from sqlalchemy import (
     select,
     text,
 )
-from sqlalchemy.dialects import postgresql
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rowlock.dialects.contract import locks_of
@@ -41,7 +39,7 @@ from rowlock.insight.dialects.insight_dialect import (
     InsightDialect,
     StorageSeen,
 )
-from rowlock.insight.questions import ask_part
+from rowlock.insight.questions import ask_first
 from rowlock.insight.verdicts import Refused, TableLock, TouchingTransaction
 from rowlock.spi import LeasedTable, Query, plan_of
 
@@ -60,19 +58,14 @@ _AS_IF_LARGE = text(
     "SELECT set_config('enable_seqscan', 'off', true), set_config('enable_sort', 'off', true),"
     " set_config('enable_bitmapscan', 'off', true)"
 )
-_FULL: Final = 100
-"""Default fillfactor, in percent."""
-
-
-_PREPARER: Final = postgresql.dialect().identifier_preparer  # type: ignore[no-untyped-call]
+_FULL: Final = 100  # default fillfactor, in percent
 
 
 LOCK_TIMEOUT: Final = timedelta(milliseconds=250)
 """How long a question waits for a table that another transaction has locked."""
 LEFT_AFTER: Final = timedelta(minutes=1)
 """A transaction that was prepared so long ago was left behind: its coordinator is gone."""
-LEFT_MAX: Final = 3
-"""Most of these that are told of one table."""
+LEFT_MAX: Final = 3  # most of these that are told of one table
 _BEGIN = text(
     "SELECT set_config('transaction_read_only', 'on', true),"
     " set_config('statement_timeout', :timeout, true),"
@@ -148,7 +141,6 @@ class PostgresqlInsight(InsightDialect):
         return tuple(
             IndexSeen(
                 str(row[0]),
-                str(row[1]),
                 str(row[1]).partition(" USING ")[2],
                 is_valid=bool(row[2]),
                 is_constraint=bool(row[3]),
@@ -182,24 +174,6 @@ class PostgresqlInsight(InsightDialect):
             savepoint.rollback()  # with the settings
         return not self.reads_whole_table([str(row[0]) for row in rows])
 
-    def alter_column(
-        self, table: Table, column: str, options: Mapping[str, str], *, types: tuple[str, str]
-    ) -> tuple[str, ...]:
-        """Alter it in place; values of another type are cast, and times without a zone were UTC."""
-        quote = _PREPARER.quote
-        using = ""
-        if any(types):
-            are_times = all("TIMESTAMP" in type_ for type_ in types)
-            cast = " AT TIME ZONE 'UTC'" if are_times else f"::{types[1]}"
-            using = f", postgresql_using={quote(column) + cast!r}"
-        schema = "" if table.schema is None else f", schema={table.schema!r}"
-        told = "".join(f", {name}={value}" for name, value in options.items())
-        return (f"op.alter_column({table.name!r}, {column!r}{told}{using}{schema})",)
-
-    def repaired(self, table: Table, index: str) -> str:
-        schema = "" if table.schema is None else f"{_PREPARER.quote(table.schema)}."
-        return f"REINDEX INDEX CONCURRENTLY {schema}{_PREPARER.quote(index)}"
-
     async def begin_reading(
         self, connection: AsyncConnection, *, statement_timeout: timedelta
     ) -> None:
@@ -227,8 +201,7 @@ class PostgresqlInsight(InsightDialect):
         row = (await connection.execute(_BY_NUMBER, named)).first()
         if row is None:
             # The number of a transaction that has ended is that of no group, or of an old one.
-            in_group = partial(_first, connection, named)
-            found = await ask_part(connection, in_group, apart=True)
+            found = await ask_first(connection, _IN_GROUP.bindparams(**named), apart=True)
             row = None if isinstance(found, Refused) else found
         return None if row is None else _transaction(row)
 
@@ -264,10 +237,6 @@ class PostgresqlInsight(InsightDialect):
         """
         raw: Any = connection.connection.dbapi_connection
         connection.execute(_READ_FROM_NOW_ON if raw.autocommit else _BEGIN_READING)
-
-
-async def _first(connection: AsyncConnection, named: dict[str, Any]) -> Any:
-    return (await connection.execute(_IN_GROUP, named)).first()
 
 
 def _name_of(connection: AsyncConnection, table: Table) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any, Final
 
@@ -33,11 +33,6 @@ SIZED_ROWS: Final = 10
 """So many rows are asked for their size: to know the length of a text SQLite reads it."""
 
 
-def _body_of(definition: str) -> str:
-    found = _BODY.search(definition)
-    return found[1] if found else definition
-
-
 _PRIMARY: Final = 0xFF
 
 
@@ -51,7 +46,9 @@ class SqliteInsight(InsightDialect):
             " WHERE type = 'index' AND tbl_name = :name AND sql IS NOT NULL ORDER BY name LIMIT 200"
         )
         rows = (await connection.execute(statement, {"name": table.name})).all()
-        return tuple(IndexSeen(str(row[0]), str(row[1]), _body_of(str(row[1]))) for row in rows)
+        # What stands in front of the columns is left out.
+        bodies = [found[1] if (found := _BODY.search(str(sql))) else str(sql) for _, sql in rows]
+        return tuple(IndexSeen(str(row[0]), body) for row, body in zip(rows, bodies, strict=True))
 
     async def storage(self, connection: AsyncConnection, table: Table) -> StorageSeen:
         """Return the size of the newest rows; nothing else is known."""
@@ -88,20 +85,6 @@ class SqliteInsight(InsightDialect):
                 raise
             return False
         return not any(_SORTED in str(row[-1]) for row in plan)
-
-    def alter_column(
-        self, table: Table, column: str, options: Mapping[str, str], *, types: tuple[str, str]
-    ) -> tuple[str, ...]:
-        """Have Alembic copy the table: columns cannot be altered in place."""
-        schema = "" if table.schema is None else f", schema={table.schema!r}"
-        told = "".join(f", {name}={value}" for name, value in options.items())
-        return (
-            f"with op.batch_alter_table({table.name!r}{schema}) as batch:",
-            f"    batch.alter_column({column!r}{told})",
-        )
-
-    def repaired(self, table: Table, index: str) -> None:
-        """Return None: a build that fails leaves nothing."""
 
     async def begin_reading(
         self, connection: AsyncConnection, *, statement_timeout: timedelta

@@ -19,7 +19,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from functools import lru_cache
 from hashlib import sha256
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 from weakref import WeakSet
 
 from sqlalchemy import Table, delete, func, insert, literal, select
@@ -82,10 +82,8 @@ TRACE_IDS: Final = TraceIds()
 
 
 DIGEST_CHARS: Final = 16
-NAMES_MAX: Final = 1_000
-"""Most names, and lists of columns, whose text is kept for the next entry."""
-NUMBER_MAX: Final = 2**31 - 1
-"""Largest number of an attempt, and of entries that are missing."""
+NAMES_MAX: Final = 1_000  # most names, and lists of columns, whose text is kept for the next entry
+NUMBER_MAX: Final = 2**31 - 1  # largest number of an attempt, and of entries that are missing
 
 
 class EntryKind(StrEnum):
@@ -111,25 +109,9 @@ class NotedEvent(NamedTuple):
     trace_id: str | None
 
 
-NAMES: Final = (
-    "at",
-    "model",
-    "row_id",
-    "pipeline",
-    "kind",
-    "replica",
-    "attempt",
-    "columns",
-    "error",
-    "waited_s",
-    "took_s",
-    "trace_id",
-    "dropped",
-)
-"""Columns that a replica writes, in the order of an `EntryValues`."""
-
-
 class EntryValues(NamedTuple):
+    """The columns that a replica writes."""
+
     at: datetime
     model: str
     row_id: str
@@ -178,11 +160,13 @@ def kind_of(event: events.ClaimEvent) -> EntryKind:
 def entry_of(
     noted: NotedEvent, model: str, *, replica: str, now: datetime, now_s: float
 ) -> EntryValues:
-    """Return the entry of an event; `now` is the database's time at `now_s` of the
-    monotonic clock.
-    """
+    """Return the entry of an event; `now` is the database's time at `now_s`."""
     at_s, event, trace_id = noted
-    columns, error, process_s = _told_by(event)
+    columns, error, process_s = tuple[str, ...](), None, None
+    if isinstance(event, events.ItemApplied):
+        columns, error, process_s = event.columns, event.error, event.process_s
+    elif isinstance(event, events.ItemStale):
+        error, process_s = event.reason, event.process_s
     return EntryValues(
         now + timedelta(seconds=at_s - now_s),
         _name(model),
@@ -199,47 +183,27 @@ def entry_of(
     )
 
 
-def gap_of(dropped: int, *, replica: str, at: datetime) -> EntryValues:
-    """Return the entry that says how many are missing; it belongs to no row."""
-    kind = EntryKind.GAP.value
-    return EntryValues(at, "", "", "", kind, replica, dropped=min(dropped, NUMBER_MAX))
-
-
 def simplified(entry: EntryValues) -> EntryValues:
     """Return an entry for a database that cannot keep its texts: what is not ASCII is escaped, as
     its encoding may not have it, or count it as several characters.
     """
-    return entry._replace(
-        row_id=_in_ascii(entry.row_id, KEY_CHARS_MAX),
-        columns=None if entry.columns is None else _in_ascii(entry.columns, COLUMNS_CHARS_MAX),
-        error=None if entry.error is None else _in_ascii(entry.error, ERROR_CHARS_MAX),
-    )
-
-
-def _in_ascii(text: str, chars_max: int) -> str:
-    return text.encode("ascii", "backslashreplace").decode("ascii")[:chars_max]
+    limits = {"row_id": KEY_CHARS_MAX, "columns": COLUMNS_CHARS_MAX, "error": ERROR_CHARS_MAX}
+    texts: dict[str, Any] = {
+        name: text.encode("ascii", "backslashreplace").decode("ascii")[:most]
+        for name, most in limits.items()
+        if (text := getattr(entry, name)) is not None
+    }
+    return entry._replace(**texts)
 
 
 def stored_key(key: object) -> str:
-    """Return the text under which the entries of a row stand: that of its key, unless it is too
-    long for the column, or has characters that are not stored. Then a digest tells such keys apart.
-    """
+    """Return the text of a key as it stands in entries; a digest tells those apart that are cut."""
     text = str(key)
     visible = shown(text, KEY_CHARS_MAX)
     if visible == text:
         return text
     digest = sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:DIGEST_CHARS]
     return shown(text, KEY_CHARS_MAX - DIGEST_CHARS - 1) + "#" + digest
-
-
-def _told_by(event: events.ClaimEvent) -> tuple[tuple[str, ...], str | None, float | None]:
-    match event:
-        case events.ItemApplied():
-            return event.columns, event.error, event.process_s
-        case events.ItemStale():
-            return (), event.reason, event.process_s
-        case _:
-            return (), None, None
 
 
 @lru_cache(NAMES_MAX)
@@ -262,9 +226,7 @@ BATCH_MAX: Final = 500
 
 @dataclass(slots=True)
 class HistoryBatch:
-    """Events that are written together, behind `dropped` missing ones; `entries` from the first try
-    on.
-    """
+    """Events that are written together, behind `dropped` missing ones; `entries` once tried."""
 
     noted: Sequence[NotedEvent]
     dropped: int
@@ -274,17 +236,17 @@ class HistoryBatch:
     def stamp(
         self, models: Mapping[str, str], *, replica: str, now: datetime, now_s: float
     ) -> list[EntryValues]:
-        """Return the entries, which are made once; `models` are the classes of each pipeline's
-        rows.
-        """
+        """Return the entries, made once; `models` are the classes of each pipeline's rows."""
         if self.entries is None:
             self.entries = [
                 entry_of(one, models[one.event.pipeline], replica=replica, now=now, now_s=now_s)
                 for one in self.noted
             ]
             if self.dropped:
-                at = self.entries[0].at if self.entries else now
-                self.entries.insert(0, gap_of(self.dropped, replica=replica, at=at))
+                # It belongs to no row.
+                at, gap = self.entries[0].at if self.entries else now, EntryKind.GAP.value
+                missing = min(self.dropped, NUMBER_MAX)
+                self.entries.insert(0, EntryValues(at, "", "", "", gap, replica, dropped=missing))
         return self.entries
 
     def simplify(self) -> bool:
@@ -340,10 +302,8 @@ class HistoryQueue:
 
 
 KEPT_FOR: Final = timedelta(days=7)
-KEPT_MAX: Final = 1_000_000
-"""Most entries that are kept, by their numbers."""
-DELETED_AT_ONCE_MAX: Final = 1_000
-"""Most entries that are deleted in one transaction."""
+KEPT_MAX: Final = 1_000_000  # most entries that are kept, by their numbers
+DELETED_AT_ONCE_MAX: Final = 1_000  # most entries that are deleted in one transaction
 
 
 class ClockReading(NamedTuple):
@@ -364,22 +324,17 @@ async def write_batch(
     models: Mapping[str, str],
     clock: ClockReading,
 ) -> None:
-    """Write a batch in one statement, unless a transaction whose COMMIT was not answered has done
-    so.
-    """
+    """Write a batch in one statement, unless one whose COMMIT was not answered has done so."""
     was_tried = batch.entries is not None
     entries = batch.stamp(models, replica=replica_mark(), now=clock.now, now_s=clock.now_s)
-    if was_tried and await _is_there(connection, history, entries[0]):
-        return
+    if was_tried:
+        told = ("model", "row_id", "at", "kind", "replica")
+        same = [history.c[name] == getattr(entries[0], name) for name in told]
+        if (await connection.execute(select(literal(1)).where(*same).limit(1))).first():
+            return
     bulk = BULK.of(connection)
-    await connection.execute(bulk.insert(history, NAMES), bulk.insert_parameters(NAMES, entries))
-
-
-async def _is_there(connection: AsyncConnection, history: Table, entry: EntryValues) -> bool:
-    named = ("model", "row_id", "at", "kind", "replica")
-    same = [history.c[name] == getattr(entry, name) for name in named]
-    found = await connection.execute(select(literal(1)).where(*same).limit(1))
-    return found.first() is not None
+    names = EntryValues._fields
+    await connection.execute(bulk.insert(history, names), bulk.insert_parameters(names, entries))
 
 
 async def write_action(
@@ -400,9 +355,7 @@ async def write_action(
 
 
 async def delete_old(connection: AsyncConnection, history: Table) -> int:
-    """Delete the oldest entries that need not be kept, and return how many: 0 also if another
-    replica is doing so.
-    """
+    """Delete the oldest entries, and return how many: 0 also if another replica is doing so."""
     if not await INSIGHT.of(connection).try_hold_name(connection, history.name):
         return 0
     number, at, deleted = history.c.id, history.c.at, 0

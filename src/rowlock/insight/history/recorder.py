@@ -61,7 +61,6 @@ async def tell_action(
     history = None if tables is None else tables.history
     if history is None:
         return
-
     model = "" if act.pipeline else leased.name
     try:
         await in_transaction(
@@ -82,19 +81,15 @@ async def tell_action(
 
 T = TypeVar("T")
 
-WRITE_EVERY_S: Final = 0.5
-"""The rest between two writes, in seconds."""
-REST_S_MAX: Final = 5.0
-"""The longest rest behind failures, in seconds."""
+WRITE_EVERY_S: Final = 0.5  # the rest between two writes, in seconds
+REST_S_MAX: Final = 5.0  # the longest rest behind failures, in seconds
 TIMEOUT: Final = timedelta(seconds=3)
 CLOCK_KEPT_S: Final = 5.0
 """For how long the times of entries are counted from one answer of the database, in seconds."""
 DELETE_EVERY_S: Final = 300.0
 """How often old entries are looked for, in seconds; at once again where there were many."""
-DELETE_AFTER: Final = 10_000
-"""They are also looked for behind so many entries."""
-DELETIONS_MAX: Final = 10
-"""Most transactions that delete, between two writes."""
+DELETE_AFTER: Final = 10_000  # they are also looked for behind so many entries
+DELETIONS_MAX: Final = 10  # most transactions that delete, between two writes
 
 
 class HistoryWriter:
@@ -147,7 +142,9 @@ class HistoryWriter:
             await self._write_or_leave_out(batch)
             self.queue.confirm()
             self._written += len(batch.noted)
-            self._succeeded()
+            if self._failures:
+                self._failures = 0
+                logger.info("The history is written again", extra={"replica": replica_mark()})
         if monotonic() >= self._deletes_at_s or self._written >= DELETE_AFTER:
             await self._delete()
 
@@ -165,7 +162,6 @@ class HistoryWriter:
 
     async def _write_one(self, batch: HistoryBatch) -> None:
         clock = await self._clock()
-
         await self._transact(
             lambda _, connection: write_batch(
                 connection, self._history, batch, models=self._models, clock=clock
@@ -219,11 +215,6 @@ class HistoryWriter:
             describe(error, chars_max=300),
             extra={"replica": replica_mark()},
         )
-
-    def _succeeded(self) -> None:
-        if self._failures:
-            self._failures = 0
-            logger.info("The history is written again", extra={"replica": replica_mark()})
 
     def tell_lost(self) -> None:
         """Log how many entries are lost at the end."""
@@ -284,9 +275,8 @@ class HistoryRecorder:
         self._unsubscribe = events.subscribe(self._hear, *WRITTEN_EVENTS)
 
     def fork(self) -> None:
-        """Be the copy in a child that was forked: the tasks that write are in the parent alone, so
-        what is heard here would wait for ever.
-        """
+        # In the child: the tasks that write are in the parent alone, so what is heard here would
+        # wait for ever.
         if self._unsubscribe is None:
             return
         self._unsubscribe()
@@ -351,9 +341,7 @@ class HistoryRecorder:
         writer.queue.put(NotedEvent(monotonic(), event, trace_of(event.lock_token)))
 
     def _writer_of(self, name: str) -> HistoryWriter | None:
-        """Return the writer for a pipeline; None if it is another app's, or its name is
-        ambiguous.
-        """
+        """Return the writer for a pipeline; None if it is another app's, or two have its name."""
         found = [
             (manager, pipeline)
             for manager in self._managers

@@ -7,35 +7,34 @@ spans it shows it; and without the table the row itself says the last thing that
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final
 
+from pydantic_core import to_jsonable_python
 from sqlalchemy import Row, Table, and_, or_, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rowlock import database_now
 from rowlock.insight.history.entries import EntryKind, stored_key
-from rowlock.insight.questions import ask_part
+from rowlock.insight.questions import ask_first, ask_part
 from rowlock.insight.replicas import table_text
-from rowlock.insight.shown import clock_time, iso, shown
+from rowlock.insight.shown import clock_time, shown
 from rowlock.insight.steering import is_there
 from rowlock.insight.verdicts import Refused
 from rowlock.spi import LeasedTable
 
 SCHEMA: Final = "rowlock.timeline/1"
 ENTRIES_MAX: Final = 1_000
-GAPS_MAX: Final = 100
-"""Most gaps, and actions on pipelines, that are told beside them."""
+GAPS_MAX: Final = 100  # most gaps, and actions on pipelines, that are told beside them
 NO_TABLE: Final = (
     "no table of the history: insight_tables(metadata, history=True), its migration, and an"
     " Observer in each replica"
 )
 THE_ROW: Final = "the row"
 NONE: Final = "\N{EN DASH}"
-ERROR_CHARS: Final = 120
-"""Most characters of an error in a line of text; JSON has all of it."""
+ERROR_CHARS: Final = 120  # most characters of an error in a line of text; JSON has all of it
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +94,8 @@ class TimelineEntry:
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as JSON has it."""
-        texts = {"at": iso(self.at), "pipeline": self.pipeline or None}
-        return asdict(self) | texts | {"columns": list(self.columns)}
+        told: dict[str, Any] = to_jsonable_python(self)
+        return told | {"pipeline": self.pipeline or None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,26 +197,14 @@ class Timeline:
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as JSON has it."""
-        return {
-            "schema": SCHEMA,
-            "model": self.model,
-            "row_id": self.row_id,
-            "at": iso(self.at),
-            "row": None
-            if self.row is None
-            else {
-                "last_processed_at": iso(self.row.last_processed_at),
-                "last_error": self.row.last_error,
-            },
-            "entries": None
-            if self.entries is None
-            else [
-                entry.to_dict() | {"replica_name": self.replicas.get(entry.replica or "")}
+        told = {"schema": SCHEMA, **to_jsonable_python(replace(self, entries=None))}
+        names = told.pop("replicas")
+        if self.entries is not None:
+            told["entries"] = [
+                entry.to_dict() | {"replica_name": names.get(entry.replica)}
                 for entry in self.entries
-            ],
-            "is_cut": self.is_cut,
-            "unknown": list(self.unknown),
-        }
+            ]
+        return told
 
 
 HEAD: Final = ("TIME", "KIND", "PIPELINE", "REPLICA", "ATT", "TOOK", "")
@@ -232,17 +219,18 @@ async def read_timeline(
     pipelines: Iterable[str],
     limit: int,
 ) -> Timeline:
-    """Return the history of a row, and the actions on `pipelines`; joins the caller's
-    transaction.
-    """
+    """Return the history of a row, and the actions on `pipelines`."""
     now: datetime = (await connection.execute(select(database_now()))).scalar_one()
     timeline = Timeline(leased.name, str(key), now, None, None, is_cut=False, replicas={})
     # A migration under way costs the row, or the history, and not both.
-    row = await ask_part(connection, partial(_row_now, connection, leased, key), apart=True)
+    columns = [leased.column("last_processed_at")]
+    columns += [leased.column("last_error")] if leased.has_schedule else []
+    now_there = select(*columns).where(leased.key == key)
+    row = await ask_first(connection, now_there, apart=True)
     if isinstance(row, Refused):
         timeline = replace(timeline, unknown=(f"{THE_ROW}: {row.why}",))
-    else:
-        timeline = replace(timeline, row=row)
+    elif row is not None:
+        timeline = replace(timeline, row=RowNow(*row))
     if history is None:
         return timeline
     ask = partial(
@@ -260,14 +248,6 @@ async def read_timeline(
         return replace(timeline, unknown=(*timeline.unknown, f"the history: {found.why}"))
     entries, is_cut = found
     return replace(timeline, entries=entries, is_cut=is_cut)
-
-
-async def _row_now(connection: AsyncConnection, leased: LeasedTable, key: object) -> RowNow | None:
-    columns = [leased.column("last_processed_at")]
-    if leased.has_schedule:
-        columns.append(leased.column("last_error"))
-    found = (await connection.execute(select(*columns).where(leased.key == key))).first()
-    return None if found is None else RowNow(*found)
 
 
 async def _entries(

@@ -22,42 +22,44 @@ What it cannot see: an await that never suspends, as of a fake that does everyth
 ``await asyncio.sleep(0)``. And what a pipeline keeps in a session that is not its item's: reach the
 database by ``item.session()``.
 
-Not here: how a replica dies (``killable_replica``), what is compared (``run_result``).
+A database holds more than the row in question, and a pipeline may do harm to any of it. So every
+row of the host's tables is looked at: that row column by column, the others as wholes, since it is
+unknown which of them is which. Keys that are made anew in each run, and foreign keys that follow
+them, say nothing, and are not compared.
+
+Not here: how a replica dies (``killable_replica``).
 """
 
 from __future__ import annotations
 
 import asyncio
 import copy
-from collections.abc import Callable, Iterator, Sequence
+import pprint
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import partial
 from inspect import isawaitable
 from typing import Any, Final, Generic, TypeVar
 
-from sqlalchemy import delete, inspect, literal, select
+from sqlalchemy import Column, Table, delete, inspect, literal, select
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 
 from rowlock import Pipeline, events
 from rowlock.errors import PipelineError
-from rowlock.spi import LeasedTable, ModelT
+from rowlock.spi import LOCK_COLUMNS, LeasedTable, ModelT, keeps_time
 from rowlock.testing.crashes.killable_replica import KillableReplica
-from rowlock.testing.crashes.run_result import RunResult, keys_made_anew, read_rows
 from rowlock.testing.databases.clock import DEFAULT_START, DatabaseClock
 from rowlock.testing.databases.temporary import TemporaryDatabase
 from rowlock.testing.stepping import check_pipelines, stepping, tables_wanted
-
-__all__ = ["CrashContract", "CrashError", "crash_everywhere"]
 
 WorldT = TypeVar("WorldT")
 
 MOMENTS_MAX: Final = 1000
 """Moments at which a replica is killed before a process is taken for endless."""
-ATTEMPTS_MAX: Final = 20
-"""Most attempts on a row in one run."""
-RUN_S_MAX: Final = 60.0
-"""Longest run. **Unit** seconds."""
+ATTEMPTS_MAX: Final = 20  # most attempts on a row in one run
+RUN_S_MAX: Final = 60.0  # longest run
 FINDINGS_MAX: Final = 10
 A_MOMENT: Final = timedelta(seconds=1)
 ADVICE: Final = (
@@ -225,9 +227,8 @@ class _Runs(Generic[ModelT, WorldT]):
     async def undisturbed(self) -> tuple[RunResult, frozenset[str]]:
         """Return the result without crashes, and the keys that differ each time."""
         self._start = self.clock.now
-        first, second = [
-            await self._run_undisturbed(is_first=is_first) for is_first in (True, False)
-        ]
+        first = await self._run_undisturbed(is_first=True)
+        second = await self._run_undisturbed(is_first=False)
         anew = keys_made_anew(first.rows, second.rows, self._leased.table.metadata.sorted_tables)
         if different := list(second.differences(first, anew=anew)):
             cures = []
@@ -254,26 +255,13 @@ class _Runs(Generic[ModelT, WorldT]):
         """Kill one replica as `replica` says, and have another one finish its work."""
         pipeline, world = await self._set_scene()
         replica.take_over(pipeline)
-        engine, before = self.database.create_engine(), asyncio.all_tasks()
-        try:
-            with _failures() as failures:
-                async with replica.sessions_of(engine) as sessions:
-                    living = asyncio.create_task(self._work_off(sessions, pipeline, failures))
-                    ends: set[asyncio.Future[Any]] = {living, replica.died}
-                    await asyncio.wait(ends, timeout=RUN_S_MAX, return_when=asyncio.FIRST_COMPLETED)
+        with _failures() as failures:
+            work = partial(self._work_off, pipeline=pipeline, failures=failures)
+            async with replica.life(self.database, work, name=self.name, within_s=RUN_S_MAX):
                 if replica.moment is None:
-                    if not living.done():
-                        raise PipelineError(
-                            f"{self.name} does not come to an end within {RUN_S_MAX:g} s"
-                        )
-                    await living
                     return await self._result(world, failures)
-                await replica.cut_connections(self.database.engine)
                 failures.clear()
                 return await self._survive(world, failures)
-        finally:
-            await replica.reap(asyncio.all_tasks() - before)
-            await engine.dispose()
 
     async def _survive(self, world: WorldT, failures: list[str]) -> RunResult:
         survivor = self.build(world)
@@ -302,7 +290,12 @@ class _Runs(Generic[ModelT, WorldT]):
                 f"`row` must return a {pipeline.model.__name__} for {self.name}, itself first: not"
                 f" {first}"
             )
-        await self._empty_tables(is_first=is_first)
+        tables = self._leased.table.metadata.sorted_tables
+        async with self.database.session_factory.begin() as session:
+            if is_first:
+                beside = ", and what the row needs beside itself from `row`"
+                await check_empty(session, tables, "crash_everywhere", beside=beside)
+            await empty(session, tables)
         self.clock.set(self._start)
         if getattr(rows[0], self._leased.key_name) is None:
             setattr(rows[0], self._leased.key_name, self._key)
@@ -313,18 +306,6 @@ class _Runs(Generic[ModelT, WorldT]):
             await session.flush()
             self._key = inspect(rows[0]).identity[0]
         return pipeline, world
-
-    async def _empty_tables(self, *, is_first: bool) -> None:
-        async with self.database.session_factory.begin() as session:
-            for table in reversed(self._leased.table.metadata.sorted_tables):
-                if not is_first:
-                    await session.execute(delete(table))
-                elif await session.scalar(select(literal(1)).select_from(table).limit(1)):
-                    raise PipelineError(
-                        f"crash_everywhere empties all tables, and there are rows in {table.name}:"
-                        " give it a database of its own, and what the row needs beside itself from"
-                        " `row`"
-                    )
 
     async def _work_off(
         self,
@@ -368,6 +349,23 @@ class _Runs(Generic[ModelT, WorldT]):
         return RunResult(rows, effects, trouble)
 
 
+async def check_empty(
+    session: AsyncSession, tables: Sequence[Table], who: str, *, beside: str = ""
+) -> None:
+    for table in tables:
+        if await session.scalar(select(literal(1)).select_from(table).limit(1)):
+            raise PipelineError(
+                f"{who} empties all tables, and there are rows in {table.name}: give it a database"
+                f" of its own{beside}"
+            )
+
+
+async def empty(session: AsyncSession, tables: Sequence[Table]) -> None:
+    """Delete all rows; joins the caller's transaction."""
+    for table in reversed(tables):
+        await session.execute(delete(table).execution_options(rowlock_changes_events=True))
+
+
 def _because_of(failures: Sequence[str], trouble: str) -> str:
     return f"{trouble} (process failed with {failures[-1]})" if failures else trouble
 
@@ -376,12 +374,147 @@ def _because_of(failures: Sequence[str], trouble: str) -> str:
 def _failures() -> Iterator[list[str]]:
     texts: list[str] = []
 
-    def note(event: events.Event) -> None:
-        if isinstance(event, events.ItemFailed):
-            texts.append(event.error)
+    def note(event: Any) -> None:
+        texts.append(event.error)
 
-    unsubscribe = events.subscribe(note)
+    unsubscribe = events.subscribe(note, events.ItemFailed)
     try:
         yield texts
     finally:
         unsubscribe()
+
+
+VALUE_SHOWN_MAX: Final = 500  # longest text of a value
+
+NOT_COMPARED: Final = (*LOCK_COLUMNS, "due_at", "attempts", "last_error")
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What the host's tables hold: the row in question (None: gone), and all others by table."""
+
+    row: dict[str, Any] | None
+    is_locked: bool
+    beside: dict[str, list[dict[str, Any]]]
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """The rows and outside effects of a run, and what went wrong besides, in words."""
+
+    rows: Rows
+    effects: Any
+    trouble: str | None = None
+
+    def differences(self, other: RunResult, *, anew: Collection[str] = ()) -> Iterator[str]:
+        """Yield what differs from `other`; the columns `anew` are not compared."""
+        if self.trouble != other.trouble:
+            yield self.trouble or f"not: {other.trouble}"
+        yield from self.differences_of_rows(other, anew=anew)
+        if self.effects != other.effects:
+            yield f"effects: {_shown(self.effects)}, not {_shown(other.effects)}"
+
+    def differences_of_rows(self, other: RunResult, *, anew: Collection[str] = ()) -> Iterator[str]:
+        ours, theirs = self.rows, other.rows
+        if ours.row is None or theirs.row is None:
+            if ours.row is not theirs.row:
+                yield f"the row {'is gone' if ours.row is None else 'is still there'}"
+        else:
+            for name, value in theirs.row.items():
+                if ours.row[name] != value and name not in anew:
+                    yield (
+                        f"row.{name.rpartition('.')[-1]}: {_shown(ours.row[name])}, not"
+                        f" {_shown(value)}"
+                    )
+        for table in ours.beside:
+            here, there = (
+                [_without(anew, row) for row in rows.beside[table]] for rows in (ours, theirs)
+            )
+            more, less = _not_in(there, here), _not_in(here, there)
+            if more or less:
+                yield f"rows of {table}: {_shown(more)}, not {_shown(less)}"
+
+
+async def read_rows(
+    session: AsyncSession, leased: LeasedTable, key: object, *, ignore: Collection[str]
+) -> Rows:
+    """Return the rows of all tables; `ignore` names columns, columns of a table, or tables."""
+    ours, row, is_locked = _kept_by_rowlock(leased), None, False
+    beside: dict[str, list[dict[str, Any]]] = {}
+    for table in leased.table.metadata.sorted_tables:
+        columns = [
+            column
+            for column in table.columns
+            if column not in ours and not _names_of(column) & {*ignore}
+        ]
+        if table is not leased.table and not columns:
+            continue
+        rows = beside[table.fullname] = []
+        for found in (await session.execute(select(table))).mappings():
+            values = {
+                f"{table.fullname}.{column.name}": "a time"
+                if found[column] is not None and keeps_time(column.type)
+                else found[column]
+                for column in columns
+            }
+            if table is leased.table and found[leased.key] == key:
+                row, is_locked = values, found[leased.column("lock_token")] is not None
+            else:
+                rows.append(values)
+    return Rows(row, is_locked, beside)
+
+
+def keys_made_anew(first: Rows, second: Rows, tables: Sequence[Table]) -> frozenset[str]:
+    """Return the keys, and foreign keys, that differ between two undisturbed runs."""
+    return frozenset(
+        name
+        for table in tables
+        for column in table.columns
+        if column.primary_key or column.foreign_keys
+        for name in [f"{table.fullname}.{column.name}"]
+        if _not_in(_values(first, table, name), _values(second, table, name))
+    )
+
+
+def _values(rows: Rows, table: Table, name: str) -> list[Any]:
+    found = [*rows.beside.get(table.fullname, ()), *([rows.row] if rows.row is not None else [])]
+    return [row[name] for row in found if name in row]
+
+
+def _kept_by_rowlock(leased: LeasedTable) -> set[Any]:
+    # By attribute, since columns may have other names; and only where there are locks: others may
+    # count attempts too.
+    mappers = [
+        mapper for mapper in leased.mapper.registry.mappers if LOCK_COLUMNS[0] in mapper.columns
+    ]
+    return {
+        mapper.columns[name]
+        for mapper in mappers
+        for name in NOT_COMPARED
+        if name in mapper.columns
+    }
+
+
+def _names_of(column: Column[Any]) -> set[str]:
+    return {column.name, column.table.fullname, f"{column.table.fullname}.{column.name}"}
+
+
+def _without(anew: Collection[str], row: dict[str, Any]) -> dict[str, Any]:
+    return {name.rpartition(".")[-1]: value for name, value in row.items() if name not in anew}
+
+
+def _not_in(these: Sequence[Any], others: Sequence[Any]) -> list[Any]:
+    """Return which of `others` exceed `these`, by number; they need not be hashable."""
+    rest = list(these)
+    missing = []
+    for one in others:
+        if one in rest:
+            rest.remove(one)
+        else:
+            missing.append(one)
+    return missing
+
+
+def _shown(value: object) -> str:
+    text = pprint.pformat(value, compact=True, width=VALUE_SHOWN_MAX)
+    return text if len(text) <= VALUE_SHOWN_MAX else f"{text[:VALUE_SHOWN_MAX]}..."

@@ -23,6 +23,7 @@ tests.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import threading
@@ -35,8 +36,6 @@ from typing import Any, Final, TypeAlias
 
 from sqlalchemy import event
 from sqlalchemy.ext.asyncio import AsyncEngine
-
-__all__ = ["BOUNDARIES_MAX", "Boundary", "Failpoints", "die", "freeze", "lose_connection"]
 
 BOUNDARIES_MAX: Final = 100_000
 """How many boundaries one `Failpoints` counts. A step with more never ends."""
@@ -153,11 +152,7 @@ class Failpoints:
             _ARMED_HERE.reset(token)
 
     def boundary(self, side: str, statement: str) -> None:
-        """Count one boundary, and act if it is the one.
-
-        Raises:
-            OverflowError: there were `BOUNDARIES_MAX`.
-        """
+        """Count one boundary, and act if it is the one."""
         with self._lock:
             if not (self.armed or id(self) in _ARMED_HERE.get()):
                 return
@@ -199,3 +194,23 @@ class Failpoints:
 
         setattr(dialect, attribute, with_both_sides)
         self._undo.append(undo)
+
+
+class CommittedWrites:
+    """Finds the boundaries behind the COMMIT of a transaction that has written."""
+
+    def __init__(self, writes: Callable[[str], bool]) -> None:
+        self._writes = writes
+        self._writing: set[object] = set()
+
+    def __call__(self, boundary: Boundary) -> bool:
+        """Whether the answer to such a COMMIT comes next; must see every boundary."""
+        task = asyncio.current_task()
+        if boundary.statement in ("COMMIT", "ROLLBACK"):
+            is_one = boundary.is_lost_answer and task in self._writing
+            if boundary.side == AFTER:
+                self._writing.discard(task)
+            return is_one
+        if self._writes(boundary.statement):
+            self._writing.add(task)
+        return False

@@ -19,11 +19,12 @@ import linecache
 import logging
 import sys
 import sysconfig
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 from unittest import mock
 
 from sqlalchemy import event, text
@@ -33,16 +34,13 @@ from sqlalchemy.util import await_only
 import rowlock
 from rowlock import Pipeline
 from rowlock.clock import sleep
+from rowlock.errors import PipelineError
 from rowlock.locks.locker import InMemoryLocker
 from rowlock.testing.crashes.failpoints import Boundary, Failpoints
-from rowlock.testing.crashes.suspensions import Watched, frames_of, observed, seen_by
+from rowlock.testing.databases.temporary import TemporaryDatabase
 
-__all__ = ["KillableReplica", "without_logs"]
-
-REAP_S_MAX: Final = 10.0
-"""Longest wait for the cancelled tasks of a dead replica. **Unit** seconds."""
-SERVER_S_MAX: Final = 10.0
-"""Longest wait until a server notices that a connection was cut. **Unit** seconds."""
+REAP_S_MAX: Final = 10.0  # longest wait for the cancelled tasks of a dead replica
+SERVER_S_MAX: Final = 10.0  # longest wait until a server notices that a connection was cut
 LOOKS_EVERY_S: Final = 0.005
 PLACES_SHOWN_MAX: Final = 3
 
@@ -57,8 +55,21 @@ _NOT_THE_HOST: Final = tuple(
 _LOCKERS: Final = "rowlock.locks.locker.LOCKERS._loaded"
 
 
+class SuspensionObserver:
+    """Sees suspensions of the tasks of an `observed` block, however deep."""
+
+    def suspended(self, coroutine: Coroutine[Any, Any, Any]) -> None: ...
+
+    def holds(self, coroutine: Coroutine[Any, Any, Any]) -> asyncio.Future[None] | None:
+        """Return what a coroutine must wait for before it is cancelled; None: it goes on."""
+        return None
+
+
+_observer: ContextVar[SuspensionObserver | None] = ContextVar("rowlock_observer", default=None)
+
+
 @dataclass(eq=False)
-class KillableReplica:
+class KillableReplica(SuspensionObserver):
     """A replica from its start to its death, or to its end.
 
     Attributes:
@@ -82,8 +93,6 @@ class KillableReplica:
     _connections: list[Any] = field(default_factory=list, repr=False)
     _checked_out: dict[Any, Any] = field(default_factory=dict, repr=False)
 
-    def suspended(self, coroutine: Coroutine[Any, Any, Any]) -> None: ...
-
     def holds(self, coroutine: Coroutine[Any, Any, Any]) -> asyncio.Future[None] | None:
         return self._reaped if self.moment is not None else None
 
@@ -95,12 +104,21 @@ class KillableReplica:
             self.died.get_loop().call_soon_threadsafe(self._tell)
         return self.moment is not None
 
+    def _tell(self) -> None:
+        if not self.died.done():
+            self.died.set_result(None)
+
     def take_over(self, pipeline: Pipeline[Any]) -> None:
         """Make each await of `pipeline.process` a moment of this replica."""
         process = pipeline.process
 
         async def in_loop(awaitable: Any) -> Any:
-            outcome = await self._watch(awaitable)
+            if inspect.iscoroutine(awaitable):
+                awaits = _Awaits(self, awaitable)
+                with seen_by(awaits):
+                    outcome = await Watched(awaitable, awaits)
+            else:
+                outcome = await awaitable
             await self._wait_if_dead(self.reach(lambda: _RETURNED))
             self._process_is_over = True
             return outcome
@@ -129,26 +147,51 @@ class KillableReplica:
     ) -> AsyncIterator[async_sessionmaker[AsyncSession]]:
         """Provide the sessions of the replica, which owns the tasks that start in the block."""
 
-        def record_connection(connection: Any, _record: object) -> None:
-            self._connections.append(connection.driver_connection)
-
-        def record_checkout(_connection: object, record: Any, fairy: Any) -> None:
-            self._checked_out[record] = fairy
-
-        def record_checkin(_connection: object, record: Any) -> None:
-            self._checked_out.pop(record, None)
-
         def refuse_the_dead(*_: object) -> None:
             if self.moment is not None:
                 raise ConnectionRefusedError("this replica is dead")
 
-        event.listen(engine.sync_engine, "connect", record_connection)
-        event.listen(engine.sync_engine, "checkout", record_checkout)
-        event.listen(engine.sync_engine, "checkin", record_checkin)
-        event.listen(engine.sync_engine, "do_connect", refuse_the_dead)
-        lockers = mock.patch.dict(_LOCKERS, sqlite=InMemoryLocker())
-        with lockers, self._failpoints(engine), observed(self):
+        made, out, listen = self._connections, self._checked_out, event.listen
+        pool = engine.sync_engine
+        listen(pool, "connect", lambda one, _record: made.append(one.driver_connection))
+        listen(pool, "checkout", lambda _one, record, fairy: out.update({record: fairy}))
+        listen(pool, "checkin", lambda _one, record: out.pop(record, None))
+        listen(pool, "do_connect", refuse_the_dead)
+        # To be dead behind a statement is to be dead before the next.
+        points = (
+            Failpoints(engine, note=self._record_commit)
+            if self.counts is None
+            else Failpoints(engine, note=self._record_statement, distinct=True)
+        )
+        with mock.patch.dict(_LOCKERS, sqlite=InMemoryLocker()), points, observed(self):
             yield async_sessionmaker(engine, expire_on_commit=False)
+
+    @asynccontextmanager
+    async def life(
+        self,
+        database: TemporaryDatabase,
+        work: Callable[[async_sessionmaker[AsyncSession]], Coroutine[Any, Any, Any]],
+        *,
+        name: str,
+        within_s: float,
+    ) -> AsyncIterator[None]:
+        """Have the replica do `work` until that ends, or it dies; behind the block it is reaped."""
+        engine, before = database.create_engine(), asyncio.all_tasks()
+        try:
+            async with self.sessions_of(engine) as sessions:
+                living = asyncio.create_task(work(sessions))
+                ends: set[asyncio.Future[Any]] = {living, self.died}
+                await asyncio.wait(ends, timeout=within_s, return_when=asyncio.FIRST_COMPLETED)
+            if self.moment is not None:
+                await self.cut_connections(database.engine)
+            elif living.done():
+                await living
+            else:
+                raise PipelineError(f"{name} does not come to an end within {within_s:g} s")
+            yield
+        finally:
+            await self.reap(asyncio.all_tasks() - before)
+            await engine.dispose()
 
     async def cut_connections(self, survivors: AsyncEngine) -> None:
         """Cut all connections of the dead, and wait until the server has noticed."""
@@ -189,12 +232,6 @@ class KillableReplica:
                     fairy.detach()
             self._checked_out.clear()
 
-    def _failpoints(self, engine: AsyncEngine) -> Failpoints:
-        if self.counts is None:
-            return Failpoints(engine, note=self._record_commit)
-        # To be dead behind a statement is to be dead before the next.
-        return Failpoints(engine, note=self._record_statement, distinct=True)
-
     def _record_statement(self, boundary: Boundary) -> None:
         if self.moment is None and self.counts is not None and self.counts(boundary):
             self.reach(lambda: f"killed {boundary.place}")
@@ -207,21 +244,10 @@ class KillableReplica:
             self._process_is_over = False
             self.reach(lambda: _COMMITTED)
 
-    async def _watch(self, awaitable: Any) -> Any:
-        if not inspect.iscoroutine(awaitable):
-            return await awaitable
-        awaits = _Awaits(self, awaitable)
-        with seen_by(awaits):
-            return await Watched(awaitable, awaits)
-
     async def _wait_if_dead(self, is_dead: bool) -> None:
         if is_dead:
             await asyncio.shield(self._reaped)
             raise asyncio.CancelledError
-
-    def _tell(self) -> None:
-        if not self.died.done():
-            self.died.set_result(None)
 
 
 _CLAIMED: Final = "killed after the claim, before process began"
@@ -230,13 +256,11 @@ _COMMITTED: Final = "killed after the COMMIT of its outcome, before the answer t
 
 
 @dataclass(eq=False)
-class _Awaits:
+class _Awaits(SuspensionObserver):
     """Counts the awaits of `process`, and of the tasks that it starts, as moments."""
 
     replica: KillableReplica
     process: Coroutine[Any, Any, Any]
-
-    def suspended(self, coroutine: Coroutine[Any, Any, Any]) -> None: ...
 
     def holds(self, coroutine: Coroutine[Any, Any, Any]) -> asyncio.Future[None] | None:
         """Pass one moment whenever something that was awaited is there."""
@@ -244,16 +268,12 @@ class _Awaits:
             self.replica.moment is None
             and inspect.getcoroutinestate(coroutine) == inspect.CORO_SUSPENDED
         ):
-            self.replica.reach(lambda: self._in_words(coroutine))
+            is_own = coroutine is self.process
+            beside = "" if is_own else f", in a task that it started: {_places(coroutine)}"
+            self.replica.reach(
+                lambda: f"killed before the answer to this came: {_places(self.process)}{beside}"
+            )
         return self.replica.holds(coroutine)
-
-    def _in_words(self, coroutine: Coroutine[Any, Any, Any]) -> str:
-        beside = (
-            ""
-            if coroutine is self.process
-            else f", in a task that it started: {_places(coroutine)}"
-        )
-        return f"killed before the answer to this came: {_places(self.process)}{beside}"
 
 
 def _places(coroutine: Coroutine[Any, Any, Any]) -> str:
@@ -279,3 +299,115 @@ def without_logs() -> Iterator[None]:
         yield
     finally:
         logging.disable(level)
+
+
+class Watched(Coroutine[Any, Any, Any]):
+    """A coroutine whose suspensions an observer sees."""
+
+    def __init__(self, coroutine: Coroutine[Any, Any, Any], observer: SuspensionObserver) -> None:
+        self._coroutine = coroutine
+        self._observer = observer
+        self._held = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._coroutine, name)
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        value: Any = None
+        error: BaseException | None = None
+        while True:
+            try:
+                waits_for = self.send(value) if error is None else self.throw(error)
+            except StopIteration as end:
+                return cast("Any", end.value)
+            value, error = None, None
+            try:
+                value = yield waits_for
+            except GeneratorExit:
+                self.close()
+                raise
+            except BaseException as thrown:  # noqa: BLE001 - it is the coroutine's to handle
+                error = thrown
+
+    def send(self, value: Any) -> Any:
+        """Go on, or stay where it is."""
+        if (barrier := self._barrier()) is not None:
+            return barrier
+        if self._held:
+            self._held = False
+            return self.throw(asyncio.CancelledError())
+        waits_for = self._coroutine.send(value)
+        self._observer.suspended(self._coroutine)
+        return waits_for
+
+    def throw(self, typ: Any, val: Any = None, tb: Any = None) -> Any:
+        """Go on with an error, or stay where it is."""
+        if (barrier := self._barrier()) is not None:
+            return barrier
+        error = val if isinstance(val, BaseException) else typ
+        error = error if isinstance(error, BaseException) else error()
+        waits_for = self._coroutine.throw(error.with_traceback(tb) if tb is not None else error)
+        self._observer.suspended(self._coroutine)
+        return waits_for
+
+    def close(self) -> None:
+        self._coroutine.close()
+
+    def _barrier(self) -> Any:
+        holds_until = self._observer.holds(self._coroutine)
+        if holds_until is None or holds_until.done():
+            return None
+        self._held = True
+        # One for each: to cancel a task is to cancel the future that it waits for.
+        own: asyncio.Future[None] = holds_until.get_loop().create_future()
+        holds_until.add_done_callback(lambda _: None if own.done() else own.set_result(None))
+        return next(iter(own.__await__()))
+
+
+@contextmanager
+def observed(observer: SuspensionObserver) -> Iterator[None]:
+    """Have `observer` see every task that is started in the block, or by such a task later on."""
+    loop = asyncio.get_running_loop()
+    before = loop.get_task_factory()
+
+    def make_task(
+        loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any
+    ) -> asyncio.Future[Any]:
+        context = options.get("context")
+        seer = _observer.get() if context is None else context.get(_observer)
+        if seer is not None and inspect.iscoroutine(coroutine):
+            coroutine = Watched(coroutine, seer)
+        return (
+            asyncio.Task(coroutine, loop=loop, **options)
+            if before is None
+            else before(loop, coroutine, **options)
+        )
+
+    loop.set_task_factory(make_task)
+    try:
+        with seen_by(observer):
+            yield
+    finally:
+        loop.set_task_factory(before)
+
+
+@contextmanager
+def seen_by(observer: SuspensionObserver) -> Iterator[None]:
+    """Have tasks that are started in the block, itself in `observed`, seen by another observer."""
+    token = _observer.set(observer)
+    try:
+        yield
+    finally:
+        _observer.reset(token)
+
+
+def frames_of(coroutine: Any) -> Iterator[tuple[str, int, str]]:
+    """Yield file, line and name of each frame that waits, the coroutine's own first."""
+    while coroutine is not None:
+        if (frame := _first(coroutine, "cr_frame", "gi_frame", "ag_frame")) is not None:
+            yield frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name
+        coroutine = _first(coroutine, "cr_await", "gi_yieldfrom", "ag_await")
+
+
+def _first(coroutine: Any, *names: str) -> Any:
+    return next((found for name in names if (found := getattr(coroutine, name, None))), None)

@@ -35,22 +35,14 @@ if TYPE_CHECKING:
     from sqlalchemy.engine.interfaces import DBAPIConnection
     from sqlalchemy.ext.asyncio import AsyncEngine
 
-__all__ = [
-    "DEFAULT_START",
-    "DatabaseClock",
-    "follow_on_connection",
-    "follow_on_postgresql",
-    "follow_on_sqlite",
-]
-
 DEFAULT_START: Final = datetime(2031, 5, 17, 12, 0, tzinfo=UTC)
 """Years from any host's own time, so that code which asks the host is found out."""
 
-POSTGRESQL_TIMEOUT_S: Final = 10.0
-"""Longest time to set the clock of a PostgreSQL database. **Unit** seconds."""
+POSTGRESQL_TIMEOUT_S: Final = 10.0  # longest time to set the clock of a PostgreSQL database
 
-_SQLITE_FUNCTIONS: Final = ("strftime", "datetime", "date", "time", "julianday", "unixepoch")
-_SQLITE_KEYWORDS: Final = ("current_timestamp", "current_date", "current_time")
+_SQLITE_FUNCTIONS: Final = {
+    name: name for name in ("strftime", "datetime", "date", "time", "julianday", "unixepoch")
+} | {"current_timestamp": "datetime", "current_date": "date", "current_time": "time"}
 _ROWLOCK_FORMAT: Final = "%Y-%m-%d %H:%M:%f000"
 _SECONDS: Final = re.compile(r"([+-]?\d+(?:\.\d+)?) seconds?")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -90,15 +82,7 @@ class DatabaseClock:
     def __init__(
         self, start: datetime = DEFAULT_START, *, source: Callable[[], float] | None = None
     ) -> None:
-        """Start the clock.
-
-        Args:
-            start: The first time it shows.
-            source: Returns seconds; the clock then runs as fast as it does.
-
-        Raises:
-            ValueError: `start` is naive.
-        """
+        """Start the clock; raises ValueError if `start` is naive."""
         self.source = source
         self._source_start_s = source() if source else 0.0
         self._base = _checked(start)
@@ -120,11 +104,7 @@ class DatabaseClock:
         self._tell_followers()
 
     def set(self, now: datetime) -> None:
-        """Move the clock to a time.
-
-        Raises:
-            ValueError: `now` is naive.
-        """
+        """Move the clock to a time; raises ValueError if that is naive."""
         self._base += _checked(now) - self.now
         self._tell_followers()
 
@@ -147,27 +127,30 @@ def follow_on_sqlite(clock: DatabaseClock, engine: AsyncEngine) -> None:
 
 
 def follow_on_connection(connection: Any, clock: DatabaseClock) -> None:
-    for name in _SQLITE_FUNCTIONS:
-        # deterministic: SQLite then asks once per statement, as it does for its own 'now'.
-        connection.create_function(name, -1, partial(_sqlite_time, clock, name), deterministic=True)
-    for name in _SQLITE_KEYWORDS:
-        function = partial(
-            _sqlite_time, clock, name.replace("current_", "").replace("timestamp", "datetime")
-        )
-        connection.create_function(name, 0, function, deterministic=True)
+    # deterministic: SQLite then asks once per statement, as it does for its own 'now'.
+    for name, function in _SQLITE_FUNCTIONS.items():
+        count = 0 if name.startswith("current_") else -1
+        timed = partial(_sqlite_time, clock, function)
+        connection.create_function(name, count, timed, deterministic=True)
 
 
 async def follow_on_postgresql(clock: DatabaseClock, url: URL) -> None:
     """Make a PostgreSQL database follow the clock, for all connections opened from now on."""
     if clock.source is not None:
-        msg = (
+        raise ValueError(
             "a PostgreSQL server cannot follow a clock with a source; use DatabaseClock() and"
             " advance() it"
         )
-        raise ValueError(msg)
     dsn = url.set(drivername="postgresql").render_as_string(hide_password=False)
     await _execute(dsn, *_POSTGRESQL_SETUP)
-    clock.add_follower(partial(_set_postgresql, dsn))
+
+    def follow(now: datetime) -> None:
+        microseconds = round((now - _EPOCH) / timedelta(microseconds=1))
+        moved = f"SELECT setval('test_clock.microseconds', {microseconds})"
+        # Apart: the caller may be in a loop, and must see it done.
+        run_in_thread(partial(_execute, dsn, moved))
+
+    clock.add_follower(follow)
 
 
 def _sqlite_time(clock: DatabaseClock, function: str, *arguments: object) -> object:
@@ -201,14 +184,6 @@ def _sqlite_text(time: datetime) -> str:
     return time.replace(tzinfo=None).isoformat(" ", "milliseconds")
 
 
-def _set_postgresql(dsn: str, now: datetime) -> None:
-    microseconds = round((now - _EPOCH) / timedelta(microseconds=1))
-    # Apart: the caller may be in a loop, and must see it done.
-    run_in_thread(
-        lambda: _execute(dsn, f"SELECT setval('test_clock.microseconds', {microseconds})")
-    )
-
-
 async def _execute(dsn: str, *statements: str) -> None:
     # An extra of rowlock, needed for this one database.
     import asyncpg  # type: ignore[import-untyped]  # noqa: PLC0415
@@ -224,6 +199,7 @@ async def _execute(dsn: str, *statements: str) -> None:
 
 def _checked(time: datetime) -> datetime:
     if time.tzinfo is None:
-        msg = f"the database's time must be aware, not {time!r}; give it tzinfo=datetime.UTC"
-        raise ValueError(msg)
+        raise ValueError(
+            f"the database's time must be aware, not {time!r}; give it tzinfo=datetime.UTC"
+        )
     return time.astimezone(UTC)

@@ -38,15 +38,12 @@ if TYPE_CHECKING:
 
     from rowlock.testing.databases.clock import DatabaseClock
 
-__all__ = ["BUSY_TIMEOUT_S", "InlineConnection", "InlineCursor", "inline_sqlite_engine"]
-
 BUSY_TIMEOUT_S: Final = 5.0
 """How long a statement waits for the lock of the file, by `loop.time()`; the default of sqlite3.
 **Unit** seconds.
 """
 
-BUSY_RETRY_S: Final = 0.01
-"""Rest between two tries. **Unit** seconds."""
+BUSY_RETRY_S: Final = 0.01  # rest between two tries
 
 # Not SQLITE_BUSY_SNAPSHOT: waiting does not help there, and SQLite does not wait either.
 _WORTH_WAITING: Final = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_BUSY_RECOVERY)
@@ -120,8 +117,8 @@ class InlineConnection:
     @property
     def sqlite3_connection(self) -> sqlite3.Connection:
         if self._connection is None:
-            msg = "no active connection"
-            raise ValueError(msg)  # as aiosqlite does; SQLAlchemy knows it by this text
+            # As aiosqlite does; SQLAlchemy knows it by this text.
+            raise ValueError("no active connection")
         return self._connection
 
     _conn = sqlite3_connection  # SQLAlchemy asks for it by this name
@@ -154,23 +151,15 @@ class InlineConnection:
     async def create_function(
         self, name: str, num_params: int, func: Callable[..., Any], *, deterministic: bool = False
     ) -> None:
-        await self.run(
-            partial(
-                self.sqlite3_connection.create_function,
-                name,
-                num_params,
-                func,
-                deterministic=deterministic,
-            )
-        )
+        create = self.sqlite3_connection.create_function
+        await self.run(partial(create, name, num_params, func, deterministic=deterministic))
 
     async def close(self) -> None:
         """Run what is queued, then close. Closing twice does no harm."""
         if self._connection is None:
             return
-        closing = self.run(partial(_end, self._connection))
         try:
-            await closing
+            await self.run(partial(_end, self._connection))
         finally:
             self._connection = None
 
@@ -183,9 +172,6 @@ class InlineConnection:
             self._tx.put_nowait((None, partial(_end, connection)))
         except RuntimeError:  # no running loop: garbage collection
             _end(connection)
-
-    def set_busy_timeout(self, timeout_s: float) -> None:
-        self._tx.busy_timeout_s = timeout_s
 
     async def call(self, function: Callable[[], Any], *, commits: bool = False) -> Any:
         """Run a statement, or a COMMIT, and wait while the file is locked; faults override it."""
@@ -200,8 +186,7 @@ class InlineConnection:
     def run(self, function: Callable[[], Any]) -> asyncio.Future[Any]:
         """Queue a function; it runs even if its caller waits no more."""
         if self._connection is None:
-            msg = "Connection closed"
-            raise ValueError(msg)
+            raise ValueError("Connection closed")
         future = asyncio.get_running_loop().create_future()
         self._tx.put_nowait((future, function))
         return future
@@ -252,7 +237,7 @@ class InlineCursor:
     ) -> InlineCursor:
         # the trap: SQLite would then wait itself, for ever
         if match := _SET_BUSY_TIMEOUT.fullmatch(sql):
-            self._connection.set_busy_timeout(int(match[1]) / 1000)
+            self._connection._tx.busy_timeout_s = int(match[1]) / 1000
             return self
         await self._connection.call(partial(self._cursor.execute, sql, parameters))
         return self
@@ -262,19 +247,16 @@ class InlineCursor:
         await self._connection.call(partial(self._cursor.executemany, sql, list(parameters)))
         return self
 
-    async def fetchone(self) -> tuple[Any, ...] | None:
-        row: tuple[Any, ...] | None = await self._connection.in_memory(self._cursor.fetchone)
-        return row
+    async def fetchone(self) -> Any:
+        return await self._connection.in_memory(self._cursor.fetchone)
 
-    async def fetchmany(self, size: int | None = None) -> list[Any]:
-        rows: list[Any] = await self._connection.in_memory(
+    async def fetchmany(self, size: int | None = None) -> Any:
+        return await self._connection.in_memory(
             partial(self._cursor.fetchmany, size or self.arraysize)
         )
-        return rows
 
-    async def fetchall(self) -> list[Any]:
-        rows: list[Any] = await self._connection.in_memory(self._cursor.fetchall)
-        return rows
+    async def fetchall(self) -> Any:
+        return await self._connection.in_memory(self._cursor.fetchall)
 
     async def close(self) -> None:
         """Close the cursor, which also ends a statement that has rows left."""
@@ -301,11 +283,10 @@ def inline_sqlite_engine(
         ValueError: The path names no file.
     """
     if str(path) in {"", ":memory:"}:
-        msg = (
+        raise ValueError(
             "an inline engine needs a file, since each connection to :memory: is a database of"
             " its own"
         )
-        raise ValueError(msg)
 
     async def connect() -> InlineConnection:
         await asyncio.sleep(0)
@@ -327,10 +308,7 @@ def _end(file: sqlite3.Connection) -> None:
 
 
 def _waiting(function: Callable[[], Any]) -> Callable[[], Any]:
-    """Mark a call that may be made again.
-
-    Never a fetch: after an error sqlite3 takes its rows for exhausted.
-    """
+    """Mark a call that may be made again: no fetch, since an error ends its rows."""
 
     def call() -> object:
         try:

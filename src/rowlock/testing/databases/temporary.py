@@ -9,8 +9,10 @@ Not here: pytest (`plugin` has the fixtures), a server (``postgresql_server.py``
 
 from __future__ import annotations
 
+import math
 import secrets
-from contextlib import ExitStack, asynccontextmanager
+from collections.abc import Mapping
+from contextlib import ExitStack, aclosing, asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -25,7 +27,6 @@ from sqlalchemy.ext.asyncio import (
 
 from rowlock.errors import ConfigurationError
 from rowlock.testing.databases.clock import follow_on_postgresql, follow_on_sqlite
-from rowlock.testing.databases.drivers import connect_args
 from rowlock.testing.databases.inline_sqlite import inline_sqlite_engine
 from rowlock.testing.run_in_thread import LoopInThread
 
@@ -38,19 +39,6 @@ if TYPE_CHECKING:
 
     from rowlock.testing.databases.clock import DatabaseClock
 
-__all__ = [
-    "Administration",
-    "ConnectionsLeftBehindError",
-    "TemporaryDatabase",
-    "create_postgresql_database",
-    "creation_of",
-    "drop_postgresql_database",
-    "inline_sqlite_database",
-    "open_sqlite_database",
-    "postgresql_database",
-    "sqlite_database",
-    "without_durability",
-]
 
 _HOW_DURABLE: Final = text(
     "SELECT current_setting('fsync'), current_setting('server_version_num')::int"
@@ -110,9 +98,7 @@ class TemporaryDatabase:
         return self.url.get_driver_name()
 
     def connect_args(self, **settings: str) -> dict[str, Any]:
-        """Return the ``connect_args`` by which connections have settings of the server, for this
-        driver.
-        """
+        """Return the ``connect_args`` that give connections settings of the server."""
         return connect_args(self.driver, settings)
 
     def create_engine(self, **engine_options: object) -> AsyncEngine:
@@ -126,11 +112,7 @@ class TemporaryDatabase:
         return engine
 
     async def create_tables(self, metadata: MetaData) -> None:
-        """Create all tables of `metadata`, in a transaction of its own.
-
-        Raises:
-            ConfigurationError: it is no metadata.
-        """
+        """Create all tables of `metadata`; raises ConfigurationError if it is none."""
         if not isinstance(metadata, MetaData):
             raise ConfigurationError(
                 f"tables are created of a MetaData, such as Base.metadata, not of {metadata!r:.100}"
@@ -139,12 +121,13 @@ class TemporaryDatabase:
             await connection.run_sync(metadata.create_all)
 
     async def aclose(self) -> None:
-        """Close all engines.
-
-        Raises:
-            ConnectionsLeftBehindError: A connection was checked out.
-        """
-        left = [engine.pool.status() for engine in self._engines if _checked_out(engine)]
+        """Close all engines; raises ConnectionsLeftBehindError if a connection is checked out."""
+        # A NullPool has no count.
+        left = [
+            engine.pool.status()
+            for engine in self._engines
+            if getattr(engine.pool, "checkedout", int)()
+        ]
         for engine in self._engines:
             await engine.dispose()
         if left:
@@ -156,10 +139,8 @@ class TemporaryDatabase:
 
 
 def without_durability(engine: AsyncEngine) -> None:
-    """Let SQLite connections that `engine` opens from now on wait for no disk.
-
-    That takes most of a small transaction's time. What is committed survives a killed process, not
-    a crash of the machine.
+    """Let SQLite connections that `engine` opens from now on wait for no disk: what is committed
+    survives a killed process, not a crash of the machine.
     """
 
     @event.listens_for(engine.sync_engine, "connect")
@@ -168,11 +149,8 @@ def without_durability(engine: AsyncEngine) -> None:
         # A connection with `autocommit=False` is never without a transaction, and in one SQLite
         # refuses the change.
         is_begun = connection.driver_connection.in_transaction
-        for statement in (
-            ("COMMIT", "PRAGMA synchronous=OFF", "BEGIN")
-            if is_begun
-            else ("PRAGMA synchronous=OFF",)
-        ):
+        change = ["PRAGMA synchronous=OFF"]
+        for statement in ["COMMIT", *change, "BEGIN"] if is_begun else change:
             cursor.execute(statement)
         cursor.close()
 
@@ -182,7 +160,7 @@ async def sqlite_database(
     path: Path, *, clock: DatabaseClock | None = None
 ) -> AsyncIterator[TemporaryDatabase]:
     """Yield a database in a new SQLite file, with the real aiosqlite."""
-    async with _closed_after(open_sqlite_database(path, clock=clock)) as database:
+    async with aclosing(open_sqlite_database(path, clock=clock)) as database:
         yield database
 
 
@@ -209,7 +187,7 @@ async def postgresql_database(
     """Yield a new database on a PostgreSQL server; drop it afterwards, cutting connections."""
     database = await create_postgresql_database(server, clock=clock)
     try:
-        async with _closed_after(database):
+        async with aclosing(database):
             yield database
     finally:
         await drop_postgresql_database(server, database)
@@ -218,9 +196,8 @@ async def postgresql_database(
 async def create_postgresql_database(
     server: URL | AsyncEngine, *, clock: DatabaseClock | None = None
 ) -> TemporaryDatabase:
-    """Return a new database; close it by `aclose()`, then `drop_postgresql_database`.
-
-    An engine in place of a URL saves connecting, which takes most of the time.
+    """Return a new database; an engine in place of a URL saves connecting, which takes most of the
+    time. Close it by `aclose()`, then `drop_postgresql_database`.
     """
     name = f"rowlock_test_{secrets.token_hex(6)}"
     async with _administrative_connection(server) as connection:
@@ -244,10 +221,7 @@ async def drop_postgresql_database(server: URL | AsyncEngine, database: Temporar
 
 
 class Administration:
-    """Creates and drops databases of one server over one connection; a context manager.
-
-    Its methods wait, in whatever loop they are called.
-    """
+    """Creates and drops databases of one server over one connection, in a loop of its own."""
 
     def __init__(self, server: URL) -> None:
         self._server = server
@@ -271,22 +245,12 @@ class Administration:
 
 
 def creation_of(name: str, *, fsync: str, version: int) -> str:
-    """Return the statement that creates an empty database.
-
-    It copies files if the server has `fsync` off: a durable one would wait for the disk. Servers
-    before version 15 copy files anyway, and cannot be told to.
-    """
+    """Return the statement that creates an empty database."""
+    # By files, if the server has `fsync` off: a durable one would wait for the disk. Servers before
+    # version 15 copy files anyway, and do not know the option.
     by_files = fsync == "off" and version >= _STRATEGIES_SINCE
     # template0: no client can be connected to it, so parallel workers may copy it at once.
     return f'CREATE DATABASE "{name}" TEMPLATE template0' + by_files * " STRATEGY FILE_COPY"
-
-
-@asynccontextmanager
-async def _closed_after(database: TemporaryDatabase) -> AsyncIterator[TemporaryDatabase]:
-    try:
-        yield database
-    finally:
-        await database.aclose()
 
 
 def _administrative_engine(server: URL) -> AsyncEngine:
@@ -315,6 +279,19 @@ def _sqlite_url(path: Path) -> URL:
     return URL.create("sqlite+aiosqlite", database=str(path))
 
 
-def _checked_out(engine: AsyncEngine) -> int:
-    count = getattr(engine.pool, "checkedout", None)  # a NullPool has no count
-    return int(count()) if count is not None else 0
+def connect_args(
+    driver: str, settings: Mapping[str, str], *, timeout_s: float | None = None
+) -> dict[str, Any]:
+    """Return ``connect_args`` of asyncpg or psycopg, with settings of the server."""
+    if driver == "psycopg":
+        options = " ".join(f"-c {name}={_escaped(value)}" for name, value in settings.items())
+        # libpq takes whole seconds.
+        timeout_s = None if timeout_s is None else math.ceil(timeout_s)
+        found: dict[str, Any] = {"options": options, "connect_timeout": timeout_s}
+    else:
+        found = {"server_settings": dict(settings), "timeout": timeout_s}
+    return {name: value for name, value in found.items() if value}
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", "\\\\").replace(" ", "\\ ")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from rowlock.testing.streams.contract import StreamContract
 from rowlock.testing.streams.crashes import crash_flow_everywhere
-from rowlock.testing.streams.records import FlowRecord, FlowResult
+from rowlock.testing.streams.recorded import FlowRecord, FlowResult
 from rowlock.testing.streams.running import recorded, reference, run_flow
 
 __all__ = [

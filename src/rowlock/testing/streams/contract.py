@@ -17,19 +17,35 @@ for both databases.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+import inspect
+import os
+import pickle
+import sys
+from asyncio.subprocess import PIPE
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from typing import Any, Generic, TypeVar
+from functools import wraps
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 from unittest import SkipTest
 
-from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy import URL
+from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
 
+from rowlock.errors import PipelineError
+from rowlock.streams.computing.compute import DEAD_LETTERS
+from rowlock.streams.computing.handlers import StageHandler
 from rowlock.streams.cut_plan import Checkpoint
 from rowlock.streams.flow import StreamFlow
+from rowlock.streams.program import FlowProgram
 from rowlock.testing.databases.temporary import TemporaryDatabase
-from rowlock.testing.streams.another_process import place_of, reference_elsewhere
 from rowlock.testing.streams.hidden_inputs import HiddenInputs
-from rowlock.testing.streams.poison import PoisonedFlow
+from rowlock.testing.streams.recorded import FlowRecord, read_shards
+from rowlock.testing.streams.running import connected, recorded, reference
 from rowlock.testing.streams.trial import FlowTrial, add_events
 
 E = TypeVar("E")
@@ -104,9 +120,7 @@ class StreamContract(Generic[E]):
     async def test_replays_come_out_as_before(
         self, rowlock_database_with_clock: TemporaryDatabase
     ) -> None:
-        """Where states are written every seven steps, a shard would be parked when its steps are
-        done again: their results have other digests.
-        """
+        """A shard would be parked when its steps are done again: results have other digests."""
         if self.flow.program.folds:
             raise SkipTest(f"{self.flow.name} folds, so its states are written with every step")
         trial = await self._compare(
@@ -119,18 +133,14 @@ class StreamContract(Generic[E]):
     async def test_an_event_that_fails_loses_no_other(
         self, rowlock_database_with_clock: TemporaryDatabase
     ) -> None:
-        """A key that fails would take others with it, not be set aside as declared, or be lost
-        once its handler is mended.
-        """
+        """A key that fails would take others with it, not be set aside, or be lost for ever."""
         trial = self._trial(rowlock_database_with_clock)
         await PoisonedFlow(trial).check()
 
     async def test_handlers_depend_on_their_arguments_alone(
         self, rowlock_database_with_clock: TemporaryDatabase
     ) -> None:
-        """A replay would come out otherwise: a handler asks the clock, draws a number, or keeps
-        something to itself.
-        """
+        """A handler asks the clock, draws a number, or keeps something: replays differ."""
         trial = self._trial(rowlock_database_with_clock)
         await trial.run()
         inputs = HiddenInputs()
@@ -189,3 +199,152 @@ class StreamContract(Generic[E]):
             f" {'; '.join(found)}. {str(inputs) or _ARGUMENTS}"
         )
         return trial
+
+
+SHARDS: Final = 4
+
+
+class PoisonError(Exception):
+    pass
+
+
+@dataclass
+class PoisonedFlow:
+    """A flow whose first handler fails for one key: the first that it gets."""
+
+    trial: FlowTrial
+    key: Any = field(default=None, init=False)
+
+    async def check(self) -> None:
+        """Check that the key is set aside, or its shard parked, and nothing else is lost."""
+        flow, program = self.trial.flow, self.trial.flow.program
+        poisoned = self._poisoned(program)
+        changes: dict[str, Any] = {
+            # Shards that send each other messages wait for one that is parked.
+            "shards": 1 if program.has_exchange else SHARDS,
+            "settings": program.settings.model_copy(update={"failures_max": 1}),
+        }
+        await self.trial.add_some(self.trial.events)
+        await self.trial.work(**changes, stages=poisoned.stages)
+        if program.stages[0].dead_letters:
+            await self._check_set_aside(poisoned)
+            return
+        shards = await connected(self.trial.sessions, program, lambda c: read_shards(c, program))
+        parked = [one.parked for one in shards if one.parked is not None]
+        assert len(parked) == 1, f"{flow.name}: {len(parked)} shards are parked, not that of a key"
+        assert PoisonError.__name__ in parked[0], f"{flow.name}: {parked[0]}"
+        async with self.trial.sessions.begin() as session:
+            await flow.unpark(session)
+        await self.trial.work(**changes)
+        record = await recorded(self.trial.sessions, flow)
+        self._compare(record, await self.trial.reference(), "once its handler is mended")
+
+    async def _check_set_aside(self, poisoned: FlowProgram) -> None:
+        flow = self.trial.flow
+        record = await recorded(self.trial.sessions, flow)
+        keys = {one.key for one in record.results[DEAD_LETTERS]}
+        assert keys == {self.key}, f"{flow.name}: dead letters are of {keys}, not of {self.key!r}"
+        self._compare(record, await self.trial.reference(poisoned), "without that key")
+        if not poisoned.has_exchange:
+            whole = await self.trial.reference()
+            name = poisoned.stages[0].name
+            left = record.states[name], _without(whole.states[name], self.key)
+            assert left[0] == left[1], (
+                f"{flow.name}: a key that fails changes states of others: {left[0]}, not {left[1]}"
+            )
+
+    def _compare(self, record: FlowRecord, expected: FlowRecord, when: str) -> None:
+        found = record.differences(expected)
+        assert not found, (
+            f"{self.trial.flow.name}, whose handler fails for {self.key!r}, comes to something else"
+            f" {when}: {'; '.join(found)}"
+        )
+
+    def _poisoned(self, program: FlowProgram) -> FlowProgram:
+        first = program.stages[0]
+        call = first.call
+
+        @wraps(call, updated=())
+        def failing(*args: Any) -> Any:
+            keys = _keys_of(first, args)
+            if self.key is None and keys:
+                self.key = keys[0]
+            if self.key in keys:
+                raise PoisonError(f"the key {self.key!r}")
+            return call(*args)
+
+        return replace(program, stages=[replace(first, call=failing), *program.stages[1:]])
+
+
+def _keys_of(stage: StageHandler, args: tuple[Any, ...]) -> list[Any]:
+    if stage.kind == "batch":
+        return list(args[1].keys)
+    return [tuple(args[1].key.values()) if stage.kind == "fold" else args[1]]
+
+
+def _without(states: Mapping[str, Any], key: str) -> dict[str, Any]:
+    return {one: state for one, state in states.items() if one != key}
+
+
+SEEDS = ("1", "2")  # of hashes; the one that is not this process's is used
+
+
+class ClassPlace(NamedTuple):
+    """Where another process finds a class."""
+
+    module: str
+    file: str
+    name: str
+
+
+def place_of(cls: type[Any]) -> ClassPlace | None:
+    """Return where a class is found; None if it is made by a function."""
+    if "<locals>" in cls.__qualname__:
+        return None
+    return ClassPlace(cls.__module__, inspect.getfile(cls), cls.__qualname__)
+
+
+async def reference_elsewhere(place: ClassPlace, url: URL) -> FlowRecord:
+    """Return the reference of the `flow` of a class, computed in another process."""
+    seed = next(one for one in SEEDS if one != os.environ.get("PYTHONHASHSEED"))
+    child = await asyncio.create_subprocess_exec(
+        sys.executable,
+        *("-c", f"from {__name__} import compute; compute()"),
+        stdin=PIPE,
+        stdout=PIPE,
+        stderr=PIPE,
+        env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    task = place, url.render_as_string(hide_password=False)
+    answer, errors = await child.communicate(pickle.dumps(task))
+    if child.returncode:
+        raise PipelineError(f"another process cannot test {place.name}: {errors.decode()}")
+    record: FlowRecord = pickle.loads(answer)
+    return record
+
+
+def compute() -> None:
+    """The program of that process."""
+    place, url = pickle.load(sys.stdin.buffer)
+    answer, sys.stdout = sys.stdout, sys.stderr
+    found: Any = _module(place)
+    for name in place.name.split("."):
+        found = getattr(found, name)
+    pickle.dump(asyncio.run(_read(found().flow, url)), answer.buffer)
+
+
+def _module(place: ClassPlace) -> ModuleType:
+    try:
+        return import_module(place.module)
+    except ModuleNotFoundError:
+        # A runner of tests imports modules of folders that are on no path.
+        sys.path.append(str(Path(place.file).parents[place.module.count(".")]))
+        return import_module(place.module)
+
+
+async def _read(flow: StreamFlow[Any], url: str) -> FlowRecord:
+    engine = create_async_engine(url)
+    try:
+        return await reference(async_sessionmaker(engine), flow)
+    finally:
+        await engine.dispose()

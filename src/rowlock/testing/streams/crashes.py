@@ -15,26 +15,22 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from sqlalchemy import Table, delete, literal, select
+from sqlalchemy import Table
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 
 from rowlock.errors import PipelineError
 from rowlock.streams.cut_plan import Checkpoint
 from rowlock.streams.flow import StreamFlow
-from rowlock.testing.crashes.committed_writes import CommittedWrites
-from rowlock.testing.crashes.crash_everywhere import CrashError
-from rowlock.testing.crashes.failpoints import Boundary
+from rowlock.testing.crashes.crash_everywhere import CrashError, check_empty, empty
+from rowlock.testing.crashes.failpoints import Boundary, CommittedWrites
 from rowlock.testing.crashes.killable_replica import KillableReplica, without_logs
 from rowlock.testing.databases.temporary import TemporaryDatabase
 from rowlock.testing.streams.running import recorded
 from rowlock.testing.streams.trial import Add, FlowTrial, add_events
 
-__all__ = ["crash_flow_everywhere"]
-
 MOMENTS_MAX: Final = 10_000
 """Moments at which a replica is killed before a flow is taken for endless."""
-STEPS: Final = 3
-"""Least steps for the events."""
+STEPS: Final = 3  # least steps for the events
 SHARDS: Final = 2
 RUN_S_MAX: Final = 300.0
 AFTER_DEATH: Final = 3
@@ -95,7 +91,7 @@ async def crash_flow_everywhere(
     changes = {"shards": SHARDS, "checkpoint": checkpoint}
     runs = _Runs(trial, events, changes, start=database.clock.now)
     async with trial.sessions() as session:
-        await check_empty(session, runs.tables)
+        await check_empty(session, runs.tables, "crash_flow_everywhere")
     findings: list[str] = []
     for at in range(MOMENTS_MAX):
         replica = KillableReplica(
@@ -111,21 +107,6 @@ async def crash_flow_everywhere(
                 raise CrashError(flow.name, findings, at, advice=_ADVICE)
             return at
     raise PipelineError(f"{flow.name} has more than {MOMENTS_MAX} moments; is there an end to it?")
-
-
-async def check_empty(session: AsyncSession, tables: Sequence[Table]) -> None:
-    for table in tables:
-        if await session.scalar(select(literal(1)).select_from(table).limit(1)):
-            raise PipelineError(
-                f"crash_flow_everywhere empties all tables, and there are rows in {table.name}:"
-                " give it a database of its own"
-            )
-
-
-async def empty(session: AsyncSession, tables: Sequence[Table]) -> None:
-    """Delete all rows; joins the caller's transaction."""
-    for table in reversed(tables):
-        await session.execute(delete(table).execution_options(rowlock_changes_events=True))
 
 
 def is_statement(boundary: Boundary) -> bool:
@@ -147,36 +128,22 @@ class _Runs:
     start: datetime
 
     async def killed(self, replica: KillableReplica) -> list[str]:
-        """Kill one replica as `replica` says, have another one finish, and return the
-        differences.
-        """
-        trial, database = self.trial, self.trial.database
+        """Kill one replica, have another one finish, and return the differences."""
+        trial = self.trial
         await self._set_scene()
-        engine, before = database.create_engine(), asyncio.all_tasks()
+        life = replica.life(trial.database, self._work, name=trial.flow.name, within_s=RUN_S_MAX)
         try:
-            async with replica.sessions_of(engine) as sessions:
-                living = asyncio.create_task(self._work(sessions))
-                ends: set[asyncio.Future[Any]] = {living, replica.died}
-                await asyncio.wait(ends, timeout=RUN_S_MAX, return_when=asyncio.FIRST_COMPLETED)
-            if replica.moment is None:
-                if not living.done():
-                    raise PipelineError(f"{trial.flow.name} does not end within {RUN_S_MAX:g} s")
-                await living
-            else:
-                await replica.cut_connections(database.engine)
-                lease = trial.pipeline().settings.lock_timeout
-                trial.pass_time(AFTER_DEATH * lease)
-                async with asyncio.timeout(RUN_S_MAX):
-                    await self._work(trial.sessions)
-            record = await recorded(trial.sessions, trial.flow)
-            return record.differences(await trial.reference())
+            async with life:
+                if replica.moment is not None:
+                    trial.pass_time(AFTER_DEATH * trial.pipeline().settings.lock_timeout)
+                    async with asyncio.timeout(RUN_S_MAX):
+                        await self._work(trial.sessions)
+                record = await recorded(trial.sessions, trial.flow)
+                return record.differences(await trial.reference())
         except (PipelineError, TimeoutError) as error:
             if replica.moment is None:
                 raise
             return [str(error) or f"the next replica does not end within {RUN_S_MAX:g} s"]
-        finally:
-            await replica.reap(asyncio.all_tasks() - before)
-            await engine.dispose()
 
     @property
     def tables(self) -> list[Table]:

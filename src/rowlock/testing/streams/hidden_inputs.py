@@ -37,8 +37,6 @@ import rowlock
 from rowlock.streams.computing.handlers import StageHandler
 from rowlock.streams.program import FlowProgram
 
-__all__ = ["HiddenInputs"]
-
 SHOWN_MAX: Final = 5
 _CLOCK: Final = "use step.now, which is recorded with the step"
 _CHANCE: Final = "use step.random(key), or step.idempotency_key() for a name that is new"

@@ -11,24 +11,251 @@ Each opens sessions of its own. Not here: several replicas, and faults (`simulat
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
+from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionmaker
 
+from rowlock.errors import PipelineError
 from rowlock.spi import LeasedTable, bind_of
+from rowlock.streams.computing.compute import NO_STATE, Computed, KeyState, compute, keys_of
+from rowlock.streams.computing.handlers import NOTHING_YET, HandedOut, StageHandler, StepTime
+from rowlock.streams.computing.hashing import BucketRange, bucket_of
+from rowlock.streams.computing.rows import EventBatch, SentMessages, SourceRows, divide
 from rowlock.streams.cut_plan import Checkpoint
+from rowlock.streams.exchanging import ReceivingStage, arrived
 from rowlock.streams.flow import StreamFlow
+from rowlock.streams.flow_view import BEFORE_FIRST, RecordedCut
+from rowlock.streams.outputs import DEDUP_KEY, TableOutput
 from rowlock.streams.program import FlowProgram, check_fold
-from rowlock.streams.shards.layout import check_number
+from rowlock.streams.shards.layout import check_number, even_layout
 from rowlock.streams.shards.pipeline import FlowPipeline
+from rowlock.streams.shards.step_work import receiving_stages
 from rowlock.testing.stepping import run_until_settled
-from rowlock.testing.streams.one_loop import read_reference
-from rowlock.testing.streams.recorded import check_at_one_step, read_recorded, read_shards
-from rowlock.testing.streams.records import FlowRecord
+from rowlock.testing.streams.recorded import (
+    ExpectedRows,
+    FlowRecord,
+    FlowResult,
+    check_at_one_step,
+    read_recorded,
+    read_shards,
+    results_of,
+    states_of,
+)
 
-__all__ = ["flow_pipeline", "recorded", "reference", "run_flow"]
+
+async def read_reference(
+    connection: AsyncConnection,
+    program: FlowProgram,
+    *,
+    before: int | None = None,
+    shards: int = 1,
+    versions: Mapping[BucketRange, int] | None = None,
+) -> FlowRecord:
+    """Return what the recorded steps come to; joins the caller's transaction.
+
+    `before` is the first step that is left out; None: all cut steps are done. `shards` is the
+    number of parts into which keys are divided. `versions` has, for ranges that cover every bucket,
+    the step at whose start their states are read; None: behind the last step. Raises PipelineError
+    if a step cannot be computed, or the first ones are kept no more.
+    """
+    loop = _Loop(program, even_layout(shards))
+    last: RecordedCut | None = None
+    next_step = 0
+    end = None if before is None else max([before, *(versions or {}).values()])
+    async for cut in _cuts(connection, program):
+        if end is not None and cut.step >= end:
+            break
+        if last is not None:
+            if before is None or cut.step < before:
+                next_step = cut.step + 1
+            loop.do(cut, await _rows(connection, program, last, cut=cut))
+        loop.keep_states([each for each, step in (versions or {}).items() if step == cut.step + 1])
+        last = cut
+    if last is None:
+        raise PipelineError(f"the flow {program.name!r} has no steps: was it ever started?")
+    return loop.record(next_step)
+
+
+async def _cuts(connection: AsyncConnection, program: FlowProgram) -> AsyncIterator[RecordedCut]:
+    """Yield the cuts, first the one that says where the first step begins."""
+    c = program.tables.steps.c
+    found = select(c.step, c.upto, c.now, c.checkpoint, c.snapshot)
+    own = found.where(c.flow_id == program.id).order_by(c.step)
+    expected = BEFORE_FIRST
+    for row in (await connection.execute(own)).all():
+        if row.step != expected:
+            msg = f"step {expected} of {program.name!r} is not kept any more; step {row.step} is"
+            raise PipelineError(msg)
+        expected += 1
+        yield RecordedCut(row.step, row.upto, row.now, row.checkpoint, row.snapshot)
+
+
+async def _rows(
+    connection: AsyncConnection, program: FlowProgram, last: RecordedCut, *, cut: RecordedCut
+) -> list[SourceRows]:
+    everything = even_layout(1)
+    found = []
+    for name, source in program.sources.items():
+        after, upto = last.upto[name], cut.upto[name]
+        if upto > after:
+            found.append(await source.read(connection, everything, after=after, upto=upto))
+    return found
+
+
+class _Loop:
+    def __init__(self, program: FlowProgram, ranges: Sequence[BucketRange]) -> None:
+        self._program = program
+        self._ranges = ranges
+        self._receiving = receiving_stages(program)
+        self._states: dict[str, dict[str, KeyState]] = {one.name: {} for one in program.stages}
+        self._kept: dict[str, dict[str, KeyState]] | None = None
+        self._messages: dict[str, list[FlowResult]] = {one.name: [] for one in self._receiving}
+        self._digests: dict[str, list[tuple[int, str]]] = {one.name: [] for one in program.stages}
+        self._folds = {name: ExpectedRows(fold) for name, fold in program.folds.items()}
+        self._results: dict[str, list[tuple[int, str | None, Any]]] = {
+            name: [] for name in program.outputs
+        }
+
+    def do(self, cut: RecordedCut, rows: Sequence[SourceRows]) -> None:
+        events = [divide(one, self._ranges) for one in rows]
+        parts = [[own[index] for own in events] for index in range(len(self._ranges))]
+        sent: dict[str, dict[int, dict[int, SentMessages]]] = {}
+        handed_out = [NOTHING_YET] * len(self._ranges)
+        for number, stage in enumerate(self._program.stages):
+            if number:
+                receiving = self._receiving[number - 1]
+                parcels = {lo: [own] for lo, own in sent.get(receiving.name, {}).items()}
+                parts = arrived(parcels, self._ranges, receiving)
+                self._note_messages(cut.step, receiving, parts)
+            for index, shard in enumerate(self._ranges):
+                batch: EventBatch[Any] = EventBatch(parts[index])
+                done = self._do_part(stage, cut, shard, batch=batch, before=handed_out[index])
+                if done is None:
+                    continue
+                handed_out[index] = done.handed_out
+                for name, messages in done.messages.items():
+                    sent.setdefault(name, {}).setdefault(shard.lo, {})[number] = messages
+
+    def _do_part(
+        self,
+        stage: StageHandler,
+        cut: RecordedCut,
+        shard: BucketRange,
+        *,
+        batch: EventBatch[Any],
+        before: HandedOut,
+    ) -> Computed | None:
+        known = self._states[stage.name]
+        states = {key: known.get(key, NO_STATE) for key in keys_of(stage, batch)}
+        states |= {
+            key: state
+            for key, state in known.items()
+            if state.timer_at is not None and state.timer_at <= cut.now and bucket_of(key) in shard
+        }
+        if not len(batch) and not states:
+            return None
+        done = compute(
+            stage,
+            batch,
+            states,
+            step=StepTime(self._program.name, cut.step, cut.now),
+            shard=shard,
+            is_last_attempt=True,
+            before=before,
+        )
+        if not isinstance(done, Computed):
+            raise PipelineError(f"the reference of {self._program.name!r} fails: {done.text}")
+        if stage.name in self._folds:
+            self._folds[stage.name].changed(states, done.states)
+        known.update(done.states)
+        self._digests[stage.name].append((cut.step, done.output_digest))
+        for result in done.results:
+            self._results[result.output].append((cut.step, result.key, result.stored))
+        return done
+
+    def _note_messages(
+        self, step: int, to: ReceivingStage, parts: Sequence[Sequence[SourceRows]]
+    ) -> None:
+        rows = [one for own in parts for one in own]
+        keys = [key for one in rows for key in one.keys]
+        texts = [text for one in rows for text in one.raw]
+        values = to.decoder.build(to.decoder.parse(texts))
+        sent = map(FlowResult, [step] * len(keys), keys, values, texts)
+        self._messages[to.name] += sorted(sent, key=lambda one: one.key or "")
+
+    def keep_states(self, ranges: Sequence[BucketRange]) -> None:
+        """Record the states of keys in `ranges` as they are now."""
+        if not ranges:
+            return
+        if self._kept is None:
+            self._kept = {name: {} for name in self._states}
+        for name, own in self._states.items():
+            fold = self._folds.get(name)
+            bucket = bucket_of if fold is None else fold.bucket_of
+            here = {key: bucket(key) for key in own}
+            self._kept[name] |= {
+                key: own[key] for key, at in here.items() if any(at in each for each in ranges)
+            }
+
+    def record(self, next_step: int) -> FlowRecord:
+        states = self._states if self._kept is None else self._kept
+        stored = {
+            name: {key: state.value for key, state in own.items() if state.value is not None}
+            for name, own in states.items()
+            if name not in self._folds
+        }
+        timers = {
+            name: {
+                key: state.timer_at
+                for key, state in states[name].items()
+                if state.timer_at is not None
+            }
+            for name in stored
+        }
+        results = {
+            name: [one for one in own if one[0] < next_step] for name, own in self._results.items()
+        }
+        outputs = self._program.outputs.items()
+        return FlowRecord(
+            next_step,
+            {
+                name: results_of(output, results[name])
+                for name, output in outputs
+                if not isinstance(output, TableOutput)
+            },
+            {
+                name: _inserted(output, [row for _, _, row in results[name]])
+                for name, output in outputs
+                if isinstance(output, TableOutput)
+            },
+            states_of(self._program, stored),
+            timers,
+            {name: fold.rows(states[name]) for name, fold in self._folds.items()},
+            {
+                name: [one for one in own if one.step < next_step]
+                for name, own in self._messages.items()
+            },
+            {
+                name: [digest for step, digest in own if step < next_step]
+                for name, own in self._digests.items()
+            },
+        )
+
+
+def _inserted(
+    output: TableOutput[Any], rows: Sequence[Mapping[str, Any]]
+) -> list[Mapping[str, Any]]:
+    """Return the rows that are stored: of each key of an outbox, the first one."""
+    if not output.is_outbox:
+        return list(rows)
+    first: dict[Any, Mapping[str, Any]] = {}
+    for row in rows:
+        first.setdefault(row[DEDUP_KEY], row)
+    return list(first.values())
+
 
 T = TypeVar("T")
 Sessions = async_sessionmaker[AsyncSession]

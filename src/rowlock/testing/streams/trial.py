@@ -5,8 +5,7 @@ Not here: the tests that a host inherits (``contract.py``).
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Final, TypeAlias
@@ -22,23 +21,27 @@ from rowlock.streams.flow import StreamFlow
 from rowlock.streams.inputs.event_log import APPEND_EVENTS_MAX, EventLog
 from rowlock.streams.program import FlowProgram
 from rowlock.streams.shards.pipeline import FlowPipeline
-from rowlock.testing.crashes.committed_writes import CommittedWrites
-from rowlock.testing.crashes.failpoints import Boundary, Failpoints, lose_connection
+from rowlock.testing.crashes.failpoints import (
+    Boundary,
+    CommittedWrites,
+    Failpoints,
+    lose_connection,
+)
 from rowlock.testing.databases.temporary import TemporaryDatabase
 from rowlock.testing.stepping import run_until_settled
 from rowlock.testing.streams.hidden_inputs import HiddenInputs
-from rowlock.testing.streams.one_loop import read_reference
-from rowlock.testing.streams.records import SHOWN_MAX, FlowRecord
-from rowlock.testing.streams.running import connected, flow_pipeline, recorded, run_flow
+from rowlock.testing.streams.recorded import SHOWN_MAX, FlowRecord
+from rowlock.testing.streams.running import (
+    connected,
+    flow_pipeline,
+    read_reference,
+    recorded,
+    run_flow,
+)
 
-__all__ = ["FlowTrial", "add_events"]
-
-PORTIONS: Final = 3
-"""Transactions in which events are added, with steps between them."""
-STEPS: Final = 12
-"""Least steps for the events, by default."""
-ANSWERS: Final = 3
-"""Of so many answers to a COMMIT, one is lost."""
+PORTIONS: Final = 3  # transactions in which events are added, with steps between them
+STEPS: Final = 12  # least steps for the events, by default
+ANSWERS: Final = 3  # of so many answers to a COMMIT, one is lost
 
 Add: TypeAlias = Callable[[AsyncSession, Sequence[Any]], Awaitable[None]]
 
@@ -46,10 +49,7 @@ Add: TypeAlias = Callable[[AsyncSession, Sequence[Any]], Awaitable[None]]
 async def add_events(
     session: AsyncSession, events: Sequence[Any], *, flows: Sequence[StreamFlow[Any]]
 ) -> None:
-    """Add rows to their tables, and other events to the one log that flows read.
-
-    Joins the caller's transaction. Raises TypeError if there is no log for them, or several.
-    """
+    """Add rows to their tables, and other events to the one log that flows read, if it is one."""
     rows = [one for one in events if inspect(type(one), raiseerr=False) is not None]
     session.add_all(rows)
     others = [one for one in events if inspect(type(one), raiseerr=False) is None]
@@ -94,7 +94,12 @@ class FlowTrial:
         changes: dict[str, Any] = {"shards": shards, "checkpoint": checkpoint}
         losing = _LostAnswers(self.flow.program) if lose_answers else None
         size = -(-len(self.events) // PORTIONS)
-        with self._counting():
+
+        def note(_event: events.Event) -> None:
+            self.replayed += 1
+
+        unsubscribe = events.subscribe(note, ShardReplayed)
+        try:
             for begin in range(0, len(self.events), size):
                 await self.add_some(self.events[begin : begin + size])
                 with Failpoints(self.database.engine, note=losing):
@@ -102,6 +107,8 @@ class FlowTrial:
                 self.pass_time(self.pause)
             # What is due by now.
             await self.work(**changes)
+        finally:
+            unsubscribe()
         return await recorded(self.sessions, self.flow)
 
     async def add_some(self, events: Sequence[Any]) -> None:
@@ -165,17 +172,6 @@ class FlowTrial:
         ]
         found = (_changed(what, codec, value) for what, codec, value in kinds)
         return [text for text in found if text is not None][:SHOWN_MAX]
-
-    @contextmanager
-    def _counting(self) -> Iterator[None]:
-        def note(event: events.Event) -> None:
-            self.replayed += isinstance(event, ShardReplayed)
-
-        unsubscribe = events.subscribe(note)
-        try:
-            yield
-        finally:
-            unsubscribe()
 
 
 class _LostAnswers:
