@@ -48,7 +48,6 @@ def part_of(source: Source) -> str:
 
 
 def lines_of(tree: list[Source]) -> Counter[str]:
-    """Count the lines of each part, everything counted."""
     found: Counter[str] = Counter()
     for source in tree:
         found[part_of(source)] += source.text.count("\n")

@@ -80,7 +80,6 @@ class Spanned:
         self.cancellations = 0
 
     def values(self) -> Iterator[str]:
-        """Give numbers."""
         token = span.set("inside")
         try:
             for number in range(6):
@@ -91,7 +90,6 @@ class Spanned:
             self.seen.append("reset")
 
     async def async_values(self) -> AsyncIterator[str]:
-        """Give numbers."""
         token = span.set("inside")
         try:
             for number in range(6):

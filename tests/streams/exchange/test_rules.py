@@ -19,6 +19,8 @@ from .by_hand import by_hand, go_on, steps_of
 from .chain import declare_chain
 from .ledger import open_ledger
 
+pytestmark = pytest.mark.either_database
+
 LOWER, UPPER = 0, BUCKETS // 2
 """Where two shards begin."""
 SEVEN = Checkpoint(steps=7)
