@@ -15,26 +15,26 @@ LINES = {
     "assistants": 200,
     "cli": 1970,
     "dashboard": 2037,
-    "database": 1328,
+    "database": 1329,
     "demo": 794,
-    "dialects": 3644,
+    "dialects": 3648,
     "dispatch": 4071,
-    "graph": 7836,
+    "graph": 7105,
     "ground": 3006,
-    "insight": 10819,
+    "insight": 9751,
     "leases": 3082,
     "locks": 768,
     "migrations": 693,
-    "pipelines": 7779,
-    "rows": 3064,
+    "pipelines": 7782,
+    "rows": 3077,
     "services": 719,
-    "streams": 15978,
+    "streams": 14360,
     "telemetry": 1301,
-    "testing": 5846,
-    "tests": 138931,
+    "testing": 5376,
+    "tests": 135963,
 }
 """Most lines of each part of the package, and of `tests`."""
-FILES_MAX = 297
+FILES_MAX = 281
 """Most modules of the package."""
 BASE_EXCEPTIONS_MAX, BLIND_MAX = 43, 77
 ROOM = 300

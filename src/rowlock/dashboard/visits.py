@@ -175,7 +175,7 @@ class RecentAnswers:
         async def run() -> Any:
             return await ask()
 
-        task = contained_task(run(), name="rowlock: dashboard")
+        task = asyncio.create_task(run(), name="rowlock: dashboard")
         answer = _Answer(task)
         self._answers.pop(place, None)
         self._answers[place] = answer

@@ -58,7 +58,6 @@ from rowlock.spi import (
     replica_mark,
     with_zone,
 )
-from rowlock.tasks import contained_task, without_exits
 
 WILLING = "census"  # in the report of a replica that counts, if its turn to do so comes
 
@@ -89,7 +88,8 @@ async def exact_counts(
     counted = (due, and_(waits, ~parts.due, ~is_parked), has_ended, is_parked)
     sums = [func.coalesce(func.sum(case((one, 1), else_=0)), 0) for one in counted]
     statement = select(database_now(), *sums, oldest).select_from(leased.model)
-    at, *numbers, first = (await connection.execute(statement)).one()
+    row: Any = (await connection.execute(statement)).one()
+    at, *numbers, first = row
     first = with_zone(first, leased.column(place.key))
     number, resting, ended, parked = map(int, numbers)
     if not is_scheduled:
@@ -150,7 +150,7 @@ class Census:
     async def _count(self, manager: PipelineManager, pipeline: Pipeline[Any]) -> None:
         name = pipeline.name
         try:
-            counted = await without_exits(lambda: self._counted_now(manager, pipeline))
+            counted = await self._counted_now(manager, pipeline)
         # Of the host's `ready` and database, whatever it is: it costs this census, and no row.
         except Exception as error:  # noqa: BLE001
             if name not in self._failing:
@@ -307,11 +307,11 @@ class Observer:
         if self.history is not None:
             self.history.start()
         self._tasks = [
-            contained_task(self._run(), name="rowlock: observer"),
-            contained_task(self._measure_lag(), name="rowlock: lag of the event loop"),
+            asyncio.create_task(self._run(), name="rowlock: observer"),
+            asyncio.create_task(self._measure_lag(), name="rowlock: lag of the event loop"),
         ]
         if self._census is not None:
-            self._tasks.append(contained_task(self._census.run(), name="rowlock: census"))
+            self._tasks.append(asyncio.create_task(self._census.run(), name="rowlock: census"))
         return self
 
     async def __aexit__(self, *_: object) -> None:

@@ -250,7 +250,7 @@ class ReadOnlyProcess:
         item.begun_at = monotonic()
         context = copy_context()
         context.run(_IS_REHEARSAL.set, True)
-        task = contained_task(attempt.run(), name="rowlock: rehearsal", context=context)
+        task = asyncio.create_task(attempt.run(), name="rowlock: rehearsal", context=context)
         try:
             # The time is not left to a cancellation, which `process` may ignore.
             done, _ = await asyncio.wait({task}, timeout=REHEARSAL_TIMEOUT.total_seconds())

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from rowlock.streams import Checkpoint, StreamFlow
 from rowlock.testing import TemporaryDatabase, run_until_settled
 

@@ -83,7 +83,7 @@ class WorkerConnection:
         self._process = process
         self._is_waiting = True
         self._is_over = False
-        self._watch = contained_task(self._kill_group(), name="rowlock: a worker process")
+        self._watch = asyncio.create_task(self._kill_group(), name="rowlock: a worker process")
 
     async def _kill_group(self) -> None:
         """Kill what a process that has ended has started: a fork of it would keep its socket."""
