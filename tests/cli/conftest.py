@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
+from subprocess import CompletedProcess
 from typing import Final
 
 import pytest
 
 from rowlock.testing import TemporaryDatabase
 
-RUN_S_MAX: Final = 60.0
-SHOP: Final = Path(__file__).resolve().parents[1] / "insight"
+from .forked import command
+
 APP: Final = """\
 import sys
 from sqlalchemy import NullPool
@@ -70,7 +69,7 @@ class Context:
 def entered(): return Context()
 """
 
-Command = Callable[..., subprocess.CompletedProcess[str]]
+Command = Callable[..., CompletedProcess[str]]
 
 
 @pytest.fixture
@@ -81,7 +80,6 @@ def rowlock(tmp_path: Path, sqlite_database: TemporaryDatabase) -> Command:
 
 @pytest.fixture
 def rowlock_on_both(tmp_path: Path, database: TemporaryDatabase) -> Command:
-    """The same on each database in turn."""
     return command_in(tmp_path, database)
 
 
@@ -90,18 +88,7 @@ def command_in(tmp_path: Path, database: TemporaryDatabase) -> Command:
     url = database.url.render_as_string(hide_password=False)
     (tmp_path / "app.py").write_text(APP.format(url=url), encoding="utf-8")
 
-    def run(
-        *words: str, folder: Path = tmp_path, **environment: str
-    ) -> subprocess.CompletedProcess[str]:
-        path = os.pathsep.join([str(SHOP), str(SHOP.parents[1]), os.environ.get("PYTHONPATH", "")])
-        return subprocess.run(
-            [sys.executable, "-m", "rowlock", *words],
-            cwd=folder,
-            env=os.environ | {"PYTHONPATH": path} | environment,
-            capture_output=True,
-            text=True,
-            timeout=RUN_S_MAX,
-            check=False,
-        )
+    def run(*words: str, folder: Path = tmp_path, **environment: str) -> CompletedProcess[str]:
+        return command(words, folder, os.environ | environment)
 
     return run

@@ -28,28 +28,21 @@ class Base(DeclarativeBase):
 
 
 class Volume(LockColumns, Base):
-    """Waits for nothing."""
-
     __tablename__ = "volumes"
     id: Mapped[int] = mapped_column(primary_key=True)
 
 
 class VolumePipeline(Pipeline[Volume]):
-    """Works on all volumes."""
-
     model = Volume
 
     def ready(self) -> ColumnElement[bool]:
-        """All of them."""
         return Volume.id > 0
 
     async def process(self, item: PipelineItem[Volume]) -> Outcome:
-        """Do nothing."""
         return Apply()
 
 
 def manager(url: str = "sqlite+aiosqlite:///extra.db") -> PipelineManager:
-    """Return the app."""
     return PipelineManager(async_sessionmaker(create_async_engine(url)), [VolumePipeline()])
 
 

@@ -44,7 +44,6 @@ class NotInstalled(MetaPathFinder):
         self.names = names
 
     def find_spec(self, name: str, *_: Any) -> None:
-        """Refuse them, and leave others to those behind."""
         if name.partition(".")[0] in self.names:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
@@ -63,7 +62,6 @@ def run(*words: str) -> tuple[int, str]:
 
 
 def main(packages: str, folder: str) -> None:
-    """Ask everything."""
     sys.meta_path.insert(0, NotInstalled(frozenset(packages.split(","))))
     os.chdir(folder)
     sys.path.insert(0, str(Path(folder)))

@@ -1,4 +1,4 @@
-"""A program on a terminal of its own: a real pseudo-terminal, whose screen is read by pyte.
+"""A command on a terminal of its own: a real pseudo-terminal, whose screen is read by pyte.
 
 Nothing here waits for a time: `until` reads what the program writes until the screen says what is
 expected, and gives up at a time that no healthy machine reaches.
@@ -12,7 +12,6 @@ import pty
 import select
 import signal
 import struct
-import subprocess
 import termios
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,6 +20,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import pyte
+
+from .forked import begun
 
 GIVEN_UP_AFTER_S: Final = 60.0
 READ_BYTES: Final = 65_536
@@ -35,21 +36,23 @@ class Terminal:
         before: the settings of the terminal before the program began.
     """
 
-    def __init__(self, words: Sequence[str], size: tuple[int, int], **how: Any) -> None:
+    def __init__(
+        self,
+        words: Sequence[str],
+        folder: Path,
+        environment: Mapping[str, str],
+        size: tuple[int, int],
+    ) -> None:
         self.written = bytearray()
         self._screen = pyte.Screen(*size)
         self._stream = pyte.ByteStream(self._screen)
         self._master, self._slave = pty.openpty()
         self.resize(*size)
         self.before = self.settings()
-        slave = self._slave
-        self._process = subprocess.Popen(
-            words, stdin=slave, stdout=slave, stderr=slave, start_new_session=True, **how
-        )
+        self._process = begun(words, folder, environment, [os.ttyname(self._slave)] * 3)
 
     @property
     def text(self) -> str:
-        """What stands on the screen."""
         return "\n".join(line.rstrip() for line in self._screen.display)
 
     @property
@@ -69,12 +72,10 @@ class Terminal:
             self.signal(signal.SIGWINCH)
 
     def press(self, keys: str) -> None:
-        """Type."""
         os.write(self._master, keys.encode())
 
     def signal(self, number: int) -> None:
-        """Send a signal to the program."""
-        self._process.send_signal(number)
+        os.kill(self._process.pid or 0, number)
 
     def until(self, has: str | Callable[[str], bool]) -> str:
         """Read until the screen has a text, or fits, and return the screen."""
@@ -82,17 +83,15 @@ class Terminal:
 
     def exit_code(self) -> int:
         """Read until the program has ended, and return its exit code."""
-        self._read(lambda: self._process.poll() is not None, "the end")
+        self._read(lambda: self._process.exitcode is not None, "the end")
         while self._ready(0):
             self._feed()
-        assert self._process.returncode is not None
-        return self._process.returncode
+        assert self._process.exitcode is not None
+        return self._process.exitcode
 
     def close(self) -> None:
-        """End the program, if it has not ended."""
-        if self._process.poll() is None:
-            self._process.kill()
-            self._process.wait()
+        self._process.kill()
+        self._process.join()
         os.close(self._master)
         os.close(self._slave)
 
@@ -102,10 +101,10 @@ class Terminal:
             if self._ready(0.05):
                 self._feed()
                 continue
-            has_ended = self._process.poll() is not None and not fits()
+            has_ended = self._process.exitcode is not None and not fits()
             if has_ended or time.monotonic() > ends_at:
                 raise AssertionError(
-                    f"waited for {what!r}; exit code {self._process.returncode}:\n{self.text}"
+                    f"waited for {what!r}; exit code {self._process.exitcode}:\n{self.text}"
                 )
         return self.text
 
@@ -127,8 +126,8 @@ def terminal(
     size: tuple[int, int] = (80, 24),
     kind: str = "xterm-256color",
 ) -> Iterator[Terminal]:
-    """Run a program in a terminal of `size`, columns and lines, and of a `kind`."""
-    one = Terminal(words, size, cwd=folder, env={**environment, "TERM": kind})
+    """Run a command in a terminal of `size`, columns and lines, and of a `kind`."""
+    one = Terminal(words, folder, {**environment, "TERM": kind}, size)
     try:
         yield one
     finally:

@@ -11,10 +11,12 @@ from typing import Any
 
 import pytest
 
+from rowlock.__main__ import main
 from rowlock.cli.without_app import SHELLS
 from rowlock.testing import TemporaryDatabase
 
-from .conftest import RUN_S_MAX, SHOP, Command
+from .conftest import Command
+from .forked import RUN_S_MAX, SHOP
 from .test_steering import furnished
 
 HELLO = {
@@ -42,7 +44,6 @@ def begun(folder: Path, **how: Any) -> subprocess.Popen[str]:
 
 
 def ask(server: subprocess.Popen[str], number: int, **message: Any) -> Any:
-    """Send a request, and return its result."""
     assert server.stdin is not None
     assert server.stdout is not None
     server.stdin.write(json.dumps({"jsonrpc": "2.0", "id": number, **message}) + "\n")
@@ -54,9 +55,7 @@ def ask(server: subprocess.Popen[str], number: int, **message: Any) -> Any:
 
 
 async def test_an_assistant_asks_and_goes_away(
-    sqlite_database: TemporaryDatabase,
-    rowlock: Command,
-    tmp_path: Path,
+    sqlite_database: TemporaryDatabase, rowlock: Command, tmp_path: Path
 ) -> None:
     """An assistant could not ask; or its end would leave a traceback, or a server behind."""
     await furnished(sqlite_database)
@@ -73,10 +72,7 @@ async def test_an_assistant_asks_and_goes_away(
 
 @pytest.mark.parametrize("output", ["closed", "full"])
 async def test_an_output_that_takes_nothing_ends_it(
-    sqlite_database: TemporaryDatabase,
-    rowlock: Command,
-    tmp_path: Path,
-    output: str,
+    sqlite_database: TemporaryDatabase, rowlock: Command, tmp_path: Path, output: str
 ) -> None:
     """A client that has died would leave a server, or a page of a traceback."""
     await furnished(sqlite_database)
@@ -104,32 +100,21 @@ async def test_an_output_that_takes_nothing_ends_it(
 
 
 @pytest.mark.parametrize("shell", SHELLS)
-def test_a_shell_hears_of_every_command(shell: str) -> None:
+def test_a_shell_hears_of_every_command(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Somebody would have to remember what the commands are called."""
-    ended = subprocess.run(
-        [sys.executable, "-m", "rowlock", "completion", shell],
-        capture_output=True,
-        text=True,
-        timeout=RUN_S_MAX,
-        check=True,
-    )
-    assert ended.stderr == ""
+    assert main(["completion", shell]) == 0
+    printed = capsys.readouterr()
+    assert printed.err == ""
     # Options are beyond tcsh.
     for word in ("timeline", "explain", *(["--reason"] if shell != "tcsh" else [])):
-        assert word in ended.stdout
+        assert word in printed.out
 
 
-def test_bash_completes_a_command(tmp_path: Path) -> None:
+def test_bash_completes_a_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """What is printed would be no program of the shell."""
     script = tmp_path / "completion.sh"
-    printed = subprocess.run(
-        [sys.executable, "-m", "rowlock", "completion", "bash"],
-        capture_output=True,
-        text=True,
-        timeout=RUN_S_MAX,
-        check=True,
-    )
-    script.write_text(printed.stdout, encoding="utf-8")
+    assert main(["completion", "bash"]) == 0
+    script.write_text(capsys.readouterr().out, encoding="utf-8")
     typed = (
         f'source "{script}"; COMP_WORDS=(rowlock timel); COMP_CWORD=1; _shtab_rowlock;'
         ' echo "${COMPREPLY[@]}"'

@@ -19,6 +19,8 @@ from rowlock.testing import TemporaryDatabase
 from ..insight.checking import DEFECTS, be_well, spoil
 from .conftest import Command
 
+pytestmark = pytest.mark.either_database
+
 HOST = """\
 from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
 from rowlock.insight import Insight

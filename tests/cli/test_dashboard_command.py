@@ -19,7 +19,8 @@ from rowlock.errors import AppError
 from rowlock.testing import TemporaryDatabase
 
 from ..insight.shop import Base, insight_of
-from .conftest import SHOP, Command
+from .conftest import Command
+from .forked import SHOP
 
 WAIT_S = 60
 

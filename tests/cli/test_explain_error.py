@@ -15,7 +15,7 @@ from rowlock.cli import without_app
 from rowlock.errors import RowlockError
 
 from ..ground.test_errors import below
-from .conftest import RUN_S_MAX
+from .forked import RUN_S_MAX
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -27,7 +27,6 @@ AWAY: Final = "sqlite orders.db"
 
 
 def shop() -> Observer:
-    """Return an app of two databases."""
     return Observer(
         *(
             PipelineManager(async_sessionmaker(create_async_engine(URLS[name])), [pipeline])
@@ -39,7 +38,6 @@ def shop() -> Observer:
 
 @pytest.fixture(autouse=True)
 def databases(tmp_path: Path) -> Iterator[None]:
-    """Make one of two databases."""
     engine = create_engine(f"sqlite:///{tmp_path}/shop.db")
     Base.metadata.create_all(engine)
     with engine.begin() as connection:

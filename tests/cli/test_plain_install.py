@@ -19,7 +19,7 @@ from rowlock.testing import TemporaryDatabase
 
 from ..insight.shop import Base, Scene, furnish
 from ..tidy.test_law_4_guests import WINDOWS
-from .conftest import RUN_S_MAX, SHOP
+from .forked import RUN_S_MAX, SHOP
 from .plain_install import QUESTIONS
 
 GUESTS: Final = frozenset({*WINDOWS, "jinja2", "sse_starlette", "mcp"})

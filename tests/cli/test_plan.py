@@ -15,6 +15,8 @@ from ..insight.shop import Volume
 from .conftest import Command
 from .test_steering import furnished
 
+pytestmark = pytest.mark.either_database
+
 APP = "--app=app:planned"
 
 

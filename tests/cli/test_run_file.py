@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import os
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import pytest
+
+from .forked import command
 
 PROGRAM = """\
 import asyncio
@@ -19,20 +21,10 @@ class Two:
 
 print(await asyncio.sleep(0, Two().answer()), __name__)
 """
-RUN_S_MAX = 60.0
 
 
-def rowlock_run(*arguments: str, pasted: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    """Run the command in `folder`."""
-    return subprocess.run(
-        [sys.executable, "-m", "rowlock", "run", *arguments],
-        input=pasted,
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=RUN_S_MAX,
-        check=False,
-    )
+def rowlock_run(*arguments: str, pasted: str, folder: Path) -> CompletedProcess[str]:
+    return command(("run", *arguments), folder, dict(os.environ), pasted=pasted)
 
 
 @pytest.mark.parametrize("is_pasted", [True, False])

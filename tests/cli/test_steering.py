@@ -20,6 +20,8 @@ from ..insight.shop import DEAD_TOKEN, TOKEN, Base, Volume
 from ..pipelines.scenes import is_free
 from .conftest import Command
 
+pytestmark = pytest.mark.either_database
+
 APP = "--app=app:pausable"
 WHY = ("--reason", "provider down")
 
@@ -33,7 +35,6 @@ async def furnished(database: TemporaryDatabase, **values: Any) -> None:
 
 
 async def volume_17(database: TemporaryDatabase) -> Volume:
-    """Return the row as it is."""
     async with database.session_factory() as session:
         return await session.get_one(Volume, 17)
 

@@ -19,7 +19,8 @@ from rowlock.insight import Insight
 from rowlock.testing import TemporaryDatabase
 
 from ..insight.shop import Scene, furnish
-from .conftest import RUN_S_MAX, SHOP, Command
+from .conftest import Command
+from .forked import RUN_S_MAX, SHOP
 
 STRANGE: Final = """\
 import asyncio
@@ -204,7 +205,6 @@ async def exits(insight: Insight) -> Any:
 
 
 async def lasts(insight: Insight) -> Any:
-    """Take too long."""
     await asyncio.Event().wait()
 
 

@@ -20,7 +20,8 @@ from rowlock.cli import paper
 from rowlock.testing import TemporaryDatabase
 
 from ..insight.shop import SCENES, Scene, furnish
-from .conftest import RUN_S_MAX, SHOP, Command
+from .conftest import Command
+from .forked import RUN_S_MAX, SHOP
 from .terminal import Terminal, terminal
 
 APP = "--app=app:pair"
@@ -33,11 +34,9 @@ def on_terminal(
 ) -> Iterator[Terminal]:
     """Run the command line on a terminal of that size."""
     kept = {name: one for name, one in os.environ.items() if name not in {"COLUMNS", "LINES"}}
-    path = os.pathsep.join([str(SHOP), os.environ.get("PYTHONPATH", "")])
     kind = environment.pop("TERM", "xterm")
-    everything = kept | {"PYTHONPATH": path, "NO_COLOR": ""} | environment
-    command = [sys.executable, "-m", "rowlock", *words]
-    with terminal(command, folder, everything, size=(columns, rows), kind=kind) as screen:
+    everything = kept | {"NO_COLOR": ""} | environment
+    with terminal(words, folder, everything, size=(columns, rows), kind=kind) as screen:
         yield screen
 
 
@@ -92,7 +91,6 @@ def replaced(file: Path, away: Path) -> None:
 
 
 def put_back(file: Path, away: Path) -> None:
-    """Take that back."""
     file.rmdir()
     away.rename(file)
 

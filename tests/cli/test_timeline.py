@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from rowlock.testing import TemporaryDatabase
 
 from ..insight.test_timeline import drop_history
 from .conftest import Command
 from .test_steering import WHY, furnished
+
+pytestmark = pytest.mark.either_database
 
 APP = "--app=app:remembering"
 

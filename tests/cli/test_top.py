@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, cast
 
 import pytest
 from sqlalchemy import URL
@@ -24,7 +24,6 @@ from .conftest import Command
 from .terminal import ALTERNATE, LEFT, Terminal, terminal
 from .watched_app import HOSTILE, URL_VARIABLE, furnish
 
-HERE: Final = Path(__file__).resolve().parent
 Top = Callable[..., AbstractContextManager[Terminal]]
 
 
@@ -33,13 +32,12 @@ def top_of(url: URL, folder: Path) -> Top:
 
     def run(app: str = "questions", size: tuple[int, int] = (80, 24)) -> Any:
         environment = os.environ | {
-            "PYTHONPATH": os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")]),
             URL_VARIABLE: url.render_as_string(hide_password=False),
             # As of a shell that has exported them, and of workers of pytest.
             "COLUMNS": "80",
             "LINES": "24",
         }
-        words = [sys.executable, "-m", "rowlock", "top", "--app", f"watched_app:{app}"]
+        words = ("top", "--app", f"watched_app:{app}")
         return terminal(words, folder, environment, size=size)
 
     return run
@@ -58,7 +56,6 @@ def is_as_before(terminal: Terminal) -> bool:
 
 
 def walk(top: Top) -> None:
-    """Press every key, at every size."""
     with top() as screen:
         first = screen.until("PARKED  STATE")
         assert "sqlite " in first
@@ -229,7 +226,6 @@ class SlowQuestions:
         self.begun: asyncio.Queue[None] = asyncio.Queue()
 
     async def status(self, **_: object) -> None:
-        """Wait, and fail."""
         self.asked += 1
         self.at_once += 1
         self.at_once_most = max(self.at_once_most, self.at_once)

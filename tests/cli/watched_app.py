@@ -38,25 +38,18 @@ class Volume(LockColumns, ScheduleColumns, Base):
 
 
 class VolumePipeline(Pipeline[Volume]):
-    """Nothing runs it here."""
-
     model = Volume
     max_attempts = 20
 
     def ready(self) -> ColumnElement[bool]:
-        """Submitted volumes want work."""
         return Volume.status == "submitted"
 
     async def process(self, item: PipelineItem[Volume]) -> Outcome:
-        """Do nothing."""
         return Apply()
 
 
 class BackupPipeline(VolumePipeline):
-    """Has nothing to do."""
-
     def ready(self) -> ColumnElement[bool]:
-        """Active volumes want work."""
         return Volume.status == "active"
 
 
@@ -70,20 +63,15 @@ def questions() -> Insight:
 
 
 class Broken(Insight):
-    """Its answers cannot be drawn."""
-
     async def status(self, **_: Any) -> Any:
-        """Return a time that is none."""
         return Status("shop", cast("Any", "never"), LiveReplicas(None, None), ())
 
 
 def broken() -> Insight:
-    """Return questions whose answers break what draws them."""
     return Broken(async_sessionmaker(create_async_engine(os.environ[URL_VARIABLE])), [])
 
 
 def report(first: int) -> dict[str, Any]:
-    """Return what a replica says of itself."""
     item = {"pipeline": "VolumePipeline", "state": "running", "attempt": 1}
     return {
         "pipelines": {
@@ -104,10 +92,7 @@ def report(first: int) -> dict[str, Any]:
 
 
 async def furnish(
-    database: TemporaryDatabase,
-    *,
-    parked: Sequence[str] = PARKED,
-    error: str = "cloud-7 refused",
+    database: TemporaryDatabase, *, parked: Sequence[str] = PARKED, error: str = "cloud-7 refused"
 ) -> None:
     """Write 118 rows that are due, four that are parked, and two replicas that live."""
     await database.create_tables(Base.metadata)
