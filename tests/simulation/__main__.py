@@ -56,7 +56,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def play_of(kind: str, options: argparse.Namespace) -> int:
-    """Play runs of one kind."""
     print(f"{kind}:", flush=True)
     seeds = range(options.seed, options.seed + options.seeds)
     if kind == "steps":
@@ -75,7 +74,6 @@ def play_of(kind: str, options: argparse.Namespace) -> int:
 
 
 def play_steps(seeds: range, options: argparse.Namespace) -> int:
-    """Play schedules of single steps."""
     failed, began = 0, time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="rowlock-simulation-") as folder:
         for played in play(seeds, Path(folder)):

@@ -23,8 +23,6 @@ Place = tuple[str, int]
 
 @dataclass(slots=True, eq=False)
 class Work:
-    """Somebody at work on some rows."""
-
     who: str
     is_trusted: Callable[[], bool]
     places: set[Place] = field(default_factory=set)
@@ -40,19 +38,16 @@ class Book:
     """
 
     def __init__(self) -> None:
-        """Begin empty."""
         self.steps: list[str] = []
         self.wrongs: list[str] = []
         self.related: dict[str, set[Place]] = {}
         self._at_work: list[Work] = []
 
     def note(self, text: str) -> None:
-        """Write a step down."""
         assert len(self.steps) < STEPS_MAX
         self.steps.append(f"{asyncio.get_running_loop().time() - START_S:8.3f}  {text}")
 
     def wrong(self, text: str) -> None:
-        """Write down that a promise was broken."""
         self.wrongs.append(text)
         self.note(f"WRONG: {text}")
 
@@ -70,7 +65,6 @@ class Book:
             self._at_work.remove(work)
 
     def take_up(self, work: Work, places: Iterable[Place]) -> None:
-        """Be at work on more rows."""
         for place in places:
             for other in self._at_work:
                 if (

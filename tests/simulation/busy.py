@@ -35,18 +35,15 @@ class BusyPipeline(SimulatedPipeline):
     min_processing_interval = 0
 
     def __init__(self, act: Act, **settings: Any) -> None:
-        """Take what `process` does, and settings as any pipeline."""
         Pipeline.__init__(self, **{**settings_for(self.model), **settings})
         self.act = act
         self.worked: dict[int, list[float]] = {}
 
     def ready(self) -> ColumnElement[bool]:
-        """Every row that is not done."""
         condition: ColumnElement[bool] = self.model.status != "done"
         return condition
 
     async def process(self, item: PipelineItem[Any]) -> Outcome:
-        """Act, and note when."""
         try:
             return await self.act(item) or Apply()
         finally:
@@ -59,43 +56,30 @@ class BusyPipeline(SimulatedPipeline):
 
 
 class BusyFleets(BusyPipeline):
-    """Locks instances."""
-
     model, locks = Fleet, (Instance,)
 
 
 class BusyInstances(BusyPipeline):
-    """Locked by fleets."""
-
     model = Instance
 
 
 class BusyJobs(BusyPipeline):
-    """Has nothing to do with fleets."""
-
     model = Job
 
 
 class BusyMounts(BusyPipeline):
-    """Locks volumes that others want as well."""
-
     model, locks = Mount, (Volume,)
 
 
 class BusyVolumes(BusyPipeline):
-    """Locked by mounts."""
-
     model = Volume
 
 
 def now() -> float:
-    """Return the loop's time."""
     return asyncio.get_running_loop().time()
 
 
 def takes(seconds: float) -> Act:
-    """Return work that takes so long and succeeds."""
-
     async def act(_item: PipelineItem[Any]) -> None:
         await asyncio.sleep(seconds)
 

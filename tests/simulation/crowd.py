@@ -43,16 +43,12 @@ class Base(DeclarativeBase):
 
 
 class Message(LockColumns, ScheduleColumns, Base):
-    """Is new, then sent."""
-
     __tablename__ = "messages"
     id: Mapped[int] = mapped_column(primary_key=True)
     status: Mapped[str] = mapped_column(default="new")
 
 
 class MessagePipeline(Pipeline[Message]):
-    """Sends all messages at once."""
-
     model = Message
 
     workers_num = ROWS[1]
@@ -71,16 +67,13 @@ class MessagePipeline(Pipeline[Message]):
     orphaned_after = 20
 
     def __init__(self, sent: Counter[int]) -> None:
-        """Count what was sent."""
         super().__init__()
         self._sent = sent
 
     def ready(self) -> ColumnElement[bool]:
-        """New ones."""
         return Message.status == "new"
 
     async def process(self, item: PipelineItem[Message]) -> Outcome:
-        """Send it."""
         await asyncio.sleep(0.2)
         self._sent[item.id] += 1
         # It asks for its value when it is sent, so that no two share a statement.
@@ -95,21 +88,17 @@ class Crowd(Scenario):
     settle_within = SETTLED_WITHIN
 
     def __init__(self, world: World) -> None:
-        """Nothing was sent yet."""
         super().__init__(world)
         self.sent: Counter[int] = Counter()
         self._rows_num = world.random.randint(*ROWS)
 
     def pipelines(self) -> Sequence[Pipeline[Any]]:
-        """One."""
         return [MessagePipeline(self.sent)]
 
     def services(self) -> Sequence[Callable[[], Coroutine[Any, Any, None]]]:
-        """One that writes all messages in one transaction."""
         return [self.write]
 
     async def write(self) -> None:
-        """Write new messages."""
         async with self.world.session_factory.begin() as session:
             await session.execute(
                 insert(Message), [{"id": number} for number in range(1, self._rows_num + 1)]

@@ -35,7 +35,6 @@ class Family(Scenario):
     watched = dict.fromkeys(MODELS.values(), WATCHED)
 
     def __init__(self, world: World) -> None:
-        """Draw which pipelines there are, and their rows."""
         super().__init__(world)
         self.book = WorldBook(world)
         self.director = Director(
@@ -47,7 +46,6 @@ class Family(Scenario):
         self._asked = 0
 
     def pipelines(self) -> Sequence[Pipeline[Any]]:
-        """One of each kind."""
         process = self.world.process
         built = [
             kind("nobody" if process is None else process.name, self.director)
@@ -59,7 +57,6 @@ class Family(Scenario):
         return built
 
     def rows(self) -> Iterable[object]:
-        """Parents first."""
         return [MODELS[table](**row) for table in TABLES for row in self.drawn.get(table, ())]
 
     def services(self) -> Sequence[Callable[[], Coroutine[Any, Any, None]]]:
@@ -70,28 +67,23 @@ class Family(Scenario):
         return [self.ask, self.remove, *[self.hold] * holding]
 
     async def ask(self) -> None:
-        """Ask for something now and then."""
         await self._now_and_then(self._ask_once, most=4)
 
     async def remove(self) -> None:
-        """Delete a row, sometimes."""
         await self._now_and_then(
             lambda: self.service.remove(self.world.session_factory, self._any_place()), most=1
         )
 
     async def hold(self) -> None:
-        """Hold rows, and write them."""
         await self._now_and_then(self._hold_once, most=2)
 
     def always(self) -> None:
-        """No related row outlives its main row's lease."""
         for table, key, owner in orphans(self.world.file):
             raise AssertionError(
                 f"{table} {key} is locked by {owner}, which holds no main row under that token"
             )
 
     def check(self) -> None:
-        """Nothing was lost or half written."""
         judge_writes(self.book, noted(self.world.file), self.service)
 
     async def _now_and_then(
@@ -129,17 +121,12 @@ class Family(Scenario):
 
 
 class WorldBook(Book):
-    """A book whose lines are the simulation's."""
-
     def __init__(self, world: World) -> None:
-        """Write into the timeline of `world`."""
         super().__init__()
         self._world = world
 
     def note(self, text: str) -> None:
-        """Write a line."""
         self._world.note(text)
 
     def wrong(self, text: str) -> None:
-        """Fail the run."""
         self._world.wrong(text)

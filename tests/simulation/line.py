@@ -26,7 +26,6 @@ class Line:
     """
 
     def __init__(self, on_transaction: Callable[[], None]) -> None:
-        """Let everything through; `on_transaction` is called before each transaction."""
         self.is_cut = False
         self.loses_answer = False
         self._on_transaction = on_transaction
@@ -38,12 +37,10 @@ class Line:
         self._left, self._on_death = statements, on_death
 
     def recover(self) -> None:
-        """Let everything through again, and forget about dying."""
         self.is_cut = self.loses_answer = False
         self._left = None
 
     def on_execute(self, *arguments: Any) -> None:
-        """Count and perhaps refuse a statement."""
         if arguments[2].startswith("BEGIN"):
             self._on_transaction()
         self._pass()
@@ -75,7 +72,6 @@ class Exchange:
     """
 
     def __init__(self, engine: AsyncEngine) -> None:
-        """Listen to the engine."""
         self.engine = engine
         self.session_factory: async_sessionmaker[AsyncSession] = async_sessionmaker(
             engine, expire_on_commit=False

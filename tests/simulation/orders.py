@@ -55,7 +55,6 @@ class Outside:
     """What is called outside, and how often it was done for each order and step."""
 
     def __init__(self, world: World) -> None:
-        """Nothing was done yet."""
         self.done: Counter[tuple[int, str]] = Counter()
         self._world = world
 
@@ -70,8 +69,6 @@ class Outside:
 
 
 class OrderPipeline(Pipeline[Order]):
-    """Brings an order one step further."""
-
     model = Order
     from_status = ""
 
@@ -91,13 +88,11 @@ class OrderPipeline(Pipeline[Order]):
     orphaned_after = 15
 
     def __init__(self, outside: Outside, world: World) -> None:
-        """Work with what is outside."""
         super().__init__()
         self.outside = outside
         self.world = world
 
     def ready(self) -> ColumnElement[bool]:
-        """Orders that wait for this step."""
         return Order.status == self.from_status
 
     def on_stale(self, item: PipelineItem[Order], outcome: Outcome) -> None:
@@ -106,7 +101,6 @@ class OrderPipeline(Pipeline[Order]):
             self.outside.done[item.id, self.from_status] -= 1
 
     async def process(self, item: PipelineItem[Order]) -> Outcome:
-        """Do the step outside, then write it."""
         if item.row.status != self.from_status:
             return Apply()
         ending = (
@@ -132,14 +126,10 @@ ENDINGS: Final = ("retry", "reset", "park", "hang", "ignore")
 
 
 class PayPipeline(OrderPipeline):
-    """Pays new orders."""
-
     from_status = "new"
 
 
 class ShipPipeline(OrderPipeline):
-    """Ships paid orders."""
-
     from_status = "paid"
 
 
@@ -149,26 +139,21 @@ class Orders(Scenario):
     watched = MappingProxyType({Order: ("status",)})
 
     def __init__(self, world: World) -> None:
-        """Nothing is outside yet."""
         super().__init__(world)
         self.outside = Outside(world)
         self.cancelled: set[int] = set()
         self._rows_num = world.random.randint(1, ROWS_MAX)
 
     def pipelines(self) -> Sequence[Pipeline[Any]]:
-        """Both."""
         return [PayPipeline(self.outside, self.world), ShipPipeline(self.outside, self.world)]
 
     def rows(self) -> Iterable[object]:
-        """New orders."""
         return [Order(id=number) for number in range(1, self._rows_num + 1)]
 
     def services(self) -> Sequence[Callable[[], Coroutine[Any, Any, None]]]:
-        """A customer, sometimes."""
         return [self.cancel] * self.world.random.randint(0, 1)
 
     async def cancel(self) -> None:
-        """Cancel one order that is not shipped."""
         random = self.world.random
         await asyncio.sleep(random.choice((0.05, 0.5, 3)))
         key = random.randint(1, self._rows_num)

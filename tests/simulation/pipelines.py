@@ -98,7 +98,6 @@ class Director:
         self._exists = exists
 
     def draw(self) -> Plan:
-        """Return the plan of the next attempt."""
         if self._is_calm():
             return CALM
         rng = self._rng
@@ -246,7 +245,6 @@ class SimulatedPipeline(Pipeline[Any]):
     orphaned_after = 15
 
     def __init__(self, replica: str, director: Director) -> None:
-        """Build it with the settings of the class."""
         super().__init__(**settings_for(self.model))
         self.replica = replica
         self.is_dead = False
@@ -262,7 +260,6 @@ class SimulatedPipeline(Pipeline[Any]):
         raise NotImplementedError
 
     async def process(self, item: PipelineItem[Any]) -> Outcome:
-        """Do as the director says."""
         return await self.director.perform(self, item)
 
     async def on_stale(self, item: PipelineItem[Any], outcome: Outcome) -> None:  # type: ignore[override]
@@ -270,28 +267,20 @@ class SimulatedPipeline(Pipeline[Any]):
 
 
 class FleetPipeline(SimulatedPipeline):
-    """Locks all instances of a fleet."""
-
     model, related, locks, intent = Fleet, Instance, (Instance,), (Fleet.wanted,)
 
     def wants(self, item: PipelineItem[Any]) -> tuple[ColumnElement[bool], tuple[str, str, int]]:
-        """Its instances."""
         return Instance.fleet_id == item.id, ("instances", "fleet_id", item.id)
 
 
 class InstancePipeline(SimulatedPipeline):
-    """Locks all jobs of an instance."""
-
     model, related, locks, intent = Instance, Job, (Job,), (Instance.wanted,)
 
     def wants(self, item: PipelineItem[Any]) -> tuple[ColumnElement[bool], tuple[str, str, int]]:
-        """Its jobs."""
         return Job.instance_id == item.id, ("jobs", "instance_id", item.id)
 
 
 class JobPipeline(SimulatedPipeline):
-    """Locks nothing."""
-
     model, intent = Job, (Job.wanted,)
 
 
@@ -303,7 +292,6 @@ class GraphOfRows(GraphPipeline[Any], SimulatedPipeline):
     workers_num = 3
 
     def __init__(self, replica: str, director: Director) -> None:
-        """Build it with the settings of the class."""
         super().__init__(replica=replica, director=director)  # type: ignore[call-arg]
 
     def build(self, items: Items[Any]) -> Outcomes:
@@ -315,45 +303,33 @@ class GraphOfRows(GraphPipeline[Any], SimulatedPipeline):
         )
 
     async def look(self, item: PipelineItem[Any]) -> PipelineItem[Any]:
-        """Take a moment."""
         await asyncio.sleep(0.01)
         return item
 
     async def look_at_all(self, items: Sequence[PipelineItem[Any]]) -> Sequence[PipelineItem[Any]]:
-        """Take a moment for several rows."""
         await asyncio.sleep(0.05)
         return items
 
     async def perform(self, item: PipelineItem[Any]) -> Outcome:
-        """Do as the director says."""
         return await self.director.perform(self, item)
 
 
 class JobGraphPipeline(GraphOfRows):
-    """Works on jobs in a graph."""
-
     model, intent = Job, (Job.wanted,)
 
 
 class MountPipeline(SimulatedPipeline):
-    """Locks the one volume of a mount."""
-
     model, related, locks, intent, is_shared = Mount, Volume, (Volume,), (Mount.wanted,), True
 
     def wants(self, item: PipelineItem[Any]) -> tuple[ColumnElement[bool], tuple[str, str, int]]:
-        """Its volume."""
         return Volume.id == item.row.volume_id, ("volumes", "id", item.row.volume_id)
 
 
 class VolumePipeline(SimulatedPipeline):
-    """Works on the volumes themselves."""
-
     model, intent = Volume, (Volume.wanted,)
 
 
 class VolumeGraphPipeline(GraphOfRows):
-    """Works on volumes in a graph."""
-
     model, intent = Volume, (Volume.wanted,)
 
 

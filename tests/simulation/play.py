@@ -46,7 +46,6 @@ class Played:
 
 @contextmanager
 def ground(folder: Path) -> Iterator[Ground]:
-    """Give a database file with its engines."""
     path = folder / "simulation.db"
     clock = DatabaseClock(source=virtual_time_now)
     file = sqlite3.connect(path, isolation_level=None)

@@ -34,7 +34,6 @@ class Replica:
     def __init__(
         self, name: str, exchange: Exchange, line: Line, pipelines: list[SimulatedPipeline]
     ) -> None:
-        """Take over the engine of `exchange`."""
         self.name = name
         self.is_alive = True
         self.line = exchange.line = line
@@ -67,7 +66,6 @@ class Replica:
         """Have it clear what was left behind."""
 
     async def end(self, grace_s: float) -> None:
-        """Stop everything."""
         raise NotImplementedError
 
 
@@ -85,7 +83,6 @@ class SteppedReplica(Replica):
         *,
         rng: Random,
     ) -> None:
-        """Build the actors; no loop runs."""
         super().__init__(name, exchange, line, pipelines)
         lock_graph = LockGraph(pipelines)
         lock_graph.check()
@@ -116,7 +113,6 @@ class SteppedReplica(Replica):
             )
 
     async def sweep(self, index: int) -> None:
-        """Sweep once."""
         with suppress(OSError):
             await self._steps[index].sweep_once()
 

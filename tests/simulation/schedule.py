@@ -81,7 +81,6 @@ class Schedule:
     """
 
     def __init__(self, seed: int, ground: Ground) -> None:
-        """Draw the rows and the pipelines."""
         self.book = Book()
         self._ground = ground
         self._rng = rng = Random(seed)
@@ -94,7 +93,6 @@ class Schedule:
         self._rows = draw_rows(rng, self._kinds)
 
     async def play(self) -> None:
-        """Disturb, let settle, judge."""
         random.seed(self._rng.random())
         fill(self._ground.file, self._rows, self._ground.clock.now)
         for _ in range(2):

@@ -31,7 +31,6 @@ class Services:
     """
 
     def __init__(self, book: Book) -> None:
-        """Begin with nothing done."""
         self.book = book
         self.held: Counter[Place] = Counter()
         self.held_perhaps: Counter[Place] = Counter()
@@ -78,7 +77,6 @@ class Services:
             self.book.note(f"{who} gives up: {error}")
 
     async def ask(self, sessions: Sessions, place: Place, wanted: int) -> None:
-        """Ask for something, without waiting for any lease."""
         table, key = place
         async with sessions.begin() as session:
             found = await request_update(session, MODELS[table], key, {"wanted": wanted})
@@ -89,7 +87,6 @@ class Services:
         self.book.note(f"a service asked {table} {key} for {wanted}: {found}")
 
     async def remove(self, sessions: Sessions, place: Place) -> None:
-        """Delete a row, whoever holds it."""
         table, key = place
         async with sessions.begin() as session:
             await session.execute(delete(MODELS[table]).where(MODELS[table].id == key))

@@ -36,12 +36,9 @@ class Seen(NamedTuple):
 
 
 class Steered(Orders):
-    """Orders, and people who steer."""
-
     gates = (TABLES.pause_gate,)
 
     def __init__(self, world: World) -> None:
-        """Nothing is paused."""
         super().__init__(world)
         self._paused: dict[str, str | None] = {}
         self._noted = 0

@@ -47,8 +47,6 @@ class Resource(LockColumns):
 
 
 class Fleet(Resource, ScheduleColumns, Base):
-    """Wants all its instances at once."""
-
     __tablename__ = "fleets"
 
 
@@ -60,8 +58,6 @@ class Instance(Resource, Base):
 
 
 class Job(Resource, ScheduleColumns, Base):
-    """Belongs to an instance."""
-
     __tablename__ = "jobs"
     instance_id: Mapped[int] = mapped_column(ForeignKey("instances.id"))
 
@@ -73,8 +69,6 @@ class Volume(Resource, ScheduleColumns, Base):
 
 
 class Mount(Resource, ScheduleColumns, Base):
-    """Wants its volume, which others want too."""
-
     __tablename__ = "mounts"
     volume_id: Mapped[int] = mapped_column(ForeignKey("volumes.id"))
 
@@ -107,7 +101,6 @@ _ORPHANS = (
 
 
 def create_tables(file: sqlite3.Connection) -> None:
-    """Create the tables and the historian."""
     file.execute("PRAGMA journal_mode=WAL")
     engine = create_mock_engine(
         "sqlite://", lambda ddl, *_, **__: file.execute(str(ddl.compile(dialect=engine.dialect)))

@@ -23,13 +23,11 @@ TURNS = 45
 
 
 async def owners(database: TemporaryDatabase) -> list[str | None]:
-    """Return who owns the instances."""
     async with database.session_factory() as session:
         return list(await session.scalars(select(Instance.lock_owner)))
 
 
 async def lock_after(turns: int, item: PipelineItem[Any]) -> None:
-    """Let others go first, then lock."""
     for _ in range(turns):
         await asyncio.sleep(0)
     await item.lock_related(Instance, Instance.fleet_id == item.id)

@@ -83,7 +83,6 @@ def place(tmp_path: Path) -> Iterator[Ground]:
 
 
 def verdict(file: sqlite3.Connection) -> list[str]:
-    """Return what the judge finds."""
     book = Book()
     book.note = lambda text: None  # type: ignore[method-assign]  # there is no loop whose time could be noted
     judge(book, file, Services(book))

@@ -54,7 +54,6 @@ ABANDONED_AFTER_S = 15.0
 
 
 def family(children: int = CHILDREN) -> list[Any]:
-    """Return a fleet and its instances."""
     return [Fleet(id=1), *(Instance(id=key, fleet_id=1) for key in range(1, children + 1))]
 
 
@@ -69,14 +68,12 @@ class Parent:
     def __init__(
         self, *, before_s: float, holds_s: float = 0.1, outcome: Callable[[], Outcome] = Apply
     ) -> None:
-        """Say how long it works before and under the locks, and what comes of it."""
         self.refused_at: float | None = None
         self.waits_s: list[float] = []
         self.got_all = asyncio.Event()
         self._before_s, self._holds_s, self._outcome = before_s, holds_s, outcome
 
     async def act(self, item: PipelineItem[Any]) -> Outcome:
-        """Work, lock, work."""
         await asyncio.sleep(self._before_s)
         try:
             rows = await item.lock_related(Instance, Instance.fleet_id == item.id)

@@ -40,7 +40,6 @@ def unsettled(file: sqlite3.Connection) -> list[tuple[str, int, str, str | None]
 
 
 def judge(book: Book, file: sqlite3.Connection, services: Services) -> None:
-    """Write down which promises were broken."""
     changes = noted(file)
     violations = check(
         changes,
@@ -63,7 +62,6 @@ def judge_writes(book: Book, changes: Sequence[Change], services: Services) -> N
 
 
 def noted(file: sqlite3.Connection) -> list[Change]:
-    """Return what the historian has noted."""
     return changes_from(file.execute(HISTORY_QUERY))
 
 

@@ -17,7 +17,6 @@ PROGRESS_S: Final = 5.0
 
 
 def with_options(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
-    """Add the options that every simulation has."""
     parser.add_argument("--seeds", "--schedules", type=int, default=200, help="how many runs")
     parser.add_argument("--seed", type=int, default=1, help="the first one's number")
     parser.add_argument(

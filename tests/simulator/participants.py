@@ -47,7 +47,6 @@ class SimulatedReplica:
 
     @property
     def is_in_service(self) -> bool:
-        """Whether it was neither killed nor shut down."""
         return self.process.is_alive and self.ending is None
 
     def shut_down(self, grace_s: float, trace: Trace) -> None:
@@ -94,7 +93,6 @@ class Participants:
         rng: Random,
         conditions: Conditions,
     ) -> None:
-        """Nobody is there yet."""
         self.replicas: list[SimulatedReplica] = []
         self.services: dict[Process, asyncio.Task[None]] = {}
         self.latency_s = 0.0
@@ -130,7 +128,6 @@ class Participants:
 
     @property
     def is_served(self) -> bool:
-        """Whether a service is still at work."""
         return any(process.is_alive and not task.done() for process, task in self.services.items())
 
     @property
@@ -154,7 +151,6 @@ class Participants:
                 process.rise()
 
     def new_process(self, name: str) -> tuple[Process, PooledEngine]:
-        """Start a process that does nothing yet."""
         faulty_connection = FaultyConnection(self._rng, on_commit=self._committed)
         faulty_connection.latency_s, faulty_connection.round_trip_s = (
             self.latency_s,
@@ -168,7 +164,6 @@ class Participants:
         return process, pooled
 
     def new_replica(self) -> SimulatedReplica:
-        """Start a replica."""
         process, pooled = self.new_process(f"replica {len(self.replicas) + 1}")
 
         def start() -> SimulatedReplica:
@@ -189,7 +184,6 @@ class Participants:
         return replica
 
     def new_service(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Start a service."""
         name = getattr(work, "__name__", "service").strip("_")
         process, _ = self.new_process(f"{name} {len(self.services) + 1}")
         self.services[process] = process.spawn(self._serve(work), name=process.name)
@@ -217,9 +211,7 @@ class Participants:
         # In the loop also where they are plain functions: threads are not simulated.
         process, on_stale = pipeline.process, pipeline.on_stale
 
-        async def watched_process(
-            item: PipelineItem[Any],
-        ) -> Any:
+        async def watched_process(item: PipelineItem[Any]) -> Any:
             place = place_of_row(pipeline.leased.table.name, item.id)
             work = _Work(current_process.get(), pipeline.name, item)
             self._begin(place, work)

@@ -32,7 +32,6 @@ from .quiescence import Quiescence
 from .rows import put_at_once, put_rows
 from .scenario import Scenario, World
 from .trace import Trace, reason
-from .validation import check_services
 
 __all__ = ["SimulationRun"]
 
@@ -73,7 +72,6 @@ class SimulationRun:
     """
 
     def __init__(self, scenario_class: type[Scenario], engines: Engines, seed: int) -> None:
-        """Make everything anew."""
         engines.clean()
         self.quiet_after_s = 0.0
         self._engines, self._rng, self._seed = engines, Random(seed), seed
@@ -89,7 +87,6 @@ class SimulationRun:
             stack.callback(subscribe(self.trace.hear))
             self._scenario = self._scenario_class(self._world)
             services = list(self._scenario.services())
-            check_services(type(self._scenario).__name__, services)
             lives = (
                 2 * self._scenario.replicas_num + self._scenario.faults_num_max + len(services) + 1
             )

@@ -9,15 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import (
-    Callable,
-    Collection,
-    Coroutine,
-    Iterable,
-    Iterator,
-    Mapping,
-    Sequence,
-)
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from random import Random
@@ -55,7 +47,6 @@ class World:
     """
 
     def __init__(self, seed: int, engines: Engines, trace: Trace) -> None:
-        """Belong to one run."""
         self.seed = seed
         self.random = Random(f"{seed} scenario")
         self.is_calm = False
@@ -69,7 +60,6 @@ class World:
 
     @property
     def clock(self) -> DatabaseClock:
-        """The database's time."""
         return self._engines.clock
 
     @property
@@ -81,7 +71,6 @@ class World:
 
     @property
     def process(self) -> Process | None:
-        """The process whose code runs."""
         return current_process.get()
 
     @property
@@ -170,7 +159,6 @@ class Scenario:
     gates: Sequence[Gate] = ()
 
     def __init__(self, world: World) -> None:
-        """Begin a run."""
         self.world = world
 
     def pipelines(self) -> Sequence[Pipeline[Any]]:
@@ -227,7 +215,6 @@ class Scenario:
         """
 
     async def sleep(self, seconds: float) -> None:
-        """Let virtual time pass."""
         await asyncio.sleep(seconds)
 
 

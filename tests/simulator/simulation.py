@@ -18,7 +18,6 @@ PostgreSQL.
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import logging
 from collections.abc import Iterable, Iterator
@@ -32,7 +31,6 @@ from .quiescence import tables_of
 from .run import SimulationRun
 from .scenario import Scenario, World
 from .trace import Entry, Trace, Wrong
-from .validation import check_scenario
 
 __all__ = ["PromiseBrokenError", "Simulation", "SimulationReport", "simulate"]
 
@@ -55,7 +53,6 @@ class PromiseBrokenError(AssertionError):
     """
 
     def __init__(self, report: SimulationReport) -> None:
-        """Tell all of it."""
         super().__init__(str(report))
         self.report = report
 
@@ -81,7 +78,6 @@ class SimulationReport:
 
     @property
     def is_good(self) -> bool:
-        """Whether no promise was broken."""
         return not self.wrongs
 
     def story_of(self, place: Place | None) -> list[Entry]:
@@ -91,7 +87,6 @@ class SimulationReport:
         return [entry for entry in self.entries if place is None or entry.place in {None, place}]
 
     def __str__(self) -> str:
-        """Tell what was broken, how to replay it, and the story of the rows concerned."""
         if self.is_good:
             return (
                 f"seed {self.seed}: all is well, settled {self.quiet_after_s:.1f} s after the last"
@@ -136,13 +131,11 @@ class Simulation:
     """
 
     def __init__(self, scenario: type[Scenario], *, replay: str | None = None) -> None:
-        """Read the scenario's models; the tables are created once, and emptied before each run."""
         self.replay = f"simulate({scenario.__name__}, seed={{seed}})" if replay is None else replay
         self._scenario = scenario
         self._engines = Engines(lambda engines: _schema(scenario, engines))
 
     def __enter__(self) -> Self:
-        """Return it."""
         return self
 
     def __exit__(
@@ -151,16 +144,10 @@ class Simulation:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Remove the database file."""
         self._engines.close()
 
     def run(self, seed: int) -> SimulationReport:
-        """Play one run and return what became of it.
-
-        Raises:
-            RuntimeError: called in a running event loop.
-        """
-        _refuse_inside_a_loop()
+        """Play one run and return what became of it."""
         levels = {name: logging.getLogger(name).level for name in QUIET}
         for name in levels:
             logging.getLogger(name).setLevel(logging.CRITICAL + 1)
@@ -181,7 +168,6 @@ class Simulation:
         )
 
     def run_all(self, seeds: Iterable[int]) -> Iterator[SimulationReport]:
-        """Play one run after the other."""
         return map(self.run, seeds)
 
 
@@ -189,7 +175,6 @@ def simulate(scenario: type[Scenario], *, seed: int) -> SimulationReport:
     """Play a scenario once, all of it drawn from `seed`, and return what happened.
 
     Raises:
-        RuntimeError: called in a running event loop.
         PromiseBrokenError: a promise was broken; it tells which, and how to replay the run.
     """
     with Simulation(scenario) as simulation:
@@ -199,17 +184,7 @@ def simulate(scenario: type[Scenario], *, seed: int) -> SimulationReport:
 def _schema(scenario: type[Scenario], engines: Engines) -> Schema:
     probe = scenario(World(0, engines, Trace(engines.file)))
     models = [*probe.models, *(leased.model for leased in tables_of(probe.pipelines()).values())]
-    check_scenario(probe, models)
     return Schema(models, probe.watched, list(probe.schema))
-
-
-def _refuse_inside_a_loop() -> None:
-    # Not asyncio.get_running_loop(): there is none where all is well.
-    if asyncio._get_running_loop() is not None:
-        raise RuntimeError(
-            "a simulation has an event loop of its own, and another one runs here: call it from a"
-            " plain `def` test, or by asyncio.to_thread()"
-        )
 
 
 def _fingerprint(told: Trace) -> str:

@@ -24,56 +24,43 @@ class Base(DeclarativeBase):
 
 
 class Task(LockColumns, Base):
-    """To do, or done."""
-
     __tablename__ = "tasks"
     id: Mapped[uuid.UUID] = mapped_column(primary_key=True, default=uuid.uuid4)
     status: Mapped[str] = mapped_column(default="todo")
 
 
 class TaskPipeline(Pipeline[Task]):
-    """Does tasks."""
-
     model = Task
     min_processing_interval = 0.5
     lock_timeout = 6
     heartbeat_trigger = 3
 
     def __init__(self, world: World, done: list[Any]) -> None:
-        """Note what was done."""
         super().__init__()
         self.world = world
         self.done = done
 
     def ready(self) -> ColumnElement[bool]:
-        """What is to do."""
         return Task.status == "todo"
 
     async def process(self, item: PipelineItem[Task]) -> Outcome:
-        """Take some time."""
         await asyncio.sleep(self.world.random.choice((0, 0.1, 2)))
         self.done.append(item.id)
         return Apply({"status": "done"})
 
 
 class Tasks(Scenario):
-    """A few tasks."""
-
     def __init__(self, world: World) -> None:
-        """Nothing was done yet."""
         super().__init__(world)
         self.done: list[Any] = []
 
     def pipelines(self) -> Sequence[Pipeline[Any]]:
-        """One."""
         return [TaskPipeline(self.world, self.done)]
 
     def rows(self) -> Iterable[object]:
-        """Some."""
         return [Task() for _ in range(self.world.random.randint(1, 6))]
 
     def check(self) -> None:
-        """Each was done, once or more."""
         assert {task.id for task in self.world.read(Task)} == set(self.done)
 
 

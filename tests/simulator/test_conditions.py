@@ -76,7 +76,6 @@ def fingerprints(kinds: Sequence[Fault], seeds: Sequence[int]) -> list[str]:
 
 @pytest.fixture
 def engines() -> Iterator[Engines]:
-    """A database with one engine."""
     engines = Engines(lambda _: Schema([Task], {}, []))
     engines.have_engines(1)
     engines.clean()
@@ -127,7 +126,6 @@ def test_every_process_is_far_away() -> None:
 
 
 def first_claim_s(seed: int, *kinds: Fault) -> float:
-    """Return when the first row was taken."""
     with Simulation(scenario_of(Once, *kinds)) as simulation:
         return next(
             entry.at_s for entry in simulation.run(seed).entries if "taken by" in str(entry)
@@ -225,22 +223,16 @@ class Loud(Fetcher[Any]):
     """Logs before it acts, and lets whatever comes of that out."""
 
     async def fetch_once(self, limit: int) -> int:
-        """Log, then look."""
         logger.warning("about to look")
         return await super().fetch_once(limit)
 
 
 class LoudPipeline(TaskPipeline):
-    """Dies where logging raises."""
-
     fetcher_class = Loud
 
 
 class Once(TaskPipeline):
-    """Counts the outcomes that it returned."""
-
     async def process(self, item: PipelineItem[Task]) -> Outcome:
-        """Do it at once."""
         self.done.append(item.id)
         return Apply({"status": "done"})
 

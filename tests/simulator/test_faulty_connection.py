@@ -23,7 +23,6 @@ from .small_host import Task
 
 @pytest.fixture
 def engines() -> Iterator[Engines]:
-    """A database with two engines."""
     engines = Engines(lambda _: Schema([Task], {}, []))
     engines.have_engines(2)
     engines.clean()
@@ -32,24 +31,20 @@ def engines() -> Iterator[Engines]:
 
 
 async def add(pooled: PooledEngine) -> None:
-    """Add a row."""
     async with pooled.session_factory.begin() as session:
         await session.execute(insert(Task).values(status="todo"))
 
 
 def added(engines: Engines) -> int:
-    """Return how many rows there are."""
     return len(engines.file.execute("SELECT id FROM tasks").fetchall())
 
 
 async def lose(connection: SimulatedConnection) -> None:
-    """Lose the connection."""
     connection.drop()
     raise lost()
 
 
 def play(scene: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """Run a scene on virtual time."""
     run_virtual(scene)
 
 

@@ -20,13 +20,11 @@ from .small_host import Task, Tasks
 
 
 def told(story: Story, *, who: str = "replica 2", holder: str | None = "replica 1") -> str:
-    """Return what is said of the last change."""
     return "; ".join(by_another(story.changes[-1], holder=holder, who=who))
 
 
 @pytest.fixture
 def story() -> Story:
-    """One row, leased."""
     story = Story()
     story.add()
     story.claim()

@@ -45,15 +45,12 @@ class PartPipeline(Pipeline[Part]):
     steps_max = 5
 
     def ready(self) -> ColumnElement[bool]:
-        """Every part, always."""
         return Part.id > 0
 
     def unsettled(self) -> ColumnElement[bool]:
-        """Whether steps are left."""
         return Part.steps < self.steps_max
 
     async def process(self, item: PipelineItem[Part]) -> Outcome:
-        """Write each step under the lease."""
         while not item.stop_requested:
             async with item.session() as session, session.begin():
                 part = await item.guard(session)
@@ -63,22 +60,17 @@ class PartPipeline(Pipeline[Part]):
 
 
 class Kept(Scenario):
-    """Three parts, whose rows stay leased."""
-
     faults = (Fault.KILL, Fault.FREEZE, Fault.SHUT_DOWN, Fault.OUTAGE)
     keeps_leases = (Part,)
     settle_within = timedelta(minutes=2)
 
     def pipelines(self) -> Sequence[Pipeline[Any]]:
-        """One."""
         return [PartPipeline()]
 
     def rows(self) -> Iterable[object]:
-        """Some parts."""
         return [Part(id=number) for number in (1, 2, 3)]
 
     def check(self) -> None:
-        """All steps were done."""
         assert {part.steps for part in self.world.read(Part)} == {PartPipeline.steps_max}
 
 
@@ -88,7 +80,6 @@ class Ending(PartPipeline):
     is_over = False
 
     def ready(self) -> ColumnElement[bool]:
-        """Every part, until it is over."""
         return false() if self.is_over else super().ready()
 
 
@@ -103,7 +94,6 @@ class FrozenInTheEnd(Kept):
         return [Ending()]
 
     def hint(self, pipeline: Any) -> None:
-        """Freeze it."""
         pipeline.is_over = True
         process = self.world.process
         assert process is not None
@@ -112,13 +102,10 @@ class FrozenInTheEnd(Kept):
         asyncio.get_running_loop().call_later(8, process.thaw, context=Context())
 
     def looks(self, pipeline: Pipeline[Any]) -> Sequence[float]:
-        """As if it had followed a hint."""
         return (asyncio.get_running_loop().time(),)
 
 
 class Unaware(PartPipeline):
-    """Has no condition of its own."""
-
     unsettled = None  # type: ignore[assignment]
 
 
@@ -131,7 +118,6 @@ class NotKept(Kept):
 
 
 def reports(scenario: type[Scenario], seeds: range) -> list[SimulationReport]:
-    """Run a scenario."""
     with Simulation(scenario) as simulation:
         return list(simulation.run_all(seeds))
 

@@ -23,22 +23,18 @@ PLACE = ("jobs", "1")
 
 @pytest.fixture
 def session() -> Iterator[Session]:
-    """Asks nobody: no pipeline has room."""
     with Session(create_engine("sqlite://")) as session:
         yield session
 
 
 @pytest.fixture
 def story() -> Story:
-    """One row."""
     story = Story()
     story.add()
     return story
 
 
 class Quick(TaskPipeline):
-    """Has short bounds."""
-
     min_processing_interval = 1
     orphaned_after = 10
     fetch_delays = (1,)
@@ -50,11 +46,7 @@ class Quick(TaskPipeline):
 
 
 class LooksAround(Quick):
-    """Has another transaction before each claim."""
-
     class Looking(Fetcher[Task]):
-        """Would look who else is there."""
-
         transactions_per_claim = 2
 
     fetcher_class = Looking
@@ -156,29 +148,20 @@ def test_a_row_that_steps_back_for_others_makes_no_rounds(story: Story, session:
 
 
 class Blind(Fetcher[Any]):
-    """Finds nothing, ever."""
-
     async def fetch_once(self, limit: int) -> int:
-        """Do not look."""
         return 0
 
 
 class Deaf(Fetcher[Any]):
-    """Hears no hints."""
-
     def hint(self) -> None:
         """Go on resting."""
 
 
 class BlindPipeline(TaskPipeline):
-    """Never takes anything."""
-
     fetcher_class = Blind
 
 
 class DeafPipeline(TaskPipeline):
-    """Polls alone."""
-
     fetcher_class = Deaf
 
 
@@ -186,7 +169,6 @@ class RestlessPipeline(TaskPipeline):
     """Writes every row as it was, for ever."""
 
     async def process(self, item: PipelineItem[Task]) -> Outcome:
-        """Change nothing."""
         return Apply({"status": "todo"}, after=timedelta(0))
 
 

@@ -13,7 +13,6 @@ from .environment.processes import Process, current_process
 
 
 def play(scene: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """Run a scene on a simulation's loop."""
     with asyncio.Runner(
         loop_factory=lambda: SimulationLoop(max_virtual_s=100, max_iterations=10_000)
     ) as runner:
@@ -21,12 +20,10 @@ def play(scene: Callable[[], Coroutine[Any, Any, None]]) -> None:
 
 
 def process() -> Process:
-    """Return a process that does nothing yet."""
     return Process("it", FaultyConnection(Random(1)))
 
 
 async def beat(notes: list[str]) -> None:
-    """Note each second, and the end."""
     try:
         for number in range(5):
             notes.append(str(number))

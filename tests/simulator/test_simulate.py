@@ -22,7 +22,6 @@ from .small_host import Task, TaskPipeline, Tasks
 
 
 def first_failure(scenario: type[Scenario], *, seeds_max: int = 30) -> SimulationReport:
-    """Return the first run that fails."""
     with Simulation(scenario, replay="play {seed} again") as simulation:
         return next(
             report for report in simulation.run_all(range(1, seeds_max)) if not report.is_good
@@ -30,29 +29,21 @@ def first_failure(scenario: type[Scenario], *, seeds_max: int = 30) -> Simulatio
 
 
 class Calm(Tasks):
-    """Nothing goes wrong."""
-
     faults = ()
 
 
 class TestsPipeline(TaskPipeline):
-    """Never gets anything done."""
-
     __test__ = False
 
     async def process(self, item: PipelineItem[Task]) -> Outcome:
-        """Fail."""
         self.done.append(item.id)
         return Retry(error="always")
 
 
 class NeverDone(Calm):
-    """Its rows never settle."""
-
     settle_within = timedelta(seconds=20)
 
     def pipelines(self) -> Sequence[TaskPipeline]:
-        """One that never gets anything done."""
         return [TestsPipeline(self.world, self.done)]
 
 
@@ -68,10 +59,7 @@ def test_rows_that_do_not_settle_are_named() -> None:
 
 
 class Checked(Calm):
-    """Its check fails."""
-
     def check(self) -> None:
-        """Fail."""
         raise AssertionError("the sum is wrong")
 
 
@@ -79,33 +67,24 @@ class Watched(Calm):
     """What must always be true is not, once something is done."""
 
     def always(self) -> None:
-        """Nothing is done."""
         assert not self.world.file.execute(
             "SELECT 1 FROM tasks WHERE status = 'done'"
         ).fetchall(), "it is done"
 
 
 class Served(Calm):
-    """A service of it notices something."""
-
     def services(self) -> Sequence[Callable[[], Coroutine[Any, Any, None]]]:
-        """One that fails."""
         return [self.notice]
 
     async def notice(self) -> None:
-        """Fail."""
         raise AssertionError("seen from outside")
 
 
 class Stolen(Calm):
-    """A service takes what a replica holds."""
-
     def services(self) -> Sequence[Callable[[], Coroutine[Any, Any, None]]]:
-        """One that steals."""
         return [self.steal]
 
     async def steal(self) -> None:
-        """Put another token on whatever is held."""
         for _ in range(20):
             await asyncio.sleep(0.05)
             async with self.world.session_factory.begin() as session:
@@ -115,7 +94,6 @@ class Stolen(Calm):
 
     @staticmethod
     def token() -> Any:
-        """Return a token of its own."""
         import uuid  # noqa: PLC0415 - drawn from the number of the run
 
         return uuid.uuid4()
@@ -174,7 +152,6 @@ class ListeningPipeline(TaskPipeline):
     """Notes who listens to the hints of its process."""
 
     async def process(self, item: PipelineItem[Task]) -> Outcome:
-        """Look."""
         process = self.world.process
         assert process is not None
         self.world.note(
@@ -184,12 +161,9 @@ class ListeningPipeline(TaskPipeline):
 
 
 class Listening(Calm):
-    """Three replicas that listen."""
-
     replicas_num = 3
 
     def pipelines(self) -> Sequence[TaskPipeline]:
-        """One."""
         return [ListeningPipeline(self.world, self.done)]
 
 
@@ -238,28 +212,6 @@ def test_the_command_tells_rate_and_failures(
     assert "3 runs in" in told
     assert ("0 failed" in told) is (code == 0)
     assert ("replay it: again --seed 8" in told) is (code == 1)
-
-
-def test_a_failure_can_be_the_last(capsys: pytest.CaptureFixture[str]) -> None:
-    """Whoever looks for one failure would wait for all."""
-    with Simulation(Checked) as simulation:
-        assert tell(simulation.run_all(range(1, 4)), total=3, first=True, story=False) == 1
-    assert "1 runs in" in capsys.readouterr().out
-
-
-def test_the_story_is_told_also_where_all_is_well(capsys: pytest.CaptureFixture[str]) -> None:
-    """A run that is good could not be looked at."""
-    with Simulation(Calm) as simulation:
-        assert tell(simulation.run_all([1]), total=1, first=False, story=True) == 0
-    told = capsys.readouterr().out
-    assert "taken by TaskPipeline" in told
-    assert "seed 1: all is well" in told
-
-
-def test_a_scenario_without_pipelines_says_what_is_missing() -> None:
-    """A host would look for the mistake in our code."""
-    with pytest.raises(TypeError, match=r"override pipelines\(\)"):
-        Simulation(Scenario)
 
 
 class Held(Calm):

@@ -61,7 +61,6 @@ class Entry:
     change: Change | None = None
 
     def __str__(self) -> str:
-        """Return it as one line."""
         text = self.text
         if self.change is not None and self.place is not None:
             text = timeline([self.change], *self.place).strip()
@@ -78,7 +77,6 @@ class Wrong:
     place: Place | None = None
 
     def __str__(self) -> str:
-        """Return it as one line."""
         return self.text if self.place is None else f"{self.place[0]} {self.place[1]}: {self.text}"
 
 
@@ -93,7 +91,6 @@ class Trace:
     """
 
     def __init__(self, file: sqlite3.Connection) -> None:
-        """Read the database by that connection."""
         self.entries: list[Entry] = []
         self.wrongs: list[Wrong] = []
         self.changes: list[Change] = []
@@ -143,7 +140,6 @@ class Trace:
         self.record(" ".join([f"{event.pipeline}: {type(event).__name__}", *facts]), place=place)
 
     def wrong(self, text: str, *, place: Place | None = None) -> None:
-        """Write down that a promise was broken."""
         self.record(f"WRONG: {text}", place=place)
         self.wrongs.append(Wrong(text, place))
 
@@ -201,7 +197,6 @@ class Trace:
 
 
 def place_of_row(table: str, key: object) -> Place:
-    """Return a row as entries name it."""
     return table, key_text(key)
 
 

@@ -90,7 +90,6 @@ class Flows(FlowScenario):
     )
 
     def __init__(self, world: World) -> None:
-        """Draw what the flow is like, and what comes."""
         random = world.random
         self.breaks = random.choice((0, 0, 0, 0, 0.1, 0.8))
         self.keeps_long = random.random() < 0.5
@@ -121,7 +120,6 @@ class Flows(FlowScenario):
         self.acknowledged: dict[tuple[str, int], Appended] = {}
 
     def rows(self) -> Iterable[object]:
-        """Some payments."""
         random = self.world.random
         return [
             Payment(account=random.choice(self.keys), cents=random.randint(1, 20))
@@ -201,7 +199,7 @@ class Flows(FlowScenario):
         flow = random.choice(self.flows)
         shards = random.choice((1, 2, 4, 8))
         commands: list[Callable[[Any], Awaitable[Any]]] = [
-            *(flow.pause, flow.resume, flow.stop, flow.start, flow.checkpoint, flow.unpark),
+            *(flow.pause, flow.resume, flow.stop, flow.start, flow.checkpoint, flow.unpark)
         ]
         if not isinstance(flow.program.shards, DynamicShards):
             commands.append(lambda session: flow.reshard(session, shards))
@@ -211,7 +209,6 @@ class Flows(FlowScenario):
                 await self._give(random.choice(commands))
 
     async def read_snapshots(self) -> None:
-        """Read a snapshot now and then."""
         random = self.world.random
         for _ in range(random.randint(1, 2)):
             await self.sleep(random.choice(RESTS_S))
@@ -234,7 +231,6 @@ class Flows(FlowScenario):
                     await expire(sessions, flow)
 
     async def give(self) -> None:
-        """Write rows that a flow folds."""
         random = self.world.random
         for _ in range(random.randint(1, 6)):
             await self.sleep(random.choice(RESTS_S))
@@ -312,7 +308,6 @@ class Flows(FlowScenario):
                 self.reached.add("host writes a folded row")
 
     def _note_reached(self) -> None:
-        """Write down what this run was like."""
         program = self.host.flow.program
         is_there = {
             ("one stage", "two stages", "three stages")[len(program.stages) - 1]: True,
@@ -384,7 +379,6 @@ class Flows(FlowScenario):
 
 
 def drawn_settings(random: Random) -> dict[str, Any]:
-    """Draw how a flow is declared."""
     shards: int | DynamicShards = random.choice((1, 2, 4, 8))
     if random.random() < 0.15:
         shards = DynamicShards(random.choice((0.25, 0.9)))

@@ -31,8 +31,6 @@ PATIENCE: Final = timedelta(seconds=3)
 
 
 class Balance(Base):
-    """A row that is folded."""
-
     __tablename__ = "balances"
     account: Mapped[str] = mapped_column(String(20), primary_key=True)
     cents: Mapped[int] = mapped_column(default=0)
@@ -65,7 +63,6 @@ def declare_over_results(host: Host, **settings: Any) -> StreamFlow[Moved]:
 
 
 def declare_fold(host: Host, **settings: Any) -> StreamFlow[Payment]:
-    """Declare a flow that folds payments into balances."""
     flow: StreamFlow[Payment] = host.streams.flow("balances", Payment, **settings)
 
     @flow.fold(Balance)

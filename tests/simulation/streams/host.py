@@ -41,8 +41,6 @@ class Base(DeclarativeBase):
 
 
 class Payment(EventColumns, Base):
-    """Money that comes to an account."""
-
     __tablename__ = "payments"
     __stream_key__ = "account"
     account: Mapped[str] = mapped_column(String(20))
@@ -73,8 +71,6 @@ class Booking(Base):
 
 @dataclass(frozen=True)
 class Used:
-    """What an account has used."""
-
     account: str
     units: int
 

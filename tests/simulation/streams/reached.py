@@ -51,7 +51,6 @@ NOTED: Final = (
 
 
 def variants_of(report: SimulationReport) -> set[str]:
-    """Return which variants a run has reached."""
     texts = [entry.text for entry in report.entries]
     found = {text.removeprefix(REACHED) for text in texts if text.startswith(REACHED)}
     for name, pattern in TOLD.items():

@@ -51,7 +51,6 @@ class PooledEngine:
     """
 
     def __init__(self, engines: Engines) -> None:
-        """Make the engine, and connect once."""
         self.faulty_connection = FaultyConnection(Random(0))
         self._engines = engines
         url = URL.create("sqlite+aiosqlite", database="simulated")
@@ -130,7 +129,6 @@ class Engines:
         self._blank = self.path.read_bytes()
 
     def close(self) -> None:
-        """Lose every connection, and remove the file."""
         self._lose_all()
         self._folder.cleanup()
 

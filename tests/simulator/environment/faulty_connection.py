@@ -39,7 +39,6 @@ class SimulatedConnection(InlineConnection):
     def __init__(
         self, path: Path, faulty_connection: FaultyConnection, clock: DatabaseClock
     ) -> None:
-        """Open it."""
         super().__init__(path, busy_timeout_s=faulty_connection.busy_timeout_s)
         self.faulty_connection = faulty_connection
         self._raw = self.sqlite3_connection
@@ -48,7 +47,6 @@ class SimulatedConnection(InlineConnection):
         faulty_connection.connections[self] = None
 
     async def call(self, function: Callable[[], Any], *, commits: bool = False) -> Any:
-        """Go there, run, and come back."""
         faulty_connection = self.faulty_connection
         try:
             await faulty_connection.pass_by(self, commits=commits, answer=False)
@@ -76,7 +74,6 @@ class SimulatedConnection(InlineConnection):
             await super().close()
 
     def stop(self) -> None:
-        """Close without waiting."""
         self._connection = None
         self.drop()
 
@@ -114,7 +111,6 @@ class Trouble:
     answers: bool
 
     def is_met(self, *, commits: bool, answer: bool) -> bool:
-        """Whether it happens now."""
         if answer is not self.answers or (self.commits and not commits):
             return False
         self.left -= 1
@@ -139,7 +135,6 @@ class FaultyConnection:
     """
 
     def __init__(self, rng: Random, *, on_commit: Callable[[], None] = lambda: None) -> None:
-        """Let everything through, at once."""
         self.round_trip_s = 0.0
         self.latency_s = 0.0
         self.is_open = True
@@ -165,7 +160,6 @@ class FaultyConnection:
     async def pass_by(
         self, connection: SimulatedConnection, *, commits: bool, answer: bool
     ) -> None:
-        """Let a statement or its answer pass."""
         if self.is_gone:
             connection.drop()
             raise lost()
@@ -179,18 +173,15 @@ class FaultyConnection:
             raise lost()
 
     def cut(self, *, hangs: bool) -> None:
-        """Let nothing through; what is open is lost."""
         self.is_open, self.hangs = False, hangs
         self._opened.clear()
         self.drop_all()
 
     def heal(self) -> None:
-        """Let everything through again."""
         self.is_open = True
         self._opened.set()
 
     def drop_all(self) -> None:
-        """Lose every connection."""
         for connection in list(self.connections):
             connection.drop()
 

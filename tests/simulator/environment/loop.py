@@ -33,13 +33,11 @@ class SimulationLoop(VirtualTimeLoop):
     """
 
     def __init__(self, *, max_virtual_s: float, max_iterations: int) -> None:
-        """Set the limits of `VirtualTimeLoop`."""
         super().__init__(max_virtual_s=max_virtual_s, max_iterations=max_iterations)
         self._ready = _Iterations(self)
         self._died: list[Death] = []
 
     def create_task(self, coro: Any, **options: Any) -> asyncio.Task[Any]:
-        """Start a task, and note how it ends."""
         task: asyncio.Task[Any] = super().create_task(coro, **options)
         task.add_done_callback(
             partial(self._ended, file=_starter()), context=options.get("context")
@@ -80,8 +78,6 @@ def _is_unasked(task: asyncio.Task[Any]) -> bool:
 
 
 class _Iterations(deque[asyncio.Handle]):
-    """The callbacks whose turn it is."""
-
     def __init__(self, loop: SimulationLoop) -> None:
         super().__init__()
         self._nothing = asyncio.Handle(lambda: None, (), loop)

@@ -49,7 +49,6 @@ class Process:
     """
 
     def __init__(self, name: str, faulty_connection: FaultyConnection) -> None:
-        """Begin to run; nothing has been started in it yet."""
         self.name = name
         self.faulty_connection = faulty_connection
         self.state = State.RUNNING
@@ -61,29 +60,23 @@ class Process:
         self._context.run(current_process.set, self)
 
     def __repr__(self) -> str:
-        """Name it."""
         return f"<Process {self.name}, {self.state.value}>"
 
     @property
     def is_running(self) -> bool:
-        """Whether its callbacks run."""
         return self.state is State.RUNNING
 
     @property
     def is_alive(self) -> bool:
-        """Whether its callbacks run, or will."""
         return self.state is not State.DEAD
 
     def call(self, function: Callable[[], T]) -> T:
-        """Call a function as this process."""
         return self._context.copy().run(function)
 
     def spawn(self, work: Coroutine[Any, Any, T], *, name: str) -> asyncio.Task[T]:
-        """Run a coroutine as this process."""
         return asyncio.get_running_loop().create_task(work, name=name, context=self.context())
 
     def context(self) -> Context:
-        """Return a context of this process."""
         return self._context.copy()
 
     def kill(self) -> None:

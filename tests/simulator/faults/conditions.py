@@ -44,7 +44,6 @@ class Conditions(NamedTuple):
         )
 
     def told(self) -> list[str]:
-        """Return a line of the story for each."""
         far = (
             [f"every statement takes {1000 * self.round_trip_s:g} ms"] if self.round_trip_s else []
         )

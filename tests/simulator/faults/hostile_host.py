@@ -59,7 +59,6 @@ class HostileHost:
     """
 
     def __init__(self, conditions: Conditions, *, seed: int, is_calm: Callable[[], bool]) -> None:
-        """Raise nothing yet."""
         self.raised = dict.fromkeys(conditions.hostile, 0)
         self._kinds = conditions.hostile
         self._random = {kind: Random(f"{seed} {kind.name}") for kind in conditions.hostile}
@@ -86,7 +85,6 @@ class HostileHost:
                 pipeline_hinter.attach(pipeline.leased.name, self._wake)
 
     def spoil_hooks(self, pipeline: Pipeline[Any]) -> None:
-        """Let hooks of a started pipeline raise."""
         if Fault.HOOKS not in self._kinds:
             return
         hooks: Any = pipeline

@@ -48,7 +48,6 @@ class Disturber:
         trace: Trace,
         rng: Random,
     ) -> None:
-        """Draw some of `kinds`."""
         self.pace_s = pace_s
         self._participants, self._trace, self._rng = participants, trace, rng
         self._kinds = sorted(
@@ -74,13 +73,11 @@ class Disturber:
         }
 
     async def disturb(self, faults_num: int) -> None:
-        """Let so many faults happen."""
         for _ in range(faults_num if self._kinds else 0):
             await asyncio.sleep(self.pace_s * self._rng.choice((0, 0.01, 0.05, 0.15, 0.5)))
             self._acts[self._rng.choice(self._kinds)]()
 
     def calm(self) -> None:
-        """Mend everything."""
         self._is_over = True
         for process in self._participants.processes:
             process.faulty_connection.troubles.clear()

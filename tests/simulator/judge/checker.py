@@ -96,7 +96,6 @@ class Violation:
     story: str
 
     def __str__(self) -> str:
-        """Say it with the row's timeline."""
         where = f"{self.table} {self.key}" + (
             "" if self.number is None else f", change {self.number}"
         )

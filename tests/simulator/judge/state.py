@@ -69,7 +69,6 @@ class HistoryState:
     """
 
     def __init__(self) -> None:
-        """Begin empty."""
         self.rows: dict[Place, RowState] = {}
         self.tokens: dict[uuid.UUID, TokenHistory] = {}
         self.returning: dict[Place, str | None] = {}
@@ -94,7 +93,6 @@ class HistoryState:
         return token is not None and token in self.tokens and self.tokens[token].is_uncounted
 
     def enter(self, change: Change) -> None:
-        """Note a change."""
         place, before, after = place_of(change), change.before or FREE, change.after
         if before.lock_token is not None and (
             after is None or after.lock_token != before.lock_token
@@ -143,7 +141,6 @@ class HistoryState:
 
 
 def place_of(change: Change) -> Place:
-    """Return which row was changed."""
     return change.table, change.key
 
 
@@ -197,7 +194,6 @@ def acquired_token(change: Change) -> uuid.UUID | None:
 
 
 def is_outcome(change: Change) -> bool:
-    """Whether the change stamps the row as processed."""
     if change.before is None or change.after is None:
         return False
     return change.after.last_processed_at != change.before.last_processed_at

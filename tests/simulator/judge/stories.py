@@ -26,7 +26,6 @@ class Story:
     """
 
     def __init__(self) -> None:
-        """Begin with no rows."""
         self.changes: list[Change] = []
         self.now = START
         self._rows: dict[tuple[str, str], RowState] = {}
@@ -37,11 +36,9 @@ class Story:
         self.now += timedelta(seconds=seconds)
 
     def state(self, key: str, table: str = "jobs") -> RowState:
-        """Return what a row says now."""
         return self._rows[table, key]
 
     def add(self, key: str = "1", table: str = "jobs", **columns: Any) -> None:
-        """Add a row that never was locked."""
         self._note(table, key, RowState(**{"due_at": self.now, "attempts": 0, **columns}))
 
     def change(
@@ -51,7 +48,6 @@ class Story:
         self._note(table, key, replace(self._rows[table, key], **columns), together=together)
 
     def delete(self, key: str = "1", table: str = "jobs") -> None:
-        """Delete a row."""
         self._note(table, key, None)
 
     def claim(
@@ -67,7 +63,6 @@ class Story:
         return token
 
     def take(self, token: uuid.UUID, key: str, table: str = "jobs", **columns: Any) -> None:
-        """Lease a row under a token."""
         ends = self.now + timedelta(seconds=LEASE_S)
         self.change(
             key,
@@ -76,11 +71,9 @@ class Story:
         )
 
     def renew(self, key: str = "1", table: str = "jobs", **options: Any) -> None:
-        """Prolong a lease."""
         self.change(key, table, lock_expires_at=self.now + timedelta(seconds=LEASE_S), **options)
 
     def free(self, key: str = "1", table: str = "jobs", **columns: Any) -> None:
-        """Clear the lock columns."""
         self.change(
             key,
             table,
@@ -96,7 +89,6 @@ class Story:
         self.free(key, table, **{"last_processed_at": now, "attempts": 0, **columns})
 
     def broken(self, **options: Any) -> set[str]:
-        """Return the promises that the judge finds broken."""
         violations = check(self.changes, **options)
         assert all(violation.table in str(violation) for violation in violations)
         return {violation.promise for violation in violations}

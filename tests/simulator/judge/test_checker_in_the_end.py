@@ -12,7 +12,6 @@ from .stories import LEASE_S, Story
 
 
 def settled(table: str, row: RowState) -> bool:
-    """Disks always are; jobs once they were processed."""
     return table == "disks" or row.last_processed_at is not None
 
 

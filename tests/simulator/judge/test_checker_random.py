@@ -32,14 +32,12 @@ class Legal:
     """Does of what is asked only what the library may do."""
 
     def __init__(self) -> None:
-        """Begin with rows, and a related row that they share."""
         self.story = Story()
         for key in KEYS:
             self.story.add(key)
         self.story.add(SITE, "sites", due_at=None, attempts=None)
 
     def do(self, what: str, key: str) -> None:
-        """Take a step, if it is legal now."""
         row, story = self.story.state(key), self.story
         if what in ("claim", "hold", "lock") and self.is_free(key):
             self.claim(key, by_service=what == "hold", locks=what == "lock")
@@ -86,17 +84,14 @@ class Legal:
             self.story.free(SITE, "sites", together=True)
 
     def is_free(self, key: str, table: str = "jobs") -> bool:
-        """Whether anybody may take the row."""
         ends = self.story.state(key, table).lock_expires_at
         return ends is None or ends <= self.story.now
 
     def is_live(self, key: str) -> bool:
-        """Whether the row is leased."""
         return not self.is_free(key)
 
 
 def played(moves: list[tuple[str, str, float]]) -> Legal:
-    """Play what is legal of the moves."""
     legal = Legal()
     for what, key, seconds in moves:
         legal.do(what, key)

@@ -81,7 +81,6 @@ async def prepare(database: TemporaryDatabase) -> None:
 
 
 async def history(database: TemporaryDatabase) -> list[Change]:
-    """Read what was noted."""
     async with database.session_factory() as session:
         return await read_history(session)
 
