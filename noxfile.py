@@ -39,6 +39,7 @@ COMPILED = {"PYTHONDONTWRITEBYTECODE": ""}
 would compile the package anew.
 """
 AT_LENGTH = {
+    "ROWLOCK_BOUNDARIES_EVERY": "1",
     "ROWLOCK_EXPLAINED_STATES": "2000",
     "ROWLOCK_FLOW_CRASHES": "1",
     "ROWLOCK_GRAPHS": "1000",
@@ -64,7 +65,7 @@ def tidy(session: nox.Session) -> None:
     install(session, "lint")
     session.run("ruff", "check", ".")
     session.run("ruff", "format", "--check", ".")
-    session.run("pytest", "tests/tidy", "-q", *SPREAD, *session.posargs)
+    session.run("pytest", "tests/tidy", "-q", *SPREAD, *session.posargs, env=COMPILED)
 
 
 @nox.session
@@ -75,7 +76,7 @@ def typing(session: nox.Session) -> None:
     install(session, "typing")
     session.run("mypy", "--strict", "src/rowlock")
     session.run("pyright")
-    session.run("pytest", "tests/typed", "-q", *session.posargs)
+    session.run("pytest", "tests/typed", "-q", *session.posargs, env=COMPILED)
 
 
 @nox.session
@@ -195,10 +196,13 @@ def simulation(session: nox.Session) -> None:
 def long(session: nox.Session) -> None:
     """Before a release: what the default sessions play in short, at length. Hours, on two cores."""
     install(session, "test")
-    folders = ("simulation", "graph", "streams/crashes", "testing", "insight/test_parts.py")
-    paths = (f"tests/{folder}" for folder in folders)
     session.run(
-        "pytest", *paths, "--timeout=7200", *SPREAD, *session.posargs, env=AT_LENGTH | COMPILED
+        "pytest",
+        *ROOMS,
+        *SPREAD,
+        *("--database=both", "--timeout=7200"),
+        *session.posargs,
+        env=AT_LENGTH | COMPILED,
     )
     for driver in ("asyncpg", "psycopg"):
         session.install(*PYPROJECT["project"]["optional-dependencies"]["psycopg"])

@@ -1,11 +1,16 @@
-"""A replica dies, or freezes past its lease, at every boundary of every statement; another one
-finishes its story, once.
+"""A replica dies, or freezes past its lease, at a boundary of a statement; another one finishes its
+story, once.
+
+Each third boundary is tried, another third for each act and database; all of them with
+``ROWLOCK_BOUNDARIES_EVERY=1``.
 """
 
 from __future__ import annotations
 
+import os
 import signal
 from pathlib import Path
+from zlib import crc32
 
 import pytest
 
@@ -27,10 +32,17 @@ from .survivors import (
 BOUNDARIES_MIN = 4
 """Fewer than that in any story, and the failpoints were not where they should be."""
 BOUNDARIES_MAX = 200
+EVERY = int(os.environ.get("ROWLOCK_BOUNDARIES_EVERY", "3"))
+
+
+def tried(name: str, database: TemporaryDatabase, *, act: str) -> range:
+    """Return the boundaries at which something happens; behind the last one nothing does."""
+    first = crc32(name.encode()) + (act == "freeze") + 2 * (database.dialect_name == "sqlite")
+    return range(first % EVERY, BOUNDARIES_MAX, EVERY)
 
 
 @pytest.mark.parametrize("name", STORIES)
-async def test_killed_at_every_boundary(
+async def test_killed_at_boundaries(
     database_with_clock: TemporaryDatabase, nursery: Nursery, clock_file: Path, name: str
 ) -> None:
     """kill -9 right before or after some statement would lose a row, settle it twice, or leave
@@ -39,7 +51,7 @@ async def test_killed_at_every_boundary(
     database, story = database_with_clock, STORIES[name]
     await make_tables(database)
     with shared_clock(database, clock_file):
-        for at in range(BOUNDARIES_MAX):
+        for at in tried(name, database, act="die"):
             await set_scene(database, story)
             code = nursery.replica(story, database, at=at, act="die", clock=clock_file)
             assert code in {0, -signal.SIGKILL}, f"at boundary {at} the replica ended with {code}"
@@ -48,11 +60,11 @@ async def test_killed_at_every_boundary(
             await judge(database, story)
             if code == 0:
                 break
-    assert BOUNDARIES_MIN <= at < BOUNDARIES_MAX - 1
+    assert BOUNDARIES_MIN <= at < BOUNDARIES_MAX - EVERY
 
 
 @pytest.mark.parametrize("name", STORIES)
-async def test_frozen_at_every_boundary(
+async def test_frozen_at_boundaries(
     database_with_clock: TemporaryDatabase, nursery: Nursery, clock_file: Path, name: str
 ) -> None:
     """A replica that was frozen past its lease would overwrite what its heir has written."""
@@ -61,7 +73,7 @@ async def test_frozen_at_every_boundary(
     assert database.clock is not None
     overtaken = 0
     with shared_clock(database, clock_file):
-        for at in range(BOUNDARIES_MAX):
+        for at in tried(name, database, act="freeze"):
             await set_scene(database, story)
             code = nursery.replica(story, database, at=at, act="freeze", clock=clock_file)
             is_frozen = code is None
@@ -83,5 +95,5 @@ async def test_frozen_at_every_boundary(
             if not is_frozen:
                 assert code == 0
                 break
-    assert BOUNDARIES_MIN <= at < BOUNDARIES_MAX - 1
-    assert overtaken > 1
+    assert BOUNDARIES_MIN <= at < BOUNDARIES_MAX - EVERY
+    assert overtaken > 1 or EVERY > 1
