@@ -36,7 +36,6 @@ class Source(NamedTuple):
 
     @property
     def tree(self) -> ast.Module:
-        """The parsed file."""
         return _parsed(self.path, self.text)
 
     @property
@@ -77,7 +76,6 @@ def planted(text: str, path: str = "src/rowlock/rows/planted.py") -> list[Source
 
 @lru_cache
 def committed_files() -> tuple[Path, ...]:
-    """Every file that is, or would be, committed."""
     if not (ROOT / ".git").exists() or shutil.which("git") is None:  # an unpacked source archive
         below = ((path, path.relative_to(ROOT).parts) for path in ROOT.rglob("*"))
         return tuple(
@@ -123,7 +121,6 @@ def sources(*folders: str) -> list[Source]:
 
 
 def package() -> list[Source]:
-    """Return the files of the package itself."""
     found = sources("src/rowlock/")
     assert found, "the package was not found: a law that reads nothing forbids nothing"
     return found

@@ -91,7 +91,6 @@ def test_planted_undrawn_room() -> None:
 
 
 def numbers_given_twice(names: list[str]) -> list[str]:
-    """Find numbers of decisions that several files have."""
     numbers = [name.split("-")[0] for name in names]
     return sorted({number for number in numbers if numbers.count(number) > 1})
 

@@ -218,7 +218,6 @@ def parameters_of(node: ast.ClassDef | Function) -> set[str]:
 
 @pytest.fixture(scope="module")
 def tree() -> list[Source]:
-    """What is read: all Python of ours."""
     return sources("src/", "tests/", "examples/")
 
 

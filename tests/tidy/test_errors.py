@@ -77,7 +77,6 @@ def strayed(tree: list[Source]) -> list[str]:
 
 
 def is_error(name: str, known: dict[str, list[str]]) -> bool:
-    """Whether a name is that of an exception."""
     return name.endswith(("Error", "Exception", "Exit")) or name in known
 
 
@@ -131,11 +130,7 @@ def test_planted_explanation_of_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    "text",
-    [
-        "class BrokenModel(RowlockError): pass",
-        "class LeaseError(Refusal): pass",
-    ],
+    "text", ["class BrokenModel(RowlockError): pass", "class LeaseError(Refusal): pass"]
 )
 def test_planted_misnamed_error(text: str) -> None:
     """The law above would pass any name."""

@@ -59,13 +59,7 @@ STAGES: dict[str, int] = {
     **dict.fromkeys(("claim_builder", "fetcher"), 4),
 }
 """Within ``pipelines/``: a stage hands its rows on, so it may know those with lower numbers."""
-SHARED: tuple[str, ...] = (
-    "context",
-    "item_queue",
-    "outcomes",
-    "settings",
-    "statistics",
-)
+SHARED: tuple[str, ...] = ("context", "item_queue", "outcomes", "settings", "statistics")
 """Modules of ``pipelines/`` that all stages may know, and that know no stage but
 those of the host's code, the first."""
 
@@ -195,18 +189,9 @@ def test_stages_hand_rows_on() -> None:
 @pytest.mark.parametrize(
     ("path", "text"),
     [
-        (
-            "src/rowlock/pipelines/settler.py",
-            "from rowlock.pipelines.worker import Worker",
-        ),
-        (
-            "src/rowlock/pipelines/heartbeater.py",
-            "from rowlock.pipelines.settler import Settler",
-        ),
-        (
-            "src/rowlock/pipelines/worker.py",
-            "from rowlock.pipelines.fetcher import Fetcher",
-        ),
+        ("src/rowlock/pipelines/settler.py", "from rowlock.pipelines.worker import Worker"),
+        ("src/rowlock/pipelines/heartbeater.py", "from rowlock.pipelines.settler import Settler"),
+        ("src/rowlock/pipelines/worker.py", "from rowlock.pipelines.fetcher import Fetcher"),
         ("src/rowlock/pipelines/fetcher.py", "from rowlock.pipelines.run import PipelineRun"),
         (
             "src/rowlock/pipelines/context.py",

@@ -137,7 +137,6 @@ def unclear_transactions(tree: list[Source]) -> list[str]:
 
 
 def judged(function: Function, *, is_method: bool) -> Iterator[str]:
-    """Yield what is unclear about one function."""
     names = parameters(function, is_method=is_method)
     told = bool(names) and names[0] in JOINING + OPENING + ADDRESSES
     handed = [

@@ -17,12 +17,7 @@ from .test_law_1_floors import FLOORS, FRONT_DOOR_FLOOR
 from .test_law_4_guests import WINDOWS
 
 DOORS = ("rowlock", "rowlock.dispatch", "rowlock.testing")
-PUBLIC_MODULES = (
-    "rowlock",
-    "rowlock.errors",
-    "rowlock.events",
-    "rowlock.stream_errors",
-)
+PUBLIC_MODULES = ("rowlock", "rowlock.errors", "rowlock.events", "rowlock.stream_errors")
 """What they make may be taken from them as well."""
 ABOVE = {room for room, floor in FLOORS.items() if floor > FRONT_DOOR_FLOOR}
 

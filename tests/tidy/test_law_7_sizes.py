@@ -26,7 +26,6 @@ HANDLERS = frozenset({"by_key"})
 
 
 def long_modules(tree: list[Source], lines_max: int = MODULE_LINES_MAX) -> list[str]:
-    """Find modules that hold more than one idea."""
     lines = ((source, len(source.text.splitlines())) for source in tree)
     return [
         source.finding(1, f"{count} lines, not {lines_max}")

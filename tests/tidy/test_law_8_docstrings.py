@@ -29,7 +29,6 @@ NEED_NONE = frozenset({"overload", "override", "setter", "deleter"})
 
 
 def silent_modules(tree: list[Source]) -> list[str]:
-    """Find modules without a docstring."""
     return [
         source.finding(1, "the module needs a docstring")
         for source in tree

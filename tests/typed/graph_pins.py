@@ -29,16 +29,12 @@ class Base(DeclarativeBase):
 
 
 class Document(Base):
-    """A row."""
-
     __tablename__ = "documents"
     id: Mapped[int] = mapped_column(primary_key=True)
     url: Mapped[str]
 
 
 class Page(NamedTuple):
-    """A parsed document."""
-
     sha256: str
     text: str
 
@@ -48,27 +44,22 @@ Item = PipelineItem[Document]
 
 
 def parse(body: bytes) -> Page:
-    """Parse."""
     return Page(sha256(body).hexdigest(), re.sub(r"<[^>]*>", " ", body.decode()))
 
 
 def chunks_of(page: Page) -> list[str]:
-    """Cut a text."""
     return textwrap.wrap(page.text, 500)
 
 
 async def embed(chunks: Sequence[str]) -> list[Vector | Exception]:
-    """Compute vectors."""
     return [[float(len(chunk))] for chunk in chunks]
 
 
 async def download(item: Item) -> bytes | Park:
-    """Get a body, or park the row."""
     return item.row.url.encode() or Park("gone")
 
 
 async def store(found: tuple[Page, list[Vector]]) -> Apply:
-    """Store vectors."""
     return Apply({"sha256": found[0].sha256})
 
 
@@ -76,12 +67,10 @@ async def store(found: tuple[Page, list[Vector]]) -> Apply:
 
 
 def embedded(chunks: Flow[str, Outcome]) -> Flow[Vector, Outcome]:
-    """Embed the chunks of all rows."""
     return chunks.amap_batch(embed, size=32, within=0.02, lanes=2)
 
 
 def build(items: Flow[Item, Outcome]) -> Flow[Outcome | None, Outcome]:
-    """Build the graph."""
     bodies = items.amap(download, lanes=16, timeout=30)
     assert_type(bodies, Flow[bytes, Outcome])
     pages = bodies.map(parse, lanes=2, on="process")
@@ -92,7 +81,6 @@ def build(items: Flow[Item, Outcome]) -> Flow[Outcome | None, Outcome]:
 
 
 def build_in_one(items: Flow[Item, Outcome]) -> Flow[Outcome | None, Outcome]:
-    """Build the graph as one chain."""
     return (
         items.amap(download, lanes=16, timeout=30)
         .map(parse, lanes=2, on="process")
@@ -102,16 +90,12 @@ def build_in_one(items: Flow[Item, Outcome]) -> Flow[Outcome | None, Outcome]:
 
 
 class Ingest(GraphPipeline[Document]):
-    """The pipeline of the program."""
-
     model = Document
 
     def ready(self) -> ColumnElement[bool]:
-        """All."""
         return Document.url != ""
 
     def build(self, items: Items[Document]) -> Outcomes:
-        """Build the graph."""
         assert_type(items, Flow[Item, Outcome])
         return (
             items.amap(self.download, lanes=16, timeout=30)
@@ -121,29 +105,21 @@ class Ingest(GraphPipeline[Document]):
         )
 
     def embedded(self, chunks: Flow[str, Outcome]) -> Flow[Vector, Outcome]:
-        """Embed the chunks of all rows."""
         return chunks.amap_batch(embed, size=32, within=0.02, lanes=2)
 
     async def download(self, item: PipelineItem[Document]) -> bytes | Park:
-        """Get a body, or park the row."""
         return await download(item)
 
     async def store(self, found: tuple[Page, list[Vector]]) -> Apply:
-        """Store vectors."""
         return await store(found)
 
 
 class WrongIngest(Ingest):
-    """Wrong flows."""
-
     def build(self, items: Items[Document]) -> Outcomes:
-        """Build what gives no outcome."""
         return items.amap(self.download)  # refused
 
 
 async def standing(ingest: Ingest) -> None:
-    """Values of callers."""
-
     def paged(bodies: Flow[bytes]) -> Flow[Page]:
         return bodies.map(parse)
 
@@ -157,7 +133,6 @@ async def standing(ingest: Ingest) -> None:
 
 
 def wrong_rows(items: Flow[Item, Outcome]) -> None:
-    """Wrong next operators."""
     items.map(parse)  # refused
     items.amap(download).map(chunks_of)  # refused
     items.amap(download).map(parse).fan_out(parse, embedded)  # refused
@@ -174,36 +149,29 @@ def wrong_rows(items: Flow[Item, Outcome]) -> None:
 
 
 class Member(NamedTuple):
-    """A member of an archive."""
-
     name: str
     body: bytes
     digest: str = ""
 
 
 def members_of(path: str) -> Iterator[Member]:
-    """Read an archive."""
     with ZipFile(path) as archive:
         yield from (Member(name, archive.read(name)) for name in archive.namelist())
 
 
 def hashed(one: Member) -> Member:
-    """Hash."""
     return one._replace(digest=sha256(one.body).hexdigest())
 
 
 def compressed(one: Member) -> Member:
-    """Compress."""
     return one._replace(body=zlib.compress(one.body))
 
 
 async def upload(one: Member) -> Member:
-    """Upload."""
     return one
 
 
 def archive(path: str, digests: dict[str, str]) -> None:
-    """Build the graph."""
     graph = Graph("backup")
     members = graph.source(members_of(path)).map(hashed, lanes=2)
     assert_type(members, Flow[Member, Never])
@@ -213,7 +181,6 @@ def archive(path: str, digests: dict[str, str]) -> None:
 
 
 def wrong_archive(graph: Graph) -> None:
-    """Wrong next operators."""
     graph.source(members_of("a")).map(parse)  # refused
     graph.source(members_of("a")).sink(parse)  # refused
     graph.source(members_of("a")).map(hashed, keep_order=parse)  # refused
@@ -225,12 +192,10 @@ def wrong_archive(graph: Graph) -> None:
 
 
 def digest_of(path: Path) -> tuple[str, Path]:
-    """Hash a file."""
     return sha256(path.read_bytes()).hexdigest(), path
 
 
 def duplicates(folder: Path, same: defaultdict[str, list[Path]]) -> Graph:
-    """Build the graph."""
     graph = Graph("duplicates")
     files = graph.source(path for path in folder.rglob("*") if path.is_file())
     assert_type(files, Flow[Path])
@@ -244,12 +209,10 @@ def duplicates(folder: Path, same: defaultdict[str, list[Path]]) -> Graph:
 
 
 async def lines_of(path: Path) -> AsyncIterator[str]:
-    """Read lines."""
     yield path.name
 
 
 def others(graph: Graph, models: list[Callable[[Path], int]]) -> None:
-    """Each operator says what it gives."""
     paths = graph.source([Path()])
     assert_type(graph.source(lines_of(Path())), Flow[str])
     assert_type(paths.map(models), Flow[int])
@@ -275,10 +238,8 @@ def others(graph: Graph, models: list[Callable[[Path], int]]) -> None:
 
 
 def stats_of(paths: Sequence[Path]) -> list[int]:
-    """Read sizes."""
     return [path.stat().st_size for path in paths]
 
 
 def touched(path: Path) -> Awaitable[None]:
-    """Touch a file."""
     raise NotImplementedError(path)

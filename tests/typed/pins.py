@@ -32,8 +32,6 @@ class Base(DeclarativeBase):
 
 
 class Volume(LockColumns, ScheduleColumns, Base):
-    """A declarative model."""
-
     __tablename__ = "volumes"
     id: Mapped[uuid.UUID] = mapped_column(primary_key=True, default=uuid.uuid4)
     status: Mapped[str]
@@ -48,35 +46,26 @@ class Fleet(LockColumns, Base):
 
 
 class Disk(MappedAsDataclass, Base):
-    """A mapped dataclass."""
-
     __tablename__ = "disks"
     id: Mapped[int] = mapped_column(primary_key=True, init=False)
 
 
 class Order(LockColumns, SQLModel, table=True):
-    """A SQLModel."""
-
     id: int | None = Field(default=None, primary_key=True)
     status: str = "new"
 
 
 class Invoice(LockColumns, UUIDAuditBase):
-    """A model of advanced-alchemy."""
-
     __tablename__ = "invoices"
     status: Mapped[str]
 
 
 class VolumePipeline(Pipeline[Volume]):
-    """As in the README."""
-
     model = Volume
     intent = (Volume.status, "due_at")
     lock_timeout = 60
 
     def ready(self) -> ColumnElement[bool]:
-        """New ones."""
         return Volume.status == "new"
 
     async def process(self, item: PipelineItem[Volume]) -> Outcome:
@@ -88,8 +77,6 @@ class VolumePipeline(Pipeline[Volume]):
 
 
 class FleetPipeline(Pipeline[Fleet]):
-    """Any, where the key has another name."""
-
     model = Fleet
 
     async def process(self, item: PipelineItem[Fleet]) -> Apply:
@@ -100,8 +87,6 @@ class FleetPipeline(Pipeline[Fleet]):
 
 
 class OrderPipeline(Pipeline[Order]):
-    """Over a SQLModel."""
-
     model = Order
 
     def ready(self) -> ColumnElement[bool]:
@@ -115,8 +100,6 @@ class OrderPipeline(Pipeline[Order]):
 
 
 class InvoicePipeline(Pipeline[Invoice]):
-    """Over a model of advanced-alchemy."""
-
     model = Invoice
 
     async def process(self, item: PipelineItem[Invoice]) -> Apply:

@@ -46,8 +46,6 @@ class Transfer(EventColumns, Base):
 
 
 class Balance(Base):
-    """A row that a flow keeps."""
-
     __tablename__ = "balances"
     account: Mapped[str] = mapped_column(primary_key=True)
     cents: Mapped[int] = mapped_column(default=0)
@@ -55,16 +53,12 @@ class Balance(Base):
 
 @dataclass(frozen=True)
 class Use:
-    """A fact in a log."""
-
     meter: str
     units: int
 
 
 @dataclass(frozen=True)
 class Total:
-    """A state, and a result."""
-
     meter: str
     units: int = 0
 
@@ -93,7 +87,6 @@ assert_type(balances.output("rows", into=Balance), Output[Balance])
 def meter(
     step: StepContext, key: str, total: Total | None, events: Sequence[Use]
 ) -> Total | Forget:
-    """Add units up."""
     before = total or Total(key)
     after = replace(before, units=before.units + sum(use.units for use in events))
     step.emit(totals, after)
@@ -106,7 +99,6 @@ def meter(
 
 @second.batch()
 def ignore(step: StepContext, batch: EventBatch[Total], states: object) -> None:
-    """Take messages."""
     assert_type(batch.rows, list[Total])
 
 
@@ -114,13 +106,11 @@ def ignore(step: StepContext, batch: EventBatch[Total], states: object) -> None:
 def of_another_state(
     step: StepContext, key: str, total: Total | None, events: Sequence[Use]
 ) -> Total:
-    """Have another state than is declared."""
     return total or Total(key)
 
 
 @metering.by_key(state=Total)  # refused
 async def later(step: StepContext, key: str, total: Total | None, events: Sequence[Use]) -> Total:
-    """Be a coroutine function."""
     return total or Total(key)
 
 
@@ -131,7 +121,6 @@ def forgets_return(step: StepContext, key: str, total: Total | None, events: Seq
 
 @metering.by_key()  # refused
 def has_a_state(step: StepContext, key: str, total: Total | None, events: Sequence[Use]) -> Total:
-    """Have a state that is not declared."""
     return total or Total(key)
 
 
@@ -142,7 +131,6 @@ def of_other_messages(step: StepContext, batch: EventBatch[Use], states: object)
 
 @balances.fold(Balance)
 def fold(step: StepContext, row: Balance, events: Sequence[Transfer]) -> None:
-    """Add cents up."""
     row.cents += sum(transfer.cents for transfer in events)
 
 
@@ -158,7 +146,6 @@ def fold_of_other_events(step: StepContext, row: Balance, events: Sequence[Use])
 
 @both.by_key()
 def either(step: StepContext, key: str, state: None, events: Sequence[Use | Transfer]) -> None:
-    """Take events of two sources."""
     for event in events:
         if isinstance(event, Use):
             assert_type(event, Use)
@@ -175,7 +162,6 @@ metering.by_key(state=Total, poison="forget")  # refused
 
 
 async def append(session: AsyncSession) -> None:
-    """Add facts, and wait for them."""
     assert_type(await uses.append(session, [Use("a", 1)], producer="m", seq=1), Appended)
     await uses.append(session, [Total("a", 1)])  # refused
     await uses.append(session, ["a"])  # refused
@@ -185,7 +171,6 @@ async def append(session: AsyncSession) -> None:
 
 
 async def consume(sessions: Sessions) -> None:
-    """Read results."""
     async for step in totals.consume(sessions, consumer="invoices"):
         assert_type(step.values, list[Total])
         assert_type(step.rows[0].value, Total)

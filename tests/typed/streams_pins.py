@@ -29,24 +29,18 @@ from rowlock.streams.snapshots import StateSnapshot
 
 @dataclass(frozen=True)
 class Use:
-    """An event."""
-
     account: str
     units: int
 
 
 @dataclass(frozen=True)
 class Month:
-    """A state."""
-
     begins: date
     units: int = 0
 
 
 @dataclass
 class Balance:
-    """A row."""
-
     account: str
     cents: int = 0
 
@@ -70,7 +64,6 @@ def into_rows(handler: FoldHandler[Balance, Use]) -> None:
 def meter(
     step: StepContext, account: str, month: Month | None, events: Sequence[Use]
 ) -> Month | Forget:
-    """Sum units up."""
     if not events:
         return FORGET
     before = month or Month(step.now.date())
@@ -78,52 +71,44 @@ def meter(
 
 
 def always(step: StepContext, account: str, month: Month | None, events: list[Use]) -> Month:
-    """Never forget."""
     return month or Month(step.now.date(), len(events))
 
 
 def forgets_return(
     step: StepContext, account: str, month: Month | None, events: Sequence[Use]
 ) -> Month | None:
-    """Sometimes return nothing."""
     return month
 
 
 def needs_state(step: StepContext, account: str, month: Month, events: Sequence[Use]) -> Month:
-    """Take no new key."""
     return month
 
 
 def of_numbers(
     step: StepContext, account: str, month: Month | None, events: Sequence[int]
 ) -> Month:
-    """Take other events."""
     return month or Month(step.now.date(), sum(events))
 
 
 def of_other_state(
     step: StepContext, account: str, month: int | None, events: Sequence[Use]
 ) -> int:
-    """Have another state."""
     return month or 0
 
 
 async def later(
     step: StepContext, account: str, month: Month | None, events: Sequence[Use]
 ) -> Month:
-    """Be a coroutine function."""
     return month or Month(step.now.date())
 
 
 def of_one(step: StepContext, account: str, month: Month | None, event: Use) -> Month:
-    """Take one event."""
     return month or Month(step.now.date(), event.units)
 
 
 def of_bytes(
     step: StepContext, account: bytes, month: Month | None, events: Sequence[Use]
 ) -> Month:
-    """Take another key."""
     return month or Month(step.now.date())
 
 
@@ -132,7 +117,6 @@ def no_state(step: StepContext, account: str, state: None, events: Sequence[Use]
 
 
 def registered() -> None:
-    """Which handlers are right."""
     by_key(meter)
     by_key(always)
     without_state(no_state)
@@ -150,7 +134,6 @@ def registered() -> None:
 def batch(
     step: StepContext, events: EventBatch[Use], states: Mapping[str, Month]
 ) -> Mapping[str, Month | Forget]:
-    """Change states."""
     assert_type(events.rows, list[Use])
     assert_type(events.groups(), dict[str, list[Use]])
     assert_type(events.counts(), dict[str, int])
@@ -165,7 +148,6 @@ def quiet_batch(step: StepContext, events: EventBatch[Use], _: Mapping[str, Mont
 def batch_of_lists(
     step: StepContext, events: EventBatch[Use], states: Mapping[str, Month]
 ) -> list[Month]:
-    """Return no dict."""
     return list(states.values())
 
 
@@ -174,17 +156,14 @@ def batch_of_numbers(step: StepContext, events: EventBatch[int], _: Mapping[str,
 
 
 def fold(step: StepContext, row: Balance, events: Sequence[Use]) -> None:
-    """Change a row."""
     row.cents += len(events)
 
 
 def fold_of_a_value(step: StepContext, row: Balance, events: Sequence[Use]) -> Balance:
-    """Return a row."""
     return row
 
 
 def registered_too() -> None:
-    """Which batch handlers and folds are right."""
     in_batch(batch)
     in_batch(quiet_batch)
     into_rows(fold)
@@ -198,7 +177,6 @@ def registered_too() -> None:
 def hand_out(
     step: StepContext, months: ResultTarget[Month], second: MessageTarget[int], at: datetime
 ) -> None:
-    """What a handler hands out."""
     assert_type(step.now, datetime)
     assert_type(step.number, int)
     assert_type(step.random("a"), Random)
@@ -216,14 +194,12 @@ def hand_out(
 
 
 def coded(months: Codec[Month]) -> None:
-    """What a codec gives."""
     assert_type(months.decode("{}"), Month)
     assert_type(Codec(Month).decode_many([]), list[Month])
     months.encode(5)  # refused
 
 
 async def frozen_states(frozen: StateSnapshot) -> None:
-    """What a snapshot gives."""
     async for key, month in frozen.items(meter):
         assert_type((key, month), tuple[str, Month])
     async for _, month in frozen.items(batch):
