@@ -13,7 +13,9 @@ dropped afterwards.
     fixtures async def test_that(virtual_database):
         await asyncio.sleep(3600)
 
-`--database=sqlite|postgresql|both` chooses.
+`--database=sqlite|postgresql|both` chooses. Unless it does, tests that are marked
+`either_database`, since their promise is kept above the database, run on SQLite alone, which is
+quicker; ``but=["test_a"]`` names tests of a module that are not meant.
 """
 
 from __future__ import annotations
@@ -71,6 +73,25 @@ def pytest_configure(config: pytest.Config) -> None:
     # pytest 9.2. Its fixtures are not affected; its tests can be imported where they are wanted.
     if hasattr(config.option, "pytest_alembic_tests_path"):
         config.option.pytest_alembic_tests_path = "none"
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out the second run of tests that either database will do for."""
+    if config.getoption("rowlock_database") is None:
+        left_out = [item for item in items if is_second_run(item)]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if not is_second_run(item)]
+
+
+def is_second_run(item: pytest.Item) -> bool:
+    """Whether a test does on PostgreSQL what it does on SQLite, and either would do."""
+    mark, call = item.get_closest_marker("either_database"), getattr(item, "callspec", None)
+    return (
+        mark is not None
+        and call is not None
+        and call.params.get("rowlock_database_name") == "postgresql"
+        and getattr(item, "originalname", "") not in mark.kwargs.get("but", ())
+    )
 
 
 def pytest_collection_finish() -> None:

@@ -20,7 +20,6 @@ TOOLS = {"status", "explain", "rows", "timeline", "replicas", "check"}
 
 
 async def asked(insight: Insight, name: str, *, is_error: bool = False, **arguments: Any) -> str:
-    """Return the answer of a tool."""
     result: Any = await Assistant(insight).answer(name, arguments)
     assert result.is_error is is_error
     [content] = result.content

@@ -43,13 +43,10 @@ def resident_mb() -> float:
 
 
 class Ear:
-    """Counts what happened."""
-
     def __init__(self) -> None:
         self.applied = self.renewed = self.lost = 0
 
     def __call__(self, event: Event) -> None:
-        """Count one event."""
         match event:
             case ItemApplied():
                 self.applied += 1
@@ -61,7 +58,6 @@ class Ear:
 
 @contextmanager
 def listening() -> Iterator[Ear]:
-    """Give an ear on everything."""
     ear = Ear()
     unsubscribe = subscribe(ear)
     try:
@@ -77,7 +73,6 @@ class Gaps:
         self.longest_s = 0.0
 
     async def watch(self) -> None:
-        """Look a hundred times a second."""
         while True:
             before = time.perf_counter()
             await asyncio.sleep(0.01)

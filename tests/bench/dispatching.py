@@ -42,16 +42,12 @@ class Base(DeclarativeBase):
 
 
 class Picture(LockColumns, ScheduleColumns, DispatchColumns, Base):
-    """Work to be dispatched."""
-
     __tablename__ = "bench_pictures"
     __table_args__ = dispatch_indexes("bench_pictures")
     id: Mapped[uuid.UUID] = mapped_column(primary_key=True, default=uuid.uuid4)
 
 
 def picture_pipeline(begun: Counter[str], *, max_active: int) -> DispatchPipeline[Picture]:
-    """Return a pipeline whose work is nothing."""
-
     async def paint(task: Task[Picture]) -> AsyncIterator[AttemptEvent]:
         begun[task.row.dedup_key] += 1
         yield Completed()

@@ -44,7 +44,6 @@ Watch = Callable[[PipelineManager], AbstractAsyncContextManager[object]]
 
 
 def unwatched(_manager: PipelineManager) -> AbstractAsyncContextManager[object]:
-    """Open nothing."""
     return nullcontext()
 
 

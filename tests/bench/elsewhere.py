@@ -31,7 +31,6 @@ class Telling(NoOp):
     applied = 0
 
     def note(self, event: Event) -> None:
-        """Count."""
         if isinstance(event, ItemApplied):
             self.applied += 1
 
@@ -42,12 +41,10 @@ class Telling(NoOp):
 
 
 def tell(key: object, applied: int) -> None:
-    """Print that a row is started now."""
     print(key, time.monotonic(), applied, flush=True)
 
 
 async def library(host: Host) -> None:
-    """Work as a replica that exchanges hints."""
     pipeline = Telling(workers_num=WORKERS)
     subscribe(pipeline.note)
     manager = PipelineManager(host.session_factory, [pipeline], notify=True)
@@ -58,7 +55,6 @@ async def library(host: Host) -> None:
 
 
 async def bare(host: Host) -> None:
-    """Listen, claim one row, start a task, settle."""
     listening, working = [await asyncpg.connect(dsn(host.engine.url)) for _ in range(2)]
     notified: asyncio.Queue[None] = asyncio.Queue()
     await listening.add_listener(CHANNEL, lambda *_: notified.put_nowait(None))
@@ -83,7 +79,6 @@ async def bare(host: Host) -> None:
 
 
 async def main(url: str, way: str) -> None:
-    """Be the other replica."""
     async with Host.opened(url, empty=False) as host:
         await (library if way == "library" else bare)(host)
 

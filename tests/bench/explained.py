@@ -54,7 +54,6 @@ def with_parked_index() -> Iterator[None]:
 
 
 async def beside(place: Place, rows: int, rounds: int) -> Figures:
-    """Return the medians beside so many rows."""
     async with Host.opened(place.url) as host:
         await host.add(rows, ScheduledJob)
         await host.add(rows // PARKED_PART, ScheduledJob, parked_at=PARKED_AT, attempts=1)

@@ -93,7 +93,6 @@ async def drain_for(place: Place, kind: type[NoOp], *, rows: int, seconds_max: f
 
 
 async def round_trip_ms(place: Place) -> float:
-    """Return what a statement that does nothing takes."""
     async with Host.opened(place.url, empty=False) as host, host.engine.connect() as connection:
         await connection.execute(text("SELECT 1"))
         began = time.perf_counter()
@@ -104,7 +103,6 @@ async def round_trip_ms(place: Place) -> float:
 
 @asynccontextmanager
 async def proxied(place: Place, latency_ms: float) -> AsyncIterator[Place]:
-    """Give the same database, so far away."""
     script = str(Path(__file__).with_name("proxied.py"))
     process = await asyncio.create_subprocess_exec(
         sys.executable, script, place.url, str(latency_ms / 1000), stdout=asyncio.subprocess.PIPE

@@ -34,8 +34,6 @@ class Base(DeclarativeBase):
 
 
 class Job(LockColumns, Base):
-    """A row without any work in it."""
-
     __tablename__ = "jobs"
     __table_args__ = (due_index("jobs", ready=READY),)
     id: Mapped[int] = mapped_column(primary_key=True)
@@ -43,8 +41,6 @@ class Job(LockColumns, Base):
 
 
 class ScheduledJob(LockColumns, ScheduleColumns, Base):
-    """The same with a schedule."""
-
     __tablename__ = "scheduled_jobs"
     __table_args__ = (due_index("scheduled_jobs", ready=READY, column="due_at"),)
     id: Mapped[int] = mapped_column(primary_key=True)
@@ -55,15 +51,11 @@ AnyJob = type[Job] | type[ScheduledJob]
 
 
 class Ready(Pipeline[Any]):
-    """Wants what was submitted."""
-
     def ready(self):  # noqa: ANN201
         return self.model.status == "submitted"
 
 
 class NoOp(Ready):
-    """Settles a row without doing anything."""
-
     model = Job
 
     async def process(self, item: PipelineItem[Job]) -> Apply:
@@ -78,8 +70,6 @@ class Guarded(NoOp):
 
 
 class ScheduledNoOp(NoOp):
-    """The same with a schedule."""
-
     model = ScheduledJob
 
 
@@ -99,8 +89,6 @@ class Counting(NoOp):
 
 
 class ScheduledCounting(Counting):
-    """The same with a schedule."""
-
     model = ScheduledJob
 
 
@@ -131,8 +119,6 @@ class Asleep(Ready):
 
 
 class ScheduledAsleep(Asleep):
-    """The same with a schedule."""
-
     model = ScheduledJob
 
 
@@ -152,15 +138,12 @@ class Timed(Ready):
 
 @dataclass
 class Host:
-    """Empty tables in a database."""
-
     engine: AsyncEngine
     session_factory: async_sessionmaker[AsyncSession]
 
     @classmethod
     @asynccontextmanager
     async def opened(cls, url: str, *, empty: bool = True) -> AsyncIterator[Host]:
-        """Make the tables anew, unless somebody else did."""
         engine = create_async_engine(url)
         if empty:
             async with engine.begin() as connection:
@@ -178,7 +161,6 @@ class Host:
 
     @property
     def is_postgresql(self) -> bool:
-        """Whether it is PostgreSQL."""
         return self.engine.dialect.name == "postgresql"
 
     async def add(self, count: int, model: AnyJob = Job, **values: Any) -> None:
@@ -218,7 +200,6 @@ class Watch:
     """Counts applied rows and remembers when each was started."""
 
     def __init__(self, clock: Callable[[], float], *, until: int | None = None) -> None:
-        """Start counting; `done` is set after `until` rows."""
         self.applied = 0
         self.started: dict[object, float] = {}
         self.done = asyncio.Event()
@@ -227,13 +208,11 @@ class Watch:
         self._awaited: dict[object, asyncio.Event] = {}
 
     async def wait_for_start(self, row_id: object) -> None:
-        """Wait until the row was started."""
         if row_id not in self.started:
             self._awaited[row_id] = asyncio.Event()
             await self._awaited[row_id].wait()
 
     def __call__(self, event: Event) -> None:
-        """Take note of `event`."""
         match event:
             case ItemApplied():
                 self.applied += 1

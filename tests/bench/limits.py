@@ -67,7 +67,6 @@ def claim_statement(*, is_postgresql: bool, scheduled: bool = False) -> str:
 
 
 def dsn(url: URL) -> str:
-    """Return the URL as asyncpg takes it."""
     plain = url.difference_update_query(["ssl"])
     return plain.set(drivername="postgresql").render_as_string(hide_password=False)
 

@@ -30,7 +30,6 @@ class Meter:
     """
 
     def __init__(self, engine: AsyncEngine, server: psutil.Process | None = None) -> None:
-        """Listen to `engine`."""
         self.statements = self.transactions = self.connections = 0
         self.seconds = self.client_s = self.server_s = 0.0
         self._server = server
@@ -44,14 +43,12 @@ class Meter:
         return cls(engine, await _server_of(engine))
 
     def start(self) -> None:
-        """Count from now on."""
         self.statements = self.transactions = 0
         self._server_began = _total_s(self._server)
         self._client_began = time.process_time()
         self._began = time.perf_counter()
 
     def stop(self) -> None:
-        """Take the times."""
         self.seconds = time.perf_counter() - self._began
         self.client_s = time.process_time() - self._client_began
         self.server_s = _total_s(self._server) - self._server_began

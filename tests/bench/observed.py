@@ -30,8 +30,6 @@ PIPELINES = 50
 
 @asynccontextmanager
 async def observer(manager: PipelineManager) -> AsyncIterator[None]:
-    """Observe, and be scraped."""
-
     async def scraped(seen: Observer) -> None:
         while True:
             exposition(seen)

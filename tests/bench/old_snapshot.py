@@ -64,13 +64,11 @@ class Pace:
     """Notes when each fifth of the rows was applied."""
 
     def __init__(self, rows: int) -> None:
-        """Begin the first fifth now."""
         self._size = rows // FIFTHS
         self._applied = 0
         self._marks = [time.perf_counter()]
 
     def __call__(self, event: Event) -> None:
-        """Take note of `event`."""
         if isinstance(event, ItemApplied):
             self._applied += 1
             if self._applied == 1:
@@ -79,7 +77,6 @@ class Pace:
                 self._marks.append(time.perf_counter())
 
     def of_fifth(self, number: int) -> float:
-        """Return rows per second."""
         return self._size / (self._marks[number + 1] - self._marks[number])
 
 

@@ -16,7 +16,6 @@ from tests.chaos.proxy import Proxy
 
 
 async def main(url: str, latency_s: float) -> None:
-    """Serve until terminated."""
     proxy = Proxy(make_url(url), latency_s=latency_s)
     await proxy.start()
     print(proxy.port, flush=True)

@@ -17,7 +17,6 @@ from rowlock.events import Event, ItemApplied
 
 
 async def work(url: str) -> None:
-    """Drain with 100 workers."""
     last = 0.0
 
     def note(event: Event) -> None:

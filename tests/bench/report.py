@@ -25,7 +25,6 @@ class Result:
 
     @property
     def medians(self) -> Figures:
-        """Each figure's median over the rounds."""
         return {
             name: statistics.median(each[name] for each in self.rounds) for name in self.rounds[0]
         }
@@ -44,7 +43,6 @@ def print_result(result: Result) -> None:
 
 
 def print_failure(measure: Measure, database: str, error: BaseException) -> None:
-    """Print that a measure did not end."""
     print(
         f"\n{database}: {measure.title} [{measure.name}] failed: {type(error).__name__}: {error}",
         flush=True,
@@ -52,7 +50,6 @@ def print_failure(measure: Measure, database: str, error: BaseException) -> None
 
 
 def write_json(results: list[Result], path: Path, *, command: str, load_before: float) -> None:
-    """Write all rounds with where and when."""
     document: dict[str, Any] = {
         "command": command,
         "ended_at": datetime.now(UTC).isoformat(timespec="seconds"),

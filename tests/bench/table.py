@@ -54,9 +54,7 @@ MEASURES = (
         partial(drain, workers=100, scheduled=True),
     ),
     Measure(
-        "drain-history",
-        "drain, 100 workers, with a history",
-        partial(with_history, workers=100),
+        "drain-history", "drain, 100 workers, with a history", partial(with_history, workers=100)
     ),
     Measure(
         "drain-heard",

@@ -39,7 +39,6 @@ async def look(number: int, port: int, is_open: asyncio.Event) -> None:
 
 
 async def turn_pages(port: int, times: list[float]) -> None:
-    """Ask for one page after the other."""
     while True:
         for path in PAGES:
             began = time.perf_counter()
@@ -51,7 +50,6 @@ async def turn_pages(port: int, times: list[float]) -> None:
 
 
 async def main(port: int, viewers: int) -> None:
-    """Look until the input ends."""
     opened = [asyncio.Event() for _ in range(viewers)]
     tasks = [
         asyncio.create_task(look(number, port, is_open)) for number, is_open in enumerate(opened)

@@ -45,23 +45,17 @@ REFUSED: Final = "ConnectionError: cloud-7 refused"
 
 
 class BackupPipeline(Quiet):
-    """Works on what is paused."""
-
     model = Label
 
     def ready(self) -> ColumnElement[bool]:
-        """Every label wants work."""
         return Label.id != ""
 
 
 class ToldSample(NamedTuple):
-    """What an observer has counted."""
-
     at: float
     count: float
 
     def settled(self) -> float:
-        """How many outcomes there were."""
         return self.count
 
 
@@ -69,7 +63,6 @@ class ToldObserver(Observer):
     """An observer that has watched for ten minutes."""
 
     def samples(self, pipeline: str) -> tuple[Sample, ...]:
-        """Return rates that rise and fall."""
         height = {"VolumePipeline": 14.0, "FleetPipeline": 0.8}.get(pipeline, 0.0)
         counts, told = 0.0, []
         for beat in range(120):
@@ -79,7 +72,6 @@ class ToldObserver(Observer):
 
 
 async def tell(engine: AsyncEngine) -> None:
-    """Write the story."""
     async with engine.begin() as connection:
         await connection.run_sync(Base.metadata.create_all)
         for table, rows in (*rows_told(), *replicas_told(), *history_told()):
@@ -131,14 +123,10 @@ def replicas_told() -> list[tuple[Any, list[dict[str, Any]]]]:
         for mark, name in (("3fa2c1d0", "web-7"), ("91be04aa", "web-8"))
     ]
     pause = {"pipeline": "BackupPipeline", "paused_at": ago(720), "paused_by": "alice"}
-    return [
-        (TABLES.replicas, replicas),
-        (TABLES.controls, [pause | {"reason": "provider down"}]),
-    ]
+    return [(TABLES.replicas, replicas), (TABLES.controls, [pause | {"reason": "provider down"}])]
 
 
 def history_told() -> list[tuple[Any, list[dict[str, Any]]]]:
-    """Return how volume 17 came to be parked."""
     ends = ((18, "retried", 1920), (19, "retried", 1620), (20, "parked", 1320))
     entries = [
         {
@@ -159,7 +147,6 @@ def history_told() -> list[tuple[Any, list[dict[str, Any]]]]:
 
 
 async def take(address: str) -> None:
-    """Take each picture."""
     async with async_playwright() as playwright:
         browser = await playwright.chromium.launch(
             executable_path=browser_path(), args=["--no-sandbox"]
@@ -181,13 +168,11 @@ def read_pages(pages: Flow[str]) -> Flow[str]:
 
 
 def recognised(page: str) -> str:
-    """Take longer than all others."""
     threading.Event().wait(0.02)
     return page
 
 
 async def keep_reading(pages: StandingGraph[str, str]) -> None:
-    """Have some pages in the graph."""
     while True:
         await asyncio.gather(*(pages.submit(f" {number} ") for number in range(12)))
 

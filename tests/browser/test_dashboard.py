@@ -120,7 +120,6 @@ async def test_a_script_that_comes_late_is_waited_for(browser: Any, address: str
 
 
 async def is_parked(database: TemporaryDatabase) -> bool:
-    """Whether volume 18 is parked."""
     async with database.engine.connect() as connection:
         return await connection.scalar(select(Volume.parked_at).where(Volume.id == 18)) is not None
 

@@ -41,7 +41,6 @@ class OtherServer:
         self.received: list[dict[str, str]] = []
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer with the page."""
         request = Request(scope)
         self.received.append(dict(request.headers))
         token = request.cookies.get("rowlock-token", "")

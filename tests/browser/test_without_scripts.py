@@ -31,7 +31,6 @@ async def hasten(page: Any) -> list[str]:
 
 
 def is_page(route: Any) -> bool:
-    """Whether a request is for a page."""
     return bool(route.request.resource_type == "document")
 
 

@@ -70,14 +70,10 @@ class Rounds(LockColumns, ScheduleColumns):
 
 
 class Job(Rounds, Base):
-    """Works alone."""
-
     __tablename__ = "jobs"
 
 
 class Batch(Rounds, Base):
-    """Needs its sites, which others need too."""
-
     __tablename__ = "batches"
 
 
@@ -93,7 +89,6 @@ WATCHED = {Job: ["wanted", "done"], Batch: ["wanted", "done"], Site: ["touched"]
 
 
 def sites_of(batch: int) -> list[int]:
-    """Return the sites that a batch needs."""
     return sorted(Random(batch).sample(range(1, SITES + 1), SITES_PER_BATCH))
 
 
@@ -103,7 +98,6 @@ class Traces:
     """
 
     def __init__(self, path: Path) -> None:
-        """Open the file; it is written at once, so that a killed replica has left what it did."""
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 
     @contextmanager
@@ -132,12 +126,10 @@ class Worked(Pipeline[Any]):
     table: ClassVar[str]
 
     def __init__(self, traces: Traces, **settings: Any) -> None:
-        """Leave traces of the work."""
         super().__init__(**(QUICK | settings))
         self._traces = traces
 
     async def work(self, item: PipelineItem[Any]) -> int:
-        """Do the next round, and return its number."""
         number = item.row.done + 1
         rng = Random(f"{self.table} {item.id} {number}")
         is_long, fails = rng.randrange(LONG_ROUNDS) == 0, rng.randrange(FAILING_ROUNDS) == 0
@@ -149,31 +141,24 @@ class Worked(Pipeline[Any]):
 
 
 class JobPipeline(Worked):
-    """Rounds of jobs."""
-
     model = Job
     table = "jobs"
     workers_num = 8
 
     def ready(self) -> ColumnElement[bool]:
-        """Whatever wants more rounds."""
         return Job.done < Job.wanted
 
     async def process(self, item: PipelineItem[Job]) -> Apply:
-        """Do one round."""
         return Apply({"done": await self.work(item)}, unless_changed=[Job.done])
 
 
 class BatchPipeline(Worked):
-    """Rounds of batches, with their sites locked."""
-
     model = Batch
     table = "batches"
     locks = (Site,)
     workers_num = 6
 
     def ready(self) -> ColumnElement[bool]:
-        """Whatever wants more rounds."""
         return Batch.done < Batch.wanted
 
     async def process(self, item: PipelineItem[Batch]) -> Apply:

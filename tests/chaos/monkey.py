@@ -54,7 +54,6 @@ class Monkey:
     """
 
     def __init__(self, seed: int, server: Server, replicas: Replicas) -> None:
-        """Draw from `seed`."""
         self.done: Counter[str] = Counter()
         self.log: list[str] = []
         self.unclean: list[str] = []
@@ -97,7 +96,6 @@ class Monkey:
             await asyncio.gather(*self._lasting)
 
     def note(self, fault: str, text: str = "") -> None:
-        """Write a fault down."""
         self.done[fault] += 1
         self.log.append(
             f"{asyncio.get_running_loop().time() - self._began:7.2f}  {fault} {text}".rstrip()

@@ -42,12 +42,10 @@ class Messages:
     """
 
     def __init__(self, *, has_start: bool) -> None:
-        """Begin with nothing read."""
         self.has_start = has_start
         self._rest = b""
 
     def take(self, read: bytes) -> list[bytes]:
-        """Return the messages that are whole by now."""
         self._rest += read
         messages = []
         while len(self._rest) >= (prefix := 4 if self.has_start else 5):
@@ -100,7 +98,6 @@ class Proxy:
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def stop(self) -> None:
-        """Listen no more and cut what is there."""
         assert self._server is not None
         self._server.close()
         self.cut()

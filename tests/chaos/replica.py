@@ -37,17 +37,13 @@ def slow_down(speed: float) -> None:
 
 
 async def main(url: str, folder: Path, name: str) -> None:
-    """Serve until told to stop."""
     stopping, loop = asyncio.Event(), asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGTERM, stopping.set)
     driver = make_url(url).get_driver_name()
     options = connect_args(driver, {"application_name": name}, timeout_s=CONNECT_S_MAX)
     options |= {"sslmode": "disable"} if driver == "psycopg" else {"ssl": False}
     engine = create_async_engine(
-        url,
-        pool_size=10,
-        pool_timeout=CONNECT_S_MAX,
-        connect_args=options,
+        url, pool_size=10, pool_timeout=CONNECT_S_MAX, connect_args=options
     )
     traces = Traces(folder / f"{name}.traces")
     manager = PipelineManager(

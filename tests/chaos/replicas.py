@@ -46,11 +46,9 @@ class Replica:
 
     @property
     def is_alive(self) -> bool:
-        """Whether the process runs, frozen or not."""
         return self.process.returncode is None
 
     async def kill(self) -> None:
-        """End it without a word, frozen or not."""
         with suppress(ProcessLookupError):
             self.process.kill()
         await self.process.wait()
@@ -85,7 +83,6 @@ class Replica:
             await self.kill()
 
     async def wait_until_ready(self) -> None:
-        """Wait until it serves."""
         async with asyncio.timeout(START_S_MAX):
             assert await self._says("ready"), f"{self.name} did not start; see its log"
 
@@ -113,11 +110,9 @@ class Replicas:
 
     @property
     def alive(self) -> list[Replica]:
-        """Those that run."""
         return [replica for replica in self.past if replica.is_alive]
 
     async def start(self, speed: float) -> Replica:
-        """Start one, with a clock of this speed."""
         proxy = Proxy(self._server, latency_s=self._latency_s)
         await proxy.start()
         name = f"replica-{len(self.past) + 1}"
@@ -141,6 +136,5 @@ class Replicas:
         return replica
 
     async def end(self) -> None:
-        """Kill all that still run."""
         for replica in self.alive:
             await replica.kill()

@@ -36,8 +36,6 @@ WRONGS = 10
 
 @dataclass(frozen=True)
 class Ran:
-    """What a run has come to."""
-
     seed: int
     seconds: float
     latency_s: float
@@ -51,7 +49,6 @@ class Ran:
         return set(FAULTS - self.faults.keys())
 
     def __str__(self) -> str:
-        """Say what was done and found; where a promise was broken, how to run it again."""
         faults = ", ".join(f"{count} {fault}" for fault, count in sorted(self.faults.items()))
         figures = ", ".join(f"{count} {name}" for name, count in self.verdict.figures.items())
         far = f", each round trip takes {1000 * self.latency_s:g} ms" if self.latency_s else ""

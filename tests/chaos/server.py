@@ -61,10 +61,7 @@ def own_server() -> Iterator[PostgresqlServer]:
 
 
 class Server:
-    """One server with one database."""
-
     def __init__(self, server: PostgresqlServer) -> None:
-        """Start it."""
         self._server = server
         self.url: URL = server.start().set(drivername="postgresql+asyncpg")
         self._engine = create_async_engine(self.url, pool_size=1)
@@ -128,22 +125,18 @@ class Server:
         )
 
     async def connections(self) -> list[Any]:
-        """Return the connections of replicas."""
         return await self._execute(
             f"SELECT application_name, state, query FROM pg_stat_activity WHERE {_OTHERS} AND"
             " application_name LIKE 'replica%'"
         )
 
     async def rows(self, table: str, *columns: str) -> list[Any]:
-        """Return columns of all rows of a table."""
         return await self._execute(f"SELECT {', '.join(columns)} FROM {table} ORDER BY id")
 
     async def history(self) -> list[Change]:
-        """Return all changes."""
         return await self._try(read_history)
 
     async def aclose(self) -> None:
-        """Let go of the server."""
         await self._engine.dispose()
 
     async def _execute(self, statement: str, **parameters: Any) -> list[Any]:

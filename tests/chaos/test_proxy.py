@@ -20,7 +20,6 @@ ROUND_TRIPS = 5
 
 @pytest.fixture
 async def proxy(postgresql_database: TemporaryDatabase) -> AsyncIterator[Proxy]:
-    """A proxy before a database with one table."""
     async with postgresql_database.engine.begin() as connection:
         await connection.exec_driver_sql("CREATE TABLE notes (number int)")
     proxy = Proxy(postgresql_database.url)
@@ -33,7 +32,6 @@ async def proxy(postgresql_database: TemporaryDatabase) -> AsyncIterator[Proxy]:
 async def client(
     proxy: Proxy, postgresql_database: TemporaryDatabase
 ) -> AsyncIterator[asyncpg.Connection]:
-    """A connection through the proxy."""
     connection = await connect(proxy, postgresql_database)
     yield connection
     with suppress(Exception):
@@ -41,7 +39,6 @@ async def client(
 
 
 async def connect(proxy: Proxy, database: TemporaryDatabase) -> asyncpg.Connection:
-    """Connect through the proxy."""
     url = database.url
     return await asyncpg.connect(
         host="127.0.0.1",
@@ -54,13 +51,11 @@ async def connect(proxy: Proxy, database: TemporaryDatabase) -> asyncpg.Connecti
 
 
 async def note_in_a_transaction(client: asyncpg.Connection) -> None:
-    """Add a note."""
     async with asyncio.timeout(HANG_S_MAX), client.transaction():
         await client.execute("INSERT INTO notes VALUES (1)")
 
 
 async def notes(database: TemporaryDatabase) -> int:
-    """Count the notes, past the proxy."""
     async with database.engine.connect() as connection:
         return (await connection.exec_driver_sql("SELECT count(*) FROM notes")).scalar_one()
 

@@ -27,7 +27,6 @@ class Run:
     """A run by hand: a job, a batch and its sites, and the traces of the work on them."""
 
     def __init__(self) -> None:
-        """Begin with rows that want one round each."""
         self.story, self.work = Story(), list[Work]()
         self.story.add("1", "jobs", values={"wanted": 1, "done": 0})
         self.story.add("1", "batches", values={"wanted": 1, "done": 0})
@@ -69,7 +68,6 @@ class Run:
 
     @property
     def wrongs(self) -> list[str]:
-        """What is found."""
         return judge(self.story.changes, self.work).wrongs
 
 

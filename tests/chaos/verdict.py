@@ -106,7 +106,6 @@ def judge(changes: Sequence[Change], work: Sequence[Work], *, latency_s: float =
 
 
 def read_work(folder: Path, replicas: Sequence[Replica]) -> list[Work]:
-    """Read the traces that the replicas have left."""
     found: list[Work] = []
     for replica in replicas:
         path = folder / f"{replica.name}.traces"

@@ -23,15 +23,11 @@ class KindsBase(DeclarativeBase):
 
 
 class Reference(TypeDecorator[str]):
-    """A host's own type."""
-
     impl = String(36).with_variant(UUID(as_uuid=False), "postgresql")
     cache_ok = True
 
 
 class ByUuid(LockColumns, KindsBase):
-    """The usual one."""
-
     __tablename__ = "by_uuid"
     id: Mapped[uuid.UUID] = mapped_column(primary_key=True, default=uuid.uuid4)
     status: Mapped[str] = mapped_column(default="new")
@@ -46,8 +42,6 @@ class ByNumber(LockColumns, ScheduleColumns, KindsBase):
 
 
 class ByName(LockColumns, KindsBase):
-    """A text for its key."""
-
     __tablename__ = "by_name"
     id: Mapped[str] = mapped_column(
         String(60), primary_key=True, default=lambda: f"key '{uuid.uuid4()}\""
@@ -90,8 +84,6 @@ _letters = itertools.cycle(Letter)
 
 
 class ByLetter(LockColumns, KindsBase):
-    """An enumeration for its key."""
-
     __tablename__ = "by_letter"
     id: Mapped[Letter] = mapped_column(primary_key=True, default=lambda: next(_letters))
     status: Mapped[str] = mapped_column(default="new")
@@ -115,7 +107,6 @@ class ByForeignKey(LockColumns, KindsBase):
     color: Mapped[Color] = relationship(lazy="joined")
 
     def __init__(self, **values: Any) -> None:
-        """Come with a color."""
         super().__init__(color=Color(), **values)
 
 
@@ -165,8 +156,6 @@ class Reserved(LockColumns, KindsBase):
 
 
 class Animal(LockColumns, KindsBase):
-    """One table for several kinds of rows."""
-
     __tablename__ = "animals"
     id: Mapped[int] = mapped_column(primary_key=True)
     kind: Mapped[str] = mapped_column(String(10))
@@ -178,8 +167,6 @@ class Animal(LockColumns, KindsBase):
 
 
 class Cat(Animal):
-    """One of the kinds."""
-
     __mapper_args__ = {"polymorphic_identity": "cat"}  # noqa: RUF012
 
 

@@ -58,7 +58,6 @@ async def connection(database: TemporaryDatabase) -> Any:
 
 
 async def insert(connection: AsyncConnection, rows: Sequence[tuple[Any, ...]]) -> None:
-    """Insert rows, or write all of their columns."""
     bulk = BULK.of(connection)
     statement = bulk.insert(kinds, NAMES)
     statement = statement.on_conflict_do_update(
@@ -68,7 +67,6 @@ async def insert(connection: AsyncConnection, rows: Sequence[tuple[Any, ...]]) -
 
 
 async def stored(connection: AsyncConnection) -> list[tuple[Any, ...]]:
-    """Return all rows."""
     return [tuple(row) for row in await connection.execute(select(kinds).order_by(kinds.c.key))]
 
 

@@ -41,12 +41,9 @@ class Spelt(SpeltBase):
 
 
 class SpeltPipeline(RecordingPipeline):
-    """Works on what is not parked."""
-
     model = Spelt
 
     def ready(self) -> ColumnElement[bool]:
-        """Every row wants work."""
         return Spelt.id.is_not(None)
 
 

@@ -85,7 +85,6 @@ def order_for(leased: LeasedTable, *, limit: int = 1000) -> ClaimRequest:
 async def claimed(
     database: TemporaryDatabase, leased: LeasedTable, *, limit: int = 1000
 ) -> list[PipelineItem[Any]]:
-    """Claim rows."""
     return await claim(
         database.session_factory,
         order_for(leased, limit=limit),
@@ -97,7 +96,6 @@ async def claimed(
 async def columns_of(
     database: TemporaryDatabase, leased: LeasedTable, *names: str
 ) -> dict[Any, tuple[Any, ...]]:
-    """Return columns of all rows by their keys."""
     async with database.engine.connect() as connection:
         columns = [leased.column(name) for name in names]
         found = await connection.execute(select(leased.key, *columns))

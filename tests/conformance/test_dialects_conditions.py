@@ -13,13 +13,7 @@ from rowlock.rows.leased_table import LeasedTable
 from rowlock.testing import TemporaryDatabase
 
 from .kinds import ByNumber, ByUuid
-from .test_dialects import (
-    claimed,
-    columns_of,
-    each_kind,
-    insert_rows,
-    transact,
-)
+from .test_dialects import claimed, columns_of, each_kind, insert_rows, transact
 
 
 @each_kind

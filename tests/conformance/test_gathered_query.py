@@ -56,7 +56,6 @@ def query_of(*names: str) -> GatheredQuery:
 
 
 async def add(engine: AsyncEngine, rows: Sequence[tuple[Any, ...]]) -> None:
-    """Create the table, and insert rows."""
     async with engine.begin() as connection:
         await connection.run_sync(kinds.metadata.create_all)
         names = [column.name for column in kinds.c]

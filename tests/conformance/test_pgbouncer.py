@@ -65,11 +65,9 @@ class RunPipeline(Pipeline[Run]):
     retry_delay = 0.01
 
     def ready(self) -> ColumnElement[bool]:
-        """New ones."""
         return Run.status == "new"
 
     async def process(self, item: PipelineItem[Run]) -> Apply | Retry:
-        """Fail first, then do it."""
         if item.attempt == 1:
             return Retry(error="once")
         async with item.session() as session:
@@ -78,7 +76,6 @@ class RunPipeline(Pipeline[Run]):
 
 
 def free_port() -> int:
-    """Return a port that nobody listens on."""
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         port: int = one.getsockname()[1]
@@ -149,12 +146,9 @@ async def test_rows_are_worked_on(pooled: async_sessionmaker[AsyncSession]) -> N
 
 
 class PlannedPipeline(RunPipeline):
-    """May be rehearsed."""
-
     rehearsable = True
 
     async def process(self, item: PipelineItem[Run]) -> Apply | Retry:
-        """Look, and commit that."""
         async with item.session() as session:
             await session.get_one(Run, item.id)
             await session.commit()

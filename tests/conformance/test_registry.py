@@ -26,20 +26,16 @@ HERE = "tests_of_a_dialect"
 
 
 class DriverError(Exception):
-    """An error of another database's driver."""
-
     __module__ = "mariadriver.errors"
 
 
 @pytest.fixture(autouse=True)
 def registered_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Forget what a test registers."""
     monkeypatch.setattr(registry, "_known", dict(registry._known))
     monkeypatch.setattr("rowlock.redaction._database_packages", {"sqlalchemy", *driver_packages()})
 
 
 def maria(**parts: str) -> Dialect:
-    """Return a dialect with some of its parts."""
     return Dialect("mariadb", frozenset({"mariadriver"}), parts)
 
 

@@ -37,12 +37,9 @@ class Label(LockColumns, ScheduleColumns, Base):
 
 
 class LabelPipeline(Quiet):
-    """Works on labels."""
-
     model = Label
 
     def ready(self) -> ColumnElement[bool]:
-        """Every label wants work."""
         return Label.id != ""
 
 
@@ -59,7 +56,6 @@ def be_generous(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def everything(_request: object, _action: ViewerAction) -> Viewer:
-    """Let everybody do everything."""
     return Viewer("alice")
 
 
@@ -85,7 +81,6 @@ async def browser(
     origin: str = ORIGIN,
     app: Any = None,
 ) -> AsyncIterator[AsyncClient]:
-    """Give a client of a dashboard."""
     app = app or Dashboard(manager_of(database), authorize=authorize)
     async with AsyncClient(transport=ASGITransport(app), base_url=origin) as client:
         yield client

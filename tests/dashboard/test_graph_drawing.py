@@ -7,12 +7,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rowlock.dashboard.drawing import (
-    BOX_HEIGHT,
-    TITLE_CHARS_MAX,
-    GraphDrawing,
-    drawing_of,
-)
+from rowlock.dashboard.drawing import BOX_HEIGHT, TITLE_CHARS_MAX, GraphDrawing, drawing_of
 from rowlock.graph.statistics import Arrow, Box, OperatorStatistics, Picture
 
 COUNTS = ("lanes", "calls", "came", "went", "made", "merged", "failed", "dropped")
@@ -21,7 +16,6 @@ IDLE = OperatorStatistics(name="x", **dict.fromkeys(COUNTS, 0), **dict.fromkeys(
 
 
 def drawn(boxes: int, arrows: list[tuple[int, int]], joints: frozenset[int]) -> GraphDrawing:
-    """Return the drawing of a graph."""
     made = [Box("n" * 40, 12, (), False, number in joints) for number in range(boxes)]
     picture = Picture(made, [Arrow(*one, 1000) for one in arrows], 0)
     return drawing_of(picture, [IDLE] * boxes)

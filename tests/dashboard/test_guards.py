@@ -24,7 +24,6 @@ RELEASE = "/act/release?model=Volume&id=17"
 
 
 async def is_leased(database: TemporaryDatabase) -> bool:
-    """Whether volume 17 still has its lease."""
     async with database.engine.connect() as connection:
         found = await connection.execute(select(Volume.lock_token).where(Volume.id == 17))
         return found.scalar_one() == TOKEN
@@ -127,32 +126,26 @@ class Lies:
 
     @staticmethod
     def raises(*_: object) -> Viewer:
-        """Raise."""
         raise RuntimeError("secret")
 
     @staticmethod
     def exits(*_: object) -> Viewer:
-        """End the process, as far as that goes."""
         raise SystemExit(3)
 
     @staticmethod
     async def is_cancelled(*_: object) -> Viewer:
-        """Let a cancellation escape."""
         raise asyncio.CancelledError
 
     @staticmethod
     def is_true(*_: object) -> object:
-        """Return True."""
         return True
 
     @staticmethod
     async def is_a_dictionary(*_: object) -> object:
-        """Return what looks like a viewer."""
         return {"name": "alice"}
 
     @staticmethod
     def is_nameless(*_: object) -> Viewer:
-        """Return a viewer without a name."""
         return Viewer(" ")
 
     @staticmethod
@@ -164,13 +157,11 @@ class Lies:
 
     @staticmethod
     async def hangs(*_: object) -> Viewer:
-        """Never answer."""
         await asyncio.Event().wait()
         raise AssertionError
 
     @staticmethod
     async def ignores_its_end(*_: object) -> Viewer:
-        """Return, but too late."""
         try:
             await asyncio.Event().wait()
         except asyncio.CancelledError:

@@ -28,12 +28,10 @@ class HangingPipeline(VolumePipeline):
     """Asks of each row what takes an hour."""
 
     def ready(self) -> ColumnElement[bool]:
-        """Nothing that anybody would wait for."""
         return (Volume.status == "submitted") & func.pg_sleep(3600).is_not(None)
 
 
 def app_of(database: TemporaryDatabase, *pipelines: Any) -> Dashboard:
-    """Return a dashboard of pipelines, with all tables."""
     given = pipelines or [VolumePipeline()]
     limits = InsightLimits(statement_timeout=timedelta(seconds=0.5))
     insight = Insight(database.session_factory, given, tables=TABLES, limits=limits)

@@ -27,7 +27,6 @@ WAIT_S: Final = 30
 
 @pytest.fixture(autouse=True)
 def fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Look again at once."""
     monkeypatch.setattr(live, "LIVE_S", 0)
 
 

@@ -22,6 +22,8 @@ from ..insight.shop import VolumePipeline
 from .shop_window import browser, everything, furnished
 from .test_hung_questions import HangingPipeline
 
+pytestmark = pytest.mark.either_database
+
 LONG = timedelta(hours=2)
 SILENT = timedelta(seconds=30)
 """For how long a database says nothing; a page that waits for it has a test fail, not hang."""
@@ -29,7 +31,6 @@ LIMITS = InsightLimits(timeout=LONG, statement_timeout=LONG, count_timeout=LONG)
 
 
 def insight_of(database: TemporaryDatabase) -> Insight:
-    """Return questions that would take two hours."""
     return Insight(database.session_factory, [VolumePipeline()], limits=LIMITS)
 
 
@@ -60,9 +61,7 @@ async def test_a_page_is_not_kept_by_a_transaction_that_cannot_be_ended(
     assert question.cancelled()
 
 
-async def test_all_questions_end_with_the_time_of_their_page(
-    database: TemporaryDatabase,
-) -> None:
+async def test_all_questions_end_with_the_time_of_their_page(database: TemporaryDatabase) -> None:
     """Each has a limit of its own: several in a row, or one that begins late, would outlast the
     page, and keep connections of the host's pool for nobody.
     """

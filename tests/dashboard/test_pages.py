@@ -37,6 +37,10 @@ from .shop_window import (
     shown_form,
 )
 
+pytestmark = pytest.mark.either_database(
+    but=["test_every_page_and_document", "test_without_the_database_there_is_a_sentence"]
+)
+
 PAGES = ("/", "/replicas", "/checks", "/pipelines/VolumePipeline", "/pipelines/VolumePipeline/rows")
 
 JOINED_S_MAX = 60.0
@@ -57,12 +61,9 @@ class Bare(LockColumns, Base):
 
 
 class BarePipeline(Quiet):
-    """Works on them."""
-
     model = Bare
 
     def ready(self) -> ColumnElement[bool]:
-        """All of them."""
         return Bare.id > 0
 
 

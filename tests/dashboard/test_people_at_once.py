@@ -49,7 +49,6 @@ async def waiting(watch: AsyncConnection, count: int) -> None:
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Give an action a minute."""
     monkeypatch.setattr(actions, "ACTION_TIMEOUT", timedelta(minutes=1))
 
 
@@ -85,7 +84,6 @@ async def read_of(client: AsyncClient, answer: Response) -> tuple[int, str, str]
 
 
 async def row_of(database: TemporaryDatabase) -> Any:
-    """Return volume 17 as it is."""
     async with database.engine.connect() as connection:
         return (await connection.execute(select(Volume.__table__).where(Volume.id == 17))).one()
 
@@ -155,13 +153,11 @@ class BusyPipeline(VolumePipeline):
     lock_timeout = 60
 
     def __init__(self) -> None:
-        """Have nothing begun."""
         super().__init__()
         self.begun: list[Any] = []
         self.is_begun, self.may_end = asyncio.Event(), asyncio.Event()
 
     async def process(self, item: PipelineItem[Any]) -> Apply:
-        """Wait, the first time."""
         self.begun.append(item.lock_token)
         self.is_begun.set()
         if len(self.begun) == 1:
@@ -185,11 +181,7 @@ async def test_two_release_a_row_that_is_at_work(postgresql_database: TemporaryD
             async with asyncio.timeout(HANG_S_MAX):
                 await pipeline.is_begun.wait()
             answers = await at_once(
-                database,
-                app,
-                f"/act/release?{ROW}",
-                page="/rows/Volume/17",
-                held=HELD_ROW,
+                database, app, f"/act/release?{ROW}", page="/rows/Volume/17", held=HELD_ROW
             )
             await heard.wait_for(events.ItemApplied)
             pipeline.may_end.set()

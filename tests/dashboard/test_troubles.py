@@ -15,6 +15,8 @@ from rowlock.testing import TemporaryDatabase
 from ..insight.shop import Scene, VolumePipeline, at, furnish
 from .shop_window import TABLES, browser, everything
 
+pytestmark = pytest.mark.either_database
+
 STRANGE: dict[str, Any] = {"queued": "many", "capacity": None}
 FAILS = {"queued": 12, "capacity": 20, "fetch_failures": 3, "last_error": "Timeout: <i>no</i>"}
 

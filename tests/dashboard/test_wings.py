@@ -18,14 +18,14 @@ from rowlock.testing import TemporaryDatabase
 
 from .shop_window import browser, everything
 
+pytestmark = pytest.mark.either_database
+
 
 class Base(DeclarativeBase):
     """Classes of this host alone."""
 
 
 class Payment(EventColumns, Base):
-    """A fact."""
-
     __tablename__ = "payments"
     __stream_key__ = "account"
     account: Mapped[str] = mapped_column(String(40))
@@ -38,12 +38,10 @@ BALANCES = STREAMS.flow("balances", Payment, shards=4)
 
 @BALANCES.by_key(state=int)
 def add(step: StepContext, account: str, cents: int | None, payments: list[Payment]) -> int:
-    """Add payments to the balance of their account."""
     return (cents or 0) + sum(payment.cents for payment in payments)
 
 
 async def pay(database: TemporaryDatabase) -> Payment:
-    """Write a payment."""
     async with database.session_factory.begin() as session:
         session.add(payment := Payment(account="a", cents=5))
         BALANCES.hint_after_commit(session)

@@ -37,7 +37,6 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def scratch(tmp_path: Path) -> Path:
-    """Where the demo keeps its files."""
     place = tmp_path / "scratch"
     place.mkdir()
     return place

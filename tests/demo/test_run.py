@@ -15,7 +15,6 @@ from rowlock.demo.run import address_in, kill_busiest, replicas_on, tables_at
 
 
 async def insert(engine: AsyncEngine, path: str) -> None:
-    """Insert one document."""
     async with AsyncSession(engine) as session, session.begin():
         session.add(Document(path=path))
 

@@ -54,7 +54,6 @@ async def judged(
 
 
 def broken(findings: Sequence[DemoFinding]) -> list[str]:
-    """Return what does not hold."""
     return [finding.text for finding in findings if finding.holds is False]
 
 

@@ -62,7 +62,6 @@ class Fleet(LocalEngine):
     kind: ClassVar[str] = "fleet"
 
     def __init__(self, workers: int = 0) -> None:
-        """Begin with so many workers."""
         super().__init__(1)
         self._active.clear()
         self.running = self.running_max = 0
@@ -71,16 +70,13 @@ class Fleet(LocalEngine):
         self.hire(workers)
 
     def hire(self, workers: int) -> None:
-        """Let more workers come."""
         first = len(self._active) + 1
         self._active.update({f"worker-{number}": 0 for number in range(first, first + workers)})
 
     def dismiss_all(self) -> None:
-        """Let all workers go."""
         self._active.clear()
 
     async def run(self, worker: str, task: Task[Any]) -> AsyncGenerator[AttemptEvent, None]:
-        """Run the handler, and count."""
         self.tasks.append(task)
         self.begun[task.row.dedup_key] += 1
         self.running += 1
@@ -107,12 +103,10 @@ class Scenes:
     """
 
     def __init__(self, takes_s: float = 1.0) -> None:
-        """Take so long."""
         self.takes_s = takes_s
         self.answers: dict[str, Callable[[Task[Render]], AsyncIterator[AttemptEvent]]] = {}
 
     async def __call__(self, task: Task[Render]) -> AsyncIterator[AttemptEvent]:
-        """Make a picture."""
         answer = self.answers.get(task.row.scene)
         if answer is not None:
             async for event in answer(task):
@@ -138,7 +132,6 @@ def without_end(gate: asyncio.Event) -> Callable[[Task[Render]], AsyncIterator[A
 def pipeline_of(
     fleet: Fleet, scenes: Scenes | None = None, **settings: object
 ) -> DispatchPipeline[Render]:
-    """Return a pipeline of renders."""
     return DispatchPipeline(Render, handler=scenes or Scenes(), engine=fleet, **settings)  # type: ignore[arg-type]
 
 
@@ -154,13 +147,11 @@ async def submit(
 
 
 async def add(database: TemporaryDatabase, *rows: Render) -> None:
-    """Add rows as they are."""
     async with database.session_factory.begin() as session:
         session.add_all(rows)
 
 
 async def all_renders(database: TemporaryDatabase) -> list[Render]:
-    """Return every row, in the order of submission."""
     async with database.session_factory() as session:
         return list(
             (
@@ -172,7 +163,6 @@ async def all_renders(database: TemporaryDatabase) -> list[Render]:
 
 
 async def one_render(database: TemporaryDatabase) -> Render:
-    """Return the only row."""
     [row] = await all_renders(database)
     return row
 
@@ -186,7 +176,6 @@ async def settled(database: TemporaryDatabase, *, every_s: float = 1.0) -> list[
 
 
 async def now_of(database: TemporaryDatabase) -> datetime:
-    """Return the database's time."""
     async with database.session_factory() as session:
         now = await session.scalar(select(database_now()))
         assert now is not None

@@ -25,7 +25,6 @@ WORK_S = 0.05
 
 
 async def render(task: Task[Render]) -> AsyncIterator[AttemptEvent]:
-    """Make a picture, slowly enough to be killed."""
     tell(event="Begun", key=task.row.dedup_key, stages=sorted(task.stages))
     yield StageDone("raw")
     if task.row.scene == "held":
@@ -35,12 +34,10 @@ async def render(task: Task[Render]) -> AsyncIterator[AttemptEvent]:
 
 
 def tell(**fields: object) -> None:
-    """Say what happened, at once."""
     print(json.dumps(fields), flush=True)
 
 
 async def main(url: str, workers: str, lease_s: str) -> None:
-    """Dispatch until a line comes in."""
     engine = create_async_engine(url)
     renders = DispatchPipeline(
         Render,

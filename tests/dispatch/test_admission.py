@@ -43,7 +43,6 @@ def pipeline_of(**settings: Any) -> DispatchPipeline[Render]:
 
 @pytest.fixture
 async def renders_database(database: TemporaryDatabase) -> TemporaryDatabase:
-    """A database with the table."""
     await database.create_tables(Base.metadata)
     return database
 

@@ -47,7 +47,6 @@ def engine_of(database: TemporaryDatabase, begin: str | None) -> AsyncEngine:
 
 @pytest.fixture
 async def renders_database(sqlite_database: TemporaryDatabase) -> TemporaryDatabase:
-    """A file with the table."""
     await sqlite_database.create_tables(Base.metadata)
     return sqlite_database
 

@@ -43,7 +43,6 @@ QUICK: Any = {"fetch_delays": (0.05, 0.1)}
 
 @pytest.fixture
 async def renders_database(database: TemporaryDatabase) -> TemporaryDatabase:
-    """A database with the table."""
     await database.create_tables(Base.metadata)
     return database
 
@@ -71,7 +70,6 @@ class Gates:
         self.begun, self.gate, self.steps = asyncio.Event(), asyncio.Event(), list[str]()
 
     async def __call__(self, task: Task[Render]) -> AsyncIterator[AttemptEvent]:
-        """Say something, wait, note a stage, and end."""
         yield Progress("begun")
         self.begun.set()
         await self.gate.wait()

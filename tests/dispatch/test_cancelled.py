@@ -30,13 +30,14 @@ from rowlock.testing import Steps, TemporaryDatabase, stepping
 from ..cancellation.cancelling import Canceller, background_ends, cancelled_at
 from .renders import Base, Fleet, Render, one_render, submit
 
+pytestmark = pytest.mark.either_database
+
 SUSPENSIONS_MAX = 500
 SUSPENSIONS_MIN = 15
 """So many an attempt has at least; fewer, and the sweep is no sweep."""
 
 
 async def speaks(task: Task[Render]) -> AsyncIterator[AttemptEvent]:
-    """Take a stage, and end."""
     await asyncio.sleep(0)
     yield StageDone("raw", task.row.scene)
     yield Progress("half")

@@ -19,6 +19,10 @@ from rowlock.testing import TemporaryDatabase, virtual_time
 
 from .renders import Base, Render, add, all_renders, now_of
 
+pytestmark = pytest.mark.either_database(
+    but=["test_the_oldest_submissions_first_and_no_more_than_there_is_room_for"]
+)
+
 RENDERS: LeasedTable = LeasedTable.of(Render)
 NOBODY = "capacity: none of 2 workers accepted"
 TIMEOUT = timedelta(seconds=10)

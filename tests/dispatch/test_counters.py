@@ -33,9 +33,7 @@ async def test_offers_are_counted_by_their_answer() -> None:
 
 
 @virtual_time
-async def test_submissions_are_counted_by_their_answer(
-    virtual_database: TemporaryDatabase,
-) -> None:
+async def test_submissions_are_counted_by_their_answer(virtual_database: TemporaryDatabase) -> None:
     """Nobody would see that clients are sent away."""
     await virtual_database.create_tables(Base.metadata)
     renders = DispatchPipeline(Render, handler=Scenes(1), engine=Fleet(1), max_active=1)
@@ -70,5 +68,4 @@ SUBMISSIONS = ("admitted", "attached", "rejected", "draining")
 
 
 def told(series: Series, what: str, result: str) -> float:
-    """Return one counter of the pipeline of renders."""
     return value(series, f"dispatch_{what}_total", pipeline="DispatchRender", result=result)

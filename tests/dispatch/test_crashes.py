@@ -34,19 +34,16 @@ class Store:
     """What is outside: pictures by name; to store one twice is to store it once."""
 
     def __init__(self) -> None:
-        """Nothing is stored yet."""
         self.fleet = Fleet(1)
         self.pictures: dict[str, str] = {}
         self.stored: Counter[str] = Counter()
 
     async def put(self, name: str, picture: str) -> None:
-        """Store a picture."""
         await asyncio.sleep(0)
         self.pictures[name] = picture
         self.stored[name] += 1
 
     async def render(self, task: Task[Render]) -> AsyncIterator[AttemptEvent]:
-        """Make a picture in two stages."""
         if not task.is_done("raw"):
             await self.put("raw", task.row.scene)
             yield StageDone("raw", "raw")

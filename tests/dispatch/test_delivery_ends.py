@@ -12,27 +12,10 @@ import pytest
 from sqlalchemy import update
 
 from rowlock import PipelineManager
-from rowlock.dispatch import (
-    FAILED,
-    AttemptEvent,
-    Completed,
-    Failed,
-    Progress,
-    Task,
-    WorkerGone,
-)
+from rowlock.dispatch import FAILED, AttemptEvent, Completed, Failed, Progress, Task, WorkerGone
 from rowlock.testing import TemporaryDatabase, virtual_time
 
-from .renders import (
-    Base,
-    Fleet,
-    Render,
-    Scenes,
-    one_render,
-    pipeline_of,
-    settled,
-    submit,
-)
+from .renders import Base, Fleet, Render, Scenes, one_render, pipeline_of, settled, submit
 
 
 @virtual_time
@@ -51,8 +34,6 @@ async def test_a_silent_worker_is_given_up(virtual_database: TemporaryDatabase) 
 
 
 class _Silent(Fleet):
-    """Accepts, and says nothing more."""
-
     beats_itself = True
 
     async def run(self, worker: str, task: Task[Render]) -> AsyncIterator[AttemptEvent]:  # type: ignore[override]

@@ -41,6 +41,8 @@ from .renders import (
     submit,
 )
 
+pytestmark = pytest.mark.either_database
+
 
 @virtual_time
 async def test_a_row_with_too_many_losses_is_offered_to_nobody(

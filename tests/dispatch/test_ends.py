@@ -146,18 +146,12 @@ async def test_a_handler_that_has_no_end_is_failed_once(
 
 
 class CannotClose(Fleet):
-    """Whose lines break when they are closed."""
-
     async def offer(self, worker: str, task: Task[Any]) -> Any:
-        """Give events that cannot be closed."""
         return Broken(await super().offer(worker, task))
 
 
 class Broken:
-    """Events that raise when they are closed."""
-
     def __init__(self, events: Any) -> None:
-        """Of these."""
         self._events = events
 
     def __aiter__(self) -> Broken:
@@ -167,7 +161,6 @@ class Broken:
         return await anext(self._events)  # type: ignore[no-any-return]
 
     async def aclose(self) -> None:
-        """Close, and raise."""
         await self._events.aclose()
         raise ConnectionResetError("the line is dead")
 

@@ -59,7 +59,6 @@ def handler_for(kind: type[LocalEngine], name: str) -> Callable[[Task[Any]], Any
 def task_of(
     handler: Callable[[Task[Any]], Any], row: Any = None, heartbeat_s: float = 10.0
 ) -> Task[Any]:
-    """Return a task."""
     return Task(
         id=7,
         attempt=2,
@@ -73,7 +72,6 @@ def task_of(
 
 
 async def heard(events: Events) -> list[AttemptEvent]:
-    """Return all events, up to the last."""
     async with asyncio.timeout(HANG_S_MAX):
         return [event async for event in events]
 

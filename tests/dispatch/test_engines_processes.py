@@ -62,21 +62,18 @@ class Other:
         self._end = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
 
     def has_begun(self) -> bool:
-        """Whether it has said so."""
         try:
             return os.read(self._end, 100) == b"ready\n"
         except BlockingIOError:
             return False
 
     def has_ended(self) -> bool:
-        """Whether nobody holds the pipe any more."""
         try:
             return os.read(self._end, 100) == b""
         except BlockingIOError:
             return False
 
     def close(self) -> None:
-        """Look no more."""
         os.close(self._end)
 
 

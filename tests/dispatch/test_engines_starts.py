@@ -270,7 +270,6 @@ async def test_an_offer_that_is_given_up_at_any_step_leaves_nothing(
 
 
 def files_in(folder: Path) -> list[Path]:
-    """Return what is there."""
     return list(folder.iterdir())
 
 

@@ -8,6 +8,7 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
 
+import pytest
 from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import async_sessionmaker
 
@@ -17,6 +18,8 @@ from rowlock.dispatch.columns import ACTIVE
 from rowlock.testing import TemporaryDatabase
 
 from .renders import SETTLED_S_MAX, Base, Fleet, Render, settled
+
+pytestmark = pytest.mark.either_database
 
 CLIENTS = 50
 SUBMISSIONS = 400

@@ -17,6 +17,8 @@ from rowlock.testing import TemporaryDatabase, virtual_time
 
 from .renders import Base, Fleet, Render, Scenes, pipeline_of, settled, submit
 
+pytestmark = pytest.mark.either_database
+
 
 class Hostile:
     """A text, a kind or a value that raises when it is asked for anything."""
@@ -37,8 +39,6 @@ class Hostile:
 
 
 class HostileMapping(Mapping[str, Any]):
-    """Values that raise when they are read."""
-
     def __init__(self, error: BaseException) -> None:
         self._error = error
 
@@ -53,8 +53,6 @@ class HostileMapping(Mapping[str, Any]):
 
 
 class HostileDict(dict[str, Any]):
-    """The same for whoever knows dicts only."""
-
     def __init__(self, error: BaseException) -> None:
         super().__init__(a=1)
         self._error = error
@@ -144,8 +142,6 @@ def test_of_a_long_text_no_more_is_read_than_is_shown() -> None:
     """
 
     class Text(str):
-        """Counts what is read of it."""
-
         read = 0
 
         def __getitem__(self, key: Any) -> str:

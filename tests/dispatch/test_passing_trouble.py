@@ -44,15 +44,11 @@ WHEN_COMPLETED = f"NEW.status = '{COMPLETED}'"
 
 
 class Asked(DispatchPipeline[Render]):
-    """Notes what it was asked about."""
-
     async def process(self, item: PipelineItem[Render]) -> Outcome:
-        """Count the attempts."""
         self.attempts = getattr(self, "attempts", 0) + 1
         return await super().process(item)
 
     def on_refused(self, item: PipelineItem[Render], error: Exception) -> Outcome:
-        """Note the error."""
         self.asked = [*getattr(self, "asked", []), error]
         return super().on_refused(item, error)
 

@@ -44,16 +44,13 @@ class Desk:
     """An engine that answers as it is told, and notes who was asked."""
 
     def __init__(self, **answers: object) -> None:
-        """Say what each worker answers: an exception, or events."""
         self.answers = answers
         self.asked: list[str] = []
 
     def workers(self) -> Mapping[str, WorkerView]:
-        """Return all."""
         return {worker: WorkerView(len(worker)) for worker in self.answers}
 
     async def offer(self, worker: str, task: Task[Any]) -> Events:
-        """Answer."""
         self.asked.append(worker)
         answer: Any = self.answers[worker]
         if isinstance(answer, BaseException):

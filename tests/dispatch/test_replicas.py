@@ -49,7 +49,6 @@ async def replica(
 
 
 def submitter() -> DispatchPipeline[Render]:
-    """Return what a process has that only submits."""
     return DispatchPipeline(Render, handler=Scenes(), engine=Fleet(), max_active=15)
 
 

@@ -32,6 +32,8 @@ from rowlock.testing import TemporaryDatabase, virtual_time
 from . import handlers
 from .renders import Base, Fleet, Render, Scenes, one_render, pipeline_of, settled, submit
 
+pytestmark = pytest.mark.either_database
+
 
 @pytest.mark.parametrize(
     ("handler", "engine"),
@@ -122,12 +124,10 @@ def returns_nothing(task: Task[Any]) -> None:
 
 
 def returns_the_end(task: Task[Any]) -> AttemptEvent:
-    """Return what is to be yielded."""
     return Completed()
 
 
 async def returns_later(task: Task[Any]) -> AttemptEvent:
-    """Do the same on a loop."""
     return Completed()
 
 
@@ -135,11 +135,9 @@ class Returning:
     """A handler with a name of its own."""
 
     def __call__(self, task: Task[Any]) -> AttemptEvent:
-        """Return what is to be yielded."""
         return Completed()
 
     async def method(self, task: Task[Any]) -> AttemptEvent:
-        """Do the same on a loop."""
         return Completed()
 
 
@@ -172,8 +170,6 @@ def test_a_handler_of_the_wrong_kind_is_refused(handler: Any, engine: Any, match
 
 
 def completes(work: Callable[[Task[Any]], Any]) -> Callable[[Task[Any]], Iterator[AttemptEvent]]:
-    """Make a handler of a function that returns."""
-
     @wraps(work)
     def handler(task: Task[Any]) -> Iterator[AttemptEvent]:
         yield Completed({"report": work(task)})

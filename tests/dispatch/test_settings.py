@@ -19,7 +19,6 @@ from .renders import Fleet, Render, Scenes
 
 
 def build(model: Any = Render, **settings: Any) -> DispatchPipeline[Any]:
-    """Build a pipeline."""
     return DispatchPipeline(model, **({"handler": Scenes(), "engine": Fleet()} | settings))
 
 
@@ -85,15 +84,11 @@ class Base(DeclarativeBase):
 
 
 class Unscheduled(LockColumns, DispatchColumns, Base):
-    """No schedule."""
-
     __tablename__ = "unscheduled"
     id: Mapped[int] = mapped_column(primary_key=True)
 
 
 class Undispatched(LockColumns, ScheduleColumns, Base):
-    """No states."""
-
     __tablename__ = "undispatched"
     id: Mapped[int] = mapped_column(primary_key=True)
 

@@ -44,13 +44,11 @@ class Renders(Scenario):
     settle_within = timedelta(minutes=10)
 
     def __init__(self, world: World) -> None:
-        """Nothing was done yet."""
         super().__init__(world)
         self.admitted: Counter[str] = Counter()
         self.begun: Counter[str] = Counter()
 
     def pipelines(self) -> Sequence[DispatchPipeline[Any]]:
-        """One pipeline with two workers for each replica."""
         return [
             DispatchPipeline(
                 Render,
@@ -94,7 +92,6 @@ class Renders(Scenario):
         yield Completed({"url": task.nonce})
 
     def services(self) -> Sequence[Callable[[], Coroutine[Any, Any, None]]]:
-        """Two impatient clients."""
         return [self.client, self.client]
 
     async def client(self) -> None:

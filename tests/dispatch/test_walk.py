@@ -22,7 +22,6 @@ from .renders import Base, Render, all_renders
 
 
 async def render(task: Task[Render]) -> AsyncIterator[AttemptEvent]:
-    """Make a picture in two stages."""
     (task.workdir / "raw").write_text(task.row.scene)
     yield StageDone("raw", "raw-1")
     yield Progress("half")

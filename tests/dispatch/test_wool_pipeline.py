@@ -63,7 +63,6 @@ async def dispatching(
 async def until_rows(
     database: TemporaryDatabase, condition: Callable[[list[Render]], bool]
 ) -> list[Render]:
-    """Wait until the rows are so."""
     async with asyncio.timeout(HANG_S_MAX):
         while not condition(rows := await all_renders(database)):  # noqa: ASYNC110 - the database says nothing by itself
             await asyncio.sleep(LOOK_EVERY_S)

@@ -72,7 +72,6 @@ class Farm:
     """
 
     def __init__(self, namespace: str, workers: int, threshold: int) -> None:
-        """Open it."""
         self._may_close = asyncio.Event()
         self._pids: asyncio.Future[list[int]] = asyncio.get_running_loop().create_future()
         self._held = asyncio.create_task(self._hold(namespace, workers, threshold))
@@ -83,7 +82,6 @@ class Farm:
         return await self._pids if self._pids.done() else await self._held
 
     async def close(self) -> list[int]:
-        """Let the workers go."""
         self._may_close.set()
         return await self._held
 
@@ -106,7 +104,6 @@ class Farm:
 
 
 async def main() -> None:
-    """Open and close until standard input ends."""
     farms: dict[str, Farm] = {}
     while line := await asyncio.to_thread(sys.stdin.readline):
         name, *what = json.loads(line)

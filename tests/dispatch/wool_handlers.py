@@ -18,14 +18,12 @@ END_S = 0.2
 
 
 async def tells_its_place(task: Task[Any]) -> AsyncIterator[AttemptEvent]:
-    """Tell where it runs, and leave something behind."""
     (task.workdir / "raw").write_text("pixels")
     yield Progress(str(task.workdir))
     yield Completed({"pid": os.getpid(), "workdir": str(task.workdir)})
 
 
 def tells_its_place_plainly(task: Task[Any]) -> Iterator[AttemptEvent]:
-    """Do the same without a loop."""
     (task.workdir / "raw").write_text("pixels")
     yield Progress(str(task.workdir))
     yield Completed({"pid": os.getpid(), "workdir": str(task.workdir)})
@@ -40,12 +38,10 @@ async def hangs_at_first(task: Task[Any]) -> AsyncIterator[AttemptEvent]:
 
 
 async def ends_without_a_word(_task: Task[Any]) -> AsyncIterator[AttemptEvent]:
-    """Forget the last event."""
     yield Progress("begun")
 
 
 def is_slow_to_end(_task: Task[Any]) -> Iterator[AttemptEvent]:
-    """Be done before the end."""
     try:
         yield Completed({})
     finally:
@@ -59,12 +55,10 @@ async def has_no_folder(_task: bytes, _beat_s: float) -> AsyncIterator[bytes]:
 
 
 def gives_a_lock(_task: Task[Any]) -> Iterator[AttemptEvent]:
-    """Complete with what cannot be pickled."""
     yield Completed({"lock": threading.Lock()})
 
 
 def gives_too_much(_task: Task[Any]) -> Iterator[AttemptEvent]:
-    """Complete with more than may be sent."""
     yield Completed({"raw": bytes(17 * 2**20)})
 
 
@@ -75,7 +69,6 @@ class Holds:
     folder: Path
 
     async def __call__(self, task: Task[Any]) -> AsyncIterator[AttemptEvent]:
-        """Wait."""
         try:
             yield Progress("begun")
             while not (self.folder / f"{task.row.scene} may end").exists():  # noqa: ASYNC110 - another process says so

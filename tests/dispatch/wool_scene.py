@@ -21,14 +21,12 @@ from .test_engines import task_of, until
 
 @asynccontextmanager
 async def opened(namespace: str, *, workers: int = 2) -> AsyncIterator[WoolEngine]:
-    """Give an engine that knows so many workers."""
     async with WoolEngine(wool.LocalDiscovery(namespace)) as engine:
         await until(lambda: len(engine.workers()) == workers)
         yield engine
 
 
 async def heard_until_progress(events: Events) -> Progress:
-    """Take events up to the first progress."""
     async with asyncio.timeout(HANG_S_MAX):
         while not isinstance(event := await anext(events), Progress):
             pass
@@ -38,7 +36,6 @@ async def heard_until_progress(events: Events) -> Progress:
 async def offered(
     engine: WoolEngine, handler: Callable[[Task[Any]], Any], row: Any = None
 ) -> Events:
-    """Offer to the first worker."""
     return await engine.offer(min(engine.workers()), task_of(handler, row))
 
 

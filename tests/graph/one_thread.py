@@ -40,18 +40,15 @@ class Sequential:
         self.settle()
 
     def wake(self, processor: Processor) -> None:
-        """Have it asked at the next step."""
         assert isinstance(processor.owner, Node)
         wake(processor.owner, self.graph.changes)
 
     def wake_after(self, processor: Processor, seconds: float | None) -> None:
-        """Remember when."""
         self.timers.pop(processor, None)
         if seconds is not None:
             self.timers[processor] = self.now + seconds
 
     def settle(self) -> None:
-        """Ask nodes until nothing changes."""
         settle(self.graph.changes, self.calls, now=self.now, asks_max=1_000_000)
         self.graph.changes.dropped.clear()
         for node in self.graph.nodes:
@@ -59,7 +56,6 @@ class Sequential:
             assert 0 <= held <= node.processor.holds_max, f"{node.operator} holds {held}"
 
     def step(self, chosen: int = 0) -> Node:
-        """Make one call, and settle what it changes."""
         node = self.calls.pop(chosen)
         processor = node.processor
         if node.status is NodeStatus.SYNC:
@@ -91,7 +87,6 @@ class Sequential:
 
     @property
     def is_finished(self) -> bool:
-        """Whether all nodes are."""
         return all(node.status is NodeStatus.FINISHED for node in self.graph.nodes)
 
 
@@ -139,7 +134,6 @@ class Wiring:
         return list(processor.outputs)
 
     def connect(self, output: OutputPort[Any], port: InputPort[Any]) -> None:
-        """Join two ports."""
         self.graph.connect(output, port)
 
     def sink(self, output: OutputPort[Any]) -> list[Any]:

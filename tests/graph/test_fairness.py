@@ -51,7 +51,6 @@ class WakesItself(LimitProcessor):
     left = 100 * ASKS_MAX
 
     def event(self, changed: Sequence[Port]) -> NodeStatus:
-        """Ask for the next turn."""
         if self.left:
             self.left -= 1
             self.wake()

@@ -37,7 +37,6 @@ def asked(graph: Graph, *, asks_max: int = 1000) -> tuple[Asked, list[Node]]:
 
 
 def pair_of(first: Processor, second: Processor) -> Graph:
-    """Return two nodes that are joined."""
     graph = Graph()
     graph.add_pipe([first])
     graph.add_pipe([second])

@@ -35,25 +35,19 @@ class Unshown:
 
 
 class Unnoted(LookupError):
-    """An error that takes no notes."""
-
     def add_note(self, note: str) -> None:
-        """Refuse."""
         raise Exits(note)
 
 
 def fail(_value: Any) -> Any:
-    """Fail."""
     raise LookupError
 
 
 async def fail_later(_value: Any) -> Any:
-    """Fail."""
     raise LookupError
 
 
 async def fail_each(values: Sequence[Any]) -> list[Any]:
-    """Fail for each value alone."""
     return [LookupError() for _ in values]
 
 
@@ -74,19 +68,16 @@ FAILING: dict[str, Callable[[Flow[Any]], Flow[Any]]] = {
 
 
 async def run(build: Any, shows: dict[str, bool]) -> None:
-    """Run a graph with one value."""
     await run_graph(build(Graph().source([Row()])).sink(id), **shows)
 
 
 async def stream(build: Any, shows: dict[str, bool]) -> None:
-    """Read the values of a graph."""
     async with stream_graph(build(Graph().source([Row()])), **shows) as values:
         async for _ in values:
             pass
 
 
 async def submit(build: Any, shows: dict[str, bool]) -> None:
-    """Have a standing graph work on a value."""
     async with StandingGraph(build, **shows) as graph:
         await graph.submit(Row())
 
@@ -161,8 +152,6 @@ async def test_answer_that_is_no_status_is_not_shown() -> None:
     """Code of the host would run under the mutex, or its value stand in the log."""
 
     class Wrong(Apply):
-        """Answers with a value."""
-
         def event(self, changed: Any) -> Any:
             return Unshown()
 

@@ -58,7 +58,6 @@ if __name__ == "__main__":
 
 
 def process_id(_value: object) -> int:
-    """Return where this is called."""
     return os.getpid()
 
 
@@ -92,23 +91,18 @@ def test_value_without_pickle_is_an_error() -> None:
 
 
 class Locked:
-    """What no process can be sent."""
-
     def __init__(self) -> None:
         self.lock = threading.Lock()
 
     def method(self, value: object) -> object:
-        """Give back a value."""
         return value
 
 
 def locked(_value: object) -> Locked:
-    """Return what cannot travel back."""
     return Locked()
 
 
 def confused(_value: object) -> None:
-    """Fail as code of a host does."""
     msg = "no such attribute"
     raise AttributeError(msg)
 
@@ -134,20 +128,16 @@ def test_what_cannot_travel_is_named(function: Any, value: object, note: str | N
 
 
 class Peculiar(Exception):
-    """Cannot be made again from its pickle."""
-
     def __init__(self, text: str, value: object) -> None:
         super().__init__(text)
         self.value = value
 
 
 def fail_peculiarly(value: object) -> None:
-    """Raise it."""
     raise Peculiar("the disk is full", value)
 
 
 def fail_plainly(value: object) -> None:
-    """Raise what travels."""
     raise LookupError(value)
 
 

@@ -64,7 +64,6 @@ class Drawn:
     used: set[str] = field(default_factory=set)
 
     def draw(self) -> None:
-        """Draw sources, operators and sinks."""
         random = self.random
         streams = [self.source(number) for number in range(random.randint(1, 2))]
         for number in range(random.randint(1, 7)):
@@ -252,14 +251,12 @@ def _flat(values: list[Any], number: int) -> list[Any]:
 
 
 def drawn(seed: int) -> Drawn:
-    """Return the flows of a seed."""
     found = Drawn(Random(seed))
     found.draw()
     return found
 
 
 async def run_one(seed: int, runtime: GraphRuntime) -> None:
-    """Run the flows of a seed, and compare."""
     found = drawn(seed)
     random = Random(-seed)
     threads = random.choice((None, 1, 2))

@@ -55,7 +55,6 @@ class Drawn:
     fails: bool = False
 
     def draw(self) -> None:
-        """Draw sources, operators and sinks."""
         random = self.random
         streams = [self.source(number) for number in range(random.randint(1, 3))]
         for number in range(random.randint(0, 8)):
@@ -134,14 +133,12 @@ class Drawn:
 
 
 def drawn(seed: int) -> Drawn:
-    """Return the graph of a seed."""
     found = Drawn(Random(seed))
     found.draw()
     return found
 
 
 async def run_one(seed: int, runtime: GraphRuntime) -> None:
-    """Run the graph of a seed, and compare."""
     found = drawn(seed)
     random = Random(-seed)
     threads = random.choice((None, 1, 2))

@@ -24,7 +24,6 @@ from .runs import applied, got, line_of
 
 
 async def for_ever(_value: object) -> None:
-    """Wait for what does not come."""
     await asyncio.Event().wait()
 
 

@@ -202,8 +202,6 @@ async def test_timer_fires_at_its_time() -> None:
 
 
 class HeldBy:
-    """A lock that knows its holder."""
-
     def __init__(self) -> None:
         self.lock, self.holder = threading.Lock(), 0
 

@@ -15,7 +15,6 @@ from .runs import PLACES, got, line_of
 
 
 async def awaited() -> bool:
-    """Go on."""
     return True
 
 
@@ -29,8 +28,6 @@ def hidden(function: Any) -> Any:
 
 
 class Unshown:
-    """What no error is to show."""
-
     def __repr__(self) -> str:
         raise AssertionError
 
@@ -87,12 +84,10 @@ async def test_what_is_streamed_is_a_flow() -> None:
 
 
 def passed(flow: Flow[Any]) -> Flow[Any]:
-    """Pass values on."""
     return flow
 
 
 async def never(flow: Flow[Any]) -> Flow[Any]:
-    """Build nothing."""
     return flow
 
 
@@ -144,12 +139,10 @@ async def test_keep_going_that_is_not_awaited(on: Any) -> None:
 
 
 def parts(_value: Any) -> Iterator[int]:
-    """Give parts."""
     yield from (1, 2)
 
 
 async def answered(value: Any) -> Any:
-    """Give back a value."""
     return value
 
 

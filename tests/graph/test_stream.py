@@ -21,7 +21,6 @@ from .runs import applied, count_references
 
 
 def open_graph(values: Any, *middle: Apply) -> tuple[Graph, OutputPort[Any]]:
-    """Return a graph whose last output is open."""
     graph = Graph()
     graph.add_pipe([Feed(values)])
     for one in middle:
@@ -57,7 +56,6 @@ async def test_slow_consumer_slows_the_graph() -> None:
 
 
 async def second_later(value: int) -> int:
-    """Take a second."""
     await asyncio.sleep(1)
     return value
 

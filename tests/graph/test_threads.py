@@ -23,7 +23,6 @@ from .runs import applied, got, line_of
 
 @pytest.fixture
 def runtime() -> Iterator[GraphRuntime]:
-    """A runtime with three threads at most."""
     made = GraphRuntime(threads_max=3)
     yield made
     made.close()
@@ -74,15 +73,12 @@ async def test_idle_threads_steal(runtime: GraphRuntime) -> None:
 
 
 class Copier(Spread):
-    """Gives each value to all outputs."""
-
     holds_max = 100
 
     def __init__(self, outputs: int) -> None:
         super().__init__(1, outputs)
 
     def answer(self, changed):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201
-        """Copy when all outputs want a value."""
         input_ = self.inputs[0]
         if input_.has_data and all(output.can_push for output in self.outputs):
             value = input_.pull()
@@ -97,7 +93,6 @@ class FakeLanes:
 
 
 def call(number: int) -> ThreadCall:
-    """Return a call that only has a number."""
     return ThreadCall(FakeLanes(), number)  # type: ignore[arg-type]
 
 
@@ -128,7 +123,6 @@ class EndlessLanes:
         self.made = 0
 
     def make(self, node: FakeNode, _thread: GraphThread) -> list[ThreadCall]:
-        """Make a call of no content."""
         self.made += 1
         return [ThreadCall(self, node)]  # type: ignore[arg-type]
 

@@ -39,16 +39,13 @@ class Fired:
         self.numbers: list[int] = []
 
     def timer_fired(self, node: TimedNode, number: int) -> None:
-        """Note one."""
         self.numbers.append(number)
 
     def advance(self, *, wait: bool, asks_max: int) -> list[Any]:
-        """Have nothing to do."""
         return []
 
 
 def lanes_with(fired: Fired) -> Any:
-    """Return the lanes of the running loop."""
     lanes: Any = LoopLanes(on_stop=lambda: None, on_end=lambda: None)
     lanes.scheduler = fired
     return lanes

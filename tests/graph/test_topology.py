@@ -14,7 +14,6 @@ from .nodes import Apply, Collect, Copy, Feed, Pair
 
 
 def line(*, name: str = "graph") -> Graph:
-    """Return a source, a function and a sink."""
     graph = Graph(name)
     graph.add_pipe([Feed([1])])
     graph.add_pipe([Apply(str, name="text")])
@@ -23,7 +22,6 @@ def line(*, name: str = "graph") -> Graph:
 
 
 def check(graph: Graph) -> None:
-    """Make all checks of a graph."""
     for _ in graph.checks():
         pass
 

@@ -33,20 +33,15 @@ IN_USE: set[int] = set()
 
 
 class OwnPipeline(RunPipeline):
-    """Ends the runs of one process."""
-
     def __init__(self, only: int | None = None) -> None:
-        """Work on one run, which is chosen later if it is not given."""
         self.only = only
         super().__init__()
 
     def ready(self) -> ColumnElement[bool]:
-        """That run."""
         return (Run.status == "queued") & (Run.id == self.only)
 
 
 def main() -> None:
-    """Fork."""
     how, url = sys.argv[1:]
     event.listen(Pool, "checkout", lambda _connection, record, _proxy: IN_USE.add(id(record)))
     event.listen(Pool, "checkin", lambda _connection, record: IN_USE.discard(id(record)))
@@ -81,7 +76,6 @@ async def preloaded_child(
 
 
 async def running(sessions: Any, url: str) -> None:
-    """Fork while an Observer runs."""
     pipeline = OwnPipeline(1)
     manager = PipelineManager(sessions, [pipeline])
     async with Observer(manager, tables=TABLES) as observer, manager:
@@ -135,12 +129,10 @@ def forked(work: Callable[[], Coroutine[Any, Any, None]]) -> int:
 
 
 def wait_for(child: int) -> None:
-    """Wait for its end."""
     assert os.waitpid(child, 0)[1] == 0
 
 
 def say(**told: Any) -> None:
-    """Print what a process has found."""
     print(json.dumps({"mark": replica_mark(), "pid": os.getpid(), **told}), flush=True)
 
 

@@ -30,16 +30,12 @@ class Base(DeclarativeBase):
 
 
 class Fleet(LockColumns, Base):
-    """Has volumes."""
-
     __tablename__ = "fleets"
     id: Mapped[int] = mapped_column(primary_key=True)
     status: Mapped[str] = mapped_column(default="growing")
 
 
 class Volume(LockColumns, ScheduleColumns, Base):
-    """Is provisioned when somebody has submitted it."""
-
     __tablename__ = "volumes"
     id: Mapped[int] = mapped_column(primary_key=True)
     status: Mapped[str] = mapped_column(default="submitted")
@@ -56,41 +52,29 @@ class Invoice(LockColumns, Base):
 
 
 class Quiet(Pipeline[Any]):
-    """Works on nothing in tests."""
-
     model = Volume
 
     def ready(self) -> ColumnElement[bool]:
-        """Submitted volumes want work."""
         return Volume.status == "submitted"
 
     async def process(self, item: PipelineItem[Any]) -> Outcome:
-        """Do nothing."""
         return Apply()
 
 
 class VolumePipeline(Quiet):
-    """Provisions submitted volumes."""
-
     max_attempts = 20
 
 
 class BackupPipeline(Quiet):
-    """Backs up volumes that are active."""
-
     def ready(self) -> ColumnElement[bool]:
-        """Active volumes want work."""
         return Volume.status == "active"
 
 
 class FleetPipeline(Quiet):
-    """Locks the volumes of its fleets."""
-
     model = Fleet
     locks = (Volume,)
 
     def ready(self) -> ColumnElement[bool]:
-        """Growing fleets want work."""
         return Fleet.status == "growing"
 
 
@@ -117,7 +101,6 @@ class Scene:
 
 
 def at(seconds: float) -> datetime:
-    """Return a time so many seconds from now."""
     return NOW + timedelta(seconds=seconds)
 
 
@@ -182,6 +165,5 @@ async def furnish(database: TemporaryDatabase, scene: Scene) -> None:
 
 
 def insight_of(database: TemporaryDatabase, **how: Any) -> Insight:
-    """Return the questions to the shop."""
     pipelines, limits = [VolumePipeline(), FleetPipeline()], how.pop("limits", UNTIMED)
     return Insight(database.session_factory, how.pop("pipelines", pipelines), limits=limits, **how)

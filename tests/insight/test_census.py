@@ -30,13 +30,10 @@ STATES: tuple[dict[str, Any], ...] = (
 
 
 class FleetCounted(VolumePipeline):
-    """Of a model without a schedule."""
-
     model = Fleet
     max_attempts = None
 
     def ready(self) -> ColumnElement[bool]:
-        """Growing fleets want work."""
         return Fleet.status == "growing"
 
 

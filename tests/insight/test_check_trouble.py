@@ -33,12 +33,10 @@ from .test_status import replica
 
 
 async def texts(insight: Insight) -> list[str]:
-    """Return what a check says, a line each."""
     return [f"{one.about} {one.level} {one.text}" for one in await insight.check()]
 
 
 async def add_rows(database: TemporaryDatabase, *rows: dict[str, Any]) -> None:
-    """Insert volumes."""
     async with database.engine.begin() as connection:
         for number, row in enumerate(rows):
             await connection.execute(insert(Volume).values({"id": number + 1} | row))
@@ -61,9 +59,7 @@ async def test_a_table_that_a_migration_has_to_itself(
     assert fleets.startswith("fleets BAD no index serves the claim of FleetPipeline")
 
 
-async def test_a_right_that_is_lacking_is_a_finding(
-    postgresql_database: TemporaryDatabase,
-) -> None:
+async def test_a_right_that_is_lacking_is_a_finding(postgresql_database: TemporaryDatabase) -> None:
     """A role that may not read one table would be told nothing at all."""
     await be_well(postgresql_database)
     role = f"reader_{postgresql_database.url.database}"
@@ -191,10 +187,7 @@ async def test_a_host_without_the_optional_tables(database: TemporaryDatabase) -
 
 
 class Failing(VolumePipeline):
-    """Cannot be claimed for."""
-
     def ready(self) -> ColumnElement[bool]:
-        """Name a column that is nowhere."""
         return literal_column("nowhere") == 1
 
 
@@ -204,7 +197,6 @@ class Raising(VolumePipeline):
     is_broken = False
 
     def ready(self) -> ColumnElement[bool]:
-        """Raise."""
         if self.is_broken:
             raise RuntimeError("no settings")
         return super().ready()

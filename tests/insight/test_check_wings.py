@@ -26,20 +26,15 @@ class DispatchBase(DeclarativeBase):
 
 
 class Render(LockColumns, ScheduleColumns, DispatchColumns, DispatchBase):
-    """Work for a worker elsewhere."""
-
     __tablename__ = "renders"
     __table_args__ = dispatch_indexes("renders")
     id: Mapped[int] = mapped_column(primary_key=True)
 
 
 class RenderPipeline(Quiet):
-    """Hands renders to workers."""
-
     model = Render
 
     def ready(self) -> Any:
-        """Active renders."""
         return Render.status.in_(["pending", "running"])
 
 
@@ -48,8 +43,6 @@ class StreamBase(DeclarativeBase):
 
 
 class Payment(EventColumns, StreamBase):
-    """A stream."""
-
     __tablename__ = "payments"
     __stream_key__ = "account"
     account: Mapped[str]
@@ -72,7 +65,6 @@ async def made(database: TemporaryDatabase, metadata: MetaData, *leased: str) ->
 
 
 async def texts(insight: Insight) -> list[str]:
-    """Return what is to be mended."""
     return [one.text for one in await insight.check() if one.level is not Level.NOTE]
 
 
@@ -87,8 +79,7 @@ async def test_a_host_that_dispatches(database: TemporaryDatabase) -> None:
     insight = Insight(database.session_factory, [RenderPipeline()])
     assert await texts(insight) == []
     await spoil(
-        database,
-        ("DROP INDEX ux_renders_dedup_key", "ALTER TABLE renders DROP COLUMN stages"),
+        database, ("DROP INDEX ux_renders_dedup_key", "ALTER TABLE renders DROP COLUMN stages")
     )
     column, index = await texts(insight)
     assert column == "column stages is not in the database: add it"

@@ -28,6 +28,8 @@ from .shop import (
     insight_of,
 )
 
+pytestmark = pytest.mark.either_database(but=["test_each_verdict_has_its_text"])
+
 GOLDEN = Path(__file__).parent / "golden"
 
 
@@ -170,7 +172,6 @@ async def test_no_more_rows_are_counted_than_a_place_can_say(
 
 
 def _place(answer: Explanation) -> int:
-    """Return how many rows are before one."""
     [one] = answer.pipelines
     counted = re.search(r"(\d+|no) rows? (?:is|are) before it", one.why)
     assert counted is not None, one

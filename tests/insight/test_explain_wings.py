@@ -31,8 +31,6 @@ class Base(DeclarativeBase):
 
 
 class Payment(EventColumns, Base):
-    """A fact."""
-
     __tablename__ = "payments"
     __stream_key__ = "account"
     account: Mapped[str] = mapped_column(String(40))
@@ -46,13 +44,11 @@ COUNTS = STREAMS.flow("counts", Payment, shards=1)
 
 @BALANCES.by_key(state=int)
 def add(step: StepContext, account: str, cents: int | None, payments: list[Payment]) -> int:
-    """Add payments to the balance of their account."""
     return (cents or 0) + sum(payment.cents for payment in payments)
 
 
 @COUNTS.by_key(state=int)
 def count(step: StepContext, account: str, seen: int | None, payments: list[Payment]) -> int:
-    """Count the payments of an account."""
     return (seen or 0) + len(payments)
 
 
@@ -98,9 +94,7 @@ async def test_a_row_of_a_flow_says_how_far_it_is(database: TemporaryDatabase) -
     assert any("  index     none is needed: the table is small" in text for text in texts)
 
 
-async def test_what_is_to_be_done_about_a_flow_can_be_typed(
-    database: TemporaryDatabase,
-) -> None:
+async def test_what_is_to_be_done_about_a_flow_can_be_typed(database: TemporaryDatabase) -> None:
     """A person at night would get a command that the shell takes apart, or a call that no Python
     has: the pipelines of a flow are no classes of the host.
     """

@@ -44,7 +44,6 @@ class Asked:
         return number
 
     def under_way(self) -> asyncio.Task[list[int]]:
-        """Ask all of them."""
         asks = [lambda number=number: self.ask(number) for number in range(ASKED)]
         return asyncio.create_task(asked_concurrently(asks))
 
@@ -98,7 +97,6 @@ async def test_who_goes_away_leaves_no_question_behind() -> None:
 
 @contextmanager
 def statements_of(database: TemporaryDatabase) -> Iterator[list[str]]:
-    """Give the statements that the database is sent."""
     sent: list[str] = []
 
     def note(_connection: object, _cursor: object, statement: str, *_: object) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from rowlock import PipelineManager, events
 from rowlock.insight import Observer
 from rowlock.insight.history.entries import TRACE_IDS
@@ -10,6 +12,8 @@ from rowlock.testing import TemporaryDatabase, virtual_time
 from ..host import RunPipeline
 from ..pipelines.scenes import until
 from .test_history import TABLES, applied, history_of, make_tables, recorder_of
+
+pytestmark = pytest.mark.either_database
 
 
 async def test_one_history_that_ends_leaves_the_spans_of_others(

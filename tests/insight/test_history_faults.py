@@ -45,7 +45,6 @@ FULL = {
 
 
 async def run_sql(database: TemporaryDatabase, statements: str) -> None:
-    """Execute statements, one after the other."""
     is_sqlite = database.engine.dialect.name == "sqlite"
     async with database.engine.begin() as connection:
         for statement in [statements] if is_sqlite else _split(statements):

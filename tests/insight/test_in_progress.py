@@ -35,6 +35,8 @@ from .shop import (
 )
 from .test_status import HEALTHY, filled, replica
 
+pytestmark = pytest.mark.either_database(but=["test_keys_of_other_types_are_read_from_text"])
+
 TABLES = insight_tables(Base.metadata)
 BUSY = HEALTHY | {"claimed_s": 2.0, "queued": 12, "running": 3, "workers": 4}
 ITEM = {
@@ -55,7 +57,6 @@ def web(*items: dict[str, Any], **changes: Any) -> dict[str, Any]:
 
 
 async def headline(insight: Insight, key: int) -> str:
-    """Return what is said of a volume."""
     [one] = (await insight.explain(Volume, key)).pipelines
     return one.headline
 
@@ -153,9 +154,7 @@ async def test_a_row_of_unknown_age_may_be_overdue(database: TemporaryDatabase) 
     assert one.needs_person
 
 
-async def test_what_a_main_row_lacks_is_named(
-    database_with_clock: TemporaryDatabase,
-) -> None:
+async def test_what_a_main_row_lacks_is_named(database_with_clock: TemporaryDatabase) -> None:
     """A person would see that a row rests again and again, and not for whom."""
     fleet = {"id": 3, "lock_owner": "FleetPipeline", "last_processed_at": at(-0.5)}
     held = {"lock_owner": "billing:7c1f02aa", "lock_token": TOKEN, "lock_expires_at": at(9)}
@@ -227,22 +226,16 @@ class Numbered(LockColumns, KeyBase):
 
 
 class NamedPipeline(Quiet):
-    """Works on what has a name."""
-
     model = Named
 
     def ready(self) -> ColumnElement[bool]:
-        """Want all."""
         return Named.id.is_not(None)
 
 
 class NumberedPipeline(Quiet):
-    """Works on what has a number."""
-
     model = Numbered
 
     def ready(self) -> ColumnElement[bool]:
-        """Want all."""
         return Numbered.id.is_not(None)
 
 

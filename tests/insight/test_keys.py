@@ -33,8 +33,6 @@ from .shop import Quiet
 
 
 class Size(enum.Enum):
-    """How large a thing is."""
-
     SMALL = "s"
     LARGE = "l"
 
@@ -46,11 +44,9 @@ class HexId(TypeDecorator[Any]):
     cache_ok = True
 
     def process_bind_param(self, value: Any, dialect: Any) -> Any:
-        """Take a UUID alone."""
         return value.hex
 
     def process_result_value(self, value: Any, dialect: Any) -> Any:
-        """Make it one again."""
         return uuid.UUID(value)
 
 

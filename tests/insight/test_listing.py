@@ -27,6 +27,16 @@ from .shop import (
     insight_of,
 )
 
+pytestmark = pytest.mark.either_database(
+    but=[
+        "test_rows_are_listed_by_state",
+        "test_each_row_is_on_one_page",
+        "test_rows_that_were_never_processed_come_first",
+        "test_what_no_index_finds_is_sought_within_a_bound",
+        "test_a_condition_that_the_database_refuses_is_an_answer",
+    ]
+)
+
 OWNED = {"lock_owner": "VolumePipeline"}
 STATES: dict[str, dict[str, Any]] = {
     "due": {},
@@ -47,12 +57,9 @@ class Part(LockColumns, Base):
 
 
 class PartPipeline(Quiet):
-    """Works on all of them."""
-
     model = Part
 
     def ready(self) -> ColumnElement[bool]:
-        """Every part wants work."""
         return Part.id != ""
 
 
@@ -67,7 +74,6 @@ async def filled(database: TemporaryDatabase, **how: Any) -> Insight:
 
 
 async def paged(insight: Insight, state: str, *, limit: int, pipeline: str) -> list[RowPage]:
-    """Return all pages of a state."""
     pages = [await insight.rows(pipeline, state, limit=limit)]
     while pages[-1].next is not None:
         assert len(pages) < 100
@@ -77,7 +83,6 @@ async def paged(insight: Insight, state: str, *, limit: int, pipeline: str) -> l
 
 
 def ids_of(pages: list[RowPage]) -> list[str]:
-    """Return the keys on all pages."""
     return [row.row_id for page in pages for row in page.rows]
 
 
@@ -235,6 +240,5 @@ async def test_questions_are_planned_for_their_values(
 
 
 async def filled_without_clock(database: TemporaryDatabase) -> Insight:
-    """Return questions to an empty shop."""
     await database.create_tables(Base.metadata)
     return insight_of(database, pipelines=[VolumePipeline()])

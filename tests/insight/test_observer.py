@@ -24,17 +24,24 @@ from rowlock.testing import TemporaryDatabase
 from ..host import Run, RunPipeline, VolumePipeline, heard_events, wait_s_max
 from ..pipelines.scenes import add, read_all
 
+pytestmark = pytest.mark.either_database(
+    but=[
+        "test_a_replica_says_that_it_lives_and_that_it_stops",
+        "test_a_row_that_was_swept_comes_back",
+        "test_a_table_that_is_dropped_harms_nothing",
+        "test_a_database_that_is_away_harms_nothing",
+    ]
+)
+
 TABLES = insight_tables(MetaData())
 
 
 async def make_tables(database: TemporaryDatabase) -> None:
-    """Make the optional tables."""
     assert TABLES.replicas is not None
     await database.create_tables(TABLES.replicas.metadata)
 
 
 async def replicas(database: TemporaryDatabase) -> list[Any]:
-    """Return the rows of the replicas."""
     assert TABLES.replicas is not None
     async with database.engine.connect() as connection:
         return list((await connection.execute(select(TABLES.replicas))).all())
@@ -48,7 +55,6 @@ async def until(condition: Callable[[], object]) -> None:
 
 
 def manager_of(database: TemporaryDatabase, *pipelines: Any) -> PipelineManager:
-    """Return a manager with the gate of pauses."""
     return PipelineManager(database.session_factory, pipelines, gates=[TABLES.pause_gate])
 
 
@@ -111,9 +117,7 @@ async def test_a_row_that_was_swept_comes_back(database_with_clock: TemporaryDat
         assert row.seen_at == started + timedelta(seconds=5)
 
 
-async def test_what_is_queued_of_a_paused_pipeline_is_returned(
-    database: TemporaryDatabase,
-) -> None:
+async def test_what_is_queued_of_a_paused_pipeline_is_returned(database: TemporaryDatabase) -> None:
     """Rows that were claimed before the pause would be begun for minutes after it."""
     await make_tables(database)
     await add(database, *(Run(id=number) for number in range(1, 9)))
@@ -267,9 +271,7 @@ def test_what_is_no_manager_is_refused(wrong: Any) -> None:
         Observer(*wrong)
 
 
-async def test_the_clock_of_the_process_is_compared(
-    database_with_clock: TemporaryDatabase,
-) -> None:
+async def test_the_clock_of_the_process_is_compared(database_with_clock: TemporaryDatabase) -> None:
     """A host whose clock is an hour off would not hear of it."""
     database = database_with_clock
     assert database.clock is not None

@@ -32,6 +32,8 @@ from ..shopwindow.test_json_page import check as meets_its_schema
 from .shop import UNTIMED, Base, FleetPipeline, Scene, Volume, VolumePipeline, at, furnish
 from .test_status import replica
 
+pytestmark = pytest.mark.either_database
+
 TABLES: Final = insight_tables(Base.metadata)
 PASSWORD: Final = "hunter-22"
 PIPELINE_PAGES: Final = ("/", "/replicas", "/checks", "/rows/Volume/17")
@@ -62,7 +64,6 @@ def gone(path: Path) -> AsyncEngine:
 
 @contextmanager
 def refused(_path: Path, _healthy: TemporaryDatabase) -> Iterator[AsyncEngine]:
-    """Nobody listens there."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         engine = postgresql_at(server)
     yield engine
@@ -77,13 +78,11 @@ def silent(_path: Path, _healthy: TemporaryDatabase) -> Iterator[AsyncEngine]:
 
 @contextmanager
 def without_file(path: Path, _healthy: TemporaryDatabase) -> Iterator[AsyncEngine]:
-    """Its folder is not mounted."""
     yield gone(path)
 
 
 @contextmanager
 def locked(path: Path, _healthy: TemporaryDatabase) -> Iterator[AsyncEngine]:
-    """A file that somebody keeps for himself."""
     file = orders(path)
     with closing(sqlite3.connect(file, isolation_level=None)) as holder:
         holder.execute("BEGIN EXCLUSIVE")
@@ -92,7 +91,6 @@ def locked(path: Path, _healthy: TemporaryDatabase) -> Iterator[AsyncEngine]:
 
 @contextmanager
 def stopped(path: Path, _healthy: TemporaryDatabase) -> Iterator[AsyncEngine]:
-    """Answers the first statement, and is stopped then."""
     engine, sent = create_async_engine(f"sqlite+aiosqlite:///{orders(path)}"), list[str]()
 
     def stop(_connection: object, _cursor: object, statement: str, *_: object) -> None:
@@ -117,7 +115,6 @@ WAYS: Final[tuple[Way, ...]] = (refused, silent, without_file, locked, stopped, 
 
 @asynccontextmanager
 async def is_away(way: Way, path: Path, healthy: TemporaryDatabase) -> AsyncIterator[AsyncEngine]:
-    """Give an engine whose database is away."""
     with way(path, healthy) as engine:
         try:
             yield engine

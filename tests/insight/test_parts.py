@@ -66,7 +66,6 @@ FLEETS = st.fixed_dictionaries({**LEASE, "status": st.sampled_from(("growing", "
 
 
 def is_open(leased: LeasedTable, pipeline: str) -> ColumnElement[bool]:
-    """A gate that has no secrets pass."""
     if leased.model is not Volume:
         return literal(value=True)
     return Volume.secret.is_(None)
@@ -82,7 +81,6 @@ def times(facts: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.fixture
 async def tables(database_with_clock: TemporaryDatabase) -> TemporaryDatabase:
-    """The shop, whose time stands still."""
     await database_with_clock.create_tables(Base.metadata)
     assert database_with_clock.clock is not None
     database_with_clock.clock.set(NOW)

@@ -70,9 +70,7 @@ async def test_it_ends_when_it_is_taken_back(database: TemporaryDatabase) -> Non
         assert len(await steps.fetch_once()) == 1
 
 
-async def test_until_ends_it_by_the_databases_clock(
-    database_with_clock: TemporaryDatabase,
-) -> None:
+async def test_until_ends_it_by_the_databases_clock(database_with_clock: TemporaryDatabase) -> None:
     """A pause for the night would last for ever, or end by the clock of whoever looks."""
     database = database_with_clock
     assert database.clock is not None
@@ -86,9 +84,7 @@ async def test_until_ends_it_by_the_databases_clock(
         assert len(await steps.fetch_once()) == 1
 
 
-async def test_a_row_that_comes_back_waits_as_well(
-    database_with_clock: TemporaryDatabase,
-) -> None:
+async def test_a_row_that_comes_back_waits_as_well(database_with_clock: TemporaryDatabase) -> None:
     """Rows that were reset before the pause would be taken by it."""
     database = database_with_clock
     assert database.clock is not None

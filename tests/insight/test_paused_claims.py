@@ -21,6 +21,8 @@ from ..host import Run, RunPipeline
 from ..pipelines.scenes import add
 from .test_pause_gate import TABLES, paused
 
+pytestmark = pytest.mark.either_database
+
 LEASED = RunPipeline().leased
 
 

@@ -26,6 +26,14 @@ from ..host import HANG_S_MAX, Run, RunPipeline
 from ..pipelines.scenes import add
 from .test_actions import AUDIT, BY, Seen, told
 
+pytestmark = pytest.mark.either_database(
+    but=[
+        "test_a_pause_holds_until_it_is_ended",
+        "test_a_second_pause_does_not_end_the_first_one_silently",
+        "test_a_pause_ends_by_itself",
+    ]
+)
+
 TABLES = insight_tables(MetaData())
 LONG_AGO = datetime(2001, 1, 1, tzinfo=UTC)
 
@@ -36,14 +44,12 @@ def actions_on(database: TemporaryDatabase, **given: Any) -> Actions:
 
 
 async def add_run(database: TemporaryDatabase) -> None:
-    """Make the tables, and a row."""
     assert TABLES.controls is not None
     await database.create_tables(TABLES.controls.metadata)
     await add(database, Run(id=1))
 
 
 async def pauses(database: TemporaryDatabase) -> list[Any]:
-    """Return the rows of the table."""
     assert TABLES.controls is not None
     async with database.engine.connect() as connection:
         return [tuple(row) for row in await connection.execute(select(TABLES.controls))]

@@ -31,16 +31,12 @@ class Order(LockColumns, ScheduleColumns, Base):
 
 
 class OrderPipeline(Pipeline[Order]):
-    """Wants all orders."""
-
     model = Order
 
     def ready(self) -> ColumnElement[bool]:
-        """All of them."""
         return Order.id > 0
 
     async def process(self, item: PipelineItem[Order]) -> Outcome:
-        """Do nothing."""
         return Apply()
 
 

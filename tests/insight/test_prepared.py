@@ -53,7 +53,6 @@ async def prepared(database: TemporaryDatabase, *statements: str) -> AsyncIterat
 
 
 async def do(database: TemporaryDatabase, to_do: str) -> None:
-    """Do what a text says at its end."""
     command = to_do[to_do.rindex("ROLLBACK PREPARED") :]
     async with database.engine.connect() as connection:
         await connection.execution_options(isolation_level="AUTOCOMMIT")
@@ -61,7 +60,6 @@ async def do(database: TemporaryDatabase, to_do: str) -> None:
 
 
 async def asked(database: TemporaryDatabase) -> tuple[Insight, str]:
-    """Return the questions, and who asks."""
     async with database.engine.connect() as connection:
         user = str(await connection.scalar(text("SELECT current_user")))
     return insight_of(database, pipelines=[VolumePipeline()]), user

@@ -22,17 +22,9 @@ from rowlock.cli.top_look import look_once
 from rowlock.insight import Insight, Observer, Verdict, insight_tables
 from rowlock.testing import TemporaryDatabase
 
-from .shop import (
-    TOKEN,
-    UNTIMED,
-    Base,
-    FleetPipeline,
-    Scene,
-    Volume,
-    VolumePipeline,
-    at,
-    furnish,
-)
+from .shop import TOKEN, UNTIMED, Base, FleetPipeline, Scene, Volume, VolumePipeline, at, furnish
+
+pytestmark = pytest.mark.either_database
 
 TABLES = insight_tables(Base.metadata, history=True)
 FORBIDDEN = "permission denied|readonly database|read-only"
@@ -51,7 +43,6 @@ class Reader(NamedTuple):
 
     @property
     def insight(self) -> Insight:
-        """The questions, with all optional tables."""
         pipelines = self.manager.pipelines
         return Insight(self.manager.session_factory, pipelines, tables=TABLES, limits=UNTIMED)
 

@@ -25,7 +25,6 @@ class RaisingPipeline(VolumePipeline):
     is_built = False
 
     def ready(self) -> ColumnElement[bool]:
-        """Fail."""
         if self.is_built:
             raise RuntimeError("no flag server")
         return super().ready()
@@ -35,7 +34,6 @@ class DividingPipeline(VolumePipeline):
     """Divides by zero, where that is an error."""
 
     def ready(self) -> ColumnElement[bool]:
-        """Divide."""
         return Volume.attempts / (Volume.id - 17) > 1
 
 
@@ -43,7 +41,6 @@ class MissingPipeline(VolumePipeline):
     """Asks for a function that no database has."""
 
     def ready(self) -> ColumnElement[bool]:
-        """Ask for it."""
         return (Volume.status == "submitted") & text("no_such_function(1) = 1").self_group()  # type: ignore[return-value]
 
 
@@ -112,7 +109,6 @@ async def test_a_column_that_was_dropped_costs_itself_alone(
 
 @contextmanager
 def statements(database: TemporaryDatabase) -> Iterator[list[str]]:
-    """Note each statement that the database is sent."""
     sent: list[str] = []
 
     def note(connection: Connection, cursor: object, statement: str, *more: object) -> None:
@@ -147,9 +143,7 @@ async def test_asking_leaves_no_trace_in_the_row(postgresql_database: TemporaryD
     assert await trace() == before
 
 
-async def test_the_database_lets_nothing_be_written(
-    postgresql_database: TemporaryDatabase,
-) -> None:
+async def test_the_database_lets_nothing_be_written(postgresql_database: TemporaryDatabase) -> None:
     """A function in the host's `ready` could write while somebody looks."""
     await furnish(postgresql_database, Scene())
     insight = insight_of(postgresql_database)

@@ -32,19 +32,15 @@ ARROW = "\N{RIGHTWARDS ARROW}"
 
 
 class PlannedPipeline(Pipeline[Volume]):
-    """Does what a test says."""
-
     model = Volume
     rehearsable = True
     locks = (Fleet,)
     work: Callable[[PipelineItem[Volume]], Any]
 
     def ready(self) -> ColumnElement[bool]:
-        """Submitted volumes want work."""
         return Volume.status == "submitted"
 
     async def process(self, item: PipelineItem[Volume]) -> Outcome:
-        """Do it."""
         assert item.is_rehearsal
         return await type(self).work(item)  # type: ignore[no-any-return]
 
@@ -97,7 +93,6 @@ async def test_a_plan_says_what_would_be_written(database: TemporaryDatabase) ->
 
 
 async def flushed(item: PipelineItem[Volume]) -> None:
-    """Write by the session of the item."""
     async with item.session() as session:
         (await session.get_one(Volume, item.id)).status = "stolen"
         await session.commit()
@@ -113,7 +108,6 @@ async def said_otherwise(item: PipelineItem[Volume]) -> None:
 
 
 async def autocommitted(item: PipelineItem[Volume]) -> None:
-    """Write without a transaction."""
     async with item.session() as session:
         options = {"isolation_level": "AUTOCOMMIT"}
         connection = await session.connection(execution_options=options)
@@ -121,7 +115,6 @@ async def autocommitted(item: PipelineItem[Volume]) -> None:
 
 
 async def committed_before(item: PipelineItem[Volume]) -> None:
-    """Write in the second transaction."""
     async with item.session() as session:
         await session.execute(select(Volume))
         await session.commit()
@@ -164,9 +157,7 @@ async def test_nothing_is_left_on_a_connection(postgresql_database: TemporaryDat
     assert said == ["on", "off"]
 
 
-async def test_the_hosts_own_sessions_are_refused_to_it_alone(
-    database: TemporaryDatabase,
-) -> None:
+async def test_the_hosts_own_sessions_are_refused_to_it_alone(database: TemporaryDatabase) -> None:
     """A host's code would write by another way; or its requests would be refused meanwhile."""
     tried: list[BaseException] = []
 

@@ -38,7 +38,6 @@ async def leased(engine: AsyncEngine, token: object, **values: Any) -> None:
 
 
 async def columns(database: TemporaryDatabase) -> Any:
-    """Return what an action may write."""
     async with database.engine.connect() as connection:
         asked = select(
             Volume.parked_at, Volume.due_at, Volume.attempts, Volume.last_error, Volume.lock_token

@@ -20,6 +20,10 @@ from .shop import NOW, SCENES, Volume, furnish, insight_of
 from .test_actions import BY
 from .test_history import HISTORY, TABLES, make_tables
 
+pytestmark = pytest.mark.either_database(
+    but=["test_a_timeline", "test_a_row_that_was_deleted", "test_without_the_table"]
+)
+
 REPLICAS = TABLES.replicas
 HOSTILE = "\x1b[2J\r\nINFO forged \u202e"
 GOLDEN = """\
@@ -34,7 +38,6 @@ TIME      KIND     PIPELINE        REPLICA   ATT   TOOK
 
 
 async def put(connection: AsyncConnection, minutes: float, **values: Any) -> None:
-    """Write an entry, so many minutes old."""
     row = {"model": "Volume", "row_id": "17", "pipeline": "VolumePipeline"} | values
     at = NOW - timedelta(minutes=minutes)
     await connection.execute(insert(HISTORY).values(row | {"at": at}))

@@ -10,15 +10,7 @@ from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from sqlalchemy.types import UserDefinedType
 
-from rowlock import (
-    Apply,
-    LockColumns,
-    Outcome,
-    Pipeline,
-    PipelineItem,
-    ScheduleColumns,
-    due_index,
-)
+from rowlock import Apply, LockColumns, Outcome, Pipeline, PipelineItem, ScheduleColumns, due_index
 from rowlock.insight import Insight
 from rowlock.insight.checking import claim_plan
 from rowlock.testing import TemporaryDatabase
@@ -32,7 +24,6 @@ class Unspoken(UserDefinedType[str]):
     cache_ok = True
 
     def get_col_spec(self, **options: Any) -> str:
-        """Keep it as text."""
         return "TEXT"
 
 
@@ -62,30 +53,22 @@ class Tagged(LockColumns, ScheduleColumns, TaggedBase):
 
 
 class ScanPipeline(Pipeline[Scan]):
-    """Makes new scans of one kind."""
-
     model = Scan
 
     def ready(self) -> ColumnElement[bool]:
-        """Compare with a value that has no literal."""
         return and_(Scan.status == "new", Scan.kind == "x")
 
     async def process(self, item: PipelineItem[Scan]) -> Outcome:
-        """Do nothing."""
         return Apply()
 
 
 class TaggedPipeline(Pipeline[Tagged]):
-    """Works on what is urgent."""
-
     model = Tagged
 
     def ready(self) -> ColumnElement[bool]:
-        """Ask for a tag."""
         return Tagged.tags.contains(["urgent"])
 
     async def process(self, item: PipelineItem[Tagged]) -> Outcome:
-        """Do nothing."""
         return Apply()
 
 
@@ -131,9 +114,7 @@ async def test_a_literal_of_another_type_refuses_no_claim(
     assert not [one for one in await insight.check() if "refused" in one.what]
 
 
-async def test_an_index_over_an_array_is_accepted(
-    postgresql_database: TemporaryDatabase,
-) -> None:
+async def test_an_index_over_an_array_is_accepted(postgresql_database: TemporaryDatabase) -> None:
     """`create_all` would fail for a host whose `ready` asks for a tag, and the step that a check
     prints would be refused.
     """

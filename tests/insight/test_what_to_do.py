@@ -28,6 +28,8 @@ from .shop import (
 )
 from .test_status import HEALTHY, replica
 
+pytestmark = pytest.mark.either_database
+
 TABLES: Final = insight_tables(Base.metadata)
 SIGNED: Final = {"by": "alice", "reason": "it is mended"}
 WITHOUT_COMMAND: Final = {
@@ -47,7 +49,6 @@ Does = Callable[[Insight, Explanation, Any], Awaitable[object]]
 
 
 async def release(insight: Insight, answer: Explanation, options: Any) -> object:
-    """Do what the command of that name does."""
     assert answer.lease is not None
     return await insight.release(
         options.model, options.id, seen=answer.lease, force=options.force, **SIGNED
@@ -63,7 +64,6 @@ DOES: Final[dict[str, Does]] = {
 
 
 def insight_on(database: TemporaryDatabase) -> Insight:
-    """Return the questions and actions of the shop."""
     pipelines = [VolumePipeline(), FleetPipeline(), BackupPipeline()]
     return Insight(database.session_factory, pipelines, tables=TABLES)
 

@@ -34,7 +34,6 @@ class WrittenTree:
     """Migrations from one state of the models to the next, run on one database."""
 
     def __init__(self, folder: Path, database: TemporaryDatabase) -> None:
-        """Lay out an empty tree in `folder`."""
         (folder / "versions").mkdir(parents=True, exist_ok=True)
         (folder / "env.py").write_text(ENVIRONMENT, encoding="utf-8")
         (folder / "script.py.mako").write_text(TEMPLATE.read_text("utf-8"), encoding="utf-8")
@@ -57,7 +56,6 @@ class WrittenTree:
         await self._run(lambda: command.revision(self.config, message))
 
     async def upgrade(self) -> None:
-        """Go up."""
         await self._run(lambda: command.upgrade(self.config, "head"))
 
     async def check(self) -> None:
@@ -65,7 +63,6 @@ class WrittenTree:
         await self._run(lambda: command.check(self.config))
 
     async def downgrade(self, revision: str) -> None:
-        """Go down."""
         await self._run(lambda: command.downgrade(self.config, revision))
 
     async def _run(self, steps: Callable[[], Any]) -> None:

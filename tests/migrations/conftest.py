@@ -30,10 +30,7 @@ sys.path.insert(0, str(ROOT / "examples"))  # as prepend_sys_path does for the t
 
 
 class Tree:
-    """The example host's migrations, on one database."""
-
     def __init__(self, database: TemporaryDatabase) -> None:
-        """Read the settings in ``pyproject.toml``, as the command line does."""
         url = database.url.render_as_string(hide_password=False)
         self.config = Config(
             toml_file=ROOT / "pyproject.toml", cmd_opts=Namespace(x=[f"url={url}"])
@@ -44,13 +41,11 @@ class Tree:
         await asyncio.to_thread(command.upgrade, self.config, revision)
 
     async def downgrade(self, revision: str) -> None:
-        """Go down."""
         await asyncio.to_thread(command.downgrade, self.config, revision)
 
 
 @pytest.fixture
 def tree(database: TemporaryDatabase) -> Tree:
-    """The tree on each database in turn."""
     return Tree(database)
 
 
@@ -62,13 +57,11 @@ def with_op(database: TemporaryDatabase) -> WithOp:
 
 @pytest.fixture
 def with_postgresql_op(postgresql_database: TemporaryDatabase) -> WithOp:
-    """Steps of a migration, on PostgreSQL."""
     return lambda steps: _migrate(postgresql_database, steps)
 
 
 @pytest.fixture
 def with_sqlite_op(sqlite_database: TemporaryDatabase) -> WithOp:
-    """Steps of a migration, on SQLite."""
     return lambda steps: _migrate(sqlite_database, steps)
 
 

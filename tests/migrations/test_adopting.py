@@ -39,30 +39,22 @@ DOCUMENTS = [
 
 
 class VolumePipeline(Pipeline[Volume]):
-    """Makes submitted volumes active."""
-
     model = Volume
 
     def ready(self) -> ColumnElement[bool]:
-        """Submitted volumes want work."""
         return Volume.status == "submitted"
 
     async def process(self, item: PipelineItem[Volume]) -> Apply:
-        """Write what a provider would have said."""
         return Apply({"status": "active", "disk_id": "disk"})
 
 
 class DocumentPipeline(Pipeline[Document]):
-    """Reads listed documents."""
-
     model = Document
 
     def ready(self) -> ColumnElement[bool]:
-        """Listed documents want work."""
         return Document.status == "listed"
 
     async def process(self, item: PipelineItem[Document]) -> Apply:
-        """Write what reading would have given."""
         return Apply({"status": "read", "sha256": "0" * 64})
 
 
@@ -85,12 +77,10 @@ async def fill(database: TemporaryDatabase) -> None:
 
 
 def bare(database: TemporaryDatabase, key: uuid.UUID) -> object:
-    """Return the key as the driver takes it."""
     return key.hex if database.dialect_name == "sqlite" else key
 
 
 async def rows_of(database: TemporaryDatabase, sql: str) -> list[Any]:
-    """Return all rows of a query."""
     async with database.engine.connect() as connection:
         return [tuple(row) for row in (await connection.exec_driver_sql(sql)).all()]
 

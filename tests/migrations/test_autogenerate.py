@@ -28,14 +28,11 @@ class Models:
     """The host's models before and after it adopted rowlock, with their pipelines."""
 
     def __init__(self) -> None:
-        """Make classes of their own: an index is added to its table for good."""
         self.before = host_before()
         self.after, self.pipelines = host_after()
 
 
 def host_before() -> MetaData:
-    """Return what the host had."""
-
     class Base(DeclarativeBase):
         pass
 
@@ -106,13 +103,11 @@ def host_after() -> tuple[MetaData, list[type[Pipeline[Any]]]]:
 
 @pytest.fixture
 def models() -> Models:
-    """The models, anew for each test."""
     return Models()
 
 
 @pytest.fixture
 def written(tmp_path: Path, database: TemporaryDatabase) -> WrittenTree:
-    """An empty tree, for each database in turn."""
     return WrittenTree(tmp_path / "tree", database)
 
 

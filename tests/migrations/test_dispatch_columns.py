@@ -46,7 +46,6 @@ async def make_before(database: TemporaryDatabase) -> None:
 
 
 def adopt(op: Any) -> None:
-    """Run every step."""
     add_lock_columns(op, "renders")
     add_schedule_columns(op, "renders")
     add_dispatch_columns(op, "renders")
@@ -75,7 +74,6 @@ async def test_a_table_with_rows_is_adopted(database: TemporaryDatabase, with_op
 
 
 def differences(connection: Connection) -> list[Any]:
-    """Return what autogenerate would change, defaults included."""
     options = {"compare_type": True, "compare_server_default": True}
     return list(
         compare_metadata(MigrationContext.configure(connection, opts=options), Base.metadata)

@@ -26,30 +26,22 @@ READY = {"few are ready": 200, "all are ready": ROWS}
 
 
 class VolumePipeline(Pipeline[Volume]):
-    """Claims by the last processing."""
-
     model = Volume
 
     def ready(self) -> ColumnElement[bool]:
-        """Submitted volumes want work."""
         return Volume.status == "submitted"
 
     async def process(self, item: PipelineItem[Any]) -> Apply:
-        """Is never asked here."""
         return Apply()
 
 
 class DocumentPipeline(Pipeline[Document]):
-    """Claims by the due time."""
-
     model = Document
 
     def ready(self) -> ColumnElement[bool]:
-        """Listed documents want work."""
         return Document.status == "listed"
 
     async def process(self, item: PipelineItem[Any]) -> Apply:
-        """Is never asked here."""
         return Apply()
 
 
@@ -96,7 +88,6 @@ async def fill(database: TemporaryDatabase, ready: int) -> None:
 
 @contextmanager
 def sent(database: TemporaryDatabase) -> Iterator[list[tuple[str, Any]]]:
-    """Note what is sent to the driver."""
     statements: list[tuple[str, Any]] = []
 
     def note(
@@ -304,7 +295,6 @@ async def give_former_index(database: TemporaryDatabase) -> None:
 
 
 async def park_oldest(database: TemporaryDatabase, count: int) -> None:
-    """Park the documents that were due first."""
     oldest = f"SELECT id FROM documents ORDER BY due_at LIMIT {count}"
     async with database.engine.begin() as connection:
         await connection.exec_driver_sql(

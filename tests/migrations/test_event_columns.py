@@ -27,8 +27,6 @@ class NewBase(DeclarativeBase):
 
 
 class Payment(EventColumns, NewBase):
-    """A stream of its own."""
-
     __tablename__ = "payments"
     __stream_key__ = "account"
     account: Mapped[str] = mapped_column(String(50))
@@ -39,8 +37,6 @@ class OldBase(DeclarativeBase):
 
 
 class Order(OldBase):
-    """What is a stream now."""
-
     __tablename__ = "orders"
     __table_args__ = {"sqlite_autoincrement": True}  # noqa: RUF012
     id: Mapped[int] = mapped_column(
@@ -56,7 +52,6 @@ def differences(connection: Connection, metadata: MetaData) -> list[Any]:
 
 
 def create_payments(op: Any) -> None:
-    """Create the table of a stream."""
     account = Column("account", String(50), nullable=False)
     op.create_table("payments", *event_columns(), account, sqlite_autoincrement=True)
 

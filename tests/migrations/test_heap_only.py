@@ -24,17 +24,13 @@ ROWS, LEASED, BEATS = 2000, 200, 20
 
 
 class VolumePipeline(Pipeline[Volume]):
-    """Holds many volumes at once."""
-
     model = Volume
     workers_num = LEASED
 
     def ready(self) -> ColumnElement[bool]:
-        """Submitted volumes want work."""
         return Volume.status == "submitted"
 
     async def process(self, item: PipelineItem[Volume]) -> Apply:
-        """Is never asked here."""
         return Apply()
 
 

@@ -25,8 +25,6 @@ class Base(DeclarativeBase):
 
 
 class Volume(LockColumns, Base):
-    """Claimed by the last processing."""
-
     __tablename__ = "volumes"
     id: Mapped[int] = mapped_column(primary_key=True)
     status: Mapped[str] = mapped_column(index=True)
@@ -58,21 +56,16 @@ class VolumePipeline(Pipeline[Volume]):
         )
 
     async def process(self, item: Any) -> Apply:
-        """Have nothing to do."""
         return Apply()
 
 
 class DocumentPipeline(Pipeline[Document]):
-    """Has a condition that is a column."""
-
     model = Document
 
     def ready(self) -> ColumnElement[bool]:
-        """Listed documents."""
         return Document.is_listed
 
     async def process(self, item: Any) -> Apply:
-        """Have nothing to do."""
         return Apply()
 
 
@@ -99,10 +92,7 @@ async def told(
 
 
 class EveryVolume(VolumePipeline):
-    """Wants all rows."""
-
     def ready(self) -> ColumnElement[bool]:
-        """Each of them."""
         return true()
 
 
@@ -112,7 +102,6 @@ class Unspoken(UserDefinedType[str]):
     cache_ok = True
 
     def get_col_spec(self, **options: Any) -> str:
-        """Keep it as text."""
         return "TEXT"
 
 
@@ -120,7 +109,6 @@ class UnspokenPipeline(VolumePipeline):
     """Compares with a value that no SQL text can hold."""
 
     def ready(self) -> ColumnElement[bool]:
-        """Wanted volumes of another status."""
         return and_(Volume.is_wanted, Volume.status != literal("x", Unspoken()))
 
 
@@ -128,16 +116,13 @@ class ArrayPipeline(VolumePipeline):
     """Compares with values whose text is of another type to PostgreSQL."""
 
     def ready(self) -> ColumnElement[bool]:
-        """Wanted volumes, if one text is among others."""
         texts = cast(["a"], ARRAY(String))
         return and_(Volume.is_wanted, texts.contains(["a"]))
 
 
 @pytest.mark.parametrize("pipeline", [UnspokenPipeline, ArrayPipeline])
 async def test_values_without_a_text_are_bound(
-    database: TemporaryDatabase,
-    caplog: pytest.LogCaptureFixture,
-    pipeline: type[Pipeline[Any]],
+    database: TemporaryDatabase, caplog: pytest.LogCaptureFixture, pipeline: type[Pipeline[Any]]
 ) -> None:
     """A host with such values would never hear that its claims have no index."""
     if pipeline is ArrayPipeline and database.dialect_name == "sqlite":
@@ -153,9 +138,7 @@ async def test_values_without_a_text_are_bound(
 
 @pytest.mark.parametrize("pipeline", [VolumePipeline, DocumentPipeline, EveryVolume])
 async def test_the_index_of_a_pipeline_serves_it(
-    database: TemporaryDatabase,
-    caplog: pytest.LogCaptureFixture,
-    pipeline: type[Pipeline[Any]],
+    database: TemporaryDatabase, caplog: pytest.LogCaptureFixture, pipeline: type[Pipeline[Any]]
 ) -> None:
     """A host that did everything right would be warned, or its index would serve no claim."""
     index = due_index(pipeline, name="made of the pipeline")

@@ -19,9 +19,7 @@ from .conftest import WithOp, picture
 from .test_stream_tables import differences
 
 CHOICES: Any = pytest.mark.parametrize(
-    "chosen",
-    [{}, {"replicas": False}, {"controls": False}],
-    ids=["both", "controls", "replicas"],
+    "chosen", [{}, {"replicas": False}, {"controls": False}], ids=["both", "controls", "replicas"]
 )
 
 

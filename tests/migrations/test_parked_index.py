@@ -64,7 +64,6 @@ def host(*, has_index: bool) -> tuple[type[Any], type[Pipeline[Any]]]:
 
 
 async def names_of(database: TemporaryDatabase) -> list[str]:
-    """Return the indexes of the table."""
     async with database.engine.connect() as connection:
         found = await connection.run_sync(lambda sync: inspect(sync).get_indexes("documents"))
     return [str(one["name"]) for one in found]

@@ -77,7 +77,6 @@ class _WithoutTexts(ast.NodeTransformer):
     """Blanks the texts of errors and of the log."""
 
     def visit_Raise(self, node: ast.Raise) -> ast.AST:
-        """Blank what is said by an error."""
         return _blanked(node)
 
     def visit_keyword(self, node: ast.keyword) -> ast.AST:
@@ -85,7 +84,6 @@ class _WithoutTexts(ast.NodeTransformer):
         return _blanked(node) if node.arg == "purpose" else self.generic_visit(node)
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
-        """Blank what is said to the log."""
         is_logging = (
             isinstance(node.func, ast.Attribute) and ast.unparse(node.func.value) == "logger"
         )

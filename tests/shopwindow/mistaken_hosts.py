@@ -13,8 +13,6 @@ class Base(DeclarativeBase):
 
 
 class Payment(EventColumns, Base):
-    """A sound stream."""
-
     __tablename__ = "payments"
     __stream_key__ = "account"
     account: Mapped[str] = mapped_column(String(50))
@@ -22,32 +20,24 @@ class Payment(EventColumns, Base):
 
 
 class Bare(Base):
-    """Without the columns of a stream."""
-
     __tablename__ = "bare"
     id: Mapped[int] = mapped_column(primary_key=True)
     account: Mapped[str]
 
 
 class Counted(Base):
-    """Whose positions are given by the client."""
-
     __tablename__ = "counted"
     id: Mapped[int] = mapped_column(primary_key=True, default=lambda: 1, autoincrement=False)
     account: Mapped[str]
 
 
 class Keyless(EventColumns, Base):
-    """Whose key is a slip."""
-
     __tablename__ = "keyless"
     __stream_key__ = "acount"
     account: Mapped[str]
 
 
 class Balance(Base):
-    """A row of the host."""
-
     __tablename__ = "balances"
     account: Mapped[str] = mapped_column(String(50), primary_key=True)
     cents: Mapped[int] = mapped_column(default=0)

@@ -32,8 +32,6 @@ class Base(DeclarativeBase):
 
 
 class Disk(LockColumns, Base):
-    """A sound model."""
-
     __tablename__ = "disks"
     id: Mapped[int] = mapped_column(primary_key=True)
     status: Mapped[str] = mapped_column(default="wanted")
@@ -41,15 +39,11 @@ class Disk(LockColumns, Base):
 
 
 class Bare(Base):
-    """Without lock columns."""
-
     __tablename__ = "bare"
     id: Mapped[int] = mapped_column(primary_key=True)
 
 
 class Job(LockColumns, ScheduleColumns, DispatchColumns, Base):
-    """A sound model of dispatch."""
-
     __tablename__ = "jobs"
     __table_args__ = dispatch_indexes("jobs")
     id: Mapped[int] = mapped_column(primary_key=True)
@@ -64,16 +58,12 @@ class Unindexed(LockColumns, ScheduleColumns, DispatchColumns, Base):
 
 
 class Sound(Pipeline[Any]):
-    """Has no mistake."""
-
     model = Disk
 
     def ready(self) -> Any:
-        """Wanted disks."""
         return Disk.status == "wanted"
 
     async def process(self, item: Any) -> Apply:
-        """Make it."""
         return Apply({"status": "made"})
 
 
@@ -87,27 +77,22 @@ def _built(bases: tuple[type, ...], names: dict[str, Any]) -> object:
 
 
 def dispatch(handler: Any, engine: Any, model: type = Job) -> Callable[[], object]:
-    """Return a function that builds a dispatch pipeline."""
     return lambda: DispatchPipeline(model, handler=handler, engine=engine)
 
 
 async def on_loop(task: Any) -> AsyncIterator[Completed]:
-    """Yield."""
     yield Completed()
 
 
 def in_thread(task: Any) -> Iterator[Completed]:
-    """Yield."""
     yield Completed()
 
 
 async def returns(task: Any) -> Completed:
-    """Return instead."""
     return Completed()
 
 
 async def yields(self: Any, item: Any) -> Any:
-    """Yield instead of returning."""
     yield Apply()
 
 
@@ -120,11 +105,7 @@ class Mistake(NamedTuple):
 
 
 AT_CONSTRUCTION = (
-    Mistake(
-        "a misspelt setting (`worker_num = 3`)",
-        with_(worker_num=3),
-        "workers_num is meant",
-    ),
+    Mistake("a misspelt setting (`worker_num = 3`)", with_(worker_num=3), "workers_num is meant"),
     Mistake(
         "words of a setting in another order (`num_workers = 3`)",
         with_(num_workers=3),
@@ -145,9 +126,7 @@ AT_CONSTRUCTION = (
     Mistake("a model that is not mapped", with_(model=int), "not a mapped class"),
     Mistake("a model without the lock columns", with_(model=Bare), "mix in LockColumns"),
     Mistake(
-        "no `process`",
-        with_((Pipeline,), model=Disk, ready=Sound.ready),
-        "override process(item)",
+        "no `process`", with_((Pipeline,), model=Disk, ready=Sound.ready), "override process(item)"
     ),
     Mistake(
         "a misspelt `process`",

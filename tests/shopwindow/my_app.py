@@ -10,5 +10,4 @@ class Base(DeclarativeBase):
 
 
 async def create_disk(*, idempotency_key: str) -> str:
-    """Stand in for a cloud."""
     return f"disk-{idempotency_key}"

@@ -11,7 +11,6 @@ from rowlock.cli.without_app import run_text
 
 
 def main(program: Path, name: str) -> None:
-    """Run the program to its end."""
     sys.path.insert(0, str(Path.cwd()))
     run_text(program.read_text(encoding="utf-8"), name)
 

@@ -8,14 +8,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, NamedTuple
 
-from rowlock.streams import (
-    Checkpoint,
-    DynamicShards,
-    StepContext,
-    StreamFlow,
-    Streams,
-    TableSource,
-)
+from rowlock.streams import Checkpoint, DynamicShards, StepContext, StreamFlow, Streams, TableSource
 
 from .mistaken_hosts import Balance, Bare, Base, Counted, Keyless, Payment, Short
 
@@ -36,35 +29,29 @@ def flow(*sources: Any, **settings: Any) -> StreamFlow[Any]:
 
 
 def add(step: StepContext, account: str, cents: int | None, payments: list[Any]) -> int:
-    """Have no mistake."""
     return 0
 
 
 async def adds_later(step: Any, account: str, cents: Any, payments: list[Any]) -> int:
-    """Be asynchronous."""
     return 0
 
 
 def adds_alone(account: str, payments: list[Any]) -> int:
-    """Take other arguments."""
     return 0
 
 
 def two_handlers() -> None:
-    """Register two."""
     declared = flow()
     declared.by_key(state=int)(add)
     declared.by_key(state=int)(add)
 
 
 def list_of_flows() -> None:
-    """Pass a list."""
     streams = Streams(Base)
     streams.pipelines([streams.flow("balances", Payment)])  # type: ignore[arg-type]
 
 
 def late_output() -> None:
-    """Declare an output when the flow runs."""
     declared = flow()
     declared.by_key(state=int)(add)
     _ = declared.program
@@ -72,7 +59,6 @@ def late_output() -> None:
 
 
 def flow_over_rows() -> None:
-    """Read an output that has become rows."""
     streams = Streams(Base)
     rows = streams.flow("balances", Payment).output("rows", into=Balance)
     streams.flow("sums", rows)
@@ -227,12 +213,10 @@ def forgets(step: StepContext, account: str, cents: Any, payments: list[Any]) ->
 
 
 def has_no_state(step: StepContext, account: str, cents: Any, payments: list[Any]) -> int:
-    """Return what is not kept."""
     return 5
 
 
 def is_another(step: StepContext, account: str, cents: Any, payments: list[Any]) -> str:
-    """Return a text for a number."""
     return "5"
 
 
@@ -243,7 +227,6 @@ def emits_elsewhere(step: StepContext, account: str, cents: Any, payments: list[
 
 
 def sets_a_naive_timer(step: StepContext, account: str, cents: Any, payments: list[Any]) -> int:
-    """Set a timer without a time zone."""
     step.set_timer(step.now.replace(tzinfo=None) + timedelta(hours=1))
     return 0
 
@@ -286,33 +269,27 @@ async def give_a_position(streams: Streams, session: Any) -> None:
 
 
 async def append_one(streams: Streams, session: Any) -> None:
-    """Append an event."""
     await streams.logs["words"].append(session, "word")
 
 
 async def append_without_number(streams: Streams, session: Any) -> None:
-    """Give no number."""
     await streams.logs["words"].append(session, ["word"], producer="phone")
 
 
 async def append_others(streams: Streams, session: Any) -> None:
-    """Use a number again."""
     for word in ("one", "two"):
         await streams.logs["words"].append(session, [word], producer="phone", seq=1)
 
 
 async def wait_too_early(streams: Streams, session: Any) -> None:
-    """Wait for a row before it is there."""
     await streams.flows["balances"].wait_for(session, Payment(account="a", cents=1), timeout=0)
 
 
 async def wait_for_a_key(streams: Streams, session: Any) -> None:
-    """Wait for what is no row."""
     await streams.flows["balances"].wait_for(session, "a", timeout=0)
 
 
 async def pause_nothing(streams: Streams, session: Any) -> None:
-    """Pause what was never started."""
     await streams.flows["balances"].pause(session)
 
 

@@ -14,20 +14,9 @@ import pytest
 
 from .pages import DOCS, ROOT, blocks_of, pages
 
-LISTED = (
-    "rowlock",
-    "rowlock.dispatch",
-    "rowlock.graph",
-    "rowlock.streams",
-    "rowlock.testing",
-)
+LISTED = ("rowlock", "rowlock.dispatch", "rowlock.graph", "rowlock.streams", "rowlock.testing")
 """Modules that list their public names."""
-WHOLE = (
-    "rowlock.events",
-    "rowlock.errors",
-    "rowlock.stream_errors",
-    "rowlock.streams.events",
-)
+WHOLE = ("rowlock.events", "rowlock.errors", "rowlock.stream_errors", "rowlock.streams.events")
 """Modules of which each class is public."""
 _DIRECTIVE = re.compile(
     r"^::: (?P<path>[\w.]+)\n(?: +options:\n(?: +members:(?P<members> .+|(?:\n +- \w+)+)\n)?)?",
@@ -67,7 +56,6 @@ def find_spec_of(module: str) -> object | None:
 
 
 def shown_on(text: str) -> Iterator[Public]:
-    """Yield the names that a page shows."""
     for directive in _DIRECTIVE.finditer(text):
         there, name = public(directive["path"])
         yield name

@@ -10,14 +10,7 @@ from typing import Final
 import pytest
 
 from rowlock.__main__ import COMMANDS, command_parser
-from rowlock.cli.answering import (
-    INTERRUPTED,
-    MISUSED,
-    NEEDS_PERSON,
-    NO_DATABASE,
-    NO_SUCH_ROW,
-    WELL,
-)
+from rowlock.cli.answering import INTERRUPTED, MISUSED, NEEDS_PERSON, NO_DATABASE, NO_SUCH_ROW, WELL
 
 from .pages import DOCS
 
@@ -45,7 +38,6 @@ thread that hangs, has 5 s; then the command ends without it.
 
 
 def parsers() -> dict[str, argparse.ArgumentParser]:
-    """Return the parser of each command."""
     [action] = [
         one
         for one in command_parser(tuple(COMMANDS))._actions
@@ -55,12 +47,10 @@ def parsers() -> dict[str, argparse.ArgumentParser]:
 
 
 def page() -> str:
-    """Return the whole page."""
     return "\n".join([BEGIN, *("\n".join(section(*one)) for one in parsers().items())])
 
 
 def section(name: str, parser: argparse.ArgumentParser) -> Iterator[str]:
-    """Yield the lines about one command."""
     summary = COMMANDS[name][1]
     yield f"## `{name}`\n"
     told = " ".join((parser.description or f"{summary[0].upper()}{summary[1:]}.").split())

@@ -40,14 +40,12 @@ def staff(request: Any, action: ViewerAction) -> Viewer | None:
 
 
 def in_starlette(database: TemporaryDatabase) -> Any:
-    """Mount it in Starlette."""
     app = Starlette()
     app.mount(MOUNT, Dashboard(manager_of(database), authorize=staff))
     return app
 
 
 def in_fastapi(database: TemporaryDatabase) -> Any:
-    """Mount it in FastAPI."""
     app = FastAPI()
     app.mount(MOUNT, Dashboard(manager_of(database), authorize=staff))
     return app

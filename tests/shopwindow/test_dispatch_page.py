@@ -42,7 +42,6 @@ def test_row_is_true(name: str) -> None:
 
 
 def text_of_knob(value: Any) -> str:
-    """Return a default as the page writes it."""
     return str(value) if isinstance(value, bool) else text_of(value)
 
 

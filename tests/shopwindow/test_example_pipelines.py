@@ -21,6 +21,8 @@ from rowlock.testing import PipelineContract, TemporaryDatabase
 from .example_modules import EXAMPLES, example, part
 from .test_examples import EXPECTED
 
+pytestmark = pytest.mark.either_database
+
 TESTED_BY_ITSELF = 5
 NO_PIPELINE = 10
 STREAMS = {13, 14, 15, 16}
@@ -54,17 +56,14 @@ class ExampleContract(PipelineContract[Any]):
         return self.sessions
 
     def find(self, name: str) -> Any:
-        """Return what the example calls so."""
         return getattr(example(self.number), name)
 
     def ready_row(self) -> Any:
-        """Return a row that wants work."""
         return self.find(self.model)(
             **{name: self.value(value) for name, value in self.ready.items()}
         )
 
     def unready_row(self) -> Any:
-        """Return a row that wants none."""
         values = self.ready | self.unready
         return self.find(self.model)(**{name: self.value(value) for name, value in values.items()})
 
@@ -74,24 +73,18 @@ class ExampleContract(PipelineContract[Any]):
 
 
 class TestFirstRow(ExampleContract):
-    """Example 0."""
-
     number, model = 0, "Volume"
     ready, unready = {"status": "submitted"}, {"status": "active"}
 
     def build(self) -> Pipeline[Any]:
-        """Return a new pipeline."""
         return self.find("VolumePipeline")()
 
 
 class TestVolumes(ExampleContract):
-    """Example 1."""
-
     number, model = 1, "Volume"
     ready, unready = {"name": "a", "size_gb": 1}, {"status": "active"}
 
     def build(self) -> Pipeline[Any]:
-        """Return a new pipeline."""
         return self.find("VolumePipeline")()
 
 
@@ -114,25 +107,18 @@ class _Everything(set[str]):
 
 
 class TestVolumesInsideFastapi(ExampleContract):
-    """Example 3."""
-
     number, model = 3, "Volume"
     ready, unready = {"size_gb": 1}, {"status": "active"}
 
     def build(self) -> Pipeline[Any]:
-        """Return a new pipeline."""
         return self.find("VolumePipeline")()
 
 
 class TestVolumesOfTwoReplicas(ExampleContract):
-    """Example 4."""
-
     number, model = 4, "Volume"
     ready, unready = {}, {"status": "active"}
 
     def build(self) -> Pipeline[Any]:
-        """Return a new pipeline during which nothing happens."""
-
         async def nothing(sessions: Any, volume_id: uuid.UUID) -> None:
             return
 
@@ -148,41 +134,31 @@ class TestInstancesOfFleets(ExampleContract):
     ready, unready = {"fleet_id": FLEET, "name": "b"}, {"status": "down"}
 
     def build(self) -> Pipeline[Any]:
-        """Return a new pipeline."""
         return self.find("InstancePipeline")()
 
 
 class TestFleets(ExampleContract):
-    """Example 6, the pipeline that locks."""
-
     number, model = 6, "Fleet"
     ready, unready = {"name": str}, {"status": "packed"}
 
     def build(self) -> Pipeline[Any]:
-        """Return a new pipeline."""
         return self.find("FleetPipeline")()
 
     def related_rows(self, row: Any) -> Sequence[Any]:
-        """All its instances."""
         return [self.find("Instance")(fleet_id=row.id, name=name) for name in "abc"]
 
 
 class TestJobsThatShare(ExampleContract):
-    """Example 7."""
-
     number, model = 7, "Job"
     ready, unready = {"name": str}, {"status": "placed"}
 
     def build(self) -> Pipeline[Any]:
-        """Return a new pipeline."""
         return self.find("JobPipeline")()
 
     async def prepare(self, session: AsyncSession) -> None:
-        """Add the fleet of the instance."""
         session.add(self.find("Fleet")(id=FLEET, name="f", status="packed"))
 
     def related_rows(self, row: Any) -> Sequence[Any]:
-        """The one instance that there is."""
         return [self.find("Instance")(fleet_id=FLEET, name="a")]
 
 
@@ -222,7 +198,6 @@ class TestRenders(ExampleContract):
         return getattr(part("rendering.tables"), name)
 
     def build(self) -> Pipeline[Any]:
-        """Return a new pipeline, with processes to work."""
         built: Pipeline[Any] = part("rendering.service").pipeline_of(self.folder)
         built.settings = built.settings.model_copy(update=LONG_LEASES)
         return built
@@ -260,11 +235,9 @@ class TestIngest(ExampleContract):
 
     @pytest.fixture(autouse=True)
     def _importable(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Let child processes import the example, too."""
         monkeypatch.syspath_prepend(EXAMPLES)
 
     def find(self, name: str) -> Any:
-        """Return a table of the search."""
         return getattr(part("ingesting.tables"), name)
 
     def build(self) -> Pipeline[Any]:
@@ -285,23 +258,18 @@ class TestWatched(ExampleContract):
     ready, unready = {"status": "submitted"}, {"status": "active"}
 
     def find(self, name: str) -> Any:
-        """Return a table of the hosts."""
         return getattr(part("watching.volumes"), name)
 
     def build(self) -> Pipeline[Any]:
-        """Return a new pipeline."""
         built: Pipeline[Any] = self.find("VolumePipeline")()
         return built
 
 
 class TestShown(ExampleContract):
-    """Example 20, whose rows are looked at."""
-
     number, model = 20, "Volume"
     ready, unready = {"cloud": "cloud-6"}, {"status": "active"}
 
     def build(self) -> Pipeline[Any]:
-        """Return a new pipeline."""
         built: Pipeline[Any] = self.find("VolumePipeline")()
         return built
 

@@ -43,7 +43,6 @@ BALANCES: Spoils = {
 
 
 async def run(database: TemporaryDatabase, *statements: Executable) -> None:
-    """Run statements in one transaction."""
     async with database.session_factory.begin() as session:
         for statement in statements:
             await session.execute(statement)

@@ -61,7 +61,6 @@ async def post_until_refused(client: AsyncClient, number: int, *, width: int) ->
 
 
 async def renders(database: TemporaryDatabase) -> list[Any]:
-    """Return every row."""
     async with database.session_factory() as session:
         return list((await session.scalars(select(part("rendering.tables").Render))).all())
 
@@ -77,7 +76,6 @@ async def until(
 
 
 def is_settled(states: Counter[str]) -> bool:
-    """Whether nothing is waited for any more."""
     return not states["pending"] and not states["running"]
 
 

@@ -39,12 +39,10 @@ the package: `rowlock.insight.schemas.schema_of("rowlock.status/1")`.
 
 
 def page() -> str:
-    """Return the whole page."""
     return "\n".join([BEGIN, *(section(name) for name in DOCUMENTS)])
 
 
 def section(name: str) -> str:
-    """Return what the page says of one document."""
     schema = schema_of(name)
     head = ["| key | type | meaning |", "|---|---|---|"]
     return "\n".join(
@@ -62,7 +60,6 @@ def rows(schema: dict[str, Any], before: str = "") -> Iterator[str]:
 
 
 def kind(one: dict[str, Any]) -> str:
-    """Return the type of a key in words."""
     if "const" in one:
         return f"`{one['const']}`"
     types = one["type"]
@@ -84,7 +81,6 @@ def check(document: dict[str, Any]) -> None:
 
 
 def unknown(value: Any, schema: dict[str, Any], where: str = "") -> list[str]:
-    """Find keys that no schema has."""
     if isinstance(value, list):
         return [found for one in value for found in unknown(one, schema.get("items", {}), where)]
     if not isinstance(value, dict) or "properties" not in schema:

@@ -29,7 +29,6 @@ series.
 
 
 def page() -> str:
-    """Return the page as the code has it."""
     rows = [
         f"| `{PREFIX}{one.name}` | {one.kind} | "
         f"{', '.join(f'`{label}`' for label in one.all_labels) or '-'} | {one.help} |"

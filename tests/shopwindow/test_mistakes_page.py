@@ -35,21 +35,16 @@ PAGE = DOCS / "reference" / "mistakes.md"
 
 
 def change(item: Any) -> Apply:
-    """Change the row, and write nothing."""
     item.row.status = "done"
     return Apply()
 
 
 async def not_awaited() -> Apply:
-    """Have to be awaited."""
     return Apply()
 
 
 class Unannotated(RunPipeline):
-    """Does not say that None is meant."""
-
     async def process(self, item: Any):  # type: ignore[no-untyped-def] # noqa: ANN201
-        """Return what the test says."""
         return self.answer(item)  # type: ignore[operator, misc]
 
 
@@ -69,7 +64,6 @@ IN_LAST_ERROR: tuple[tuple[str, Callable[[Any], Any], str], ...] = (
 
 
 async def start_twice(database: TemporaryDatabase) -> None:
-    """Have one pipeline in two managers."""
     await database.create_tables(Base.metadata)
     pipeline = RunPipeline()
     async with PipelineManager(database.session_factory, [pipeline]):
@@ -86,13 +80,11 @@ async def start_in_memory(_: TemporaryDatabase) -> None:
 
 
 async def request_a_colour(database: TemporaryDatabase) -> None:
-    """Write what is not there."""
     async with database.session_factory() as session:
         await request_update(session, Run, 1, {"colour": "red"})
 
 
 async def find_no_table(database: TemporaryDatabase) -> None:
-    """Run before the migration."""
     with heard_events() as heard:
         async with PipelineManager(database.session_factory, [RunPipeline()]):
             await heard.wait_for(events.FetchFailed)

@@ -34,12 +34,10 @@ FIRST_LINES_MAX = 20
 
 
 def programs() -> list[Path]:
-    """Return the pages that have something to run."""
     return [page for page in pages() if (text := page.read_text(encoding="utf-8")) and is_run(text)]
 
 
 def is_run(text: str) -> bool:
-    """Whether a page has something to run."""
     return bool(program_of(text) or dialogue_of(text))
 
 

@@ -41,7 +41,6 @@ def rows() -> dict[str, re.Match[str]]:
 
 
 def text_of(value: Any) -> str:
-    """Return a value as the page writes it."""
     match value:
         case None:
             return "none"

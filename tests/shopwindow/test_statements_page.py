@@ -33,9 +33,7 @@ DRIVERS = ("aiosqlite", "asyncpg")
 _BLOCK = re.compile(r"<!-- (?P<name>\w+ \w+) -->\n```sql\n(?P<text>.*?)```\n", re.DOTALL)
 _VARIES = re.compile(r"[0-9a-f]{32}|\d{4}-\d\d-\d\d .*")
 """Tokens and times, as they are bound on SQLite."""
-_PARAMETER = re.compile(
-    r"\$(?P<number>\d+)(?:::(?:TIMESTAMP WITH TIME ZONE|[A-Z]+)(?:\[\])?)?|\?",
-)
+_PARAMETER = re.compile(r"\$(?P<number>\d+)(?:::(?:TIMESTAMP WITH TIME ZONE|[A-Z]+)(?:\[\])?)?|\?")
 _LITERAL = re.compile(r"'[^']*'")
 _BREAK = re.compile(
     r"'[^']*'|[(),]|"
@@ -45,8 +43,6 @@ _BREAK = re.compile(
 
 
 class Heard(list[str]):
-    """Statements, in order, formatted."""
-
     def hear(self, *heard: Any) -> None:
         """Take down a statement, unless it is one of the connection's set-up."""
         _connection, _cursor, sql, bound, _context, many = heard
@@ -132,8 +128,7 @@ async def statements_of(database: TemporaryDatabase) -> dict[str, str]:
 
 
 async def test_statements_are_as_printed(
-    database: TemporaryDatabase,
-    request: pytest.FixtureRequest,
+    database: TemporaryDatabase, request: pytest.FixtureRequest
 ) -> None:
     """A reader would study a statement that no database receives."""
     if database.engine.dialect.driver not in DRIVERS:

@@ -91,8 +91,7 @@ def test_tables_were_found() -> None:
 
 @pytest.mark.parametrize("state", STATES)
 async def test_state_is_claimable_as_told(
-    state: str,
-    database_with_clock: TemporaryDatabase,
+    state: str, database_with_clock: TemporaryDatabase
 ) -> None:
     """Somebody would wait for a row that no pipeline claims, or be surprised by one that is."""
     database, told = database_with_clock, STATES[state]
@@ -119,7 +118,6 @@ class Watched:
     seen: list[dict[str, Any]] = field(default_factory=list)
 
     async def look(self) -> None:
-        """Note the columns that rowlock keeps."""
         async with self.database.session_factory() as session:
             run = await session.get_one(Run, 1)
             names = (*COLUMNS, "attempts", "last_error")
@@ -132,7 +130,6 @@ class Watched:
             yield session, await session.get_one(Run, 1)
 
     def stepping(self, **settings: Any) -> AbstractAsyncContextManager[Steps[Any]]:
-        """Step a pipeline whose row this is."""
         return stepping(self.database.session_factory, RunPipeline(**settings))
 
 
@@ -141,7 +138,6 @@ Act = Callable[[Watched], Awaitable[None]]
 
 
 async def claim(row: Watched) -> None:
-    """Claim the row."""
     await row.look()
     async with row.stepping() as steps:
         await steps.fetch_once()
@@ -149,8 +145,6 @@ async def claim(row: Watched) -> None:
 
 
 def write(outcome: Any, **settings: Any) -> Act:
-    """Return the act of writing an outcome."""
-
     async def act(row: Watched) -> None:
         async with row.stepping(answer=outcome, **settings) as steps:
             await steps.fetch_once()
@@ -181,21 +175,18 @@ async def release(row: Watched) -> None:
 
 
 async def hold(row: Watched) -> None:
-    """Hold the row."""
     await row.look()
     async with hold_rows(row.database.session_factory, Run, [1]):
         await row.look()
 
 
 async def end_a_hold(row: Watched) -> None:
-    """Hold the row no more."""
     async with hold_rows(row.database.session_factory, Run, [1]):
         await row.look()
     await row.look()
 
 
 async def sweep(row: Watched) -> None:
-    """Clear the remains of a lease."""
     async with row.changing() as (_, run):
         run.lock_token, run.lock_owner = uuid4(), OTHER
         run.lock_expires_at = run.due_at - timedelta(days=1)
@@ -206,7 +197,6 @@ async def sweep(row: Watched) -> None:
 
 
 async def be_made_due(row: Watched) -> None:
-    """Have a service make the row due."""
     await row.look()
     async with row.changing() as (session, run):
         await make_due(session, run)
@@ -214,7 +204,6 @@ async def be_made_due(row: Watched) -> None:
 
 
 async def be_parked(row: Watched) -> None:
-    """Have a service set the row aside."""
     await row.look()
     async with row.changing() as (session, run):
         await park(session, run, "provider down")

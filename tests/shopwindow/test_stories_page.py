@@ -35,7 +35,6 @@ TOLD: Final = re.compile(
 
 
 def section_of(story: str) -> str:
-    """Return the section of a story."""
     return PAGE.partition(f"{{ #{story} }}")[2].partition("\n## ")[0]
 
 

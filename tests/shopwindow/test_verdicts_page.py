@@ -171,17 +171,14 @@ else holds stands under `also`. The texts here are those of the code, for volume
 
 
 def told(facts: Facts) -> PipelineExplanation:
-    """Return what is said of a row."""
     return PipelineExplanation.of(facts)
 
 
 def page() -> str:
-    """Return the whole page."""
     return "\n".join([BEGIN, *(paragraph(verdict) for verdict in Verdict)])
 
 
 def paragraph(verdict: Verdict) -> str:
-    """Return what the page says of one verdict."""
     if verdict is Verdict.NO_PIPELINE:
         stories = list(explanation_without_pipeline("Volume", "17").pipelines)
     else:

@@ -21,7 +21,6 @@ def registered(*sources: Source) -> CollectorRegistry:
 
 
 def scraped(registry: CollectorRegistry) -> Series:
-    """Return each series with its value."""
     return parsed(generate_latest(registry))
 
 
@@ -35,5 +34,4 @@ def parsed(text: bytes) -> Series:
 
 
 def value(series: Series, name: str, **labels: Any) -> float:
-    """Return the value of one series."""
     return series[f"rowlock_{name}", frozenset(labels.items())]

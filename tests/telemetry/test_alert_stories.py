@@ -36,7 +36,6 @@ class Story:
 
 
 def of(name: str, **labels: str) -> str:
-    """Return a series of the one pipeline."""
     texts = (f'{label}="{value}"' for label, value in {**PIPELINE, **labels}.items())
     return f"rowlock_{name}{{{', '.join(texts)}}}"
 
@@ -82,13 +81,7 @@ STORIES = (
         20,
         PIPELINE,
     ),
-    Story(
-        "Unhealthy",
-        {of("healthy", instance="web-7"): "1x5 0x30"},
-        10,
-        12,
-        {**PIPELINE, **WEB},
-    ),
+    Story("Unhealthy", {of("healthy", instance="web-7"): "1x5 0x30"}, 10, 12, {**PIPELINE, **WEB}),
     Story(
         "EventLoopLag",
         {'rowlock_event_loop_lag_seconds{instance="web-7"}': "1x5 1.2x30"},
@@ -146,7 +139,6 @@ def expectation(story: Story, minute: int, *, fires: bool) -> dict[str, Any]:
 
 
 def document(story: Story) -> dict[str, Any]:
-    """Return a story as promtool reads it."""
     minutes = [expectation(story, story.quiet_at, fires=False)]
     if story.fires_at:
         minutes.append(expectation(story, story.fires_at, fires=True))

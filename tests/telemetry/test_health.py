@@ -16,6 +16,8 @@ from ..host import Volume, VolumePipeline
 from ..pipelines.scenes import add, faults_of, hang, until
 from ..pipelines.test_late_loops import stand_still
 
+pytestmark = pytest.mark.either_database
+
 
 async def asked(
     manager: PipelineManager, path: str, method: str = "GET", root: str = ""

@@ -20,10 +20,7 @@ host = logging.getLogger("tests.telemetry.host")
 
 
 class Kept(logging.Handler):
-    """Keeps what it is given."""
-
     def __init__(self, *filters: logging.Filter) -> None:
-        """Keep what passes `filters`."""
         super().__init__()
         self.records: list[logging.LogRecord] = []
         for one in filters:
@@ -45,10 +42,7 @@ def lines() -> Iterator[list[logging.LogRecord]]:
 
 
 @virtual_time
-async def said_by_attempts(
-    virtual_database: TemporaryDatabase,
-) -> None:
-    """Have two attempts log."""
+async def said_by_attempts(virtual_database: TemporaryDatabase) -> None:
     await add(virtual_database, Volume(), Volume())
 
     async def answer(item: PipelineItem[Volume]) -> Apply:
@@ -119,8 +113,6 @@ def test_a_line_that_repeats_is_held_back(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 class Unspeakable:
-    """Has no text."""
-
     def __str__(self) -> str:
         raise LookupError("no text")
 

@@ -20,6 +20,8 @@ from ..host import Run, RunPipeline, Volume, VolumePipeline
 from ..pipelines.scenes import add, faults_of, hang, until
 from .scrapes import parsed, registered, scraped, value
 
+pytestmark = pytest.mark.either_database
+
 PIPELINE = "VolumePipeline"
 
 
@@ -166,7 +168,6 @@ def test_label_values_are_escaped(value: str) -> None:
 
 
 def named_pipelines(count: int) -> list[VolumePipeline]:
-    """Return pipelines of as many classes."""
     return [type(f"P{number}Pipeline", (VolumePipeline,), {})() for number in range(count)]
 
 

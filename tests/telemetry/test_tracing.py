@@ -45,6 +45,8 @@ from rowlock.testing import TemporaryDatabase
 from ..host import HeardEvents, heard_events
 from ..insight.test_history import TABLES, history_of, make_tables
 
+pytestmark = pytest.mark.either_database
+
 SECRET = "do-not-tell"
 
 
@@ -61,17 +63,13 @@ class Order(LockColumns, TraceColumn, Base):
 
 
 class OrderPipeline(Pipeline[Order]):
-    """Ends orders, as it is told to."""
-
     model = Order
     answer: Any = Apply({"status": "done"})
 
     def ready(self) -> Any:
-        """New orders want work."""
         return Order.status == "new"
 
     async def process(self, item: PipelineItem[Order]) -> Outcome:
-        """Answer, and remember the fields of log lines."""
         self.fields = attempt_fields()
         answer = self.answer() if callable(self.answer) else self.answer
         if isinstance(answer, Exception):
@@ -90,18 +88,15 @@ class Traced:
         self.tracer = self.provider.get_tracer("host")
 
     def spans(self, name: str) -> list[ReadableSpan]:
-        """Return those of a name that have ended."""
         return [span for span in self.exporter.get_finished_spans() if span.name == name]
 
     def manager(self, database: TemporaryDatabase, pipeline: Pipeline[Any]) -> PipelineManager:
-        """Return a manager whose attempts are traced."""
         surround = [self.tracing.surround, surround_logs]
         return PipelineManager(database.session_factory, [pipeline], surround=surround)
 
 
 @pytest.fixture
 def traced() -> Iterator[Traced]:
-    """A host that samples each span."""
     host = Traced()
     yield host
     host.tracing.close()
@@ -118,17 +113,14 @@ async def add_order(database: TemporaryDatabase, host: Traced, **values: Any) ->
 
 
 def links_of(span: ReadableSpan) -> set[tuple[int, int]]:
-    """Return what a span links."""
     return {(link.context.trace_id, link.context.span_id) for link in span.links}
 
 
 def named(context: Any) -> tuple[int, int]:
-    """Return what names a span."""
     return context.trace_id, context.span_id
 
 
 async def applied(heard: HeardEvents, count: int = 1) -> None:
-    """Wait until so many outcomes are written."""
     await heard.wait_for(events.ItemApplied, count=count)
 
 
@@ -237,21 +229,18 @@ class Roots(Sampler):
     """Wants no attempt, fetch or write, and each other span whose parent is wanted or none."""
 
     def __init__(self) -> None:
-        """Have been asked nothing yet."""
         self.asked: list[tuple[str, dict[str, Any]]] = []
         self._others = ParentBased(ALWAYS_ON)
 
     def should_sample(  # type: ignore[override]
         self, parent_context: Any, trace_id: int, name: str, *rest: Any, **more: Any
     ) -> SamplingResult:
-        """Note the question, and answer it."""
         if not name.endswith("OrderPipeline"):
             return self._others.should_sample(parent_context, trace_id, name, *rest, **more)
         self.asked.append((name.split(maxsplit=1)[0], dict(rest[1])))
         return SamplingResult(Decision.DROP)
 
     def get_description(self) -> str:
-        """Say which sampler this is."""
         return "Roots"
 
 

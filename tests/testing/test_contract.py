@@ -17,20 +17,18 @@ from rowlock import Apply, Outcome, Pipeline, PipelineItem, RelatedLockUnavailab
 from rowlock.testing import PipelineContract, TemporaryDatabase
 from tests.host import Attachment, Base, Volume
 
+pytestmark = pytest.mark.either_database
+
 VOLUME = uuid.UUID(int=7)
 
 
 class AttachmentPipeline(Pipeline[Attachment]):
-    """Attaches what was submitted."""
-
     model = Attachment
 
     def ready(self) -> ColumnElement[bool]:
-        """Attachments that were submitted."""
         return Attachment.status == "submitted"
 
     async def process(self, item: PipelineItem[Attachment]) -> Outcome:
-        """Attach it."""
         return Apply({"status": "attached"})
 
 
@@ -45,34 +43,26 @@ class TestRowsWithAForeignKey(PipelineContract[Attachment]):
     async def session_factory(
         self, database: TemporaryDatabase
     ) -> async_sessionmaker[AsyncSession]:
-        """Bring the tables."""
         await database.create_tables(Base.metadata)
         return database.session_factory
 
     async def prepare(self, session: AsyncSession) -> None:
-        """Add the parent."""
         session.add(Volume(id=VOLUME))
 
     def ready_row(self) -> Attachment:
-        """Return a row that wants work."""
         return Attachment(volume_id=VOLUME)
 
     def unready_row(self) -> Attachment:
-        """Return a row that wants none."""
         return Attachment(volume_id=VOLUME, status="attached")
 
 
 class VolumePipeline(Pipeline[Volume]):
-    """Locks the attachments of a volume."""
-
     model, locks = Volume, (Attachment,)
 
     def ready(self) -> ColumnElement[bool]:
-        """Volumes that were submitted."""
         return Volume.status == "submitted"
 
     async def process(self, item: PipelineItem[Volume]) -> Outcome:
-        """Lock all of them, or step back."""
         await item.lock_related(Attachment, Attachment.volume_id == item.id)
         return Apply({"status": "active"})
 
@@ -86,28 +76,21 @@ class TestRelatedRows(PipelineContract[Volume]):
     async def session_factory(
         self, database: TemporaryDatabase
     ) -> async_sessionmaker[AsyncSession]:
-        """Bring the tables."""
         await database.create_tables(Base.metadata)
         return database.session_factory
 
     def ready_row(self) -> Volume:
-        """Return a row that wants work."""
         return Volume(id=uuid.uuid4())
 
     def unready_row(self) -> Volume:
-        """Return a row that wants none."""
         return Volume(id=uuid.uuid4(), status="active")
 
     def related_rows(self, row: Volume) -> Sequence[Attachment]:
-        """Return its attachments."""
         return [Attachment(id=uuid.uuid4(), volume_id=row.id, name=name) for name in "ab"]
 
 
 class Ignoring(VolumePipeline):
-    """Goes on without its related rows."""
-
     async def process(self, item: PipelineItem[Volume]) -> Outcome:
-        """Take a refusal for nothing."""
         try:
             return await super().process(item)
         except RelatedLockUnavailable:
@@ -118,7 +101,6 @@ class Giving(VolumePipeline):
     """Gives the row up at the first refusal."""
 
     async def process(self, item: PipelineItem[Volume]) -> Outcome:
-        """Never come back."""
         try:
             return await super().process(item)
         except RelatedLockUnavailable:
@@ -129,7 +111,6 @@ class Hoarding(VolumePipeline):
     """Takes what it can get, by hand and under a token that nobody will free."""
 
     async def process(self, item: PipelineItem[Volume]) -> Outcome:
-        """Lock one, then ask for all."""
         attachment = update(Attachment).where(
             Attachment.volume_id == item.id, Attachment.lock_token.is_(None)
         )
@@ -139,10 +120,7 @@ class Hoarding(VolumePipeline):
 
 
 class Elsewhere(VolumePipeline):
-    """Locks something else than it says."""
-
     async def process(self, item: PipelineItem[Volume]) -> Outcome:
-        """Lock nothing."""
         return Apply({"status": "active"})
 
 
@@ -188,7 +166,6 @@ async def test_a_pipeline_that_never_comes_back_is_found(database: TemporaryData
 
 @contextmanager
 def not_skipped() -> Iterator[None]:
-    """Fail if the block is skipped."""
     try:
         yield
     except SkipTest:

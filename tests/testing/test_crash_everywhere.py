@@ -27,12 +27,15 @@ from ..host import Attachment, Base, Run, RunPipeline, Volume, VolumePipeline
 from ..leases.transactions import checked_out
 from ..pipelines.related_scenes import GatheringPipeline
 
+pytestmark = pytest.mark.either_database(
+    but=["test_an_idempotent_process_passes", "test_locks_of_the_dead_do_not_last"]
+)
+
 
 class Cloud:
     """What is outside: disks by key, mails and bills in the order in which they went out."""
 
     def __init__(self) -> None:
-        """Begin with nothing."""
         self.disks: dict[str, str] = {}
         self.mails: list[str] = []
         self.numbers = itertools.count()
@@ -45,13 +48,11 @@ class Cloud:
         return disk
 
     async def send_mail(self, text: str) -> None:
-        """Send a mail, which nobody can take back."""
         await asyncio.sleep(0)
         self.mails.append(text)
         await asyncio.sleep(0)
 
     def seen(self) -> dict[str, Any]:
-        """Return what there is."""
         return {"disks": dict(self.disks), "mails": list(self.mails)}
 
 
@@ -64,7 +65,6 @@ def volumes(answer: Answer) -> Callable[[Cloud], VolumePipeline]:
 
 
 async def crash_volume(database: TemporaryDatabase, answer: Answer, **options: Any) -> int:
-    """Kill the process of a volume everywhere."""
     await database.create_tables(Base.metadata)
     all_options = {
         "row": Volume,
@@ -93,30 +93,23 @@ async def test_an_idempotent_process_passes(database_with_clock: TemporaryDataba
 
 
 class TestContract(CrashContract[Volume, Cloud]):
-    """A pipeline is tested by inheriting."""
-
     @pytest.fixture
     async def rowlock_database_with_clock(
         self, database_with_clock: TemporaryDatabase
     ) -> TemporaryDatabase:
-        """A database with the host's tables."""
         await database_with_clock.create_tables(Base.metadata)
         return database_with_clock
 
     def crashing_row(self) -> Volume:
-        """Return a volume."""
         return Volume()
 
     def world(self) -> Cloud:
-        """Return a cloud without disks."""
         return Cloud()
 
     def build_in(self, world: Cloud) -> VolumePipeline:
-        """Return the pipeline."""
         return volumes(find_or_create)(world)
 
     def effects(self, world: Cloud) -> dict[str, str]:
-        """Compare disks."""
         return world.disks
 
 
@@ -218,19 +211,16 @@ async def test_on_virtual_time(virtual_database: TemporaryDatabase) -> None:
 
 
 async def create_again(cloud: Cloud, item: PipelineItem[Any]) -> Apply:
-    """Create a disk under no key."""
     disk = await cloud.create_disk()
     return Apply({"status": "active", "disk_id": disk})
 
 
 async def mail_first(cloud: Cloud, item: PipelineItem[Any]) -> Apply:
-    """Send a mail before the outcome is certain."""
     await cloud.send_mail("it is ready")
     return await find_or_create(cloud, item)
 
 
 async def mark_first(cloud: Cloud, item: PipelineItem[Any]) -> Apply:
-    """Note that it is done, then do it."""
     async with item.session() as session, session.begin():
         await session.execute(update(Volume).values(size_gb=0))
     if item.row.size_gb:
@@ -239,7 +229,6 @@ async def mark_first(cloud: Cloud, item: PipelineItem[Any]) -> Apply:
 
 
 async def tasks_beside(cloud: Cloud, item: PipelineItem[Any]) -> Apply:
-    """Do two things at once."""
     async with asyncio.TaskGroup() as group:
         group.create_task(cloud.create_disk(str(item.id)))
         group.create_task(cloud.send_mail("it is ready"))

@@ -29,13 +29,11 @@ STATEMENTS = [
 
 
 async def transact(database: TemporaryDatabase) -> None:
-    """Run one transaction."""
     async with database.engine.begin() as connection:
         await connection.execute(text("SELECT 1"))
 
 
 def told(points: Failpoints) -> list[tuple[str, str]]:
-    """Return what was passed."""
     return [(boundary.side, boundary.statement) for boundary in points.passed]
 
 

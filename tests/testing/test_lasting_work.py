@@ -14,6 +14,8 @@ from rowlock.testing import TemporaryDatabase, run_until_settled, virtual_time
 
 from ..host import Base, Run, RunPipeline, Volume, VolumePipeline
 
+pytestmark = pytest.mark.either_database
+
 
 class Lasting(RunPipeline):
     """Goes on until it is asked to stop; `steps` counts what it has done."""
@@ -26,11 +28,9 @@ class Lasting(RunPipeline):
     steps = 0
 
     def unsettled(self) -> ColumnElement[bool]:
-        """Rows of which too few steps were done."""
         return Run.attempts < self.steps_wanted
 
     async def process(self, item: PipelineItem[Run]) -> Outcome:
-        """Count steps in the row."""
         while not item.stop_requested:
             if self.steps < self.steps_wanted:
                 self.steps += 1
@@ -45,7 +45,6 @@ class FeedsOthers(Lasting):
     """Has a row made for another pipeline when it ends."""
 
     async def process(self, item: PipelineItem[Run]) -> Outcome:
-        """Make work for others at the end."""
         await item.wait_for_stop()
         async with item.session() as session, session.begin():
             session.add(Volume())
@@ -53,19 +52,13 @@ class FeedsOthers(Lasting):
 
 
 class Deaf(Lasting):
-    """Does not hear of a stop."""
-
     async def process(self, item: PipelineItem[Run]) -> Outcome:
-        """Wait for what never comes."""
         await asyncio.Event().wait()
         raise AssertionError
 
 
 class EndsVolumes(VolumePipeline):
-    """Ends volumes."""
-
     async def process(self, item: PipelineItem[Volume]) -> Outcome:
-        """Be done at once."""
         return Apply({"status": "active"})
 
 
@@ -77,7 +70,6 @@ async def add(database: TemporaryDatabase, *rows: Any) -> None:
 
 
 async def states(database: TemporaryDatabase, *rows: Any) -> list[str]:
-    """Return the status of each row."""
     async with database.session_factory() as session:
         return [(await session.get_one(type(row), row.id)).status for row in rows]
 

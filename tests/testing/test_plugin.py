@@ -57,7 +57,6 @@ def pytest_of(folder: Path, *options: str, **files: str) -> Ended:
 
 @pytest.fixture
 def server(postgresql_url: URL, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The projects use the server of this run."""
     monkeypatch.setenv(
         "ROWLOCK_TEST_POSTGRESQL_URL", postgresql_url.render_as_string(hide_password=False)
     )

@@ -22,6 +22,8 @@ from ..host import Attachment, Run, Volume, VolumePipeline
 from ..host import Base as HostBase
 from .test_crash_everywhere import Cloud, crash_volume, find_or_create, volumes
 
+pytestmark = pytest.mark.either_database
+
 BIG = 100
 
 
@@ -48,16 +50,12 @@ class Meter(Base):
 
 
 class ParcelPipeline(Pipeline[Parcel]):
-    """Counts its attempts in the meter."""
-
     model = Parcel
 
     def ready(self) -> ColumnElement[bool]:
-        """Submitted parcels want work."""
         return Parcel.status == "submitted"
 
     async def process(self, item: PipelineItem[Parcel]) -> Apply:
-        """Count."""
         async with item.session() as session, session.begin():
             await session.execute(update(Meter).values(attempts=Meter.attempts + 1))
         return Apply({"status": "sent"})
@@ -126,24 +124,19 @@ class TestLogging(CrashContract[Volume, Cloud]):
     async def rowlock_database_with_clock(
         self, database_with_clock: TemporaryDatabase
     ) -> TemporaryDatabase:
-        """A database with the host's tables."""
         await database_with_clock.create_tables(HostBase.metadata)
         return database_with_clock
 
     def crashing_row(self) -> Volume:
-        """Return a volume."""
         return Volume()
 
     def world(self) -> Cloud:
-        """Return a cloud without disks."""
         return Cloud()
 
     def build_in(self, world: Cloud) -> VolumePipeline:
-        """Return a pipeline that writes a log."""
         return volumes(log_beside)(world)
 
     def effects(self, world: Cloud) -> dict[str, Any]:
-        """Compare what is outside."""
         return world.seen()
 
 

@@ -50,22 +50,16 @@ class Base(DeclarativeBase):
 
 
 class Colour(enum.Enum):
-    """An enumeration of the host's."""
-
     RED = 1
     BLUE = 2
 
 
 class Folded(TypeDecorator[str]):
-    """A type of the host's own."""
-
     impl = String
     cache_ok = True
 
 
 class Thing(LockColumns, ScheduleColumns, Base):
-    """A column of each type."""
-
     __tablename__ = "things"
     id: Mapped[int] = mapped_column(primary_key=True)
     parent_id: Mapped[int | None] = mapped_column(ForeignKey("things.id"))
@@ -79,17 +73,13 @@ class Thing(LockColumns, ScheduleColumns, Base):
 
 
 class ThingPipeline(Pipeline[Thing]):
-    """Answers as it is told."""
-
     model = Thing
     answer: Outcome | None = None
 
     def ready(self) -> Any:
-        """All things want work."""
         return Thing.id > 0
 
     async def process(self, item: Any) -> Outcome | None:
-        """Return the answer."""
         return self.answer
 
 
@@ -144,7 +134,6 @@ def test_what_is_not_known_is_left_out(values: dict[str, Any]) -> None:
 
 @pytest.fixture
 async def things(database: TemporaryDatabase) -> TemporaryDatabase:
-    """A database with things in it."""
     await database.create_tables(Base.metadata)
     return database
 

@@ -13,6 +13,8 @@ import pytest
 
 from rowlock.testing.crashes.suspensions import frames_of, observed
 
+pytestmark = pytest.mark.either_database
+
 
 @dataclass(eq=False)
 class Noting:
@@ -22,16 +24,13 @@ class Noting:
     barrier: asyncio.Future[None] | None = None
 
     def suspended(self, coroutine: Coroutine[Any, Any, Any]) -> None:
-        """Note one."""
         self.names.append(coroutine.__name__)
 
     def holds(self, coroutine: Coroutine[Any, Any, Any]) -> asyncio.Future[None] | None:
-        """Hold everybody."""
         return self.barrier
 
 
 async def inner() -> int:
-    """Suspend twice."""
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     return 1

@@ -32,34 +32,26 @@ from ..host import Attachment, Base
 from .test_contract import AttachmentPipeline
 from .test_plugin import AUTO, SQLITE, pytest_of
 
+pytestmark = pytest.mark.either_database
+
 
 class Contract(PipelineContract[Attachment]):
-    """A contract whose rows are right."""
-
     pipeline_class = AttachmentPipeline
 
     def ready_row(self) -> Attachment:
-        """Return a row."""
         return Attachment()
 
 
 class WithoutClass(Contract):
-    """The class was forgotten."""
-
     pipeline_class: Any = None
 
 
 class WithInstance(Contract):
-    """An instance stands for the class."""
-
     pipeline_class: Any = AttachmentPipeline()
 
 
 class WithRowClass(Contract):
-    """A class stands for a row."""
-
     def ready_row(self) -> Any:
-        """Return no row."""
         return Attachment
 
 
@@ -90,20 +82,17 @@ CASES: list[tuple[Callable[[TemporaryDatabase], Any], str]] = [
 
 
 async def steps(sessions: Any, pipeline: Any) -> None:
-    """Take a step."""
     async with stepping(sessions, pipeline) as found:
         await found.fetch_once()
 
 
 async def crash(database: Any, pipeline: Any) -> None:
-    """Kill replicas."""
     await crash_everywhere(
         database, row=Attachment, world=dict, build=lambda world: pipeline, effects=dict
     )
 
 
 async def contract(tests: Contract, database: TemporaryDatabase | None) -> None:
-    """Run a test of a contract."""
     sessions: Any = None if database is None else database.session_factory
     await tests.test_unlocks_on_success(sessions)
 

@@ -31,7 +31,7 @@ LINES = {
     "streams": 15988,
     "telemetry": 1301,
     "testing": 5846,
-    "tests": 142447,
+    "tests": 140456,
 }
 """Most lines of each part of the package, and of `tests`."""
 FILES_MAX = 297

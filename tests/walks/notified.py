@@ -26,35 +26,27 @@ class Base(DeclarativeBase):
 
 
 class Parcel(LockColumns, Base):
-    """A row to be sent."""
-
     __tablename__ = "parcels"
     id: Mapped[int] = mapped_column(primary_key=True)
     status: Mapped[str] = mapped_column(default="new")
 
 
 class ParcelPipeline(Pipeline[Parcel]):
-    """Sends parcels, and hints for their bills."""
-
     model = Parcel
     fetch_delays = (3600,)
 
     def ready(self) -> ColumnElement[bool]:
-        """Want what is not sent."""
         return Parcel.status == "new"
 
     async def process(self, item: PipelineItem[Parcel]) -> Apply:
-        """Send one."""
         return Apply({"status": "sent"}, hint=["Bill"])
 
 
 def tell(**fields: object) -> None:
-    """Say what happened, at once."""
     print(json.dumps(fields), flush=True)
 
 
 async def main(url: str) -> None:
-    """Run until the standard input ends."""
     options = connect_args(make_url(url).get_driver_name(), {"application_name": NAME})
     engine = create_async_engine(url, connect_args=options)
     pipeline = ParcelPipeline()

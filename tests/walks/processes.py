@@ -49,7 +49,6 @@ class Replica:
 
     @property
     def pid(self) -> int:
-        """The process's id."""
         return self.process.pid
 
     async def wait_for(self, event: str, *, times: int = 1) -> list[Any]:
@@ -71,7 +70,6 @@ class Replica:
             pass
 
     def say_go_on(self) -> None:
-        """Let a held replica go on."""
         assert self.process.stdin is not None
         self.process.stdin.write(b"\n" * 10)
 
@@ -128,7 +126,6 @@ async def _start(database: TemporaryDatabase, mode: str, count: int) -> Replica:
 
 
 async def make_tables(database: TemporaryDatabase) -> None:
-    """Make the tables with their historian."""
     await database.create_tables(Base.metadata)
     async with database.engine.begin() as connection:
         for statement in HISTORIANS[database.dialect_name]:
@@ -151,7 +148,6 @@ async def history(database: TemporaryDatabase) -> list[tuple[int, int]]:
 
 
 async def locked(database: TemporaryDatabase) -> int:
-    """Return how many letters carry any lock column."""
     async with database.engine.connect() as connection:
         found = await connection.scalar(
             text(

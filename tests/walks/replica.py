@@ -41,8 +41,6 @@ TABLES = insight_tables(Base.metadata, replicas=False)
 
 
 class Letter(LockColumns, Base):
-    """A row to be settled."""
-
     __tablename__ = "letters"
     id: Mapped[int] = mapped_column(primary_key=True)
     status: Mapped[str] = mapped_column(default="new")
@@ -51,8 +49,6 @@ class Letter(LockColumns, Base):
 
 
 class LetterPipeline(Pipeline[Letter]):
-    """Settles letters under a short lease."""
-
     model = Letter
     workers_num = 5
     lock_timeout = 2
@@ -69,11 +65,9 @@ class LetterPipeline(Pipeline[Letter]):
         self._held = mode == "held"
 
     def ready(self) -> ColumnElement[bool]:
-        """Want what is not settled."""
         return Letter.status == "new"
 
     async def process(self, item: PipelineItem[Letter]) -> Apply:
-        """Settle a letter in this process's name."""
         if self._held:
             tell(event="Holding", row_id=item.id)
             await asyncio.to_thread(sys.stdin.readline)
@@ -82,12 +76,10 @@ class LetterPipeline(Pipeline[Letter]):
 
 
 def tell(**fields: object) -> None:
-    """Say what happened, at once."""
     print(json.dumps(fields), flush=True)
 
 
 def tell_event(event: events.Event) -> None:
-    """Say what the library told."""
     match event:
         case (
             events.ItemStarted(row_id=row_id)

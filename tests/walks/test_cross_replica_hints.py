@@ -28,7 +28,6 @@ CONNECTIONS = (
 
 @asynccontextmanager
 async def notified(database: TemporaryDatabase) -> AsyncIterator[Replica]:
-    """Give a process that listens."""
     await database.create_tables(Base.metadata)
     process = await asyncio.create_subprocess_exec(
         sys.executable,

@@ -79,8 +79,6 @@ class StoppingPipeline(VolumePipeline):
 
 
 class CarelessPipeline(StoppingPipeline):
-    """The same without the guard."""
-
     intent = ()
 
 
@@ -208,7 +206,6 @@ class Stopper:
     def __init__(
         self, database: TemporaryDatabase, row: Volume, pipeline: StoppingPipeline, *, at: int
     ) -> None:
-        """Have struck not yet."""
         self._database, self._row, self._pipeline, self._left = database, row, pipeline, at
         self._waiting: asyncio.Task[None] | None = None
         self.struck: str | None = None

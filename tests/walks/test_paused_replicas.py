@@ -7,6 +7,7 @@ import os
 import signal
 from datetime import datetime, timedelta
 
+import pytest
 from sqlalchemy import select
 
 from rowlock import database_now
@@ -19,13 +20,14 @@ from ..simulator.judge.history import install_historian, read_history
 from .processes import history, locked, make_tables, post_letters, replicas
 from .replica import TABLES, Letter, LetterPipeline
 
+pytestmark = pytest.mark.either_database
+
 LETTERS = 400
 PAUSED_S = 1.5
 """How long it is watched: a replica fetches several times a second."""
 
 
 async def now_in(database: TemporaryDatabase) -> datetime:
-    """Return the database's time."""
     async with database.engine.connect() as connection:
         now = await connection.scalar(select(database_now()))
     assert now is not None

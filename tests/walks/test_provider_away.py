@@ -22,14 +22,12 @@ ROWS = 3
 
 
 async def add_runs(database: TemporaryDatabase, count: int, **values: Any) -> None:
-    """Add that many runs."""
     await database.create_tables(Base.metadata)
     async with database.session_factory.begin() as session:
         session.add_all(Run(id=number, **values) for number in range(1, count + 1))
 
 
 async def count_of(database: TemporaryDatabase, *where: Any) -> int:
-    """Return how many runs meet the condition."""
     async with database.session_factory() as session:
         return int(await session.scalar(select(func.count()).select_from(Run).where(*where)) or 0)
 

@@ -22,7 +22,6 @@ PLAIN_SHARE = 10
 
 
 async def shared_call(values: Sequence[int]) -> list[int]:
-    """Answer all values after a while."""
     await asyncio.sleep(CALL_S)
     return [2 * value for value in values]
 

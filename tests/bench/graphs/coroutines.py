@@ -20,7 +20,6 @@ LANES = (1, 8)
 
 
 async def step(value: Any) -> Any:
-    """Yield once."""
     await asyncio.sleep(0)
     return value
 

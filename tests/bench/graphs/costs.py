@@ -19,8 +19,6 @@ Way = Callable[[], Awaitable[object]]
 
 @dataclass(frozen=True)
 class Cost:
-    """What one way took, in seconds."""
-
     cpu_s: float
     wall_s: float
 
@@ -46,7 +44,6 @@ def per_value(costs: dict[str, Cost], count: int) -> Figures:
 
 
 def rates(costs: dict[str, Cost], count: int) -> Figures:
-    """Return the values a second on each way."""
     return {f"{name}, values/s": count / cost.wall_s for name, cost in costs.items()}
 
 

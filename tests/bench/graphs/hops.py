@@ -22,7 +22,6 @@ BLOCK = 100
 
 
 def same(value: Any) -> Any:
-    """Do nothing."""
     return value
 
 
@@ -40,7 +39,6 @@ async def hops(place: Place, scale: Scale) -> Figures:
 
 
 async def blocks(place: Place, scale: Scale) -> Figures:
-    """Return the same in blocks, per value."""
     del place
     count = scale.pick(2_000, 200)
     values = [list(range(BLOCK)) for _ in range(count)]

@@ -27,7 +27,6 @@ _END = object()
 
 
 async def through_graph(values: Sequence[Any], function: Function, *, on: Place) -> int:
-    """Pass values through five operators of a graph."""
     graph, got = Graph(), list[Any]()
     flow = graph.source(values)
     for _ in range(FUNCTIONS):

@@ -42,31 +42,26 @@ class Body:
             Body.most = max(Body.most, Body.alive)
 
     def __del__(self) -> None:
-        """Be gone."""
         with Body._lock:
             Body.alive -= 1
 
 
 async def download(_number: int) -> Body:
-    """Wait, and return a body."""
     await asyncio.sleep(DOWNLOAD_S)
     return Body()
 
 
 def hashed(body: Body) -> Body:
-    """Compute the digest."""
     body.digest = hashlib.sha256(body.data).digest()
     return body
 
 
 def compressed(body: Body) -> Body:
-    """Compress a quarter."""
     body.data = zlib.compress(body.data[:COMPRESSED])
     return body
 
 
 async def upload(body: Body) -> bytes:
-    """Wait, and return the digest."""
     await asyncio.sleep(UPLOAD_S)
     return body.digest
 

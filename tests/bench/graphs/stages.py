@@ -32,7 +32,6 @@ class _Queues:
         self._queues = [asyncio.Queue[Any](size) for _ in range(len(stages) + 1)]
 
     async def run(self, values: Iterable[Any]) -> list[Any]:
-        """Pass values through, and return what comes out."""
         got: list[Any] = []
         async with asyncio.TaskGroup() as group:
             group.create_task(self._feed(values))
@@ -67,7 +66,6 @@ class _Queues:
 
 
 async def through_queues(values: Iterable[Any], stages: Sequence[Stage], *, size: int) -> list[Any]:
-    """Return what comes out of workers between queues."""
     return await _Queues(stages, size).run(values)
 
 
@@ -100,7 +98,6 @@ async def through_anyio(values: Iterable[Any], stages: Sequence[Stage], *, size:
 
 
 async def through_aiostream(values: Iterable[Any], stages: Sequence[Stage]) -> list[Any]:
-    """Return what comes out of operators of aiostream."""
     line = stream.iterate(values)
     for stage in stages:
         line |= pipe.map(stage.step, ordered=False, task_limit=stage.places)

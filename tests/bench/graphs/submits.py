@@ -20,7 +20,6 @@ WORKERS = 100
 
 
 async def nothing(value: int) -> int:
-    """Do nothing."""
     return value
 
 
@@ -98,7 +97,6 @@ class Through(GraphPipeline[Job]):
         return items.amap(self.settled, lanes=WORKERS // STEPS)
 
     async def passed_on(self, item: PipelineItem[Job]) -> PipelineItem[Job]:
-        """Do nothing."""
         return item
 
     async def settled(self, item: PipelineItem[Job]) -> Outcome:

@@ -29,20 +29,15 @@ async def noop() -> None:
 
 
 class Committed(Plugin):
-    """Knows when the last outcome was committed."""
-
     def __init__(self, rows: int) -> None:
-        """Wait for so many."""
         super().__init__()
         self.left, self.done = rows, asyncio.Event()
 
     @staticmethod
     def get_identifier() -> str:
-        """Return a name."""
         return "bench.committed"
 
     async def on_job_updated(self, *, worker: Worker, job: QueuedJob) -> None:
-        """Count."""
         self.left -= 1
         if not self.left:
             self.done.set()

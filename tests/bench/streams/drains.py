@@ -55,8 +55,6 @@ class Load:
 
 @dataclass(frozen=True)
 class Drained:
-    """What a drain took."""
-
     seconds: float
     client_s: float
     server_s: float
@@ -70,7 +68,6 @@ class Drained:
 
     @property
     def figures(self) -> Figures:
-        """Events a second, and what an event costs."""
         found = {
             "events/s": self.events / self.seconds,
             "client µs/event": self.client_s / self.events * 1e6,
@@ -81,7 +78,6 @@ class Drained:
 
     @classmethod
     def of(cls, meter: Meter, events: int) -> Drained:
-        """Return what a meter has measured."""
         return cls(meter.seconds, meter.client_s, meter.server_s, events, meter.statements)
 
 

@@ -67,15 +67,11 @@ class KnownKeys:
 
 
 class Driver(Protocol):
-    """Does steps by the driver alone."""
-
     async def step(self, after: int, rows_max: int) -> tuple[int, int]:
         """Do a step; return how many rows it had, and its end."""
         ...
 
-    async def close(self) -> None:
-        """End."""
-        ...
+    async def close(self) -> None: ...
 
 
 async def work_off_by_driver(host: EventHost, meter: Meter, *, warm: int, rows: int) -> int:
@@ -119,8 +115,6 @@ async def opened_driver(host: EventHost) -> tuple[Driver, int]:
 
 
 class _OnPostgresql:
-    """Steps by asyncpg."""
-
     def __init__(
         self, connection: asyncpg.Connection[Any], flow_id: int, stream: str, shards: list[Any]
     ) -> None:
@@ -131,11 +125,9 @@ class _OnPostgresql:
 
     @classmethod
     async def opened(cls, url: URL, flow_id: int, *rest: Any) -> _OnPostgresql:
-        """Connect."""
         return cls(await asyncpg.connect(dsn(url)), flow_id, *rest)
 
     async def close(self) -> None:
-        """End."""
         await self._connection.close()
 
     async def step(self, after: int, rows_max: int) -> tuple[int, int]:
@@ -177,12 +169,10 @@ class _OnSqlite:
 
     @classmethod
     async def opened(cls, url: URL, flow_id: int, *rest: Any) -> _OnSqlite:
-        """Connect."""
         assert url.database is not None
         return cls(sqlite3.connect(url.database, isolation_level=None), flow_id, *rest)
 
     async def close(self) -> None:
-        """End."""
         self._connection.close()
 
     async def step(self, after: int, rows_max: int) -> tuple[int, int]:

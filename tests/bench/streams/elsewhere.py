@@ -42,7 +42,6 @@ class FlowElsewhere:
                 return float(told)
 
     def kill(self) -> None:
-        """End it at once, with its leases."""
         self._process.kill()
 
 
@@ -71,7 +70,6 @@ async def flow_elsewhere(place: Place, **options: Any) -> AsyncIterator[FlowElse
 
 
 async def work(url: str, options: dict[str, Any]) -> None:
-    """Be the other process."""
     async with EventHost.opened(Place(POSTGRESQL, url), empty=False, **options) as host:
         manager = PipelineManager(host.sessions, host.streams.pipelines(), notify=True)
         async with manager:

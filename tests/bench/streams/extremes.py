@@ -142,7 +142,6 @@ async def _until_some_are_held(host: EventHost) -> None:
 
 
 async def _add_replicas(host: EventHost) -> None:
-    """Have others be there who never do anything."""
     replicas, flows = host.streams.tables.replicas, host.streams.tables.flows
     later = datetime.now(UTC) + timedelta(days=1)
     async with host.engine.begin() as connection:

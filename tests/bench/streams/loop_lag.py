@@ -31,7 +31,6 @@ class LoopLag:
         self._all_ms: list[float] = []
 
     async def watch(self) -> None:
-        """Ask for turns until cancelled."""
         while True:
             began, own, of_all = time.perf_counter(), time.thread_time(), time.process_time()
             await asyncio.sleep(TICK_S)
@@ -41,7 +40,6 @@ class LoopLag:
 
     @property
     def figures(self) -> Figures:
-        """The longest between two turns."""
         by_clock = sorted(self._lags_ms)
         return {
             "loop: p99, ms": by_clock[len(by_clock) * 99 // 100],
@@ -53,7 +51,6 @@ class LoopLag:
 
 @asynccontextmanager
 async def loop_watched() -> AsyncIterator[LoopLag]:
-    """Watch the loop in the block."""
     gc.collect()
     gc.freeze()
     lag = LoopLag()

@@ -42,7 +42,6 @@ class Calls:
         self._times: defaultdict[str, list[float]] = defaultdict(list)
 
     def note(self, account: str) -> None:
-        """Note a call."""
         self._times[account].append(time.monotonic())
 
     def gaps_ms(self, since: float, until: float) -> list[float]:

@@ -29,10 +29,7 @@ STREAMS = (
     Measure("streams-append", "events added to a log, by transaction", append),
     Measure("streams-latency", "an event's COMMIT to its step's", latency),
     Measure(
-        "streams-latency-elsewhere",
-        "the same in another process",
-        latency_elsewhere,
-        (POSTGRESQL,),
+        "streams-latency-elsewhere", "the same in another process", latency_elsewhere, (POSTGRESQL,)
     ),
     Measure("streams-exchange", "events of two stages, beside one", exchange, rounds_max=3),
     Measure("streams-idle", "a flow with nothing to do", idle, rounds_max=1),

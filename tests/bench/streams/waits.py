@@ -139,7 +139,6 @@ async def high_water(place: Place, scale: Scale) -> Figures:
 
 @asynccontextmanager
 async def _writing(host: EventHost, writers: int) -> AsyncIterator[None]:
-    """Keep transactions open that have added a row."""
     connections: list[asyncpg.Connection[Any]] = []
     try:
         for _ in range(writers):

@@ -11,7 +11,6 @@ from rowlock.graph import Flow, Graph, run_graph
 
 
 def itself(value: object) -> object:
-    """Return what it gets."""
     return value
 
 
@@ -28,7 +27,6 @@ def diamond(slow: Callable[[Flow[int]], Flow[object]]) -> Graph:
 
 
 def in_order(flow: Flow[int]) -> Flow[object]:
-    """Keep the order, in two lanes."""
     return flow.map(itself, lanes=2, keep_order=True, on="loop", name="ordered")
 
 

@@ -28,18 +28,15 @@ def ran(build: Callable[[Flow[Any]], Flow[Any]], items: Any, *, seed: int = 0) -
 
 
 async def negated(value: int) -> int:
-    """Negate a number."""
     return -value
 
 
 async def up_to(value: int) -> AsyncIterator[int]:
-    """Count."""
     for number in range(value):
         yield number
 
 
 async def all_negated(values: Sequence[int]) -> list[int]:
-    """Negate numbers."""
     return [-value for value in values]
 
 
@@ -79,7 +76,6 @@ def test_operator(build: Any, expected: list[Any], lanes: int) -> None:
 
 
 def merged(*flows: Flow[Any]) -> Flow[Any]:
-    """Merge flows."""
     return flows[0].merge(*flows[1:])
 
 

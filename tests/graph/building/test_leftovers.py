@@ -41,15 +41,11 @@ class Counted(Value):
 
 
 class CountingHost(Host):
-    """A host of counted values."""
-
     def values(self, count: int = 40) -> Iterator[Value]:
-        """Give values."""
         for number in range(count):
             yield Counted(self.mutex, number)
 
     def other(self, value: Value) -> Value:
-        """Give another value."""
         return Counted(self.mutex, value.number)
 
 
@@ -58,7 +54,6 @@ class Ends(Exception):
 
 
 def ending(value: Value) -> Value:
-    """End the run at some value."""
     if value.number > 5:
         raise Ends
     return value

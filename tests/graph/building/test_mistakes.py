@@ -18,12 +18,10 @@ from rowlock.graph.run import run_graph
 
 
 async def awaited(value: Any) -> Any:
-    """Give back a value."""
     return value
 
 
 async def yielded(value: Any) -> Any:
-    """Give a value."""
     yield value
 
 
@@ -45,13 +43,11 @@ unshown = Unshown()
 
 
 def used_twice(flow: Flow[Any]) -> None:
-    """Give one flow two readers."""
     flow.map(str)
     flow.map(str)
 
 
 def foreign(flow: Flow[Any]) -> None:
-    """Join flows of two graphs."""
     flow.merge(Graph("other").source([1]))
 
 
@@ -62,13 +58,11 @@ def of_the_outside(flow: Flow[Any]) -> None:
 
 
 def joins_the_outside(flow: Flow[Any]) -> None:
-    """Join parts with values that are none."""
     other = flow.graph.source([1])
     flow.fan_out(range, lambda parts: parts.merge(other))
 
 
 def within_parts(operator: Callable[[Flow[Any]], Any]) -> Callable[[Flow[Any]], Any]:
-    """Use an operator inside a fan-out."""
     return lambda flow: flow.fan_out(range, operator)
 
 

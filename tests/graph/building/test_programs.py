@@ -24,16 +24,12 @@ from ..runs import count_references
 
 
 class Member(NamedTuple):
-    """A member of an archive."""
-
     name: str
     body: bytes
     digest: str = ""
 
 
 class Archive:
-    """An archive, and whether it was closed."""
-
     def __init__(self, folder: Path) -> None:
         self.path = folder / "archive.zip"
         self.bodies = {f"{number}.txt": b"x" * 1000 * number for number in range(30)}
@@ -43,19 +39,16 @@ class Archive:
                 archive.writestr(name, body)
 
     def members(self) -> Iterator[Member]:
-        """Read the members."""
         with ZipFile(self.path) as archive:
             yield from (Member(name, archive.read(name)) for name in archive.namelist())
         self.was_closed = archive.fp is None
 
 
 def hashed(one: Member) -> Member:
-    """Hash a member."""
     return one._replace(digest=sha256(one.body).hexdigest())
 
 
 def compressed(one: Member) -> Member:
-    """Compress a member."""
     return one._replace(body=zlib.compress(one.body))
 
 
@@ -107,7 +100,6 @@ async def test_an_archive_whose_lease_is_lost(tmp_path: Path) -> None:
 
 
 def files_of(folder: Path) -> Iterator[Path]:
-    """Read a folder."""
     yield from folder.iterdir()
 
 

@@ -12,18 +12,15 @@ from rowlock.graph import Flow, Graph, GraphRuntime, run_graph
 
 
 def itself(value: int) -> int:
-    """Return what it gets."""
     return value
 
 
 async def awaited(value: int) -> int:
-    """Return what it gets, a moment later."""
     await asyncio.sleep(0)
     return value
 
 
 def widened(flow: Flow[int], random: Random) -> Flow[int]:
-    """Add an operator."""
     lanes = random.randint(1, 4)
     match random.randrange(5):
         case 0:

@@ -111,7 +111,6 @@ class Steps:
         return self._settle()
 
     def process(self, index: int) -> None:
-        """Make the call of a node."""
         node = self.graph.nodes[index]
         assert node.status is NodeStatus.SYNC
         node.processor.process()
@@ -124,7 +123,6 @@ class Steps:
 
 
 def simple(lanes: int = 1) -> Graph:
-    """Return sources, transforms and sinks, joined straight."""
     graph = Graph()
     graph.add_pipe([Source() for _ in range(lanes)])
     graph.add_pipe([Transform() for _ in range(lanes)])

@@ -25,7 +25,6 @@ class Events:
         self.closed = 0
 
     async def values(self) -> AsyncIterator[int]:
-        """Give a value twice a second."""
         try:
             while True:
                 await asyncio.sleep(0.5)
@@ -134,7 +133,6 @@ async def test_input_that_raises_ends_the_run(place: Any) -> None:
 
 
 def fails_at_ten(number: int) -> int:
-    """Fail in a child process."""
     assert number != 10
     return number
 

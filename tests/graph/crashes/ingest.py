@@ -45,12 +45,10 @@ class Outside:
             os.close(file)
 
     def calls(self) -> Iterator[Call]:
-        """Read all calls, in order."""
         if self._path.exists():
             yield from map(json.loads, self._path.read_text().splitlines())
 
     def forget(self) -> None:
-        """Begin anew."""
         self._path.unlink(missing_ok=True)
 
 
@@ -72,11 +70,9 @@ class Ingest(GraphPipeline[Document]):
         super().__init__(workers_num=len(URLS))
 
     def ready(self) -> ColumnElement[bool]:
-        """New ones."""
         return Document.status == "new"
 
     def build(self, items: Items[Document]) -> Outcomes:
-        """Through the loop, threads and shared calls."""
         return (
             items.amap(self.download, lanes=2)
             .map(self.parse, lanes=2)
@@ -85,22 +81,18 @@ class Ingest(GraphPipeline[Document]):
         )
 
     def embedded(self, chunks: Flow[str, Outcome]) -> Flow[str, Outcome]:
-        """Embed the chunks of all rows."""
         return chunks.amap_batch(self.embed, size=4, within=0.02, lanes=2)
 
     async def download(self, item: PipelineItem[Document]) -> str:
-        """Get the body."""
         self.outside.note("download", url=item.row.url)
         await asyncio.sleep(0)
         return item.row.url
 
     def parse(self, url: str) -> Page:
-        """Parse the body, in a thread."""
         self.outside.note("parse", url=url)
         return Page(url, f"text of {url}")
 
     async def embed(self, chunks: Sequence[str]) -> list[str]:
-        """Compute vectors, for several rows at once."""
         self.outside.note("embed", chunks=list(chunks))
         act, self.in_the_middle = self.in_the_middle, None
         if act is not None:
@@ -108,7 +100,6 @@ class Ingest(GraphPipeline[Document]):
         return [f"vector of {chunk}" for chunk in chunks]
 
     async def store(self, found: tuple[Page, list[str]]) -> Apply:
-        """Store vectors."""
         page, vectors = found
         self.outside.note("store", url=page.url, vectors=vectors)
         await asyncio.sleep(0)
@@ -116,12 +107,10 @@ class Ingest(GraphPipeline[Document]):
 
 
 def chunks_of(page: Page) -> list[str]:
-    """Cut a text."""
     return [f"{page.url} {number}" for number in range(CHUNKS)]
 
 
 async def work_on_all(steps: Any) -> None:
-    """Claim and index all documents at once."""
     await steps.fetch_once()
     items = [steps.run.context.queue.get() for _ in steps.queued]
     workers = zip(steps.run.workers, items, strict=False)
@@ -145,6 +134,4 @@ async def ingest(scene: Scene) -> None:
         outside.note("end", boundaries=len(scene.points.passed))
 
 
-STORIES = {
-    "ingest": Story("ingest", ingest, rows=lambda: [Document(url=url) for url in URLS]),
-}
+STORIES = {"ingest": Story("ingest", ingest, rows=lambda: [Document(url=url) for url in URLS])}

@@ -24,6 +24,8 @@ from ...simulator.judge.checker import check
 from ...simulator.judge.history import HISTORY_TABLE, install_historian, read_history
 from .ingest import CHUNKS, STORIES, URLS, Base, Document, Ingest, Outside, work_on_all
 
+pytestmark = pytest.mark.either_database
+
 STORY = STORIES["ingest"]
 SAMPLED = 8
 """How many boundaries are tried of each kind, on each database, unless all are."""
@@ -37,7 +39,6 @@ COMES_AFTER = timedelta(seconds=1)
 
 @pytest.fixture(scope="session")
 def nursery() -> Iterator[Nursery]:
-    """Makes replicas that are processes of their own."""
     made = Nursery("tests.graph.crashes.ingest")
     yield made
     made.close()
@@ -54,7 +55,6 @@ class Scene:
         self._clock = folder / "clock"
 
     async def boundaries(self) -> int:
-        """Return how many boundaries an ingest has."""
         await self.database.create_tables(Base.metadata)
         async with self.database.engine.begin() as connection:
             await install_historian(connection, [Document], also={Document: ["status"]})
@@ -64,7 +64,6 @@ class Scene:
         return int(next(one["boundaries"] for one in self.outside.calls() if one["call"] == "end"))
 
     async def set_up(self) -> None:
-        """Have new documents, and nothing done for them."""
         self.outside.forget()
         async with self.database.session_factory.begin() as session:
             for table in (Document.__tablename__, HISTORY_TABLE):
@@ -94,7 +93,6 @@ class Scene:
             await work_on_all(steps)
 
     async def rows(self) -> list[Document]:
-        """Read all documents."""
         async with self.database.session_factory() as session:
             return list(await session.scalars(select(Document)))
 
@@ -128,7 +126,6 @@ class Scene:
         assert again == set(URLS) - self.indexed_before
 
     async def history(self) -> list[object]:
-        """Return what has happened to the rows."""
         async with self.database.engine.connect() as connection:
             return await read_history(connection)  # type: ignore[return-value]
 
@@ -137,13 +134,11 @@ class Scene:
 def scene(
     database_with_clock: TemporaryDatabase, nursery: Nursery, tmp_path: Path
 ) -> Iterator[Scene]:
-    """Give a database, the outside, and replicas."""
     with shared_clock(database_with_clock, tmp_path / "clock"):
         yield Scene(database_with_clock, nursery, tmp_path)
 
 
 def chosen(boundaries: int) -> list[int]:
-    """Return the boundaries to try."""
     every = range(boundaries)
     if os.environ.get("ROWLOCK_GRAPH_BOUNDARIES") == "all":
         return list(every)

@@ -20,8 +20,6 @@ class Base(DeclarativeBase):
 
 
 class Document(LockColumns, ScheduleColumns, Base):
-    """Is new, then indexed."""
-
     __tablename__ = "documents"
     id: Mapped[int] = mapped_column(primary_key=True)
     url: Mapped[str]
@@ -30,8 +28,6 @@ class Document(LockColumns, ScheduleColumns, Base):
 
 
 class Page(NamedTuple):
-    """A parsed document."""
-
     url: str
     text: str
 
@@ -57,8 +53,6 @@ class Outside:
 
 
 class Ingest(GraphPipeline[Document]):
-    """Indexes documents."""
-
     model = Document
     min_processing_interval = 0
 
@@ -67,11 +61,9 @@ class Ingest(GraphPipeline[Document]):
         super().__init__(**settings)
 
     def ready(self) -> ColumnElement[bool]:
-        """New ones."""
         return Document.status == "new"
 
     def build(self, items: Items[Document]) -> Outcomes:
-        """Go through everything."""
         return (
             items.amap(self.download, lanes=4, timeout=60)
             .map(self.parse, lanes=2)
@@ -80,29 +72,24 @@ class Ingest(GraphPipeline[Document]):
         )
 
     def embedded(self, chunks: Flow[str, Outcome]) -> Flow[int, Outcome]:
-        """Embed the chunks of all rows."""
         return chunks.amap_batch(self.embed, size=8, within=0.02, lanes=2)
 
     async def download(self, item: PipelineItem[Document]) -> str | Park:
-        """Get the body."""
         url = item.row.url
         await self.outside.step("download", url)
         return Park("gone") if "gone" in url else url
 
     def parse(self, url: str) -> Page:
-        """Parse the body."""
         if "broken" in url:
             raise ValueError(url)
         return Page(url, f"text of {url}")
 
     async def embed(self, chunks: Sequence[str]) -> list[int]:
-        """Compute vectors."""
         self.outside.batches.append(len(chunks))
         await self.outside.step("embed", "shared")
         return [len(chunk) for chunk in chunks]
 
     async def store(self, found: tuple[Page, list[int]]) -> Apply:
-        """Store vectors."""
         page, vectors = found
         await self.outside.step("store", page.url)
         self.outside.stored[page.url] = vectors
@@ -110,18 +97,15 @@ class Ingest(GraphPipeline[Document]):
 
 
 def chunks_of(page: Page) -> list[str]:
-    """Cut a text into words."""
     return page.text.split()
 
 
 async def put(database: TemporaryDatabase, *urls: str) -> None:
-    """Create the table and add new documents."""
     await database.create_tables(Base.metadata)
     async with database.session_factory.begin() as session:
         session.add_all([Document(url=url) for url in urls])
 
 
 async def documents(database: TemporaryDatabase) -> dict[str, Document]:
-    """Read all documents, by their address."""
     async with database.session_factory() as session:
         return {row.url: row for row in await session.scalars(select(Document))}

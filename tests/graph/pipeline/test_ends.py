@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from rowlock import Outcome, PipelineItem, PipelineManager
 from rowlock.errors import GraphInterrupted
 from rowlock.testing import TemporaryDatabase, crash_everywhere
 
 from .documents import Base, Document, Ingest, Outside, documents, put
+
+pytestmark = pytest.mark.either_database
 
 OTHERS = 20
 MOMENTS_MIN = 5
@@ -43,7 +47,6 @@ class Held(Outside):
         self._held = step, url
 
     async def step(self, name: str, url: str) -> None:
-        """Wait there."""
         await super().step(name, url)
         if sum(one == "store" for one, _ in self.calls) == OTHERS:
             self.has_stored_others.set()
@@ -66,7 +69,6 @@ class Recording(Ingest):
         super().__init__(outside, fetch_delays=(0.05,))
 
     async def process(self, item: PipelineItem[Document]) -> Outcome | None:
-        """Work on a row."""
         self.items[item.row.url] = item
         try:
             return await super().process(item)

@@ -27,10 +27,10 @@ from rowlock.testing import TemporaryDatabase, stepping, virtual_time
 from ..standing.scenes import Gate, custom, settled
 from .documents import Document, Ingest, Outside, documents, put
 
+pytestmark = pytest.mark.either_database
+
 
 class Bare(GraphPipeline[Document]):
-    """Has a graph that a test gives."""
-
     model = Document
     ready = Ingest.ready  # type: ignore[assignment]
     of_test: Callable[[Flow[Any, Any]], Any]
@@ -40,7 +40,6 @@ class Bare(GraphPipeline[Document]):
         super().__init__(**settings)
 
     def build(self, items: Items[Document]) -> Outcomes:
-        """Build what the test says."""
         found: Outcomes = self.of_test(items)
         return found
 
@@ -127,20 +126,16 @@ def test_mistakes() -> None:
 
 
 class Told:
-    """Keeps the events of graphs."""
-
     def __init__(self) -> None:
         self.events: list[Event] = []
 
     def __call__(self, event: Event) -> None:
-        """Keep it."""
         if type(event).__name__.startswith("Graph"):
             self.events.append(event)
 
 
 @pytest.fixture
 def told() -> Any:
-    """Give what is emitted about graphs."""
     found = Told()
     end = subscribe(found)
     yield found
@@ -202,18 +197,15 @@ async def test_a_long_call_is_reported(
 
 
 def fail(_value: Any) -> Any:
-    """Fail."""
     msg = "no"
     raise ValueError(msg)
 
 
 async def fail_all(_values: Any) -> Any:
-    """Fail."""
     fail(_values)
 
 
 def secret(_item: Any) -> str:
-    """Return what no log is to show."""
     return "a secret"
 
 

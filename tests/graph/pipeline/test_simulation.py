@@ -23,14 +23,11 @@ SEEDS = int(os.environ.get("ROWLOCK_GRAPH_SEEDS", "20"))
 
 
 class Unreliable(Outside):
-    """Is slow, and fails."""
-
     def __init__(self, world: World) -> None:
         super().__init__()
         self._world = world
 
     async def step(self, name: str, url: str) -> None:
-        """Take some time, and fail now and then."""
         random, is_calm = self._world.random, self._world.is_calm
         await asyncio.sleep(0.05 if is_calm else random.choice((0, 0.05, 0.4, 2, 5)))
         self.calls[name, url] += 1
@@ -45,13 +42,11 @@ class Documents(Scenario):
     settle_within = timedelta(minutes=5)
 
     def __init__(self, world: World) -> None:
-        """Nothing is stored."""
         super().__init__(world)
         self.outside = Unreliable(world)
         self._rows_num = world.random.randint(1, 12)
 
     def pipelines(self) -> Sequence[Pipeline[Any]]:
-        """One."""
         return [
             Ingest(
                 self.outside,
@@ -72,7 +67,6 @@ class Documents(Scenario):
         ]
 
     def rows(self) -> Iterable[object]:
-        """New documents."""
         return [Document(id=number, url=f"page-{number}") for number in range(self._rows_num)]
 
     def check(self) -> None:

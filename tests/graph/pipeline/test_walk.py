@@ -13,6 +13,8 @@ from rowlock.testing import PipelineContract, TemporaryDatabase, stepping, virtu
 
 from .documents import Base, Document, Ingest, Outside, documents, put
 
+pytestmark = pytest.mark.either_database
+
 URLS = [f"page-{number}" for number in range(30)]
 
 
@@ -25,16 +27,13 @@ class TestIngest(PipelineContract[Document]):
     async def session_factory(
         self, database: TemporaryDatabase
     ) -> async_sessionmaker[AsyncSession]:
-        """Bring the table."""
         await database.create_tables(Base.metadata)
         return database.session_factory
 
     def ready_row(self) -> Document:
-        """Return a row that wants work."""
         return Document(url="page")
 
     def unready_row(self) -> Document:
-        """Return a row that wants none."""
         return Document(url="page", status="indexed")
 
 
@@ -93,7 +92,6 @@ async def test_one_outcome_and_no_more_rows_than_places(database: TemporaryDatab
         inside = most = 0
 
         async def step(self, name: str, url: str) -> None:
-            """Count who is inside."""
             self.inside += name == "download"
             self.most = max(self.most, self.inside)
             await super().step(name, url)

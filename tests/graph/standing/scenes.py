@@ -12,18 +12,14 @@ from rowlock.graph.operators import behind_one
 
 
 class Heard(StandingReports):
-    """Keeps what it hears."""
-
     def __init__(self) -> None:
         self.rebuilt_after: list[Exception] = []
         self.deadlocks: list[GraphDeadlockError] = []
 
     def rebuilt(self, graph: str, error: Exception) -> None:
-        """Keep it."""
         self.rebuilt_after.append(error)
 
     def deadlocked(self, graph: str, error: GraphDeadlockError) -> None:
-        """Keep it."""
         self.deadlocks.append(error)
 
 
@@ -45,7 +41,6 @@ class Gate:
         self._open = asyncio.Event()
 
     async def passed(self, value: Any) -> Any:
-        """Wait, and return the value."""
         self.begun.append(value)
         self.has_begun.set()
         try:
@@ -57,16 +52,13 @@ class Gate:
         return value
 
     async def all_passed(self, values: Sequence[Any]) -> list[Any]:
-        """Wait with several values."""
         return list(await self.passed(list(values)))
 
     def open(self) -> None:
-        """Let them go on."""
         self._open.set()
 
 
 async def settled() -> None:
-    """Let everything happen that can happen at once."""
     for _ in range(50):
         await asyncio.sleep(0)
 
@@ -77,12 +69,10 @@ async def outcomes(submits: Iterable[asyncio.Task[Any]]) -> list[Any]:
 
 
 def doubled(value: int) -> int:
-    """Return twice the value."""
     return 2 * value
 
 
 def evens_fail(value: int) -> int:
-    """Fail for some values."""
     if value % 10 == 0:
         raise ValueError(value)
     return value
@@ -109,5 +99,4 @@ class Custom(Processor):
 
 
 def custom(flow: Flow[Any], act: Callable[[Any], NodeStatus | None]) -> Flow[Any]:
-    """Add a node of a test's own."""
     return Flow(behind_one(flow._end, Custom(act), name="custom"))

@@ -20,14 +20,11 @@ OTHERS = 20
 
 
 class Watched:
-    """Notes for whom calls run."""
-
     def __init__(self) -> None:
         self.running: list[Any] = []
         self.begun: list[Any] = []
 
     async def awaited(self, value: Any) -> Any:
-        """Wait a little, and clean up slowly."""
         self.begun.append(value)
         self.running.append(value)
         try:
@@ -39,12 +36,10 @@ class Watched:
         return value
 
     def called(self, value: Any) -> Any:
-        """Return the value."""
         self.begun.append(value)
         return value
 
     async def shared(self, values: Sequence[Any]) -> Sequence[Any]:
-        """Wait with several."""
         self.begun += values
         self.running += values
         await asyncio.sleep(0.1)
@@ -63,7 +58,6 @@ class Watched:
             self.running.remove(value)
 
     def build(self, flow: Flow[Any]) -> Flow[Any]:
-        """Go through everything."""
         return (
             flow.amap(self.awaited, lanes=4)
             .map(self.called, lanes=2)

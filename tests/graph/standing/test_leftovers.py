@@ -36,14 +36,12 @@ def without_collector() -> Iterator[None]:
 
 
 def called(value: Value) -> Value:
-    """Return another value, or fail."""
     if value.kind == "fails":
         raise ValueError(value)
     return Value(value.kind)
 
 
 async def awaited(value: Value) -> Value:
-    """Return another value, or wait for ever."""
     await asyncio.sleep(0)
     if value.kind == "waits":
         await asyncio.Event().wait()
@@ -51,13 +49,11 @@ async def awaited(value: Value) -> Value:
 
 
 async def shared(values: Sequence[Value]) -> list[Value]:
-    """Return other values."""
     await asyncio.sleep(0)
     return [called(value) for value in values]
 
 
 def parts(value: Value) -> Iterator[Value]:
-    """Give parts."""
     yield from (value, value)
 
 

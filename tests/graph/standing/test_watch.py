@@ -21,7 +21,6 @@ class LongCalls(StandingReports):
         self.seconds: list[tuple[int, int]] = []
 
     def call_took_long(self, graph: str, *, operator: str, lane: int, seconds: float) -> None:
-        """Keep it."""
         self.seconds.append((lane, round(seconds)))
 
 

@@ -47,7 +47,6 @@ class Keyed:
 
 
 def by_key(values: list[Any]) -> dict[Any, list[Any]]:
-    """Return values by their first part."""
     found = defaultdict(list)
     for value in values:
         found[value[0]].append(value)
@@ -60,10 +59,7 @@ def test_values_of_one_key_stay_in_order(seed: int) -> None:
     chance = random.Random(seed)
     values = [(chance.choice("abcd"), number) for number in range(60)]
     keyed = Keyed(
-        values,
-        key=lambda value: value[0],
-        lanes=chance.randint(1, 5),
-        ahead=chance.randint(1, 9),
+        values, key=lambda value: value[0], lanes=chance.randint(1, 5), ahead=chance.randint(1, 9)
     )
     found, run = keyed.run()
     while run.calls:
@@ -124,7 +120,6 @@ class Key:
         self.keyed = keyed
 
     def check(self) -> None:
-        """The caller is a call, not an event."""
         assert self.keyed[0].wiring.graph.changes.asked is None
 
     def __hash__(self) -> int:

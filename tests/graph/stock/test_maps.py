@@ -35,12 +35,10 @@ def ran(processor: Lane, items: Any, *, limit: int | None = None) -> list[Any]:
 
 
 async def doubled(value: int) -> int:
-    """Double a number."""
     return 2 * value
 
 
 async def is_odd(value: int) -> bool:
-    """Whether a number is odd."""
     return value % 2 == 1
 
 
@@ -89,14 +87,12 @@ def test_values_of_a_sink_are_counted() -> None:
 
 
 def failing(value: int) -> int:
-    """Fail for odd numbers."""
     if value % 2:
         raise ValueError(value)
     return value
 
 
 async def async_failing(value: int) -> int:
-    """Fail for odd numbers."""
     return failing(value)
 
 
@@ -142,18 +138,14 @@ def test_on_error_is_for_exceptions(error: BaseException) -> None:
 
 
 class Wanted(Carrier):
-    """Values below a number are wanted."""
-
     def __init__(self, below: int) -> None:
         self.below = below
         self.failed: list[int] = []
 
     def is_wanted(self, item: int) -> bool:
-        """Whether it is below."""
         return item < self.below
 
     def fail(self, item: int, error: BaseException) -> bool:
-        """Keep it here."""
         del error
         self.failed.append(item)
         return True
@@ -194,7 +186,6 @@ class Letters:
         self.closed = 0
 
     def of(self, word: str) -> Any:
-        """Give the letters."""
         try:
             for letter in word:
                 if letter == "!":
@@ -204,7 +195,6 @@ class Letters:
             self.closed += 1
 
     async def async_of(self, word: str) -> Any:
-        """Give the letters."""
         for letter in self.of(word):
             yield letter
 

@@ -29,22 +29,17 @@ class Patient(Carrier):
         self.obsolete: set[Any] = set()
 
     def fail(self, item: Any, error: BaseException) -> bool:
-        """Note it."""
         self.failed.append((item, str(error)))
         return True
 
     def drop(self, item: Any) -> None:
-        """Note it."""
         self.dropped.append(item)
 
     def is_wanted(self, item: Any) -> bool:
-        """Whether it is not obsolete."""
         return item not in self.obsolete
 
 
 def mapped(function: Callable[[Any], Any], lanes: int = 2, **options: Any) -> Through:
-    """Return lanes of a function."""
-
     def through(wiring: Wiring, output: OutputPort[Any], carrier: Carrier) -> OutputPort[Any]:
         outputs = wiring.through(ResizeProcessor(1, lanes), output)
         results = [
@@ -57,8 +52,6 @@ def mapped(function: Callable[[Any], Any], lanes: int = 2, **options: Any) -> Th
 
 
 def batched(function: Callable[[Any], Any], size: int) -> Through:
-    """Return a lane of shared calls."""
-
     def through(wiring: Wiring, output: OutputPort[Any], carrier: Carrier) -> OutputPort[Any]:
         (batches,) = wiring.through(BatchProcessor(size, carrier=carrier), output)
         return wiring.through(BatchMapProcessor(function, size=size, carrier=carrier), batches)[0]
@@ -78,7 +71,6 @@ def nested(through: Through) -> Through:
 def fanned(
     wiring: Wiring, output: OutputPort[Any], through: Through, **options: Any
 ) -> OutputPort[Any]:
-    """Add a fan-out of a value's items."""
     parts = options.pop("parts", iter)
     scatter = ScatterProcessor(
         parts,
@@ -170,7 +162,6 @@ def test_too_many_parts_are_an_error() -> None:
 
 
 def choosy(part: str) -> str:
-    """Fail for one part."""
     if part == "!":
         raise ValueError(part)
     return part.upper()

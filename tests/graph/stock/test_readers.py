@@ -83,7 +83,6 @@ class Spanned:
         self.cancellations = 0
 
     def values(self) -> Iterator[str]:
-        """Give numbers."""
         token = span.set("inside")
         try:
             for number in range(6):
@@ -94,7 +93,6 @@ class Spanned:
             self.seen.append("reset")
 
     async def async_values(self) -> AsyncIterator[str]:
-        """Give numbers."""
         token = span.set("inside")
         try:
             for number in range(6):

@@ -22,14 +22,12 @@ class Generated:
         self.closed = 0
 
     def values(self) -> Iterator[int]:
-        """Give numbers."""
         try:
             yield from range(self.count)
         finally:
             self.closed += 1
 
     async def async_values(self) -> AsyncIterator[int]:
-        """Give numbers."""
         try:
             for number in range(self.count):
                 yield number

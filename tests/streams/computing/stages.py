@@ -20,8 +20,6 @@ ALL = BucketRange(0, BUCKETS)
 
 
 class Out(Generic[T]):
-    """An output."""
-
     def __init__(self, name: str, type_: type[T]) -> None:
         self.name = name
         self.codec = Codec[T](type_)
@@ -32,14 +30,11 @@ class Out(Generic[T]):
 
 
 class Later(Generic[T]):
-    """A stage that gets messages."""
-
     def __init__(self, name: str, type_: type[T]) -> None:
         self.name = name
         self.codec = Codec[T](type_)
 
     def message_texts(self, messages: Sequence[T]) -> list[str]:
-        """Return their texts."""
         return self.codec.encode_many(messages)
 
 
@@ -58,7 +53,6 @@ def rows_of(source: str, type_: Any, *events: tuple[Key, Any], first: int = 1) -
 
 
 def batch_of(type_: Any, *events: tuple[Key, Any]) -> EventBatch[Any]:
-    """Return the events of one source."""
     return EventBatch([rows_of("s", type_, *events)])
 
 
@@ -68,7 +62,6 @@ def computed(
     states: Mapping[str, KeyState] | None = None,
     **options: Any,
 ) -> Computed:
-    """Compute a step that does not fail."""
     found = compute(stage, batch, states or {}, **{"step": STEP, "shard": ALL, **options})
     assert isinstance(found, Computed), found
     return found
@@ -80,7 +73,6 @@ def poisoned(
     states: Mapping[str, KeyState] | None = None,
     **options: Any,
 ) -> PoisonedKey:
-    """Compute a step that fails."""
     found = compute(stage, batch, states or {}, **{"step": STEP, "shard": ALL, **options})
     assert isinstance(found, PoisonedKey), found
     return found

@@ -23,7 +23,6 @@ BEFORE, AFTER = NOON - timedelta(1), NOON + timedelta(1)
 
 
 def count(step: StepContext, key: str, state: int | None, events: Sequence[int]) -> int:
-    """Add events up, and emit each sum."""
     after = (state or 0) + sum(events)
     step.emit(LINES, after)
     return after
@@ -48,7 +47,6 @@ class Shown(Codec[int]):
     """Reads numbers, and shows people whatever there is."""
 
     def texts(self, raw: Sequence[Any], /) -> list[str]:
-        """Return what Python shows."""
         return list(map(str, raw))
 
 

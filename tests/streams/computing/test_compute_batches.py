@@ -114,8 +114,6 @@ def test_batch_that_fails() -> None:
 
 @dataclass
 class Balance:
-    """A row of the host's."""
-
     account: str
     cents: int = 0
 
@@ -126,11 +124,9 @@ class RowCodec:
     name = "balances"
 
     def encode(self, value: Balance) -> tuple[str, int]:
-        """Return the columns."""
         return value.account, value.cents
 
     def decode_many(self, texts: Sequence[tuple[str, int]]) -> list[Balance]:
-        """Return the rows."""
         return [Balance(*columns) for columns in texts]
 
 

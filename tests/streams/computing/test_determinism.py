@@ -26,24 +26,18 @@ from .stages import NOON, Later, Out, computed, rows_of
 
 @dataclass(frozen=True)
 class Use:
-    """An event of the meters."""
-
     account: str
     units: int
 
 
 @dataclass(frozen=True)
 class Month:
-    """A month of an account."""
-
     begins: date
     units: int = 0
 
 
 @dataclass(frozen=True)
 class Line:
-    """A line of an invoice."""
-
     account: str
     begins: date
     units: int
@@ -51,8 +45,6 @@ class Line:
 
 @dataclass(frozen=True)
 class Transfer:
-    """An event of the accounts."""
-
     payer: str
     payee: str
     cents: int
@@ -64,7 +56,6 @@ ALARMS = Out("alarms", dict)
 
 
 def first_of_next(day: date) -> datetime:
-    """Return when the next month begins."""
     after = (day.replace(day=1) + timedelta(32)).replace(day=1)
     return datetime(after.year, after.month, 1, tzinfo=NOON.tzinfo)
 
@@ -72,7 +63,6 @@ def first_of_next(day: date) -> datetime:
 def meter(
     step: StepContext, account: str, month: Month | None, events: Sequence[Use]
 ) -> Month | Forget:
-    """Sum units up by month."""
     this = step.now.date().replace(day=1)
     if month is not None and month.begins < this:
         step.emit(LINES, Line(account, month.begins, month.units))
@@ -163,7 +153,6 @@ def stage_of_shard(
 
 
 def joined(sent: Iterable[SentMessages | None]) -> SourceRows:
-    """Return the messages of all shards as rows."""
     some = [each for each in sent if each is not None]
     keys = [key for each in some for key in each.keys]
     buckets = [bucket for each in some for bucket in each.buckets]

@@ -20,42 +20,30 @@ from rowlock.streams.computing.encoding import VALUE_BYTES_MAX, Codec
 
 
 class Colour(Enum):
-    """An enumeration."""
-
     RED = "red"
 
 
 class Level(IntEnum):
-    """An enumeration of numbers."""
-
     LOW = 1
 
 
 class Point(NamedTuple):
-    """A named tuple."""
-
     y: int
     x: int = 0
 
 
 class Loose(TypedDict):
-    """A dict with names."""
-
     a: int
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """A flat record."""
-
     units: int
     account: str
 
 
 @dataclass
 class Month:
-    """A record with parts."""
-
     begins: date
     usages: list[Usage]
     total: Decimal = Decimal(0)
@@ -66,8 +54,6 @@ class Month:
 
 @dataclass(kw_only=True)
 class Named:
-    """A record that is made by names."""
-
     b: int
     a: str = "x"
 
@@ -262,8 +248,6 @@ def test_bound() -> None:
 
 @dataclass
 class Tree:
-    """A record that contains itself."""
-
     below: list[Tree]
 
 
@@ -280,8 +264,6 @@ class Plain:
 
 
 def function_with_a_local_class() -> type:
-    """Return a record whose fields cannot be resolved."""
-
     @dataclass
     class Local:
         other: Missing  # type: ignore[name-defined] # noqa: F821

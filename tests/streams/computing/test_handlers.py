@@ -10,12 +10,7 @@ import pytest
 
 from rowlock.errors import ConfigurationError
 from rowlock.streams.computing.encoding import Codec
-from rowlock.streams.computing.handlers import (
-    FORGET,
-    HandlerKind,
-    StageHandler,
-    check_handler,
-)
+from rowlock.streams.computing.handlers import FORGET, HandlerKind, StageHandler, check_handler
 
 from .stages import STEP, batch_of, poisoned
 
@@ -39,25 +34,19 @@ async def later(step: object, key: object, state: object, events: object) -> Non
 async def generated_later(
     step: object, key: object, state: object, events: object
 ) -> AsyncIterator[int]:
-    """An asynchronous generator."""
     yield 1
 
 
 def generated(step: object, key: object, state: object, events: object) -> Iterator[int]:
-    """A generator."""
     yield 1
 
 
 class Called:
-    """An object that is a handler."""
-
     def __call__(self, step: object, key: object, state: object, events: object) -> None:
         """Handle events."""
 
 
 class CalledLater:
-    """An object that is none."""
-
     async def __call__(self, step: object, key: object, state: object, events: object) -> None:
         """Handle events."""
 

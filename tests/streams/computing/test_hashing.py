@@ -41,20 +41,14 @@ PINNED = {
 
 
 class Named(StrEnum):
-    """An enumeration of texts."""
-
     A = "a"
 
 
 class Mixed(str, Enum):  # noqa: UP042 - its own text is "Mixed.A"
-    """Another one."""
-
     A = "a"
 
 
 class Numbered(IntEnum):
-    """An enumeration of numbers."""
-
     ONE = 1
 
 

@@ -38,15 +38,11 @@ HALVES = ALL.halves
 
 @dataclass
 class Trip:
-    """An event."""
-
     zone: str
     hour: int
 
 
 class Colour(Enum):
-    """An enumeration."""
-
     RED = "red"
 
 
@@ -142,7 +138,6 @@ def test_groups_begin_with_the_key(by: tuple[str, ...] | None) -> None:
 
 
 def digest(**changes: Any) -> str:
-    """Return the digest of two rows, changed."""
     rows = rows_of("s", str, ("a", "x"), ("b", "y"))
     return input_digest([replace(rows, **changes)])
 

@@ -21,7 +21,6 @@ HOUR = timedelta(hours=1)
 
 
 def coordinator_of(bank: Bank) -> CoordinatorPipeline:
-    """Return a new coordinator of the flow."""
     (found,) = [one for one in bank.streams.pipelines() if isinstance(one, CoordinatorPipeline)]
     return found
 
@@ -37,7 +36,6 @@ async def created(database: TemporaryDatabase, **settings: Any) -> Bank:
 
 @asynccontextmanager
 async def coordinating(bank: Bank) -> AsyncIterator[Rounds]:
-    """Give the rounds of a coordinator."""
     async with stepping(bank.sessions, coordinator_of(bank)) as steps:
         yield Rounds(bank, steps)
 
@@ -57,7 +55,6 @@ class Rounds:
         return len(await self.steps.fetch_once())
 
     async def one(self) -> Any:
-        """Do a round, and return the flow's row."""
         assert await self.claim() == 1
         await self.steps.work_once()
         return await self.bank.flow_row()

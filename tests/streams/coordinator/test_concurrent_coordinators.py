@@ -5,6 +5,8 @@ from __future__ import annotations
 from functools import partial
 from uuid import uuid4
 
+import pytest
+
 from rowlock import PipelineManager
 from rowlock.rows.database_time import database_time_after
 from rowlock.testing import TemporaryDatabase, stepping
@@ -12,6 +14,8 @@ from rowlock.testing import TemporaryDatabase, stepping
 from ..walk.flows import add_up, open_bank
 from ..walk.waiting import FAST, is_at_end, until
 from .rounds import HOUR, coordinating, coordinator_of, created, write
+
+pytestmark = pytest.mark.either_database(but=["test_of_two_coordinators_one_works"])
 
 
 async def test_steps_go_on_without_a_coordinator(database: TemporaryDatabase) -> None:

@@ -19,6 +19,8 @@ from ..walk.flows import Bank, add_up, open_bank
 from ..walk.payments import pay
 from .rounds import coordinating, created, hold_all, write
 
+pytestmark = pytest.mark.either_database(but=["test_the_frontier_is_written"])
+
 
 async def test_the_frontier_is_written(database: TemporaryDatabase) -> None:
     """Nobody could see how far all shards are, or it would be told to be further."""

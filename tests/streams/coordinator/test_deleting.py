@@ -42,26 +42,22 @@ async def stopped_bank(database: TemporaryDatabase) -> Bank:
 
 
 async def stop(bank: Bank) -> None:
-    """Stop the flow."""
     async with bank.sessions.begin() as session:
         await bank.flow.stop(session)
 
 
 async def last_result(bank: Bank) -> StepOutput[Any]:
-    """Return what the consumer "mailer" is given last."""
     seen = bank.flow.outputs["seen"]
     steps = [step async for step in seen.consume(bank.sessions, consumer="mailer", follow=False)]
     return steps[-1]
 
 
 async def acknowledge(bank: Bank, step: StepOutput[Any]) -> None:
-    """Acknowledge it."""
     async with bank.sessions.begin() as session:
         await step.ack(session)
 
 
 async def counts(bank: Bank) -> dict[str, int]:
-    """Return how many rows there are, by table."""
     return {table: await bank.count(table) for table in TABLES}
 
 

@@ -46,7 +46,6 @@ async def expire(bank: Bank) -> None:
 
 
 async def kept(bank: Bank, table: str = "steps") -> list[int]:
-    """Return the steps of which there are rows."""
     rows = getattr(bank.streams.tables, table)
     async with bank.sessions() as session:
         return sorted(set(await session.scalars(select(rows.c.step))))
@@ -154,14 +153,11 @@ async def test_replicas_that_are_gone_are_forgotten(database: TemporaryDatabase)
 
 
 def replica_id(number: int) -> Any:
-    """Return an id of a replica."""
     return UUID(int=number + 1)
 
 
 @dataclass
 class Click:
-    """An event of a log."""
-
     page: str
 
 

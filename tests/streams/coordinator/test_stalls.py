@@ -33,7 +33,6 @@ def look(
 
 
 def source(upto: int, newest: int, mark: int, *writers: OpenWriter) -> SourceLook:
-    """Return a look at a stream."""
     return SourceLook("payments", upto, newest, mark, writers)
 
 
@@ -94,12 +93,7 @@ def test_the_worst_of_several_causes_is_told() -> None:
             StallKind.BUSY: lambda one: True,
         }[stall.kind]
         shards = [one for one in shards if not worst(one)]
-    assert kinds == [
-        StallKind.PARKED,
-        StallKind.FAILING,
-        StallKind.NO_HOLDER,
-        StallKind.BUSY,
-    ]
+    assert kinds == [StallKind.PARKED, StallKind.FAILING, StallKind.NO_HOLDER, StallKind.BUSY]
 
 
 @pytest.mark.parametrize(

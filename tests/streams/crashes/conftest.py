@@ -14,7 +14,6 @@ pytest.register_assert_rewrite(f"{__package__}.judging", f"{__package__}.matrix"
 
 @pytest.fixture(scope="session")
 def nursery() -> Iterator[Nursery]:
-    """Makes replicas that are processes of their own."""
     made = Nursery("tests.streams.crashes.stories")
     yield made
     made.close()

@@ -38,8 +38,6 @@ StreamTables.of(Base)
 
 
 class Payment(EventColumns, Base):
-    """An event."""
-
     __tablename__ = "payments"
     __stream_key__ = "account"
     account: Mapped[str] = mapped_column(String(50))
@@ -95,8 +93,6 @@ class Frozen(Base):
 
 @dataclass(frozen=True)
 class Click:
-    """An event of a log."""
-
     account: str
     cents: int
 

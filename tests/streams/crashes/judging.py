@@ -23,7 +23,6 @@ Results = list[tuple[int, str, int]]
 
 
 async def rows_of(database: TemporaryDatabase, table: Any) -> list[Any]:
-    """Return all rows of a table."""
     async with database.session_factory() as session:
         return list((await session.execute(select(table))).all())
 

@@ -41,7 +41,6 @@ STEPS_BEFORE_LOSS: Final = 2
 
 
 def payments(count: int = PAYMENTS) -> list[Payment]:
-    """Return payments, the same each time."""
     return [
         Payment(account=f"a{n % ACCOUNTS}", payee=f"a{(n * 3 + 1) % ACCOUNTS}", cents=7 * n + 1)
         for n in range(count)
@@ -130,7 +129,6 @@ async def invoice(sessions: Sessions, story: FlowStory) -> None:
 
 
 async def consume(scene: Scene, story: FlowStory) -> None:
-    """Die while results are consumed."""
     with scene.armed():
         await invoice(scene.sessions, story)
 
@@ -212,7 +210,6 @@ async def nothing_before(sessions: Sessions, story: FlowStory) -> None:
 
 
 async def all_done_before(sessions: Sessions, story: FlowStory) -> None:
-    """Have all steps done already."""
     await settle(sessions, story.flow())
 
 
@@ -235,7 +232,6 @@ def resharded_before(wanted: int) -> Act:
 
 
 async def finish(sessions: Sessions, story: FlowStory) -> None:
-    """Be another replica."""
     await settle(sessions, story.flow())
 
 

@@ -60,7 +60,6 @@ class FlowStory:
     afterwards: Act | None = None
 
     async def play(self, scene: Scene) -> None:
-        """Be the replica that something happens to."""
         await self.play_it(scene, self)
 
 

@@ -46,7 +46,6 @@ def cut(
 
 
 def made(*args: Any, **kwargs: Any) -> Cut:
-    """Plan a cut that there is."""
     found = cut(*args, **kwargs)
     assert isinstance(found, Cut)
     return found

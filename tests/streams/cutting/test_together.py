@@ -113,10 +113,7 @@ def test_why_there_is_none() -> None:
         assert isinstance(found, NoCut)
 
 
-@given(
-    rows=st.lists(st.integers(0, 60), min_size=1, max_size=3),
-    step_rows_max=st.integers(1, 20),
-)
+@given(rows=st.lists(st.integers(0, 60), min_size=1, max_size=3), step_rows_max=st.integers(1, 20))
 def test_cuts_at_once_are_those_one_by_one(rows: list[int], step_rows_max: int) -> None:
     """Steps would differ by how many of them are cut at once."""
     sources = [lagging(count, name=str(number)) for number, count in enumerate(rows)]

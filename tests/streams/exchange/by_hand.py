@@ -71,16 +71,13 @@ class Replica:
 
     @property
     def shards(self) -> dict[int, OwnShard]:
-        """What it holds, by the first bucket."""
         return {shard.range.lo: shard for shard in self.rounds.shards.values()}
 
     @property
     def hinter(self) -> PipelineHinter:
-        """What hears of its hints."""
         return self._steps.run.context.hinter
 
     async def claim(self, *lows: int) -> None:
-        """Claim shards that are free."""
         rows = {row.lo: row for row in await self._ledger.shards()}
         wanted = {rows[lo].id: BucketRange(lo, rows[lo].hi) for lo in lows}
         replicas = self._pipeline.replicas
@@ -105,7 +102,6 @@ class Replica:
         self._pipeline.replicas.wanted = shards
 
     def give_away(self, *lows: int) -> None:
-        """Have it leave shards."""
         mine = self._pipeline.replicas.mine
         self._pipeline.replicas.mine = {
             key: each for key, each in mine.items() if each.lo not in lows
@@ -137,7 +133,6 @@ class Replica:
         return shard.item.lock_token not in tokens
 
     async def until(self, check: Callable[[], Any]) -> None:
-        """Make rounds until something has come to pass."""
         for _ in range(ROUNDS_MAX):
             if check():
                 return
@@ -163,7 +158,6 @@ async def by_hand(
 
 
 async def join(ledger: Ledger, flow: StreamFlow[Any], stack: AsyncExitStack) -> Replica:
-    """Return one more replica."""
     settings = {**flow.pipeline_settings, "lock_timeout": timedelta(hours=1)}
     pipeline = PipelineByHand(flow.program, **settings)
     steps = await stack.enter_async_context(stepping(ledger.sessions, pipeline))

@@ -10,7 +10,6 @@ from .ledger import Ledger
 
 
 def declare_chain(ledger: Ledger, name: str, **settings: Any) -> StreamFlow[Any]:
-    """Declare the flow."""
     flow = ledger.streams.flow(name, ledger.transfer, **settings)
     by_payee = flow.exchange("by_payee", str)
     in_batches = by_payee.exchange("in_batches", str)

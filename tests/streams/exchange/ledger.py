@@ -65,7 +65,6 @@ class Ledger:
 
     @property
     def sessions(self) -> async_sessionmaker[AsyncSession]:
-        """Sessions of one replica."""
         return self.database.session_factory
 
     async def transfer_some(self, count: int, *, per_commit: int = 40) -> None:
@@ -174,7 +173,6 @@ class Ledger:
 
     @asynccontextmanager
     async def replicas(self, count: int = 1) -> AsyncIterator[Sequence[PipelineManager]]:
-        """Run the flow in so many replicas."""
         managers = [PipelineManager(self.sessions, self.streams.pipelines()) for _ in range(count)]
         for manager in managers:
             await manager.__aenter__()
@@ -186,8 +184,6 @@ class Ledger:
 
 
 async def open_ledger(database: TemporaryDatabase, **settings: Any) -> Ledger:
-    """Create the tables, and declare the flow."""
-
     class Base(DeclarativeBase):
         pass
 
@@ -219,7 +215,6 @@ async def open_ledger(database: TemporaryDatabase, **settings: Any) -> Ledger:
 
 
 def declare(ledger: Ledger) -> None:
-    """Register the handlers."""
     postings = ledger.postings
     seen = ledger.flow.output("seen", int)
     notes = ledger.flow.output("notes", into=ledger.note)

@@ -13,9 +13,10 @@ from rowlock.testing import TemporaryDatabase
 
 from .ledger import open_ledger
 
+pytestmark = pytest.mark.either_database
+
 
 async def new_flow(database: TemporaryDatabase, name: str = "flow") -> StreamFlow[Any]:
-    """Declare a flow that has nothing yet."""
     ledger = await open_ledger(database)
     return ledger.streams.flow(name, ledger.transfer)
 

@@ -16,6 +16,10 @@ from .by_hand import by_hand, go_on, in_memory, steps_of
 from .chain import declare_chain
 from .ledger import open_ledger
 
+pytestmark = pytest.mark.either_database(
+    but=["test_what_the_database_refuses_is_written_by_nobody"]
+)
+
 LOWER, UPPER = 0, BUCKETS // 2
 """Where two shards begin."""
 SEVEN = Checkpoint(steps=7)
@@ -98,9 +102,7 @@ async def test_what_fails_in_memory_is_written_by_nobody(database: TemporaryData
         await ledger.check()
 
 
-async def test_what_the_database_refuses_is_written_by_nobody(
-    database: TemporaryDatabase,
-) -> None:
+async def test_what_the_database_refuses_is_written_by_nobody(database: TemporaryDatabase) -> None:
     """The others would be written one by one, and one that is lost meanwhile be left behind."""
     ledger = await open_ledger(database, shards=2)
     async with by_hand(ledger) as (one,):

@@ -12,9 +12,10 @@ from rowlock.testing import TemporaryDatabase, run_until_settled
 from .chain import declare_chain
 from .ledger import Ledger, open_ledger
 
+pytestmark = pytest.mark.either_database
+
 
 async def states_of(ledger: Ledger, flow: StreamFlow[Any]) -> list[tuple[str, str, str]]:
-    """Return stage, key and value of each state."""
     rows = await ledger.rows("state", "name", "key")
     return [(row.name, row.key, row.value) for row in rows if row.flow_id == flow.program.id]
 

@@ -13,14 +13,7 @@ from rowlock.streams import exchanging as parcels
 from rowlock.streams.computing.encoding import Codec
 from rowlock.streams.computing.hashing import BucketRange, bucket_of
 from rowlock.streams.computing.rows import Messages, SentMessages, SourceRows
-from rowlock.streams.exchanging import (
-    Parcel,
-    ReceivingStage,
-    addressed,
-    arrived,
-    packed,
-    unpacked,
-)
+from rowlock.streams.exchanging import Parcel, ReceivingStage, addressed, arrived, packed, unpacked
 from rowlock.streams.shards.layout import even_layout
 
 CODEC = Codec(str)
@@ -33,7 +26,6 @@ SHARDS = st.sampled_from([1, 2, 4, 16])
 
 
 def stage(*, is_batch: bool) -> ReceivingStage:
-    """Return the second stage of a flow."""
     return ReceivingStage(1, "second", CODEC, [is_batch])
 
 
@@ -102,7 +94,6 @@ def test_both_ways_and_all_layouts_give_the_same(
 
 
 def is_text(key: str) -> bool:
-    """Whether a text can be a key."""
     try:
         key.encode()
     except UnicodeEncodeError:

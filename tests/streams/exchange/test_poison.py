@@ -12,11 +12,12 @@ from rowlock.testing import TemporaryDatabase
 from ..walk.payments import MEANT
 from .ledger import Ledger, open_ledger, until
 
+pytestmark = pytest.mark.either_database(but=["test_results_that_the_database_refuses"])
+
 RETRIES = {"retry_delay": 0.01, "retry_delay_max": 0.02}
 
 
 async def parked(ledger: Ledger) -> list[str]:
-    """Return why shards are parked."""
     return [row.last_error for row in await ledger.shards() if row.parked_at is not None]
 
 

@@ -14,11 +14,12 @@ from rowlock.testing import TemporaryDatabase
 
 from .ledger import Ledger, open_ledger, until
 
+pytestmark = pytest.mark.either_database
+
 EACH = pytest.mark.parametrize("steps", [1, 7])
 
 
 async def holders(ledger: Ledger) -> list[int]:
-    """Return how many shards each replica holds."""
     rows = [row for row in await ledger.shards() if row.lock_token is not None]
     return sorted(Counter(row.replica for row in rows).values())
 
@@ -43,7 +44,6 @@ async def test_a_new_replica_takes_its_share(database: TemporaryDatabase, steps:
 
 
 async def is_shared(ledger: Ledger, numbers: list[int]) -> bool:
-    """Whether replicas hold so many shards."""
     return await holders(ledger) == numbers
 
 
@@ -69,7 +69,6 @@ async def test_shards_are_split_and_joined_under_load(
 
 
 async def keep_going(ledger: Ledger, is_over: asyncio.Event) -> None:
-    """Add transfers until it is over."""
     while not is_over.is_set():
         await ledger.transfer_some(5)
 

@@ -16,6 +16,8 @@ from rowlock.testing import TemporaryDatabase
 from .by_hand import by_hand, go_on, in_memory, steps_of
 from .ledger import Ledger, open_ledger
 
+pytestmark = pytest.mark.either_database
+
 LOWER, UPPER = 0, BUCKETS // 2
 """Where two shards begin."""
 SEVEN = Checkpoint(steps=7)

@@ -26,8 +26,6 @@ class Base(DeclarativeBase):
 
 
 class Payment(EventColumns, Base):
-    """An event."""
-
     __tablename__ = "payments"
     __stream_key__ = "account"
     account: Mapped[str] = mapped_column(String(50))
@@ -69,7 +67,6 @@ Pay = tuple[str, int, int]
 
 
 def payments(count: int, *, accounts: int = 20, seed: int = SEED) -> list[Pay]:
-    """Return payments, the same each time."""
     rng = Random(seed)
     return [
         (f"a{rng.randrange(accounts)}", rng.randrange(1, 13), rng.randrange(1, 100))
@@ -78,7 +75,6 @@ def payments(count: int, *, accounts: int = 20, seed: int = SEED) -> list[Pay]:
 
 
 def add(step: StepContext, balance: Balance, events: Sequence[Payment]) -> None:
-    """Add up payments."""
     balance.cents += sum(event.cents for event in events)
     balance.payments += len(events)
 
@@ -105,11 +101,9 @@ class Books:
 
     @property
     def sessions(self) -> async_sessionmaker[AsyncSession]:
-        """Sessions of the host."""
         return self.database.session_factory
 
     async def pay(self, made: Sequence[Pay]) -> None:
-        """Add payments in one transaction."""
         async with self.sessions.begin() as session:
             session.add_all(Payment(account=a, month=m, cents=c) for a, m, c in made)
         for account, month, cents in made:
@@ -122,13 +116,11 @@ class Books:
         await run_until_settled(self.sessions, self.streams.pipelines())
 
     async def balances(self) -> dict[str, int]:
-        """Return what accounts have."""
         async with self.sessions() as session:
             rows = await session.execute(select(Balance.account, Balance.cents))
             return {row.account: row.cents for row in rows}
 
     async def parked(self) -> list[str]:
-        """Return why shards are parked."""
         shards = self.streams.tables.shards
         async with self.sessions() as session:
             found = select(shards.c.last_error).where(shards.c.parked_at.is_not(None))
@@ -178,7 +170,6 @@ class Pause:
         self.begun, self.over = threading.Event(), threading.Event()
 
     def __call__(self) -> None:
-        """Wait, in a handler."""
         if not self.begun.is_set():
             self.begun.set()
             self.over.wait()

@@ -33,6 +33,17 @@ from .books import (
     statements_about,
 )
 
+pytestmark = pytest.mark.either_database(
+    but=[
+        "test_each_payment_is_in_a_balance_once",
+        "test_a_write_of_the_host_is_not_overwritten",
+        "test_a_row_that_the_host_adds_meanwhile",
+        "test_a_row_that_the_database_refuses",
+        "test_what_the_database_gives_to_a_cached_row",
+        "test_rows_are_read_and_written_in_one_statement_each",
+    ]
+)
+
 RETRIES = {"retry_delay": 0.01, "retry_delay_max": 0.02}
 
 

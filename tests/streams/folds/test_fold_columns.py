@@ -45,8 +45,6 @@ NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
 
 class Mood(enum.Enum):
-    """A type of a host."""
-
     GOOD = "good"
     BAD = "bad"
 
@@ -59,24 +57,18 @@ class Money:
 
 
 class MoneyType(TypeDecorator[Money]):
-    """Stores money as a number."""
-
     impl = Integer
     cache_ok = True
 
     def process_bind_param(self, value: Money | None, dialect: Any) -> int | None:
-        """Return what is stored."""
         return None if value is None else value.cents
 
     def process_result_value(self, value: int | None, dialect: Any) -> Money | None:
-        """Return what was stored."""
         return None if value is None else Money(value)
 
 
 @dataclass
 class Span:
-    """Two columns as one value."""
-
     first: int
     last: int
 
@@ -86,8 +78,6 @@ class Base(DeclarativeBase):
 
 
 class Wide(Base):
-    """A row with columns of many kinds."""
-
     __tablename__ = "wide"
     key: Mapped[str] = mapped_column("wide_key", String(50), primary_key=True)
     amount: Mapped[Decimal] = mapped_column(Numeric(12, 2), default=Decimal(0))
@@ -116,8 +106,6 @@ class Wide(Base):
 
 @dataclass(frozen=True)
 class Event:
-    """An event."""
-
     key: str
     number: int
 
@@ -233,8 +221,6 @@ class DataclassBase(MappedAsDataclass, DeclarativeBase):
 
 
 class Total(DataclassBase):
-    """A row that is a dataclass."""
-
     __tablename__ = "totals"
     key: Mapped[str] = mapped_column(String(50), primary_key=True)
     units: Mapped[int] = mapped_column(default=0)
@@ -273,32 +259,24 @@ class Keyed(DeclarativeBase):
 
 
 class ByNumber(Keyed):
-    """A row of a number."""
-
     __tablename__ = "by_number"
     key: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
     count: Mapped[int] = mapped_column(default=0)
 
 
 class ByUuid(Keyed):
-    """A row of a UUID."""
-
     __tablename__ = "by_uuid"
     key: Mapped[UUID] = mapped_column(primary_key=True)
     count: Mapped[int] = mapped_column(default=0)
 
 
 class ByDay(Keyed):
-    """A row of a date."""
-
     __tablename__ = "by_day"
     key: Mapped[date] = mapped_column(primary_key=True)
     count: Mapped[int] = mapped_column(default=0)
 
 
 class ByTime(Keyed):
-    """A row of a time."""
-
     __tablename__ = "by_time"
     key: Mapped[datetime] = mapped_column(UtcDateTime, primary_key=True)
     count: Mapped[int] = mapped_column(default=0)

@@ -136,12 +136,10 @@ STORED = {
 
 
 def stored() -> FoldedRow:
-    """Return a row that the database has."""
     return FoldedRow(dict(STORED), StoredRow(STORED, "1"))
 
 
 def set_(name: str, value: Any) -> Any:
-    """Return what sets an attribute."""
     return lambda row: setattr(row, name, value)
 
 

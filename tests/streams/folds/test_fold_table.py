@@ -22,8 +22,6 @@ class Base(DeclarativeBase):
 
 
 class Word(Base):
-    """A row."""
-
     __tablename__ = "words"
     word: Mapped[str] = mapped_column(String(50), primary_key=True)
     count: Mapped[int] = mapped_column(default=0)
@@ -127,9 +125,6 @@ async def test_who_is_hinted_behind_a_step(database: TemporaryDatabase) -> None:
     """A consumer would not hear that the slowest shard, which has no results, has done a step."""
     bank = await open_bank(database)
     add_up(bank)
-    assert topics_of(bank.flow.program, []) == [
-        "stream:balances:frontier",
-        "stream:balances/seen",
-    ]
+    assert topics_of(bank.flow.program, []) == ["stream:balances:frontier", "stream:balances/seen"]
     books = await open_books(database)
     assert topics_of(books.flow.program, []) == ["stream:books:frontier"]

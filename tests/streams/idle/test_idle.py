@@ -32,7 +32,6 @@ SLACK_S = 1.0
 
 @contextmanager
 def counted(engine: AsyncEngine) -> Iterator[Counter[str]]:
-    """Count statements by their first words and table."""
     seen: Counter[str] = Counter()
 
     def note(_: Any, __: Any, statement: str, *___: Any) -> None:

@@ -16,11 +16,7 @@ HALVES = (BucketRange(0, BUCKETS // 2), BucketRange(BUCKETS // 2, BUCKETS))
 
 
 async def rows_of(
-    engine: AsyncEngine,
-    source: Source[Any],
-    ranges: Sequence[BucketRange] = ALL,
-    *,
-    after: int = 0,
+    engine: AsyncEngine, source: Source[Any], ranges: Sequence[BucketRange] = ALL, *, after: int = 0
 ) -> SourceRows:
     """Return what one replica reads of a source, up to the mark."""
     async with engine.begin() as connection:

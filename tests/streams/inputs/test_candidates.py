@@ -10,7 +10,6 @@ from rowlock.streams.inputs.candidates import CANDIDATES_MAX, Candidates, OpenWr
 
 
 def writers(*names: str) -> tuple[OpenWriter, ...]:
-    """Return open transactions."""
     return tuple(
         OpenWriter(name, 1, "app", 1.0, was_recovered=name.startswith("-1/")) for name in names
     )

@@ -28,16 +28,12 @@ from .reading import HALVES, events_of, events_of_shards, rows_of
 
 @dataclass(frozen=True)
 class Usage:
-    """An event."""
-
     account: str
     units: int
 
 
 @dataclass(frozen=True)
 class Text:
-    """An event of another type."""
-
     account: str
     text: str
 
@@ -59,12 +55,10 @@ class Host:
     other: EventLog[Usage]
 
     async def append(self, *units: int, **producer: Any) -> Appended:
-        """Add events in a transaction of its own."""
         async with self.database.session_factory.begin() as session:
             return await self.usage.append(session, events(*units), **producer)
 
     async def units(self) -> list[int]:
-        """Return what a flow reads."""
         return [event.units for event in await events_of(self.database.engine, self.usage)]
 
     async def count(self, name: str) -> int:
@@ -74,27 +68,22 @@ class Host:
             return await connection.scalar(select(func.count()).select_from(table)) or 0
 
     async def age(self, name: str, days: float) -> None:
-        """Make all rows of a table so old."""
         table = getattr(self.streams.tables, name)
         async with self.database.engine.begin() as connection:
             at = database_time_after(timedelta(days=-days))
             await connection.execute(update(table).values(at=at))
 
     async def expire(self, before: int) -> int:
-        """Delete what is old and below a position."""
         async with self.database.engine.begin() as connection:
             return await self.usage.expire(connection, before)
 
 
 def events(*units: int) -> list[Usage]:
-    """Return events of ten accounts."""
     return [Usage(f"a{each % 10}", each) for each in units]
 
 
 @pytest.fixture
 async def host(database: TemporaryDatabase) -> Host:
-    """A host with its tables."""
-
     class Base(DeclarativeBase):
         pass
 
@@ -245,7 +234,6 @@ async def test_many_senders_of_the_same_numbers(host: Host) -> None:
 
 
 def refused() -> list[Any]:
-    """Return appends that are refused, and why."""
     many = events(1) * (APPEND_EVENTS_MAX + 1)
     return [
         pytest.param(many, {}, ConfigurationError, "10,000 is the maximum", id="too many"),

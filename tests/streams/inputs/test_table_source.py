@@ -62,8 +62,6 @@ class Person(Base):
 
 
 class Payment(EventColumns, Base):
-    """A stream of its own."""
-
     __tablename__ = "payments"
     __stream_key__ = "account"
     account: Mapped[str] = mapped_column("acct")
@@ -91,8 +89,6 @@ class DataclassBase(MappedAsDataclass, DeclarativeBase):
 
 
 class Reading(EventColumns, DataclassBase):
-    """A stream whose events are dataclasses."""
-
     __tablename__ = "readings"
     __stream_key__ = "meter"
     meter: Mapped[int]
@@ -100,12 +96,10 @@ class Reading(EventColumns, DataclassBase):
 
 
 def measured() -> TableSource[Measured]:
-    """Return the table as a stream."""
     return TableSource(Measured, position=Measured.id, key=Measured.device)
 
 
 async def add_payments(database: TemporaryDatabase, count: int) -> None:
-    """Add payments of 20 accounts, in several ways."""
     await database.create_tables(Base.metadata)
     async with database.session_factory.begin() as session:
         for n in range(count // 3):
@@ -300,8 +294,6 @@ async def test_an_expression_as_key_gives_no_bucket(database: TemporaryDatabase)
 
 
 def models() -> Iterator[Any]:
-    """Yield what cannot be a stream, and why."""
-
     class Host(DeclarativeBase):
         pass
 

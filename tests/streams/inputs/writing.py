@@ -42,7 +42,6 @@ ROWS: Final = Table(
 
 
 def new_look(table: Table = ROWS) -> HighWaterLook:
-    """Return a replica's look at a table."""
     return HighWaterLook(table.c.position, name=table.name)
 
 
@@ -66,7 +65,6 @@ async def read_here(connection: AsyncConnection, after: int, upto: int) -> list[
 
 
 async def add(connection: AsyncConnection, writer: str, count: int = 1) -> None:
-    """Add rows in the caller's transaction."""
     for _ in range(count):
         await connection.execute(insert(ROWS).values(writer=writer))
 
@@ -79,7 +77,6 @@ class Writers:
         self.are_done = False
 
     async def write(self) -> None:
-        """Have all of them write."""
         engine = self._database.create_engine()
         try:
             async with asyncio.TaskGroup() as writers:
@@ -140,7 +137,6 @@ async def copy(
     table: str = ROWS.name,
     columns: Sequence[str] = ("writer",),
 ) -> None:
-    """Add rows by COPY, whichever driver it is."""
     if hasattr(driver_connection, "copy_records_to_table"):
         await driver_connection.copy_records_to_table(table, records=rows, columns=columns)
         return
@@ -151,7 +147,6 @@ async def copy(
 
 
 async def end_prepared(engine: AsyncEngine, gid: str, *, commits: bool = True) -> None:
-    """Commit a prepared transaction, or roll it back."""
     how = "COMMIT" if commits else "ROLLBACK"
     async with engine.execution_options(isolation_level="AUTOCOMMIT").connect() as connection:
         await connection.exec_driver_sql(f"{how} PREPARED '{gid}'")

@@ -54,8 +54,6 @@ class Base(DeclarativeBase):
 
 
 class Arrival(EventColumns, Base):
-    """A row of the plain table."""
-
     __tablename__ = "arrivals"
     __table_args__ = (UniqueConstraint("writer", "number"),)
     __stream_key__ = "writer"
@@ -123,7 +121,6 @@ class Host:
         }
 
     async def written(self, engine: AsyncEngine) -> Counter[Noted]:
-        """Return the rows that are there."""
         sectioned, log = Sectioned.__table__.c, self.streams.tables.log.c
         tables = (
             select(Arrival.writer, Arrival.number),
@@ -144,7 +141,6 @@ class Host:
 
 
 def column_of(model: type[Base], name: str) -> Column[Any]:
-    """Return a column of a model's table."""
     column = model.__table__.c[name]
     assert isinstance(column, Column)
     return column

@@ -20,11 +20,7 @@ from rowlock.streams.inputs.source import SourceWatch
 
 
 class Reader(Protocol):
-    """Reads one stream, look by look."""
-
-    async def look(self) -> None:
-        """Read on from where the last look ended."""
-        ...
+    async def look(self) -> None: ...
 
 
 class PositionReader:
@@ -59,7 +55,6 @@ class NaiveReader(PositionReader):
     """Goes on behind the last position that it has seen."""
 
     async def look(self) -> None:
-        """Read what is new."""
         async with self._engine.connect() as connection:
             positions = await self._read(connection)
         self.last = positions[-1] if positions else self.last
@@ -73,7 +68,6 @@ class OneSnapshotReader(PositionReader):
         self._mark = HighWaterLook(position, name=position.table.name)
 
     async def look(self) -> None:
-        """Read up to the mark."""
         async with self._engine.connect() as connection:
             mark = (await self._mark.look(connection, recorded=self.last)).mark
             await self._read(connection, mark)
@@ -88,7 +82,6 @@ class UncheckedReader(PositionReader):
         self._candidates = Candidates()
 
     async def look(self) -> None:
-        """Read up to the mark."""
         table: Any = self._position.table
         async with self._engine.connect() as connection:
             newest = await connection.scalar(select(func.max(self._position))) or 0
@@ -112,7 +105,6 @@ class MarkWatcher:
         self._waiting: deque[tuple[int, float]] = deque()
 
     async def look(self) -> None:
-        """Look once."""
         async with self._engine.connect() as connection:
             seen = await self._mark.look(connection, recorded=0)
         now = monotonic()

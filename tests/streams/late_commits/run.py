@@ -47,7 +47,6 @@ class Ran:
 
     @property
     def is_right(self) -> bool:
-        """Whether the flow has read each row once."""
         return not (self.missed or self.doubled or self.phantoms)
 
     def __str__(self) -> str:
@@ -139,7 +138,6 @@ class Reading:
         }
 
     async def read(self) -> None:
-        """Read until all is over, and once more."""
         every: Sequence[Reader] = (
             *self._naive,
             *self._one_snapshot,

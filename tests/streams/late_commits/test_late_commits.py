@@ -58,7 +58,6 @@ class Held:
         await self._there.wait()
 
     def end(self) -> None:
-        """Let all of them end."""
         self._may_end.set()
 
 
@@ -134,11 +133,7 @@ async def test_look_and_read_are_two_transactions(postgresql_database: Temporary
         if "pg_locks" in done and len(done) > 1:
             mixed.append(done)
 
-    for moment, hear in (
-        ("before_cursor_execute", note),
-        ("commit", forget),
-        ("rollback", forget),
-    ):
+    for moment, hear in (("before_cursor_execute", note), ("commit", forget), ("rollback", forget)):
         event.listen(database.engine.sync_engine, moment, hear)
     await run_flow(database.session_factory, HOST.flow)
     assert (await HOST.processed(database.engine)).total() == 3

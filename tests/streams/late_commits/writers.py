@@ -47,13 +47,11 @@ class Writer:
     numbered: int = 0
 
     def numbers(self, most: int = ROWS_MAX) -> range:
-        """Return the numbers of the next rows."""
         begin = self.numbered
         self.numbered += self.rng.randint(1, most)
         return range(begin, self.numbered)
 
     def rows(self, most: int = ROWS_MAX) -> list[dict[str, Any]]:
-        """Return the next rows."""
         return [{"writer": self.name, "number": number} for number in self.numbers(most)]
 
     async def add(self, connection: AsyncConnection, table: Table | type[Any] = Arrival) -> None:
@@ -61,12 +59,10 @@ class Writer:
         await connection.execute(insert(table), self.rows())
 
     async def wait(self) -> None:
-        """Linger."""
         await self.linger(self.rng)
 
 
 async def at_once(writer: Writer) -> None:
-    """One statement that commits by itself."""
     engine = writer.engine.execution_options(isolation_level="AUTOCOMMIT")
     async with engine.connect() as connection:
         await writer.add(connection)
@@ -93,7 +89,6 @@ async def with_savepoints(writer: Writer) -> None:
 
 
 async def rolled_back(writer: Writer) -> None:
-    """Rows that never come, whose positions are gone."""
     async with writer.engine.connect() as connection:
         await writer.add(connection)
         await writer.wait()
@@ -101,7 +96,6 @@ async def rolled_back(writer: Writer) -> None:
 
 
 async def into_two_tables(writer: Writer) -> None:
-    """Rows of two streams in one transaction."""
     section = writer.rng.randrange(SECTIONS)
     async with writer.engine.begin() as connection:
         await writer.add(connection)
@@ -123,7 +117,6 @@ async def from_select(writer: Writer) -> None:
 
 
 async def by_copy(writer: Writer) -> None:
-    """Rows by COPY."""
     async with writer.engine.begin() as connection:
         await connection.execute(text("SELECT 1"))
         raw = (await connection.get_raw_connection()).driver_connection
@@ -167,7 +160,6 @@ async def by_append(writer: Writer) -> None:
 
 
 async def by_unit_of_work(writer: Writer) -> None:
-    """Instances of a model, in two flushes."""
     async with AsyncSession(writer.engine) as session, session.begin():
         for _ in range(2):
             session.add_all([Arrival(**row) for row in writer.rows()])

@@ -29,6 +29,16 @@ from ..walk.flows import Bank, add_up, open_bank
 from ..walk.test_steps import held, write_of
 from ..walk.waiting import FAST
 
+pytestmark = pytest.mark.either_database(
+    but=[
+        "test_results_come_step_by_step",
+        "test_two_consumers_of_one_name_count_each_step_once",
+        "test_an_acknowledgement_is_part_of_its_transaction",
+        "test_what_is_needed_is_not_discarded",
+        "test_a_cancelled_reader_has_no_session",
+    ]
+)
+
 
 async def done_bank(database: TemporaryDatabase, payments: int = 200) -> Bank:
     """Return a bank whose flow has done all its steps."""
@@ -40,13 +50,11 @@ async def done_bank(database: TemporaryDatabase, payments: int = 200) -> Bank:
 
 
 def output_of(bank: Bank) -> Output[int]:
-    """Return the output of the balances."""
     output: Output[int] = bank.flow.outputs["seen"]
     return output
 
 
 async def read(bank: Bank, **options: Any) -> list[StepOutput[int]]:
-    """Read all that is there."""
     return [one async for one in output_of(bank).consume(bank.sessions, follow=False, **options)]
 
 
@@ -119,7 +127,6 @@ async def test_a_step_is_shown_when_all_shards_have_done_it(database: TemporaryD
 
 
 async def cut_one(bank: Bank) -> None:
-    """Record a first step."""
     steps = bank.streams.tables.steps
     async with bank.sessions.begin() as session:
         (before,) = (await session.execute(steps.select())).mappings().all()

@@ -16,6 +16,8 @@ from rowlock.testing import TemporaryDatabase
 
 from ..walk.flows import Bank, add_up, open_bank
 
+pytestmark = pytest.mark.either_database
+
 NO_NAMES = ["", "x" * 256, "a\0b", "\ud800", 5, None, b"a"]
 NO_NUMBERS = [-1, NUMBER_MAX + 1, 1.5, True, "1", None, math.nan]
 NO_TIMES = ["5", None, math.nan, True]

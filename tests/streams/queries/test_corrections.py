@@ -38,13 +38,11 @@ class Reading(EventColumns, Base):
 
 
 async def change(session: AsyncSession, row: Reading) -> None:
-    """Change an event in the unit of work."""
     row.units += 1
     await session.flush()
 
 
 async def drop(session: AsyncSession, row: Reading) -> None:
-    """Delete it there."""
     await session.delete(row)
     await session.flush()
 
@@ -107,8 +105,6 @@ async def test_what_no_flow_has_read_may_change(database: TemporaryDatabase) -> 
 
 
 async def with_op(database: TemporaryDatabase, step: Callable[[Any], object]) -> None:
-    """Run a step of a migration."""
-
     def run(connection: Connection) -> None:
         step(Operations(MigrationContext.configure(connection)))
 
@@ -143,7 +139,6 @@ async def test_a_trigger_refuses_to_change_an_event(
 
 
 async def raw(bank: Bank, sql: str) -> None:
-    """Write past every guard."""
     async with bank.database.engine.begin() as connection:
         await connection.execute(text(sql))
 

@@ -26,9 +26,10 @@ from ..walk.payments import Paid, new_base, pay
 from ..walk.test_poison import RETRIES, parked
 from ..walk.waiting import FAST, is_at_end, until
 
+pytestmark = pytest.mark.either_database(but=["test_events_that_fail_are_moved"])
+
 
 async def dead(bank: Bank) -> list[tuple[int, DeadEvent]]:
-    """Return the dead letters with their steps."""
     steps = bank.flow.dead_letters.consume(bank.sessions, follow=False)
     return [(one.step, value) async for one in steps for value in one.values]
 

@@ -31,6 +31,8 @@ from ..walk.payments import Paid, pay
 from ..walk.test_poison import RETRIES
 from ..walk.waiting import FAST, is_at_end, until
 
+pytestmark = pytest.mark.either_database
+
 KINDS = (
     StepCut,
     StepDone,

@@ -42,6 +42,8 @@ from ..walk.flows import add_up, open_bank
 from ..walk.test_steps import known_to
 from ..walk.waiting import FAST, is_at_end, until
 
+pytestmark = pytest.mark.either_database(but=["test_of_many_cutters_one_cuts_each_step"])
+
 ORDERS = 10_000
 ACTS = 40
 """So much is done in each order before the rest is done fairly."""
@@ -60,16 +62,13 @@ class Row:
     """Of a pause or a stop that holds."""
 
     def facts(self) -> FlowFacts:
-        """Return what a look reads."""
         return FlowFacts(self.state, self.next_step, False, None, "")
 
     def command(self, state: Literal["running", "paused", "stopped"]) -> None:
-        """Do as a command does: one UPDATE."""
         self.state = state
         self.answer = None if state == "running" else self.next_step
 
     def record(self, step: int) -> None:
-        """Do as a cut does: compare and set."""
         if self.state == "running" and self.next_step == step:
             assert self.answer is None
             self.next_step += 1
@@ -154,7 +153,6 @@ def new_flow(rng: Random) -> tuple[Row, list[Loop]]:
 
 
 def check(row: Row, loops: list[Loop]) -> None:
-    """Check what holds at every moment."""
     for loop in loops:
         for shard in loop.shards:
             assert shard.step <= row.next_step

@@ -21,7 +21,6 @@ from .test_step_inputs import done_bank, inputs
 
 
 async def last_step(bank: Bank) -> int:
-    """Return the last step that is done."""
     return int((await bank.flow_row()).next_step) - 1
 
 

@@ -25,6 +25,10 @@ from ..walk.flows import Bank, add_up, open_bank
 from ..walk.payments import new_base
 from ..walk.waiting import FAST, is_at_end, until
 
+pytestmark = pytest.mark.either_database(
+    but=["test_a_service_reads_its_own_write", "test_a_wait_survives_an_outage"]
+)
+
 LONG_S = 3600.0
 """Longer than any test: what waits for it is woken."""
 
@@ -254,9 +258,7 @@ async def _expect(bank: Bank, row: Any, reason: str) -> None:
         await bank.flow.wait_for(bank.sessions, row, timeout=0)
 
 
-async def test_whoever_holds_back_the_mark_is_named(
-    postgresql_database: TemporaryDatabase,
-) -> None:
+async def test_whoever_holds_back_the_mark_is_named(postgresql_database: TemporaryDatabase) -> None:
     """A service would wait for a transaction that nobody can find."""
     bank = await open_bank(postgresql_database)
     add_up(bank)

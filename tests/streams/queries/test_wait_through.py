@@ -20,6 +20,8 @@ from ..walk.test_flow_over_flow import sum_up
 from ..walk.waiting import FAST
 from .test_wait_for import LONG_S, pay_one
 
+pytestmark = pytest.mark.either_database
+
 
 async def test_what_the_first_flow_reads_is_waited_for(database: TemporaryDatabase) -> None:
     """A service would have to find out by itself which step of the first flow has its row."""

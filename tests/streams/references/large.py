@@ -49,7 +49,6 @@ class Layout:
     step_rows: int
 
     def declared(self, name: str) -> tuple[Streams, Reference]:
-        """Return a reference in this layout."""
         streams = Streams(Base)
         checkpoint = Checkpoint(steps=self.steps)
         options = {**FAST, "shards": self.shards, "step_rows_max": self.step_rows}
@@ -81,7 +80,6 @@ class Answer:
 
 @asynccontextmanager
 async def opened(url: str) -> AsyncIterator[Sessions]:
-    """Open an engine of one's own."""
     engine = create_async_engine(url)
     try:
         yield async_sessionmaker(engine, expire_on_commit=False)
@@ -112,7 +110,6 @@ async def replica(url: str, name: str, layout: Layout) -> AsyncIterator[asyncio.
 async def run(
     url: str, name: str, layout: Layout, *, events: int, processes: int, kill: bool
 ) -> Answer:
-    """Run a reference once, in an empty database."""
     _, reference = layout.declared(name)
     async with opened(url) as sessions, AsyncExitStack() as stack:
         async with sessions.begin() as session:

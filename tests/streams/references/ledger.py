@@ -42,7 +42,6 @@ RECOUNT: Final = """
 
 
 def transfers(count: int) -> Iterator[Fact]:
-    """Yield transfers; a payer may pay himself."""
     rng = Random(SEED)
     for _ in range(count):
         payer, payee = (f"account {rng.randrange(ACCOUNTS)}" for _ in range(2))
@@ -54,7 +53,6 @@ TRANSFERS: Final = Supply("transfers", transfers)
 
 
 def balances(streams: Streams, **settings: Any) -> Reference:
-    """The balance of each account."""
     flow: StreamFlow[Transfer] = streams.flow("ledger", Transfer, **settings)
     postings = flow.exchange("postings", int)
     changed = flow.output("changed", int)

@@ -49,8 +49,6 @@ class Base(DeclarativeBase):
 
 
 class Person(EventColumns, Base):
-    """A person who comes in."""
-
     __tablename__ = "persons"
     __stream_key__ = "id"
     id: Mapped[int]
@@ -61,8 +59,6 @@ class Person(EventColumns, Base):
 
 
 class Auction(EventColumns, Base):
-    """An auction that a person opens."""
-
     __tablename__ = "auctions"
     __stream_key__ = "seller"
     id: Mapped[int]
@@ -72,8 +68,6 @@ class Auction(EventColumns, Base):
 
 
 class Bid(EventColumns, Base):
-    """A bid for an auction."""
-
     __tablename__ = "bids"
     __stream_key__ = "auction"
     auction: Mapped[int]

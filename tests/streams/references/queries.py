@@ -31,14 +31,7 @@ from rowlock.streams import (
 from . import recounts
 from .nexmark import AUCTION_SITE, Auction, Base, Bid, Person
 from .reference import Reference, by_sql, emitted
-from .windows import (
-    TUMBLE_MS,
-    Progress,
-    closed_by,
-    hopping_ends,
-    report,
-    tumbling_end,
-)
+from .windows import TUMBLE_MS, Progress, closed_by, hopping_ends, report, tumbling_end
 
 SKIP: Final = 7
 """Query 2 selects each so many-th auction; 123 in the suites, whose streams are longer."""
@@ -47,8 +40,6 @@ LOCAL: Final = frozenset({"OR", "ID", "CA"})
 
 
 class EuroBid(Base):
-    """A result of query 1."""
-
     __tablename__ = "euro_bids"
     id: Mapped[int] = mapped_column(primary_key=True)
     auction: Mapped[int]
@@ -58,8 +49,6 @@ class EuroBid(Base):
 
 
 class LocalItem(Base):
-    """A result of query 3."""
-
     __tablename__ = "local_items"
     auction: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
     name: Mapped[str] = mapped_column(String(50))
@@ -84,14 +73,11 @@ def currency(streams: Streams, **settings: Any) -> Reference:
 
 
 class Selected(NamedTuple):
-    """A result of query 2."""
-
     auction: int
     price: int
 
 
 def selection(streams: Streams, **settings: Any) -> Reference:
-    """Query 2: the bids for some auctions."""
     flow: StreamFlow[Bid] = streams.flow("query 2", Bid, **settings)
     selected = flow.output("selected", Selected)
 
@@ -154,8 +140,6 @@ class Counts:
 
 
 class HotItem(NamedTuple):
-    """A result of query 5."""
-
     end_ms: int
     auction: int
     bids: int
@@ -217,7 +201,6 @@ class Highest:
 
 
 def highest_of(offers: list[Offer]) -> list[Offer]:
-    """Return those of the highest price."""
     price = max(offer.price for offer in offers)
     return [offer for offer in offers if offer.price == price]
 
@@ -274,8 +257,6 @@ class Newcomer:
 
 
 class NewSeller(NamedTuple):
-    """A result of query 8."""
-
     id: int
     name: str
     begin_ms: int

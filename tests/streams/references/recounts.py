@@ -58,7 +58,6 @@ NEW_SELLERS: Final = f"""
 
 
 def selection(skip: int) -> str:
-    """Return the bids for each so many-th auction."""
     return f"SELECT auction, price FROM bids WHERE auction % {skip} = 0"
 
 

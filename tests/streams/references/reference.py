@@ -86,8 +86,6 @@ class Reference:
 
 
 def by_sql(statement: str) -> Callable[[Sessions], Awaitable[Rows]]:
-    """Return what reads the rows of a statement."""
-
     async def read(sessions: Sessions) -> Rows:
         async with sessions() as session:
             return Counter(tuple(row) for row in await session.execute(text(statement)))
@@ -120,5 +118,4 @@ def last_of_keys(output: Output[int]) -> Callable[[Sessions], Awaitable[Rows]]:
 
 
 def chunks(events: Sequence[Any], size: int) -> list[Sequence[Any]]:
-    """Return events in groups of so many."""
     return [events[begin : begin + size] for begin in range(0, len(events), size)]

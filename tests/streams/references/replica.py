@@ -12,7 +12,6 @@ from .large import Layout, opened
 
 
 async def main(url: str, name: str, *settings: str) -> None:
-    """Work on the flow of a reference."""
     # That a lease was lost is a warning.
     logging.getLogger("rowlock").setLevel(logging.CRITICAL)
     given = dict(one.split("=") for one in settings)

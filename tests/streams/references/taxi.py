@@ -28,8 +28,6 @@ BURST: Final = 30
 
 
 class Ride(EventColumns, Base):
-    """A ride that has ended."""
-
     __tablename__ = "rides"
     __stream_key__ = "zone"
     zone: Mapped[str] = mapped_column(String(20))

@@ -28,8 +28,6 @@ SENT: Final = 2
 
 @dataclass(frozen=True)
 class TextLine:
-    """A line of a file."""
-
     file: str
     text: str
 
@@ -48,12 +46,10 @@ def _endless() -> Iterator[TextLine]:
 
 
 def words_of(text: str) -> list[str]:
-    """Return the words of a line."""
     return WORD.findall(text.lower())
 
 
 def word_counts(streams: Streams, **settings: Any) -> Reference:
-    """How often each word occurs."""
     log: EventLog[TextLine] = streams.log("lines", TextLine, key=attrgetter("file"))
     flow: StreamFlow[TextLine] = streams.flow("words", log, **settings)
     counts = flow.exchange("counts", int)

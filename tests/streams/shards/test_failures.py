@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from rowlock.streams.shards.states import (
-    FAILURES_MAX,
-    StepFailures,
-    is_last_attempt,
-    is_to_park,
-)
+from rowlock.streams.shards.states import FAILURES_MAX, StepFailures, is_last_attempt, is_to_park
 
 
 def test_a_shard_is_parked_after_so_many_attempts_at_one_step() -> None:

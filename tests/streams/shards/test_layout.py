@@ -26,7 +26,6 @@ NUMBERS = [1 << power for power in range(11)]
 
 
 def held(lo: int, hi: int, holder: str | None = "a", *, step: int = 5) -> HeldShard:
-    """A shard with a written state."""
     return HeldShard(BucketRange(lo, hi), holder, step, step)
 
 
@@ -186,7 +185,6 @@ def test_least_movement(walk: Walk, shards: int) -> None:
 
 
 def counts_of(holders: dict[BucketRange, str], replicas: Iterable[str]) -> Counter[str]:
-    """How many shards each replica holds."""
     counts = Counter(dict.fromkeys(replicas, 0))
     counts.update(holders.values())
     return counts
@@ -213,7 +211,6 @@ def test_dynamic_layouts(walk: Walk) -> None:
 
 
 def splits(shards: Iterable[HeldShard], wanted: int) -> list[HeldShard]:
-    """Return the shards that replicas split."""
     return [each for each in shards if each.range.width > BUCKETS // wanted]
 
 

@@ -27,7 +27,6 @@ WIDE = replace(FLOW, shards_wanted=8)
 
 
 def shard(version: int, *, has_sent: bool = False) -> ShardView:
-    """One of four shards."""
     return ShardView(BucketRange(0, BUCKETS // 4), version, has_sent)
 
 
@@ -82,8 +81,7 @@ def test_a_range_that_has_sent_is_not_split(version: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("state", "flow"),
-    [(Run(10, 7), FLOW), (Run(5, 10), FLOW), (Pause(10, 7), FLOW)],
+    ("state", "flow"), [(Run(10, 7), FLOW), (Run(5, 10), FLOW), (Pause(10, 7), FLOW)]
 )
 def test_impossible(state: ShardState, flow: FlowView) -> None:
     """After a partial restore a shard would wait for ever for steps that it has done."""

@@ -41,15 +41,7 @@ STOP, AT_END, PASSED = Stop(5, 3, 7), Stop(5, 3, 5), Stop(5, 3, 4)
 STATES: tuple[ShardState, ...] = (Stopped(), RUN, PAUSE, PAUSED, STOP, AT_END, PASSED)
 CLAIMED, DID, PAUSES, RESUMES = Claimed(2, 4), StepDid(5), PauseRequested(), ResumeRequested()
 TO_STOP, TOP = StopRequested(6, next_step=8), TopReached(next_step=5, version=5)
-EVENTS: tuple[ShardEvent, ...] = (
-    CLAIMED,
-    DID,
-    PAUSES,
-    RESUMES,
-    TO_STOP,
-    TOP,
-    ShardLost(),
-)
+EVENTS: tuple[ShardEvent, ...] = (CLAIMED, DID, PAUSES, RESUMES, TO_STOP, TOP, ShardLost())
 TABLE: dict[tuple[ShardState, ShardEvent], ShardState] = {
     (Stopped(), CLAIMED): Run(2, 4),
     (RUN, DID): Run(6, 3),
@@ -152,17 +144,14 @@ class ShardLife(RuleBasedStateMachine):
 
     @rule()
     def cut(self) -> None:
-        """A step is cut, by any replica."""
         self.next_step += 1
 
     @rule()
     def claim(self) -> None:
-        """The row is claimed where it is free."""
         self.apply(Claimed(self.version, self.written), isinstance(self.state, Stopped))
 
     @rule()
     def begin(self) -> None:
-        """A step that is cut is begun."""
         state = self.state
         if isinstance(state, Run | Pause | Stop) and state.at < self.next_step:
             self.is_inside = not isinstance(state, Stop) or state.at < state.end
@@ -183,17 +172,14 @@ class ShardLife(RuleBasedStateMachine):
 
     @rule()
     def pause(self) -> None:
-        """The flow pauses."""
         self.apply(PauseRequested(), isinstance(self.state, Run))
 
     @rule()
     def resume(self) -> None:
-        """The flow continues."""
         self.apply(ResumeRequested(), isinstance(self.state, Pause | Paused))
 
     @rule(more=st.integers(0, 3))
     def stop(self, more: int) -> None:
-        """The shard is to be released."""
         if isinstance(self.state, Run | Pause | Paused):
             end = earliest_end(self.state, is_inside=self.is_inside) + more
             event = StopRequested(end, self.next_step, self.is_inside)
@@ -202,7 +188,6 @@ class ShardLife(RuleBasedStateMachine):
     @precondition(lambda self: not self.is_inside)
     @rule()
     def reach_the_top(self) -> None:
-        """The loop is at its top."""
         if isinstance(self.state, Stop) and self.state.at == self.state.end:
             self.version = self.state.at
         at_cut = isinstance(self.state, Pause) and self.state.at == self.next_step
@@ -211,12 +196,10 @@ class ShardLife(RuleBasedStateMachine):
 
     @rule()
     def lose(self) -> None:
-        """The holder dies."""
         self.is_inside = False
         self.apply(ShardLost(), is_allowed=True)
 
     def apply(self, event: ShardEvent, is_allowed: bool) -> None:
-        """Advance, or see that nothing changes."""
         try:
             self.state = advance(self.state, event)
         except ShardStateError:
@@ -242,6 +225,5 @@ class ShardLife(RuleBasedStateMachine):
 def test_shard_lives() -> None:
     """A step would be left out or written twice, after pauses, stops and deaths in some order."""
     run_state_machine_as_test(
-        ShardLife,
-        settings=settings(max_examples=60, stateful_step_count=60, deadline=None),
+        ShardLife, settings=settings(max_examples=60, stateful_step_count=60, deadline=None)
     )

@@ -38,6 +38,10 @@ from ..snapshots.reading import LONG_S, read, started_bank
 from ..state.test_store import FLOW, KEYS, STAGE, new_table, write
 from ..walk.flows import add_up, open_bank
 
+pytestmark = pytest.mark.either_database(
+    but=["test_states_are_written_and_read_in_slices", "test_an_append_is_written_in_slices"]
+)
+
 ROWS = 5
 """Most rows of a slice in these tests."""
 

@@ -36,7 +36,6 @@ LONG = 1_200
 
 
 def cut(*sources: SourceView, step_bytes_max: int, step_rows_max: int = 100) -> Cut:
-    """Plan a step."""
     found = plan_cut(
         FlowCuts(next_step=0),
         sources,
@@ -50,7 +49,6 @@ def cut(*sources: SourceView, step_bytes_max: int, step_rows_max: int = 100) -> 
 
 
 def source(name: str, sizes: Sequence[int], positions: Sequence[int] | None = None) -> SourceView:
-    """Return a source with rows of these sizes."""
     ahead = range(1, len(sizes) + 1) if positions is None else positions
     return SourceView(name, 0, 1_000, ahead, sizes=sizes)
 

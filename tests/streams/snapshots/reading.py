@@ -32,19 +32,15 @@ async def started_bank(database: TemporaryDatabase, **settings: Any) -> Bank:
 
 
 async def read(frozen: StateSnapshot, name: str = "add") -> dict[str, int]:
-    """Return all states of a snapshot."""
     return {key: value async for key, value in frozen.items(name, int)}
 
 
 async def change_flow(bank: Bank, **values: Any) -> None:
-    """Change the row of the flow by hand."""
     async with bank.sessions.begin() as session:
         await session.execute(update(bank.streams.tables.flows).values(values))
 
 
 def is_requested(bank: Bank, count: int) -> Callable[[], Awaitable[bool]]:
-    """Return what asks whether so many readers wait."""
-
     async def check() -> bool:
         return bool((await bank.flow_row()).snapshots_requested == count)
 
@@ -52,6 +48,5 @@ def is_requested(bank: Bank, count: int) -> Callable[[], Awaitable[bool]]:
 
 
 async def do_more(bank: Bank) -> None:
-    """Have the flow do some more steps."""
     await bank.pay(150)
     await until(partial(is_at_end, bank))

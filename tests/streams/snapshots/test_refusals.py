@@ -8,12 +8,7 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from rowlock import (
-    ConfigurationError,
-    PipelineError,
-    PipelineManager,
-    StoreClosedError,
-)
+from rowlock import ConfigurationError, PipelineError, PipelineManager, StoreClosedError
 from rowlock.streams import StepContext, Streams
 from rowlock.testing import TemporaryDatabase
 
@@ -21,6 +16,8 @@ from ..folds.books import Payment, open_books
 from ..walk.payments import Paid
 from ..walk.waiting import until
 from .reading import LONG_S, read, started_bank
+
+pytestmark = pytest.mark.either_database
 
 
 async def test_behind_its_block_nothing_is_read(database: TemporaryDatabase) -> None:
@@ -83,7 +80,6 @@ async def test_folds_are_refused(database: TemporaryDatabase) -> None:
 
 
 async def has_row(database: TemporaryDatabase, flow: Any, streams: Streams) -> bool:
-    """Whether a flow has its row."""
     table = streams.tables.flows
     async with database.session_factory() as session:
         return await session.scalar(select(table.c.id).where(table.c.name == flow.name)) is not None

@@ -13,11 +13,7 @@ from typing import Any
 import pytest
 from sqlalchemy import func, insert, select, update
 
-from rowlock import (
-    NotProcessedYet,
-    PipelineManager,
-    VersionNotFoundError,
-)
+from rowlock import NotProcessedYet, PipelineManager, VersionNotFoundError
 from rowlock.rows.database_time import database_time_after
 from rowlock.streams import FORGET, Checkpoint, Forget, StateSnapshot, StepContext
 from rowlock.streams import snapshots as snapshot
@@ -32,6 +28,10 @@ from ..walk.flows import open_bank
 from ..walk.payments import Paid, pay
 from ..walk.waiting import is_at_end, until
 from .reading import LONG_AGO, LONG_S, change_flow, do_more, is_requested, read, started_bank
+
+pytestmark = pytest.mark.either_database(
+    but=["test_each_snapshot_is_of_one_step", "test_shards_move_and_are_divided_meanwhile"]
+)
 
 EACH = pytest.mark.parametrize("steps", [1, 7])
 
@@ -120,7 +120,6 @@ async def is_above(number: Callable[[], int], least: int) -> bool:
 
 
 async def has_shards(ledger: Ledger, count: int) -> bool:
-    """Whether a flow has so many shards."""
     return len(await ledger.shards()) == count
 
 

@@ -12,7 +12,6 @@ NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
 
 def at(seconds: int) -> datetime:
-    """Return a time so long after noon."""
     return NOON + timedelta(seconds=seconds)
 
 

@@ -52,7 +52,6 @@ def write(key: str, version: int, state: KeyState, snapshot: int | None) -> Stat
 
 
 async def snapshot_of(connection: AsyncConnection, table: Table, version: int) -> dict[str, Any]:
-    """Read a snapshot page by page."""
     found: dict[str, Any] = {}
     after = ""
     while page := await read_snapshot(
@@ -64,7 +63,6 @@ async def snapshot_of(connection: AsyncConnection, table: Table, version: int) -
 
 
 def drawn(random: Random) -> KeyState:
-    """Return a random state."""
     kind = random.random()
     if kind < 0.25:
         return NO_STATE

@@ -62,7 +62,6 @@ class Stored(RuleBasedStateMachine):
     table: Table
 
     def __init__(self) -> None:
-        """Begin with no states."""
         super().__init__()
         self.version, self.snapshot = 1, None
         self.latest: dict[str, KeyState] = {}
@@ -71,8 +70,6 @@ class Stored(RuleBasedStateMachine):
     snapshot: int | None
 
     def wait(self, work: Awaitable[T]) -> T:
-        """Do something with the database."""
-
         async def all_of_it() -> T:
             return await work
 
@@ -80,7 +77,6 @@ class Stored(RuleBasedStateMachine):
 
     @rule(states=some_states)
     def step(self, states: dict[str, KeyState]) -> None:
-        """Write what a step has changed."""
         self.version += 1
         rows = [write(key, self.version, state, self.snapshot) for key, state in states.items()]
         self.wait(write_states(self.connection, self.table, FLOW, states=rows))
@@ -124,7 +120,6 @@ class Stored(RuleBasedStateMachine):
             assert found == {k: one for k, one in self.frozen.items() if one.value is not None}
 
     def teardown(self) -> None:
-        """Undo all."""
         self.wait(self.connection.rollback())
 
 

@@ -41,11 +41,9 @@ class Bank:
 
     @property
     def sessions(self) -> async_sessionmaker[AsyncSession]:
-        """Sessions of one replica."""
         return self.database.session_factory
 
     def pipeline(self) -> FlowPipeline:
-        """Return a new pipeline over the shards."""
         pipelines = self.streams.pipelines(self.flow)
         (found,) = [one for one in pipelines if isinstance(one, FlowPipeline)]
         return found
@@ -60,7 +58,6 @@ class Bank:
             self.paid[account] += cents
 
     async def balances(self) -> dict[str, int]:
-        """Return the states as they are stored."""
         table = self.streams.tables.state
         async with self.sessions() as session:
             rows = await session.execute(select(table.c.key, table.c.value))

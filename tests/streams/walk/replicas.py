@@ -14,7 +14,6 @@ from .flows import Bank
 
 
 async def holders(bank: Bank) -> dict[int, Any]:
-    """Which replica holds each shard that is held."""
     return {row.lo: row.replica for row in await bank.shards() if row.lock_token is not None}
 
 

@@ -26,6 +26,8 @@ from .payments import Paid, pay
 from .test_steps import known_to
 from .waiting import FAST, is_at_end, until
 
+pytestmark = pytest.mark.either_database
+
 
 @pytest.mark.parametrize("is_written", [False, True])
 async def test_states_that_were_not_written_are_read_again(
@@ -90,7 +92,6 @@ async def test_a_shard_that_was_claimed_here_again(database: TemporaryDatabase) 
 
 
 async def has_none(shards: Mapping[Any, Any]) -> bool:
-    """Whether no shard is held."""
     return not shards
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Literal
 
+import pytest
 from sqlalchemy import delete, text
 
 from rowlock import PipelineManager
@@ -16,6 +17,8 @@ from .flows import Bank, open_bank
 from .payments import MEANT, Paid, pay
 from .test_poison import RETRIES, parked
 from .waiting import FAST, is_at_end, until
+
+pytestmark = pytest.mark.either_database
 
 LOOSE = {
     "sqlite": (

@@ -16,11 +16,12 @@ from rowlock.testing import TemporaryDatabase
 from .flows import Bank, add_up, open_bank
 from .waiting import is_at_end, until
 
+pytestmark = pytest.mark.either_database
+
 RARELY = Checkpoint(steps=100_000)
 
 
 async def checkpoints(bank: Bank) -> list[Any]:
-    """Return the cuts with which states are written."""
     steps = bank.streams.tables.steps
     async with bank.sessions() as session:
         found = select(steps).where(steps.c.checkpoint, steps.c.step >= 0).order_by(steps.c.step)
@@ -57,7 +58,6 @@ async def test_by_time(database: TemporaryDatabase) -> None:
 
 
 async def is_written(bank: Bank) -> bool:
-    """Whether the states are those of all payments."""
     return await bank.balances() == bank.paid
 
 

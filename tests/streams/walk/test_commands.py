@@ -17,6 +17,8 @@ from tests.host import heard_events
 from .flows import add_up, open_bank
 from .waiting import FAST, is_at_end, until
 
+pytestmark = pytest.mark.either_database
+
 
 async def test_a_paused_flow_cuts_nothing(database: TemporaryDatabase) -> None:
     """An operator would look at results that still change; or a flow would never go on."""

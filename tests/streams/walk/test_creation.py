@@ -22,9 +22,10 @@ from .flows import Bank, add_up, open_bank
 from .payments import new_base
 from .waiting import FAST, is_at_end, until
 
+pytestmark = pytest.mark.either_database(but=["test_replicas_that_start_together_make_one_flow"])
+
 
 def transact_of(bank: Bank) -> Any:
-    """Return what runs a transaction of a replica."""
     pipeline = bank.pipeline()
     return pipeline.build_run(bank.sessions, PipelineManager(bank.sessions).hinter).context.transact
 

@@ -29,6 +29,10 @@ from .flows import Bank, add_up, open_bank
 from .test_steps import held, write_of
 from .waiting import FAST, until
 
+pytestmark = pytest.mark.either_database(
+    but=["test_a_flow_over_an_output", "test_results_are_kept_for_the_flow_that_reads_them"]
+)
+
 
 @dataclass
 class Chain:
@@ -49,7 +53,6 @@ class Chain:
         await run_until_settled(self.bank.sessions, self.bank.streams.pipelines(flow))
 
     async def sums(self) -> dict[str, int]:
-        """Return the states of the second flow."""
         c = self.bank.streams.tables.state.c
         async with self.bank.sessions() as session:
             found = select(c.key, c.value).where(c.flow_id == self.below.program.id)
@@ -73,7 +76,6 @@ class Chain:
 
 
 def sum_up(bank: Bank, **settings: Any) -> Chain:
-    """Declare a second flow over the balances."""
     seen: Output[int] = bank.flow.outputs["seen"]
     options: dict[str, Any] = {"shards": 2, "poll_interval": 0.05, **settings}
     below = bank.streams.flow("sums", seen, **options)
@@ -245,7 +247,6 @@ async def test_results_are_not_discarded_while_a_flow_over_them_is_created(
 
 
 async def is_waiting(chain: Chain) -> bool:
-    """Whether a transaction waits for another one."""
     waits = (
         "SELECT count(*) FROM pg_stat_activity"
         " WHERE datname = current_database() AND wait_event_type = 'Lock'"

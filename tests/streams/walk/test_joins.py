@@ -15,6 +15,8 @@ from rowlock.testing import TemporaryDatabase
 from .flows import add_up, open_bank
 from .waiting import FAST, until
 
+pytestmark = pytest.mark.either_database
+
 
 async def test_a_heartbeat_behind_a_join(
     database: TemporaryDatabase, monkeypatch: pytest.MonkeyPatch

@@ -19,6 +19,8 @@ from rowlock.testing import TemporaryDatabase, run_until_settled
 from .flows import add_up, open_bank
 from .waiting import FAST, is_at_end, until
 
+pytestmark = pytest.mark.either_database
+
 
 @pytest.mark.parametrize("name", ["plain", "with:a mark", "long" + "x" * 251])
 async def test_the_owner_of_a_lease_is_the_pipeline_alone(
@@ -114,8 +116,6 @@ async def test_a_flow_that_is_hinted_behind_its_look_has_something_left(
 
 
 async def until_idle(pipeline: FlowPipeline) -> None:
-    """Wait until the loop of a replica rests."""
-
     async def is_idle() -> bool:
         return pipeline.runner.is_idle
 

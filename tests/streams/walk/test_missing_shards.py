@@ -18,6 +18,8 @@ from ..coordinator.rounds import coordinating
 from .flows import Bank, add_up, open_bank
 from .waiting import FAST, is_at_end, until
 
+pytestmark = pytest.mark.either_database
+
 QUARTER = BUCKETS // 4
 
 
@@ -33,13 +35,11 @@ async def done_bank(database: TemporaryDatabase) -> Bank:
 
 
 async def lose(bank: Bank, *where: ColumnElement[bool], table: str = "shards") -> None:
-    """Delete rows of one of the wing's tables."""
     async with bank.sessions.begin() as session:
         await session.execute(delete(getattr(bank.streams.tables, table)).where(*where))
 
 
 async def consume(bank: Bank) -> list[int]:
-    """Return the steps that a consumer gets."""
     return [each.step async for each in bank.flow.outputs["seen"].consume(bank.sessions)]
 
 
@@ -50,19 +50,16 @@ async def in_session(bank: Bank, call: Callable[..., Awaitable[Any]], *given: An
 
 
 async def snapshot(bank: Bank) -> None:
-    """Read a snapshot."""
     async with bank.flow.snapshot(bank.sessions):
         pass
 
 
 async def last_payment(bank: Bank) -> Any:
-    """Return the last payment, which is done."""
     async with bank.sessions() as session:
         return await session.get(bank.payment, 120)
 
 
 async def wait_for_last(bank: Bank) -> int:
-    """Wait for it."""
     step: int = await bank.flow.wait_for(bank.sessions, await last_payment(bank), timeout=60)
     return step
 

@@ -19,6 +19,8 @@ from ..coordinator.rounds import write
 from .flows import Bank, add_up, open_bank
 from .waiting import FAST, is_at_end, until
 
+pytestmark = pytest.mark.either_database
+
 
 async def worked(bank: Bank, payments: int) -> None:
     """Pay, and have a replica of its own do all of it."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
+import pytest
 from sqlalchemy import update
 
 from rowlock import PipelineManager
@@ -17,11 +18,12 @@ from .flows import Bank, add_up, open_bank
 from .payments import MEANT, Paid, pay
 from .waiting import FAST, is_at_end, until
 
+pytestmark = pytest.mark.either_database
+
 RETRIES = {"retry_delay": 0.01, "retry_delay_max": 0.02}
 
 
 async def parked(bank: Bank) -> list[str]:
-    """Return why shards are parked."""
     return [row.last_error for row in await bank.shards() if row.parked_at is not None]
 
 
@@ -145,6 +147,5 @@ async def test_what_parks_all_shards_is_told(database: TemporaryDatabase) -> Non
 
 
 async def status(bank: Bank) -> StreamStatus:
-    """Return the status of the flow."""
     async with bank.sessions() as session:
         return await bank.flow.status(session)

@@ -14,9 +14,10 @@ from rowlock.testing import TemporaryDatabase
 from .flows import Bank, add_up, open_bank
 from .waiting import FAST, is_at_end, until
 
+pytestmark = pytest.mark.either_database
+
 
 async def is_done(bank: Bank) -> bool:
-    """Whether all payments are in the balances."""
     rows = await bank.shards()
     row = await bank.flow_row()
     if row is None:

@@ -6,6 +6,7 @@ import asyncio
 from contextlib import AsyncExitStack
 from typing import Any
 
+import pytest
 from sqlalchemy import insert, update
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
@@ -18,6 +19,8 @@ from .replicas import holders, is_shared, started
 from .test_steps import known_to
 from .waiting import FAST, is_at_end, is_cut, until
 
+pytestmark = pytest.mark.either_database(but=["test_one_to_four_to_two"])
+
 
 async def paid_until(bank: Bank, ended: asyncio.Event) -> None:
     """Make payments until that is given, the next ones when the flow has cut the last."""
@@ -27,7 +30,6 @@ async def paid_until(bank: Bank, ended: asyncio.Event) -> None:
 
 
 def shards_of(held: dict[int, Any], replicas: set[Any]) -> dict[Any, set[int]]:
-    """Return which shards each of some replicas holds."""
     return {one: {lo for lo, holder in held.items() if holder == one} for one in replicas}
 
 

@@ -21,6 +21,8 @@ from .flows import Bank, add_up, open_bank
 from .payments import Paid, pay
 from .waiting import FAST, is_at_end, until
 
+pytestmark = pytest.mark.either_database
+
 LOWER, UPPER = 0, BUCKETS // 2
 """Where two shards begin."""
 AHEAD_MAX = 3
@@ -28,7 +30,6 @@ FREE = {"lock_token": None, "lock_owner": None, "lock_expires_at": None}
 
 
 async def rows_of_steps(bank: Bank) -> list[int]:
-    """Return how many payments each step has."""
     steps = bank.streams.tables.steps
     async with bank.sessions() as session:
         uptos = list(await session.scalars(select(steps.c.upto).order_by(steps.c.step)))

@@ -10,6 +10,7 @@ from operator import attrgetter
 from random import Random
 from typing import Any
 
+import pytest
 from sqlalchemy import select, update
 from sqlalchemy.orm import DeclarativeBase
 
@@ -20,19 +21,18 @@ from rowlock.testing import TemporaryDatabase, run_until_settled
 
 from .payments import new_base, pay
 
+pytestmark = pytest.mark.either_database(but=["test_a_flow_over_a_table_and_a_log"])
+
 SEED = 5
 
 
 @dataclass(frozen=True)
 class Usage:
-    """An event."""
-
     account: str
     units: int
 
 
 async def states(database: TemporaryDatabase, streams: Streams) -> dict[str, int]:
-    """Return the states as they are stored."""
     c = streams.tables.state.c
     async with database.session_factory() as session:
         return {key: int(value) for key, value in await session.execute(select(c.key, c.value))}

@@ -44,7 +44,6 @@ WRONG = {
 
 
 async def is_unhealthy(manager: PipelineManager, why: str) -> bool:
-    """Whether it says so."""
     health = manager.health()
     return not health.healthy and "ModelError" in str(health) and why in str(health)
 

@@ -27,6 +27,14 @@ from rowlock.testing import TemporaryDatabase, run_until_settled, stepping
 
 from .flows import Bank, add_up, open_bank
 
+pytestmark = pytest.mark.either_database(
+    but=[
+        "test_each_payment_is_counted_once",
+        "test_nothing_is_written_without_the_lease",
+        "test_of_two_cuts_one_counts",
+    ]
+)
+
 
 @pytest.mark.parametrize("shards", [1, 16])
 @pytest.mark.parametrize("steps", [1, 5, 1000])

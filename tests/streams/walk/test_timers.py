@@ -16,6 +16,8 @@ from .flows import Bank, open_bank
 from .payments import Paid
 from .waiting import FAST, until
 
+pytestmark = pytest.mark.either_database(but=["test_a_key_is_called_when_its_timer_is_due"])
+
 
 def close_after(bank: Bank, wait: timedelta) -> None:
     """Register a handler that emits the sum of a key when its timer is due, and forgets it."""

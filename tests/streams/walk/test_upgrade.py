@@ -6,6 +6,8 @@ from collections import Counter
 from contextlib import AsyncExitStack
 from itertools import pairwise
 
+import pytest
+
 from rowlock import PipelineManager
 from rowlock.streams import StepContext, Streams
 from rowlock.testing import TemporaryDatabase
@@ -15,12 +17,13 @@ from .payments import Paid
 from .replicas import holders, is_shared, started
 from .waiting import FAST, is_at_end, until
 
+pytestmark = pytest.mark.either_database
+
 OLD, NEW = "1", "2"
 REPLICAS = 2
 
 
 async def bank_of(database: TemporaryDatabase, version: str) -> Bank:
-    """A host of one version of the code."""
     bank = await open_bank(database, shards=8, version=version, **FAST)
     add_up(bank)
     return bank

@@ -33,7 +33,6 @@ async def until(check: Callable[[], Awaitable[bool]]) -> None:
 
 
 async def is_cut(bank: Bank) -> bool:
-    """Whether all that was added is cut."""
     row = await bank.flow_row()
     async with bank.sessions() as session:
         newest = await session.scalar(select(func.max(bank.payment.position))) or 0

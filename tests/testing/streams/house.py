@@ -39,8 +39,6 @@ class Payment(EventColumns, Base):
 
 
 class Balance(Base):
-    """What an account has."""
-
     __tablename__ = "balances"
     account: Mapped[str] = mapped_column(String(50), primary_key=True)
     cents: Mapped[int] = mapped_column(default=0)
@@ -48,8 +46,6 @@ class Balance(Base):
 
 @dataclass(frozen=True)
 class Visit:
-    """An event in a log."""
-
     person: str
     page: str
 
@@ -85,7 +81,6 @@ def collect(
 
 @read.by_key(state=int)
 def add_up(step: StepContext, page: str, times: int | None, more: list[int]) -> int:
-    """Count how often a page was read."""
     return (times or 0) + sum(more)
 
 
@@ -94,7 +89,6 @@ balances = streams.flow("balances", Payment, shards=2)
 
 @balances.fold(Balance)
 def add(step: StepContext, balance: Balance, payments: Sequence[Payment]) -> None:
-    """Add up payments."""
     balance.cents += sum(payment.cents for payment in payments)
 
 
@@ -104,7 +98,6 @@ changed = sums.output("changed", int)
 
 @sums.batch(state=int)
 def sum_up(step: StepContext, batch: EventBatch[Payment], states: dict[str, int]) -> dict[str, int]:
-    """Add up payments, all keys together."""
     after = dict(states)
     for key, cents in zip(batch.keys, batch.column("cents"), strict=True):
         after[key] = after.get(key, 0) + cents
@@ -118,7 +111,6 @@ tops: StreamFlow[int] = streams.flow("tops", changed, shards=1)
 
 @tops.by_key(state=int)
 def highest(step: StepContext, key: str, top: int | None, values: list[int]) -> int:
-    """Keep the highest sum."""
     return max([top or 0, *values])
 
 
@@ -127,7 +119,6 @@ unordered = streams.flow("unordered", Payment, shards=1)
 
 @unordered.by_key(state=str)
 def listed(step: StepContext, key: str, before: str | None, events: list[Payment]) -> str:
-    """List names in the order of a set."""
     return ",".join({f"{key}{number}" for number in range(9)})
 
 
@@ -143,10 +134,8 @@ def scatter(step: StepContext, key: str, _: None, events: list[Payment]) -> None
 
 
 def some_visits() -> list[Visit]:
-    """Return visits of some people."""
     return [Visit(f"p{n % 7}", f"page {n * n % 5}") for n in range(60)]
 
 
 def some_payments() -> list[Payment]:
-    """Return payments to some accounts."""
     return [Payment(account=f"a{n * n % 11}", cents=n % 17) for n in range(60)]

@@ -30,12 +30,10 @@ EVERY_SEVEN = Checkpoint(steps=7)
 
 
 def some_payments() -> list[Payment]:
-    """Return payments for three steps."""
     return house.some_payments()[:EVENTS]
 
 
 async def crash(database: TemporaryDatabase, flow: StreamFlow[Any], **options: Any) -> int:
-    """Kill a replica of a flow everywhere."""
     await database.create_tables(Base.metadata)
     every = {"events": some_payments, "commits_only": not IS_LARGE, **options}
     return await crash_flow_everywhere(database, flow, **every)

@@ -19,6 +19,8 @@ from rowlock.testing.streams.one_loop import read_reference
 from ...streams.exchange.ledger import open_ledger
 from ...streams.folds.books import Balance, Labelled, Monthly, Payment, open_books, payments
 
+pytestmark = pytest.mark.either_database
+
 
 @pytest.mark.parametrize(("steps", "shards"), [(1, 16), (7, 1)])
 async def test_messages_between_stages(

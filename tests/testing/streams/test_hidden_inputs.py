@@ -18,6 +18,8 @@ import pytest
 from rowlock.testing.streams import hidden_inputs
 from rowlock.testing.streams.hidden_inputs import HiddenInputs
 
+pytestmark = pytest.mark.either_database
+
 
 def uses_of(call: Callable[[], Any]) -> list[str]:
     """Return what is found of a handler that makes a call."""
@@ -28,7 +30,6 @@ def uses_of(call: Callable[[], Any]) -> list[str]:
 
 
 def receives() -> bytes:
-    """Ask another process, as it were."""
     one, other = socket.socketpair()
     with one, other:
         one.send(b"5")
@@ -36,7 +37,6 @@ def receives() -> bytes:
 
 
 def reads_in_lines() -> str:
-    """Ask through the standard library."""
     one, other = socket.socketpair()
     with one, other:
         one.send(b"5\n")
@@ -109,7 +109,6 @@ def warns() -> None:
 
 
 def sends() -> None:
-    """Count something elsewhere, and hear nothing of it."""
     one, other = socket.socketpair()
     with one, other:
         one.send(b"5")

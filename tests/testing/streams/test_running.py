@@ -18,6 +18,8 @@ from rowlock.testing.streams import recorded, reference, run_flow
 from ...streams.walk.flows import Bank, add_up, open_bank
 from ...streams.walk.payments import Paid, pay
 
+pytestmark = pytest.mark.either_database
+
 WAIT = timedelta(minutes=5)
 
 

@@ -27,15 +27,14 @@ from rowlock.testing.streams import StreamContract
 from . import house
 from .house import Base, Payment, Visit
 
+pytestmark = pytest.mark.either_database
+
 
 class HasTables:
-    """Brings the tables."""
-
     @pytest.fixture
     async def rowlock_database_with_clock(
         self, database_with_clock: TemporaryDatabase
     ) -> TemporaryDatabase:
-        """A database with the host's tables."""
         await database_with_clock.create_tables(Base.metadata)
         return database_with_clock
 
@@ -46,23 +45,17 @@ class TestSessions(HasTables, StreamContract[Visit]):
     flow, pause = house.sessions, house.PAUSE
 
     def events(self) -> list[Visit]:
-        """Return visits."""
         return house.some_visits()
 
 
 class Balances(StreamContract[Payment]):
-    """A fold."""
-
     flow = house.balances
 
     def events(self) -> list[Payment]:
-        """Return payments."""
         return house.some_payments()
 
 
 class Sums(Balances):
-    """A batch handler."""
-
     flow = house.sums
 
 
@@ -119,27 +112,21 @@ RATE = {"of": 1}
 
 @dataclass
 class Counted:
-    """A state whose constructor changes it."""
-
     cents: int
 
     def __post_init__(self) -> None:
-        """Count up."""
         self.cents += 1
 
 
 def asks_the_clock(step: StepContext, key: str, sum_: int | None, events: list[Any]) -> int:
-    """Add the hour."""
     return (sum_ or 0) + datetime.now(UTC).year
 
 
 def asks_in_a_library(step: StepContext, key: str, sum_: int | None, events: list[Any]) -> int:
-    """Add what a new name begins with."""
     return (sum_ or 0) + uuid.uuid4().fields[3]
 
 
 def draws(step: StepContext, key: str, sum_: int | None, events: list[Any]) -> int:
-    """Add a number that is drawn."""
     return (sum_ or 0) + randrange(1, 100)
 
 
@@ -149,18 +136,15 @@ def draws_anew(step: StepContext, key: str, sum_: int | None, events: list[Any])
 
 
 def hashes(step: StepContext, key: str, sum_: int | None, events: list[Any]) -> int:
-    """Add the hash of the key."""
     return (sum_ or 0) + hash(key) % 100
 
 
 def reads_a_file(step: StepContext, key: str, sum_: int | None, events: list[Any]) -> int:
-    """Add what a file has."""
     with open(__file__, encoding="utf-8") as file:  # noqa: PTH123 - as a host may
         return (sum_ or 0) + len(file.readline())
 
 
 def remembers(step: StepContext, key: str, sum_: int | None, events: list[Any]) -> int:
-    """Add how often it was called."""
     RATE["of"] += 1
     return (sum_ or 0) + RATE["of"]
 
@@ -315,7 +299,6 @@ class Finalized:
 
 
 def is_collected_in(step: StepContext, key: str, sum_: int | None, events: list[Any]) -> int:
-    """Be where the garbage collector happens to begin."""
     circle = [Finalized()]
     circle.append(circle)  # type: ignore[arg-type]
     del circle

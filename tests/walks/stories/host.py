@@ -33,14 +33,11 @@ TABLES = insight_tables(Base.metadata)
 
 
 class VolumePipeline(Pipeline[Volume]):
-    """Provisions submitted volumes."""
-
     model = Volume
     max_attempts = 3
     retry_delay = 0.01
 
     def ready(self) -> ColumnElement[bool]:
-        """Submitted volumes want work."""
         return Volume.status == "submitted"
 
     async def process(self, item: PipelineItem[Volume]) -> Outcome:
@@ -61,11 +58,9 @@ class FleetPipeline(Pipeline[Fleet]):
     retry_delay = 0.1
 
     def ready(self) -> ColumnElement[bool]:
-        """Growing fleets want work."""
         return Fleet.status == "growing"
 
     async def process(self, item: PipelineItem[Fleet]) -> Outcome:
-        """Lock the volumes, or step back."""
         try:
             await item.lock_related(Volume, Volume.fleet_id == item.id)
         except RelatedLockUnavailable:
@@ -79,12 +74,10 @@ PIPELINES: dict[str, type[Pipeline[Any]]] = {
 
 
 def tell(what: str, key: object = "") -> None:
-    """Say what happened, at once."""
     print(what, key, flush=True)
 
 
 def tell_event(event: Event) -> None:
-    """Say what the library told."""
     match event:
         case events.ItemParked(row_id=key):
             tell("parked", key)
@@ -106,7 +99,6 @@ def manager_of(url: str, *names: str, **settings: Any) -> PipelineManager:
 
 
 def manager() -> PipelineManager:
-    """Return the app, for the command line."""
     return manager_of(os.environ["SHOP_DATABASE"], *PIPELINES)
 
 

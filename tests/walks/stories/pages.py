@@ -65,7 +65,6 @@ def wanted_on_page(story: str, printed: str) -> list[str]:
 
 
 async def renew_picture(scene: Shop, story: str, printed: str) -> None:
-    """Take the picture of the page."""
     path = PICTURES / f"{story}.png"
     page, until = PAGES.get(story, ROW), "main"
     if page == ROW and story not in WITH_FORM:

@@ -64,11 +64,9 @@ class Shop:
 
     @property
     def url(self) -> str:
-        """Of the database."""
         return self.database.url.render_as_string(hide_password=False)
 
     async def add(self, *rows: Any) -> None:
-        """Add rows."""
         async with self.database.session_factory.begin() as session:
             session.add_all(rows)
 

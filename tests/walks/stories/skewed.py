@@ -22,11 +22,8 @@ WALL = time.time
 
 
 class SkewedDatetime(datetime):
-    """Tells the time of that machine."""
-
     @classmethod
     def now(cls, tz: tzinfo | None = None) -> datetime:  # type: ignore[override]
-        """Return the skewed time."""
         return datetime.now(tz) + timedelta(seconds=skew_s)
 
 

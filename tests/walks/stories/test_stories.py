@@ -63,7 +63,6 @@ def compare(story: str, printed: str, *, renew: bool) -> None:
 
 
 async def does(scene: Shop, to_do: str) -> None:
-    """Do what an explanation says, word for word."""
     command = to_do[to_do.index("rowlock ") :].replace('"..."', '"it is mended"')
     code, printed = await scene.rowlock(*shlex.split(command)[1:])
     assert code == 0, printed
