@@ -15,6 +15,8 @@ from rowlock.testing.crashes.killable_replica import frames_of, observed
 
 pytestmark = pytest.mark.either_database
 
+pytestmark = pytest.mark.either_database
+
 
 @dataclass(eq=False)
 class Noting:

@@ -56,8 +56,6 @@ class Base(DeclarativeBase):
 
 
 class Payment(EventColumns, Base):
-    """An event."""
-
     __tablename__ = "payments"
     __stream_key__ = "account"
     account: Mapped[str] = mapped_column(String(50))
@@ -65,8 +63,6 @@ class Payment(EventColumns, Base):
 
 
 class Line(Base):
-    """A result, with columns of many kinds."""
-
     __tablename__ = "lines"
     id: Mapped[uuid.UUID] = mapped_column(primary_key=True, default=uuid.uuid4)
     who: Mapped[str] = mapped_column("account", String(50))
@@ -79,8 +75,6 @@ class Line(Base):
 
 
 class Counted(Base):
-    """A result whose key the database gives."""
-
     __tablename__ = "counted"
     id: Mapped[int] = mapped_column(
         BigInteger().with_variant(Integer, "sqlite"), Identity(), primary_key=True
@@ -113,7 +107,6 @@ def new_flow(**settings: Any) -> tuple[Streams, StreamFlow[Payment]]:
 
 
 async def pay(database: TemporaryDatabase, payments: int) -> Counter[str]:
-    """Add payments of nine accounts; return their sums."""
     made = [(f"a{n % 9}", n) for n in range(1, payments + 1)]
     async with database.session_factory.begin() as session:
         session.add_all(Payment(account=account, cents=cents) for account, cents in made)
