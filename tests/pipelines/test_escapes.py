@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
+
 from rowlock import PipelineItem, PipelineManager, Worker, events
 from rowlock.pipelines.attempt import Ended
 from rowlock.testing import TemporaryDatabase, stepping, virtual_time
@@ -71,3 +73,24 @@ async def test_a_settlement_that_is_cancelled_before_it_began_has_ended(
         await asyncio.sleep(0)
         assert item not in steps.run.settler
         assert steps.run.statistics().tracked == 0
+
+
+@virtual_time
+async def test_an_outcome_that_cannot_be_handed_in_leaves_its_row_to_its_lease(
+    virtual_database: TemporaryDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would count as being settled for ever: its lease be renewed, and a drain wait for it in
+    vain.
+    """
+    await add(virtual_database, Volume())
+
+    def refuse(*_args: object) -> None:
+        raise MemoryError
+
+    async with stepping(virtual_database.session_factory, VolumePipeline()) as steps:
+        await steps.fetch_once()
+        monkeypatch.setattr(steps.run.settler._writer, "submit_nowait", refuse)
+        with pytest.raises(MemoryError):
+            await steps.work_once()
+        assert (steps.run.statistics().tracked, len(steps.run.settler)) == (0, 0)
+        assert steps.run.context.in_progress == set()

@@ -365,13 +365,18 @@ class Settler(Generic[ModelT]):
     def settle_later(self, item: PipelineItem[ModelT], decision: Decision) -> None:
         self._pending.add(item)
         attempt = None
-        if isinstance(decision, Ended):
-            attempt = self.context.running.get(item.lock_token)
-        # Nothing is to be waited for: an item that locks related rows has to stop that first.
-        elif item.held is None:
-            item.is_settling = True
-            if self._writer.submit_nowait(PendingOutcome(item, decision), self._done):
-                return
+        try:
+            if isinstance(decision, Ended):
+                attempt = self.context.running.get(item.lock_token)
+            # Nothing is to be waited for: an item that locks related rows has to stop that first.
+            elif item.held is None:
+                item.is_settling = True
+                if self._writer.submit_nowait(PendingOutcome(item, decision), self._done):
+                    return
+        except Exception:
+            # A bug: it is untracked, so that its lease ends.
+            self._finish(item)
+            raise
         self._in_a_task(item, self._settle(item, decision, attempt))
         if decision is Ended.ABANDONED and attempt is not None:
             # Noted at once: a task that is cancelled before its first step notes nothing.

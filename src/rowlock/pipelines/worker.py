@@ -249,8 +249,8 @@ class _RunningItem(Generic[ModelT]):
     def finish(self, decision: Decision, error: BaseException | None = None) -> None:
         """Have `decision` settled, unless the item was taken out of this hand."""
         if self.item in self._in_progress:
-            self._settler.settle_later(self.item, decision)
             self._in_progress.discard(self.item)
+            self._settler.settle_later(self.item, decision)
         on_done, worker, self._on_done = self._on_done, self._worker, None
         if on_done is not None and worker is not None:
             on_done(worker, error)
