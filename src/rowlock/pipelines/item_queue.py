@@ -132,7 +132,7 @@ class ItemQueue(Generic[ModelT]):
 
     def shrink(self, gone: Iterable[PipelineItem[ModelT]]) -> None:
         """Discard items that were claimed ahead in vain, and their places with them."""
-        self._wanted = self.size
+        self._wanted, self._is_filled = self.size, False
         self.discard(gone)
         self.capacity = max(self.size, len(self._heap))
 
