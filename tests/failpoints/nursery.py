@@ -23,6 +23,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping
+from contextlib import aclosing
 from datetime import UTC, datetime
 from importlib import import_module
 from pathlib import Path
@@ -33,14 +34,25 @@ from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
 
 from rowlock.graph import default_runtime
 from rowlock.testing import DatabaseClock, Failpoints
-from rowlock.testing.crashes.failpoints import Boundary, die, freeze
+from rowlock.testing.crashes.failpoints import Boundary
 from rowlock.testing.databases.clock import follow_on_sqlite
-from rowlock.testing.databases.temporary import sqlite_database, without_durability
+from rowlock.testing.databases.temporary import open_sqlite_database, without_durability
 
 from .stories import Scene, Story
 
 REPLICA_S_MAX: Final = 300
 """How long a replica may live before it is taken for hung. **Unit** seconds."""
+
+
+def die(boundary: Boundary) -> None:
+    """End this process as kill -9 does."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def freeze(boundary: Boundary) -> None:
+    """Stop this process until it gets ``SIGCONT``."""
+    os.kill(os.getpid(), signal.SIGSTOP)
+
 
 ACTS: Final = {"die": die, "freeze": freeze}
 CLOCK: Final = struct.Struct("d")
@@ -91,7 +103,7 @@ async def warm_up(module: Any) -> None:
     all replicas.
     """
     with tempfile.TemporaryDirectory(prefix="rowlock-nursery-") as folder:
-        async with sqlite_database(Path(folder) / "warm.db") as database:
+        async with aclosing(open_sqlite_database(Path(folder) / "warm.db")) as database:
             await database.create_tables(module.Base.metadata)
             for story in module.STORIES.values():
                 async with database.session_factory.begin() as session:

@@ -19,6 +19,7 @@ from rowlock.errors import AppError
 from rowlock.insight import InsightTables, insight_tables
 from rowlock.insight.actions import Actions
 from rowlock.insight.steering import AlreadyPaused, NotPausable
+from rowlock.insight.tables import PipelineHost
 from rowlock.pipelines.hooks import Seams
 from rowlock.testing import TemporaryDatabase, stepping
 
@@ -40,7 +41,10 @@ LONG_AGO = datetime(2001, 1, 1, tzinfo=UTC)
 
 def actions_on(database: TemporaryDatabase, **given: Any) -> Actions:
     """Return the actions of an app that has the tables."""
-    return Actions(database.session_factory, [RunPipeline()], **{"tables": TABLES, **given})
+    gates = given.pop("gates", None)
+    actions = Actions(database.session_factory, (), **{"tables": TABLES, **given})
+    actions.add(PipelineHost(database.session_factory, gates), [RunPipeline()])
+    return actions
 
 
 async def add_run(database: TemporaryDatabase) -> None:

@@ -16,8 +16,8 @@ from rowlock import Apply, Pipeline, PipelineItem
 from rowlock.leases.renew import renew
 from rowlock.rows.leased_table import LeasedTable
 from rowlock.testing import PostgresqlServer, TemporaryDatabase, stepping
-from rowlock.testing.databases import temporary as databases
 
+from ..databases import postgresql_database
 from .conftest import Tree
 
 ROWS, LEASED, BEATS = 2000, 200, 20
@@ -83,7 +83,7 @@ async def test_heartbeats_write_no_index(postgresql_server: Callable[[], Postgre
     # A server of its own: old row versions stay while a transaction runs anywhere on the server,
     # and so do the pages they fill.
     url = await asyncio.to_thread(postgresql_server().start)
-    async with databases.postgresql_database(url) as database:
+    async with postgresql_database(url) as database:
         await Tree(database).upgrade()
         await run(database, "ALTER TABLE volumes SET (autovacuum_enabled = off)")
         assert await heap_only_share(database) >= 0.95

@@ -5,6 +5,7 @@ who else's locks count as held.
 from __future__ import annotations
 
 import asyncio
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
@@ -123,7 +124,7 @@ async def test_rows_of_another_database_are_refused(
     database: TemporaryDatabase, tmp_path: Path
 ) -> None:
     """Two databases have no transaction in common in which both rows could be freed."""
-    async with databases.sqlite_database(tmp_path / "other.db") as other:
+    async with aclosing(databases.open_sqlite_database(tmp_path / "other.db")) as other:
         await other.create_tables(Base.metadata)
         await add_volume(database)
 

@@ -18,12 +18,11 @@ from sqlalchemy.orm import Session
 
 from rowlock import Pipeline
 from rowlock.rows.leased_table import CLEARED_COLUMNS, LeasedTable
-from rowlock.testing.stepping import KnowsUnsettled
 
 from .environment.engines import Engines
 from .judge.state import Place
 from .liveness import Liveness
-from .scenario import Scenario
+from .scenario import KnowsUnsettled, Scenario
 from .trace import Trace, place_of_row
 
 __all__ = ["Quiescence", "tables_of"]

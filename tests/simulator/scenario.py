@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from datetime import datetime, timedelta
 from random import Random
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
 from sqlalchemy import ColumnElement, Connection, false, select
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
@@ -22,7 +22,6 @@ from sqlalchemy.orm import Session
 
 from rowlock import Pipeline, pipeline_hinter
 from rowlock.pipelines.hooks import Gate
-from rowlock.testing.stepping import KnowsUnsettled
 
 from .environment.engines import Engines, PooledEngine
 from .environment.processes import Process, current_process
@@ -35,6 +34,15 @@ if TYPE_CHECKING:
 __all__ = ["Scenario", "World"]
 
 RowT = TypeVar("RowT")
+
+
+@runtime_checkable
+class KnowsUnsettled(Protocol):
+    """A pipeline with a condition for unsettled rows: `ready()` of work without an end is always
+    true.
+    """
+
+    def unsettled(self) -> ColumnElement[bool]: ...
 
 
 class World:

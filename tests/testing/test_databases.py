@@ -17,8 +17,9 @@ from rowlock.testing import TemporaryDatabase
 from rowlock.testing.databases.temporary import (
     Administration,
     ConnectionsLeftBehindError,
-    postgresql_database,
 )
+
+from ..databases import postgresql_database
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 
 import pytest
 from sqlalchemy import Column, Integer, MetaData, Table, text
 
 from rowlock.testing import Failpoints, TemporaryDatabase
 from rowlock.testing.crashes import failpoints as module
-from rowlock.testing.crashes.failpoints import Boundary, die, freeze
 
 from ..leases.transactions import checked_out
 
@@ -104,15 +102,6 @@ async def test_one_inside_another(database: TemporaryDatabase) -> None:
         await transact(database)
     assert (len(inner.passed), len(outer.passed)) == (7, 14)
     assert "do_commit" not in vars(database.engine.sync_engine.dialect)
-
-
-def test_how_a_process_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A replica would get a chance to tidy up."""
-    sent: list[int] = []
-    monkeypatch.setattr(module.os, "kill", lambda _pid, number: sent.append(number))
-    for act in (die, freeze):
-        act(Boundary(0, "before", "COMMIT"))
-    assert sent == [signal.SIGKILL, signal.SIGSTOP]
 
 
 async def test_an_endless_step(

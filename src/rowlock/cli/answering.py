@@ -91,12 +91,7 @@ def add_app_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def answered(
-    options: argparse.Namespace,
-    ask: Ask,
-    *,
-    within_s: float = ANSWER_WITHIN_S,
-) -> int:
+def answered(options: argparse.Namespace, ask: Ask, *, within_s: float = ANSWER_WITHIN_S) -> int:
     """Ask, print the answer, and return the exit code."""
     runner, before = asyncio.Runner(), frozenset(threading.enumerate())
     try:

@@ -9,11 +9,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Final
 
-from rowlock.cli.answering import (
-    add_app_arguments,
-    answered,
-    watched,
-)
+from rowlock.cli.answering import add_app_arguments, answered, watched
 from rowlock.errors import AppError
 from rowlock.insight.checking.claim_plan import PipelineView
 from rowlock.insight.explanation import Explanation

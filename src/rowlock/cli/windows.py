@@ -22,14 +22,7 @@ from importlib.util import find_spec
 from typing import Any, Final
 
 from rowlock.cli.actions import user_at_host
-from rowlock.cli.answering import (
-    INTERRUPTED,
-    MISUSED,
-    WELL,
-    add_app_arguments,
-    failed,
-    opened,
-)
+from rowlock.cli.answering import INTERRUPTED, MISUSED, WELL, add_app_arguments, failed, opened
 from rowlock.errors import describe
 
 HOST: Final = "127.0.0.1"

@@ -47,10 +47,7 @@ from rowlock.insight.databases import wanted_within
 from rowlock.insight.explanation import SeenLease
 from rowlock.insight.migrations import PERSON_CHARS_MAX
 from rowlock.insight.shown import shown
-from rowlock.insight.steering import (
-    NotPausable,
-    RowNotFound,
-)
+from rowlock.insight.steering import NotPausable, RowNotFound
 from rowlock.logs import get_logger
 from rowlock.spi import LeasedTable, is_outage
 from rowlock.tasks import DaemonThreads
@@ -334,10 +331,7 @@ async def read_form(request: Request) -> Mapping[str, str]:
             raise HTTPException(413, f"A form has at most {FORM_BYTES_MAX:,} bytes.")
     try:
         pairs = parse_qsl(
-            body.decode("ascii"),
-            keep_blank_values=True,
-            errors="strict",
-            max_num_fields=FIELDS_MAX,
+            body.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=FIELDS_MAX
         )
     except ValueError as error:
         raise HTTPException(400, "The form cannot be read.") from error

@@ -48,13 +48,7 @@ from rowlock.insight.status import (
     counts_read,
     first_key,
 )
-from rowlock.insight.verdicts import (
-    OVERDUE_WINDOWS,
-    Facts,
-    InProgress,
-    Refused,
-    RunningReplicas,
-)
+from rowlock.insight.verdicts import OVERDUE_WINDOWS, Facts, InProgress, Refused, RunningReplicas
 from rowlock.spi import mark_of
 
 # ---------------------------------------------------------------- what waits

@@ -11,10 +11,9 @@ Not here: what each verdict says (``headlines.py``).
 from __future__ import annotations
 
 import re
-import textwrap
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Final, Self
 
 from pydantic import TypeAdapter
@@ -22,7 +21,7 @@ from pydantic_core import to_jsonable_python
 
 from rowlock.insight.databases import AwayDatabase
 from rowlock.insight.headlines import false_part, finding_of, no_pipeline, replica
-from rowlock.insight.shown import ago, ahead, clock_time, iso, shown
+from rowlock.insight.shown import ago, ahead, by_the_database, clock_time, iso, shown, wrapped
 from rowlock.insight.verdicts import Answer, Facts, Refused, Verdict, needs_person, verdicts_of
 
 # ---------------------------------------------------------------- lines
@@ -51,14 +50,7 @@ class ExplanationLine:
         label = f"  {self.name.ljust(NAME_WIDTH)}{answer}"
         if not self.detail:
             return [label]
-        indent = " " * min(len(label), 2 + NAME_WIDTH + ANSWER_WIDTH)
-        return textwrap.wrap(
-            self.detail,
-            width,
-            initial_indent=label,
-            subsequent_indent=indent,
-            break_on_hyphens=False,
-        )
+        return wrapped(self.detail, label, width, indent=2 + NAME_WIDTH + ANSWER_WIDTH)
 
 
 def lines_of(facts: Facts) -> tuple[ExplanationLine, ...]:
@@ -216,13 +208,7 @@ WIDTH_MIN: Final = 40  # texts are never narrower, whatever the terminal is
 
 @dataclass(frozen=True, slots=True)
 class SeenLease:
-    """The lease of a row as it was shown: an action is done only if it is still this one.
-
-    Attributes:
-        owner: who holds the row, or had reset it.
-        token: of the lease; None if there is none.
-        ends_in_s: how much of it is left; negative if it has ended; None if there is none.
-    """
+    """The lease of a row as it was shown: an action is done only if it is still this one."""
 
     owner: str | None
     token: str | None
@@ -235,15 +221,8 @@ class PipelineExplanation:
 
     Attributes:
         pipeline: its name; empty where no pipeline works on the model.
-        verdict: what keeps the row first.
-        headline: the verdict in one line.
-        needs_person: whether the row waits until a person does something.
-        lines: what was asked, one after the other.
         parts: of the condition of a claim: whether each lets the row be claimed; None if that is
             unknown.
-        why: what the verdict means.
-        do: what to do.
-        also: headlines of what else keeps it.
         remarks: what does not keep it and is to be mended.
     """
 
@@ -284,14 +263,14 @@ class PipelineExplanation:
         return {name: told[name] for name in _KEYS}
 
     def text_lines(self, width: int) -> list[str]:
-        text = [*_wrapped(self.headline, "", width), ""]
+        text = [*wrapped(self.headline, "", width), ""]
         if self.lines:
             text += [*(row for line in self.lines for row in line.text_lines(width)), ""]
-        text += _wrapped(self.why, "why   ", width) + _with_command(self.do, width)
+        text += wrapped(self.why, "why   ", width) + _with_command(self.do, width)
         for headline in self.also:
-            text += _wrapped(headline, "also  ", width)
-        text += _wrapped(self.more, "more  ", width)
-        return text + [row for remark in self.remarks for row in _wrapped(remark, "! ", width)]
+            text += wrapped(headline, "also  ", width)
+        text += wrapped(self.more, "more  ", width)
+        return text + [row for remark in self.remarks for row in wrapped(remark, "! ", width)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,9 +278,6 @@ class Explanation:
     """Why a row waits, for each pipeline of its model.
 
     Attributes:
-        model: its class.
-        row_id: its key, as text.
-        at: when it was asked, by the database's clock.
         lease: by which an action tells whether it is still the same; None if there is no such row.
         pipelines: one for each pipeline of the model, but for those of `away`.
         away: databases with such rows that could not be asked.
@@ -331,7 +307,7 @@ class Explanation:
             name = f"{self.model} {shown(self.row_id)}"
             title = f"{name} · {one.pipeline}" if one.pipeline else name
             blocks.append("\n".join(_title(title, self.at, width) + one.text_lines(width)))
-        blocks += ["\n".join(_wrapped(one.text, "! ", width)) for one in self.away]
+        blocks += ["\n".join(wrapped(one.text, "! ", width)) for one in self.away]
         return "\n\n".join(blocks)
 
     def to_dict(self) -> dict[str, Any]:
@@ -375,30 +351,20 @@ def _parts(facts: Facts) -> dict[str, bool | None]:
 
 def _title(title: str, at: datetime | None, width: int) -> list[str]:
     if at is None:
-        return _wrapped(title, "", width)
-    when = f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC, by the database"
+        return wrapped(title, "", width)
+    when = by_the_database(at)
     if len(title) + 2 + len(when) <= width:
         return [title + when.rjust(width - len(title))]
-    return [*_wrapped(title, "", width), *_wrapped(when, "", width)]
+    return [*wrapped(title, "", width), *wrapped(when, "", width)]
 
 
 def _with_command(do: str, width: int) -> list[str]:
     """Wrap what to do; a command stays on one line, since a space would name another row."""
     found = _COMMAND.search(do)
     if found is None:
-        return _wrapped(do, "do    ", width)
+        return wrapped(do, "do    ", width)
     whole = f"do    {do}"
     if len(whole) <= width:
         return [whole]
     before = do[: found.start()].rstrip()
-    return [*(_wrapped(before, "do    ", width) if before else []), f"      {found[0]}"]
-
-
-def _wrapped(text: str, label: str, width: int) -> list[str]:
-    return textwrap.wrap(
-        text,
-        width,
-        initial_indent=label,
-        subsequent_indent=" " * len(label),
-        break_on_hyphens=False,
-    ) or [label.rstrip()]
+    return [*(wrapped(before, "do    ", width) if before else []), f"      {found[0]}"]

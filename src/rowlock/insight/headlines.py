@@ -114,14 +114,6 @@ def _command(verb: str, facts: Facts, *options: str) -> str:
     return row_command(verb, facts.model, facts.key, *options)
 
 
-def _no_row(facts: Facts) -> VerdictText:
-    return VerdictText(
-        f"NO ROW: {facts.table} has no row with id {shown(facts.key)}",
-        "It was deleted, or the id is of another table.",
-        "look for it under another id",
-    )
-
-
 def _ready_fails(facts: Facts) -> VerdictText:
     why = facts.ready.why if isinstance(facts.ready, Refused) else ""
     return VerdictText(
@@ -203,23 +195,6 @@ def _parked(facts: Facts) -> VerdictText:
         f"PARKED {lasting(facts.since('parked_at') or 0.0)}: {error}",
         f"{failed} was set aside; nothing takes it until somebody puts it back.",
         f"mend what the error says, then: {_command('unpark', facts, REASON)}",
-    )
-
-
-def _not_ready(facts: Facts) -> VerdictText:
-    return VerdictText(
-        f"NOT READY: {false_part(facts)}",
-        "ready() does not want the row as it is, so nobody works on it.",
-        "nothing, if it is settled",
-    )
-
-
-def _hidden(facts: Facts) -> VerdictText:
-    return VerdictText(
-        f"HIDDEN from SELECTs of the session: {facts.seen_text} is false",
-        "with_loader_criteria, or a do_orm_execute listener, leaves it out of what the host's"
-        " sessions read, so no claim takes it.",
-        "nothing, if it is meant to be hidden, as after a soft deletion",
     )
 
 
@@ -323,9 +298,7 @@ def _paused(facts: Facts) -> VerdictText:
     if pause is None:
         closed = next((name for name, is_open in facts.gates.items() if is_open is False), "")
         return VerdictText(
-            f"PAUSED by the gate {shown(closed)}",
-            why,
-            "look at what the gate asks for",
+            f"PAUSED by the gate {shown(closed)}", why, "look at what the gate asks for"
         )
     since_s = 0.0 if pause.at is None or facts.at is None else (facts.at - pause.at).total_seconds()
     return VerdictText(
@@ -432,14 +405,27 @@ def _unseen(facts: Facts) -> str:
 
 _FINDINGS: Final[dict[Verdict, Callable[[Facts], VerdictText]]] = {
     Verdict.NO_PIPELINE: lambda facts: no_pipeline(facts.model, facts.key),
-    Verdict.NO_ROW: _no_row,
+    Verdict.NO_ROW: lambda facts: VerdictText(
+        f"NO ROW: {facts.table} has no row with id {shown(facts.key)}",
+        "It was deleted, or the id is of another table.",
+        "look for it under another id",
+    ),
     Verdict.READY_FAILS: _ready_fails,
     Verdict.RUNNING: _running,
     Verdict.QUEUED: _queued,
     Verdict.HELD: _held,
     Verdict.PARKED: _parked,
-    Verdict.NOT_READY: _not_ready,
-    Verdict.HIDDEN: _hidden,
+    Verdict.NOT_READY: lambda facts: VerdictText(
+        f"NOT READY: {false_part(facts)}",
+        "ready() does not want the row as it is, so nobody works on it.",
+        "nothing, if it is settled",
+    ),
+    Verdict.HIDDEN: lambda facts: VerdictText(
+        f"HIDDEN from SELECTs of the session: {facts.seen_text} is false",
+        "with_loader_criteria, or a do_orm_execute listener, leaves it out of what the host's"
+        " sessions read, so no claim takes it.",
+        "nothing, if it is meant to be hidden, as after a soft deletion",
+    ),
     Verdict.KEPT: _kept,
     Verdict.RESTING: _resting,
     Verdict.AWAITED: _awaited,

@@ -3,7 +3,7 @@
 The one idea: each question is one short transaction that reads and writes nothing, bounded in time
 like all transactions of rowlock. No pipeline is started, and none needs to run.
 
-Not here: what is asked (``facts.py``), and what the answers say (``explanation.py``).
+Not here: what is asked (``questions.py``), and what the answers say (``explanation.py``).
 """
 
 from __future__ import annotations
@@ -610,7 +610,5 @@ def _lease_of(facts: Facts) -> SeenLease:
     owner, token = facts.column("lock_owner"), facts.column("lock_token")
     ended_s = facts.since("lock_expires_at")
     return SeenLease(
-        owner,
-        None if token is None else str(token),
-        None if ended_s is None else -ended_s,
+        owner, None if token is None else str(token), None if ended_s is None else -ended_s
     )

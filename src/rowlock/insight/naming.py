@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import uuid
 from ast import literal_eval
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from difflib import get_close_matches
 from enum import Enum
 from pathlib import PurePath
-from typing import Any, Final, TypeGuard
+from typing import Any, Final, TypeGuard, cast
 
 from sqlalchemy import Engine, Uuid
 from sqlalchemy import Enum as EnumType
@@ -37,12 +37,19 @@ NAMES_MAX: Final = 10  # how many values of an enumeration are named
 
 def key_of_text(kind: TypeEngine[Any], text: str) -> Any:
     """Return the key that `text` names; raises ValueError with what a key of the column is."""
-    if not _is_storable(text):
-        raise ValueError(what_it_is(kind))
-    for reader in _readers_of(kind):
+    # A shell hands on bytes that are no UTF-8 as surrogates.
+    is_storable = "\x00" not in text and not any("\ud800" <= each <= "\udfff" for each in text)
+    readers = [_reader_of(kind, class_of(kind))]
+    if _binds_itself(kind):
+        # What its values are is the host's to know; that of their storage was the best guess.
+        readers += [str, uuid.UUID]
+    for reader in readers if is_storable else ():
         # Of the host's own types whatever they raise.
         with suppress(Exception):
-            return _bindable(kind, reader(text))
+            value = reader(text)
+            if _binds_itself(kind):
+                kind.process_bind_param(value, DefaultDialect())
+            return value
     raise ValueError(what_it_is(kind))
 
 
@@ -52,11 +59,6 @@ def may_be_key(kind: TypeEngine[Any], value: object) -> bool:
     if _binds_itself(kind) or value_class not in _STRICT:
         return True
     return isinstance(value, value_class) and (value_class is bool or not isinstance(value, bool))
-
-
-def _is_storable(text: str) -> bool:
-    # A shell hands on bytes that are no UTF-8 as surrogates.
-    return "\x00" not in text and not any("\ud800" <= each <= "\udfff" for each in text)
 
 
 def class_of(kind: TypeEngine[Any]) -> type[Any]:
@@ -82,13 +84,6 @@ def what_it_is(kind: TypeEngine[Any]) -> str:
     return _WORDS.get(value_class, "text")
 
 
-def _readers_of(kind: TypeEngine[Any]) -> Iterator[Callable[[str], Any]]:
-    yield _reader_of(kind, class_of(kind))
-    if _binds_itself(kind):
-        # What its values are is the host's to know; that of their storage was the best guess.
-        yield from (str, uuid.UUID)
-
-
 def _reader_of(kind: TypeEngine[Any], value_class: type[Any]) -> Callable[[str], Any]:
     if issubclass(value_class, Enum):
         # It is shown as `Kind.name`.
@@ -108,20 +103,11 @@ def _zoned(kind: TypeEngine[Any], time: datetime) -> datetime:
     return utc if getattr(kind, "timezone", False) else utc.replace(tzinfo=None)
 
 
-def _bindable(kind: TypeEngine[Any], value: Any) -> Any:
-    if _binds_itself(kind):
-        kind.process_bind_param(value, DefaultDialect())
-    return value
-
-
 def _binds_itself(kind: TypeEngine[Any]) -> TypeGuard[TypeDecorator[Any]]:
     # Ours asks which database it is, and takes what was read as a time.
     is_host_type = isinstance(kind, TypeDecorator) and not isinstance(kind, UtcDateTime)
-    return is_host_type and _binding(type(kind)) is not _binding(TypeDecorator)
-
-
-def _binding(kind: Any) -> Any:
-    return kind.process_bind_param
+    cls, plain = cast("Any", type(kind)), cast("Any", TypeDecorator)
+    return is_host_type and cls.process_bind_param is not plain.process_bind_param
 
 
 def _names_of(kind: TypeEngine[Any]) -> list[str]:

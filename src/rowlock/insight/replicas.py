@@ -195,8 +195,7 @@ def report_of(
     """Return the report of a replica, at most `REPORT_BYTES_MAX` of it."""
     endless = {name for name, one in pipelines.items() if ENDLESS in one}
     longest = sorted(
-        items,
-        key=lambda view: (view.pipeline in endless, view.state != "running", -view.since_s),
+        items, key=lambda view: (view.pipeline in endless, view.state != "running", -view.since_s)
     )
     told = [_item_report(view) for view in longest[:ITEMS_MAX]]
     report: dict[str, Any] = {
@@ -310,13 +309,7 @@ class ReplicaState:
 
 @dataclass(frozen=True, slots=True)
 class LiveReplicas:
-    """The answer of `Insight.replicas`.
-
-    Attributes:
-        known: the replicas; None if nobody can tell.
-        why: why nobody can, or one of several databases cannot; empty if the host lends no table.
-        away: databases that could not be asked: replicas of theirs may be missing.
-    """
+    """The answer of `Insight.replicas`; `known` is None if nobody can tell, and `why` says why."""
 
     at: datetime | None
     known: tuple[ReplicaState, ...] | None

@@ -9,6 +9,7 @@ text around; so each of them is shown as what it is.
 from __future__ import annotations
 
 import shlex
+import textwrap
 import unicodedata
 from datetime import UTC, datetime
 from typing import Final
@@ -85,6 +86,19 @@ def clock_time(time: datetime, *, now: datetime) -> str:
     if utc.date() == now.astimezone(UTC).date():
         return f"{utc:%H:%M:%S}"
     return f"{utc:%Y-%m-%d %H:%M:%S}"
+
+
+def by_the_database(time: datetime) -> str:
+    return f"{time.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC, by the database"
+
+
+def wrapped(text: str, label: str, width: int, *, indent: int | None = None) -> list[str]:
+    """Wrap a text behind its label; further lines are indented as far as that, or by `indent`."""
+    further = " " * (len(label) if indent is None else min(len(label), indent))
+    lines = textwrap.wrap(
+        text, width, initial_indent=label, subsequent_indent=further, break_on_hyphens=False
+    )
+    return lines or [label.rstrip()]
 
 
 def ordinal(number: int) -> str:

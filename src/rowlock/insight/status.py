@@ -40,11 +40,7 @@ class Counts:
 
     Attributes:
         due: rows that are ready and free and whose time has come; `COUNTED_MAX` and one at most.
-        oldest_s: for how long the first of them has been due; None if there is none, or if it was
-            never processed.
         leased: live leases of the pipeline among the first `COUNTED_MAX` rows that it wants.
-        ended: ended leases among these.
-        parked_keys: of those of them that were parked first, `KEYS_MAX` at most, as text.
         refused: what the database says of the condition of claims, if it refuses that.
     """
 
@@ -200,13 +196,9 @@ class PipelineStatus:
 
     Attributes:
         overdue_after_s: rows that have been due for longer wait too long if nobody runs it.
-        rows_s: outcomes a second, of all replicas; None if that is unknown.
-        p95_s: the time that 95 of a hundred attempts did not exceed, on the slowest replica.
         runs_on: how many replicas run it; None if that is unknown.
         first_key: of the row that the next claim would take, if rows wait too long.
-        failing: on how many replicas its claims fail.
         idle: how many replicas have it registered, and do not run it.
-        left: transactions that were prepared, left behind, and have rows of its table.
     """
 
     pipeline: str

@@ -82,11 +82,7 @@ class LeaseAlive(Refusal):
 
 
 class AlreadyPaused(Refusal):
-    """A pipeline is paused already, and that pause was not to be replaced; nothing was written.
-
-    Attributes:
-        by: who paused it.
-    """
+    """A pipeline is paused already, and that pause was not to be replaced; nothing was written."""
 
     def __init__(self, *, pipeline: str, by: str, reason: str) -> None:
         super().__init__(

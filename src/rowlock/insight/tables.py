@@ -17,29 +17,13 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from sqlalchemy import (
-    Column,
-    ColumnElement,
-    Engine,
-    MetaData,
-    String,
-    Table,
-    exists,
-    literal,
-    not_,
-    or_,
-)
+from sqlalchemy import ColumnElement, Engine, MetaData, String, Table, exists, literal, not_, or_
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 
 from rowlock import Pipeline, database_now
 from rowlock.errors import ConfigurationError
 from rowlock.insight.history.columns import HISTORY, history_table
-from rowlock.insight.migrations import (
-    CONTROLS,
-    REPLICAS,
-    controls_columns,
-    replicas_columns,
-)
+from rowlock.insight.migrations import CONTROLS, REPLICAS, controls_columns, replicas_columns
 from rowlock.spi import Gate, LeasedTable, bind_of, check_session_factory
 
 
@@ -105,10 +89,19 @@ def insight_tables(
             "insight_tables takes the host's metadata, such as Base.metadata, not"
             f" {metadata!r:.100}"
         )
+
+    def table(name: str, make: Callable[[], Table]) -> Table:
+        known = metadata.tables.get(f"{metadata.schema}.{name}" if metadata.schema else name)
+        return make() if known is None else known
+
     return InsightTables(
-        _table(metadata, REPLICAS, replicas_columns) if replicas else None,
-        _table(metadata, CONTROLS, controls_columns) if controls else None,
-        _history(metadata) if history else None,
+        table(REPLICAS, lambda: Table(REPLICAS, metadata, *replicas_columns()))
+        if replicas
+        else None,
+        table(CONTROLS, lambda: Table(CONTROLS, metadata, *controls_columns()))
+        if controls
+        else None,
+        table(HISTORY, lambda: history_table(metadata)) if history else None,
     )
 
 
@@ -119,21 +112,6 @@ def tables_of(gates: Iterable[Any]) -> InsightTables | None:
         if isinstance(owner, InsightTables) and gate == owner.pause_gate:
             return owner
     return None
-
-
-def _table(metadata: MetaData, name: str, columns: Callable[[], list[Column[Any]]]) -> Table:
-    known = _known(metadata, name)
-    return Table(name, metadata, *columns()) if known is None else known
-
-
-def _known(metadata: MetaData, name: str) -> Table | None:
-    key = name if metadata.schema is None else f"{metadata.schema}.{name}"
-    return metadata.tables.get(key)
-
-
-def _history(metadata: MetaData) -> Table:
-    known = _known(metadata, HISTORY)
-    return history_table(metadata) if known is None else known
 
 
 Sessions: TypeAlias = async_sessionmaker[AsyncSession]
@@ -148,7 +126,7 @@ class PipelineHost:
 
 
 class HostedPipelines:
-    """The pipelines of an app, which need not run; `gates` is None if they are not known."""
+    """The pipelines of an app, which need not run."""
 
     def __init__(
         self,
@@ -156,15 +134,13 @@ class HostedPipelines:
         pipelines: Iterable[Pipeline[Any]],
         *,
         tables: InsightTables | None = None,
-        gates: Iterable[Gate] | None = None,
     ) -> None:
         self.session_factory = session_factory
         self.pipelines: dict[str, Pipeline[Any]] = {}
         self.tables = tables
         self._hosts: dict[str, PipelineHost] = {}
         self._engines: dict[str, Engine] = {}
-        known = None if gates is None else tuple(gates)
-        self.add(PipelineHost(session_factory, known), pipelines)
+        self.add(PipelineHost(session_factory), pipelines)
 
     def add(self, host: PipelineHost, pipelines: Iterable[Pipeline[Any]]) -> None:
         """Add the pipelines of one more manager."""

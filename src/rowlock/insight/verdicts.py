@@ -129,15 +129,7 @@ class PipelinePause:
 
 @dataclass(frozen=True, slots=True)
 class RunningReplicas:
-    """Which replicas run a pipeline, as they say themselves.
-
-    Attributes:
-        failing: how many of these have not claimed for a while, and what the last said.
-        claims_s: how many rows they claim a second, all together; None if they have not said.
-        busy: how many of their workers have a row.
-        idle: how many replicas have the pipeline registered, and have not started it, or stop it.
-        unreadable: how often they could not read a row.
-    """
+    """Which replicas run a pipeline, as they say; those `idle` have it registered alone."""
 
     live: int
     running: tuple[str, ...] = ()
@@ -153,14 +145,7 @@ class RunningReplicas:
 
 @dataclass(frozen=True, slots=True)
 class InProgress:
-    """What the replica that has a row says of it.
-
-    Attributes:
-        state: ``queued``, ``running`` or ``settling``.
-        attempt: which attempt this is, from 1.
-        place: in the queue of that replica, from 1; None for rows that are not queued.
-        starts_in_s: when a worker will have it, in seconds; None if that cannot be told.
-    """
+    """What the replica that has a row says of it; `place` is from 1, for rows that are queued."""
 
     state: str
     since_s: float
@@ -190,18 +175,11 @@ class Facts:
 
     Attributes:
         columns: what rowlock keeps in the row, by name; a `Refused` where it could not be read.
-        at: the database's time.
-        ready: whether the host wants work on it; what `ready` says, and its parts.
-        gates: for each gate, by its name.
         presence: who runs the pipeline; None if nobody can tell.
         no_replicas: why nobody can; empty if the host lends no table.
         is_run: whether a lease of the pipeline lives; None if that was not asked.
-        place: how many rows come before it; None if unknown.
-        touched: the transaction that has locked or written it and is still open.
-        in_progress: what the replica says that has it; None if none says so.
         table_lock: who keeps everybody out of the table, so that nothing of the row could be read;
             None if nobody does.
-        lacking: the related row for which it stepped back, where that can be told.
     """
 
     model: str

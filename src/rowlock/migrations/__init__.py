@@ -68,10 +68,7 @@ def autogenerate_options(
     Raises:
         ImportError: Alembic is not installed.
     """
-    from rowlock.migrations.autogenerate import (  # noqa: PLC0415 - Alembic is the host's
-        directives_hook,
-        item_renderer,
-    )
+    from rowlock.migrations.autogenerate import directives_hook, item_renderer  # noqa: PLC0415 - Alembic is the host's
 
     return {
         "render_item": item_renderer(render_item),

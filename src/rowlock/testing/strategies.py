@@ -6,7 +6,7 @@ not about refusals.
     @given(outcomes(Volume, columns={Volume.status: st.sampled_from(["active", "failed"])}))
     @given(step_sequences(replicas=2))
 
-Not here: how a drawn step is taken (`steps`), which needs no Hypothesis.
+Not here: how a drawn step is taken (`stepping`), which needs no Hypothesis.
 
 Raises:
     ModuleNotFoundError: at import, if Hypothesis is not installed; ``pip install

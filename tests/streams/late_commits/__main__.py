@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
 from rowlock.clock import monotonic
 from rowlock.testing import PostgresqlServer
-from rowlock.testing.databases.temporary import postgresql_database
+from tests.databases import postgresql_database
 from tests.streams.late_commits.run import Ran, run
 
 SHORT_S = 0.02

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -24,6 +23,7 @@ from rowlock.insight.dialects.insight_dialect import INSIGHT, IndexSeen, Storage
 from rowlock.insight.questions import RowAsked, ask_part, ask_value, conjuncts_of
 from rowlock.insight.shown import (
     REASON,
+    by_the_database,
     duration,
     iso,
     lasting,
@@ -388,7 +388,7 @@ class PipelineView:
         """Return it for a terminal of `width` columns, without colours."""
         counts, title = self.status.counts, f"{self.status.pipeline} on {self.plan.table}"
         if counts.at is not None:
-            when = f"{counts.at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC, by the database"
+            when = by_the_database(counts.at)
             title += when.rjust(max(len(when) + 2, width - len(title)))
         oldest = "" if counts.oldest_s is None else f", the first for {duration(counts.oldest_s)}"
         runs_on = UNKNOWN if self.status.runs_on is None else str(self.status.runs_on)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections import Counter
 from collections.abc import Sequence
 from copy import copy
@@ -14,7 +13,7 @@ from sqlalchemy import Dialect, Index
 from sqlalchemy.sql import operators
 from sqlalchemy.sql.elements import ClauseElement, ColumnClause, UnaryExpression
 
-from rowlock.insight.shown import shown
+from rowlock.insight.shown import shown, wrapped
 
 SCHEMA: Final = "rowlock.check/1"
 WIDTH_MIN: Final = 40
@@ -94,13 +93,7 @@ class Findings:
 
 def _finding_lines(one: Finding, about_width: int, width: int) -> list[str]:
     label = f"{shown(one.about, 30).ljust(about_width)}   {one.level.value.ljust(4)}   "
-    return textwrap.wrap(
-        one.text,
-        max(WIDTH_MIN, width),
-        initial_indent=label,
-        subsequent_indent=" " * min(len(label), WIDTH_MIN // 2),
-        break_on_hyphens=False,
-    )
+    return wrapped(one.text, label, max(WIDTH_MIN, width), indent=WIDTH_MIN // 2)
 
 
 def _count(number: int, what: str) -> str:

@@ -17,11 +17,7 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rowlock.dialects.sqlite.leases import explaining
-from rowlock.insight.dialects.insight_dialect import (
-    IndexSeen,
-    InsightDialect,
-    StorageSeen,
-)
+from rowlock.insight.dialects.insight_dialect import IndexSeen, InsightDialect, StorageSeen
 from rowlock.insight.verdicts import TableLock, TouchingTransaction
 from rowlock.spi import LeasedTable, Query, plan_of
 

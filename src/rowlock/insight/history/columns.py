@@ -21,10 +21,7 @@ KEY_CHARS_MAX: Final = 255
 """Longest key of a row, in characters; a longer one is cut and told apart by a digest."""
 COLUMNS_CHARS_MAX: Final = 500  # longest list of names of columns, in characters
 ERROR_CHARS_MAX: Final = 1024  # longest error, in characters
-_INDEXES: Final = {
-    f"ix_{HISTORY}_row": ("model", "row_id", "id"),
-    f"ix_{HISTORY}_at": ("at",),
-}
+_INDEXES: Final = {f"ix_{HISTORY}_row": ("model", "row_id", "id"), f"ix_{HISTORY}_at": ("at",)}
 
 
 def history_columns() -> list[Column[Any]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import partial
 from typing import Any, Final
 
@@ -20,7 +20,7 @@ from rowlock import database_now
 from rowlock.insight.history.entries import EntryKind, stored_key
 from rowlock.insight.questions import ask_first, ask_part
 from rowlock.insight.replicas import table_text
-from rowlock.insight.shown import clock_time, shown
+from rowlock.insight.shown import by_the_database, clock_time, shown
 from rowlock.insight.steering import is_there
 from rowlock.insight.verdicts import Refused
 from rowlock.spi import LeasedTable
@@ -157,7 +157,7 @@ class Timeline:
     def text(self, width: int = 100) -> str:
         """Return it for a terminal, without colours."""
         name = f"{shown(self.model)} {shown(self.row_id)} · what happened"
-        asked = f"{self.at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC, by the database"
+        asked = by_the_database(self.at)
         title = f"{name}{asked.rjust(max(len(asked) + 2, width - len(name)))}"
         return "\n".join([title, *self._body()])
 

@@ -11,8 +11,7 @@ counted; a sweep over all k leaves no moment untried.
     over
 
 Acts: `lose_connection` raises what an outage does; after a COMMIT that is the lost answer to it.
-`die` and `freeze` are for a replica that is a process of its own. An act may be any function of the
-host's tests.
+An act may be any function of the host's tests, such as one that kills a process of its own.
 
 Not here: who starts such processes and goes on afterwards; `crash_everywhere`, which kills within a
 process.
@@ -24,14 +23,11 @@ tests.
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Any, Final, TypeAlias
 
 from sqlalchemy import event
@@ -78,16 +74,6 @@ def lose_connection(boundary: Boundary) -> None:
     raise ConnectionResetError(f"the connection was cut: {boundary}")
 
 
-def die(boundary: Boundary) -> None:
-    """End this process as kill -9 does."""
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def freeze(boundary: Boundary) -> None:
-    """Stop this process until it gets ``SIGCONT``."""
-    os.kill(os.getpid(), signal.SIGSTOP)
-
-
 _ARMED_HERE: ContextVar[frozenset[int]] = ContextVar("armed here", default=frozenset())
 """The failpoints that count boundaries of this task, by their `id`."""
 
@@ -130,12 +116,7 @@ class Failpoints:
             self._wrap(name)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Leave the engine as it was."""
         while self._undo:
             self._undo.pop()()

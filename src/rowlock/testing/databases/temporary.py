@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import secrets
 from collections.abc import Mapping
-from contextlib import ExitStack, aclosing, asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -155,15 +155,6 @@ def without_durability(engine: AsyncEngine) -> None:
         cursor.close()
 
 
-@asynccontextmanager
-async def sqlite_database(
-    path: Path, *, clock: DatabaseClock | None = None
-) -> AsyncIterator[TemporaryDatabase]:
-    """Yield a database in a new SQLite file, with the real aiosqlite."""
-    async with aclosing(open_sqlite_database(path, clock=clock)) as database:
-        yield database
-
-
 def open_sqlite_database(path: Path, *, clock: DatabaseClock | None = None) -> TemporaryDatabase:
     """Return a database in a new SQLite file, with the real aiosqlite. Close it by `aclose()`."""
     return TemporaryDatabase(_sqlite_url(path), clock=clock)
@@ -178,19 +169,6 @@ def inline_sqlite_database(path: Path, *, clock: DatabaseClock | None = None) ->
         clock=clock,
         make_engine=lambda _, **options: inline_sqlite_engine(path, **options),
     )
-
-
-@asynccontextmanager
-async def postgresql_database(
-    server: URL, *, clock: DatabaseClock | None = None
-) -> AsyncIterator[TemporaryDatabase]:
-    """Yield a new database on a PostgreSQL server; drop it afterwards, cutting connections."""
-    database = await create_postgresql_database(server, clock=clock)
-    try:
-        async with aclosing(database):
-            yield database
-    finally:
-        await drop_postgresql_database(server, database)
 
 
 async def create_postgresql_database(

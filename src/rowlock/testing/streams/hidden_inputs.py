@@ -9,7 +9,7 @@ environment) is no input, so questions about files and the environment count whe
 them, by itself or through the standard library. An answer from a socket counts, whichever code
 reads it.
 
-Not here: what depends on the order of a set, which is no call (``another_process.py``), and what a
+Not here: what depends on the order of a set, which is no call (``contract.py``), and what a
 library asks for that is written in C, such as a driver of a database.
 """
 

@@ -308,11 +308,7 @@ async def recorded(session_factory: Sessions, flow: StreamFlow[Any]) -> FlowReco
 
 
 async def reference(
-    session_factory: Sessions,
-    flow: StreamFlow[Any],
-    *,
-    before: int | None = None,
-    shards: int = 1,
+    session_factory: Sessions, flow: StreamFlow[Any], *, before: int | None = None, shards: int = 1
 ) -> FlowRecord:
     """Return what a flow must have come to: its handlers are called for each recorded step in one
     loop, without leases, replays, caches or transactions.
@@ -355,9 +351,7 @@ def flow_pipeline(
 
 
 async def connected(
-    session_factory: Sessions,
-    program: FlowProgram,
-    read: Callable[[AsyncConnection], Awaitable[T]],
+    session_factory: Sessions, program: FlowProgram, read: Callable[[AsyncConnection], Awaitable[T]]
 ) -> T:
     """Return the answer of `read`, with a connection to the flow's database."""
     leased = LeasedTable.of(program.tables.flow_model)
