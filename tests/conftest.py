@@ -109,18 +109,24 @@ def no_lines_of_others() -> None:
     logs.forget()
 
 
+@pytest.fixture(scope="session")
+def told_lines() -> ToldLines:
+    lines = ToldLines()
+    look_at_errors(lines.wrong)
+    return lines
+
+
 @pytest.fixture(autouse=True)
-def whole_lines() -> Iterator[None]:
+def whole_lines(told_lines: ToldLines) -> Iterator[None]:
     """Fail a test in which a line of the log, or an error, says nothing where it should name its
     pipeline, its row or a reason.
     """
-    lines, logger = ToldLines(), logging.getLogger("rowlock")
-    logger.addHandler(lines)
-    stop = look_at_errors(lines.wrong)
+    logger = logging.getLogger("rowlock")
+    told_lines.wrong.clear()
+    logger.addHandler(told_lines)
     yield
-    stop()
-    logger.removeHandler(lines)
-    assert not lines.wrong
+    logger.removeHandler(told_lines)
+    assert not told_lines.wrong
 
 
 @pytest.fixture(autouse=True)

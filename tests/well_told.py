@@ -41,20 +41,10 @@ def wrong_with(event: Event) -> str | None:
     return None
 
 
-def look_at_errors(wrong: list[str]) -> Callable[[], None]:
-    """Note in `wrong` what is empty in each error of rowlock that is made from now on; return
-    how to stop that.
-    """
-    kinds = [kind for kind in _below(RowlockError) if "__init__" in vars(kind)]
-    originals = {kind: kind.__init__ for kind in kinds}
-    for kind in kinds:
+def look_at_errors(wrong: list[str]) -> None:
+    """Note in `wrong` what is empty in each error of rowlock that is made from now on."""
+    for kind in [kind for kind in _below(RowlockError) if "__init__" in vars(kind)]:
         kind.__init__ = _looking(kind, wrong)  # type: ignore[method-assign]
-
-    def stop() -> None:
-        for kind, original in originals.items():
-            kind.__init__ = original  # type: ignore[method-assign]
-
-    return stop
 
 
 def _below(kind: type[RowlockError]) -> Iterator[type[RowlockError]]:

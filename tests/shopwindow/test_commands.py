@@ -15,7 +15,7 @@ from .programs import run_python
 
 FIRST = [
     "python -m pip install -e . && python -m rowlock demo",
-    "python -m pip install nox && python -m nox",
+    'python -m pip install "nox[uv]" && python -m nox',
 ]
 SHELLS = ("sh", "bash", "console")
 
@@ -42,7 +42,7 @@ def strange_commands(line: str) -> list[str]:
         words = shlex.split(part)
         match words:
             case ["python", "-m", "pip", "install", *names]:
-                installed.update(names)
+                installed.update(name.partition("[")[0] for name in names)
             case ["python", "-m", module, *_] if module in installed or importlib.util.find_spec(
                 module
             ):
