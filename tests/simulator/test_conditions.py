@@ -267,7 +267,7 @@ def test_hooks_raise_until_the_faults_are_over() -> None:
     scenario = scenario_of(Once, Fault.HOOKS, Fault.CLOCK)
     seeds = [
         seed for seed in SEEDS if Fault.HOOKS in Conditions.drawn([Fault.HOOKS], seed=seed).hostile
-    ][:12]
+    ][:6]
     with Simulation(scenario) as simulation:
         reports = list(simulation.run_all(seeds))
     assert all(report.is_good for report in reports)

@@ -108,5 +108,5 @@ def test_a_simulation_knows_whose_hand_it_was(values: dict[str, Any], text: str)
                     )
 
     with Simulation(Meddled) as simulation:
-        reports = list(simulation.run_all(range(1, 8)))
-    assert any(text in str(wrong) for report in reports for wrong in report.wrongs)
+        reports = simulation.run_all(range(1, 8))
+        assert any(text in str(wrong) for report in reports for wrong in report.wrongs)

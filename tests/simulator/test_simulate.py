@@ -141,11 +141,14 @@ def test_every_fault_happens() -> None:
         Fault.CLOCK: "is now wrong by",
     }
     assert signs.keys() == set(Fault) - ALL_ALONG
+    left = set(signs)
     with Simulation(Tasks) as simulation:
-        told = "\n".join(
-            str(entry) for seed in range(1, 26) for entry in simulation.run(seed).entries
-        )
-    assert [fault for fault, sign in signs.items() if sign not in told] == []
+        for report in simulation.run_all(range(1, 26)):
+            told = "\n".join(map(str, report.entries))
+            left = {fault for fault in left if signs[fault] not in told}
+            if not left:
+                return
+    raise AssertionError(left)
 
 
 class ListeningPipeline(TaskPipeline):
@@ -171,7 +174,7 @@ def test_listeners_of_one_replica_are_not_anothers() -> None:
     """A hint to one replica would wake all of them, as no hint does between processes."""
     with Simulation(Listening) as simulation:
         told = "\n".join(
-            str(entry) for seed in range(1, 9) for entry in simulation.run(seed).check().entries
+            str(entry) for seed in range(1, 4) for entry in simulation.run(seed).check().entries
         )
     assert "replica 1 has 1 listener" in told
     assert "replica 2 has 1 listener" in told
@@ -194,7 +197,7 @@ def test_wall_clocks_are_wrong_and_the_database_is_not() -> None:
                 times.append(self.world.utc_now() - self.world.clock.now)
 
     with Simulation(Clocks) as simulation:
-        for seed in range(1, 10):
+        for seed in range(1, 5):
             simulation.run(seed).check()
     assert len(set(times)) > 1
     assert max(map(abs, times)) <= timedelta(hours=1)
