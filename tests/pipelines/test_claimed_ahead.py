@@ -170,7 +170,7 @@ async def test_on_both_databases(
     """A claim of hundreds, or releasing hundreds, would be refused by one of the databases."""
     monkeypatch.setattr(ahead, "GROWS_BELOW_S", 600.0)
     monkeypatch.setattr(ahead, "SHRINKS_ABOVE_S", 2000.0)
-    monkeypatch.setattr(unstarted, "WAITS_S_MAX", 0.5)
+    monkeypatch.setattr(unstarted, "WAITS_S_MAX", 2.0)
     await add(database, *runs(FAST + MORE))
     gate = asyncio.Event()
 
