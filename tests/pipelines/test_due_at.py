@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta, timezone
-from typing import Any
 
 import pytest
 
@@ -13,7 +12,7 @@ from rowlock.rows.leased_table import LeasedTable
 from rowlock.testing import TemporaryDatabase, stepping, virtual_time
 
 from ..host import Run, RunPipeline, Volume
-from .scenes import add, change, read
+from .scenes import add, read
 
 LATER = datetime(2199, 5, 17, 3, 0, tzinfo=UTC)
 RUNS, VOLUMES = LeasedTable.of(Run), LeasedTable.of(Volume)
@@ -44,28 +43,6 @@ def test_a_time_that_is_over_is_at_once(virtual_database: TemporaryDatabase) -> 
             for _ in range(2):
                 [_item] = await steps.fetch_once()
                 await steps.work_once()
-
-    play()
-
-
-def test_a_request_that_came_meanwhile_stands(virtual_database: TemporaryDatabase) -> None:
-    """A service made the row due while it was worked on, and it would wait for the time of the
-    outcome.
-    """
-
-    @virtual_time
-    async def play() -> None:
-        [row] = await add(virtual_database, Run(id=1))
-        wanted_at = datetime(2001, 1, 1, tzinfo=UTC)
-
-        async def process(_item: Any) -> Apply:
-            await change(virtual_database, row, due_at=wanted_at)
-            return Apply(due_at=LATER)
-
-        async with stepping(virtual_database.session_factory, RunPipeline(answer=process)) as steps:
-            await steps.fetch_once()
-            await steps.work_once()
-        assert (await read(virtual_database, row)).due_at == wanted_at
 
     play()
 

@@ -5,12 +5,10 @@ from __future__ import annotations
 import asyncio
 import itertools
 from datetime import timedelta
-from typing import Any
 
 import pytest
 
 from rowlock import PipelineHinter, PipelineManager, events
-from rowlock.errors import ModelError
 from rowlock.pipelines.loader import LOADER
 from rowlock.testing import TemporaryDatabase, stepping, virtual_time
 
@@ -103,26 +101,6 @@ async def test_a_row_that_stays_ready_rests_for_the_interval(
     await pipeline.drain(timedelta(0))
     assert all(40 <= rest <= 41 for rest in gaps(started))
     assert len(started) == 8
-
-
-@virtual_time
-async def test_what_is_no_expression_is_named(virtual_database: TemporaryDatabase) -> None:
-    """The mistake would show as an error from the depths of SQLAlchemy."""
-
-    class FussyPipeline(VolumePipeline):
-        wrong = False
-
-        def ready(self) -> Any:
-            return "not an expression" if self.wrong else super().ready()
-
-    await add(virtual_database)
-    pipeline = FussyPipeline()
-    pipeline.wrong = True
-    async with stepping(virtual_database.session_factory, pipeline) as steps:
-        with pytest.raises(
-            ModelError, match=r"FussyPipeline\.ready\(\) must return one SQL expression"
-        ):
-            await steps.fetch_once()
 
 
 @virtual_time

@@ -6,10 +6,9 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-import pytest
 from sqlalchemy import and_
 
-from rowlock import ModelError, Related
+from rowlock import Related
 from rowlock.pipelines.lock_graph import LockGraph, declared_locks
 from rowlock.rows.leased_table import LeasedTable
 
@@ -41,21 +40,6 @@ def test_what_is_declared_is_kept() -> None:
         str(Volume.id == Attachment.volume_id),
     )
     assert declared_locks("Me", VOLUMES, ()) == ()
-
-
-def test_what_is_no_list_of_models_is_named() -> None:
-    """A host could not tell whose declaration it is, or what is wrong with it."""
-    with pytest.raises(
-        ModelError,
-        match=r"Me\.locks is a list of models, not <class .*Volume'>; put it in brackets",
-    ) as caught:
-        declared_locks("Me", ATTACHMENTS, Volume)  # type: ignore[arg-type]
-    assert caught.value.model == "Attachment"
-    with pytest.raises(
-        ModelError, match=r"Me\.locks: `on` is one SQL expression over Attachment and Volume, not 5"
-    ) as caught:
-        declared_locks("Me", VOLUMES, [Related(Attachment, on=5)])  # type: ignore[arg-type]
-    assert caught.value.model == "Attachment"
 
 
 def test_who_locks_rows_of_a_model() -> None:

@@ -21,26 +21,6 @@ def engine(tmp_path: Any) -> AsyncEngine:
     return create_async_engine(f"sqlite+aiosqlite:///{tmp_path}/x.db")
 
 
-def test_a_factory_that_gives_one_session_is_refused(engine: AsyncEngine) -> None:
-    """The guard and what it guards would not be one transaction."""
-    session = async_sessionmaker(engine)()
-    with pytest.raises(ConfigurationError, match="same session"):
-        PipelineManager(lambda: session, [VolumePipeline()])  # type: ignore[arg-type]
-
-
-async def test_a_factory_that_commits_every_statement_is_refused(engine: AsyncEngine) -> None:
-    """An outcome and what its `also` writes would be torn apart by whatever fails between them."""
-    refused = async_sessionmaker(engine.execution_options(**AUTOCOMMIT))
-    with pytest.raises(ConfigurationError, match="AUTOCOMMIT"):
-        PipelineManager(refused, [VolumePipeline()])
-    later = PipelineManager(refused)
-    with pytest.raises(ConfigurationError, match="AUTOCOMMIT"):
-        later.register(VolumePipeline())
-    with pytest.raises(ConfigurationError, match="AUTOCOMMIT"):
-        async with hold_rows(refused, Volume, []):
-            pytest.fail("nothing can be held")
-
-
 async def test_a_factory_that_commits_in_two_phases_is_refused(engine: AsyncEngine) -> None:
     """No fetch would ever succeed, on either database as it is installed; or a dead replica
     would leave its rows locked.
@@ -51,19 +31,6 @@ async def test_a_factory_that_commits_in_two_phases_is_refused(engine: AsyncEngi
     with pytest.raises(ConfigurationError, match="two phases"):
         async with hold_rows(refused, Volume, []):
             pytest.fail("nothing can be held")
-
-
-async def test_sessions_of_one_connection_are_refused(database: TemporaryDatabase) -> None:
-    """All loops would share the one transaction of a test, and roll back what the others wrote."""
-    async with database.engine.connect() as connection:
-        refused = async_sessionmaker(connection, join_transaction_mode="create_savepoint")
-        with pytest.raises(ConfigurationError, match="bound to one connection"):
-            PipelineManager(refused, [VolumePipeline()])
-        with pytest.raises(ConfigurationError, match="bound to one connection"):
-            PipelineManager(refused).register(VolumePipeline())
-        with pytest.raises(ConfigurationError, match="bound to one connection"):
-            async with hold_rows(refused, Volume, []):
-                pytest.fail("nothing can be held")
 
 
 async def test_what_is_refused_while_the_manager_runs_leaves_no_trace(

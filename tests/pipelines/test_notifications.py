@@ -117,20 +117,6 @@ async def test_an_outcome_hints_other_replicas_until_the_last_is_drained(
     assert not manager.hinter.reaches(Volume)
 
 
-async def test_a_process_without_pipelines_is_not_warned(
-    postgresql_database: TemporaryDatabase, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The log of every service process would say that its hints reach nobody, and helpers would
-    not even try.
-    """
-    async with replica(postgresql_database) as service:
-        with caplog.at_level(logging.WARNING, logger="rowlock"):
-            assert service.manager.hinter.reaches("Snapshot")
-            service.hint("Snapshot")
-            pipeline_hinter.hint_fetch("Snapshot")
-    assert caplog.records == []
-
-
 # ---------------------------------------------------------------- how often
 
 

@@ -221,21 +221,6 @@ async def test_a_full_pool_delays_the_line_only(
     await one.manager.drain()
 
 
-async def test_a_loop_that_dies_is_replaced(postgresql_database: TemporaryDatabase) -> None:
-    """A cancellation that was not meant for it would end the line for good."""
-    database = postgresql_database
-    async with replica(database, "one") as one:
-        (before,) = await connections(database, "one")
-        (loop,) = (
-            task
-            for task in asyncio.all_tasks()
-            if task.get_name() == "rowlock: notifications notifier loop"
-        )
-        loop.cancel()
-        await one.ear.wait_for("Volume")
-        assert before not in await connections(database, "one")
-
-
 # ---------------------------------------------------------------- the end of a line
 
 

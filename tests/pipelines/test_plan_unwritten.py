@@ -14,7 +14,6 @@ from rowlock import (
     LockColumns,
     Park,
     Reset,
-    Retry,
     ScheduleColumns,
 )
 from rowlock.testing import TemporaryDatabase, stepping
@@ -138,46 +137,6 @@ async def test_a_changed_value_without_a_schedule_leaves_the_row_eligible(
     await _worked(database, VolumePipeline(answer=answer), volume)
     async with stepping(database.session_factory, VolumePipeline()) as steps:
         assert len(await steps.fetch_once()) == 1
-
-
-@pytest.mark.parametrize(
-    ("answer", "complaint"),
-    [
-        (Apply({"colour": "red"}), "has no column 'colour'"),
-        (Apply({"lock_token": None}), "is written by rowlock"),
-        (Apply({Run.last_processed_at: None}), "is written by rowlock"),
-        (Apply({"id": 7}), "is the primary key"),
-        (Apply({"status": "a", Run.status: "b"}), "in the values twice"),
-        (Apply({Volume.status: "a"}), "has no column"),
-        (Apply(unless_changed=["colour"]), "has no column 'colour'"),
-        (Apply(after=-1), "from zero to 366 days"),
-        (Retry(values={"lock_owner": None}), "is written by rowlock"),
-        (Retry(after=-1), "from zero to 366 days"),
-        (lambda item: "done", "must return Apply, Retry, Reset, Park, Delete or None"),
-    ],
-)
-async def test_an_outcome_that_cannot_be_written_is_a_failed_attempt(
-    database: TemporaryDatabase, answer: Any, complaint: str
-) -> None:
-    """A slip in `process` would lose the row, write half of it, or lock it until its lease ends."""
-    await add(database, Run(id=1))
-    async with stepping(database.session_factory, RunPipeline(answer=answer)) as steps:
-        await steps.fetch_once()
-        await steps.work_once()
-    (row,) = await read_all(database, Run)
-    assert is_free(row)
-    assert (row.attempts, row.status) == (1, "queued")
-    assert complaint in row.last_error
-
-
-@pytest.mark.parametrize("answer", [Apply(after=5), Retry(after=5), Park("why")])
-async def test_a_schedule_is_needed_for_what_speaks_of_time(
-    database: TemporaryDatabase, answer: Any
-) -> None:
-    """A host would believe that its row rests or is parked, though its table cannot say so."""
-    row, counters = await _worked(database, VolumePipeline(answer=answer), Volume())
-    assert is_free(row)
-    assert (counters.retried, counters.applied, counters.parked) == (1, 0, 0)
 
 
 @pytest.mark.parametrize("read", [None, {"a": 1}])

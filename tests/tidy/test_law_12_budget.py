@@ -12,31 +12,31 @@ from collections import Counter
 from .reading import Source, package, planted, sources
 
 LINES = {
-    "assistants": 200,
-    "cli": 1970,
-    "dashboard": 2037,
+    "assistants": 191,
+    "cli": 1829,
+    "dashboard": 1872,
     "database": 1329,
-    "demo": 794,
+    "demo": 738,
     "dialects": 3648,
-    "dispatch": 4071,
+    "dispatch": 3818,
     "graph": 7105,
-    "ground": 3006,
-    "insight": 9751,
-    "leases": 3082,
+    "ground": 2975,
+    "insight": 9612,
+    "leases": 3063,
     "locks": 768,
-    "migrations": 693,
+    "migrations": 643,
     "pipelines": 7787,
     "rows": 3077,
     "services": 719,
     "streams": 14360,
-    "telemetry": 1301,
-    "testing": 5376,
-    "tests": 136022,
+    "telemetry": 1238,
+    "testing": 5329,
+    "tests": 135850,
 }
 """Most lines of each part of the package, and of `tests`."""
 FILES_MAX = 281
 """Most modules of the package."""
-BASE_EXCEPTIONS_MAX, BLIND_MAX = 43, 77
+BASE_EXCEPTIONS_MAX, BLIND_MAX = 39, 76
 ROOM = 300
 """Lines by which a figure may be too high."""
 
