@@ -113,7 +113,8 @@ async def test_alembic_writes_it_for_a_table_that_is_there(
     or the next revision would have it again.
     """
     tree = WrittenTree(tmp_path / "tree", database)
-    (before, _), (after, _) = host(has_index=False), host(has_index=True)
+    # The pipeline is kept: without one the index would not be dropped.
+    (before, _pipeline), (after, _) = host(has_index=False), host(has_index=True)
     await tree.write(before.metadata, "before")
     await tree.upgrade()
     column, written = await tree.write(after.metadata, "parked")
