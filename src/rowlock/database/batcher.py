@@ -170,12 +170,6 @@ class Batcher(Generic[RequestT, ResultT]):
         self._round: asyncio.Task[None] | None = None
         self._is_working = False
 
-    def __repr__(self) -> str:
-        return (
-            f"<Batcher {self._name}, {len(self._waiting)} waiting,"
-            f" {'busy' if self._is_working else 'idle'}>"
-        )
-
     async def submit(self, request: RequestT) -> ResultT:
         """Return the answer to `request`, or raise what its batch raised.
 

@@ -143,9 +143,6 @@ class _NoLockset(Lockset):
 class InDatabaseLocker(ResourceLocker):
     """Locks nothing in this process: the rows are locked, ``with_for_update(key_share=True)``."""
 
-    def __repr__(self) -> str:
-        return "<InDatabaseLocker>"
-
     def get_lockset(self, namespace: str) -> tuple[nullcontext[None], Lockset]:
         return nullcontext(), _NoLockset(namespace, {})
 

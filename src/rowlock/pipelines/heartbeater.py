@@ -75,9 +75,6 @@ class Heartbeater(Generic[ModelT]):
     def __len__(self) -> int:
         return len(self._tracked)
 
-    def __repr__(self) -> str:
-        return f"<Heartbeater of {self.context.name}, {len(self)} leases>"
-
     def track(self, items: Iterable[PipelineItem[ModelT]]) -> None:
         """Keep the leases of `items` alive from now on. Comes before they are queued, so that
         none is ever without.

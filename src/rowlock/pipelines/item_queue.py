@@ -80,10 +80,6 @@ class ItemQueue(Generic[ModelT]):
     def __iter__(self) -> Iterator[PipelineItem[ModelT]]:
         return iter(self.waiting())
 
-    def __repr__(self) -> str:
-        state = " closed" if self._closed else ""
-        return f"<ItemQueue {len(self)}/{self.capacity}, low {self.low_watermark}{state}>"
-
     def waiting(self) -> list[PipelineItem[ModelT]]:
         return [item for _, _, item in sorted(self._heap)]
 

@@ -195,9 +195,6 @@ class Recorder(Generic[ModelT]):
         self.context = context
         self.wake_after: Callable[[timedelta], None] = lambda _delay: None
 
-    def __repr__(self) -> str:
-        return f"<Recorder of {self.context.name}>"
-
     def _hint(self, outcome: Apply | Delete) -> None:
         for model in hint_targets(outcome.hint):
             self.context.hinter.hint_fetch(model)
@@ -334,9 +331,6 @@ class Settler(Generic[ModelT]):
         self._changed: asyncio.Future[None] | None = None
         # Bound once: one for each row would be an object of each row.
         self._done = self._on_batch_done
-
-    def __repr__(self) -> str:
-        return f"<Settler of {self.context.name}, {len(self)} pending>"
 
     def __len__(self) -> int:
         return len(self._pending)

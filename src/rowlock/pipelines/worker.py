@@ -297,9 +297,6 @@ class Pool(Generic[ModelT]):
         # Bound once: one for each row would be an object of each row.
         self._done = self._on_worker_done
 
-    def __repr__(self) -> str:
-        return f"<Pool of {self.context.name}, {len(self._idle)} of {len(self._names)} idle>"
-
     def start(self) -> None:
         """Work from now on, with the context variables of the caller."""
         self.is_open = True
