@@ -50,7 +50,6 @@ def begun(
 def command(
     words: Sequence[str], folder: Path, environment: Mapping[str, str], *, pasted: str = ""
 ) -> CompletedProcess[str]:
-    """Run it to its end."""
     with ExitStack() as stack:
         files = [stack.enter_context(NamedTemporaryFile("w+", encoding="utf-8")) for _ in range(3)]
         files[0].write(pasted)

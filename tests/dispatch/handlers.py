@@ -25,39 +25,33 @@ WAIT_S_MAX = 300
 
 
 async def works(task: Task[Any]) -> AsyncIterator[AttemptEvent]:
-    """Do a bit of everything."""
     yield Progress("begun")
     yield StageDone("raw", {"file": str(task.id)})
     yield Completed({"pid": os.getpid(), "row": task.row, "attempt": task.attempt})
 
 
 def works_plainly(task: Task[Any]) -> Iterator[AttemptEvent]:
-    """Do the same without a loop."""
     yield Progress("begun")
     yield StageDone("raw", {"file": str(task.id)})
     yield Completed({"pid": os.getpid(), "row": task.row, "attempt": task.attempt})
 
 
 async def raises(_task: Task[Any]) -> AsyncIterator[AttemptEvent]:
-    """Fail in the middle."""
     yield Progress("begun")
     raise ValueError("no such scene")
 
 
 def raises_plainly(_task: Task[Any]) -> Iterator[AttemptEvent]:
-    """Fail in the middle, without a loop."""
     yield Progress("begun")
     raise ValueError("no such scene")
 
 
 async def exits(_task: Task[Any]) -> AsyncIterator[AttemptEvent]:
-    """Try to end the program."""
     yield Progress("begun")
     sys.exit(3)
 
 
 def exits_plainly(_task: Task[Any]) -> Iterator[AttemptEvent]:
-    """Try to end the program, without a loop."""
     yield Progress("begun")
     sys.exit(3)
 
@@ -84,7 +78,6 @@ def waits_plainly(task: Task[Any]) -> Iterator[AttemptEvent]:
 
 
 def kills_itself(_task: Task[Any]) -> Iterator[AttemptEvent]:
-    """Die as by the OOM killer."""
     yield Progress("begun")
     os.kill(os.getpid(), signal.SIGKILL)
 
@@ -96,29 +89,24 @@ def interrupts_itself(_task: Task[Any]) -> Iterator[AttemptEvent]:
 
 
 def freezes_itself(_task: Task[Any]) -> Iterator[AttemptEvent]:
-    """Stand still, all threads of it."""
     yield Progress(str(os.getpid()))
     os.kill(os.getpid(), signal.SIGSTOP)
     yield Completed()
 
 
 def gives_what_cannot_be_sent(_task: Task[Any]) -> Iterator[AttemptEvent]:
-    """Complete with something that cannot be pickled."""
     yield Completed({"function": lambda: None})
 
 
 async def says_nothing_in_words(_task: Task[Any]) -> AsyncIterator[AttemptEvent]:
-    """Yield, and forget what."""
     yield  # type: ignore[misc]
 
 
 def says_nothing_in_words_plainly(_task: Task[Any]) -> Iterator[AttemptEvent]:
-    """Do the same without a loop."""
     yield  # type: ignore[misc]
 
 
 def moves(task: Task[Any]) -> Iterator[AttemptEvent]:
-    """Tell where it is, and leave that."""
     variables = {name: os.environ.get(name) for name in ("PATH", "MOVED")}
     found = {"pid": os.getpid(), "folder": str(Path.cwd()), "variables": variables}
     os.chdir(task.row)
@@ -137,7 +125,6 @@ def meets_an_outage(task: Task[Any]) -> Iterator[AttemptEvent]:
 
 
 async def meets_an_outage_on_a_loop(task: Task[Any]) -> AsyncIterator[AttemptEvent]:
-    """Do the same."""
     for event in meets_an_outage(task):
         yield event
 
@@ -150,7 +137,6 @@ class Away(Exception):
 
 
 def fails(_task: Task[Any]) -> Iterator[AttemptEvent]:
-    """Say no."""
     yield Failed("input", "no such scene")
 
 
@@ -172,7 +158,6 @@ def tells_a_stage_when_told(task: Task[Any]) -> Iterator[AttemptEvent]:
 
 
 def tells_a_stage_plainly(task: Task[Any]) -> Iterator[AttemptEvent]:
-    """Do the same without a loop."""
     threading.Timer(TICKS * BLOCK_S, (task.row / "ticked").touch).start()
     yield StageDone("raw")
     (task.row / "gone on").touch()
@@ -180,19 +165,16 @@ def tells_a_stage_plainly(task: Task[Any]) -> Iterator[AttemptEvent]:
 
 
 async def tells_its_beginning(task: Task[Any]) -> AsyncIterator[AttemptEvent]:
-    """Write down that it was begun."""
     (task.row / "begun").touch()
     yield Completed()
 
 
 def tells_its_beginning_plainly(task: Task[Any]) -> Iterator[AttemptEvent]:
-    """Do the same without a loop."""
     (task.row / "begun").touch()
     yield Completed()
 
 
 def finishes(_task: Task[Any]) -> Iterator[AttemptEvent]:
-    """Be done."""
     yield Completed()
 
 
@@ -200,11 +182,9 @@ class SlowToLoad:
     """A row whose class takes long to import: until there is a file."""
 
     def __init__(self, file: Path) -> None:
-        """Remember the file."""
         self._file = file
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Wait when it is unpickled."""
         return _load_slowly, (self._file,)
 
 
@@ -227,7 +207,6 @@ def starts_another(task: Task[Any]) -> Iterator[AttemptEvent]:
 
 
 def starts_another_and_dies(task: Task[Any]) -> Iterator[AttemptEvent]:
-    """Do the same, and die of it."""
     for event in starts_another(task):
         yield event
         os.kill(os.getpid(), signal.SIGKILL)
@@ -251,7 +230,6 @@ def forks_one_that_escapes(_task: Task[Any]) -> Iterator[AttemptEvent]:
 
 
 def closes_sockets(_task: Task[Any]) -> Iterator[AttemptEvent]:
-    """Close those of others, too, and stay."""
     yield Progress("begun")
     for file in range(256):
         with suppress(OSError):

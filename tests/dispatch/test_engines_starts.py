@@ -42,9 +42,7 @@ STEPS = 5
 """As many steps of the loop an offer takes at most until all it does is wait for its process."""
 
 
-async def test_a_machine_that_lacks_something_fails_no_row(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_machine_that_lacks_something_fails_no_row(monkeypatch: pytest.MonkeyPatch) -> None:
     """A replica without memory for one more process would fail every row that it takes."""
     engine = ProcessEngine(1)
     with monkeypatch.context() as sick:

@@ -46,16 +46,13 @@ class Slips:
     """
 
     def __init__(self, slips: str, error: BaseException, *, is_gone: bool = False) -> None:
-        """Raise `error` at that step."""
         self.slips, self.error, self.offers, self.is_gone = slips, error, 0, is_gone
         self._said = 0
 
     def workers(self) -> Mapping[str, WorkerView]:
-        """Return the one."""
         return {"w1": WorkerView()}
 
     async def offer(self, worker: str, task: Task[Any]) -> Events:
-        """Accept."""
         self.offers += 1
         self._may_slip("offer")
         self._said = 0
@@ -75,7 +72,6 @@ class Slips:
         return Completed()
 
     async def aclose(self) -> None:
-        """End."""
         self._may_slip("close")
 
     def _may_slip(self, step: str) -> None:
@@ -188,7 +184,6 @@ class CannotBegin(LocalEngine):
     needs_something: ClassVar[bool] = True
 
     async def run(self, worker: str, task: Task[Any]) -> AsyncGenerator[AttemptEvent, None]:
-        """Fail."""
         raise OSError("no room")
         yield Heartbeat()
 

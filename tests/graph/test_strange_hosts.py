@@ -44,8 +44,6 @@ class Closed(ValueError):
 
 
 def failing(kind: type[Exception], place: str) -> Any:
-    """Return what adds an operator that raises."""
-
     def fail(_value: Any) -> Any:
         raise kind
 
@@ -77,7 +75,6 @@ class Strange(Processor):
         self.error = error
 
     def event(self, changed: Sequence[Port]) -> NodeStatus:
-        """Pass values on, or wait for ever."""
         self._maybe("event")
         source, output = self.inputs[0], self.outputs[0]
         if source.has_data and output.can_push:
@@ -88,25 +85,20 @@ class Strange(Processor):
         return NodeStatus.NEED_DATA
 
     def is_open(self) -> bool:
-        """Be closed."""
         self._maybe("is_open")
         return False
 
     def closing(self) -> None:
-        """Have nothing to close."""
         self._maybe("closing")
 
     def clear(self) -> None:
-        """Have nothing to forget."""
         self._maybe("clear")
 
     def details(self) -> str:
-        """Return nothing."""
         self._maybe("details")
         return ""
 
     def attach(self, waker: Any) -> None:
-        """Raise at the end of a run."""
         super().attach(waker)
         if waker is None:
             self._maybe("attach")
@@ -146,8 +138,6 @@ async def test_processors_that_cannot_forget(where: str) -> None:
 
 
 class Key:
-    """Can be hashed only so often."""
-
     def __init__(self, times: int) -> None:
         self.times = times
 
@@ -188,7 +178,6 @@ class Leaving(StandingGraph[Any, Any]):
 
 
 async def nameless(values: Sequence[Any]) -> list[Any]:
-    """Return such values for some."""
     return [Nameless() if value == "odd" else value for value in values]
 
 

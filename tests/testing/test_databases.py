@@ -14,10 +14,7 @@ from sqlalchemy import URL, Column, Integer, MetaData, Table, inspect, text
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from rowlock.testing import TemporaryDatabase
-from rowlock.testing.databases.temporary import (
-    Administration,
-    ConnectionsLeftBehindError,
-)
+from rowlock.testing.databases.temporary import Administration, ConnectionsLeftBehindError
 
 from ..databases import postgresql_database
 

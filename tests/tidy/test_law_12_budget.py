@@ -31,7 +31,7 @@ LINES = {
     "streams": 14360,
     "telemetry": 1238,
     "testing": 5329,
-    "tests": 135850,
+    "tests": 135748,
 }
 """Most lines of each part of the package, and of `tests`."""
 FILES_MAX = 281

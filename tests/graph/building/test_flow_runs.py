@@ -35,12 +35,10 @@ async def hop(value: Any) -> Any:
 
 
 def negated(values: Any) -> list[int]:
-    """Negate numbers."""
     return [-value for value in values]
 
 
 def merged(flows: list[Flow[Any]]) -> Flow[Any]:
-    """Merge flows."""
     return flows[0].merge(*flows[1:])
 
 
@@ -84,10 +82,7 @@ OPERATORS: dict[str, tuple[Callable[[Flow[Any], int], Flow[Any]], Callable[[list
         ).map(lambda found: found[0] + len(found[1]), on="loop"),
         lambda all_: [one + one % 4 for one in all_],
     ),
-    "duplicate": (
-        lambda flow, _lanes: merged(flow.duplicate(2)),
-        lambda all_: all_ * 2,
-    ),
+    "duplicate": (lambda flow, _lanes: merged(flow.duplicate(2)), lambda all_: all_ * 2),
 }
 
 
@@ -167,12 +162,10 @@ async def test_a_batch_waits_no_longer_than_it_may() -> None:
 
 
 def square(value: int) -> int:
-    """Compute in a process."""
     return value * value
 
 
 def all_squares(values: list[int]) -> list[int]:
-    """Compute in a process."""
     return [value * value for value in values]
 
 
@@ -214,7 +207,6 @@ class Watched:
         self.reading = threading.Lock()
 
     def values(self) -> Iterator[int]:
-        """Give many numbers."""
         try:
             for number in range(10_000):
                 with self.reading:
@@ -226,7 +218,6 @@ class Watched:
             self.closed += 1
 
     async def async_values(self) -> AsyncIterator[int]:
-        """Give many numbers."""
         try:
             for number in range(10_000):
                 await asyncio.sleep(0)
@@ -236,14 +227,12 @@ class Watched:
 
 
 def raising(value: int) -> int:
-    """End the run at some value."""
     if value == 20:
         raise Ends
     return value
 
 
 def flat(watched: Watched) -> Any:
-    """Read from within a flat map."""
     return lambda graph: graph.source([1]).flat_map(lambda _one: watched.values())
 
 

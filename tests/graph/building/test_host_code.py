@@ -24,7 +24,6 @@ class Mutex:
         self.checks = 0
 
     def check(self, what: str) -> None:
-        """Note that code of the host runs."""
         self.checks += 1
         if self.graph.changes.asked is not None:
             self.violations.append(what)
@@ -64,7 +63,6 @@ class Host:
         self.mutex = mutex
 
     def values(self, count: int = 40) -> Iterator[Value]:
-        """Give values."""
         try:
             for number in range(count):
                 self.mutex.check("generator")
@@ -78,31 +76,25 @@ class Host:
         return value
 
     def other(self, value: Value) -> Value:
-        """Give another value."""
         self.mutex.check("function")
         return Value(self.mutex, value.number)
 
     async def aother(self, value: Value) -> Value:
-        """Give another value."""
         return self.other(value)
 
     def failing(self, value: Value) -> Value:
-        """Fail for some values."""
         self.mutex.check("function")
         if value.number % 4 == 0:
             raise ValueError
         return value
 
     def on_error(self, _value: Value, _error: Exception) -> None:
-        """Hear of errors."""
         self.mutex.check("on_error")
 
     def parts(self, _value: Value) -> Iterator[Value]:
-        """Give parts."""
         return self.values(3)
 
     def all(self, values: Sequence[Value]) -> Sequence[Value]:
-        """Give other values."""
         return [self.other(value) for value in values]
 
 
@@ -127,7 +119,6 @@ OPERATORS: list[Callable[[Host, Flow[Any]], Flow[Any]]] = [
 
 
 def merged(flows: Sequence[Flow[Any]]) -> Flow[Any]:
-    """Merge flows."""
     return flows[0].merge(*flows[1:])
 
 

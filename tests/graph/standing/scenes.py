@@ -12,8 +12,6 @@ from rowlock.graph.operators import behind_one
 
 
 class Heard(StandingGraph[Any, Any]):
-    """Keeps what it reports."""
-
     def __init__(self, build: Callable[[Any], Any], *, name: str = "graph") -> None:
         super().__init__(build, name=name)
         self.rebuilt_after: list[Exception] = []
@@ -48,7 +46,6 @@ class Gate:
         self._open = asyncio.Event()
 
     async def passed(self, value: Any) -> Any:
-        """Wait, and return the value."""
         self.begun.append(value)
         self.has_begun.set()
         try:
@@ -60,16 +57,13 @@ class Gate:
         return value
 
     async def all_passed(self, values: Sequence[Any]) -> list[Any]:
-        """Wait with several values."""
         return list(await self.passed(list(values)))
 
     def open(self) -> None:
-        """Let them go on."""
         self._open.set()
 
 
 async def settled() -> None:
-    """Let everything happen that can happen at once."""
     for _ in range(50):
         await asyncio.sleep(0)
 
@@ -80,12 +74,10 @@ async def outcomes(submits: Iterable[asyncio.Task[Any]]) -> list[Any]:
 
 
 def doubled(value: int) -> int:
-    """Return twice the value."""
     return 2 * value
 
 
 def evens_fail(value: int) -> int:
-    """Fail for some values."""
     if value % 10 == 0:
         raise ValueError(value)
     return value
@@ -112,5 +104,4 @@ class Custom(Processor):
 
 
 def custom(flow: Flow[Any], act: Callable[[Any], NodeStatus | None]) -> Flow[Any]:
-    """Add a node of a test's own."""
     return Flow(behind_one(flow._end, Custom(act), name="custom"))

@@ -15,7 +15,6 @@ from .scenes import Gate, Heard, custom, doubled, outcomes, settled
 
 
 def breaking(value: Any) -> NodeStatus | None:
-    """Break at one value, get stuck at another."""
     if value == "break":
         msg = "broken"
         raise RuntimeError(msg)
@@ -32,14 +31,12 @@ class Scene:
         self.graph = Heard(self.build, name="pages")
 
     def build(self, flow: Flow[Any]) -> Flow[Any]:
-        """Build it."""
         self.built += 1
         if self.fails_with is not None:
             raise self.fails_with
         return custom(flow.amap(self.passed, lanes=4), breaking)
 
     async def passed(self, value: Any) -> Any:
-        """Wait with some values."""
         return await self.gate.passed(value) if value == "gated" else value
 
 
@@ -104,36 +101,30 @@ async def test_a_node_that_raises_what_is_no_exception(error: type[BaseException
 
 
 def sink(flow: Flow[Any]) -> Any:
-    """End the flow."""
     return flow.sink(doubled)
 
 
 def other_source(flow: Flow[Any]) -> Flow[Any]:
-    """Read values from elsewhere as well."""
     flow.graph.source([1]).sink(doubled)
     return flow
 
 
 def with_hook(flow: Flow[Any]) -> Flow[Any]:
-    """Have a hook."""
     flow.graph.on_end(print)
     return flow
 
 
 def left_open(flow: Flow[Any]) -> Flow[Any]:
-    """Leave a flow without a reader."""
     flow.graph.add([DuplicateProcessor(1)], name="left")
     return flow
 
 
 def used_twice(flow: Flow[Any]) -> Flow[Any]:
-    """Return a flow that has a reader."""
     flow.map(doubled)
     return flow
 
 
 def of_another(_flow: Flow[Any]) -> Flow[Any]:
-    """Return the flow of another graph."""
     found: list[Flow[Any]] = []
     StandingGraph(lambda flow: found.append(flow) or flow.map(doubled))
     return found[0]

@@ -21,19 +21,16 @@ name_of_caller: ContextVar[str] = ContextVar("name_of_caller", default="none")
 
 
 async def adoubled(value: int) -> int:
-    """Return twice the value."""
     await asyncio.sleep(0)
     return 2 * value
 
 
 async def all_doubled(values: Sequence[int]) -> list[int]:
-    """Return twice each value."""
     await asyncio.sleep(0)
     return [2 * value for value in values]
 
 
 def shared(flow: Flow[int]) -> Flow[int]:
-    """Double in shared calls."""
     return flow.amap_batch(all_doubled, size=8, within=0.01)
 
 

@@ -8,10 +8,7 @@ from typing import Any
 import pytest
 
 from rowlock.graph.processor import NodeStatus
-from rowlock.graph.stock.batches import (
-    BatchMapProcessor,
-    BatchProcessor,
-)
+from rowlock.graph.stock.batches import BatchMapProcessor, BatchProcessor
 from rowlock.graph.stock.branches import LimitProcessor
 from rowlock.graph.stock.carriers import Carrier
 from rowlock.graph.stock.sources import IterableSource
@@ -40,7 +37,6 @@ class Dripping(IterableSource):
         self.is_over = False
 
     def event(self, changed: Any) -> Any:
-        """Give a value of those that there are."""
         del changed
         output = self.outputs[0]
         if self.values and output.can_push:
@@ -63,19 +59,16 @@ class Timed:
         self.run = Sequential(wiring.graph)
 
     def give(self, *values: Any) -> None:
-        """Have values come now."""
         self.source.values += values
         self.source.wake()
         self.settle()
 
     def settle(self) -> None:
-        """Make all calls that can be made now."""
         self.run.settle()
         while self.run.calls:
             self.run.step()
 
     def wait(self, seconds: float) -> None:
-        """Let time pass."""
         self.run.pass_time(seconds)
         self.settle()
 
@@ -128,11 +121,9 @@ class Mortal(Carrier):
         self.failed: list[Any] = []
 
     def is_wanted(self, item: Any) -> bool:
-        """Whether it is still wanted."""
         return item not in self.obsolete
 
     def fail(self, item: Any, error: BaseException) -> bool:
-        """Note it."""
         self.failed.append((item, str(error)))
         return True
 

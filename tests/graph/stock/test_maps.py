@@ -9,14 +9,7 @@ import pytest
 from rowlock.graph.processor import EMPTY
 from rowlock.graph.stock.branches import LimitProcessor
 from rowlock.graph.stock.carriers import GONE, Carrier
-from rowlock.graph.stock.lanes import (
-    FlatMapProcessor,
-    Lane,
-    MapProcessor,
-    consume,
-    pass_on,
-    select,
-)
+from rowlock.graph.stock.lanes import FlatMapProcessor, Lane, MapProcessor, consume, pass_on, select
 
 from ..one_thread import Sequential, Wiring
 
@@ -33,12 +26,10 @@ def ran(processor: Lane, items: Any, *, limit: int | None = None) -> list[Any]:
 
 
 async def doubled(value: int) -> int:
-    """Double a number."""
     return 2 * value
 
 
 async def is_odd(value: int) -> bool:
-    """Whether a number is odd."""
     return value % 2 == 1
 
 
@@ -87,14 +78,12 @@ def test_values_of_a_sink_are_counted() -> None:
 
 
 def failing(value: int) -> int:
-    """Fail for odd numbers."""
     if value % 2:
         raise ValueError(value)
     return value
 
 
 async def async_failing(value: int) -> int:
-    """Fail for odd numbers."""
     return failing(value)
 
 
@@ -112,9 +101,7 @@ def test_on_error_drops_the_value() -> None:
     for lane in (
         MapProcessor(failing, on_error=lambda value, error: heard.append((value, str(error)))),
         MapProcessor(
-            async_failing,
-            is_awaited=True,
-            on_error=lambda value, _error: heard.append(value),
+            async_failing, is_awaited=True, on_error=lambda value, _error: heard.append(value)
         ),
     ):
         assert ran(lane, range(4)) == [0, 2]
@@ -144,18 +131,14 @@ def test_on_error_is_for_exceptions(error: BaseException) -> None:
 
 
 class Wanted(Carrier):
-    """Values below a number are wanted."""
-
     def __init__(self, below: int) -> None:
         self.below = below
         self.failed: list[int] = []
 
     def is_wanted(self, item: int) -> bool:
-        """Whether it is below."""
         return item < self.below
 
     def fail(self, item: int, error: BaseException) -> bool:
-        """Keep it here."""
         del error
         self.failed.append(item)
         return True
@@ -196,7 +179,6 @@ class Letters:
         self.closed = 0
 
     def of(self, word: str) -> Any:
-        """Give the letters."""
         try:
             for letter in word:
                 if letter == "!":

@@ -54,5 +54,4 @@ class Layouts:
 
 
 def noted_in(file: sqlite3.Connection) -> dict[str, bool]:
-    """Return whether steps have expired."""
     return {"rows expired": bool(file.execute(EXPIRED).fetchone()[0])}

@@ -1,11 +1,12 @@
 """A replica of a flow dies, freezes past its leases or loses its connection, before and after each
 statement of each kind of transaction; another one goes on, and each event counts once.
 
-By default it dies in the middle of each; on PostgreSQL in each second one somewhere else, too. With
-``ROWLOCK_STREAMS_BOUNDARIES=each``, all acts are tried at each different statement, where it is met
-first; with a number, at so many of these; with ``all``, at each statement each time. All three add
-a line for each story to the file that ``ROWLOCK_STREAMS_MATRIX`` names, of which ``python -m
-tests.streams.crashes.page FILE`` makes the table of the docs.
+By default it dies in the middle of each on SQLite, and of each second one on PostgreSQL, there
+somewhere else, too. With ``ROWLOCK_STREAMS_BOUNDARIES=each``, all acts are tried at each different
+statement, where it is met first; with a number, at so many of these; with ``all``, at each
+statement each time. All three add a line for each story to the file that
+``ROWLOCK_STREAMS_MATRIX`` names, of which ``python -m tests.streams.crashes.page FILE`` makes the
+table of the docs.
 """
 
 from __future__ import annotations
@@ -40,13 +41,15 @@ async def test_each_event_counts_once(
     """An event would be lost or counted twice, or a shard be nobody's, wherever it is that a
     replica is lost.
     """
-    database = database_with_clock
+    database, is_second = database_with_clock, list(STORIES).index(name) % 2
+    if BOUNDARIES == "few" and database.dialect_name == "postgresql" and not is_second:
+        pytest.skip("every second story")
     await database.create_tables(Base.metadata)
     with shared_clock(database, tmp_path / "clock") as clock:
         matrix, story = Matrix(database, nursery, clock), STORIES[name]
         if BOUNDARIES == "few":
             assert await matrix.kill_before(story), f"there is no {story.dies_before}"
-            others = sampled(name, database.dialect_name)
+            others = [crc32(name.encode()) % FIRST_MAX][: database.dialect_name == "postgresql"]
             tried = await matrix.sweep(story, act, others)
             assert tried.boundaries == len(others)
         else:
@@ -64,14 +67,6 @@ async def test_each_event_counts_once(
             if not BOUNDARIES.isdigit():
                 assert tried.overtaken > 0 or act != "freeze"
                 assert tried.answers_lost > 0 or act != "lose"
-
-
-def sampled(name: str, database: str) -> list[int]:
-    """Return the number of one boundary more for every second story on PostgreSQL, another one for
-    each.
-    """
-    is_second = list(STORIES).index(name) % 2
-    return [crc32(name.encode()) % FIRST_MAX] if is_second and database == "postgresql" else []
 
 
 def spread(each: list[int]) -> list[int]:

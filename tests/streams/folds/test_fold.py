@@ -47,8 +47,7 @@ pytestmark = pytest.mark.either_database(
 RETRIES = {"retry_delay": 0.01, "retry_delay_max": 0.02}
 
 
-@pytest.mark.parametrize("cache", [False, True])
-@pytest.mark.parametrize("shards", [1, 2, 16])
+@pytest.mark.parametrize(("shards", "cache"), [(1, True), (2, False), (16, True)])
 async def test_each_payment_is_in_a_balance_once(
     database: TemporaryDatabase, shards: int, cache: bool
 ) -> None:

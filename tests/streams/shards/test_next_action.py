@@ -22,7 +22,6 @@ RUNNING, PAUSED, STOPPED = (
 def shard(
     at: int, *, step: int = 7, version: int = 5, end: int | None = None, sent: int | None = None
 ) -> OwnShard:
-    """Return one of four shards."""
     own = BucketRange(0, BUCKETS // 4)
     found = OwnShard(NOTHING, own, NOTHING, NOTHING, at, end, step, version)
     if sent is not None:

@@ -28,8 +28,7 @@ async def worked(bank: Bank, payments: int) -> None:
     await run_until_settled(bank.sessions, bank.streams.pipelines())
 
 
-@pytest.mark.parametrize("lost", ["all", "one", "newer"])
-@pytest.mark.parametrize("steps", [1, 3])
+@pytest.mark.parametrize(("lost", "steps"), [("all", 1), ("one", 3), ("newer", 3)])
 async def test_states_of_another_moment_park_their_shard(
     database: TemporaryDatabase, lost: str, steps: int
 ) -> None:

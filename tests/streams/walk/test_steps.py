@@ -36,8 +36,7 @@ pytestmark = pytest.mark.either_database(
 )
 
 
-@pytest.mark.parametrize("shards", [1, 16])
-@pytest.mark.parametrize("steps", [1, 5, 1000])
+@pytest.mark.parametrize(("steps", "shards"), [(1, 16), (5, 1), (1000, 16)])
 async def test_each_payment_is_counted_once(
     database: TemporaryDatabase, steps: int, shards: int
 ) -> None:
