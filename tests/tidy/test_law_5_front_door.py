@@ -19,6 +19,8 @@ from .test_law_4_guests import WINDOWS
 DOORS = ("rowlock", "rowlock.dispatch", "rowlock.testing")
 PUBLIC_MODULES = ("rowlock", "rowlock.errors", "rowlock.events", "rowlock.stream_errors")
 """What they make may be taken from them as well."""
+DEEP_MAX = 1047
+"""Deep imports of tests, which only get fewer."""
 ABOVE = {room for room, floor in FLOORS.items() if floor > FRONT_DOOR_FLOOR}
 
 
@@ -84,6 +86,20 @@ def back_doors(tree: list[Source], doors: dict[str, str]) -> list[str]:
     ]
 
 
+def deep_imports(tree: list[Source]) -> list[str]:
+    """Find imports of tests from modules that are neither doors nor what the test is named after:
+    law 11.
+    """
+    return [
+        source.finding(line, target)
+        for source in tree
+        for target, line in imports(source)
+        if target.count(".") > 2
+        and target.startswith(f"{PACKAGE}.")
+        and target.split(".")[-2] not in source.path.removesuffix(".py").replace("test_", "")
+    ]
+
+
 def is_all(node: ast.Assign) -> bool:
     """Whether the statement assigns ``__all__``."""
     return any(isinstance(target, ast.Name) and target.id == "__all__" for target in node.targets)
@@ -120,6 +136,11 @@ def test_tests_and_examples_take_what_is_public_from_its_door() -> None:
     shown = {name.rpartition(".")[2] for name in doors}
     assert shown >= {"PipelineManager", "Task", "virtual_time"}
     assert back_doors(sources("tests") + sources("examples"), doors) == []
+
+
+def test_deep_imports_of_tests_only_get_fewer() -> None:
+    """To move a module would break tests that are about something else."""
+    assert len(deep_imports(sources("tests"))) <= DEEP_MAX
 
 
 def test_planted_back_door() -> None:
