@@ -24,14 +24,16 @@ REFUSALS = "Refusal"
 
 
 def parents_of(tree: list[Source]) -> dict[str, list[str]]:
-    """Return the classes of the error tree with the names of what they derive from."""
+    """Return the classes of the error tree with the names of what they derive from. What stands
+    beside them derives from none.
+    """
     nodes = (
         node for source in tree for node, _ in definitions(source) if source.path in TREE_FILES
     )
     return {
         node.name: [last_name(base) for base in node.bases]
         for node in nodes
-        if isinstance(node, ast.ClassDef)
+        if isinstance(node, ast.ClassDef) and node.bases
     }
 
 

@@ -12,7 +12,12 @@ import pytest
 
 from .reading import PACKAGE, Source, imports, package, planted
 
-AT_HOME = frozenset({"aiosqlite", "anyio", "pydantic", "sqlalchemy", "typing_extensions", PACKAGE})
+AT_HOME = frozenset(
+    {
+        *("aiosqlite", "anyio", "pydantic", "pydantic_core", "sqlalchemy", "typing_extensions"),
+        PACKAGE,
+    }
+)
 """The base dependencies, and what they bring."""
 FOR_CHECKERS_ONLY = frozenset({"_typeshed"})
 """Known to type checkers, never imported by Python."""

@@ -83,9 +83,9 @@ def address_in(folder: Path, database: str | None) -> URL:
 
 
 @asynccontextmanager
-async def tables_at(address: URL) -> AsyncIterator[AsyncEngine]:
+async def tables_at(url: URL) -> AsyncIterator[AsyncEngine]:
     """Create the tables and the trigger, yield an engine, and drop the schema afterwards."""
-    engine, schema = open_engine(address), address.query.get("schema")
+    engine, schema = open_engine(url), url.query.get("schema")
     try:
         try:
             async with engine.begin() as connection:
@@ -95,7 +95,7 @@ async def tables_at(address: URL) -> AsyncIterator[AsyncEngine]:
                 for statement in _TRIGGER[connection.dialect.name]:
                     await connection.exec_driver_sql(statement)
         except Exception as error:
-            raise ConfigurationError(f"cannot create the tables in {address!r}: {error}") from error
+            raise ConfigurationError(f"cannot create the tables in {url!r}: {error}") from error
         try:
             yield engine
         finally:

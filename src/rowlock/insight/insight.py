@@ -125,12 +125,10 @@ class Questioner(Actions):
         """Return the answer of `ask(connection, **how)`, in a transaction that reads, on the
         database of `sessions`, by default where `leased` is worked on.
         """
-
-        async def by_session(_: AsyncSession, connection: AsyncConnection) -> T:
-            return await ask(connection, **how)
-
         options: Any = {"sessions": sessions, "statement_timeout": statement_timeout}
-        return await self.read_by_session(leased, by_session, **options)
+        return await self.read_by_session(
+            leased, lambda _, connection: ask(connection, **how), **options
+        )
 
     async def read_by_session(
         self,

@@ -222,11 +222,11 @@ async def ask_value(connection: AsyncConnection, statement: Any, *, apart: bool)
 
 async def ask_first(connection: AsyncConnection, statement: Any, *, apart: bool) -> Any:
     """Return the first row; None if there is none."""
+    return await ask_part(connection, lambda: _first(connection, statement), apart=apart)
 
-    async def ask() -> Any:
-        return (await connection.execute(statement)).first()
 
-    return await ask_part(connection, ask, apart=apart)
+async def _first(connection: AsyncConnection, statement: Any) -> Any:
+    return (await connection.execute(statement)).first()
 
 
 async def ask_part(

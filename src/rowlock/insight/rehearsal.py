@@ -226,13 +226,18 @@ class ReadingLocker:
         if item.leased is not None and leased.table is item.leased.table:
             where = where & (leased.attribute(leased.key_name) != item.id)
         async with item.session() as session:
-            found = await session.scalars(select(model).where(where).limit(RELATED_MAX))
-            rows = list(found.unique())
-            session.expunge_all()
+            rows = await _rows(session, model, where)
         keys = tuple(getattr(row, leased.key_name) for row in rows)
         item.held_rows().may_hold(leased, Acquired(keys, {}))
         item.held_rows().holds(leased, {key: {} for key in keys})
         return rows
+
+
+async def _rows(session: AsyncSession, model: type[Any], where: ColumnElement[bool]) -> list[Any]:
+    found = await session.scalars(select(model).where(where).limit(RELATED_MAX))
+    rows = list(found.unique())
+    session.expunge_all()
+    return rows
 
 
 @dataclass(frozen=True, slots=True)

@@ -202,7 +202,8 @@ def _overtaken(
     async def process_and_be_overtaken(item: PipelineItem[ModelT]) -> Any:
         outcome = process(item)
         outcome = await outcome if isawaitable(outcome) else outcome
-        await _write(session_factory, pipeline.leased, item.id, {"lock_token": token})
+        taken = {pipeline.leased.column("lock_token"): token}
+        await _write(session_factory, pipeline.leased, item.id, values=taken)
         return outcome
 
     pipeline.process = process_and_be_overtaken  # type: ignore[method-assign]
@@ -210,19 +211,19 @@ def _overtaken(
 
 
 async def _write(
-    session_factory: Sessions, leased: LeasedTable, key: object, values: dict[str, Any]
+    session_factory: Sessions, leased: LeasedTable, key: object, *, values: dict[Any, Any]
 ) -> None:
-    columns = {leased.column(name): value for name, value in values.items()}
     async with session_factory.begin() as session:
-        await session.execute(update(leased.table).where(leased.key == key).values(columns))
+        await session.execute(update(leased.table).where(leased.key == key).values(values))
 
 
 async def _make_due(session_factory: Sessions, row: Any) -> None:
     leased = LeasedTable.of(type(row))
     # A row that stepped back may rest first, which is not under test here.
-    due = {"due_at": utc_now() - timedelta(days=1)}
-    values = due if leased.has_schedule else {"last_processed_at": None}
-    await _write(session_factory, leased, _key(row), values)
+    due: dict[str, Any] = {"due_at": utc_now() - timedelta(days=1)}
+    due = due if leased.has_schedule else {"last_processed_at": None}
+    values = {leased.column(name): value for name, value in due.items()}
+    await _write(session_factory, leased, _key(row), values=values)
 
 
 async def _locked(session_factory: Sessions, *rows: object) -> list[tuple[str, Any]]:

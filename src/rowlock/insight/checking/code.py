@@ -57,6 +57,7 @@ class Finding:
         return shown(f"{self.what}{separator}{self.remedy}", TEXT_CHARS_MAX)
 
     def to_dict(self) -> dict[str, Any]:
+        """Return it for JSON."""
         return asdict(self) | {"level": self.level.value}
 
 

@@ -109,6 +109,7 @@ class FlowRecord:
 
 
 def in_order(results: Iterable[FlowResult]) -> list[FlowResult]:
+    """Sort results by their steps, their keys and what is stored."""
     return sorted(results, key=lambda one: (one.step, one.key or "", one.stored))
 
 
@@ -182,11 +183,14 @@ async def read_rows(connection: AsyncConnection, fold: FoldTable) -> dict[Any, R
 
 
 class ExpectedRows:
+    """The rows that a fold should have, of the columns that it sets."""
+
     def __init__(self, fold: FoldTable) -> None:
         self._model = fold.model
         self._set: set[str] = set(fold.model.keys)
 
     def changed(self, before: Mapping[str, KeyState], after: Mapping[str, KeyState]) -> None:
+        """Note which columns one step sets."""
         for key, state in after.items():
             old, new = before[key].value, state.value.values
             if old is None:
@@ -201,6 +205,7 @@ class ExpectedRows:
         return bucket_of(key if len(self._model.keys) == 1 else json.loads(key)[0])
 
     def rows(self, states: Mapping[str, KeyState]) -> dict[Any, Row]:
+        """Return the rows of `states` by their keys."""
         rows = [state.value.values for state in states.values()]
         return {_key_in(self._model, row): self._counting(row) for row in rows}
 
