@@ -129,10 +129,6 @@ class Lies:
         raise RuntimeError("secret")
 
     @staticmethod
-    def exits(*_: object) -> Viewer:
-        raise SystemExit(3)
-
-    @staticmethod
     async def is_cancelled(*_: object) -> Viewer:
         raise asyncio.CancelledError
 
