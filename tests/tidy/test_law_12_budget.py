@@ -22,7 +22,7 @@ LINES = {
     "graph": 7105,
     "ground": 2975,
     "insight": 9612,
-    "leases": 3059,
+    "leases": 3064,
     "locks": 765,
     "migrations": 643,
     "pipelines": 7780,

@@ -76,6 +76,11 @@ class HeldRows:
     def __len__(self) -> int:
         return sum(map(len, self._perhaps.values()))
 
+    def __repr__(self) -> str:
+        # An item shows it, and what the dataclass makes of itself has values of rows.
+        held = ", ".join(f"{len(keys)} of {model.__name__}" for model, keys in self._known.items())
+        return f"<HeldRows {held or 'none'}>"
+
     def count_with(self, leased: LeasedTable, acquired: Acquired) -> int:
         """Return how many rows there would be with those of `acquired`, some of which may be here
         already.
