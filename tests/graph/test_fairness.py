@@ -88,7 +88,7 @@ async def test_end_of_a_coroutine_asks_a_bounded_number_of_nodes() -> None:
     graph.add_pipe([Feed(range(3000), place="loop")])
     for _ in range(1000):
         graph.add_pipe([applied(lambda x: x, "loop")])
-    graph.add_pipe([MapProcessor(itself, is_awaited=True)])
+    graph.add_pipe([MapProcessor(itself, place=None)])
     graph.add_pipe([LimitProcessor(1)])
     graph.add_pipe([MapProcessor(last.append, use=consume, place="loop")])
     graph.begin_run()

@@ -180,7 +180,7 @@ async def test_consumer_gets_a_value_only_if_it_asks() -> None:
     graph.add_pipe([Feed(range(20), place="loop")])
     graph.add_pipe([MapProcessor(_itself, place="loop")])
     graph.add_pipe([one])
-    graph.add_pipe([MapProcessor(_appender(got), is_awaited=True, use=consume)])
+    graph.add_pipe([MapProcessor(_appender(got), place=None, use=consume)])
     await run_graph(graph)
     assert got == list(range(20))
     assert one.came_unasked == 0

@@ -223,10 +223,9 @@ def add_calls(
     made = [
         MapProcessor(
             in_place(one, options.on, name=name),
-            is_awaited=awaited or options.on == "process",
             timeout=seconds,
             use=use,
-            place=options.on,
+            place=None if awaited else options.on,
             carrier=end.carrier,
             on_error=options.on_error,
             name=name,

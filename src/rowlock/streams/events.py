@@ -13,6 +13,8 @@ from rowlock.events import Event
 
 @dataclass(frozen=True, slots=True)
 class FlowEvent(Event):
+    """A fact about the flow named `flow`."""
+
     flow: str
 
 

@@ -36,7 +36,7 @@ async def is_odd(value: int) -> bool:
 def test_map() -> None:
     """A result would be lost, or a value worked on twice."""
     assert ran(MapProcessor(lambda value: 2 * value), range(4)) == [0, 2, 4, 6]
-    assert ran(MapProcessor(doubled, is_awaited=True), range(4)) == [0, 2, 4, 6]
+    assert ran(MapProcessor(doubled, place=None), range(4)) == [0, 2, 4, 6]
 
 
 def test_coroutine_of_a_plain_function_is_an_error() -> None:
@@ -56,7 +56,7 @@ def test_filter() -> None:
     """What was filtered out would come through, or be missing in the counts."""
     for lane in (
         MapProcessor(lambda value: value % 2, use=select),
-        MapProcessor(is_odd, is_awaited=True, use=select),
+        MapProcessor(is_odd, place=None, use=select),
     ):
         assert ran(lane, range(5)) == [1, 3]
         assert lane.dropped == 3
@@ -89,7 +89,7 @@ async def async_failing(value: int) -> int:
 
 def test_an_error_ends_the_run() -> None:
     """A failed value would be lost without a word."""
-    for lane in (MapProcessor(failing), MapProcessor(async_failing, is_awaited=True)):
+    for lane in (MapProcessor(failing), MapProcessor(async_failing, place=None)):
         with pytest.raises(ValueError, match="1"):
             ran(lane, range(3))
         assert lane.subject() == 1
@@ -100,9 +100,7 @@ def test_on_error_drops_the_value() -> None:
     heard: list[Any] = []
     for lane in (
         MapProcessor(failing, on_error=lambda value, error: heard.append((value, str(error)))),
-        MapProcessor(
-            async_failing, is_awaited=True, on_error=lambda value, _error: heard.append(value)
-        ),
+        MapProcessor(async_failing, place=None, on_error=lambda value, _error: heard.append(value)),
     ):
         assert ran(lane, range(4)) == [0, 2]
         assert lane.failed == 2

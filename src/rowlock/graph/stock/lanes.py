@@ -206,16 +206,17 @@ def consume(lane: Lane, item: Any, returned: Any) -> Any:
 
 
 class MapProcessor(Lane):
-    """`is_awaited`: the function returns what is awaited, for `timeout` seconds at most."""
+    """What `function` returns is awaited, for `timeout` seconds at most, if it is called in a process
+    or without a `place`.
+    """
 
     def __init__(
         self,
         function: Callable[[Any], Any],
         *,
-        is_awaited: bool = False,
         timeout: float | None = None,
         use: Use = replace,
-        place: Place | None = None,
+        place: Place | None = "thread",
         name: str = "",
         carrier: Carrier = BARE,
         on_error: OnError | None = None,
@@ -223,11 +224,11 @@ class MapProcessor(Lane):
         super().__init__(
             outputs=0 if use is consume else 1,
             name=name,
-            place=place or ("loop" if is_awaited else "thread"),
+            place=place or "loop",
             carrier=carrier,
             on_error=on_error,
         )
-        if is_awaited:
+        if place in (None, "process"):
             self.status = NodeStatus.ASYNC
         self._function = function
         self._use = use

@@ -314,7 +314,7 @@ class StepWork:
             done = did.done.setdefault(cut.step, StagesDone())
             computed = None
             if len(batch) or due:
-                found = self._compute_step(did, cut, batch, stage, due=due, done=done)
+                found = self._compute_step(did, cut, batch, stage=stage, due=due, done=done)
                 if isinstance(found, PoisonedKey):
                     did.poisoned, did.step = found, cut.step
                     return
@@ -331,8 +331,8 @@ class StepWork:
         did: ShardDid,
         cut: RecordedCut,
         batch: EventBatch[Any],
-        stage: StageHandler,
         *,
+        stage: StageHandler,
         due: Sequence[str],
         done: StagesDone,
     ) -> Computed | PoisonedKey:
