@@ -206,8 +206,8 @@ def consume(lane: Lane, item: Any, returned: Any) -> Any:
 
 
 class MapProcessor(Lane):
-    """What `function` returns is awaited, for `timeout` seconds at most, if it is called in a process
-    or without a `place`.
+    """What `function` returns is awaited, for `timeout` seconds at most, if it has no `place` or one
+    in processes.
     """
 
     def __init__(
