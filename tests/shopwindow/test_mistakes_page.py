@@ -96,12 +96,6 @@ AT_CALL = (
     ("`request_update` of an unknown column", request_a_colour, "has no column 'colour'"),
     ("a table that was not migrated", find_no_table, "a fetch failed"),
 )
-RESTS = (
-    "a row that stays ready after `Apply()`",
-    "the third attempt",
-    "WARNING, and the row [rests longer]"
-    "(../how-to/retries-and-parking.md#apply-that-changes-nothing)",
-)
 TOLD = (
     ("a hint for a model without a pipeline", "the call"),
     ("a hint asked for behind the commit", "the end of the session"),
@@ -117,7 +111,6 @@ def test_the_table_has_all_of_them() -> None:
     ]
     expected = [(one.what, "construction", one.text) for one in AT_CONSTRUCTION]
     expected += [(what, "the attempt", text) for what, _, text in IN_LAST_ERROR]
-    expected += [RESTS]  # tests/pipelines/test_rounds.py
     expected += [(what, "the call", text) for what, _, text in AT_CALL]
     expected += [(what, when, "WARNING, once") for what, when in TOLD]
     assert [(what, when, text.replace("\0", "|")) for what, when, text in rows] == expected

@@ -42,11 +42,19 @@ class InsightTables:
     history: Table | None = None
 
     def pause_gate(self, leased: LeasedTable, pipeline: str) -> ColumnElement[bool]:
-        """Return the condition that `pipeline` is not paused, for the `gates` of a manager."""
+        """Return the condition that `pipeline` is not paused, for the `gates` of a manager.
+
+        Raises:
+            ConfigurationError: the host lends no table of pauses.
+        """
         return not_(self.is_paused(pipeline))
 
     def is_paused(self, pipeline: str) -> ColumnElement[bool]:
-        """Return the condition that `pipeline` is paused, by the database's clock."""
+        """Return the condition that `pipeline` is paused, by the database's clock.
+
+        Raises:
+            ConfigurationError: the host lends no table of pauses.
+        """
         if self.controls is None:
             raise ConfigurationError(
                 "pause_gate needs the table of pauses: insight_tables(metadata, controls=True)"

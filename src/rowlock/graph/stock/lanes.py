@@ -206,8 +206,8 @@ def consume(lane: Lane, item: Any, returned: Any) -> Any:
 
 
 class MapProcessor(Lane):
-    """What `function` returns is awaited, for `timeout` seconds at most, if it has no `place` or one
-    in processes.
+    """Without a `place`, or in processes, what `function` returns is awaited, `timeout` seconds at
+    most.
     """
 
     def __init__(
