@@ -78,7 +78,7 @@ async def test_each_snapshot_is_of_one_step(
         transfers = asyncio.create_task(transfer())
         try:
             seen = []
-            for _ in range(15):
+            for _ in range(6):
                 async with ledger.flow.snapshot(ledger.sessions, timeout=LONG_S) as frozen:
                     await check(ledger, frozen)
                 seen.append(frozen.step)
@@ -309,7 +309,7 @@ async def test_a_lagging_shard_stops_at_the_snapshot(
     entering = asyncio.create_task(block.__aenter__())
     await until(is_requested(bank, 1))
     await bank.pay(200)
-    for _ in range(15):
+    for _ in range(6):
         async with bank.sessions() as session:
             await known.look(await session.connection(), first=0)
         await cutter.cut(known, [])
