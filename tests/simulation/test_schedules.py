@@ -1,6 +1,6 @@
 """Thousands of random schedules of parents, children and services; each must settle without a leak.
 
-``ROWLOCK_SIMULATION_SCHEDULES`` says how many (by default eighty); ``python
+``ROWLOCK_SIMULATION_SCHEDULES`` says how many (by default forty); ``python
 tests/simulation`` runs any number of them.
 """
 
@@ -22,8 +22,8 @@ from .services import Services
 from .tables import orphans
 from .verdict import judge, unsettled
 
-SCHEDULES = int(os.environ.get("ROWLOCK_SIMULATION_SCHEDULES", "80"))
-PER_TEST = 40
+SCHEDULES = int(os.environ.get("ROWLOCK_SIMULATION_SCHEDULES", "40"))
+PER_TEST = 20
 SHOWN_MAX = 3
 """Most schedules of a test that are told when they fail."""
 A_MARK = re.compile(r"\([0-9a-f]{8}\)")
