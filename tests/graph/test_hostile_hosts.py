@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -39,26 +39,6 @@ async def test_call_cancelled_by_another_is_an_error(steps: int) -> None:
     calls[0].cancel()
     with pytest.raises(HostCodeError):
         await run
-
-
-@virtual_time
-async def test_task_that_is_refused_is_an_error() -> None:
-    """A task factory of the host that refuses a call would leave the run hanging."""
-    loop = asyncio.get_running_loop()
-
-    def refuse(
-        loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, Any], **_kw: Any
-    ) -> asyncio.Task[Any]:
-        if getattr(work, "__name__", "") == "_await_calls":
-            raise LookupError("refused")
-        return asyncio.Task(work, loop=loop)
-
-    loop.set_task_factory(refuse)  # type: ignore[arg-type]
-    try:
-        with pytest.raises(LookupError, match="refused"):
-            await run_graph(line_of(applied(str, "task"), values=[1]))
-    finally:
-        loop.set_task_factory(None)
 
 
 async def test_thread_that_is_refused_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -261,4 +261,3 @@ def test_an_exit_over_there_ends_the_hosts_loop(sqlite_database: TemporaryDataba
 
     with pytest.raises(SystemExit):
         asyncio.run(main())
-    assert heartbeat_threads() == 0

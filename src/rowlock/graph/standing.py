@@ -172,6 +172,8 @@ class StandingNodes:
         self.callers.pop(caller, None)
         if not self.callers and self._timer is not None:
             self._timer.cancel()
+            # A cancelled timer keeps the context of the caller that set it.
+            self._timer = None
 
     def _look_later(self) -> None:
         self._timer = asyncio.get_running_loop().call_later(LONG_S, self._look)
