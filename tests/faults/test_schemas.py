@@ -94,7 +94,9 @@ async def test_a_migration_that_was_not_run_yet(
             assert not health[runs.name].healthy
             assert name in (health[runs.name].last_error or "")
             counters = runs.statistics().counters
-            assert counters["claimed"] <= (2 * counters["fetches_failed"] + 5 if read_later else 0)
+            # What the fetch under way has claimed is counted before its failure is.
+            failed = counters["fetches_failed"] + 1
+            assert counters["claimed"] <= (2 * failed + 5 if read_later else 0)
             assert health["VolumePipeline"].last_error is None
             await migrate(database, BACK[name])
             await heard.wait_for(events.ItemApplied, count=6)
