@@ -40,15 +40,13 @@ async def test_states_that_were_not_written_are_read_again(
     add_up(bank)
     commit, failed = Committer.commit, []
 
-    async def once_in_vain(
-        self: Committer, writes: Sequence[StepWrite], *, together: bool = False
-    ) -> frozenset[UUID]:
+    async def once_in_vain(self: Committer, writes: Sequence[StepWrite]) -> frozenset[UUID]:
         if not failed:
             failed.append(len(writes))
             if is_written:
-                await commit(self, writes, together=together)
+                await commit(self, writes)
             raise ConnectionResetError("the answer is lost")
-        return await commit(self, writes, together=together)
+        return await commit(self, writes)
 
     monkeypatch.setattr(Committer, "commit", once_in_vain)
     async with PipelineManager(bank.sessions, bank.streams.pipelines()):
