@@ -129,7 +129,9 @@ async def test_related_rows_are_lost_before_another_pipeline_claims_them(
         beside.append(volumes.running)
         return attachments.usual_answer(item)
 
-    volumes, attachments = Locking(answer=hang), AttachmentPipeline(answer=note)
+    # It fetches when it is hinted: in between the leases have ended and the clocks are one.
+    attachments = AttachmentPipeline(answer=note, fetch_delays=[3600])
+    volumes = Locking(answer=hang)
     async with PipelineManager(database.session_factory, [volumes, attachments]) as manager:
         await until(lambda: volumes.running)
         await _end_leases(database, Volume, Attachment)
