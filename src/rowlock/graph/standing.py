@@ -364,9 +364,8 @@ class StandingGraph(Generic[T, R]):
                 self._nodes = StandingNodes(self)
             except Exception:
                 raise
-            except (
-                BaseException
-            ) as raised:  # a `SystemExit` of `build` is not to end the event loop
+            # A `SystemExit` of `build` is not to end the event loop.
+            except BaseException as raised:
                 raise as_ordinary(raised) from raised
             if self._broken_by is not None:
                 self._rebuilt(self._broken_by)
