@@ -23,20 +23,16 @@ class Row:
         return "a secret"
 
 
-class Exits(BaseException):
-    """Ends a thread, as an exit of the program does; pytest outlives it."""
-
-
 class Unshown:
-    """A value whose text cannot be had, and that tries to end the program."""
+    """A value whose text cannot be had."""
 
     def __repr__(self) -> str:
-        raise Exits
+        raise RuntimeError
 
 
 class Unnoted(LookupError):
     def add_note(self, note: str) -> None:
-        raise Exits(note)
+        raise RuntimeError(note)
 
 
 def fail(_value: Any) -> Any:

@@ -326,7 +326,7 @@ def _check_hook(hook: object) -> None:
 def add_place(error: BaseException, processor: Processor) -> None:
     """Note on `error` where it was raised; with the value if the host asked for that."""
     # The one way in which values of a graph get into errors, and so into logs.
-    with suppress(BaseException):  # an error of the host may refuse notes in any way
+    with suppress(Exception):  # an error of the host may refuse notes
         known, place = getattr(error, "__notes__", ()), _place_of(processor)
         # One object may be raised for each of a million values.
         if place not in known and len(known) < NOTES_MAX:
@@ -342,7 +342,7 @@ def _place_of(processor: Processor) -> str:
         return place
     try:
         text = shorten(repr(value), chars_max=VALUE_CHARS_MAX)
-    except BaseException:  # noqa: BLE001  # a value that cannot be shown must not hide the error
+    except Exception:  # noqa: BLE001  # a value that cannot be shown must not hide the error
         text = f"a {type(value).__name__}"
     return f"{place}, with {text}"
 
