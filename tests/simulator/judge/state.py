@@ -14,7 +14,7 @@ import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from rowlock.rows.eligibility import OWNER_SEPARATOR
 from rowlock.rows.lock_tokens import Deaths, deaths_of, is_in_crowd, with_deaths
@@ -146,18 +146,34 @@ def place_of(change: Change) -> Place:
 
 def whole_claims(changes: Iterable[Change]) -> list[Change]:
     """Return `changes` in which each claim is one: on PostgreSQL a claim that takes over from the
-    dead counts them in a second statement.
+    dead counts them in a second statement, and a service may write to the row between the two.
     """
     found: list[Change] = []
-    last: dict[Place, int] = {}
+    held: dict[tuple[Place, uuid.UUID], list[int]] = {}
     for change in changes:
-        place = place_of(change)
-        if place in last and _is_recount(change):
-            found[last[place]] = replace(found[last[place]], after=change.after)
-        else:
-            last[place] = len(found)
-            found.append(change)
+        before, after, place = change.before, change.after, place_of(change)
+        if _is_recount(change) and before is not None and before.lock_token is not None:
+            counted = {
+                name: getattr(after, name)
+                for name in RowState.__slots__
+                if getattr(after, name) != getattr(before, name)
+            }
+            for index in held.pop((place, before.lock_token), ()):
+                found[index] = _counted(found[index], before.lock_token, counted)
+            continue
+        for token in {state.lock_token for state in (before, after) if state is not None}:
+            if token is not None:
+                held.setdefault((place, token), []).append(len(found))
+        found.append(change)
     return found
+
+
+def _counted(change: Change, token: uuid.UUID, counted: dict[str, Any]) -> Change:
+    before, after = (
+        replace(state, **counted) if state is not None and state.lock_token == token else state
+        for state in (change.before, change.after)
+    )
+    return replace(change, before=before, after=after)
 
 
 def _is_recount(change: Change) -> bool:

@@ -6,6 +6,8 @@ from datetime import timedelta
 
 import pytest
 
+from rowlock.rows.lock_tokens import Deaths, with_deaths
+
 from .checker import VIOLATIONS_MAX, check
 from .history import RowState
 from .stories import LEASE_S, Story
@@ -84,6 +86,17 @@ def test_b4_a_claim_that_dies_before_it_counts_comes_to_nothing(story: Story, st
     story.wait(LEASE_S)
     getattr(story, step)(attempts=0)
     assert story.broken() == {"B4"}
+
+
+def test_b4_a_service_may_write_before_the_second_statement_counts(story: Story) -> None:
+    """The judge would call the counting of a death a theft."""
+    story.claim()
+    story.wait(LEASE_S)
+    token = story.claim(attempts=0)
+    story.change(values={"wanted": 8})
+    story.change(lock_token=with_deaths(token, Deaths(counted=1), in_crowd=False), attempts=1)
+    story.apply()
+    assert story.broken() == set()
 
 
 def test_b4_who_failed_too_often_is_parked(story: Story) -> None:
