@@ -34,8 +34,6 @@ class ByUuid(LockColumns, KindsBase):
 
 
 class ByNumber(LockColumns, ScheduleColumns, KindsBase):
-    """A number for its key, and a schedule."""
-
     __tablename__ = "by_number"
     id: Mapped[int] = mapped_column(primary_key=True)
     status: Mapped[str] = mapped_column(default="new")
@@ -65,8 +63,6 @@ class ByVariant(LockColumns, KindsBase):
 
 
 class ByDecorated(LockColumns, KindsBase):
-    """A host's own type around such a key."""
-
     __tablename__ = "by_decorated"
     id: Mapped[str] = mapped_column(
         Reference(), primary_key=True, default=lambda: str(uuid.uuid4())
@@ -75,8 +71,6 @@ class ByDecorated(LockColumns, KindsBase):
 
 
 class Letter(enum.StrEnum):
-    """Values that are not what the database keeps."""
-
     ALPHA, BETA, GAMMA, DELTA, EPSILON, ZETA, ETA, THETA = "abcdefgh"
 
 
@@ -90,8 +84,6 @@ class ByLetter(LockColumns, KindsBase):
 
 
 class Color(KindsBase):
-    """What a row of the next kind belongs to."""
-
     __tablename__ = "colors"
     id: Mapped[int] = mapped_column(primary_key=True)
 
@@ -148,8 +140,6 @@ class Taken(LockColumns, ScheduleColumns, KindsBase):
 
 
 class Reserved(LockColumns, KindsBase):
-    """Words of SQL for names, and an enumeration."""
-
     __tablename__ = "order"
     id: Mapped[int] = mapped_column("select", Integer, primary_key=True)
     status: Mapped[str] = mapped_column("from", Enum("new", "done", name="group"), default="new")

@@ -51,7 +51,6 @@ kinds = Table(
 
 @pytest.fixture
 async def connection(database: TemporaryDatabase) -> Any:
-    """Give a connection in a transaction, and the table."""
     await database.create_tables(kinds.metadata)
     async with database.create_engine().begin() as connection:
         yield connection

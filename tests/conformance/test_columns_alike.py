@@ -50,7 +50,6 @@ class SpeltPipeline(RecordingPipeline):
 async def after_one_attempt(
     database: TemporaryDatabase, row: Any, pipeline: RecordingPipeline
 ) -> Any:
-    """Store the row, let the pipeline work on it once, and read it anew."""
     await database.create_tables(type(row).metadata)
     async with database.session_factory.begin() as session:
         session.add(row)

@@ -64,8 +64,6 @@ async def transact(
     leased: LeasedTable,
     step: Callable[[AsyncConnection], Awaitable[T]],
 ) -> T:
-    """Take one step in a transaction of the library."""
-
     async def work(session: AsyncSession, connection: AsyncConnection) -> T:
         return await step(connection)
 
@@ -75,7 +73,6 @@ async def transact(
 
 
 def order_for(leased: LeasedTable, *, limit: int = 1000) -> ClaimRequest:
-    """Return an order for all rows that are free."""
     condition = eligible_parts(
         leased, ready=true(), owner="Me", min_processing_interval=timedelta(0)
     ).whole

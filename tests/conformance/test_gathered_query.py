@@ -43,7 +43,6 @@ blobs = Table(
 async def columns_of(
     connection: AsyncConnection, *names: str, query: GatheredQuery | None = None
 ) -> list[list[Any]]:
-    """Return columns of all rows of `kinds`, with the keys first."""
     query = query or query_of(*names)
     return [list(column) for column in await query.columns(connection, {"least": ""})]
 
@@ -102,7 +101,6 @@ async def test_types_without_such_a_value(database: TemporaryDatabase) -> None:
 
 
 def refuses_large_values(engine: AsyncEngine) -> None:
-    """Have the database refuse what is longer than `LONGEST`."""
     if engine.dialect.name == "sqlite":
 
         @event.listens_for(engine.sync_engine, "connect")

@@ -84,7 +84,6 @@ def free_port() -> int:
 
 @pytest.fixture
 def pooler_url(postgresql_database: TemporaryDatabase) -> Iterator[URL]:
-    """The URL of the test's database by way of pgbouncer."""
     if PGBOUNCER is None:
         pytest.skip("pgbouncer is not installed: apt-get install pgbouncer")
     server, port = postgresql_database.url, free_port()
@@ -114,7 +113,6 @@ def pooler_url(postgresql_database: TemporaryDatabase) -> Iterator[URL]:
 async def pooled(
     request: pytest.FixtureRequest, pooler_url: URL, postgresql_database: TemporaryDatabase
 ) -> AsyncIterator[async_sessionmaker[AsyncSession]]:
-    """Sessions over pgbouncer, of an engine as the docs say."""
     pytest.importorskip(request.param)
     await postgresql_database.create_tables(Base.metadata)
     engine = create_async_engine(

@@ -40,7 +40,6 @@ def maria(**parts: str) -> Dialect:
 
 
 def lockers() -> DialectPart[ResourceLocker]:
-    """Return a way to lockers on which nothing was loaded so far."""
     return DialectPart("locker", ResourceLocker)
 
 

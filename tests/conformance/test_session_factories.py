@@ -86,8 +86,6 @@ async def test_a_token_that_is_another_type_on_this_database_is_refused(
         """The host's."""
 
     class Spelt(LockColumns, Base):
-        """A token that is not the same everywhere."""
-
         __tablename__ = "spelt_tokens"
         id: Mapped[int] = mapped_column(primary_key=True)
         lock_token: Mapped[uuid.UUID | None] = mapped_column(

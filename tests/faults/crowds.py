@@ -22,8 +22,6 @@ class Base(DeclarativeBase):
 
 
 class Book(LockColumns, ScheduleColumns, Base):
-    """One of many."""
-
     __tablename__ = "books"
     id: Mapped[int] = mapped_column(primary_key=True)
     status: Mapped[str] = mapped_column(default="new")
@@ -40,17 +38,14 @@ class HoldingPipeline(Pipeline[Any]):
     model = Book
 
     def __init__(self, **settings: Any) -> None:
-        """Have begun nothing."""
         super().__init__(**settings)
         self.started = 0
         self.let_go = asyncio.Event()
 
     def ready(self) -> ColumnElement[bool]:
-        """New ones want work."""
         return cast("ColumnElement[bool]", self.model.status == "new")
 
     async def process(self, item: PipelineItem[Any]) -> Apply:
-        """Hold it."""
         self.started += 1
         await self.let_go.wait()
         return Apply({"status": "done"})
@@ -90,7 +85,6 @@ def shelves(count: int) -> list[type]:
 
 
 def pipeline_of(model: type, **settings: Any) -> HoldingPipeline:
-    """Return a pipeline of `model` that holds nothing."""
     pipeline_class = type(f"{model.__name__}Pipeline", (HoldingPipeline,), {"model": model})
     pipeline: HoldingPipeline = pipeline_class(**settings)
     pipeline.let_go.set()

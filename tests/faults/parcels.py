@@ -19,8 +19,6 @@ class Base(DeclarativeBase):
 
 
 class Depot(Base):
-    """What a parcel refers to."""
-
     __tablename__ = "depots"
     id: Mapped[int] = mapped_column(primary_key=True)
 
@@ -44,16 +42,12 @@ class Parcel(LockColumns, ScheduleColumns, Base):
 
 
 class ParcelPipeline(RecordingPipeline):
-    """Sends new parcels."""
-
     model = Parcel
 
     def ready(self) -> ColumnElement[bool]:
-        """New parcels want work."""
         return Parcel.status == "new"
 
     def usual_answer(self, item: PipelineItem[Any]) -> Outcome:
-        """Write one column."""
         return Apply({"status": "sent"})
 
 
@@ -70,7 +64,6 @@ def heed_foreign_keys(database: TemporaryDatabase) -> None:
 
 
 async def add_parcels(database: TemporaryDatabase, *parcels: Parcel) -> None:
-    """Make the tables, and put a depot and `parcels` in."""
     heed_foreign_keys(database)
     await database.create_tables(Base.metadata)
     async with database.session_factory.begin() as session:

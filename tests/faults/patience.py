@@ -39,14 +39,12 @@ class HeldWork:
         self.started, self.go_on = asyncio.Event(), asyncio.Event()
 
     async def __call__(self, item: Any) -> Outcome | None:
-        """Do it for one item."""
         self.started.set()
         await self.go_on.wait()
         return self.outcome
 
 
 async def until_healthy(manager: PipelineManager) -> None:
-    """Wait until everything works again."""
     async with asyncio.timeout(HANG_S_MAX):
         while not manager.health().healthy:  # noqa: ASYNC110 - a snapshot sets no event
             await asyncio.sleep(0.01)

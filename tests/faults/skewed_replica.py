@@ -23,17 +23,13 @@ skew_s = float(sys.argv.pop(1))
 
 
 def skewed() -> float:
-    """Return the time of day as this host sees it now."""
     side = 1 if int(time.monotonic() / JUMPS_EVERY_S) % 2 else -1
     return WALL() + side * skew_s
 
 
 class SkewedDatetime(datetime):
-    """Tells the same."""
-
     @classmethod
     def now(cls, tz: tzinfo | None = None) -> datetime:  # type: ignore[override]
-        """Return the skewed time."""
         return datetime.now(tz) + timedelta(seconds=skewed() - WALL())
 
 

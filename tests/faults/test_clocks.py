@@ -30,7 +30,6 @@ HOUR_S = 3600
 
 
 def clock_of(database: TemporaryDatabase) -> DatabaseClock:
-    """Return the clock that the database follows."""
     assert database.clock is not None
     return database.clock
 

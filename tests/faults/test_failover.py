@@ -34,7 +34,6 @@ class Failover:
     """
 
     def __init__(self, database: TemporaryDatabase) -> None:
-        """Open an engine, whose pool keeps all of its connections."""
         self._database = database
         self.engine = database.create_engine(pool_size=POOL, max_overflow=0)
         self.sessions = async_sessionmaker(self.engine, expire_on_commit=False)
@@ -53,7 +52,6 @@ class Failover:
                 )
 
     async def fill_the_pool(self) -> None:
-        """Open all of its connections."""
         async with asyncio.TaskGroup() as opening:
             together = asyncio.Barrier(POOL)
             for _ in range(POOL):
@@ -71,7 +69,6 @@ class Failover:
 
 @pytest.fixture
 async def failover(database: TemporaryDatabase) -> Failover:
-    """A failover, over a database of the test's own."""
     return Failover(database)
 
 
@@ -139,7 +136,6 @@ async def test_an_engine_that_is_made_anew_for_each_session_is_listened_to_once(
 async def one_connection(
     request: pytest.FixtureRequest, postgresql_database: TemporaryDatabase
 ) -> AsyncIterator[AsyncEngine]:
-    """An engine that keeps one connection, by each driver."""
     pytest.importorskip(request.param)
     url = postgresql_database.url.set(drivername=f"postgresql+{request.param}")
     engine = create_async_engine(url, pool_size=1, max_overflow=0)

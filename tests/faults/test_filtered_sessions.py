@@ -63,12 +63,9 @@ async def test_claim_and_read_agree(
     locked: list[str] = []
 
     class Locking(VolumePipeline):
-        """Locks what it sees."""
-
         locks = (Attachment,)
 
         async def process(self, item: PipelineItem[Volume]) -> Any:
-            """Note the names."""
             rows = await item.lock_related(Attachment, Attachment.volume_id == item.id)
             locked.extend(row.name for row in rows)
             return await super().process(item)
@@ -124,10 +121,7 @@ async def test_a_row_that_is_hidden_under_its_token_is_told(
     """
 
     class Narrow(RunPipeline):
-        """Its options leave out what its claims bring."""
-
         def options(self) -> Any:
-            """Hide all rows."""
             return [with_loader_criteria(Run, false())]
 
     await add(database, Run(id=1))

@@ -30,7 +30,6 @@ SHORT = {"lock_timeout": 5, "heartbeat_trigger": 4, "database_timeout": 1}
 
 
 async def poison(session: Any, item: Any) -> None:
-    """Have a statement fail, and go on with the session."""
     for _ in range(2):
         try:
             await session.execute(text("SELECT nothing FROM nowhere"))
@@ -39,25 +38,21 @@ async def poison(session: Any, item: Any) -> None:
 
 
 async def close(session: Any, item: Any) -> None:
-    """Close what will be closed by the block."""
     await session.execute(select(Volume))
     await session.close()
 
 
 async def invalidate(session: Any, item: Any) -> None:
-    """Throw the connection away."""
     connection = await session.connection()
     await connection.invalidate()
 
 
 async def roll_back(session: Any, item: Any) -> None:
-    """Write and take it back."""
     await session.execute(update(Volume).where(Volume.id == item.id).values(status="half-way"))
     await session.rollback()
 
 
 async def leave_uncommitted(session: Any, item: Any) -> None:
-    """Write and forget the commit."""
     await session.execute(update(Volume).where(Volume.id == item.id).values(status="half-way"))
 
 
@@ -254,12 +249,10 @@ class PlainPipeline(VolumePipeline):
     """
 
     def __init__(self, **settings: Any) -> None:
-        """Hold on."""
         super().__init__(**settings)
         self.let_go = threading.Event()
 
     def process(self, item: PipelineItem[Any]) -> Apply:  # type: ignore[override]
-        """Work, or hang."""
         if item.row.size_gb == 13:
             self.let_go.wait(timeout=HANG_S_MAX)
         return DONE
@@ -353,12 +346,10 @@ def test_a_host_that_cancels_every_task_is_told_of_what_ended(
 
 
 async def generator(item: Any) -> Any:
-    """Yield instead of returning."""
     yield DONE
 
 
 def coroutine_in_a_list(item: Any) -> Any:
-    """Return something that nobody can await."""
     return [DONE]
 
 

@@ -41,7 +41,6 @@ class HostPipeline(RunPipeline):
     def __init__(
         self, where: str, error: Callable[[], BaseException], *, times: int = 3, **settings: Any
     ) -> None:
-        """Raise `error` from `where`, so many times."""
         super().__init__(
             retry_delay=0.1, fetch_delays=(0.2,), min_processing_interval=0.1, **settings
         )
@@ -49,25 +48,21 @@ class HostPipeline(RunPipeline):
         self.raised = 0
 
     def fail(self, where: str) -> None:
-        """Raise if it is time to."""
         if where == self.where and self.raised < self.times:
             self.raised += 1
             raise self.error()
 
     def ready(self) -> ColumnElement[bool]:
-        """Say which rows, or fail."""
         # The pipeline's own construction asks once, and may be told of it.
         if hasattr(self, "raised"):
             self.fail("ready")
         return super().ready()
 
     def options(self) -> Sequence[LoaderOption]:
-        """Say how to load, or fail."""
         self.fail("options")
         return ()
 
     async def process(self, item: PipelineItem[Any]) -> Any:
-        """Work, or fail."""
         self.items.append(item)
         if item.id != BAD:
             return Apply({"status": "done"})
@@ -78,11 +73,9 @@ class HostPipeline(RunPipeline):
         return Apply({"status": "done"}, also=self.also)
 
     async def also(self, _session: Any, _now: Any) -> None:
-        """Go along, or fail."""
         self.fail("also")
 
     async def on_stale(self, item: PipelineItem[Any], outcome: Outcome) -> None:  # type: ignore[override]
-        """Clean up, or fail."""
         super().on_stale(item, outcome)
         self.fail("on_stale")
 

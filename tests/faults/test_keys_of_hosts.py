@@ -24,10 +24,7 @@ COUNT = 3
 
 
 class Itself:
-    """A key that is equal to itself alone."""
-
     def __init__(self, number: int) -> None:
-        """Take the number."""
         self.value = number
 
 
@@ -40,8 +37,6 @@ class Unhashable(Itself):
 
 @dataclass(frozen=True)
 class ByValue:
-    """A key as it should be."""
-
     value: int
 
 
@@ -58,29 +53,22 @@ class Read(TypeDecorator[Any]):
     cache_ok = True
 
     def __init__(self, class_: type) -> None:
-        """Take the class."""
         super().__init__()
         self.class_ = class_
 
     def process_bind_param(self, value: Any, dialect: object) -> int | None:
-        """Write its number."""
         return None if value is None else value.value
 
     def process_result_value(self, value: int | None, dialect: object) -> Any:
-        """Read a new object."""
         return None if value is None else self.class_(value)
 
 
 class Wanted(LockColumns):
-    """What each row has besides its key."""
-
     status: Mapped[str] = mapped_column(default="new")
     is_wanted: Mapped[bool] = mapped_column(default=False)
 
 
 class Alone(Wanted, Base):
-    """A row whose key is equal to itself alone."""
-
     __tablename__ = "keys_alone"
     id: Mapped[Any] = mapped_column(Read(Itself), primary_key=True)
 
@@ -95,8 +83,6 @@ class Unfound(Wanted, Base):
 
 
 class Valued(Wanted, Base):
-    """A row whose key is equal by value."""
-
     __tablename__ = "keys_by_value"
     id: Mapped[Any] = mapped_column(Read(ByValue), primary_key=True)
 
@@ -114,18 +100,14 @@ def pipeline_of(row_model: Any, *, locked: Any = None) -> Any:
     """
 
     class KeyPipeline(Pipeline[Any]):
-        """Ends new rows."""
-
         model = row_model
         intent = () if locked else (row_model.is_wanted,)
         locks = (locked,) if locked else ()
 
         def ready(self) -> Any:
-            """New ones want work."""
             return row_model.status.in_(["new", "submitted"])
 
         async def process(self, item: PipelineItem[Any]) -> Outcome:
-            """End it."""
             if locked:
                 await item.lock_related(locked, locked.status == "new")
             return Apply({"status": "done"})
@@ -134,7 +116,6 @@ def pipeline_of(row_model: Any, *, locked: Any = None) -> Any:
 
 
 async def fill(database: TemporaryDatabase, model: Any) -> None:
-    """Put rows in without the ORM."""
     await database.create_tables(Base.metadata)
     rows = [{"n": number, "no": False} for number in range(COUNT)]
     insert = f"INSERT INTO {model.__tablename__} (id, status, is_wanted) VALUES (:n, 'new', :no)"
@@ -143,7 +124,6 @@ async def fill(database: TemporaryDatabase, model: Any) -> None:
 
 
 async def locks(database: TemporaryDatabase, model: Any) -> set[Any]:
-    """Return the tokens in the rows."""
     async with database.engine.connect() as connection:
         return set(await connection.scalars(select(model.lock_token)))
 

@@ -43,11 +43,9 @@ class LocalTime(TypeDecorator[datetime]):
     cache_ok = True
 
     def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
-        """Write the zone's time."""
         return None if value is None else value.astimezone(ELSEWHERE)
 
     def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
-        """Read it as that."""
         return (
             value if value is None or value.tzinfo is not None else value.replace(tzinfo=ELSEWHERE)
         )
@@ -66,8 +64,6 @@ class Job(LockColumns, Base):
 
 
 class Milliseconds(LockColumns, Base):
-    """Says itself that its times are cut."""
-
     __tablename__ = "milliseconds"
     id: Mapped[int] = mapped_column(primary_key=True)
     status: Mapped[str] = mapped_column(default="queued")
@@ -77,8 +73,6 @@ class Milliseconds(LockColumns, Base):
 
 
 class Seconds(LockColumns, Base):
-    """Keeps whole seconds."""
-
     __tablename__ = "seconds"
     id: Mapped[int] = mapped_column(primary_key=True)
     status: Mapped[str] = mapped_column(default="queued")
@@ -90,8 +84,6 @@ class Seconds(LockColumns, Base):
 
 
 class DayFirst(LockColumns, Base):
-    """Has a shape of its own on SQLite."""
-
     __tablename__ = "day_first"
     id: Mapped[int] = mapped_column(primary_key=True)
     status: Mapped[str] = mapped_column(default="queued")
@@ -104,8 +96,6 @@ class DayFirst(LockColumns, Base):
 
 
 class Elsewhere(LockColumns, Base):
-    """Has a type of the host's own."""
-
     __tablename__ = "elsewhere"
     id: Mapped[int] = mapped_column(primary_key=True)
     status: Mapped[str] = mapped_column(default="queued")
@@ -113,15 +103,11 @@ class Elsewhere(LockColumns, Base):
 
 
 class Ending(RecordingPipeline):
-    """Ends queued rows of any of these models."""
-
     def __init__(self, model: type[Any]) -> None:
-        """Take the model."""
         self.model = model
         super().__init__(answer=Apply({"status": "done"}))
 
     def ready(self) -> ColumnElement[bool]:
-        """Queued rows want work."""
         ready: ColumnElement[bool] = self.model.status == "queued"
         return ready
 

@@ -25,14 +25,12 @@ from .trouble import begin_trouble, end_trouble
 def engine_with(
     database: TemporaryDatabase, *, isolation_level: str | None = None, **settings: str
 ) -> AsyncEngine:
-    """Return an engine whose sessions have `settings` of the server."""
     options = {} if isolation_level is None else {"isolation_level": isolation_level}
     return database.create_engine(connect_args=database.connect_args(**settings), **options)
 
 
 @asynccontextmanager
 async def locked(database: TemporaryDatabase, key: Any, model: Any = Volume) -> AsyncIterator[None]:
-    """Hold a row in a service's transaction."""
     async with database.session_factory.begin() as session:
         await session.execute(select(model).where(model.id == key).with_for_update())
         yield
@@ -221,7 +219,6 @@ async def test_stricter_isolation_loses_and_doubles_nothing(
 
 
 def twice(item: Any) -> Apply:
-    """Need two passes for a row."""
     return Apply({"result": [1]} if item.row.result is None else {"status": "done"})
 
 

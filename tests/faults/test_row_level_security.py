@@ -35,8 +35,6 @@ class Base(DeclarativeBase):
 
 
 class Letter(LockColumns, ScheduleColumns, Base):
-    """A row of a tenant."""
-
     __tablename__ = "letters"
     id: Mapped[int] = mapped_column(primary_key=True)
     tenant: Mapped[str]
@@ -44,8 +42,6 @@ class Letter(LockColumns, ScheduleColumns, Base):
 
 
 class Enclosure(LockColumns, Base):
-    """What belongs to a letter."""
-
     __tablename__ = "enclosures"
     id: Mapped[int] = mapped_column(primary_key=True)
     tenant: Mapped[str]
@@ -54,26 +50,19 @@ class Enclosure(LockColumns, Base):
 
 
 class LetterPipeline(RecordingPipeline):
-    """Sends letters."""
-
     model = Letter
 
     def ready(self) -> Any:
-        """New letters want work."""
         return Letter.status == "new"
 
     def usual_answer(self, item: Any) -> Apply:
-        """Write one column."""
         return Apply({"status": "sent"})
 
 
 class EnclosingPipeline(LetterPipeline):
-    """Sends letters with what belongs to them."""
-
     locks = (Enclosure,)
 
     async def process(self, item: Any) -> Apply:
-        """Lock it, and write both."""
         enclosed = await item.lock_related(Enclosure, Enclosure.letter_id == item.id)
         return Apply({"status": "sent"}, related={row: {"status": "sent"} for row in enclosed})
 
@@ -118,7 +107,6 @@ def _on_connection(_session: Any, _transaction: Any, connection: Any) -> None:
 
 
 def sessions_of(engine: AsyncEngine, how: str) -> async_sessionmaker[AsyncSession]:
-    """Return sessions that name the tenant when a transaction begins."""
     match how:
         case "of the session class":
             tenants = type("TenantSession", (Session,), {})
@@ -147,7 +135,6 @@ HOW = (
 
 
 async def letters(database: TemporaryDatabase) -> list[Any]:
-    """Return key, status and owner of all letters, whosever they are."""
     async with database.session_factory() as session:
         found = select(Letter.id, Letter.status, Letter.lock_owner).order_by(Letter.id)
         return [tuple(row) for row in await session.execute(found)]

@@ -24,13 +24,11 @@ FAR_OFF = datetime(9998, 1, 1, tzinfo=UTC)
 
 
 async def delete_run(database: TemporaryDatabase, key: int) -> None:
-    """Delete a run as an administrator would."""
     async with database.session_factory.begin() as session:
         await session.execute(delete(Run).where(Run.id == key))
 
 
 async def move_run(database: TemporaryDatabase, key: int) -> None:
-    """Give a run another key."""
     async with database.session_factory.begin() as session:
         await session.execute(update(Run).where(Run.id == key).values(id=key + 100))
 
@@ -67,7 +65,6 @@ async def test_a_row_that_is_gone_takes_nothing_with_it(
 
 
 async def answer_or_raise(answering: Any) -> Any:
-    """Raise what `process` answered if it is an exception."""
     answer = await answering
     if isinstance(answer, BaseException):
         raise answer

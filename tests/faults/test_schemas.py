@@ -53,7 +53,6 @@ class LookingPipeline(RunPipeline):
     """Says how its rows are read, so that each is read when work on it begins."""
 
     def options(self) -> Sequence[LoaderOption]:
-        """Read everything, by name."""
         return [undefer(Run.status)]
 
 
@@ -207,8 +206,6 @@ async def test_one_kind_that_cannot_be_read_does_not_stop_the_others(
         """A host with a table for each kind."""
 
     class Doc(LockColumns, ScheduleColumns, OwnBase):
-        """Any kind."""
-
         __tablename__ = "docs"
         id: Mapped[int] = mapped_column(primary_key=True)
         kind: Mapped[str] = mapped_column(default="doc")
@@ -216,8 +213,6 @@ async def test_one_kind_that_cannot_be_read_does_not_stop_the_others(
         __mapper_args__: ClassVar = {"polymorphic_on": "kind", "polymorphic_identity": "doc"}
 
     class Special(Doc):
-        """One that has more."""
-
         __tablename__ = "specials"
         id: Mapped[int] = mapped_column(ForeignKey("docs.id"), primary_key=True)
         extra: Mapped[str | None]
@@ -227,18 +222,14 @@ async def test_one_kind_that_cannot_be_read_does_not_stop_the_others(
         }
 
     class DocPipeline(Pipeline[Doc]):
-        """Ends new ones."""
-
         model = Doc
         fetch_delays = (0.05,)
         retry_delay = 0.05
 
         def ready(self) -> ColumnElement[bool]:
-            """New ones."""
             return Doc.status == "new"
 
         async def process(self, item: PipelineItem[Doc]) -> Apply:
-            """End it."""
             return Apply({"status": "done"})
 
     await sqlite_database.create_tables(OwnBase.metadata)

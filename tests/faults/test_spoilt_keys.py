@@ -38,7 +38,6 @@ with_and_without_rows = pytest.mark.parametrize(
 
 
 async def spoil(database: TemporaryDatabase, *written: Any, last: str | None = None) -> None:
-    """Put volumes in whose keys are these very values."""
     values = [{"key": key, "last": last} for key in written]
     insert = (
         "INSERT INTO volumes (id, status, size_gb, last_processed_at) VALUES (:key, 'submitted', 1,"
@@ -49,18 +48,15 @@ async def spoil(database: TemporaryDatabase, *written: Any, last: str | None = N
 
 
 async def statuses(database: TemporaryDatabase) -> dict[Any, str]:
-    """Return the status of each volume by what is written in its key."""
     async with database.engine.connect() as connection:
         return dict(map(tuple, await connection.execute(text("SELECT id, status FROM volumes"))))
 
 
 def claims_rows(steps: Steps[Any], *, with_rows: bool) -> None:
-    """Have claims give whole rows, or not."""
     steps.run.context.claims_rows = with_rows
 
 
 def told(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """Return what was logged of rows that are skipped."""
     return [
         record.getMessage() for record in caplog.records if ": skipping " in record.getMessage()
     ]
@@ -164,13 +160,10 @@ async def test_how_many_are_remembered_is_bounded(
 
 
 class Lowered(TypeDecorator[str]):
-    """Text that is read in small letters."""
-
     impl = Text
     cache_ok = True
 
     def process_result_value(self, value: str | None, dialect: Dialect) -> str | None:
-        """Return it in small letters."""
         return None if value is None else value.lower()
 
 
@@ -185,16 +178,12 @@ class Tag(LockColumns, Base):
 
 
 class TagPipeline(Pipeline[Tag]):
-    """Ends new tags."""
-
     model = Tag
 
     def ready(self) -> Any:
-        """New ones want work."""
         return Tag.status == "new"
 
     async def process(self, item: PipelineItem[Tag]) -> Apply:
-        """Write one column."""
         return Apply({"status": "done"})
 
 
@@ -241,38 +230,29 @@ async def test_an_end_that_is_no_time_is_swept(
 
 
 class Ticking(TypeDecorator[str]):
-    """Reads no text with a cross, and takes any."""
-
     impl = String(40)
     cache_ok = True
 
     def process_result_value(self, value: str | None, dialect: Dialect) -> str | None:
-        """Raise what no list of errors has."""
         if value is not None and "x" in value:
             raise ZeroDivisionError(value)
         return value
 
 
 class Ticket(LockColumns, ScheduleColumns, Base):
-    """A row whose key is of a type of the host's."""
-
     __tablename__ = "tickets"
     name: Mapped[str] = mapped_column(Ticking, primary_key=True)
     status: Mapped[str] = mapped_column(default="new")
 
 
 class TicketPipeline(RecordingPipeline):
-    """Ends new tickets."""
-
     model = Ticket
 
     def ready(self) -> Any:
-        """New ones want work."""
         return Ticket.status == "new"
 
 
 async def add_tickets(database: TemporaryDatabase, *names: str) -> None:
-    """Put tickets in, in this order of claims."""
     await add(database, *(Ticket(name=name, due_at=LONG_AGO) for name in names))
 
 
@@ -332,8 +312,6 @@ async def test_such_a_key_in_a_claim_that_is_one_transaction_with_others(
     """Pipelines that lock related rows would fail for ever."""
 
     class Locking(TicketPipeline):
-        """Locks others."""
-
         locks = (Attachment,)
 
     await add_tickets(database, "a", "bx")

@@ -40,7 +40,6 @@ print("free", flush=True)
 
 @contextmanager
 def locked_by_another_process(file: str) -> Iterator[subprocess.Popen[str]]:
-    """Hold the write lock of `file` in a process of its own."""
     with subprocess.Popen(
         [sys.executable, "-c", LOCKER, file],
         stdin=subprocess.PIPE,
@@ -92,7 +91,6 @@ class FullDisk:
     """
 
     def __init__(self, engine: AsyncEngine) -> None:
-        """Watch every statement: the limit is one of the connection."""
         self.pages = 2**30
         event.listen(engine.sync_engine, "begin", self._limit)
 

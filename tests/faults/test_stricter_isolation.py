@@ -33,7 +33,6 @@ class LedgerPipeline(RecordingPipeline):
     locks = (Attachment,)
 
     def __init__(self, done: list[Any], **settings: Any) -> None:
-        """Take where to note what was done, and settings as any pipeline."""
         super().__init__(answer=self._work, **settings)
         self.done = done
 

@@ -48,7 +48,6 @@ SPOILT = [
 
 
 async def spoil(database: TemporaryDatabase, table: str, column: str, value: object) -> None:
-    """Write `value` to the first row, as a script would."""
     first = f"(SELECT id FROM {table} ORDER BY id LIMIT 1)"
     async with database.engine.begin() as connection:
         await connection.execute(
@@ -210,30 +209,23 @@ RAISED: dict[str, type[Exception]] = {
 
 
 class Refusing(TypeDecorator[str]):
-    """Reads none of some texts."""
-
     impl = String
     cache_ok = True
 
     def process_result_value(self, value: str | None, dialect: Any) -> str | None:
-        """Raise what no list of errors has."""
         if value in RAISED:
             raise RAISED[value](value) from TimeoutError("of a server that is asked")
         return value
 
 
 def parcels(*members: str) -> type[Any]:
-    """Map the table of parcels anew, as code does that knows these sizes."""
     sizes = enum.Enum("sizes", {member: member for member in members})  # type: ignore[misc]
 
     class OwnSize(TypeDecorator[enum.Enum]):
-        """The host's own enumeration over text."""
-
         impl = String
         cache_ok = True
 
         def process_result_value(self, value: Any, dialect: Any) -> Any:
-            """Give members."""
             return value and sizes(value)
 
     class ParcelBase(DeclarativeBase):
@@ -257,15 +249,10 @@ def parcels(*members: str) -> type[Any]:
 
 
 def parcel_pipeline(model_: type[Any], **settings: Any) -> RecordingPipeline:
-    """Return a pipeline whose class has one name, whatever the code."""
-
     class ParcelPipeline(RecordingPipeline):
-        """Works on new parcels."""
-
         model = model_
 
         def ready(self) -> Any:
-            """Want new ones."""
             return model_.status == "new"
 
     return ParcelPipeline(answer=Apply({"status": "done"}), **settings)

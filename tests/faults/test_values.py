@@ -26,8 +26,6 @@ class NoText:
 
 
 class Quarrelsome(str):
-    """A text that cannot be compared."""
-
     __slots__ = ()
 
     def __eq__(self, other: object) -> bool:
@@ -44,14 +42,12 @@ class Unbound:
 
 
 def circle() -> list[Any]:
-    """Return a list that contains itself."""
     papers: list[Any] = []
     papers.append(papers)
     return papers
 
 
 def nested(depth: int = 100_000) -> list[Any]:
-    """Return a list in a list in a list."""
     papers: list[Any] = []
     for _ in range(depth):
         papers = [papers]
@@ -84,14 +80,12 @@ WRITTEN_ON_SQLITE = [case for case in ON_POSTGRESQL if "NUL" in case[0]]
 
 
 def named(cases: list[tuple[str, dict[str, Any]]]) -> Any:
-    """Parametrize a test by `cases`."""
     return pytest.mark.parametrize(
         "values", [case[1] for case in cases], ids=[case[0] for case in cases]
     )
 
 
 async def work_in_one_batch(steps: Any) -> None:
-    """Have everything that is queued settled together."""
     items = steps.queued
     for _ in items:
         steps.run.context.queue.get()
@@ -104,7 +98,6 @@ async def work_in_one_batch(steps: Any) -> None:
 async def play(
     database: TemporaryDatabase, bad: Any
 ) -> tuple[dict[int, Parcel], ParcelPipeline, dict[str, int]]:
-    """Settle seven parcels together, one of them with `bad`."""
     await add_parcels(database, *(Parcel(id=number) for number in range(1, PARCELS + 1)))
     async with database.session_factory.begin() as session:
         session.add(Parcel(id=100, code="taken", status="sent"))

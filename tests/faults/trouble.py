@@ -20,7 +20,6 @@ END $$;
 
 
 async def begin_trouble(database: TemporaryDatabase, code: str, *, table: str, status: str) -> None:
-    """Have the server refuse with `code` to write `status`."""
     async with database.engine.begin() as connection:
         driver: Any = (await connection.get_raw_connection()).driver_connection
         await driver.execute(TROUBLE)
@@ -34,6 +33,5 @@ async def begin_trouble(database: TemporaryDatabase, code: str, *, table: str, s
 
 
 async def end_trouble(database: TemporaryDatabase) -> None:
-    """Have the server write again."""
     async with database.engine.begin() as connection:
         await connection.execute(text("DELETE FROM trouble"))

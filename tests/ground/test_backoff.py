@@ -23,11 +23,9 @@ class Dice:
     drawn: float = 0.99
 
     def random(self) -> float:
-        """Return what decides about being eager."""
         return self.drawn
 
     def uniform(self, a: float, b: float) -> float:
-        """Return the place in the range."""
         return a + (b - a) * self.at
 
 

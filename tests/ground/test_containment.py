@@ -12,7 +12,6 @@ from rowlock.testing import virtual_time
 
 
 async def raising(error: BaseException) -> None:
-    """Be host code that raises `error`."""
     await asyncio.sleep(0)
     raise error
 

@@ -204,7 +204,6 @@ CARRIED: dict[str, tuple[RowlockError, dict[str, object]]] = {
 
 
 def below(error_class: type[RowlockError]) -> Iterator[type[RowlockError]]:
-    """Yield the class and those that derive from it in the package."""
     yield error_class
     for child in error_class.__subclasses__():
         if child.__module__ in MODULES:

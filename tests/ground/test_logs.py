@@ -20,8 +20,6 @@ logger = logs.get_logger("rowlock.tried")
 
 
 class Raising:
-    """A row's id whose text is an error."""
-
     def __init__(self, error: BaseException) -> None:
         self._error = error
 
@@ -39,25 +37,20 @@ class RaisingHandler(logging.Handler):
         self._error = error
 
     def emit(self, _record: logging.LogRecord) -> None:
-        """Raise."""
         raise self._error
 
 
 class RaisingFormatter(logging.Formatter):
-    """A formatter that lets its errors out."""
-
     def __init__(self, error: BaseException) -> None:
         super().__init__()
         self._error = error
 
     def format(self, _record: logging.LogRecord) -> str:
-        """Raise."""
         raise self._error
 
 
 @pytest.fixture(autouse=True)
 def whole_again() -> Iterator[None]:
-    """Undo what a test does to logging, and have its breaking told again."""
     factory, raises = logging.getLogRecordFactory(), logging.raiseExceptions
     handlers, filters = LIBRARY.handlers[:], LIBRARY.filters[:]
     logs.forget()
@@ -69,8 +62,6 @@ def whole_again() -> Iterator[None]:
 
 
 def hostile_factory(error: BaseException) -> None:
-    """Install a record factory that raises."""
-
     def factory(*_args: Any, **_kwargs: Any) -> logging.LogRecord:
         raise error
 
@@ -78,8 +69,6 @@ def hostile_factory(error: BaseException) -> None:
 
 
 def hostile_filter(error: BaseException) -> None:
-    """Install a filter that raises."""
-
     class RaisingFilter(logging.Filter):
         def filter(self, _record: logging.LogRecord) -> bool:
             raise error
@@ -90,12 +79,10 @@ def hostile_filter(error: BaseException) -> None:
 
 
 def hostile_handler(error: BaseException) -> None:
-    """Install a handler that raises."""
     LIBRARY.addHandler(RaisingHandler(error))
 
 
 def hostile_formatter(error: BaseException) -> None:
-    """Install a formatter that raises."""
     handler = logging.StreamHandler()
     handler.setFormatter(RaisingFormatter(error))
     LIBRARY.addHandler(handler)

@@ -38,7 +38,6 @@ class Choosy(TypeDecorator[str]):
     cache_ok = True
 
     def process_bind_param(self, value: Any, dialect: Any) -> str:
-        """Refuse it."""
         raise LookupError(f"{value!r} is not among the defined values")
 
 
@@ -54,7 +53,6 @@ TABLE = Table(
 
 @pytest.fixture
 async def refusing(database: TemporaryDatabase) -> TemporaryDatabase:
-    """A database in which the secret stands already."""
     async with database.engine.begin() as connection:
         await connection.run_sync(TABLE.metadata.create_all)
         await connection.execute(TABLE.insert().values(name=SECRET))
@@ -62,7 +60,6 @@ async def refusing(database: TemporaryDatabase) -> TemporaryDatabase:
 
 
 async def refused(database: TemporaryDatabase, statement: Any) -> Exception:
-    """Return what comes of `statement`."""
     with pytest.raises(Exception) as caught:  # noqa: PT011 - the classes of two drivers
         async with database.engine.begin() as connection:
             await connection.execute(statement)
@@ -159,7 +156,6 @@ async def test_a_session_that_was_spoilt_tells_no_values(refusing: TemporaryData
 
 
 def spoilt(_session: AsyncSession, error: Exception) -> None:
-    """Raise as a session does whose flush failed."""
     raise PendingRollbackError(
         f"This Session's transaction has been rolled back. Original exception was: {error}"
     )
@@ -194,7 +190,6 @@ class Odd(Exception):
         self.needed = needed
 
     def __new__(cls, *, needed: int) -> Odd:
-        """Need it."""
         return super().__new__(cls)
 
     def __str__(self) -> str:
@@ -223,12 +218,9 @@ def test_long_chains_are_cut() -> None:
 
 
 class Read(Exception):
-    """Counts how often its text is asked for."""
-
     times = 0
 
     def __str__(self) -> str:
-        """Count."""
         type(self).times += 1
         return "read"
 
@@ -283,7 +275,6 @@ def test_an_error_that_is_chained_to_itself_is_told() -> None:
 
 
 def dbapi_error() -> DBAPIError:
-    """Return an error with a statement and values."""
     return DBAPIError(
         "SELECT 1", {"name": SECRET}, ValueError(f"refused\nDETAIL:  Key (name)=({SECRET})")
     )

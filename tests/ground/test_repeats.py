@@ -27,14 +27,12 @@ TEXT = "%s: processing row %s failed"
 
 @pytest.fixture(autouse=True)
 def anew() -> Iterator[None]:
-    """Count from nothing."""
     logs.forget()
     yield
     logs.forget()
 
 
 def fail(row: int, error: type[Exception] = ValueError, pipeline: str = "P") -> None:
-    """Log a failure with a traceback, always from the same place."""
     try:
         raise error(row)
     except error as raised:
@@ -44,7 +42,6 @@ def fail(row: int, error: type[Exception] = ValueError, pipeline: str = "P") -> 
 
 
 def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """Return what was logged since the last call."""
     found = [record.getMessage() for record in caplog.records]
     caplog.clear()
     return found
@@ -174,7 +171,6 @@ def test_the_window_of_a_loop_ends_with_it() -> None:
 
 
 async def one_failure() -> None:
-    """Fail twice."""
     fail(1)
     fail(2)
 

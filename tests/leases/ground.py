@@ -32,7 +32,6 @@ TIMEOUT = timedelta(seconds=10)
 
 
 async def add(database: TemporaryDatabase, *rows: Any) -> None:
-    """Make the tables and insert `rows`."""
     await database.create_tables(Base.metadata)
     async with database.session_factory.begin() as session:
         session.add_all(rows)
@@ -62,7 +61,6 @@ async def claimed(
     owner: str = "Me",
     limit: int = 10,
 ) -> list[PipelineItem[Any]]:
-    """Claim rows as the pipeline named `owner`."""
     request = order_for(leased, owner, limit)
     return await claim(database.session_factory, request, lease_margin=MARGIN, timeout=TIMEOUT)
 
@@ -72,8 +70,6 @@ async def transact(
     work: Callable[[AsyncConnection], Awaitable[T]],
     leased: LeasedTable = VOLUMES,
 ) -> T:
-    """Run `work` in one transaction of the library."""
-
     async def with_connection(session: AsyncSession, connection: AsyncConnection) -> T:
         return await work(connection)
 
@@ -83,7 +79,6 @@ async def transact(
 
 
 async def row_of(database: TemporaryDatabase, leased: LeasedTable, key: object) -> Any:
-    """Read a row anew."""
     async with database.session_factory() as session:
         return (await session.scalars(select(leased.model).where(leased.key == key))).one()
 

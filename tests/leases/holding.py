@@ -20,17 +20,14 @@ class Passing:
     """Counts the statements of a kind as they are sent, and lets a test wait for the next one."""
 
     def __init__(self) -> None:
-        """Have seen none yet."""
         self.count = 0
         self._more = asyncio.Event()
 
     def note(self) -> None:
-        """Count one more."""
         self.count += 1
         self._more.set()
 
     async def wait_for(self, count: int) -> None:
-        """Wait until `count` of them were sent."""
         async with asyncio.timeout(wait_s_max()):
             while self.count < count:
                 self._more.clear()
@@ -39,7 +36,6 @@ class Passing:
 
 @contextmanager
 def passing(engine: AsyncEngine, when: Callable[[str], bool]) -> Iterator[Passing]:
-    """Watch the statements of `engine` that `when` picks."""
     seen = Passing()
 
     def listen(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
@@ -59,7 +55,6 @@ def is_look(statement: str) -> bool:
 
 
 def is_let_go(statement: str) -> bool:
-    """Whether a statement frees rows under their token."""
     return (
         statement.startswith("UPDATE volumes SET lock_token=")
         and "last_processed_at" not in statement

@@ -152,7 +152,6 @@ class Unlike:
     """What a host's type reads: equal to nothing, itself neither."""
 
     def __eq__(self, other: object) -> bool:
-        """Return False."""
         return False
 
     __hash__ = None  # type: ignore[assignment]
@@ -165,17 +164,13 @@ class Opaque(TypeDecorator[Any]):
     cache_ok = True
 
     def process_bind_param(self, value: Any, dialect: Any) -> str:
-        """Write what they all are."""
         return "opaque"
 
     def process_result_value(self, value: Any, dialect: Any) -> Any:
-        """Read an object of its own."""
         return Unlike()
 
 
 class Sealed(LockColumns, Base):
-    """A host's table with such a column."""
-
     __tablename__ = "sealed"
     id: Mapped[int] = mapped_column(primary_key=True)
     status: Mapped[str] = mapped_column(default="submitted")

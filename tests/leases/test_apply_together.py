@@ -30,13 +30,10 @@ from .ground import RUNS, VOLUMES, add, claimed, row_of, transact
 
 
 class Shouted(TypeDecorator[str]):
-    """A host's own text."""
-
     impl = String
     cache_ok = True
 
     def process_bind_param(self, value: str | None, dialect: Any) -> str | None:
-        """Raise the voice."""
         return value and value.upper()
 
 
@@ -47,13 +44,10 @@ class Whispered(TypeDecorator[str]):
     cache_ok = True
 
     def bind_expression(self, bindvalue: Any) -> Any:
-        """Lower the voice."""
         return func.lower(bindvalue)
 
 
 class Label(LockColumns, Base):
-    """A host's table whose texts must be short."""
-
     __tablename__ = "labels"
     id: Mapped[int] = mapped_column(primary_key=True)
     status: Mapped[str] = mapped_column(default="submitted")

@@ -22,20 +22,16 @@ ATTACHMENTS = LeasedTable.of(Attachment)
 
 
 class SeenLease(NamedTuple):
-    """What a person was shown."""
-
     owner: str | None
     token: str | None
 
 
 async def broken(database: TemporaryDatabase, row: Any, seen: SeenLease, **options: Any) -> bool:
-    """Break the lease of `row` in a transaction of its own."""
     async with database.session_factory.begin() as session:
         return await break_lease(session, LeasedTable.of(type(row)), row.id, seen=seen, **options)
 
 
 def seen_on(row: Any) -> SeenLease:
-    """Return what a person sees of the lease on `row`."""
     return SeenLease(row.lock_owner, row.lock_token and str(row.lock_token))
 
 

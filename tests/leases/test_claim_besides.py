@@ -25,7 +25,6 @@ ATTACHMENTS = LeasedTable.of(Attachment)
 async def claimed_by(
     database: TemporaryDatabase, leased: LeasedTable, **besides: Any
 ) -> list[PipelineItem[Any]]:
-    """Claim with what is asked for besides."""
     order = replace(order_for(leased), **besides)
     return await claim(database.session_factory, order, lease_margin=MARGIN, timeout=TIMEOUT)
 

@@ -30,12 +30,10 @@ HOUR = timedelta(hours=1)
 async def claimed_with(
     factory: async_sessionmaker[AsyncSession], limit: int
 ) -> list[PipelineItem[Any]]:
-    """Claim as a replica with an engine of its own."""
     return await claim(factory, order_for(VOLUMES, limit=limit), lease_margin=MARGIN, timeout=HOUR)
 
 
 async def tokens_in(database: TemporaryDatabase) -> dict[Any, Any]:
-    """Return the tokens that are in the rows, by key."""
     async with database.session_factory() as session:
         rows = await session.execute(
             select(Volume.id, Volume.lock_token).where(Volume.lock_token.is_not(None))

@@ -110,7 +110,6 @@ PLACES = st.integers(0, 4)
 
 @pytest.fixture
 async def tables(database: TemporaryDatabase) -> TemporaryDatabase:
-    """A database with the host's tables."""
     await database.create_tables(Base.metadata)
     return database
 
@@ -157,7 +156,6 @@ async def test_rows_that_are_processed_long_ago_are_one_range(tables: TemporaryD
 
 
 async def fill_more(database: TemporaryDatabase, leased: LeasedTable) -> None:
-    """Add a row that heads the line."""
     async with database.session_factory.begin() as session:
         await session.execute(insert(leased.table).values(id=uuid.uuid4()))
 

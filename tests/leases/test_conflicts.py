@@ -28,13 +28,11 @@ STRICTER = ("REPEATABLE READ", "SERIALIZABLE")
 
 
 async def count_up(database: TemporaryDatabase) -> None:
-    """Change the run as a service does, and commit."""
     async with database.session_factory.begin() as session:
         await session.execute(update(Run).values(status=Run.status + "+"))
 
 
 def stricter(database: TemporaryDatabase, isolation_level: str) -> async_sessionmaker[AsyncSession]:
-    """Return sessions of an engine with that isolation."""
     return async_sessionmaker(database.create_engine(isolation_level=isolation_level))
 
 

@@ -150,28 +150,19 @@ LASTING_ON_SQLITE = (
 
 
 class DriverError(Exception):
-    """What a driver raises."""
-
     def __init__(self, sqlstate: str | None) -> None:
-        """Carry the state as asyncpg does."""
         super().__init__(sqlstate)
         self.sqlstate = sqlstate
 
 
 class OtherDriverError(Exception):
-    """What another driver raises."""
-
     def __init__(self, pgcode: str) -> None:
-        """Carry the state as psycopg does."""
         super().__init__(pgcode)
         self.pgcode = pgcode
 
 
 class SqliteError(Exception):
-    """What SQLite's driver raises."""
-
     def __init__(self, code: int) -> None:
-        """Carry the code, with what says more about it above the low byte."""
         super().__init__(code)
         self.sqlite_errorcode = code | 7 << 8
 
@@ -179,7 +170,6 @@ class SqliteError(Exception):
 def database_error(
     kind: type[exc.DBAPIError], orig: BaseException, *, cut: bool = False
 ) -> exc.DBAPIError:
-    """Return the error as SQLAlchemy wraps it."""
     return kind("SELECT 1", {}, orig, connection_invalidated=cut)
 
 

@@ -29,7 +29,6 @@ def test_what_no_database_raised_says_nothing_of_the_schema() -> None:
 async def error_of(
     connection: AsyncConnection, statement: Any, parameters: Any = None
 ) -> BaseException:
-    """Return what the statement raises."""
     with pytest.raises(Exception) as caught:  # noqa: PT011 - which one is the question
         await connection.execute(statement, parameters)
     return caught.value

@@ -28,12 +28,10 @@ async def leased_volumes(database: TemporaryDatabase, count: int) -> list[Pipeli
 
 
 def numbered(number: int) -> uuid.UUID:
-    """Return the key of a volume."""
     return uuid.UUID(int=number)
 
 
 async def take_over(database: TemporaryDatabase, item: PipelineItem[Any]) -> None:
-    """Have somebody else lease the row of `item`."""
     await change(database, Volume(id=item.id), lock_token=uuid.uuid4(), lock_owner="Another")
 
 
@@ -49,7 +47,6 @@ async def until_blocked(database: TemporaryDatabase, task: asyncio.Task[Any]) ->
 
 
 async def sizes(database: TemporaryDatabase) -> dict[int, int]:
-    """Return the sizes of all volumes."""
     return {row.id.int: row.size_gb for row in await read_all(database, Volume)}
 
 

@@ -23,20 +23,16 @@ ONE, OTHER, THIRD = (uuid.UUID(int=number) for number in (1, 2, 3))
 
 
 class SpecialVolume(Volume):
-    """A volume of a kind, in the same table."""
-
     __abstract__ = True  # or all tests would have it
 
 
 def detached(model: type[Any], key: object) -> Any:
-    """Return a row as `lock_related` gives it."""
     row = model(id=key)
     make_transient_to_detached(row)
     return row
 
 
 def holding(*keys: Any, leased: LeasedTable = VOLUMES) -> HeldRows:
-    """Return the rows of an item that holds `keys` for certain."""
     held = HeldRows()
     held.may_hold(leased, Acquired(keys, {}))
     held.holds(leased, {key: {} for key in keys})

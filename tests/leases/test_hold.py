@@ -32,7 +32,6 @@ from .transactions import checked_out
 async def hold_and_read(
     database: TemporaryDatabase, *rows: Volume, **options: Any
 ) -> HeldByService[Volume]:
-    """Hold `rows` for a moment, and return what was held."""
     ids = [row.id for row in rows]
     async with hold_rows(database.session_factory, Volume, ids, **options) as held:
         return held

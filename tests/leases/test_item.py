@@ -19,7 +19,6 @@ from ..host import Base, Volume
 
 
 def ticket(trusted_s: float, session_factory: Any = None) -> PipelineItem[Any]:
-    """Return a ticket that may be trusted for so long from now."""
     return PipelineItem(
         id=7,
         lock_token=uuid.uuid4(),

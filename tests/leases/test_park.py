@@ -29,7 +29,6 @@ from .ground import RUNS, claimed, transact
 
 
 async def parked(database: TemporaryDatabase, run: Run, reason: str = "provider down") -> None:
-    """Park `run` in a transaction of its own."""
     async with database.session_factory.begin() as session:
         await park(session, await session.get_one(Run, run.id), reason)
 

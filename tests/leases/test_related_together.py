@@ -46,8 +46,6 @@ class PartsBase(DeclarativeBase):
 
 
 class Shelf(LockColumns, PartsBase):
-    """Holds parts."""
-
     __tablename__ = "shelves"
     id: Mapped[int] = mapped_column(primary_key=True)
 
@@ -76,28 +74,21 @@ class Stamped(LockColumns, PartsBase):
 
 
 class ShelfPipeline(Pipeline[Any]):
-    """Locks parts."""
-
     model = Shelf
     locks = (Range, Stamped)
 
     def ready(self) -> ColumnElement[bool]:
-        """All of them."""
         return true()
 
     async def process(self, item: PipelineItem[Any]) -> Apply:
-        """Is never called."""
         return Apply()
 
 
 class PartPipeline(ShelfPipeline):
-    """Works on parts itself."""
-
     model = Range
     locks = ()
 
     def ready(self) -> ColumnElement[bool]:
-        """None of them."""
         return ~true()
 
 
@@ -121,7 +112,6 @@ async def held_by_one(
 
 
 def writes_of(model: Any, values_of: Callable[[int], dict[str, Any]]) -> list[RelatedWrite]:
-    """Return what an outcome writes to each row, given the values for its key."""
     leased = LeasedTable.of(model)
     written = ((key, column_values(leased, values_of(key))) for key in range(ROWS))
     return [
@@ -133,7 +123,6 @@ def writes_of(model: Any, values_of: Callable[[int], dict[str, Any]]) -> list[Re
 async def written(
     database: TemporaryDatabase, item: PipelineItem[Any], writes: list[RelatedWrite]
 ) -> list[Any]:
-    """Write, and return the rows in the order of their keys."""
     await transact(database, lambda connection: write_related(connection, item, writes))
     model = writes[0].leased.model
     async with database.session_factory() as session:
@@ -141,23 +130,17 @@ async def written(
 
 
 class HoldsAll:
-    """An item that holds every row of a table."""
-
     def __init__(self, leased: LeasedTable) -> None:
-        """Take the table."""
         self.leased = leased
 
     def held_rows(self) -> HoldsAll:
-        """Return what is held."""
         return self
 
     def find(self, named: object) -> tuple[LeasedTable, object]:
-        """Return table and key."""
         return self.leased, named
 
 
 def holding_all(model: Any) -> Any:
-    """Return an item that holds every row of a model."""
     return HoldsAll(LeasedTable.of(model))
 
 

@@ -48,7 +48,6 @@ DOCUMENTS = LeasedTable.of(Document)
 async def request(
     database: TemporaryDatabase, key: object, values: Any, leased: LeasedTable = VOLUMES
 ) -> bool:
-    """Write `values` in a transaction of the service's own."""
     async with database.session_factory.begin() as session:
         return await write_request(session, leased, key, values=values)
 
@@ -284,7 +283,6 @@ async def test_a_savepoint_takes_it_back(database: TemporaryDatabase) -> None:
 
 
 async def mine_title(session: AsyncSession, document: Document) -> str:
-    """Return the title, read again if it was expired."""
     return await session.run_sync(lambda _: document.title)
 
 

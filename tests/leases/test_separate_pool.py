@@ -19,7 +19,6 @@ WAIT = timedelta(milliseconds=1234)
 
 
 async def answer_of(pool: SeparatePool, question: str) -> Any:
-    """Ask the database over one of the pool's own connections."""
     async with pool() as session, session.begin():
         return await session.scalar(
             text(question), bind_arguments={"bind": session.sync_session.get_bind(Volume)}

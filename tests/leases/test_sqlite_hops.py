@@ -28,7 +28,6 @@ REPLACED = ("cursor", "interrupt", "rollback")
 
 @pytest.fixture
 async def engine(sqlite_database: TemporaryDatabase) -> AsyncIterator[AsyncEngine]:
-    """An engine on a file, whose connections have a thread each."""
     await add(sqlite_database, Run(id=1), Run(id=2))
     engine = sqlite_database.create_engine()
     yield engine
@@ -37,7 +36,6 @@ async def engine(sqlite_database: TemporaryDatabase) -> AsyncIterator[AsyncEngin
 
 @pytest.fixture
 def hops(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What was queued for the threads, by name."""
     queued: list[str] = []
     execute = aiosqlite.Connection._execute
 
@@ -52,7 +50,6 @@ def hops(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 async def driver_of(connection: AsyncConnection) -> Any:
-    """Return the driver's connection."""
     return (await connection.get_raw_connection()).driver_connection
 
 
@@ -162,7 +159,6 @@ class OfTheHost(aiosqlite.Connection):
 
 
 def another_kind(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have connections of a class that is not known."""
     made = aiosqlite.connect
 
     def connect(*args: Any, **options: Any) -> Any:
@@ -174,7 +170,6 @@ def another_kind(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def another_queue(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have a driver of which nobody knows how it runs a function."""
     execute = aiosqlite.Connection._execute
 
     def run(self: aiosqlite.Connection, fn: Callable[..., Any], *args: Any, **options: Any) -> Any:
@@ -184,7 +179,6 @@ def another_queue(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def another_cursor(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have connections to which the host has given cursors of its own."""
     made = aiosqlite.connect
 
     def connect(*args: Any, **options: Any) -> Any:

@@ -30,7 +30,6 @@ ENDLESS = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELEC
 
 @pytest.fixture
 async def engine(sqlite_database: TemporaryDatabase) -> AsyncIterator[AsyncEngine]:
-    """An engine on a file, whose connections have a thread each."""
     await add(sqlite_database, Run(id=1), Run(id=2))
     engine = sqlite_database.create_engine()
     yield engine

@@ -31,7 +31,6 @@ ENDLESS = (
 
 @pytest.fixture
 async def runs(database: TemporaryDatabase) -> TemporaryDatabase:
-    """A database with one run."""
     await database.create_tables(Base.metadata)
     async with database.session_factory.begin() as session:
         session.add(Run(id=1))
@@ -41,8 +40,6 @@ async def runs(database: TemporaryDatabase) -> TemporaryDatabase:
 def cut(
     database: TemporaryDatabase, older_than_s: float, *, thread: int = threading.get_ident()
 ) -> None:
-    """Cut from another loop, in another thread, while this one stands still."""
-
     async def work() -> None:
         pool = SeparatePool(database.session_factory, file_wait=timedelta(seconds=1))
         await abort_stalled(pool, thread=thread, older_than_s=older_than_s)
@@ -52,7 +49,6 @@ def cut(
 
 
 async def status_of(database: TemporaryDatabase) -> str:
-    """Return the status of the one run."""
     async with database.session_factory() as session:
         return (await session.get_one(Run, 1)).status
 

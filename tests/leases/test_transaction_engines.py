@@ -304,7 +304,6 @@ async def test_a_service_whose_session_routes_makes_a_row_due(
 
 
 async def row_later(database: TemporaryDatabase) -> Any:
-    """Return a stored run that is due in a century."""
     await add(database, Run(id=1, due_at=datetime(2131, 1, 1, tzinfo=UTC)))
     return await row_of(database, RUNS, 1)
 

@@ -27,7 +27,6 @@ from .transactions import (
 
 
 async def hang(session: AsyncSession, connection: AsyncConnection) -> None:
-    """Write, then wait for ever."""
     await connection.execute(text("UPDATE runs SET status = 'written'"))
     await asyncio.Event().wait()
 

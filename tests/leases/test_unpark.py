@@ -12,7 +12,6 @@ from .ground import RUNS, add, claimed, row_of
 
 
 async def parked(database: TemporaryDatabase, *errors: str) -> None:
-    """Add one parked row for each error, and one that is in play."""
     assert database.clock is not None
     now = database.clock.now
     rows = [

@@ -26,7 +26,6 @@ BOUNDARIES = ("begin", "before_cursor_execute", "after_cursor_execute", "commit"
 async def run_in(
     factory: Any, work: Work, *, timeout: timedelta = TIMEOUT, writes: bool = True
 ) -> Any:
-    """Run `work` in a transaction about runs."""
     return await in_transaction(
         factory, RUNS, work, purpose="take a step", timeout=timeout, writes=writes
     )
@@ -73,5 +72,4 @@ def file_may_be_written(database: TemporaryDatabase) -> bool:
 
 
 def checked_out(engine: AsyncEngine) -> int:
-    """Return how many connections are out of the pool."""
     return engine.pool.checkedout()  # type: ignore[attr-defined, no-any-return]

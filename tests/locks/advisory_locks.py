@@ -13,6 +13,5 @@ NAME = "fleet_names_main"
 
 
 async def is_free(database: TemporaryDatabase, name: str = NAME) -> bool:
-    """Ask whether somebody else could take the lock now."""
     async with database.session_factory() as session, try_advisory_lock_ctx(session, name) as held:
         return held

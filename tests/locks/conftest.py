@@ -9,5 +9,4 @@ from rowlock.locks.locker import InMemoryLocker
 
 @pytest.fixture
 def locker() -> InMemoryLocker:
-    """A locker of this test alone."""
     return InMemoryLocker()

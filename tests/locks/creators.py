@@ -70,7 +70,6 @@ async def names_in(database: TemporaryDatabase) -> list[str]:
 
 
 def expected(count: int) -> list[str]:
-    """Return the names of so many fleets."""
     return [f"fleet-{number}" for number in range(count)]
 
 
@@ -91,7 +90,6 @@ def begins_by_itself(engine: AsyncEngine, statement: str = "BEGIN") -> Sessions:
 
 
 async def is_free(database: TemporaryDatabase) -> bool:
-    """Ask whether somebody else could take names now."""
     with suppress(LockWaitTimeout):
         async with (
             database.session_factory() as session,

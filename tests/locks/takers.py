@@ -43,16 +43,13 @@ class LockHolder:
                 self.holds = False
 
     def let_go(self) -> None:
-        """Ask the holder to leave, at the loop's next turn."""
         self._may_go.set()
 
     async def finish(self) -> None:
-        """Let the holder leave, and wait for it."""
         self.let_go()
         await self.task
 
     async def cancel(self) -> None:
-        """Cancel the task and wait for its end."""
         self.task.cancel()
         await asyncio.wait((self.task,))
 

@@ -207,13 +207,11 @@ async def test_a_waiter_that_is_cancelled_leaves_the_holder_alone(
 
 @asynccontextmanager
 async def locked(database: TemporaryDatabase, **settings: Any) -> AsyncIterator[None]:
-    """Hold the lock in a session of its own."""
     async with database.session_factory() as session, advisory_lock_ctx(session, NAME, **settings):
         yield
 
 
 async def wait_until_waiting(database: TemporaryDatabase, count: int) -> None:
-    """Return once so many wait for the lock."""
     async with asyncio.timeout(HANG_S_MAX):
         while await waiting(database) < count:  # noqa: ASYNC110 - neither database tells
             await asyncio.sleep(0)
@@ -227,7 +225,6 @@ ADVISORY_HERE = (
 
 
 async def waiting(database: TemporaryDatabase) -> int:
-    """Return how many wait for an advisory lock."""
     if database.dialect_name == "sqlite":
         return sum(namespace.waiting for namespace in get_locker("sqlite").statistics())
     async with database.engine.connect() as connection:

@@ -25,28 +25,24 @@ LOCK_NOT_AVAILABLE = "55P03"
 
 
 async def make(database: TemporaryDatabase, *rows: Base) -> None:
-    """Make the tables and insert `rows`."""
     await database.create_tables(Base.metadata)
     async with database.session_factory.begin() as session:
         session.add_all(rows)
 
 
 async def lock(session: AsyncSession, volume: Volume, *, key_share: bool) -> None:
-    """Lock a parent, as a service does that is about to change it."""
     await session.execute(
         select(Volume.id).where(Volume.id == volume.id).with_for_update(key_share=key_share)
     )
 
 
 async def add_child(database: TemporaryDatabase, volume: Volume) -> None:
-    """Insert a child in a transaction of its own, without waiting for anybody."""
     async with database.engine.begin() as connection:
         await connection.execute(text("SET LOCAL lock_timeout = '1ms'"))
         await connection.execute(insert(Attachment).values(volume_id=volume.id))
 
 
 def sqlstate(raised: pytest.ExceptionInfo[DBAPIError]) -> Any:
-    """Return PostgreSQL's code of an error."""
     return getattr(raised.value.orig, "sqlstate", None)
 
 
@@ -98,7 +94,6 @@ async def parent_then_child(database: TemporaryDatabase, *, key_share: bool) -> 
 
 
 async def until_it_waits_or_is_done(database: TemporaryDatabase, task: asyncio.Task[None]) -> None:
-    """Return once the task's transaction waits for a lock, or is over."""
     # Of this database alone: other tests use the same server.
     here = "datname = current_database() AND wait_event_type = 'Lock'"
     waiting = text(f"SELECT count(*) FROM pg_stat_activity WHERE {here}")

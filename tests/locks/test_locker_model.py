@@ -41,8 +41,6 @@ REACHED: Counter[str] = Counter()
 
 @dataclass(eq=False)
 class Entry:
-    """What the model knows of one taker."""
-
     taker: LockHolder
     keys: frozenset[int] = frozenset()
     holds: bool = False
@@ -54,17 +52,14 @@ class Model:
     """
 
     def __init__(self) -> None:
-        """Begin with nobody."""
         self.by_hand: set[int] = set()
         self.takers: list[Entry] = []
         self.insiders: list[Entry] = []
 
     def locked(self) -> set[int]:
-        """Return the keys that somebody holds."""
         return self.by_hand.union(*(entry.keys for entry in self.takers if entry.holds))
 
     def arrive(self, entry: Entry) -> None:
-        """Queue for keys, or, without any, for the lock of the set."""
         (self.takers if entry.keys else self.insiders).append(entry)
         self.changed()
 
@@ -80,7 +75,6 @@ class Model:
             self.changed(somebody_is_inside=any(other.holds for other in self.insiders))
 
     def changed(self, *, somebody_is_inside: bool | None = None) -> None:
-        """Grant all that can be granted."""
         if not (
             bool(self.insiders[:1]) and self.insiders[0].holds
             if somebody_is_inside is None
@@ -100,28 +94,23 @@ class LockerMachine(RuleBasedStateMachine):
     """
 
     def __init__(self) -> None:
-        """Begin with a loop and a locker of its own."""
         super().__init__()
         self.loop = asyncio.new_event_loop()
         self.locker = InMemoryLocker()
         self.model = Model()
 
     def run(self, coroutine: Coroutine[object, object, _T]) -> _T:
-        """Run `coroutine` on the machine's loop."""
         return self.loop.run_until_complete(coroutine)
 
     async def lockset(self) -> Lockset:
-        """Return the lockset of the machine's loop."""
         return self.locker.get_lockset(NAMESPACE)[1]
 
     @rule(keys=KEY_SETS)
     def take(self, keys: frozenset[int]) -> None:
-        """Somebody takes keys, or waits."""
         self.model.arrive(Entry(self.run(take(self.locker, *keys)), keys))
 
     @rule(keys=KEY_SETS)
     def ask_once(self, keys: frozenset[int]) -> None:
-        """Somebody takes keys, or gives up."""
         entry = Entry(self.run(take(self.locker, *keys, timeout=0)), keys)
         self.model.arrive(entry)
         if not entry.holds:
@@ -131,12 +120,10 @@ class LockerMachine(RuleBasedStateMachine):
 
     @rule()
     def go_inside(self) -> None:
-        """Somebody takes the lock of the set, or waits."""
         self.model.arrive(Entry(self.run(go_inside(self.locker))))
 
     @rule(key=KEYS)
     def add_by_hand(self, key: int) -> None:
-        """Somebody adds a key, if it is free."""
         if key not in self.model.locked():
             self.model.by_hand.add(key)
             self.run(self.lockset()).add(key)
@@ -187,7 +174,6 @@ class LockerMachine(RuleBasedStateMachine):
 
     @invariant()
     def agree(self) -> None:
-        """Locker, tasks and model say the same."""
         lockset, model = self.run(self.lockset()), self.model
         waiting = [entry for entry in model.takers if not entry.holds]
         assert set(lockset) == model.locked()

@@ -133,7 +133,6 @@ async def test_a_namespace_in_use_is_one_set(locker: InMemoryLocker) -> None:
 
 
 def forget(tasks: set[asyncio.Task[None]]) -> None:
-    """Let unfinished tasks be collected without a complaint."""
     for task in tasks:
         task._log_destroy_pending = False  # type: ignore[attr-defined]
 

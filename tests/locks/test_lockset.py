@@ -18,13 +18,11 @@ from .takers import NAMESPACE, LockHolder, go_inside, settle, take
 
 @pytest.fixture
 def locker() -> InMemoryLocker:
-    """A locker of this test alone."""
     return InMemoryLocker()
 
 
 @pytest.fixture
 async def lockset(locker: InMemoryLocker) -> Lockset:
-    """The lockset of the test's namespace."""
     return locker.get_lockset(NAMESPACE)[1]
 
 

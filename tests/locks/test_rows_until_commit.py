@@ -23,25 +23,21 @@ from ..pipelines.scenes import is_outcome
 
 
 def is_lock(statement: str) -> bool:
-    """Whether a statement locks rows."""
     return "FOR NO KEY UPDATE" in statement
 
 
 def is_write(statement: str) -> bool:
-    """Whether a statement is one with which an outcome has to wait."""
     waits_for_the_row = is_lock(statement) and "SKIP LOCKED" not in statement
     return statement == "BEGIN IMMEDIATE" or waits_for_the_row or is_outcome(statement)
 
 
 async def add_runs(database: TemporaryDatabase, *ids: int) -> None:
-    """Put runs in."""
     await database.create_tables(Base.metadata)
     async with database.session_factory.begin() as session:
         session.add_all(Run(id=id_, result={"count": 0}) for id_ in ids)
 
 
 async def is_locked(database: TemporaryDatabase, id_: int) -> bool:
-    """Ask whether somebody else could lock the row now."""
     async with database.session_factory() as session:
         try:
             await lock_rows(session, Run, [id_], timeout=0)

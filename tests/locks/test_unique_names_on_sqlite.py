@@ -226,7 +226,6 @@ async def test_a_cancelled_wait_for_the_file_takes_it_from_nobody(
 
 
 def count_of(database: TemporaryDatabase, wanted: str) -> Callable[[int], Any]:
-    """Return what waits until a statement was sent so many times from now on."""
     seen: asyncio.Queue[str] = asyncio.Queue()
 
     @event.listens_for(database.engine.sync_engine, "before_cursor_execute")

@@ -62,5 +62,4 @@ async def until_so(condition: Callable[[], Any]) -> None:
 
 
 def heartbeat_threads() -> int:
-    """Return how many threads renew leases in this process."""
     return sum(thread.name == "rowlock heartbeats" for thread in threading.enumerate())

@@ -23,22 +23,17 @@ from ..host import HANG_S_MAX
 
 
 class Ear:
-    """Notes which models it was woken for."""
-
     def __init__(self, hinter: PipelineHinter, *models: str) -> None:
-        """Listen at `hinter` for `models`."""
         self.heard: list[str] = []
         self._more = asyncio.Event()
         for model in models:
             hinter.attach(model, lambda model=model: self.note(model))
 
     def note(self, model: str) -> None:
-        """Note a model."""
         self.heard.append(model)
         self._more.set()
 
     async def wait_for(self, model: str, *, count: int = 1) -> None:
-        """Wait until it was woken for `model` so often."""
         async with asyncio.timeout(HANG_S_MAX):
             while self.heard.count(model) < count:
                 self._more.clear()
@@ -49,18 +44,15 @@ class Replica:
     """A manager without pipelines that notifies, and an ear at its hinter for volumes and runs."""
 
     def __init__(self, engine: AsyncEngine, *, notify: bool | str = True) -> None:
-        """Build the manager."""
         self.engine = engine
         self.manager = PipelineManager(async_sessionmaker(engine), notify=notify)
         self.ear = Ear(self.manager.hinter, "Volume", "Run")
 
     def hint(self, model: str | type) -> None:
-        """Hint as a service of this replica."""
         self.manager.hinter.hint_fetch(model)
 
     @property
     def line(self) -> NotificationStatistics:
-        """What the manager tells of its line."""
         line = self.manager.health().notifications
         assert line is not None
         return line
@@ -150,7 +142,6 @@ class BlackHole:
     """
 
     def __init__(self, socket: str) -> None:
-        """Lead to the server's Unix socket."""
         self.dark = False
         self.entered = 0
         self._socket = socket
@@ -162,7 +153,6 @@ class BlackHole:
     async def before(
         cls, database: TemporaryDatabase
     ) -> AsyncIterator[tuple[BlackHole, AsyncEngine]]:
-        """Give a way and an engine that takes it."""
         host = str(database.url.query["host"])
         hole = cls(f"{host}/.s.PGSQL.{database.url.port or 5432}")
         server = await asyncio.start_server(hole._enter, "127.0.0.1", 0)
@@ -178,7 +168,6 @@ class BlackHole:
             await hole._until_closed()
 
     async def wait_for_entry(self, number: int) -> None:
-        """Wait until so many connections were made."""
         async with asyncio.timeout(HANG_S_MAX):
             while self.entered < number:
                 self._more.clear()

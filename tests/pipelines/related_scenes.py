@@ -40,7 +40,6 @@ class GatheringPipeline(RecordingPipeline):
         self.locked: list[list[Attachment]] = []
 
     def ready(self) -> ColumnElement[bool]:
-        """Submitted volumes want work."""
         return Volume.status == "submitted"
 
     async def _gather(self, item: PipelineItem[Any]) -> Any:
@@ -59,14 +58,12 @@ class SharingPipeline(GatheringPipeline):
 
 
 def write_all(item: PipelineItem[Any], rows: list[Attachment]) -> Apply:
-    """Write to the volume and to every attachment."""
     return Apply({"status": "active"}, related={row: {"status": "gathered"} for row in rows})
 
 
 async def add_volume(
     database: TemporaryDatabase, *, attachments: int = ATTACHMENTS, **values: Any
 ) -> Volume:
-    """Put a volume with attachments in."""
     [volume] = await add(database, Volume(**values))
     await add(
         database,
@@ -76,7 +73,6 @@ async def add_volume(
 
 
 async def attachments_of(database: TemporaryDatabase) -> list[Attachment]:
-    """Return all attachments by name."""
     return sorted(await read_all(database, Attachment), key=lambda row: row.name)
 
 

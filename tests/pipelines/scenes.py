@@ -32,7 +32,6 @@ LOOK_EVERY_S: Final = 0.01
 
 
 async def add(database: TemporaryDatabase, *rows: RowT) -> list[RowT]:
-    """Create the tables if need be, and put `rows` in."""
     await database.create_tables(Base.metadata)
     async with database.session_factory.begin() as session:
         session.add_all(rows)
@@ -40,7 +39,6 @@ async def add(database: TemporaryDatabase, *rows: RowT) -> list[RowT]:
 
 
 async def read(database: TemporaryDatabase, row: RowT) -> RowT:
-    """Return `row` as it is in the database now."""
     async with database.session_factory() as session:
         found = await session.get(type(row), row.id)  # type: ignore[attr-defined]
     assert found is not None
@@ -48,7 +46,6 @@ async def read(database: TemporaryDatabase, row: RowT) -> RowT:
 
 
 async def read_all(database: TemporaryDatabase, model: type[RowT]) -> list[RowT]:
-    """Return all rows of `model`."""
     async with database.session_factory() as session:
         return list((await session.scalars(select(model))).all())
 
@@ -67,7 +64,6 @@ def replica(database: TemporaryDatabase) -> async_sessionmaker[AsyncSession]:
 
 
 def is_free(row: Any) -> bool:
-    """Whether all three lock columns are null."""
     return (row.lock_token, row.lock_owner, row.lock_expires_at) == (None, None, None)
 
 
@@ -85,7 +81,6 @@ async def turns(count: int = 20) -> None:
 
 
 def ticket(place: float = 0.0, *, trusted_for_s: float = 27.0) -> PipelineItem[Any]:
-    """Return an item that no database knows of."""
     return PipelineItem(
         id=uuid.uuid4(),
         lock_token=uuid.uuid4(),
@@ -101,12 +96,10 @@ def ticket(place: float = 0.0, *, trusted_for_s: float = 27.0) -> PipelineItem[A
 
 
 def now() -> float:
-    """Return the loop's time."""
     return asyncio.get_running_loop().time()
 
 
 def counted(steps: Steps[Any]) -> dict[str, int]:
-    """Return the counters of a stepped pipeline."""
     return steps.run.statistics().counters
 
 
@@ -122,13 +115,11 @@ class Work:
         steps.run.context.running[item.lock_token] = cast("Any", self)
 
     def end(self, why: object) -> None:
-        """Do what was to be done."""
         del why
         self._act()
 
 
 async def hang(_item: Any = None) -> None:
-    """Never return, and obey a cancellation."""
     await asyncio.Event().wait()
 
 
@@ -136,12 +127,10 @@ class TidyPipeline(VolumePipeline):
     """Cleans up in the loop: the virtual loop knows nothing of threads that `anyio` starts."""
 
     async def on_stale(self, item: PipelineItem[Any], outcome: Outcome) -> None:  # type: ignore[override]
-        """Note what could not be applied."""
         super().on_stale(item, outcome)
 
 
 def is_renewal(statement: str) -> bool:
-    """Whether a statement extends leases."""
     return statement.startswith(("UPDATE", "WITH free")) and " SET lock_expires_at=" in statement
 
 
@@ -151,12 +140,10 @@ def is_claim(statement: str) -> bool:
 
 
 def is_sweep(statement: str) -> bool:
-    """Whether a statement clears locks that were left behind."""
     return statement.startswith("UPDATE") and " LIMIT " in statement
 
 
 def is_outcome(statement: str) -> bool:
-    """Whether a statement writes an outcome."""
     is_write = statement.startswith("UPDATE") and "last_processed_at=" in statement
     return is_write or statement.startswith("DELETE")
 
@@ -170,7 +157,6 @@ class Faults:
     """
 
     def __init__(self) -> None:
-        """Let everything through."""
         self.sent: list[tuple[float, str]] = []
         self.committed: list[float] = []
         self._hits: Callable[[str], bool] = lambda _statement: False
@@ -184,11 +170,9 @@ class Faults:
     def fail(
         self, error: BaseException, *, when: Callable[[str], bool] = lambda _statement: True
     ) -> None:
-        """Raise `error` instead of sending a statement."""
         self._hits, self._error, self._gate = when, error, None
 
     def hang(self, *, when: Callable[[str], bool] = lambda _statement: True) -> None:
-        """Hold statements until `heal`."""
         self._hits, self._error, self._gate = when, None, asyncio.Event()
 
     def lose_answers_of_commits(
@@ -211,13 +195,11 @@ class Faults:
         self._answers_late = (when, seconds)
 
     def heal(self) -> None:
-        """Let everything through again, also what hangs."""
         self._hits = lambda _statement: False
         if self._gate is not None:
             self._gate.set()
 
     def count(self, when: Callable[[str], bool]) -> int:
-        """Return how many statements were sent of those that `when` picks."""
         return sum(when(statement) for _, statement in self.sent)
 
     def on_execute(self, connection: Connection, *arguments: Any) -> None:
@@ -233,7 +215,6 @@ class Faults:
         await_only(self._gate.wait())
 
     def on_commit(self, connection: Connection) -> None:
-        """Note a commit and perhaps lose its answer: the listener to ``commit``."""
         self.committed.append(monotonic())
         statements = self._in_transaction.pop(connection, [])
         if self._answers_late is not None and any(map(self._answers_late[0], statements)):

@@ -40,19 +40,16 @@ async def outcome_of(
 
 
 async def swallow(session: Any, _now: Any) -> None:
-    """Fail, and say nothing of it."""
     with suppress(DBAPIError):
         await session.execute(text(NOT_A_TABLE))
 
 
 async def swallow_and_go_on(session: Any, now: Any) -> None:
-    """Fail, say nothing of it, and have the next statement refused for that."""
     await swallow(session, now)
     await session.execute(text("SELECT 1"))
 
 
 async def swallow_and_add(session: Any, now: Any) -> None:
-    """Fail, say nothing of it, and leave something to be flushed."""
     await swallow(session, now)
     session.add(Run(id=2))
 
@@ -101,24 +98,20 @@ async def test_an_error_within_a_savepoint_may_be_swallowed(database: TemporaryD
 
 
 async def commit(session: Any, _now: Any) -> None:
-    """End the transaction well."""
     await session.commit()
 
 
 async def commit_and_begin(session: Any, _now: Any) -> None:
-    """End the transaction well, and begin another."""
     await session.commit()
     await session.begin()
 
 
 async def commit_and_fail(session: Any, _now: Any) -> None:
-    """End the transaction well, and fail after that."""
     await session.commit()
     raise RuntimeError("after the commit")
 
 
 async def commit_by_the_connection(session: Any, _now: Any) -> None:
-    """End the transaction well, behind the session's back."""
     await (await session.connection()).commit()
 
 
@@ -147,17 +140,14 @@ async def test_what_also_commits_is_applied(
 
 
 async def roll_back(session: Any, _now: Any) -> None:
-    """Take everything back."""
     await session.rollback()
 
 
 async def roll_back_by_hand(session: Any, _now: Any) -> None:
-    """Take everything back, behind the session's back."""
     await session.execute(text("ROLLBACK"))
 
 
 async def roll_back_and_fail(session: Any, _now: Any) -> None:
-    """Take everything back, and say why."""
     await session.rollback()
     raise RuntimeError("no such disk")
 

@@ -75,7 +75,6 @@ class World:
         self.sizes: dict[Any, int] = {}
 
     async def rows(self) -> list[Volume]:
-        """Return the rows as they are."""
         async with self.database.session_factory() as session:
             return list(await session.scalars(select(Volume).order_by(Volume.id)))
 
@@ -94,7 +93,6 @@ class World:
         self.sizes[row.id] = row.size_gb + 1
 
     async def check(self) -> None:
-        """See that nothing was broken so far."""
         rows = {row.id: row for row in await self.rows()}
         for replica in self.replicas:
             for item in replica.queued:
@@ -150,12 +148,10 @@ async def play(folder: Path, steps: list[Step], answers: list[Outcome | None]) -
 
 
 async def settle(database: TemporaryDatabase) -> None:
-    """Work off everything, with a pipeline that succeeds."""
     await run_until_settled(database.session_factory, [VolumePipeline()])
 
 
 def number_as_id(number: int) -> Any:
-    """Return the same ids in each run."""
     return uuid.UUID(int=number + 1)
 
 

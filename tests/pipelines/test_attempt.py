@@ -24,7 +24,6 @@ THREADS = ThreadPoolExecutor(2)
 def attempt_of(
     function: Callable[..., Any], *, timeout_s: float = 100.0, grace_s: float = 5.0
 ) -> Attempt:
-    """Return an attempt to call `function`."""
     call = host_call(function, threads=THREADS)
     return Attempt(call, deadlines=Deadlines(timeout_s), grace_s=grace_s)
 
@@ -37,16 +36,13 @@ class Stubborn:
     """
 
     def __init__(self) -> None:
-        """Hold on."""
         self.cancelled_at: list[float] = []
         self._let_go = asyncio.Event()
 
     def let_go(self) -> None:
-        """Let it return."""
         self._let_go.set()
 
     async def process(self) -> str:
-        """Ignore cancellations."""
         while not self._let_go.is_set():
             try:
                 await self._let_go.wait()

@@ -18,7 +18,6 @@ REFUSED = IntegrityError("INSERT", {}, Exception("there is one already"))
 
 
 async def raise_(error: BaseException) -> None:
-    """Raise what is given."""
     raise error
 
 

@@ -23,7 +23,6 @@ class Backend:
     """Answers with the request doubled; notes its batches; waits at a gate."""
 
     def __init__(self) -> None:
-        """Start with the gate open."""
         self.batches: list[list[int]] = []
         self.gate = asyncio.Event()
         self.gate.set()
@@ -34,7 +33,6 @@ class Backend:
         self.statement_s = 0.0
 
     async def run(self, requests: Sequence[int]) -> list[int]:
-        """Answer one batch."""
         self.batches.append(list(requests))
         await self.gate.wait()
         if self.error is not None:
@@ -153,8 +151,6 @@ async def test_who_waits_behind_a_round_that_was_cancelled_is_answered() -> None
 
 
 class QueryCanceledError(Exception):
-    """What a server's statement_timeout says."""
-
     sqlstate = "57014"
 
 

@@ -17,7 +17,6 @@ TIMEOUT = timedelta(seconds=10)
 
 
 async def doubled(requests: Sequence[int]) -> list[int]:
-    """Answer twice the number."""
     return [2 * number for number in requests]
 
 

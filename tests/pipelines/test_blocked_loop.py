@@ -48,7 +48,6 @@ class OtherReplica:
     """A replica with a loop in a thread of its own, which looks for rows all the time."""
 
     def __init__(self, database: TemporaryDatabase) -> None:
-        """Start nothing yet."""
         self.runs: Counter[Any] = Counter()
         self.has_looked = threading.Event()
         self.has_worked = threading.Event()
@@ -57,7 +56,6 @@ class OtherReplica:
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
-        """Be at work for the time of the block."""
         thread = threading.Thread(target=lambda: asyncio.run(self._work()))
         thread.start()
         try:
@@ -262,10 +260,7 @@ async def test_a_loop_that_stands_still_in_the_log_costs_no_lease(
     is_over = threading.Event()
 
     class Stuck(logging.Handler):
-        """Waits, as a pipe does that nobody reads."""
-
         def emit(self, record: logging.LogRecord) -> None:
-            """Wait, if it is the host's line."""
             if record.getMessage() == "stuck":
                 block_until(is_over.is_set)
 

@@ -50,15 +50,11 @@ SECRET = "a-secret-that-is-long"
 
 
 class Colour(enum.Enum):
-    """What the host's enumerations hold."""
-
     RED = "r"
     BLUE = "b"
 
 
 class Other(enum.Enum):
-    """Another enumeration, of the same names."""
-
     RED = "r"
 
 
@@ -69,48 +65,36 @@ class ColourText(TypeDecorator[Colour]):
     cache_ok = True
 
     def process_bind_param(self, value: Any, dialect: Any) -> Any:
-        """Take members and texts."""
         return value.value if isinstance(value, Colour) else value
 
     def process_result_value(self, value: Any, dialect: Any) -> Any:
-        """Give members."""
         return value and Colour(value)
 
 
 class Initials(TypeDecorator[str]):
-    """Cuts what is too long for its column."""
-
     impl = String(3)
     cache_ok = True
 
     def process_bind_param(self, value: Any, dialect: Any) -> Any:
-        """Cut it."""
         return value and value[:3]
 
 
 class Local(TypeDecorator[datetime]):
-    """Takes naive times for times in UTC."""
-
     impl = DateTime(timezone=True)
     cache_ok = True
 
     def process_bind_param(self, value: Any, dialect: Any) -> Any:
-        """Add the zone."""
         return value and value.replace(tzinfo=UTC)
 
 
 class Lowered(TypeDecorator[str]):
-    """Has the database write what it can read."""
-
     impl = String(5)
     cache_ok = True
 
     def bind_expression(self, bindparam: Any) -> Any:
-        """Cut and lower it."""
         return func.lower(func.substr(bindparam, 1, 5))
 
     def process_result_value(self, value: Any, dialect: Any) -> Any:
-        """Give what is low."""
         assert value is None or value.islower()
         return value
 
@@ -122,11 +106,9 @@ class Papers(TypeDecorator[str]):
     cache_ok = True
 
     def process_bind_param(self, value: Any, dialect: Any) -> Any:
-        """Make it a document."""
         return {"title": value} if isinstance(value, str) else value
 
     def process_result_value(self, value: Any, dialect: Any) -> Any:
-        """Read it from the document."""
         return value and value["title"]
 
 
@@ -137,19 +119,14 @@ class Packed(TypeDecorator[str]):
     cache_ok = True
 
     def process_bind_param(self, value: Any, dialect: Any) -> Any:
-        """Encode it."""
         return value.encode() if isinstance(value, str) else value
 
     def process_result_value(self, value: Any, dialect: Any) -> Any:
-        """Decode it."""
         return value and value.decode()
 
 
 class Torn(Exception):
-    """Can be pickled, and not be read."""
-
     def __init__(self, one: str, other: str) -> None:
-        """Take more than is kept."""
         super().__init__(one)
 
 
@@ -158,8 +135,6 @@ class TriedBase(DeclarativeBase):
 
 
 class Tried(LockColumns, ScheduleColumns, TriedBase):
-    """A column of each kind."""
-
     __tablename__ = "tried"
     id: Mapped[int] = mapped_column(primary_key=True)
     phase: Mapped[str] = mapped_column(default="new")
@@ -188,8 +163,6 @@ class ArraysBase(DeclarativeBase):
 
 
 class Tags(LockColumns, ArraysBase):
-    """Arrays of enumerations."""
-
     __tablename__ = "tags"
     id: Mapped[int] = mapped_column(primary_key=True)
     colours: Mapped[Any] = mapped_column(ARRAY(Enum(Colour, native_enum=False)), nullable=True)
@@ -197,13 +170,10 @@ class Tags(LockColumns, ArraysBase):
 
 
 class TriedPipeline(Pipeline[Any]):
-    """Returns the outcome of each row."""
-
     model = Tried
     outcomes: Mapping[int, Any]
 
     def ready(self) -> Any:
-        """New ones."""
         return Tried.phase == "new"
 
     async def process(self, item: PipelineItem[Any]) -> Outcome:

@@ -22,12 +22,9 @@ from .scenes import add, read_all
 
 
 class Changing(RunPipeline):
-    """Wants another status after a while."""
-
     wanted = "queued"
 
     def ready(self) -> ColumnElement[bool]:
-        """Runs of the status that is wanted now."""
         return Run.status == self.wanted
 
 
@@ -38,22 +35,17 @@ class Parent(VolumePipeline):
     size_gb = 1
 
     def ready(self) -> ColumnElement[bool]:
-        """Submitted ones of one size."""
         return super().ready() & (Volume.size_gb == self.size_gb)
 
 
 class Sibling(AttachmentPipeline):
-    """Another pipeline of the same model."""
-
     wanted = "other"
 
     def ready(self) -> ColumnElement[bool]:
-        """Attachments of the status that is wanted now."""
         return Attachment.status == self.wanted
 
 
 def orders_of(steps: Steps[Any]) -> ClaimBuilder[Any]:
-    """Return what makes the orders of a stepped pipeline."""
     return ClaimBuilder(steps.run.context)
 
 
@@ -161,21 +153,16 @@ async def test_after_a_row_that_could_not_be_read_claims_do_without_for_a_while(
 
 
 class Saying:
-    """Hooks that say what they are told to."""
-
     def __init__(self, said: Any) -> None:
-        """Take what `ready` returns or raises."""
         self.said = said
 
     def ready(self) -> Any:
-        """Say it."""
         if isinstance(self.said, BaseException):
             raise self.said
         return self.said
 
 
 def asked(said: Any) -> Any:
-    """Return the condition that is made of what `ready` says."""
     return ready_condition("Mine", LeasedTable.of(Volume), Saying(said))  # type: ignore[arg-type]
 
 

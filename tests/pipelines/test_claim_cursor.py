@@ -17,7 +17,6 @@ QUICK_S = 0.001
 
 
 def position(number: int) -> Position:
-    """Return a position that says when it was reached."""
     return Position(None, number)
 
 

@@ -21,7 +21,6 @@ MORE = 500
 
 
 async def is_leased(database: TemporaryDatabase) -> list[int]:
-    """Return the keys of all runs that are leased."""
     return sorted(row.id for row in await read_all(database, Run) if not is_free(row))
 
 

@@ -25,7 +25,6 @@ FAST = 600
 
 
 def runs(count: int, *, first: int = 0) -> list[Run]:
-    """Return runs that are due one after the other since long ago."""
     return [
         Run(id=number, due_at=LONG_AGO + timedelta(seconds=number))
         for number in range(first, first + count)
@@ -33,20 +32,16 @@ def runs(count: int, *, first: int = 0) -> list[Run]:
 
 
 async def done(_item: PipelineItem[Any]) -> Apply:
-    """Be done at once."""
     return Apply({"status": "done"})
 
 
 async def done_until_fast_is_over(item: PipelineItem[Any]) -> Apply:
-    """Be done at once with the first `FAST` rows, and never with any other."""
     if item.id >= FAST:
         await hang()
     return Apply({"status": "done"})
 
 
 def slow(work_s: float) -> Any:
-    """Return an answer that takes so long."""
-
     async def answer(_item: PipelineItem[Any]) -> Apply:
         await asyncio.sleep(work_s)
         return Apply({"status": "done"})
@@ -55,7 +50,6 @@ def slow(work_s: float) -> Any:
 
 
 def claimed(heard: HeardEvents) -> list[int]:
-    """Return how many rows each claim brought that brought any."""
     return [one.count for one in heard.of(events.RowsClaimed)]
 
 
@@ -166,16 +160,11 @@ async def test_two_replicas_share_work_that_takes_its_time(
 
 
 class OwnFetcher(Fetcher[Any]):
-    """Does something besides in its fetches."""
-
     async def fetch_once(self, limit: int) -> int:
-        """Fetch."""
         return await super().fetch_once(limit)
 
 
 class OwnFetcherPipeline(RunPipeline):
-    """Brings its own fetcher."""
-
     fetcher_class = OwnFetcher
 
 

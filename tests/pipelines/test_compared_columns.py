@@ -43,17 +43,13 @@ class Named(UserDefinedType[Any]):
     cache_ok = True
 
     def __init__(self, name: str) -> None:
-        """Take its name."""
         self.name = name
 
     def get_col_spec(self, **_: Any) -> str:
-        """Return the name."""
         return self.name
 
 
 class Settings(TypeDecorator[Any]):
-    """A host's own shape of JSON."""
-
     impl = JSON
     cache_ok = True
 
@@ -137,14 +133,10 @@ CASES = [
 
 
 def model_with(type_: Any) -> Any:
-    """Return a model with a column of this type, on a base of its own."""
-
     class Base(DeclarativeBase):
         """The host's."""
 
     class Thing(LockColumns, Base):
-        """A row that services change."""
-
         __tablename__ = "things"
         id: Mapped[int] = mapped_column(primary_key=True)
         status: Mapped[str] = mapped_column(default="new")
@@ -159,7 +151,6 @@ class ThingPipeline(Pipeline[Any]):
     def __init__(
         self, model: Any, *, by_intent: bool, service: Any = None, **settings: Any
     ) -> None:
-        """Take the model, how the column is guarded, and what a service does."""
         self.model = model
         self.intent = [model.kept] if by_intent else []
         self.guard = [] if by_intent else ["kept"]
@@ -167,12 +158,10 @@ class ThingPipeline(Pipeline[Any]):
         super().__init__(**settings)
 
     def ready(self) -> ColumnElement[bool]:
-        """New ones."""
         new: ColumnElement[bool] = self.model.status == "new"
         return new
 
     async def process(self, item: PipelineItem[Any]) -> Outcome:
-        """Have the service act, and be done."""
         if self.service is not None:
             await self.service(item.id)
         return Apply({"status": "done"}, unless_changed=self.guard)

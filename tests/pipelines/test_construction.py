@@ -30,13 +30,10 @@ if TYPE_CHECKING:
 
 
 def of(base: type = RunPipeline, **names: Any) -> Any:
-    """Return a pipeline of a class with these names in its body."""
     return type("Made", (base,), names)()
 
 
 class Borrowed:
-    """A mixin that is not the host's to change."""
-
     models: dict[str, str]
     on_stales = print
 
@@ -66,10 +63,7 @@ def test_names_of_the_hosts_own_are_let_alone(make: Callable[[], object]) -> Non
 
 
 class Other(VolumePipeline):
-    """Asks another pipeline which rows want work."""
-
     def ready(self) -> Any:
-        """As many hosts write it."""
         return VolumePipeline().ready() & (Volume.size_gb > 0)
 
 
@@ -149,7 +143,6 @@ def test_what_cannot_be_meant_is_refused(make: Callable[[], object], text: str) 
 
 
 async def returns_later(self: Any, row: Any) -> Cron:
-    """Return what nobody awaits."""
     return Cron("0 3 * * *")
 
 
@@ -161,32 +154,26 @@ def test_a_keyword_that_is_like_no_setting_is_taken_for_none() -> None:
 
 
 def maybe() -> MaybeOutcome:
-    """Name what type checkers alone know."""
     return None
 
 
 def optional() -> Outcome | None:
-    """May return none."""
     return None
 
 
 def anything() -> Any:
-    """May return anything."""
     return None
 
 
 async def later() -> Outcome:
-    """Never returns none."""
     return Apply()
 
 
 def wrapped() -> Coroutine[Any, None, Apply]:
-    """Have None among what a caller does not get."""
     return later()  # type: ignore[return-value]
 
 
 def noted() -> Annotated[Outcome, "never None"]:
-    """Have None in a note."""
     return Apply()
 
 

@@ -60,13 +60,11 @@ class PlainPipeline(VolumePipeline):
     """
 
     def __init__(self, **settings: Any) -> None:
-        """Have seen nothing."""
         super().__init__(**settings)
         self.seen: list[str] = []
         self.begun, self.go_on = threading.Event(), threading.Event()
 
     def process(self, item: PipelineItem[Any]) -> Any:  # type: ignore[override]
-        """Note the tenant, and set another one."""
         self.items.append(item)
         self.seen.append(f"process: {TENANT.get()}")
         TENANT.set("changed by a row")
@@ -76,7 +74,6 @@ class PlainPipeline(VolumePipeline):
         return Apply({"status": "active"})
 
     def on_stale(self, item: PipelineItem[Any], outcome: Outcome) -> None:
-        """Note the tenant."""
         self.seen.append(f"on_stale: {TENANT.get()}")
 
 

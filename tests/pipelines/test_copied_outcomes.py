@@ -77,7 +77,6 @@ class Done(Apply):
     """An outcome of a host's own, which is made in another way."""
 
     def __init__(self, status: str) -> None:
-        """Take the status alone."""
         super().__init__({"status": status})
 
 
@@ -122,12 +121,9 @@ def test_what_an_outcome_keeps_beside_its_fields_is_kept() -> None:
 
 
 class Made(Apply):
-    """Keeps beside its fields what has been made."""
-
     disk: str
 
     def __init__(self, disk: str) -> None:
-        """Take what was made."""
         super().__init__({"status": "made"})
         object.__setattr__(self, "disk", disk)
 

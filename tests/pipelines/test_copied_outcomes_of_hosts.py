@@ -21,7 +21,6 @@ class ReadBy(dict[str, Any]):
     readers: ClassVar[list[int]] = []
 
     def items(self) -> Any:
-        """Note the thread."""
         self.readers.append(threading.get_ident())
         return super().items()
 
@@ -68,10 +67,7 @@ class Tags(list[Any]):
 
 
 class Sealed(dict[str, Any]):
-    """Cannot be copied."""
-
     def __copy__(self) -> NoReturn:
-        """Refuse."""
         raise TypeError("sealed")
 
 

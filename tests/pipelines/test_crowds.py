@@ -32,14 +32,12 @@ class Counting(RecordingPipeline):
     asked = 0
 
     def ready(self) -> ColumnElement[bool]:
-        """Rows in a state that is this pipeline's alone."""
         type(self).asked += 1
         wanted: ColumnElement[bool] = self.model.status == self.name
         return wanted
 
 
 def crowd(count: int, *models: Any) -> list[Counting]:
-    """Return so many pipelines of these models, of volumes if none is named."""
     tables = models or (Volume,)
     return [
         type(
@@ -50,7 +48,6 @@ def crowd(count: int, *models: Any) -> list[Counting]:
 
 
 def fewest_fetches(manager: PipelineManager) -> int:
-    """Return how often the pipeline has fetched that did so least often."""
     return min(one.counters["fetches"] for one in manager.statistics().values())
 
 
@@ -153,7 +150,6 @@ async def test_who_has_waited_for_long_goes_on(virtual_database: TemporaryDataba
 
 
 async def passes(engine: Any) -> None:
-    """Have a place, alone."""
     async with claim_slot(engine, wait_s=50):
         assert inside == [], "one at a time on SQLite"
         inside.append(1)
@@ -213,17 +209,14 @@ class Watched:
     """A lock that tells when somebody has to wait for it."""
 
     def __init__(self, waited_for: threading.Event) -> None:
-        """Tell by `waited_for`."""
         self._lock, self._waited_for = threading.Lock(), waited_for
 
     def __enter__(self) -> None:
-        """Lock, and tell if that takes waiting."""
         if not self._lock.acquire(blocking=False):
             self._waited_for.set()
             self._lock.acquire()
 
     def __exit__(self, *_: object) -> None:
-        """Unlock."""
         self._lock.release()
 
 
@@ -247,7 +240,6 @@ def test_loops_of_two_threads_may_claim_at_the_same_time(monkeypatch: pytest.Mon
         """Is asked whether it is closed while somebody else claims."""
 
         def is_closed(self) -> bool:
-            """Have the other thread claim."""
             if not elsewhere.is_alive() and not came.is_set():
                 elsewhere.start()
                 came.wait()

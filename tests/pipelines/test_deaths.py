@@ -58,7 +58,6 @@ async def _end_leases(database: TemporaryDatabase) -> None:
 
 
 async def _lose(database: TemporaryDatabase, rows: int, *, at_once: int) -> list[Any]:
-    """Claim what is due and die with it."""
     async with stepping(
         database.session_factory, RunPipeline(max_deaths=MAX_DEATHS, workers_num=ROWS)
     ) as steps:

@@ -19,7 +19,6 @@ class LazyValues(dict[str, Any]):
     """Values that are computed when they are asked for, which fails."""
 
     def items(self) -> NoReturn:
-        """Raise."""
         raise ConnectionError("no answer")
 
 

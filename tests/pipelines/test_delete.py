@@ -144,8 +144,6 @@ async def test_related_rows_are_written_and_freed(database: TemporaryDatabase) -
 
 
 class KeptIfRenamed(RunPipeline):
-    """Has a column that services own."""
-
     intent = (Run.status,)
 
 

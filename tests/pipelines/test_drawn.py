@@ -28,7 +28,6 @@ SOME = settings(
 
 @pytest.fixture
 async def hosts(database_with_clock: TemporaryDatabase) -> TemporaryDatabase:
-    """A database with the tables of the tests' host, whose time stands still."""
     await database_with_clock.create_tables(HostBase.metadata)
     return database_with_clock
 

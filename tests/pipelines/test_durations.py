@@ -25,7 +25,6 @@ from .scenes import add, hang, replica, until
 
 
 async def for_two_seconds(_item: PipelineItem[Any]) -> Apply:
-    """Work for a while."""
     await asyncio.sleep(2)
     return Apply({"status": "done"})
 

@@ -89,7 +89,6 @@ print("closed", flush=True)
 async def process(
     program: str, database: TemporaryDatabase
 ) -> AsyncIterator[asyncio.subprocess.Process]:
-    """Run `program`, and end it with the block."""
     url = database.url.render_as_string(hide_password=False)
     pipes = {
         "stdin": asyncio.subprocess.PIPE,

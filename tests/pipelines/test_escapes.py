@@ -16,12 +16,9 @@ from .scenes import add, until
 
 
 class CarelessWorker(Worker[Any]):
-    """Loses its first item before it is worked on."""
-
     has_lost = False
 
     async def work(self, item: PipelineItem[Any]) -> None:
-        """Raise once."""
         if not type(self).has_lost:
             type(self).has_lost = True
             raise RuntimeError("a bug of the host's")
@@ -30,8 +27,6 @@ class CarelessWorker(Worker[Any]):
 
 
 class CarelessPipeline(VolumePipeline):
-    """Brings workers that lose items."""
-
     worker_class = CarelessWorker
 
 

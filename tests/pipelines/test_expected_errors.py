@@ -20,8 +20,6 @@ class ProviderError(Exception):
 
 
 class RateLimited(ProviderError):
-    """Too many calls."""
-
     def __init__(self, wait_s: Any) -> None:
         super().__init__("slow down")
         self.wait_s = wait_s
@@ -32,8 +30,6 @@ class InvalidCard(ProviderError):
 
 
 class Charges(RunPipeline):
-    """Expects what the provider may answer."""
-
     retry_on: ClassVar[Any] = {
         ProviderError: None,
         RateLimited: lambda error: error.wait_s,

@@ -33,12 +33,10 @@ from .scenes import (
 
 
 def claims(faults: Faults) -> list[float]:
-    """Return the loop's times at which claims were sent."""
     return [at for at, statement in faults.sent if is_claim(statement)]
 
 
 def gaps(times: list[float]) -> list[float]:
-    """Return the rests between `times`."""
     return [after - before for before, after in itertools.pairwise(times)]
 
 
@@ -347,19 +345,14 @@ async def test_abandoned_locks_are_cleared_in_the_end(virtual_database: Temporar
 
 
 class NotingFetcher(Fetcher[Any]):
-    """Counts its fetches."""
-
     fetched = 0
 
     async def fetch_once(self, limit: int) -> int:
-        """Count, then fetch."""
         type(self).fetched += 1
         return await super().fetch_once(limit)
 
 
 class SpecialPipeline(VolumePipeline):
-    """Brings its own fetcher."""
-
     fetcher_class = NotingFetcher
 
 

@@ -116,7 +116,6 @@ class FussyPipeline(VolumePipeline):
     trouble: Any = None
 
     def ready(self) -> ColumnElement[bool]:
-        """Say it, or not."""
         if isinstance(self.trouble, BaseException):
             raise self.trouble
         return super().ready() if self.trouble is None else self.trouble

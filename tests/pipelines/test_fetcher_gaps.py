@@ -17,7 +17,6 @@ from .scenes import add, faults_of, hang, is_claim, now, until
 
 
 def gaps(times: list[float]) -> list[float]:
-    """Return the rests between `times`."""
     return [after - before for before, after in itertools.pairwise(times)]
 
 

@@ -21,7 +21,6 @@ LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
 
 
 def runs(count: int, *, first: int = 1000) -> list[Run]:
-    """Return runs that are due one after the other since long ago."""
     return [
         Run(id=number, due_at=LONG_AGO + timedelta(seconds=number))
         for number in range(first, first + count)
@@ -29,12 +28,10 @@ def runs(count: int, *, first: int = 1000) -> list[Run]:
 
 
 def resumes(statement: str) -> bool:
-    """Whether a claim of runs on SQLite starts behind the last one."""
     return " UNION ALL " in statement
 
 
 def starts(faults: Faults) -> list[bool]:
-    """Return for each claim whether it resumed."""
     return [resumes(statement) for _, statement in faults.sent if is_claim(statement)]
 
 
@@ -42,7 +39,6 @@ class Slow(RunPipeline):
     """One worker with a short queue; `work_s` for each row; notes when each was begun."""
 
     def __init__(self, work_s: float, **settings: Any) -> None:
-        """Take the time that a row needs."""
         self.begun_at: dict[int, float] = {}
         self.work_s = work_s
         super().__init__(
@@ -199,5 +195,4 @@ async def test_after_a_failed_fetch_the_head_is_looked_at(
 
 
 def failed(manager: PipelineManager) -> int:
-    """Return how many fetches of the slow pipeline failed."""
     return manager.statistics()["Slow"].counters["fetches_failed"]

@@ -19,13 +19,10 @@ class GreedyFetcher(Fetcher[Any]):
     """Asks for four times as much as there is room for."""
 
     async def fetch_once(self, limit: int) -> int:
-        """Claim too many."""
         return await super().fetch_once(4 * limit)
 
 
 class GreedyPipeline(VolumePipeline):
-    """Brings its own fetcher."""
-
     fetcher_class = GreedyFetcher
 
 

@@ -25,8 +25,6 @@ from .scenes import Faults, add, change, faults_of, until
 
 
 class Feeling(enum.Enum):
-    """What a mood may be."""
-
     GOOD = "good"
 
 
@@ -43,29 +41,21 @@ class Mood(LockColumns, ScheduleColumns, Base):
 
 
 class MoodPipeline(RecordingPipeline):
-    """Works on new ones."""
-
     model = Mood
 
     def ready(self) -> ColumnElement[bool]:
-        """New ones."""
         return Mood.status == "new"
 
     def usual_answer(self, item: PipelineItem[Any]) -> Apply:
-        """They are done."""
         return Apply({"status": "done"})
 
 
 class WithAttachments(VolumePipeline):
-    """Wants more than the row."""
-
     def options(self) -> Sequence[LoaderOption]:
-        """Read attachments as well."""
         return (selectinload(Volume.attachments),)
 
 
 def reads(faults: Faults) -> int:
-    """Return how many statements read whole rows by their tokens."""
     return faults.count(
         lambda statement: (
             statement.startswith("SELECT")

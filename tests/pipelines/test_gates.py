@@ -21,12 +21,10 @@ PAUSES = Table("pauses", MetaData(), Column("pipeline", String(100), primary_key
 
 
 def is_not_paused(leased: LeasedTable, pipeline: str) -> Any:
-    """Nobody has paused the pipeline."""
     return ~select(PAUSES).where(PAUSES.c.pipeline == pipeline).exists()
 
 
 async def pause(database: TemporaryDatabase, *pipelines: str) -> None:
-    """Pause pipelines."""
     async with database.engine.begin() as connection:
         await connection.run_sync(PAUSES.metadata.create_all)
         for pipeline in pipelines:

@@ -104,17 +104,12 @@ async def test_a_heartbeat_that_dies_is_replaced(sqlite_database: TemporaryDatab
     deaths = [RuntimeError("planned")]
 
     class Dying(Heartbeater[Any]):
-        """Dies once."""
-
         async def beat_once(self) -> int:
-            """Die, or beat."""
             if deaths:
                 raise deaths.pop()
             return await super().beat_once()
 
     class Pipeline(VolumePipeline):
-        """Has that one."""
-
         heartbeater_class = Dying
 
     async def answer(_item: PipelineItem[Any]) -> Outcome:

@@ -26,7 +26,6 @@ seconds.
 
 
 async def aged_items(steps: Steps[Any], limit: int | None = None) -> list[PipelineItem[Any]]:
-    """Claim rows and let their leases look old, without waiting."""
     items = await steps.fetch_once(limit)
     for item in items:
         item.trusted_until -= NEARLY_OVER_S
@@ -279,19 +278,14 @@ def test_a_beat_survives_any_error(
 
 
 class NotingHeartbeater(Heartbeater[Any]):
-    """Counts its beats."""
-
     beats = 0
 
     async def beat_once(self) -> int:
-        """Count, then beat."""
         type(self).beats += 1
         return await super().beat_once()
 
 
 class SpecialPipeline(VolumePipeline):
-    """Brings its own heartbeater."""
-
     heartbeater_class = NotingHeartbeater
 
 

@@ -37,18 +37,15 @@ class OtherSide:
     """
 
     def __init__(self, sessions: Any) -> None:
-        """Take the sessions of this side."""
         self.sessions = sessions
         self.monitor = SimpleNamespace(do=lambda act: act(), stalled_s=0.0, thread=7)
         self.ended = 0
         self.kept_free: list[tuple[float, float]] = []
 
     def abort_after(self, limit: timedelta, *, look_every: timedelta) -> None:
-        """Note what is to be kept free."""
         self.kept_free.append((limit.total_seconds(), look_every.total_seconds()))
 
     async def run(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Run it, and count its end."""
         try:
             await work()
         finally:
@@ -59,7 +56,6 @@ class OtherSide:
 async def beating(
     database: TemporaryDatabase, **settings: Any
 ) -> AsyncIterator[tuple[Steps[Any], OtherSide, Heartbeater[Any]]]:
-    """Give a pipeline with one item, whose leases are renewed on another side."""
     await add(database, Volume())
     other = OtherSide(replica(database))
     async with stepping(database.session_factory, VolumePipeline(**settings)) as steps:

@@ -34,7 +34,6 @@ from .scenes import (
 
 
 def is_question(statement: str) -> bool:
-    """Whether a statement asks which tokens are still held."""
     return statement.startswith("SELECT volumes.lock_token")
 
 

@@ -38,13 +38,11 @@ class Watched(VolumePipeline):
     """Works without an end, and notes by the loop's time when it was started and when cancelled."""
 
     def __init__(self, **settings: Any) -> None:
-        """Take settings."""
         super().__init__(answer=self.work, **settings)
         self.started: list[float] = []
         self.cancelled: list[float] = []
 
     async def work(self, item: PipelineItem[Any]) -> Outcome:
-        """Note, hang, note."""
         self.started.append(now())
         try:
             await hang()
@@ -54,7 +52,6 @@ class Watched(VolumePipeline):
 
 
 def left_of(database: TemporaryDatabase, row: Volume) -> float:
-    """Return how long the lease of `row` still lasts by the database's clock."""
     assert database.clock is not None
     assert row.lock_expires_at is not None
     return (row.lock_expires_at - database.clock.now).total_seconds()

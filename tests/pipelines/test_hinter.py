@@ -23,23 +23,18 @@ from .told import told
 
 
 class Ear:
-    """A hinter to whose hints it listens itself."""
-
     def __init__(self) -> None:
-        """Listen for volumes and runs."""
         self.hinter = PipelineHinter()
         self.heard: list[str] = []
         for name in ("Volume", "Run"):
             self.hinter.attach(name, lambda name=name: self.heard.append(name))
 
     def ask(self, session: AsyncSession | Session, *models: str | type) -> None:
-        """Ask for hints after the commit of `session`."""
         hint_after_commit(session, *models, hinter=self.hinter)
 
 
 @pytest.fixture
 def ear() -> Ear:
-    """An ear of this test alone."""
     return Ear()
 
 

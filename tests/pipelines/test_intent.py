@@ -23,11 +23,9 @@ class WaitingPipeline(RecordingPipeline):
     orphaned_after = timedelta(days=30)
 
     def ready(self) -> ColumnElement[bool]:
-        """Submitted volumes want work."""
         return Volume.status == "submitted"
 
     def usual_answer(self, item: Any) -> Any:
-        """Wait for related rows."""
         return Reset()
 
 
@@ -38,14 +36,12 @@ class CoarsePipeline(RunPipeline):
     orphaned_after = timedelta(days=30)
 
     def usual_answer(self, item: Any) -> Any:
-        """Wait for related rows."""
         return Reset()
 
 
 async def waiting_parent(
     database: TemporaryDatabase, pipeline: RecordingPipeline, row: Any = None, *, outcomes: int = 1
 ) -> Any:
-    """Put in a parent with a child and let its pipeline answer."""
     [volume] = await add(database, Volume() if row is None else row)
     [home] = [volume] if isinstance(volume, Volume) else await add(database, Volume(status="idle"))
     await add(database, Attachment(volume_id=home.id))

@@ -15,7 +15,6 @@ from .scenes import add, faults_of, hang, until
 
 
 async def stand_still(*_arguments: Any) -> None:
-    """Do nothing more."""
     await asyncio.Event().wait()
 
 

@@ -24,17 +24,14 @@ from .told import Line, repeated, told
 
 
 def loader_of(steps: Steps[Any]) -> Loader[Any]:
-    """Return a loader for a stepped pipeline."""
     return Loader(steps.run.context)
 
 
 def is_read(statement: str) -> bool:
-    """Whether a statement reads whole rows for workers."""
     return statement.startswith("SELECT") and " IN (" in statement
 
 
 async def load_all(steps: Steps[Any], items: Sequence[PipelineItem[Any]]) -> list[bool]:
-    """Load all of `items` at once."""
     loader = loader_of(steps)
     return await asyncio.gather(*(loader.load(item) for item in items))
 
@@ -207,7 +204,6 @@ class OptionPipeline(VolumePipeline):
     """Wants the attachments, and of the volume itself one column only."""
 
     def options(self) -> Sequence[LoaderOption]:
-        """Load the attachments at once."""
         return (load_only(Volume.status), selectinload(Volume.attachments))
 
 
@@ -223,10 +219,7 @@ async def test_options_say_how_the_row_is_read(database: TemporaryDatabase) -> N
 
 
 class NarrowPipeline(RunPipeline):
-    """Reads one column."""
-
     def options(self) -> Sequence[LoaderOption]:
-        """Leave out what rowlock itself needs."""
         return (load_only(Run.status, raiseload=True),)
 
 

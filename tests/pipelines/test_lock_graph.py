@@ -40,14 +40,10 @@ from .scenes import add, counted
 
 
 class Up(AttachmentPipeline):
-    """Locks what is above it."""
-
     locks = (Volume,)
 
 
 class Down(VolumePipeline):
-    """Locks what is below it."""
-
     locks = (Attachment,)
 
 
@@ -58,8 +54,6 @@ class Around(RunPipeline):
 
 
 class Across(AttachmentPipeline):
-    """Locks runs."""
-
     locks = (Run,)
 
 
@@ -98,8 +92,6 @@ class Kinds(DeclarativeBase):
 
 
 class Node(LockColumns, Kinds):
-    """A row of either kind."""
-
     __tablename__ = "nodes"
     id: Mapped[int] = mapped_column(primary_key=True)
     kind: Mapped[str]
@@ -108,25 +100,18 @@ class Node(LockColumns, Kinds):
 
 
 class Group(Node):
-    """One kind."""
-
     __mapper_args__ = {"polymorphic_identity": "group"}  # noqa: RUF012
 
 
 class Leaf(Node):
-    """The other."""
-
     __mapper_args__ = {"polymorphic_identity": "leaf"}  # noqa: RUF012
 
 
 class GroupPipeline(RecordingPipeline):
-    """Locks the leaves of a group."""
-
     model = Group
     locks = (Related(Leaf, on=true()),)
 
     def ready(self) -> Any:
-        """Groups want work."""
         return Node.kind == "group"
 
     async def _all(self, item: Any) -> Any:
@@ -136,23 +121,17 @@ class GroupPipeline(RecordingPipeline):
 
 
 class LeafPipeline(RecordingPipeline):
-    """Works on leaves."""
-
     model = Leaf
 
     def ready(self) -> Any:
-        """Leaves want work."""
         return Node.kind == "leaf"
 
 
 class NodePipeline(RecordingPipeline):
-    """Works on both kinds."""
-
     model = Node
     locks = (Leaf,)
 
     def ready(self) -> Any:
-        """All want work."""
         return true()
 
 

@@ -17,7 +17,6 @@ AUTOCOMMIT: Any = {"isolation_level": "AUTOCOMMIT"}
 
 @pytest.fixture
 def engine(tmp_path: Any) -> AsyncEngine:
-    """Return an engine that is never connected."""
     return create_async_engine(f"sqlite+aiosqlite:///{tmp_path}/x.db")
 
 

@@ -37,8 +37,6 @@ FAR = datetime(2199, 1, 1, tzinfo=UTC)
 
 
 class Chore(LockColumns, ScheduleColumns, Base):
-    """What is to be done now and then."""
-
     __tablename__ = "chores"
     name: Mapped[str] = mapped_column(primary_key=True)
     status: Mapped[str] = mapped_column(String(20))
@@ -46,8 +44,6 @@ class Chore(LockColumns, ScheduleColumns, Base):
 
 
 class Chores(RecordingPipeline):
-    """Declares two rows."""
-
     model = Chore
     schedule = HOURLY
     periodic = (
@@ -56,12 +52,10 @@ class Chores(RecordingPipeline):
     )
 
     def ready(self) -> Any:
-        """All that are on."""
         return Chore.status == "on"
 
 
 def statements_of(database: TemporaryDatabase, verb: str) -> list[str]:
-    """Return a list to which statements are added that begin with `verb`."""
     found: list[str] = []
 
     def note(*arguments: Any) -> None:
@@ -138,15 +132,11 @@ async def test_a_schedule_that_has_changed_counts_at_once(database: TemporaryDat
 
 
 class Hourly:
-    """A schedule of a host's own."""
-
     def __init__(self, minute: int) -> None:
-        """Take the minute of each hour."""
         self.minute = minute
         self.known_by = lambda: minute
 
     def next_after(self, now: datetime) -> datetime:
-        """Return that minute of the next hour, and a half of a second."""
         return now.replace(minute=self.minute, microsecond=500_000) + timedelta(hours=1)
 
 
@@ -237,8 +227,6 @@ async def test_a_row_that_is_leased_is_left_alone(database: TemporaryDatabase) -
 
 
 class Refused(Chores):
-    """Declares a row that the database refuses."""
-
     periodic = (Periodic("purge", values={"status": None}),)
 
 

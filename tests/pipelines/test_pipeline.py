@@ -37,8 +37,6 @@ class OddBase(DeclarativeBase):
 
 
 class Unlocked(OddBase):
-    """A table without lock columns."""
-
     __tablename__ = "unlocked"
     id: Mapped[int] = mapped_column(primary_key=True)
 
@@ -52,8 +50,6 @@ class ShortOwner(LockColumns, OddBase):
 
 
 def pipeline_over(model: Any, *, ready: Any = None) -> Pipeline[Any]:
-    """Build a pipeline over `model`."""
-
     class BuiltPipeline(Pipeline[Any]):
         def ready(self) -> Any:
             return Volume.status == "submitted" if ready is None else ready
@@ -97,8 +93,6 @@ def test_ready_must_be_an_expression(ready: Any) -> None:
 
 
 class Silent(Pipeline[Volume]):
-    """Says nothing."""
-
     model = Volume
 
 

@@ -32,20 +32,14 @@ class Narrow(LockColumns, ScheduleColumns, Base):
 
 
 class NarrowPipeline(RecordingPipeline):
-    """Works on all of them."""
-
     model = Narrow
 
     def ready(self) -> Any:
-        """Want all."""
         return Narrow.id.is_not(None)
 
 
 class UnreadablePipeline(RunPipeline):
-    """Cannot say how its rows are read."""
-
     def options(self) -> Any:
-        """Raise."""
         raise LookupError("no such option")
 
 

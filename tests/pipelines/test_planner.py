@@ -27,7 +27,6 @@ FREED = {"lock_token": None, "lock_owner": None, "lock_expires_at": None}
 
 
 def planner(*intent: Column[Any]) -> Planner:
-    """Return one of volumes whose services own these columns."""
     now = datetime(2031, 5, 17, tzinfo=UTC)
     plans = Planner(now, leased=VOLUMES, settings=PipelineSettings(), intent=list(intent))
     plans.rng = random.Random(1)
@@ -35,12 +34,10 @@ def planner(*intent: Column[Any]) -> Planner:
 
 
 def written(write: RowWrite) -> dict[str, Any]:
-    """Return what is written, by the names of the columns."""
     return {column.name: value for column, value in write.values.items()}
 
 
 def read(row: Volume) -> PipelineItem[Any]:
-    """Return the ticket of a row that was read."""
     item = ticket()
     make_transient_to_detached(row)
     item.row = row

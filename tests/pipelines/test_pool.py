@@ -150,17 +150,12 @@ async def test_work_that_cannot_be_begun_gives_its_row_back(
 
 
 class Escaping(Worker[Any]):
-    """Lets something out for each row."""
-
     async def work(self, item: PipelineItem[Any]) -> None:
-        """Do the work, and fail."""
         await super().work(item)
         raise ValueError("a bug")
 
 
 class EscapingPipeline(VolumePipeline):
-    """Has such workers."""
-
     worker_class = Escaping
 
 
@@ -214,7 +209,6 @@ async def test_a_pool_that_holds_nothing_ahead_has_claimed_for_those_who_are_idl
 
 
 def alive() -> list[Any]:
-    """Return what there is of rows that are worked on."""
     return [one for one in gc.get_objects() if isinstance(one, PipelineItem | Attempt | Apply)]
 
 
@@ -244,8 +238,6 @@ async def test_what_belongs_to_a_row_is_gone_with_it(database: TemporaryDatabase
 
 
 class Unready(Worker[Any]):
-    """Its work cannot be asked for the first time."""
-
     tries = 0
 
     def work(self, item: PipelineItem[Any]) -> Any:
@@ -257,8 +249,6 @@ class Unready(Worker[Any]):
 
 
 class UnreadyPipeline(VolumePipeline):
-    """Has such workers."""
-
     worker_class = Unready
 
 
@@ -287,7 +277,6 @@ class AtOnce(Worker[Any]):
     deepest = within = 0
 
     def begin(self, item: PipelineItem[Any], on_done: Any, *, variables: Any = None) -> None:
-        """Do the work, and count how many others that stand below it on the stack."""
         kind = type(self)
         kind.within += 1
         kind.deepest = max(kind.deepest, kind.within)
@@ -297,8 +286,6 @@ class AtOnce(Worker[Any]):
 
 
 class AtOncePipeline(VolumePipeline):
-    """Has such workers."""
-
     worker_class = AtOnce
 
 
@@ -321,7 +308,6 @@ class Musing(Worker[Any]):
     """Waits for something first that nobody else knows of."""
 
     async def work(self, item: PipelineItem[Any]) -> None:
-        """Wait until the collector has been here."""
         waiting = asyncio.get_running_loop().create_future()
         Musing.known.append(weakref.ref(waiting))
         await waiting
@@ -331,8 +317,6 @@ class Musing(Worker[Any]):
 
 
 class MusingPipeline(VolumePipeline):
-    """Has such workers."""
-
     worker_class = Musing
 
 

@@ -25,7 +25,6 @@ class Judging(VolumePipeline):
     says: Any = Apply({"status": "failed"})
 
     def on_refused(self, item: PipelineItem[Volume], error: Exception) -> Outcome:
-        """Say it."""
         assert "NOT NULL" in str(error).upper() or "not-null" in str(error)
         if isinstance(self.says, BaseException):
             raise self.says

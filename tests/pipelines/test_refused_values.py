@@ -50,11 +50,9 @@ class KindPipeline(Pipeline[Any]):
     values: Mapping[int, Mapping[str, Any]]
 
     def ready(self) -> Any:
-        """New ones."""
         return Kind.phase == "new"
 
     async def process(self, item: PipelineItem[Any]) -> Outcome:
-        """Write them behind another column."""
         values = {"phase": "done", **self.values[item.id]}
         if item.id % 2:
             return Apply(values)

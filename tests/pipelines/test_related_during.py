@@ -354,8 +354,6 @@ async def test_a_reset_child_is_given_back_to_whom_it_waits_for(
 
 
 class PlacingPipeline(RunPipeline):
-    """Locks all volumes for a run."""
-
     locks = (Volume,)
 
     def __init__(self) -> None:

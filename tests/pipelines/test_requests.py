@@ -29,15 +29,12 @@ class OtherBase(DeclarativeBase):
 
 
 class Plain(OtherBase):
-    """A row without lock columns."""
-
     __tablename__ = "plain"
     id: Mapped[int] = mapped_column(primary_key=True)
 
 
 @pytest.fixture
 def hints() -> Iterator[list[str]]:
-    """The hints that reach this process, by model."""
     heard: list[str] = []
     wakes = {name: lambda name=name: heard.append(name) for name in ("Volume", "Run")}
     for name, wake in wakes.items():

@@ -40,7 +40,6 @@ seconds.
 
 
 def started(database: TemporaryDatabase, pipeline: Pipeline[Any]) -> PipelineRun[Any]:
-    """Start `pipeline` on `database`."""
     pipeline.start(database.session_factory, PipelineHinter())
     return pipeline.run
 
@@ -258,10 +257,7 @@ async def test_two_drains_at_once(virtual_database: TemporaryDatabase) -> None:
 
 
 class ReadPipeline(VolumePipeline):
-    """Reads each row when work on it begins."""
-
     def options(self) -> list[Any]:
-        """Want what a claim cannot bring."""
         return []
 
 
@@ -292,12 +288,9 @@ async def test_a_row_that_is_read_when_the_grace_ends_is_not_begun(
 
 
 class UntidyPipeline(VolumePipeline):
-    """Does not end to clean up."""
-
     cleaned_up = 0
 
     async def on_stale(self, item: PipelineItem[Any], outcome: Outcome) -> None:  # type: ignore[override]
-        """Wait for ever, and note that this was ended."""
         try:
             await hang()
         finally:

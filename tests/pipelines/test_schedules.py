@@ -21,8 +21,6 @@ RUNS = LeasedTable.of(Run)
 
 
 class Nightly(RunPipeline):
-    """Has one schedule for all rows."""
-
     schedule = NIGHTLY
 
 
@@ -30,7 +28,6 @@ class OfEachRow(RunPipeline):
     """Takes the schedule of a row from its column `result`."""
 
     def schedule_of(self, row: Any) -> Schedule | None:
-        """Read it."""
         return None if row.result is None else Cron(row.result, "America/New_York")
 
 
@@ -90,7 +87,6 @@ class Bad:
     """A schedule of a host's own that gives no aware time."""
 
     def next_after(self, now: datetime) -> datetime:
-        """Forget the zone."""
         return now.replace(tzinfo=None)
 
 
@@ -105,7 +101,6 @@ class Standing:
     """A schedule of a host's own that does not look forward."""
 
     def next_after(self, now: datetime) -> datetime:
-        """Say now."""
         return now
 
 

@@ -20,12 +20,9 @@ from .scenes import add, counted, is_free, read, read_all
 
 
 class StoppablePipeline(VolumePipeline):
-    """Volumes whose status services change, too."""
-
     intent = (Volume.status,)
 
     def ready(self) -> ColumnElement[bool]:
-        """Whatever is to be made active, or to be stopped."""
         return Volume.status.in_(["submitted", "stopping"])
 
 
@@ -35,7 +32,6 @@ class AnyRunPipeline(RunPipeline):
     intent = ("result",)
 
     def ready(self) -> ColumnElement[bool]:
-        """Whatever is due."""
         return Run.id > 0
 
 
@@ -56,7 +52,6 @@ def asked_meanwhile(
 
 
 async def fetch_and_work(steps: Steps[Any]) -> None:
-    """Take one round."""
     await steps.fetch_once()
     await steps.work_all()
 

@@ -126,8 +126,6 @@ def test_a_number_is_seconds() -> None:
 
 
 class PatientVolumePipeline(VolumePipeline):
-    """Sets on the class what others hand over."""
-
     workers_num = 3
     lock_timeout = 40
 
@@ -319,7 +317,6 @@ async def test_a_queue_of_nothing_holds_nothing_ahead(
 
 
 def texts_of(name: str) -> dict[str, str]:
-    """Return what stands below each setting in a class of the module."""
     tree = ast.parse(inspect.getsource(settings_module))
     [body] = [one.body for one in tree.body if isinstance(one, ast.ClassDef) and one.name == name]
     return {

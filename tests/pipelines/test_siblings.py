@@ -23,11 +23,9 @@ class TerminatingPipeline(RecordingPipeline):
     model = Volume
 
     def ready(self) -> ColumnElement[bool]:
-        """Stopped by a user."""
         return Volume.status == "terminating"
 
     def usual_answer(self, item: Any) -> Any:
-        """They are gone."""
         return Apply({"status": "gone"})
 
 
@@ -110,17 +108,13 @@ class NamingVolumes(RecordingPipeline):
     )
 
     def ready(self) -> ColumnElement[bool]:
-        """Volumes that are packed."""
         return Volume.status == bindparam("wanted", "packing")
 
 
 class NamingAttachments(RecordingPipeline):
-    """Binds what it wants by the same names."""
-
     model = Attachment
 
     def ready(self) -> ColumnElement[bool]:
-        """Submitted attachments."""
         wanted = Attachment.status == bindparam("wanted", "submitted")
         return and_(wanted, Attachment.name != bindparam("not", "y"))
 

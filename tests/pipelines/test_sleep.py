@@ -114,12 +114,9 @@ async def test_related_rows_are_lost_before_another_pipeline_claims_them(
     [row] = await add(database, Attachment(volume_id=volume.id))
 
     class Locking(VolumePipeline):
-        """Holds its attachments until it is ended."""
-
         locks = (Attachment,)
 
         async def process(self, item: PipelineItem[Any]) -> Any:
-            """Lock them."""
             await item.lock_related(Attachment, Attachment.volume_id == item.id)
             return await super().process(item)
 
@@ -177,6 +174,5 @@ async def test_nothing_is_claimed_after_a_sleep_until_the_leases_are_known(
 
 
 def counted_of(run: Any) -> dict[str, int]:
-    """Return the counters of a pipeline that runs."""
     counters: dict[str, int] = run.statistics().counters
     return counters

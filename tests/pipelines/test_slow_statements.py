@@ -30,8 +30,6 @@ ROWS = 500
 
 @contextmanager
 def far_away(engine: AsyncEngine, *, round_trip_s: float = ROUND_TRIP_S) -> Iterator[None]:
-    """Let every statement of `engine` take that long, on the virtual loop."""
-
     def wait(*_: Any) -> None:
         await_only(asyncio.sleep(round_trip_s))
 
@@ -45,7 +43,6 @@ def far_away(engine: AsyncEngine, *, round_trip_s: float = ROUND_TRIP_S) -> Iter
 
 
 def guarded(_item: Any) -> Outcome:
-    """Return an outcome that cannot share a statement."""
     return Apply({"status": "done"}, unless_changed=["result"])
 
 

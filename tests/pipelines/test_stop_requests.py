@@ -16,7 +16,6 @@ from .scenes import add, counted, is_free, now, read, ticket
 
 
 async def until_stopped(item: PipelineItem[Any]) -> Outcome:
-    """Work until that is to end."""
     assert not item.stop_requested
     await item.wait_for_stop()
     assert item.stop_requested
@@ -69,7 +68,6 @@ async def test_a_thread_sees_that_it_is_to_stop(database: TemporaryDatabase) -> 
 
     class Threaded(RunPipeline):
         def process(self, item: PipelineItem[Any]) -> Outcome:  # type: ignore[override]
-            """Work until that is to end."""
             pause = threading.Event()
             for _ in range(round(HANG_S_MAX / 0.01)):
                 if item.stop_requested:
@@ -124,7 +122,6 @@ def test_cleaning_up_has_a_limit_though_work_has_none(virtual_database: Temporar
 
         class Stale(RunPipeline):
             async def on_stale(self, item: Any, outcome: Outcome) -> None:  # type: ignore[override]
-                """Never end."""
                 began = now()
                 try:
                     await asyncio.Event().wait()

@@ -31,7 +31,6 @@ from .told import told
 
 
 async def settled(steps: Steps[Any]) -> None:
-    """Wait for all that is released."""
     while steps.run.context.background:
         await steps.run.context.background.wait_for_one()
 

@@ -21,13 +21,11 @@ class Mortal:
     """A loop that dies of each of its deaths in turn, then lives until told to end."""
 
     def __init__(self, *deaths: BaseException) -> None:
-        """Name what it dies of."""
         self.deaths = list(deaths)
         self.lives = 0
         self.end = asyncio.Event()
 
     async def run(self) -> None:
-        """Live once."""
         self.lives += 1
         await asyncio.sleep(0)
         if self.deaths:
@@ -139,7 +137,6 @@ def test_a_loop_that_shuts_down_ends_everything(tmp_path) -> None:  # noqa: ANN0
 
 
 def keeper(name: str) -> asyncio.Task[Any]:
-    """Return the task that keeps a loop."""
     [task] = [task for task in asyncio.all_tasks() if task.get_name() == f"rowlock: {name}"]
     return task
 

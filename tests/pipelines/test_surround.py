@@ -23,15 +23,11 @@ SPAN: ContextVar[object] = ContextVar("SPAN", default=None)
 
 
 class Spans:
-    """Surrounds attempts, and notes what it sees."""
-
     def __init__(self) -> None:
-        """Have seen nothing yet."""
         self.seen: list[object] = []
 
     @contextmanager
     def __call__(self, item: PipelineItem[Any]) -> Iterator[None]:
-        """Have `SPAN` be the row while the attempt runs."""
         token = SPAN.set(item.id)
         try:
             yield
@@ -47,14 +43,12 @@ class PlainPipeline(VolumePipeline):
     """Works in threads, and notes what it sees there."""
 
     def process(self, item: PipelineItem[Any]) -> Outcome:  # type: ignore[override]
-        """Note the span of the thread."""
         self.items.append(item)
         self.seen = (SPAN.get(), threading.current_thread() is threading.main_thread())
         return Apply({"status": "active"})
 
 
 async def worked(database: TemporaryDatabase, pipeline: VolumePipeline, *surround: Any) -> None:
-    """Have `pipeline` work on one row."""
     await add(database, Volume())
     with heard_events() as heard:
         manager = PipelineManager(database.session_factory, [pipeline], surround=surround)
@@ -63,7 +57,6 @@ async def worked(database: TemporaryDatabase, pipeline: VolumePipeline, *surroun
 
 
 async def attempted(surround: Sequence[Any], call: Callable[[], Any]) -> Result:
-    """Return what comes of a call within what `surround` returns."""
     around = Surroundings(surround, ticket(), pipeline="P")
     attempt = Attempt(call, deadlines=Deadlines(None), grace_s=60, surroundings=around)
     return await attempt.run()

@@ -37,13 +37,10 @@ class Tenfold(LockColumns, VersionsBase):
 
 
 class TenfoldPipeline(Pipeline[Any]):
-    """Moves every row on, and another row with it."""
-
     model = Tenfold
     min_processing_interval = 0
 
     def ready(self) -> Any:
-        """New ones."""
         return self.model.status == "new"
 
     async def process(self, item: PipelineItem[Any]) -> Outcome:

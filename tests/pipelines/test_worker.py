@@ -102,11 +102,9 @@ class PlainPipeline(Pipeline[Volume]):
     answer: Any = Apply({"status": "active"})
 
     def ready(self) -> Any:
-        """Submitted volumes want work."""
         return Volume.status == "submitted"
 
     def process(self, item: PipelineItem[Volume]) -> Any:
-        """Answer."""
         if isinstance(self.answer, BaseException):
             raise self.answer
         return self.answer
@@ -205,19 +203,14 @@ async def test_a_row_that_is_no_longer_ours_is_not_started(
 
 
 class NotingWorker(Worker[Any]):
-    """Counts what it works on."""
-
     worked = 0
 
     async def work(self, item: PipelineItem[Any]) -> None:
-        """Count, then work."""
         type(self).worked += 1
         await super().work(item)
 
 
 class SpecialPipeline(VolumePipeline):
-    """Brings its own workers."""
-
     worker_class = NotingWorker
 
 

@@ -31,10 +31,7 @@ from .told import Line, told
 
 
 class TidyRunPipeline(RunPipeline):
-    """Cleans up in the loop."""
-
     async def on_stale(self, item: PipelineItem[Any], outcome: Outcome) -> None:  # type: ignore[override]
-        """Note what could not be applied."""
         super().on_stale(item, outcome)
 
 

@@ -87,17 +87,13 @@ async def test_on_stale_gets_the_outcome_that_the_database_refused(
 
 
 class ClumsyPipeline(RecordingPipeline):
-    """Fails at the cleaning up."""
-
     model = Volume
     error: BaseException = ValueError("no broom")
 
     def ready(self) -> Any:
-        """Submitted volumes want work."""
         return Volume.status == "submitted"
 
     async def on_stale(self, item: PipelineItem[Any], outcome: Outcome) -> None:  # type: ignore[override]
-        """Raise, or hang."""
         super().on_stale(item, outcome)
         if isinstance(self.error, TimeoutError):
             await hang()

@@ -21,7 +21,6 @@ GONE = OperationalError("", {}, Exception("the server is gone"))
 
 
 async def _work_at_once(steps: Any) -> None:
-    """Have everything that is queued worked on at the same time."""
     items = steps.queued
     for _ in items:
         steps.run.context.queue.get()

@@ -48,7 +48,6 @@ def repeated(line: Line, more: int, **fields: Any) -> list[Line]:
 
 
 def end_of_logging() -> None:
-    """Wait for what is being logged in threads of its own."""
     for thread in threading.enumerate():
         if thread.name == "rowlock log":
             thread.join()

@@ -125,8 +125,6 @@ def models() -> tuple[Any, Any]:
 
 
 def pipeline_of(model: Any, ready: Callable[[Any], Any]) -> type[Pipeline[Any]]:
-    """Return a pipeline over `model`."""
-
     class JobPipeline(Pipeline[Any]):
         def ready(self) -> Any:
             return ready(model)
@@ -136,7 +134,6 @@ def pipeline_of(model: Any, ready: Callable[[Any], Any]) -> type[Pipeline[Any]]:
 
 
 def sql_of(index: Index, dialect: str) -> str:
-    """Return the statement that makes an index."""
     return str(CreateIndex(index).compile(dialect=DIALECTS[dialect]))
 
 

@@ -60,31 +60,26 @@ null.
 
 
 def expect_free(row: Facts) -> bool:
-    """Nobody holds it, or the holder's time is over."""
     return row["expires"] is None or row["expires"] <= 0
 
 
 def expect_mine(row: Facts) -> bool:
-    """No other pipeline has stepped back from it within the last seconds."""
     if row["owner"] in (None, ME) or row["token"] or row["last"] is None:
         return True
     return bool(abs(row["last"]) >= KEPT_S)
 
 
 def expect_due(row: Facts) -> bool:
-    """Its time has come."""
     if "due" in row:
         return row["parked"] is None and bool(row["due"] <= 0)
     return row["last"] is None or row["last"] <= -INTERVAL_S
 
 
 def volume(**facts: Any) -> Facts:
-    """Return a volume that is eligible, save for what is given."""
     return {"ready": True, "token": False, "owner": None, "expires": None, "last": None} | facts
 
 
 def run(**facts: Any) -> Facts:
-    """Return a run that is eligible, save for what is given."""
     return {**volume(), "due": -1.0, "parked": None} | facts
 
 
@@ -139,7 +134,6 @@ async def numbers_where(
 
 
 async def check(database: TemporaryDatabase, rows: list[Facts]) -> None:
-    """Compare every clause, and all of them together, with the reference."""
     leased = RUNS if "due" in rows[0] else VOLUMES
     ready = Run.status == "queued" if leased is RUNS else Volume.status == "submitted"
     whole = eligible_parts(leased, ready=ready, owner=ME, min_processing_interval=INTERVAL).whole
@@ -159,7 +153,6 @@ async def check(database: TemporaryDatabase, rows: list[Facts]) -> None:
 
 @pytest.fixture
 async def tables(database_with_clock: TemporaryDatabase) -> TemporaryDatabase:
-    """A database with the host's tables, whose time stands still."""
     await database_with_clock.create_tables(Base.metadata)
     return database_with_clock
 

@@ -65,19 +65,15 @@ def model_of(names: tuple[str, ...] = tuple(GOOD), /, **replaced: object) -> typ
 
 
 def with_locks(**more: object) -> type[Any]:
-    """Return a model with a key, the lock columns and what is given."""
     return model_of(("id", *LOCK_COLUMNS), **more)
 
 
 class Wrapped(TypeDecorator[Any]):
-    """A host's own type around another one."""
-
     impl = String
     cache_ok = True
 
 
 def wrapped(inner: Any) -> Any:
-    """Return `inner` inside of two types of the host."""
     middle = type("Middle", (Wrapped,), {"impl": inner, "cache_ok": True})
     return type("Outer", (Wrapped,), {"impl": middle(), "cache_ok": True})()
 

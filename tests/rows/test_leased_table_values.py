@@ -42,7 +42,6 @@ class Once(LockColumns, ScheduleColumns, OnceBase):
 
 
 def loaded(**values: object) -> Once:
-    """Return an instance as it is after a SELECT."""
     row = Once(**values)
     sqlalchemy_inspect(row)._commit_all(row.__dict__)
     return row

@@ -54,8 +54,6 @@ class Positional(LockColumns, ScheduleColumns, Base):
 
 
 class Named(Base, LockColumns, ScheduleColumns, kw_only=True):
-    """Fields by keyword, with the mixins last."""
-
     __tablename__ = "named"
     id: Mapped[int] = mapped_column(primary_key=True, init=False)
     status: Mapped[str] = mapped_column(default="new")
@@ -63,8 +61,6 @@ class Named(Base, LockColumns, ScheduleColumns, kw_only=True):
 
 
 class Unscheduled(LockColumns, Base, unsafe_hash=True):
-    """Without a schedule, and hashable."""
-
     __tablename__ = "unscheduled"
     id: Mapped[int] = mapped_column(primary_key=True, init=False)
     name: Mapped[str]
@@ -73,8 +69,6 @@ class Unscheduled(LockColumns, Base, unsafe_hash=True):
 
 @registry(metadata=Base.metadata).mapped_as_dataclass
 class Decorated(LockColumns, ScheduleColumns):
-    """Mapped by the decorator."""
-
     __tablename__ = "decorated"
     id: Mapped[int] = mapped_column(primary_key=True, init=False)
     name: Mapped[str]
@@ -82,8 +76,6 @@ class Decorated(LockColumns, ScheduleColumns):
 
 
 class Picture(LockColumns, ScheduleColumns, DispatchColumns, Base):
-    """A dispatched row."""
-
     __tablename__ = "pictures"
     __table_args__ = dispatch_indexes("pictures")
     id: Mapped[int] = mapped_column(primary_key=True, init=False)
@@ -97,18 +89,15 @@ class Working(Pipeline[Any]):
     """Works on new rows, and keeps what it was given."""
 
     def __init__(self, model: Any, **settings: Any) -> None:
-        """Take the model."""
         self.model = model
         self.rows: list[Any] = []
         super().__init__(**settings)
 
     def ready(self) -> ColumnElement[bool]:
-        """New ones."""
         new: ColumnElement[bool] = self.model.status == "new"
         return new
 
     async def process(self, item: PipelineItem[Any]) -> Outcome:
-        """Keep the row."""
         self.rows.append(item.row)
         return Apply({"status": "done", "name": f"{item.row.name}!"}, unless_changed=["name"])
 

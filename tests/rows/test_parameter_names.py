@@ -31,7 +31,6 @@ Condition = Callable[[str], Any]
 
 
 def in_a_subquery(value: str) -> ColumnElement[bool]:
-    """Bind it further down."""
     other = aliased(Volume)
     return Volume.id.in_(select(other.id).where(other.status == bindparam("wanted", value)))
 
@@ -54,7 +53,6 @@ CONDITIONS: dict[str, Condition] = {
 
 
 def flat(value: Any) -> Any:
-    """Return the one element of a list."""
     return value[0] if isinstance(value, list) else value
 
 

@@ -19,16 +19,12 @@ class Base(DeclarativeBase):
 
 
 class Node(LockColumns, Base):
-    """A node, with one above it."""
-
     __tablename__ = "nodes"
     id: Mapped[int] = mapped_column(primary_key=True)
     above_id: Mapped[int | None] = mapped_column(ForeignKey("nodes.id"))
 
 
 class Link(LockColumns, Base):
-    """A link between two nodes."""
-
     __tablename__ = "links"
     id: Mapped[int] = mapped_column(primary_key=True)
     one_id: Mapped[int] = mapped_column(ForeignKey("nodes.id"))

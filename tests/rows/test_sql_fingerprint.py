@@ -37,7 +37,6 @@ class Sharded(FunctionElement[bool]):
     inherit_cache = False
 
     def __init__(self, shard: int) -> None:
-        """Keep it."""
         super().__init__()
         self.shard = shard
 
@@ -52,8 +51,6 @@ def _shard(element: Shard, compiler: Any, **kw: Any) -> str:
 
 
 class Metres(TypeDecorator[str]):
-    """A type that changes what it binds."""
-
     impl = String
     cache_ok = True
 
@@ -63,8 +60,6 @@ class Feet(Metres):
 
 
 class Fussy:
-    """A value that cannot be compared."""
-
     def __eq__(self, other: object) -> bool:
         raise ValueError("the truth value is ambiguous")
 
@@ -75,7 +70,6 @@ DIALECTS = (sqlite.dialect(), postgresql.dialect())
 
 
 def says_the_same(one: ColumnElement[bool], other: ColumnElement[bool]) -> bool:
-    """Whether it does, in the same way for both databases."""
     found = {
         is_same([fingerprint_of(one, dialect)], [fingerprint_of(other, dialect)])
         for dialect in DIALECTS

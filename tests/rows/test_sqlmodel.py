@@ -43,8 +43,6 @@ METADATA = MetaData()
 
 
 class Kept(SQLModel):
-    """What a host's SQLModels share."""
-
     metadata = METADATA
 
 
@@ -56,8 +54,6 @@ class OrderFields(Kept):
 
 
 class Order(LockColumns, ScheduleColumns, OrderFields, table=True):
-    """A SQLModel with the mixins first."""
-
     id: int | None = Field(default=None, primary_key=True)
 
 
@@ -70,24 +66,18 @@ class Parcel(OrderFields, LockColumns, table=True):
 
 
 class Invoice(LockColumns, ScheduleColumns, UUIDAuditBase):
-    """A model of advanced-alchemy, with its stamps."""
-
     __tablename__ = "invoices"
     name: Mapped[str]
     status: Mapped[str] = mapped_column(default="new")
 
 
 class Entry(LockColumns, BigIntAuditBase):
-    """A number for its key."""
-
     __tablename__ = "entries"
     name: Mapped[str]
     status: Mapped[str] = mapped_column(default="new")
 
 
 class Letter(LockColumns, ScheduleColumns, UUIDv7Base):
-    """A key that sorts by time."""
-
     __tablename__ = "letters"
     name: Mapped[str]
     status: Mapped[str] = mapped_column(default="new")
@@ -100,18 +90,15 @@ class Working(Pipeline[Any]):
     """Works on new rows, and keeps what it was given."""
 
     def __init__(self, model: Any, **settings: Any) -> None:
-        """Take the model."""
         self.model = model
         self.rows: list[Any] = []
         super().__init__(**settings)
 
     def ready(self) -> ColumnElement[bool]:
-        """New ones."""
         new: ColumnElement[bool] = self.model.status == "new"
         return new
 
     async def process(self, item: PipelineItem[Any]) -> Outcome:
-        """Keep the row, and compare it."""
         self.rows.append(item.row)
         values = {"status": "done", "name": f"{item.row.name}!"}
         return Apply(values, unless_changed=[self.model.name])
@@ -119,7 +106,6 @@ class Working(Pipeline[Any]):
 
 @pytest.fixture
 async def filled(database: TemporaryDatabase) -> TemporaryDatabase:
-    """A database with the tables of both packages."""
     await database.create_tables(METADATA)
     await database.create_tables(orm_registry.metadata)
     return database

@@ -55,7 +55,6 @@ class Book:
     def at_work(
         self, who: str, places: Iterable[Place], is_trusted: Callable[[], bool]
     ) -> Iterator[Work]:
-        """Be at work on `places` for the time of the block."""
         work = Work(who, is_trusted)
         self._at_work.append(work)
         try:

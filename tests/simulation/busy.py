@@ -50,7 +50,6 @@ class BusyPipeline(SimulatedPipeline):
             self.worked.setdefault(item.id, []).append(now())
 
     def longest_gap(self, key: int, *, since: float, until: float) -> float:
-        """Return how long the row was not worked on at most."""
         times = [since, *(time for time in self.worked.get(key, []) if since < time < until), until]
         return max(later - earlier for earlier, later in pairwise(times))
 
@@ -104,7 +103,6 @@ async def put(database: TemporaryDatabase, *rows: Any) -> None:
 async def at_work(
     database: TemporaryDatabase, *pipelines: BusyPipeline, hints: bool = True
 ) -> AsyncIterator[PipelineManager]:
-    """Run `pipelines`, hinted all the time."""
     manager = PipelineManager(database.session_factory, pipelines)
 
     async def hint() -> None:

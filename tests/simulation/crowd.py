@@ -106,7 +106,6 @@ class Crowd(Scenario):
             hint_after_commit(session, Message)
 
     def check(self) -> None:
-        """Each was sent, and nearly none again: nothing went wrong but time."""
         assert all(message.status == "sent" for message in self.world.read(Message))
         again = sum(self.sent.values()) - self._rows_num
         assert again <= IN_VAIN * self._rows_num, (

@@ -46,7 +46,6 @@ class Line:
         self._pass()
 
     def on_commit(self, connection: Connection) -> None:
-        """Count and perhaps refuse a COMMIT, or lose its answer."""
         self._pass()
         if self.loses_answer:
             self.loses_answer = False

@@ -59,7 +59,6 @@ class Outside:
         self._world = world
 
     async def do(self, key: int, step: str) -> None:
-        """Do it, in some time, if it does not fail."""
         random = self._world.random
         calm = self._world.is_calm
         await asyncio.sleep(0.05 if calm else random.choice((0, 0.05, 0.4, 2, 5)))
@@ -96,7 +95,6 @@ class OrderPipeline(Pipeline[Order]):
         return Order.status == self.from_status
 
     def on_stale(self, item: PipelineItem[Order], outcome: Outcome) -> None:
-        """Take back what was done outside, if anything was."""
         if isinstance(outcome, Apply) and outcome.values:
             self.outside.done[item.id, self.from_status] -= 1
 
@@ -183,7 +181,6 @@ class Orders(Scenario):
 
 
 async def ignoring_cancellation(seconds: float) -> None:
-    """Hang, and take so long to end once cancelled."""
     try:
         await asyncio.Event().wait()
     except asyncio.CancelledError:

@@ -110,7 +110,6 @@ class Director:
         )
 
     async def perform(self, pipeline: SimulatedPipeline, item: PipelineItem[Any]) -> Outcome:
-        """Work on `item` as its plan says."""
         plan, mark = self.draw(), str(item.lock_token)[:8]
         place = (item.row.__tablename__, item.id)
         who = f"{pipeline.replica} {pipeline.name} of {place[0]} {item.id} ({mark})"
@@ -168,7 +167,6 @@ class Director:
                 await asyncio.sleep(plan.after_s)
 
     async def _leave_behind(self, pipeline: SimulatedPipeline, item: PipelineItem[Any]) -> Outcome:
-        """Return while a lock is being taken that nobody waits for."""
         if pipeline.related is not None:
             locking = item.lock_related(
                 pipeline.related, pipeline.wants(item)[0], shared=pipeline.is_shared
@@ -252,7 +250,6 @@ class SimulatedPipeline(Pipeline[Any]):
         self.director = director
 
     def ready(self) -> ColumnElement[bool]:
-        """What is not done, and what a service asked something of since."""
         return or_(self.model.status != "done", self.model.seen != self.model.wanted)
 
     def wants(self, item: PipelineItem[Any]) -> tuple[ColumnElement[bool], tuple[str, str, int]]:
@@ -295,7 +292,6 @@ class GraphOfRows(GraphPipeline[Any], SimulatedPipeline):
         super().__init__(replica=replica, director=director)  # type: ignore[call-arg]
 
     def build(self, items: Items[Any]) -> Outcomes:
-        """Through lanes of its own, and a call that rows share."""
         return (
             items.amap(self.look, lanes=2, timeout=60)
             .amap_batch(self.look_at_all, size=3, within=0.1)

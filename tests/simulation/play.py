@@ -68,7 +68,6 @@ def ground(folder: Path) -> Iterator[Ground]:
 
 
 def play(seeds: Iterable[int], folder: Path) -> Iterator[Played]:
-    """Play the schedules of `seeds`, one after the other."""
     with ground(folder) as place:
         for seed in seeds:
             yield play_one(seed, place)

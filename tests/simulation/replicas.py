@@ -42,7 +42,6 @@ class Replica:
         self._session_factory = exchange.session_factory
 
     def die(self) -> None:
-        """Be gone: nothing is released, nothing more is written."""
         if self.is_alive:
             self.line.is_cut = True
             for pipeline in self.pipelines:
@@ -50,7 +49,6 @@ class Replica:
             self._end(0)
 
     def shut_down(self, grace_s: float) -> None:
-        """Stop as a host does, with some time for what runs."""
         if self.is_alive:
             self._end(grace_s)
 
@@ -59,7 +57,6 @@ class Replica:
         self.ending = asyncio.create_task(self.end(grace_s), name=f"end of {self.name}")
 
     async def fetch(self, index: int) -> None:
-        """Have the pipeline of that index look for rows."""
         raise NotImplementedError
 
     async def sweep(self, index: int) -> None:
@@ -147,7 +144,6 @@ class SteppedReplica(Replica):
 
 
 async def _tend(steps: Steps[Any]) -> None:
-    """Renew and watch leases as long as there are any."""
     heartbeater = steps.run.heartbeater
     watching = asyncio.create_task(heartbeater.watch(), name="lease watch")
     try:

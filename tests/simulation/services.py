@@ -39,7 +39,6 @@ class Services:
         self.tasks: set[asyncio.Task[None]] = set()
 
     def start(self, work: Any, *, name: str) -> None:
-        """Do `work` beside everything else."""
         task = asyncio.create_task(work, name=name)
         self.tasks.add(task)
 
@@ -52,7 +51,6 @@ class Services:
         wait_s: float,
         hold_s: float,
     ) -> None:
-        """Hold rows of one table, and write them under the guard."""
         table, keys = places[0][0], [key for _, key in places]
         model, who = MODELS[table], f"a service that holds {table} {keys}"
         try:

@@ -29,8 +29,6 @@ SAID: Final[Any] = {"by": "alice", "reason": "as drawn"}
 
 
 class Seen(NamedTuple):
-    """The lease of a row as a person was shown it."""
-
     owner: str | None
     token: Any
 
@@ -44,11 +42,9 @@ class Steered(Orders):
         self._noted = 0
 
     def services(self) -> Sequence[Callable[[], Coroutine[Any, Any, None]]]:
-        """A customer, sometimes, and one or two people who steer."""
         return [*super().services(), *[self.steer] * self.world.random.randint(1, 2)]
 
     async def steer(self) -> None:
-        """Do something, again and again, until the faults are over."""
         random = self.world.random
         actions = Insight(self.world.session_factory, self.pipelines(), tables=TABLES)
         for _ in range(random.randint(1, STEPS_MAX)):

@@ -63,8 +63,6 @@ class Job(Resource, ScheduleColumns, Base):
 
 
 class Volume(Resource, ScheduleColumns, Base):
-    """Wanted by several mounts, one at a time."""
-
     __tablename__ = "volumes"
 
 
@@ -114,7 +112,6 @@ def create_tables(file: sqlite3.Connection) -> None:
 
 
 def fill(file: sqlite3.Connection, rows: dict[str, list[dict[str, int]]], now: datetime) -> None:
-    """Empty every table and put `rows` in, due at `now`."""
     file.execute("BEGIN")
     text = now.replace(tzinfo=None).isoformat(" ", "microseconds")
     for table in (*TABLES, HISTORY_TABLE):

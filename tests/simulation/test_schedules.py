@@ -30,7 +30,6 @@ A_MARK = re.compile(r"\([0-9a-f]{8}\)")
 
 
 def broken(played: Iterator[Played]) -> list[str]:
-    """Return what failed, readable, with the command that replays it."""
     return [str(one) for one in played if one.wrongs]
 
 
@@ -69,7 +68,6 @@ def test_a_failure_says_how_to_replay_it(tmp_path: Path, monkeypatch: pytest.Mon
 
 @pytest.fixture
 def place(tmp_path: Path) -> Iterator[Ground]:
-    """A database whose rows a test spoils by hand."""
     with ground(tmp_path) as ready:
         ready.file.execute(
             "INSERT INTO fleets (id, status, wanted, seen, touched, held, due_at, attempts)"

@@ -26,7 +26,6 @@ COMMAND = "python tests/simulation --of {} --seed {{seed}} --seeds 1 --story"
 
 
 def broken(scenario: type[Orders | Family | Crowd | Steered], first: int, last: int) -> list[str]:
-    """Return what failed, readable, with the command that replays it."""
     command = COMMAND.format(scenario.__name__.lower())
     with Simulation(scenario, replay=command) as simulation:
         return [

@@ -131,7 +131,6 @@ async def test_children_of_a_parent_that_always_fails_go_on(
 
 
 async def reset_by_hand(database: TemporaryDatabase, **values: Any) -> None:
-    """Leave the fleet as a refused attempt leaves it, and change it further."""
     assert database.clock is not None
     intent = {"lock_owner": BusyFleets.__name__, "last_processed_at": database.clock.now}
     async with database.session_factory.begin() as session:

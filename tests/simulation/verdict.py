@@ -107,7 +107,6 @@ def _judge_counts(book: Book, changes: Sequence[Change], services: Services) -> 
 
 
 def _written(changes: Sequence[Change], column: str) -> Iterator[tuple[Place, Any]]:
-    """Find who wrote which row, where a column tells."""
     for change in changes:
         before, after = change.before, change.after
         if (

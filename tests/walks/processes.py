@@ -42,8 +42,6 @@ HISTORIANS = {
 
 @dataclass
 class Replica:
-    """One process and what it has told so far."""
-
     process: asyncio.subprocess.Process
     told: list[dict[str, Any]]
 
@@ -65,7 +63,6 @@ class Replica:
         return rows
 
     async def wait_for_lines(self, count: int) -> None:
-        """Wait until it has told so many lines of any kind, or has ended."""
         while len(self.told) < count and await self._hear():
             pass
 
@@ -82,7 +79,6 @@ class Replica:
         return bool(line)
 
     async def end(self) -> None:
-        """Kill it if it still runs, frozen or not."""
         if self.process.returncode is None:
             with suppress(ProcessLookupError):
                 self.process.kill()
@@ -133,7 +129,6 @@ async def make_tables(database: TemporaryDatabase) -> None:
 
 
 async def post_letters(database: TemporaryDatabase, count: int) -> None:
-    """Add `count` letters."""
     async with database.session_factory.begin() as session:
         session.add_all([Letter() for _ in range(count)])
 

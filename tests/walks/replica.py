@@ -99,7 +99,6 @@ async def settled(session_factory: async_sessionmaker[AsyncSession]) -> int:
 
 
 async def main(url: str, mode: str, count: str) -> None:
-    """Run one replica until `count` rows are settled."""
     engine = create_async_engine(url)
     session_factory = async_sessionmaker(engine)
     subscribe(tell_event)

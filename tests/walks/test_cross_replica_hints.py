@@ -52,7 +52,6 @@ async def send_parcel(database: TemporaryDatabase, hinter: PipelineHinter) -> No
 
 
 async def until_no_line(database: TemporaryDatabase) -> None:
-    """Wait until the server has no connection of the process any more."""
     async with asyncio.timeout(HANG_S_MAX), database.engine.connect() as connection:
         while await connection.scalar(text(f"SELECT count(*) {CONNECTIONS}"), {"name": NAME}):
             await connection.rollback()

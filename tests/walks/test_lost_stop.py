@@ -60,11 +60,9 @@ class StoppingPipeline(VolumePipeline):
     fails = False
 
     def ready(self) -> ColumnElement[bool]:
-        """Whatever is to be made active or to be stopped."""
         return Volume.status.in_(["submitted", "stopping"])
 
     async def process(self, item: Any) -> Outcome:
-        """Do what the row said when it was read."""
         self.moment = IN_PROCESS
         await turns(self.turns)
         self.moment = BEFORE_WRITE
@@ -211,14 +209,12 @@ class Stopper:
         self.struck: str | None = None
 
     def pass_boundary(self, *_: Any) -> None:
-        """Count one more boundary: the listener to the engine."""
         self._left -= 1
         if self._left == -1:
             self.struck = self._pipeline.moment
             await_only(self._strike())
 
     async def wait_until_asked(self) -> None:
-        """Wait until the stop is committed, if there is one."""
         if self._waiting is not None:
             await self._waiting
 

@@ -91,7 +91,6 @@ async def test_what_the_host_parks_is_told(
 
 
 async def die_over_it(database: TemporaryDatabase, *, times: int) -> None:
-    """Claim the row and be gone, that many times."""
     for _ in range(times):
         run = RunPipeline().build_run(database.session_factory, None)  # type: ignore[arg-type]
         assert await run.fetcher.fetch_once(1) == 1

@@ -140,7 +140,6 @@ class Flows(FlowScenario):
         ]
 
     async def send(self) -> None:
-        """Be a meter: send each batch until it is acknowledged, and some again."""
         random = self.world.random
         process = self.world.process
         assert process is not None
@@ -169,7 +168,6 @@ class Flows(FlowScenario):
         assert (told.first, told.last) == (before.first, before.last), f"{told} after {before}"
 
     async def consume(self) -> None:
-        """Book what the flow has moved, each step once."""
         random = self.world.random
 
         async def book() -> None:
@@ -194,7 +192,6 @@ class Flows(FlowScenario):
             await result.ack(session)
 
     async def command(self) -> None:
-        """Be a person who wants something of the flow now and then."""
         random = self.world.random
         flow = random.choice(self.flows)
         shards = random.choice((1, 2, 4, 8))
@@ -216,7 +213,6 @@ class Flows(FlowScenario):
                 await self.snapshots.read(self.world.session_factory)
 
     async def tidy(self) -> None:
-        """Delete results that are read by now, and what expires with them."""
         random, sessions = self.world.random, self.world.session_factory
         for _ in range(random.randint(2, 6)):
             await self.sleep(random.choice(RESTS_S))
@@ -238,7 +234,6 @@ class Flows(FlowScenario):
                 await give(self.world.session_factory, random.choice(self.keys), 1000)
 
     async def recover(self) -> None:
-        """Have the flows go on when the faults are over."""
         while not self.world.is_calm:
             await self.sleep(0.5)
         for command in [act for flow in self.flows for act in (flow.start, flow.unpark)]:
@@ -285,7 +280,6 @@ class Flows(FlowScenario):
         self.reached |= self._layouts.look(self.world.file)
 
     def check(self) -> None:
-        """Compare everything with one loop over the steps, and with what was sent."""
         records = self.records(self.host.flow)
         if records is None:
             return
@@ -366,7 +360,6 @@ class Flows(FlowScenario):
         assert +moved == +cents, f"{moved} was moved of {cents}"
 
     def _check_log(self) -> None:
-        """What was acknowledged is there, and nothing is there twice."""
         log = self.host.flow.program.tables.log
         with self.reading() as connection:
             there = {row.position: row for row in connection.execute(select(log)).all()}

@@ -46,7 +46,6 @@ class Gift(Base):
 
 
 def declare_over_results(host: Host, **settings: Any) -> StreamFlow[Moved]:
-    """Declare a flow over the results of the host's flow."""
     flow: StreamFlow[Moved] = host.streams.flow("totals", host.moved, **settings)
 
     @flow.by_key(state=Region)
@@ -140,7 +139,6 @@ class SnapshotReader:
     found: list[tuple[int, Mapping[str, Mapping[str, Any]]]] = field(default_factory=list)
 
     async def read(self, sessions: async_sessionmaker[AsyncSession]) -> None:
-        """Have a snapshot made, and read all of it."""
         async with self.flow.snapshot(sessions) as snapshot:
             states = {}
             for stage in self.flow.program.stages:

@@ -59,8 +59,6 @@ class Alarm(Base):
 
 
 class Booking(Base):
-    """What a consumer has made of one result."""
-
     __tablename__ = "bookings"
     id: Mapped[int] = mapped_column(primary_key=True)
     step: Mapped[int]

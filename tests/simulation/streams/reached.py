@@ -61,7 +61,6 @@ def variants_of(report: SimulationReport) -> set[str]:
 def counted(
     reports: Iterable[SimulationReport], counts: Counter[str]
 ) -> Iterator[SimulationReport]:
-    """Yield `reports`, and count the variants of each."""
     for report in reports:
         counts.update(variants_of(report))
         yield report

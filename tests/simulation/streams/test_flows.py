@@ -72,7 +72,6 @@ class Wrong(Flows):
     """Its reference expects one step more than there are."""
 
     def check(self) -> None:
-        """Fail as if a step had not been done."""
         records = self.records(self.host.flow)
         assert records is not None
         recorded, expected = records

@@ -92,7 +92,6 @@ def tell_event(event: Event) -> None:
 
 
 def manager_of(url: str, *names: str, **settings: Any) -> PipelineManager:
-    """Return a manager of the pipelines that are named."""
     sessions = async_sessionmaker(create_async_engine(url))
     pipelines = [PIPELINES[name](**settings) for name in names]
     return PipelineManager(sessions, pipelines, gates=[TABLES.pause_gate])

@@ -39,7 +39,6 @@ PICTURES: Final = Path(__file__).resolve().parents[3] / "docs" / "pictures" / "s
 
 
 def dashboard_of(scene: Shop) -> Dashboard:
-    """Return a dashboard beside the replicas of a shop."""
     insight = Insight.of(manager_of(scene.url, *PIPELINES))
     return Dashboard(insight.on(scene.database.session_factory), authorize=everything)
 
@@ -57,7 +56,6 @@ async def page_says(scene: Shop, story: str, printed: str) -> None:
 
 
 def wanted_on_page(story: str, printed: str) -> list[str]:
-    """Return what the page of a story has to say."""
     if story in ELSEWHERE:
         return [ELSEWHERE[story]]
     headline = normalised(printed).splitlines()[1]

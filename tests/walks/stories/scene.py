@@ -80,7 +80,6 @@ class Shop:
             await connection.execute(update(Volume).where(Volume.id == key).values(written))
 
     async def silence(self, name: str) -> None:
-        """Let a minute pass since a replica has said that it lives."""
         replicas = TABLES.replicas
         assert replicas is not None
         then = database_time_after(timedelta(minutes=-1))
@@ -92,7 +91,6 @@ class Shop:
     async def start(
         self, name: str, *pipelines: str, skew_s: int = 0
     ) -> asyncio.subprocess.Process:
-        """Start a replica, and wait until it has said that it lives."""
         program = ("host.py",) if not skew_s else ("skewed.py", str(skew_s), "host.py")
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, str(HERE / program[0]), *program[1:], self.url, name, *pipelines),
@@ -105,7 +103,6 @@ class Shop:
         return process
 
     async def hears(self, process: asyncio.subprocess.Process, line: str) -> None:
-        """Wait until a replica has told `line`, which it may have done already."""
         assert process.stdout is not None
         told = self.told.setdefault(process.pid, [])
         async with asyncio.timeout(HANG_S_MAX):
@@ -115,7 +112,6 @@ class Shop:
                 told.append(heard.decode().strip())
 
     async def kill(self, process: asyncio.subprocess.Process) -> None:
-        """Kill a replica, and wait until it is gone."""
         if process.returncode is None:
             process.kill()
             await process.wait()
@@ -123,12 +119,10 @@ class Shop:
         await asyncio.sleep(0)
 
     async def rowlock(self, *words: str) -> tuple[int, str]:
-        """Run the command line, and return its exit code and what it printed."""
         command = (sys.executable, "-m", "rowlock", *words, "--app", "host:manager")
         return await self._run(*command)
 
     async def printed_by(self, *command: str) -> str:
-        """Run a command beside the app, and return what it printed."""
         return (await self._run(*command))[1]
 
     def _environment(self) -> dict[str, str]:

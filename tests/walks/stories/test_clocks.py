@@ -24,7 +24,6 @@ COMMANDS = (
 
 
 def same_words(printed: str) -> str:
-    """Return what was printed, whenever it was within a minute or two."""
     seconds = re.sub(r"\b\d+ s\b(?: ago)?|\bnow\b", "21 s", normalised(printed))
     return " ".join(seconds.split())
 
