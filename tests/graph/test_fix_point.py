@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rowlock.errors import InternalError
 from rowlock.graph import Graph
 from rowlock.graph.fix_point import Asked, settle, wake
 from rowlock.graph.processor import NodeStatus, Port, Processor
 from rowlock.graph.topology import Node
 
-from .nodes import Apply, Collect, Feed, Watched
+from .nodes import Collect, Feed, Watched
 
 
 class Told(Watched):
@@ -74,13 +72,6 @@ def test_changes_during_a_call_are_kept() -> None:
     assert sink.changes == [[], [sink.inputs[0]]]
 
 
-def test_node_without_changes_is_not_asked() -> None:
-    """Each change would ask all nodes that were noted before, again and again."""
-    graph = pair_of(Feed([1]), Collect())
-    graph.changes.owners.extend(graph.nodes)
-    assert asked(graph)[0] == Asked(0, 0)
-
-
 def test_finished_node_closes_its_ports() -> None:
     """A processor that forgets a port would keep its neighbours waiting for ever."""
     graph = Graph()
@@ -92,30 +83,6 @@ def test_finished_node_closes_its_ports() -> None:
     found, _ = asked(graph)
     assert found.finished == 3
     assert [node.status for node in graph.nodes] == [NodeStatus.FINISHED] * 3
-
-
-@pytest.mark.parametrize("answer", [None, 3, "SYNC"])
-def test_wrong_answer_is_an_error(answer: object) -> None:
-    """A node whose event() forgets its return would wait for ever."""
-    graph = pair_of(Feed([]), Told(answer, inputs=1))
-    wake(graph.nodes[1], graph.changes)
-    with pytest.raises(InternalError, match="not a NodeStatus"):
-        asked(graph)
-    assert graph.changes.asked is graph.nodes[1]
-
-
-def test_asking_is_bounded() -> None:
-    """The event loop would stand still while a long chain is asked."""
-    graph = Graph()
-    graph.add_pipe([Feed([1])])
-    for _ in range(20):
-        graph.add_pipe([Apply(str)])
-    graph.add_pipe([Collect()])
-    wake(graph.nodes[-1], graph.changes)
-    assert asked(graph, asks_max=5)[0].asked == 5
-    assert graph.changes.owners
-    found, calls = asked(graph)
-    assert (found.asked, calls) == (17, [graph.nodes[0]])
 
 
 def test_newest_change_is_first() -> None:

@@ -5,7 +5,7 @@ would not have done.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -84,59 +84,12 @@ async def test_collection_that_changes_in_the_run_is_named() -> None:
     assert raised.value.__notes__ == ["in numbers, lane 0"]
 
 
-async def test_lanes_behind_lanes_lose_no_value() -> None:
-    """A lane that waits would be forgotten by what spreads values, or a full one be overwritten."""
-    graph, got = Graph(), list[int]()
-    flow = graph.source(range(300)).amap(_twice_late, lanes=8).amap(_twice_late, lanes=3)
-    flow.amap(_twice_late).map(_itself, on="loop", lanes=8).sink(got.append, on="loop")
-    statistics = await run_graph(graph)
-    assert sorted(got) == [8 * value for value in range(300)]
-    for one in statistics.operators:
-        assert (one.held, one.dropped) == (0, 0)
-
-
-async def test_values_in_a_row_keep_their_order() -> None:
-    """A value would overtake one that waits in a slot."""
-    graph, got = Graph(), list[int]()
-    flow = graph.source(range(100)).amap(_twice_late).map(_itself, on="loop").amap(_twice_late)
-    flow.asink(_appender(got))
-    await run_graph(graph)
-    assert got == [4 * value for value in range(100)]
-
-
 def _appender(got: list[int]) -> Any:
     async def append(value: int) -> None:
         await asyncio.sleep(0)
         got.append(value)
 
     return append
-
-
-async def test_value_waits_for_an_idle_lane_only() -> None:
-    """A value would wait behind a slow one, though another lane is idle."""
-    done: list[int] = []
-
-    async def work(value: int) -> int:
-        for _ in range(500):
-            if value or len(done) == 9:
-                break
-            await asyncio.sleep(0)
-        done.append(value)
-        return value
-
-    graph = Graph()
-    graph.source(range(10)).map(_itself, on="loop").amap(work, lanes=2).sink(print, on="loop")
-    await run_graph(graph)
-    assert done == [*range(1, 10), 0]
-
-
-async def test_lane_ends_when_its_consumer_has_left() -> None:
-    """A lane that works on one more value would put it where nothing is read, and wait for ever."""
-    graph, got = Graph(), list[int]()
-    graph.source(range(100)).amap(_twice_late).limit(2).sink(got.append, on="loop")
-    statistics = await run_graph(graph)
-    assert got == [0, 2]
-    assert all(one.held == 0 for one in statistics.operators)
 
 
 async def test_lane_that_drops_ends_when_its_consumer_has_left() -> None:
@@ -211,23 +164,6 @@ async def test_value_in_memory_that_is_not_wanted_is_counted() -> None:
     assert (statistics.operators[1].dropped, statistics.operators[1].held) == (5, 0)
 
 
-async def test_dropped_value_of_ordered_lanes_is_marked() -> None:
-    """The values behind one that failed would wait for it for ever."""
-
-    def fails(value: int) -> int:
-        if value % 3 == 1:
-            raise ValueError(value)
-        return value
-
-    graph, got = Graph(), list[int]()
-    flow = graph.source(range(12)).map(
-        fails, lanes=3, on="loop", keep_order=True, on_error=lambda _value, _error: None
-    )
-    flow.sink(got.append, on="loop")
-    await run_graph(graph)
-    assert got == [0, 2, 3, 5, 6, 8, 9, 11]
-
-
 async def test_no_task_waits_for_a_lane_without_work() -> None:
     """A graph that waits for something else would hold a task for each of its lanes."""
     go_on = asyncio.Event()
@@ -258,26 +194,3 @@ async def test_no_task_remains_behind_a_run() -> None:
     await run_graph(graph)
     assert got
     assert not [name for name in names if "late" in name or "append" in name]
-
-
-async def test_lane_without_work_may_be_cancelled() -> None:
-    """A host that cancels a task which has nothing to do would end the run, or lose a value."""
-    go_on = asyncio.Event()
-
-    async def values() -> AsyncIterator[int]:
-        for value in range(10):
-            yield value
-            await go_on.wait()
-            go_on.clear()
-
-    async def cancel_idle(value: int) -> None:
-        got.append(value)
-        for task in asyncio.all_tasks():
-            if "late" in task.get_name():
-                task.cancel()
-        go_on.set()
-
-    graph, got = Graph(), list[int]()
-    graph.source(values()).amap(_twice_late, name="late").asink(cancel_idle)
-    await run_graph(graph)
-    assert got == [2 * value for value in range(10)]

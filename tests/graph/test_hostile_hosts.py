@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from rowlock.errors import HostCodeError
-from rowlock.graph import Graph, run_graph
+from rowlock.graph import run_graph
 from rowlock.graph import threads as runtime_module
-from rowlock.graph.processor import NodeStatus, Port
 from rowlock.graph.threads import GraphRuntime
 from rowlock.testing import virtual_time
 
-from .nodes import Apply, Watched
+from .nodes import Apply
 from .runs import applied, line_of
 
 
@@ -52,31 +50,3 @@ async def test_thread_that_is_refused_is_an_error(monkeypatch: pytest.MonkeyPatc
     with pytest.raises(RuntimeError, match="new thread"):
         await run_graph(line_of(applied(str, "thread"), values=[1]), runtime=runtime)
     assert runtime.threads == 0
-
-
-class Shy(Watched):
-    """A node that waits for nothing, and fails when it is asked why."""
-
-    def __init__(self, question: str) -> None:
-        super().__init__()
-        self.question = question
-
-    def answer(self, changed: Sequence[Port]) -> NodeStatus:
-        return NodeStatus.NEED_DATA
-
-    def is_open(self) -> bool:
-        if self.question == "is_open":
-            raise LookupError
-        return False
-
-    def details(self) -> str:
-        raise LookupError
-
-
-@pytest.mark.parametrize("question", ["is_open", "details"])
-async def test_processor_that_fails_in_a_report_ends_the_run(question: str) -> None:
-    """A mistake in a processor's report would turn a deadlock into a hang."""
-    graph = Graph()
-    graph.add([Shy(question)])
-    with pytest.raises(LookupError):
-        await run_graph(graph)

@@ -30,11 +30,6 @@ class Unshown:
         raise RuntimeError
 
 
-class Unnoted(LookupError):
-    def add_note(self, note: str) -> None:
-        raise RuntimeError(note)
-
-
 def fail(_value: Any) -> Any:
     raise LookupError
 
@@ -130,17 +125,6 @@ async def test_notes_on_one_error_are_bounded() -> None:
                 with pytest.raises(LookupError):
                     await graph.submit(number)
         assert len(error.__notes__) == (16 if shows_values else 1)
-
-
-@pytest.mark.parametrize("place", ["loop", "thread", "task"])
-async def test_error_that_takes_no_note(place: str) -> None:
-    """A thread or the loop would end with an error that misbehaves."""
-
-    def refuse(_value: Any) -> None:
-        raise Unnoted
-
-    with pytest.raises(Unnoted):
-        await run_graph(line_of(applied(refuse, place), values=[1]))
 
 
 async def test_answer_that_is_no_status_is_not_shown() -> None:

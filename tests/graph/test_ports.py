@@ -45,6 +45,8 @@ def test_value_before_the_end_is_read() -> None:
     assert (input_.is_finished, output.is_finished) == (False, True)
     assert input_.pull() == 1
     assert input_.is_finished
+    input_.need()
+    assert input_.is_finished
 
 
 def test_consumer_that_is_done_drops_the_value() -> None:
@@ -113,32 +115,6 @@ def test_finished_edge_accepts_nothing() -> None:
     assert not output.can_push
     with pytest.raises(InternalError, match="can_push"):
         output.push(1)
-
-
-def test_port_is_noted_once() -> None:
-    """The list of changes would grow with each act instead of with each port."""
-    output, input_, changes = owned()
-    input_.owner, reader = output.owner, input_.owner
-    input_.need()
-    input_.owner = reader
-    output.push(1)
-    output.finish()
-    assert reader is not None
-    assert reader.changed == [input_]
-    assert changes.owners == [output.owner, reader]
-
-
-def test_changes_keep_their_order() -> None:
-    """A node with many ports would be unfair to those that changed first."""
-    changes, reader, writer = Changes(), PortOwner(), PortOwner()
-    outputs, inputs = [OutputPort[int]() for _ in range(3)], [InputPort[int]() for _ in range(3)]
-    for output, input_ in zip(outputs, inputs, strict=True):
-        connect(output, input_, changes)
-        output.owner, input_.owner = writer, reader
-    changes.asked = writer
-    for index in (2, 0, 1):
-        outputs[index].push(index)
-    assert [port.edge.value for port in reader.changed] == [2, 0, 1]
 
 
 @pytest.mark.parametrize("act", ["push", "finish"])

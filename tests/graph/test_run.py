@@ -130,42 +130,6 @@ async def test_error_of_a_source_is_no_end() -> None:
         await run_graph(line_of(values=values(), place="thread"))
 
 
-@pytest.mark.parametrize("place", ["loop", "thread"])
-@pytest.mark.parametrize("end", ["all", "error", "early", "cancelled"])
-async def test_sources_are_closed_once(place: str, end: str) -> None:
-    """A generator would leave its file open, or be closed while it runs."""
-    closed: list[str] = []
-
-    def values() -> Iterator[int]:
-        try:
-            yield from range(10 if end == "all" else 10**9)
-        finally:
-            closed.append("closed")
-
-    started = asyncio.Event()
-
-    def meet(value: int) -> int:
-        loop.call_soon_threadsafe(started.set)
-        if end == "error" and value == 5:
-            raise LookupError
-        return value
-
-    loop = asyncio.get_running_loop()
-    graph = Graph()
-    graph.add_pipe([feed := Feed(values(), place=place)])  # type: ignore[arg-type]
-    graph.add_pipe([Apply(meet, place="thread")])
-    graph.add_pipe([Collect(most=5 if end == "early" else None)])
-    task = asyncio.create_task(run_graph(graph))
-    if end == "cancelled":
-        await started.wait()
-        task.cancel()
-    await asyncio.wait([task])
-    assert task.cancelled() == (end == "cancelled")
-    if not task.cancelled():
-        assert isinstance(task.exception(), LookupError) == (end == "error")
-    assert (feed.times_closed, closed) == (1, ["closed"])
-
-
 async def test_error_of_closing_is_raised() -> None:
     """A file that could not be closed would be lost without a word."""
 

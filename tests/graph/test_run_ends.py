@@ -6,12 +6,10 @@ import asyncio
 import logging
 import threading
 from collections.abc import Iterator
-from datetime import timedelta
-from typing import Any
 
 import pytest
 
-from rowlock.errors import GraphError, GraphInterrupted, GraphTimeLimit
+from rowlock.errors import GraphInterrupted, GraphTimeLimit
 from rowlock.graph import Graph
 from rowlock.graph.host_code import check_interrupt
 from rowlock.graph.run import run_graph
@@ -51,26 +49,6 @@ async def test_time_limit_is_exact() -> None:
         await run_graph(line_of(Apply(for_ever, is_async=True), values=[1]), time_limit=2.5)
     assert loop.time() - began == 2.5
     assert (caught.value.time_limit_s, caught.value.abandoned) == (2.5, ())
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"threads": 0},
-        {"threads": -1},
-        {"time_limit": -1.0},
-        {"grace": timedelta(days=1000)},
-        {"time_limit": float("nan")},
-    ],
-)
-async def test_settings_are_checked(settings: dict[str, Any]) -> None:
-    """A run that cannot make a call would hang."""
-    ends: list[BaseException | None] = []
-    graph = line_of(values=[1])
-    graph.on_end(ends.append)
-    with pytest.raises(GraphError):
-        await run_graph(graph, **settings)
-    assert [type(end) for end in ends] == [GraphError]
 
 
 async def test_cancelled_caller_waits_for_threads() -> None:
@@ -279,24 +257,6 @@ async def test_call_that_waits_for_a_thread_is_withdrawn() -> None:
     runtime.close()
     assert has_ended
     assert (run.cancelled(), calls) == (True, [])
-
-
-@virtual_time
-async def test_repeated_cancellation_ends_the_run() -> None:
-    """A caller in a hurry would wait for what it has cancelled twice."""
-    began = asyncio.Event()
-
-    async def wait(_value: object) -> None:
-        began.set()
-        await asyncio.sleep(3600)
-
-    task = asyncio.create_task(run_graph(line_of(Apply(wait, is_async=True), values=[1])))
-    await began.wait()
-    for _ in range(3):
-        task.cancel()
-        await asyncio.sleep(0)
-    with pytest.raises(asyncio.CancelledError):
-        await task
 
 
 @pytest.mark.parametrize("times", [1, 5])

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
-from rowlock.errors import GraphDeadlockError, InternalError
+from rowlock.errors import InternalError
 from rowlock.graph import Graph
 from rowlock.graph.processor import NodeStatus, Port, Processor
 from rowlock.graph.run import GraphRun, run_graph
@@ -102,37 +102,6 @@ def test_calls_are_counted_until_they_are_taken_in() -> None:
     scheduler.call_ended(node)
     assert scheduler.advance(wait=True, asks_max=UNLIMITED) == []
     assert (scheduler.in_flight, scheduler.phase, scheduler.error) == (0, Phase.ENDED, None)
-
-
-def test_time_does_not_go_back() -> None:
-    """Nodes would wait for a negative time, since a slow thread reports an earlier one."""
-
-    def act(one: Waits) -> NodeStatus:
-        return NodeStatus.SYNC if one.times == 1 else NodeStatus.FINISHED
-
-    graph = Graph()
-    graph.add([Waits(act, is_open=False), Waits(act, is_open=False)])
-    scheduler = Scheduler(graph, outside=Silent(), stopwatch=lambda: 0.0)
-    for _ in scheduler.start():
-        pass
-    slow, fast = scheduler.advance(wait=True, asks_max=UNLIMITED)
-    slow.ended_at, fast.ended_at = 1.0, 2.0
-    for node in (fast, slow):
-        scheduler.advance_after(node, wait=True, asks_max=UNLIMITED)
-    assert (fast.since, slow.since) == (2.0, 2.0)
-
-
-def test_open_node_is_waited_for() -> None:
-    """A graph that waits for its next request would be taken for a deadlock."""
-    scheduler, outside = scheduled(Waits(lambda _node: NodeStatus.NEED_DATA))
-    assert (scheduler.phase, outside.acts) == (Phase.RUNNING, [])
-
-
-def test_quiet_node_that_is_not_open_is_a_deadlock() -> None:
-    """A graph whose callers wait for values inside would hang."""
-    scheduler, outside = scheduled(Waits(lambda _node: NodeStatus.NEED_DATA, is_open=False))
-    assert isinstance(scheduler.error, GraphDeadlockError)
-    assert (scheduler.phase, outside.acts) == (Phase.ENDED, ["cancel", "ended"])
 
 
 def test_timer_is_in_flight() -> None:
@@ -320,3 +289,14 @@ async def test_node_whose_event_raises_ends_the_run() -> None:
     with pytest.raises(LookupError):
         await run_graph(graph)
     assert got(graph) == []
+
+
+def test_wake_outside_of_a_run_is_harmless() -> None:
+    """A producer that outlives the run would fail in its own thread."""
+    Processor().wake()
+
+
+def test_timer_outside_of_a_run_is_a_mistake() -> None:
+    """A node would wait for a timer that no loop has."""
+    with pytest.raises(InternalError, match="outside of a run"):
+        Processor().wake_after(1.0)

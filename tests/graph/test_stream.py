@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from rowlock.errors import GraphClosed, GraphDeadlockError
+from rowlock.errors import GraphClosed, GraphDeadlockError, GraphError
 from rowlock.graph import Graph, stream_graph
 from rowlock.graph.processor import OutputPort, connect
 from rowlock.graph.stream import StreamSink, StreamValues, stream_output
@@ -220,16 +220,6 @@ async def test_consumer_that_leaves_ends_the_run() -> None:
 
 
 @virtual_time
-async def test_error_is_raised_to_the_consumer() -> None:
-    """A stream that failed would look like one that ended."""
-    graph, output = open_graph([1, 0], Apply(lambda x: 1 // x))
-    async with stream_output(graph, output) as values:
-        assert await anext(values) == 1
-        with pytest.raises(ZeroDivisionError):
-            await anext(values)
-
-
-@virtual_time
 async def test_error_of_the_consumer_ends_the_run() -> None:
     """The consumer's own error would be hidden by the end of the run."""
     graph, output = open_graph(range(10**9))
@@ -275,3 +265,12 @@ def cancel_at_step(steps: int) -> bool:
         return was_inside
 
     return run_virtual(scene)
+
+
+async def test_a_flow_is_streamed_once() -> None:
+    """Two readers would share the values by chance."""
+    flow = Graph().source([1, 2])
+    async with stream_graph(flow) as values:
+        assert [value async for value in values] == [1, 2]
+    with pytest.raises(GraphError, match="has a reader"):
+        stream_graph(flow)

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from rowlock.errors import GraphError
 from rowlock.graph import Graph
 from rowlock.graph import threads as runtime_module
 from rowlock.graph.run import run_graph
@@ -278,13 +277,6 @@ def test_idle_threads_end(monkeypatch: pytest.MonkeyPatch) -> None:
     asyncio.run(run_graph(line_of(applied(str, "thread"), values=[1]), runtime=made))
 
 
-@pytest.mark.parametrize("count", [0, -1, 1001])
-def test_runtime_is_bounded(count: int) -> None:
-    """A runtime without threads would make no call, and one without a bound would end the host."""
-    with pytest.raises(GraphError, match="from 1 to 1,000"):
-        GraphRuntime(threads_max=count)
-
-
 def test_process_has_one_runtime() -> None:
     """Each run would have threads of its own."""
     assert default_runtime() is default_runtime()
@@ -377,3 +369,21 @@ if not os.fork():
     os._exit(0)
 assert os.wait()[1] == 0
 """)
+
+
+async def test_runs_of_several_loops_share_threads() -> None:
+    """Calls of one loop would end up in another."""
+    runtime = GraphRuntime(threads_max=3)
+
+    async def passed(value: int) -> int:
+        await asyncio.sleep(0)
+        return value
+
+    async def one() -> int:
+        got: list[str] = []
+        flow = Graph().source(range(50)).map(str, lanes=3).amap(passed, lanes=3)  # type: ignore[arg-type]
+        await run_graph(flow.sink(got.append), runtime=runtime)
+        return len(got)
+
+    runs = [asyncio.to_thread(asyncio.run, one()) for _ in range(8)]
+    assert await asyncio.gather(*runs) == [50] * 8

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
@@ -25,82 +25,9 @@ def ran(build: Callable[[Flow[Any]], Flow[Any]], items: Any, *, seed: int = 0) -
     return found
 
 
-async def negated(value: int) -> int:
-    return -value
-
-
 async def up_to(value: int) -> AsyncIterator[int]:
     for number in range(value):
         yield number
-
-
-async def all_negated(values: Sequence[int]) -> list[int]:
-    return [-value for value in values]
-
-
-@pytest.mark.parametrize("lanes", [1, 3])
-@pytest.mark.parametrize(
-    ("build", "expected"),
-    [
-        (lambda flow, lanes: flow.map(str, lanes=lanes), ["0", "1", "2", "3", "4"]),
-        (lambda flow, lanes: flow.amap(negated, lanes=lanes), [-4, -3, -2, -1, 0]),
-        (lambda flow, lanes: flow.filter(lambda one: one % 2, lanes=lanes), [1, 3]),
-        (lambda flow, lanes: flow.tap(str, lanes=lanes), [0, 1, 2, 3, 4]),
-        (lambda flow, lanes: flow.flat_map(range, lanes=lanes), [0, 0, 0, 0, 1, 1, 1, 2, 2, 3]),
-        (lambda flow, lanes: flow.map(str, lanes=lanes).limit(5), ["0", "1", "2", "3", "4"]),
-        (lambda flow, lanes: flow.map(int, lanes=lanes).buffer(3), [0, 1, 2, 3, 4]),
-        (lambda flow, lanes: flow.map(int, lanes=lanes).batch(9).unbatch(), [0, 1, 2, 3, 4]),
-        (lambda flow, lanes: flow.map_batch(list, size=2, lanes=lanes), [0, 1, 2, 3, 4]),
-        (
-            lambda flow, lanes: flow.amap_batch(all_negated, size=2, lanes=lanes),
-            [-4, -3, -2, -1, 0],
-        ),
-        (
-            lambda flow, lanes: flow.fan_out(range, lambda parts: parts.map(str, lanes=lanes)),
-            [(0, []), (1, ["0"]), (2, ["0", "1"]), (3, ["0", "1", "2"]), (4, ["0", "1", "2", "3"])],
-        ),
-        (
-            lambda flow, lanes: merged(*flow.map(int, lanes=lanes).duplicate(2)),
-            [0, 0, 1, 1, 2, 2, 3, 3, 4, 4],
-        ),
-    ],
-)
-def test_operator(build: Any, expected: list[Any], lanes: int) -> None:
-    """An operator would lose values, or give others, with one lane or with several."""
-    assert sorted(ran(lambda flow: build(flow, lanes), range(5), seed=lanes)) == expected
-
-
-def merged(*flows: Flow[Any]) -> Flow[Any]:
-    return flows[0].merge(*flows[1:])
-
-
-@pytest.mark.parametrize("seed", range(10))
-def test_order_is_kept(seed: int) -> None:
-    """Results would come as they are ready although a host asked for their order."""
-    assert ran(lambda flow: flow.map(str, lanes=3, keep_order=True), range(20), seed=seed) == [
-        str(number) for number in range(20)
-    ]
-    kept = ran(lambda flow: flow.amap(negated, lanes=3, keep_order=True), range(20), seed=seed)
-    assert kept == [-number for number in range(20)]
-    by_key = ran(
-        lambda flow: flow.filter(
-            lambda one: one % 5, lanes=3, keep_order=lambda one: one % 2, ahead=4
-        ),
-        range(40),
-        seed=seed,
-    )
-    for parity in (0, 1):
-        of_key = [one for one in by_key if one % 2 == parity]
-        assert of_key == [one for one in range(parity, 40, 2) if one % 5]
-
-
-def test_zip() -> None:
-    """Flows would be joined in another order."""
-    graph = Graph()
-    found: list[Any] = []
-    graph.source("abc").zip(graph.source([1, 2])).sink(found.append)
-    Sequential(graph).run()
-    assert found == [("a", 1), ("b", 2)]
 
 
 def test_a_processor_of_the_host_within_a_flow() -> None:

@@ -12,7 +12,6 @@ import pytest
 
 from rowlock.errors import GraphError
 from rowlock.graph.flow import Flow, Graph
-from rowlock.graph.host_code import is_coroutine_function
 from rowlock.graph.processor import Processor
 from rowlock.graph.run import run_graph
 
@@ -185,26 +184,6 @@ async def test_flow_without_a_reader_is_named(build: Callable[[Flow[Any]], Any])
     with pytest.raises(GraphError, match=r"is not connected: end each flow with sink") as raised:
         await run_graph(graph)
     assert ends == [raised.value]
-
-
-@pytest.mark.parametrize(
-    ("function", "is_one"),
-    [
-        (awaited, True),
-        (yielded, True),
-        (Called(), True),
-        (Called().__call__, True),
-        (partial(awaited), True),
-        (str, False),
-        (len, False),
-        (lambda: awaited(1), False),
-        (partial(len), False),
-        ("text".upper, False),
-    ],
-)
-def test_what_is_a_coroutine_function(function: Any, is_one: bool) -> None:
-    """A coroutine would be handed on as a result, and never be awaited."""
-    assert is_coroutine_function(function) is is_one
 
 
 @pytest.mark.parametrize(

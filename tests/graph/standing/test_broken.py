@@ -88,18 +88,6 @@ async def test_a_build_that_fails_later_fails_its_caller() -> None:
         assert len(scene.graph.rebuilt_after) == 1
 
 
-@pytest.mark.parametrize("error", [SystemExit, StopIteration, asyncio.CancelledError])
-async def test_a_node_that_raises_what_is_no_exception(error: type[BaseException]) -> None:
-    """The event loop would end, or callers seem to be cancelled."""
-
-    def act(_value: Any) -> None:
-        raise error
-
-    async with StandingGraph(lambda flow: custom(flow, act)) as graph:
-        with pytest.raises(HostCodeError, match=error.__name__):
-            await graph.submit(1)
-
-
 def sink(flow: Flow[Any]) -> Any:
     return flow.sink(doubled)
 

@@ -344,26 +344,3 @@ async def test_a_task_that_was_cancelled_for_one_goes_on_for_others() -> None:
         gate.open()
         assert await asyncio.gather(*submits[1:]) == [1, 2]
     assert seen == [0, 0, 0]
-
-
-async def test_a_call_of_a_coroutine_has_its_caller_wait() -> None:
-    """A row would be released while a coroutine still cleans up after it."""
-    ends: list[str] = []
-    gate = Gate()
-
-    async def slow_to_end(value: int) -> int:
-        try:
-            await gate.passed(value)
-        finally:
-            await settled()
-            ends.append("call")
-        return value
-
-    async with StandingGraph(lambda flow: flow.amap(slow_to_end)) as graph:
-        submit = asyncio.create_task(graph.submit(1))
-        await settled()
-        submit.cancel()
-        await asyncio.wait([submit])
-        ends.append("caller")
-        await settled()
-    assert ends == ["call", "caller"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from typing import Any
 
@@ -95,45 +95,6 @@ async def test_an_error_is_raised_as_it_is(on: Any) -> None:
             await graph.submit(7)
     assert caught.value is raised
     assert raised.__notes__ == ["in fail, lane 0"]
-
-
-KINDS = [SystemExit, KeyboardInterrupt, GeneratorExit, StopIteration, asyncio.CancelledError]
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("where", ["loop", "thread", "task", "shared", "parts"])
-async def test_errors_of_other_kinds_are_ordinary(kind: type[BaseException], where: str) -> None:
-    """A thread or the event loop would end, or the caller seem to be cancelled."""
-
-    def fail(value: int) -> Any:
-        if value == 1:
-            raise kind
-        return value
-
-    async def afail(value: int) -> int:
-        await asyncio.sleep(0)
-        return int(fail(value))
-
-    def fail_all(values: Sequence[int]) -> list[int]:
-        return [int(fail(value)) for value in values]
-
-    def parts(value: int) -> Iterator[int]:
-        yield int(fail(value))
-
-    builds: dict[str, Callable[[Flow[int]], Flow[Any]]] = {
-        "loop": lambda flow: flow.map(fail, on="loop"),
-        "thread": lambda flow: flow.map(fail),
-        "task": lambda flow: flow.amap(afail),
-        "shared": lambda flow: flow.map_batch(fail_all, size=1, within=1),
-        "parts": lambda flow: flow.fan_out(parts, lambda part: part).map(lambda found: found[0]),
-    }
-    if where == "parts" and kind in {GeneratorExit, StopIteration}:
-        pytest.skip("Python itself turns these into other errors within a generator")
-    async with StandingGraph(builds[where]) as graph:
-        with pytest.raises((HostCodeError, RuntimeError)) as caught:
-            await graph.submit(1)
-        assert kind.__name__ in str(caught.value)
-        await graph.submit(2)
 
 
 async def test_a_shared_call_answers_each_value() -> None:
@@ -381,3 +342,24 @@ async def test_a_graph_belongs_to_one_loop() -> None:
     with pytest.raises(GraphError, match="another event loop"):
         await asyncio.to_thread(asyncio.run, graph.submit(3))
     await graph.aclose()
+
+
+async def test_closed_in_another_loop() -> None:
+    """A shutdown in a second thread would wait for ever."""
+    has_begun, go_on = threading.Event(), threading.Event()
+    graph = StandingGraph[Any, Any](lambda flow: flow.map(str, on="loop"), name="pages")
+
+    async def elsewhere() -> None:
+        await graph.submit(1)
+        has_begun.set()
+        await asyncio.to_thread(go_on.wait)
+        await graph.aclose()
+
+    other = asyncio.create_task(asyncio.to_thread(asyncio.run, elsewhere()))
+    await asyncio.to_thread(has_begun.wait)
+    try:
+        with pytest.raises(GraphError, match="'pages' runs in another event loop"):
+            await graph.aclose()
+    finally:
+        go_on.set()
+    await other

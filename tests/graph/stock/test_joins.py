@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from rowlock.graph.processor import InputPort, NodeStatus, OutputPort, Processor, connect
 from rowlock.graph.stock.branches import LimitProcessor, ResizeProcessor, ZipProcessor
 from rowlock.graph.stock.lanes import MapProcessor
 
@@ -138,3 +139,51 @@ def test_zip_drops_what_it_holds_when_nothing_is_wanted() -> None:
     zip_ = ZipProcessor(2)
     assert joined(zip_, "abcdef", range(9), limit=2) == [("a", 0), ("b", 1)]
     assert not any(zip_._held)
+
+
+def ports_around(processor: Processor) -> tuple[list[OutputPort[int]], list[InputPort[int]]]:
+    upstream = [OutputPort[int]() for _ in processor.inputs]
+    downstream = [InputPort[int]() for _ in processor.outputs]
+    for output, input_ in zip(upstream, processor.inputs, strict=True):
+        connect(output, input_)
+    for output, input_ in zip(processor.outputs, downstream, strict=True):
+        connect(output, input_)
+    return upstream, downstream
+
+
+@pytest.mark.parametrize("width", range(1, 8))
+def test_resize_output_finish(width: int) -> None:
+    """A joint whose readers have left while it holds values would keep eight sources open."""
+    resize = ResizeProcessor(8, width)
+    upstream, downstream = ports_around(resize)
+    for reader, output in zip(downstream, resize.outputs, strict=True):
+        reader.need()
+        resize.event([output])
+    for writer, input_ in zip(upstream, resize.inputs, strict=True):
+        assert writer.can_push
+        writer.push(1)
+        resize.event([input_])
+    for reader, output in zip(downstream, resize.outputs, strict=True):
+        assert reader.has_data
+        reader.finish()
+        status = resize.event([output])
+    assert status is NodeStatus.FINISHED
+    assert all(writer.is_finished for writer in upstream)
+
+
+def test_resize_forgets_readers_that_have_left() -> None:
+    """A value would go to a reader that asked and then left, and the run stop."""
+    resize = ResizeProcessor(1, 2)
+    writer, readers = OutputPort[int](), [InputPort[int](), InputPort[int]()]
+    connect(writer, resize.inputs[0])
+    for output, reader in zip(resize.outputs, readers, strict=True):
+        connect(output, reader)
+        reader.need()
+        resize.event([output])
+    readers[0].finish()
+    writer.push(7)
+    assert resize.event([resize.inputs[0], resize.outputs[0]]) is not NodeStatus.FINISHED
+    assert readers[1].pull() == 7
+    readers[1].need()
+    resize.event([resize.outputs[1]])
+    assert writer.can_push

@@ -117,17 +117,6 @@ def test_on_error_that_raises_ends_the_run() -> None:
         ran(MapProcessor(failing, on_error=choosy), range(2))
 
 
-@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), GeneratorExit()])
-def test_on_error_is_for_exceptions(error: BaseException) -> None:
-    """An exit would be counted as a broken value."""
-
-    def leaving(_value: int) -> None:
-        raise error
-
-    with pytest.raises(type(error)):
-        ran(MapProcessor(leaving, on_error=lambda *_: None), range(1))
-
-
 class Wanted(Carrier):
     def __init__(self, below: int) -> None:
         self.below = below
@@ -202,21 +191,6 @@ def test_flat_map_reads_what_is_wanted() -> None:
     assert ran(lane, ["ab" * 1000], limit=3) == ["a", "b", "a"]
     assert letters.closed == 1
     assert lane.made <= 4
-
-
-def test_a_generator_in_the_middle_is_closed_by_the_run() -> None:
-    """A run that ends early would leave a file open."""
-    letters = Letters()
-    wiring = Wiring()
-    (output,) = wiring.through(FlatMapProcessor(letters.of), wiring.source(["abc"]))
-    wiring.sink(output)
-    run = Sequential(wiring.graph)
-    run.step()
-    node = run.step()
-    assert node.operator == "FlatMapProcessor"
-    assert node.processor.closing() is not None
-    node.processor.close()
-    assert (letters.closed, node.processor.closing()) == (1, None)
 
 
 def test_flat_map_that_fails_half_way() -> None:

@@ -199,21 +199,6 @@ def test_parts_that_cannot_be_read_fail_their_value() -> None:
         ran(["ab", "c"], mapped(str.upper), parts=halting)
 
 
-def test_obsolete_values_are_left_out_and_reported() -> None:
-    """The value around them would wait for parts that nobody works on."""
-    carrier = Patient()
-    carrier.obsolete = {"ab"}
-    read: list[str] = []
-
-    def noting(word: str) -> Iterator[str]:
-        read.append(word)
-        return iter(word)
-
-    found = ran(["ab", "c"], mapped(str.upper), parts=noting, carrier=carrier)
-    assert (found, read) == ([("c", ["C"])], ["c"])
-    assert carrier.dropped == ["ab"]
-
-
 def test_no_call_is_made_for_an_obsolete_value() -> None:
     """A thread and a place among the values would be taken to find that nothing is to be done."""
     carrier, wiring = Patient(), Wiring()

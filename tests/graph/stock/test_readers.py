@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextvars import ContextVar
-from decimal import Decimal, getcontext, localcontext
 from typing import Any
 
 import pytest
@@ -18,7 +17,6 @@ from ..nodes import Apply
 from ..runs import line_of
 
 span: ContextVar[str] = ContextVar("span", default="outside")
-PLACES = ["thread", "loop"]
 ENDS = ["all", "limit", "error", "time"]
 Read = Callable[[Graph, Callable[[], Any]], Flow[Any]]
 
@@ -117,22 +115,6 @@ async def test_context_goes_on_across_a_yield(read: str, end: str) -> None:
     assert len(spanned.seen) >= 4
     assert spanned.seen[-1] == "reset"
     assert span.get() == "outside"
-
-
-@pytest.mark.parametrize("place", PLACES)
-async def test_settings_of_a_generator_hold(place: Any) -> None:
-    """A generator would round its values as it is done outside of it, without a word."""
-
-    def sevenths() -> Iterator[Decimal]:
-        with localcontext() as settings:
-            settings.prec = 50
-            for number in range(1, 20):
-                yield Decimal(number) / 7
-
-    found: list[Decimal] = []
-    await run_graph(Graph().source(sevenths(), on=place).sink(found.append, on="loop"))
-    assert found == list(sevenths())
-    assert getcontext().prec < 50
 
 
 @pytest.mark.parametrize("end", ENDS)

@@ -14,17 +14,7 @@ from rowlock.errors import GraphError, HostCodeError
 from rowlock.graph import Graph
 from rowlock.graph.run import run_graph
 
-from ..runs import got, line_of
-
-
-async def test_always_call_on_finished_without_threads() -> None:
-    """What a graph holds would never be released if it cannot even begin."""
-    ends: list[BaseException | None] = []
-    graph = line_of(values=[1])
-    graph.on_end(ends.append)
-    with pytest.raises(GraphError, match="threads is 0"):
-        await run_graph(graph, threads=0)
-    assert [type(error) for error in ends] == [GraphError]
+from .runs import got, line_of
 
 
 async def test_always_call_on_finished_after_failing_start() -> None:
@@ -117,16 +107,3 @@ async def test_error_of_the_run_comes_before_that_of_a_hook(
     with caplog.at_level(logging.WARNING), pytest.raises(ZeroDivisionError):
         await run_graph(graph)
     assert "A hook of the end of a graph failed" in caplog.text
-
-
-@pytest.mark.parametrize("hooked", ["on_start", "on_end"])
-async def test_hook_that_exits_ends_no_loop(hooked: str) -> None:
-    """A ``SystemExit`` in a hook would end the host's event loop."""
-
-    def leave(*_error: object) -> None:
-        raise SystemExit(3)
-
-    graph = line_of(values=[1])
-    getattr(graph, hooked)(leave)
-    with pytest.raises(HostCodeError):
-        await run_graph(graph)
