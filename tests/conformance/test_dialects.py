@@ -210,7 +210,6 @@ async def test_what_was_left_behind_is_swept_for_every_kind_of_model(
 ) -> None:
     """A dead pipeline's name would stay on the rows of some models."""
     database, leased = database_with_clock, LeasedTable.of(model)
-    assert database.clock is not None
     await insert_rows(database, model())
     await claimed(database, leased)
     database.clock.advance(LOCK_TIMEOUT * 2 + timedelta(milliseconds=1))
@@ -226,7 +225,6 @@ async def test_the_oldest_come_first_for_every_kind_of_model(
 ) -> None:
     """Times of some models would be compared as something else than times."""
     database, leased = database_with_clock, LeasedTable.of(model)
-    assert database.clock is not None
     name = "due_at" if leased.has_schedule else "last_processed_at"
     ages = [timedelta(minutes=minutes) for minutes in (5, 700, 60 * 24 * 40, 1)]
     now = database.clock.now

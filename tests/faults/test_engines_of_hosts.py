@@ -90,10 +90,9 @@ async def test_engines_that_work_in_a_schema(
     postgresql_database: TemporaryDatabase, kind: str
 ) -> None:
     """Heartbeats and claims would go to the tables of another tenant, or find none."""
-    database = postgresql_database
-    await database.create_tables(Base.metadata)
-    engine = SCHEMAS[kind](database)
-    async with database.engine.begin() as connection:
+    await postgresql_database.create_tables(Base.metadata)
+    engine = SCHEMAS[kind](postgresql_database)
+    async with postgresql_database.engine.begin() as connection:
         await connection.execute(CreateSchema(ELSEWHERE))
     sessions = async_sessionmaker(engine, expire_on_commit=False)
     async with engine.begin() as connection:
@@ -104,7 +103,7 @@ async def test_engines_that_work_in_a_schema(
         session.add_all(Attachment(volume_id=volume.id, name=str(number)) for number in range(3))
         session.add_all(Run(id=number) for number in range(COUNT))
     await works(sessions)
-    async with database.engine.connect() as connection:
+    async with postgresql_database.engine.connect() as connection:
         assert await connection.scalar(text("SELECT count(*) FROM public.runs")) == 0
 
 

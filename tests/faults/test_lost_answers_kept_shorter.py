@@ -168,9 +168,8 @@ async def test_the_column_is_that_of_the_tenant(postgresql_database: TemporaryDa
     """The same, where the schema is not that of the model; the table of another tenant may have
     been migrated before.
     """
-    database = postgresql_database
-    await database.create_tables(Base.metadata)
-    async with database.engine.begin() as connection:
+    await postgresql_database.create_tables(Base.metadata)
+    async with postgresql_database.engine.begin() as connection:
         await connection.execute(text('CREATE SCHEMA "Tenant"'))
         await connection.execute(
             text('CREATE TABLE "Tenant"."Jobs done" (LIKE public."Jobs done" INCLUDING ALL)')
@@ -178,10 +177,10 @@ async def test_the_column_is_that_of_the_tenant(postgresql_database: TemporaryDa
         await connection.execute(
             text('ALTER TABLE "Tenant"."Jobs done" ALTER last_processed_at TYPE timestamptz(0)')
         )
-    engine = database.engine.execution_options(schema_translate_map={None: "Tenant"})
+    engine = postgresql_database.engine.execution_options(schema_translate_map={None: "Tenant"})
     factory = async_sessionmaker(engine, expire_on_commit=False)
     assert await told_after_a_lost_answer(
-        database, Job, committed=True, session_factory=factory
+        postgresql_database, Job, committed=True, session_factory=factory
     ) == (1, 0, 0)
 
 

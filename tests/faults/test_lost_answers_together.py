@@ -169,16 +169,15 @@ async def test_a_commit_that_is_still_under_way_is_waited_for(
     """What the row is about to point to would be cleaned up as that of a stale result, a moment
     before it is there.
     """
-    database = postgresql_database
     volume = Volume()
-    await add(database, volume)
+    await add(postgresql_database, volume)
     waiting = text(
         "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND"
         " wait_event_type = 'Lock'"
     )
-    async with stepping(database.session_factory, VolumePipeline()) as steps:
+    async with stepping(postgresql_database.session_factory, VolumePipeline()) as steps:
         [item] = await steps.fetch_once()
-        async with database.session_factory() as first:
+        async with postgresql_database.session_factory() as first:
             stamp = await first.scalar(select(func.now()))
             row = await first.get_one(Volume, volume.id)
             row.status, row.last_processed_at, row.lock_token, row.lock_expires_at = (
@@ -193,7 +192,7 @@ async def test_a_commit_that_is_still_under_way_is_waited_for(
             settling = asyncio.create_task(steps.run.settler._writer.write(pending))
 
             async def is_waiting() -> bool:
-                async with database.session_factory() as session:
+                async with postgresql_database.session_factory() as session:
                     return settling.done() or bool(await session.scalar(waiting))
 
             await until_so(is_waiting)

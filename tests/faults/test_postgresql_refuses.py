@@ -83,21 +83,20 @@ async def test_a_result_outlasts_the_trouble_of_the_server(
     """Finished work would be dropped and begun again, for a disk that failed once or a code that
     nobody knows.
     """
-    database = postgresql_database
-    [volume] = await add(database, Volume())
-    await begin_trouble(database, code, table="volumes", status="active")
+    [volume] = await add(postgresql_database, Volume())
+    await begin_trouble(postgresql_database, code, table="volumes", status="active")
     pipeline = VolumePipeline(answer=Apply({"status": "active"}), **QUICK)
     with heard_events() as heard:
-        async with PipelineManager(database.session_factory, [pipeline]) as manager:
+        async with PipelineManager(postgresql_database.session_factory, [pipeline]) as manager:
             async with asyncio.timeout(HANG_S_MAX):
                 while not _logged(caplog, "%s: writing the outcome of row %s is tried again"):  # noqa: ASYNC110
                     await asyncio.sleep(0.01)
-            await end_trouble(database)
+            await end_trouble(postgresql_database)
             await heard.wait_for(events.ItemApplied)
             counters = manager.statistics()[pipeline.name].counters
             assert (counters["applied"], counters["retried"], counters["stale"]) == (1, 0, 0)
     assert len(pipeline.items) == 1
-    row = await read(database, volume)
+    row = await read(postgresql_database, volume)
     assert (row.status, is_free(row)) == ("active", True)
 
 
@@ -107,9 +106,8 @@ async def test_the_trouble_of_one_row_keeps_no_other_from_being_written(
     """A host's trigger with a code of its own, or a damaged page, would hold up the results of
     all other rows.
     """
-    database = postgresql_database
-    rows = await add(database, *(Volume(size_gb=number) for number in range(5)))
-    await begin_trouble(database, "XX001", table="volumes", status="refused")
+    rows = await add(postgresql_database, *(Volume(size_gb=number) for number in range(5)))
+    await begin_trouble(postgresql_database, "XX001", table="volumes", status="refused")
     together = asyncio.Barrier(len(rows))
     # Not the first to be written, which would go by itself.
     refused = sorted(row.id for row in rows)[2]
@@ -120,13 +118,13 @@ async def test_the_trouble_of_one_row_keeps_no_other_from_being_written(
 
     pipeline = VolumePipeline(answer=process, workers_num=len(rows), **QUICK)
     with heard_events() as heard:
-        async with PipelineManager(database.session_factory, [pipeline]):
+        async with PipelineManager(postgresql_database.session_factory, [pipeline]):
             await heard.wait_for(events.ItemApplied, count=4)
-            await end_trouble(database)
+            await end_trouble(postgresql_database)
             await heard.wait_for(events.ItemApplied, count=5)
-    assert {row.id for row in await read_all(database, Volume) if row.status == "refused"} == {
-        refused
-    }
+    assert {
+        row.id for row in await read_all(postgresql_database, Volume) if row.status == "refused"
+    } == {refused}
     assert len(pipeline.items) == 5
     again = "%s: writing the outcome of row %s is tried again"
     assert {record.args[1] for record in caplog.records if record.args and record.msg == again} <= {
@@ -144,10 +142,9 @@ async def test_the_victim_of_a_deadlock_is_written_again(
     """An outcome that PostgreSQL chose to end would be lost, or what `also` wrote be there
     twice.
     """
-    database = postgresql_database
-    await add(database, Run(id=1), Run(id=2, status="other"))
-    engine = engine_with(database, deadlock_timeout="20ms")
-    patient = engine_with(database, deadlock_timeout="60s")
+    await add(postgresql_database, Run(id=1), Run(id=2, status="other"))
+    engine = engine_with(postgresql_database, deadlock_timeout="20ms")
+    patient = engine_with(postgresql_database, deadlock_timeout="60s")
     waits, tries = asyncio.Event(), []
 
     async def also(session: Any, now: Any) -> None:
@@ -171,7 +168,7 @@ async def test_the_victim_of_a_deadlock_is_written_again(
             await heard.wait_for(events.ItemApplied)
             assert manager.statistics()[pipeline.name].counters["retried"] == 0
     await serving
-    rows = {row.id: row for row in await read_all(database, Run)}
+    rows = {row.id: row for row in await read_all(postgresql_database, Run)}
     # More than twice on a machine that is so busy that a try runs out of time.
     assert len(tries) >= 2
     assert (rows[1].status, rows[2].status, rows[2].result) == ("done", "held", [len(tries)])

@@ -183,8 +183,7 @@ async def test_what_was_left_behind_is_swept(
     postgresql_database: TemporaryDatabase, restricted: AsyncEngine, how: str
 ) -> None:
     """Rows of a pipeline that is gone would stay locked for ever."""
-    database = postgresql_database
-    async with database.session_factory.begin() as session:
+    async with postgresql_database.session_factory.begin() as session:
         gone = {
             "lock_token": LEFT,
             "lock_owner": "Gone",
@@ -193,7 +192,7 @@ async def test_what_was_left_behind_is_swept(
         await session.execute(update(Letter).where(Letter.id != 3).values(status="old", **gone))
     async with stepping(sessions_of(restricted, how), LetterPipeline(**QUICK)) as steps:
         assert await steps.sweep_once() == 1
-    assert [owner for _, _, owner in await letters(database)] == [None, "Gone", None]
+    assert [owner for _, _, owner in await letters(postgresql_database)] == [None, "Gone", None]
 
 
 @pytest.mark.parametrize("how", HOW)

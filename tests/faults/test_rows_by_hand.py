@@ -75,19 +75,17 @@ async def test_a_row_whose_key_was_changed_is_found_again(
     database_with_clock: TemporaryDatabase,
 ) -> None:
     """A row that was renamed under its holder would keep the dead token for ever."""
-    database = database_with_clock
-    await add(database, Run(id=1))
-    async with stepping(database.session_factory, RunPipeline()) as steps:
+    await add(database_with_clock, Run(id=1))
+    async with stepping(database_with_clock.session_factory, RunPipeline()) as steps:
         await steps.fetch_once()
-        await move_run(database, 1)
+        await move_run(database_with_clock, 1)
         await steps.work_all()
         assert await steps.fetch_once() == []
-        assert database.clock is not None
-        database.clock.advance(31)
+        database_with_clock.clock.advance(31)
         [item] = await steps.fetch_once()
         assert (item.id, item.prev_lock_expired) == (101, True)
         await steps.work_all()
-    [row] = await read_all(database, Run)
+    [row] = await read_all(database_with_clock, Run)
     assert (row.status, is_free(row)) == ("done", True)
 
 

@@ -153,14 +153,13 @@ async def test_what_was_prepared_before_a_migration_is_prepared_anew(
     postgresql_database: TemporaryDatabase,
 ) -> None:
     """A row that was claimed before a migration, and read after it, would be counted as failed."""
-    database = postgresql_database
-    await add(database, *(Run(id=number) for number in range(2)))
-    engine = database.create_engine(pool_size=1, max_overflow=0)
+    await add(postgresql_database, *(Run(id=number) for number in range(2)))
+    engine = postgresql_database.create_engine(pool_size=1, max_overflow=0)
     async with stepping(async_sessionmaker(engine), RunPipeline(**QUICK)) as steps:
         for _ in range(2):
             await steps.fetch_once(1)
             if steps.queued[0].id == 1:
-                await migrate(database, "ALTER TABLE runs ALTER COLUMN id TYPE bigint")
+                await migrate(postgresql_database, "ALTER TABLE runs ALTER COLUMN id TYPE bigint")
             await steps.work_all()
         assert (counted(steps)["applied"], counted(steps)["retried"]) == (2, 0)
 

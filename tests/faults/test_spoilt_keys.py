@@ -74,11 +74,10 @@ async def test_a_key_that_is_none_costs_its_own_row_only(
     """One such row would fail every claim and stop the pipeline, or be claimed for ever; and
     nobody would be told which it is.
     """
-    database = sqlite_database
-    good = await add(database, Volume(), Volume())
-    await spoil(database, written)
+    good = await add(sqlite_database, Volume(), Volume())
+    await spoil(sqlite_database, written)
     with heard_events() as heard:
-        async with stepping(database.session_factory, VolumePipeline()) as steps:
+        async with stepping(sqlite_database.session_factory, VolumePipeline()) as steps:
             claims_rows(steps, with_rows=with_rows)
             items = await steps.fetch_once()
             assert {item.id for item in items} == {row.id for row in good}
@@ -87,7 +86,7 @@ async def test_a_key_that_is_none_costs_its_own_row_only(
             assert await steps.fetch_once() == []
     assert heard.of(events.FetchFailed) == []
     expected = {row.id.hex: "active" for row in good}
-    found = await statuses(database)
+    found = await statuses(sqlite_database)
     assert {key: status for key, status in found.items() if status == "active"} == expected
     assert (len(found), len(told(caplog))) == (3, 1)
 
@@ -99,16 +98,15 @@ async def test_many_such_rows_at_the_head_starve_nobody(
     """They would take all places of every claim, or one more claim each, and those behind would
     wait.
     """
-    database = sqlite_database
-    await add(database, Volume(), Volume())
-    await spoil(database, *(f" no uuid {number}" for number in range(25)))
-    async with stepping(database.session_factory, VolumePipeline()) as steps:
+    await add(sqlite_database, Volume(), Volume())
+    await spoil(sqlite_database, *(f" no uuid {number}" for number in range(25)))
+    async with stepping(sqlite_database.session_factory, VolumePipeline()) as steps:
         claims_rows(steps, with_rows=with_rows)
         for _ in range(2):
             assert len(await steps.fetch_once(1)) == 1
         await steps.work_all()
         assert await steps.fetch_once(1) == []
-    assert sorted((await statuses(database)).values()) == ["active"] * 2 + ["submitted"] * 25
+    assert sorted((await statuses(sqlite_database)).values()) == ["active"] * 2 + ["submitted"] * 25
     assert len(told(caplog)) == 25
 
 
@@ -116,10 +114,9 @@ async def test_a_claim_that_resumes_leaves_such_rows_alone(
     sqlite_database: TemporaryDatabase,
 ) -> None:
     """One in the midst of the line would end the walk there."""
-    database = sqlite_database
-    await add(database, *(Volume(id=uuid.UUID(int=number)) for number in (1, 3)))
-    await spoil(database, f"{2:032}"[:-1] + "g")
-    async with stepping(database.session_factory, VolumePipeline()) as steps:
+    await add(sqlite_database, *(Volume(id=uuid.UUID(int=number)) for number in (1, 3)))
+    await spoil(sqlite_database, f"{2:032}"[:-1] + "g")
+    async with stepping(sqlite_database.session_factory, VolumePipeline()) as steps:
         fetcher: Any = steps.run.fetcher
         ids = []
         for _ in range(2):
@@ -132,14 +129,13 @@ async def test_a_key_in_another_shape_takes_no_lease_of_the_row_that_has_the_key
     sqlite_database: TemporaryDatabase,
 ) -> None:
     """The lease of the one would be written over that of the other, while somebody works on it."""
-    database = sqlite_database
-    await add(database, Volume(id=ANOTHER))
-    async with stepping(database.session_factory, VolumePipeline()) as steps:
+    await add(sqlite_database, Volume(id=ANOTHER))
+    async with stepping(sqlite_database.session_factory, VolumePipeline()) as steps:
         await steps.fetch_once()
-        await spoil(database, str(ANOTHER))
+        await spoil(sqlite_database, str(ANOTHER))
         assert await steps.fetch_once() == []
         await steps.work_all()
-    assert await statuses(database) == {ANOTHER.hex: "active", str(ANOTHER): "submitted"}
+    assert await statuses(sqlite_database) == {ANOTHER.hex: "active", str(ANOTHER): "submitted"}
 
 
 async def test_how_many_are_remembered_is_bounded(
@@ -148,11 +144,10 @@ async def test_how_many_are_remembered_is_bounded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A table full of such rows would be all of a claim's statement, and all of the log."""
-    database = sqlite_database
     monkeypatch.setattr(spoilt_keys, "SPOILT_KEYS_MAX", 3)
-    await add(database, Volume())
-    await spoil(database, *(f" no uuid {number}" for number in range(5)))
-    async with stepping(database.session_factory, VolumePipeline()) as steps:
+    await add(sqlite_database, Volume())
+    await spoil(sqlite_database, *(f" no uuid {number}" for number in range(5)))
+    async with stepping(sqlite_database.session_factory, VolumePipeline()) as steps:
         assert [len(await steps.fetch_once(limit)) for limit in (1, 1, 3)] == [0, 0, 1]
         await steps.work_all()
         assert len(steps.run.context.leased.spoilt_keys) == 3
@@ -193,12 +188,11 @@ async def test_a_key_that_is_found_in_another_shape_is_not_left_alone(
     """Rows would never be worked on although everything finds them, because their collation
     knows more than Python.
     """
-    database = sqlite_database
-    await add(database, Tag(name="LARGE"))
-    async with stepping(database.session_factory, TagPipeline()) as steps:
+    await add(sqlite_database, Tag(name="LARGE"))
+    async with stepping(sqlite_database.session_factory, TagPipeline()) as steps:
         assert [item.id for item in await steps.fetch_once()] == ["large"]
         await steps.work_all()
-    async with database.engine.connect() as connection:
+    async with sqlite_database.engine.connect() as connection:
         assert (await connection.execute(text("SELECT name, status FROM tags"))).all() == [
             ("LARGE", "done")
         ]
@@ -213,17 +207,16 @@ async def test_an_end_that_is_no_time_is_swept(
     sqlite_database: TemporaryDatabase, written: Any, owner: str | None
 ) -> None:
     """It stands behind all times, so that the lock would never end."""
-    database = sqlite_database
-    [volume] = await add(database, Volume(lock_token=uuid.uuid4()))
+    [volume] = await add(sqlite_database, Volume(lock_token=uuid.uuid4()))
     change = f"UPDATE volumes SET lock_expires_at = :written, lock_owner = {owner or 'NULL'}"
-    async with database.engine.begin() as connection:
+    async with sqlite_database.engine.begin() as connection:
         await connection.execute(text(change), {"written": written})
-    async with stepping(database.session_factory, VolumePipeline()) as steps:
+    async with stepping(sqlite_database.session_factory, VolumePipeline()) as steps:
         assert await steps.fetch_once() == []
         assert await steps.sweep_once() == 1
         [item] = await steps.fetch_once()
         await steps.work_all()
-    async with database.session_factory() as session:
+    async with sqlite_database.session_factory() as session:
         after = await session.get(Volume, volume.id)
     assert after is not None
     assert (item.id, after.status, is_free(after)) == (volume.id, "active", True)
@@ -338,9 +331,8 @@ async def test_a_key_that_finds_no_row_is_left_alone(
     postgresql_database: TemporaryDatabase, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A key that is read otherwise than it is written would be leased for ever, and lost."""
-    database = postgresql_database
-    await add(database, Tag(name="LARGE"), Tag(name="small"))
-    async with stepping(database.session_factory, TagPipeline()) as steps:
+    await add(postgresql_database, Tag(name="LARGE"), Tag(name="small"))
+    async with stepping(postgresql_database.session_factory, TagPipeline()) as steps:
         assert [item.id for item in await steps.fetch_once()] == ["small"]
         await steps.work_all()
     assert len(told(caplog)) == 1

@@ -148,12 +148,11 @@ async def test_a_file_that_is_gone_is_told_and_waited_for(
     """A file that somebody moved away would end a loop, or be worked on as a ghost after it was
     put back.
     """
-    database = sqlite_database
-    await add(database, Volume())
-    await database.engine.dispose()
-    file, away = Path(str(database.url.database)), tmp_path / "away.db"
+    await add(sqlite_database, Volume())
+    await sqlite_database.engine.dispose()
+    file, away = Path(str(sqlite_database.url.database)), tmp_path / "away.db"
     # No pool: each transaction opens the file that has the name now.
-    engine = database.create_engine(poolclass=NullPool)
+    engine = sqlite_database.create_engine(poolclass=NullPool)
     with heard_events() as heard:
         async with PipelineManager(
             async_sessionmaker(engine), [VolumePipeline(**PROMPT)]
@@ -165,12 +164,12 @@ async def test_a_file_that_is_gone_is_told_and_waited_for(
             assert not manager.health().healthy
             assert "no such table" in (manager.health().pipelines[0].last_error or "")
             away.rename(file)
-            async with database.session_factory.begin() as session:
+            async with sqlite_database.session_factory.begin() as session:
                 session.add(Volume())
             await heard.wait_for(events.ItemApplied, count=2)
             await until_healthy(manager)
             assert heard.of(events.LoopReplaced) == []
-    assert [row.status for row in await read_all(database, Volume)] == ["active", "active"]
+    assert [row.status for row in await read_all(sqlite_database, Volume)] == ["active", "active"]
 
 
 async def test_a_file_that_was_replaced_is_worked_on(
@@ -179,11 +178,10 @@ async def test_a_file_that_was_replaced_is_worked_on(
     """What was claimed in the old file would be written into the new one, where the same row may
     be somebody else's.
     """
-    database = sqlite_database
-    await add(database, Run(id=1))
-    await database.engine.dispose()
-    file = Path(str(database.url.database))
-    engine = database.create_engine(poolclass=NullPool)
+    await add(sqlite_database, Run(id=1))
+    await sqlite_database.engine.dispose()
+    file = Path(str(sqlite_database.url.database))
+    engine = sqlite_database.create_engine(poolclass=NullPool)
     work = HeldWork(Apply({"status": "done", "result": "of the old file"}))
     with heard_events() as heard:
         async with PipelineManager(
@@ -192,12 +190,12 @@ async def test_a_file_that_was_replaced_is_worked_on(
             await work.started.wait()
             for path in file.parent.glob(f"{file.name}*"):
                 path.unlink()
-            other = TemporaryDatabase(database.url)
+            other = TemporaryDatabase(sqlite_database.url)
             await other.create_tables(Base.metadata)
             async with other.session_factory.begin() as session:
                 session.add(Run(id=1, due_at=datetime(9000, 1, 1, tzinfo=UTC)))
             await other.aclose()
             work.go_on.set()
             await heard.wait_for(events.ItemStale)
-    [row] = await read_all(database, Run)
+    [row] = await read_all(sqlite_database, Run)
     assert (row.status, row.result, is_free(row)) == ("queued", None, True)

@@ -180,10 +180,9 @@ async def test_times_that_no_claim_reads(
     postgresql_database: TemporaryDatabase, column: str, value: str
 ) -> None:
     """A lease or a parking with such a time would fail the claims of all other rows."""
-    database = postgresql_database
-    _, other = await add(database, Run(id=1), Run(id=2))
-    await spoil(database, "runs", column, value)
-    async with stepping(database.session_factory, RunPipeline()) as steps:
+    _, other = await add(postgresql_database, Run(id=1), Run(id=2))
+    await spoil(postgresql_database, "runs", column, value)
+    async with stepping(postgresql_database.session_factory, RunPipeline()) as steps:
         await steps.fetch_once()
         await steps.work_all()
         if column == "lock_expires_at":
@@ -191,7 +190,7 @@ async def test_times_that_no_claim_reads(
             assert await steps.sweep_once() == (1 if value == "20000-01-01" else 0)
             await steps.fetch_once()
             await steps.work_all()
-    async with database.engine.connect() as connection:
+    async with postgresql_database.engine.connect() as connection:
         statuses = list(await connection.scalars(text("SELECT status FROM runs ORDER BY id")))
     assert statuses == ["queued" if column == "parked_at" else "done", "done"]
     assert other.id == 2
@@ -412,13 +411,12 @@ async def test_no_claim_resumes_behind_a_place_that_cannot_be_read(
     """The next claims would look for rows that were never processed, and find none until they
     begin at the head again.
     """
-    database = postgresql_database
     await add(
-        database,
+        postgresql_database,
         *(Volume(id=uuid.UUID(int=number), last_processed_at=LONG_AGO) for number in (1, 2)),
     )
-    await spoil(database, "volumes", "last_processed_at", "20000-01-01")
-    keys, reached = await claimed_behind(database, VOLUMES, None, limit=2)
+    await spoil(postgresql_database, "volumes", "last_processed_at", "20000-01-01")
+    keys, reached = await claimed_behind(postgresql_database, VOLUMES, None, limit=2)
     assert [key.int for key in keys] == [2, 1]
     assert reached is not None
     assert (reached.place, reached.key.int) == (LONG_AGO, 2)

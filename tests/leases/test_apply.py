@@ -110,23 +110,21 @@ async def test_the_processing_time_never_goes_back(
     """A clock that was set back would put the row in front of others that wait for longer, or
     hide what was committed.
     """
-    database = database_with_clock
-    assert database.clock is not None
-    later = database.clock.now
-    await add(database, Volume(last_processed_at=later))
-    database.clock.advance(60)
-    (item,) = await claimed(database)
-    database.clock.set(later - timedelta(minutes=50))
+    later = database_with_clock.clock.now
+    await add(database_with_clock, Volume(last_processed_at=later))
+    database_with_clock.clock.advance(60)
+    (item,) = await claimed(database_with_clock)
+    database_with_clock.clock.set(later - timedelta(minutes=50))
     now, stamps = await transact(
-        database, lambda c: lock_for_apply(c, VOLUMES, [item], waits=waits)
+        database_with_clock, lambda c: lock_for_apply(c, VOLUMES, [item], waits=waits)
     )
     again, same = await transact(
-        database, lambda c: lock_for_apply(c, VOLUMES, [item], waits=waits)
+        database_with_clock, lambda c: lock_for_apply(c, VOLUMES, [item], waits=waits)
     )
     assert (
         (now, stamps)
         == (again, same)
-        == (database.clock.now, {item.lock_token: stamps[item.lock_token]})
+        == (database_with_clock.clock.now, {item.lock_token: stamps[item.lock_token]})
     )
     assert later + STAMP_STEP <= stamps[item.lock_token] < later + STAMP_STEP + STAMP_SPREAD
 
@@ -137,14 +135,12 @@ async def test_no_two_outcomes_of_a_row_have_one_stamp(
     """Within one tick of the clock, a COMMIT that was lost would be taken for the outcome before
     it.
     """
-    database = database_with_clock
-    assert database.clock is not None
-    last = database.clock.now
-    await add(database, Volume(last_processed_at=last))
-    database.clock.advance(60)
-    (item,) = await claimed(database)
-    database.clock.set(last)
-    _, stamps = await transact(database, lambda c: lock_for_apply(c, VOLUMES, [item]))
+    last = database_with_clock.clock.now
+    await add(database_with_clock, Volume(last_processed_at=last))
+    database_with_clock.clock.advance(60)
+    (item,) = await claimed(database_with_clock)
+    database_with_clock.clock.set(last)
+    _, stamps = await transact(database_with_clock, lambda c: lock_for_apply(c, VOLUMES, [item]))
     assert last + STAMP_STEP <= stamps[item.lock_token] < last + STAMP_STEP + STAMP_SPREAD
 
 
@@ -153,7 +149,6 @@ async def test_a_stamp_is_the_time_of_its_transaction(
 ) -> None:
     """Rows that were written together would be told apart by their time."""
     database = database_with_clock
-    assert database.clock is not None
     await add(database, Volume(last_processed_at=database.clock.now - timedelta(seconds=60)))
     database.clock.advance(60)
     (item,) = await claimed(database)
@@ -169,38 +164,34 @@ async def test_a_stamp_that_no_clock_wrote_is_written_anew(
     """A time that somebody wrote by hand would keep the row from its turn for years, whatever
     becomes of it.
     """
-    database = database_with_clock
-    assert database.clock is not None
-    await add(database, Volume())
-    (item,) = await claimed(database)
+    await add(database_with_clock, Volume())
+    (item,) = await claimed(database_with_clock)
     await change(
-        database,
+        database_with_clock,
         VOLUMES,
         item.id,
         last_processed_at=datetime.fromisoformat(last).replace(tzinfo=UTC),
     )
-    _, stamps = await transact(database, lambda c: lock_for_apply(c, VOLUMES, [item]))
-    assert list(stamps.values()) == [database.clock.now]
+    _, stamps = await transact(database_with_clock, lambda c: lock_for_apply(c, VOLUMES, [item]))
+    assert list(stamps.values()) == [database_with_clock.clock.now]
 
 
 async def test_a_stamp_that_is_no_time_is_written_anew(sqlite_database: TemporaryDatabase) -> None:
     """One row with a word where its time should be would fail every batch that it is in."""
-    database = sqlite_database
-    await add(database, Volume())
-    (item,) = await claimed(database)
+    await add(sqlite_database, Volume())
+    (item,) = await claimed(sqlite_database)
     for written in ("zzz", "2031-99-99", "", "12:00"):
-        async with database.session_factory.begin() as session:
+        async with sqlite_database.session_factory.begin() as session:
             await session.execute(
                 text("UPDATE volumes SET last_processed_at = :written"), {"written": written}
             )
-        now, stamps = await transact(database, lambda c: lock_for_apply(c, VOLUMES, [item]))
+        now, stamps = await transact(sqlite_database, lambda c: lock_for_apply(c, VOLUMES, [item]))
         assert list(stamps.values()) == [now]
 
 
 async def test_a_due_time_that_a_service_set_stands(database_with_clock: TemporaryDatabase) -> None:
     """A request that came while an attempt ran would wait for the minimum interval."""
     database = database_with_clock
-    assert database.clock is not None
     now = database.clock.now
     await add(database, Run(id=1, due_at=now), Run(id=2, due_at=now))
     items = {item.id: item for item in await claimed(database, RUNS)}
@@ -311,29 +302,27 @@ async def test_the_row_knows_which_transaction_processed_it(
     database_with_clock: TemporaryDatabase,
 ) -> None:
     """After a COMMIT whose answer was lost, nobody could tell whether it happened."""
-    database = database_with_clock
-    assert database.clock is not None
-    now = database.clock.now
-    await add(database, Volume())
-    (item,) = await claimed(database)
+    now = database_with_clock.clock.now
+    await add(database_with_clock, Volume())
+    (item,) = await claimed(database_with_clock)
     await transact(
-        database,
+        database_with_clock,
         lambda c: apply(
             c, VOLUMES, item, write=RowWrite({**UNLOCKED, **processed_values(VOLUMES, now)})
         ),
     )
     other = frozenset({now + timedelta(seconds=1)})
     assert await transact(
-        database, lambda c: processed_at(c, VOLUMES, [item], stamps=other | {now})
+        database_with_clock, lambda c: processed_at(c, VOLUMES, [item], stamps=other | {now})
     ) == {item.id: Written.APPLIED}
-    assert await transact(database, lambda c: processed_at(c, VOLUMES, [item], stamps=other)) == {
-        item.id: Written.STALE
-    }
+    assert await transact(
+        database_with_clock, lambda c: processed_at(c, VOLUMES, [item], stamps=other)
+    ) == {item.id: Written.STALE}
     before = frozenset({now - timedelta(seconds=1), now + timedelta(seconds=1)})
-    assert await transact(database, lambda c: processed_at(c, VOLUMES, [item], stamps=before)) == {
-        item.id: Written.UNKNOWN
-    }
-    await transact(database, lambda c: c.execute(delete(Volume)))
-    assert await transact(database, lambda c: processed_at(c, VOLUMES, [item], stamps=other)) == {
-        item.id: Written.UNKNOWN
-    }
+    assert await transact(
+        database_with_clock, lambda c: processed_at(c, VOLUMES, [item], stamps=before)
+    ) == {item.id: Written.UNKNOWN}
+    await transact(database_with_clock, lambda c: c.execute(delete(Volume)))
+    assert await transact(
+        database_with_clock, lambda c: processed_at(c, VOLUMES, [item], stamps=other)
+    ) == {item.id: Written.UNKNOWN}

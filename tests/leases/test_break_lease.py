@@ -83,14 +83,12 @@ async def test_a_reservation_is_ended(database: TemporaryDatabase) -> None:
 
 async def test_a_live_lease_may_be_spared(database_with_clock: TemporaryDatabase) -> None:
     """A holder at work would lose its row to somebody who has forced nothing."""
-    database = database_with_clock
-    assert database.clock is not None
-    [volume] = await add(database, Volume())
-    await claimed(database)
-    volume = await read(database, volume)
-    assert not await broken(database, volume, seen_on(volume), only_ended=True)
-    database.clock.advance(31)
-    assert await broken(database, volume, seen_on(volume), only_ended=True)
+    [volume] = await add(database_with_clock, Volume())
+    await claimed(database_with_clock)
+    volume = await read(database_with_clock, volume)
+    assert not await broken(database_with_clock, volume, seen_on(volume), only_ended=True)
+    database_with_clock.clock.advance(31)
+    assert await broken(database_with_clock, volume, seen_on(volume), only_ended=True)
 
 
 async def test_the_holder_writes_nothing_more(database: TemporaryDatabase) -> None:
@@ -128,19 +126,18 @@ async def test_a_related_row_that_is_locked_is_not_waited_for(
     postgresql_database: TemporaryDatabase,
 ) -> None:
     """The row that is in hand would be kept from everybody by one long transaction on a child."""
-    database = postgresql_database
-    volume = await add_volume(database, attachments=1)
-    async with stepping(database.session_factory, GatheringPipeline()) as steps:
+    volume = await add_volume(postgresql_database, attachments=1)
+    async with stepping(postgresql_database.session_factory, GatheringPipeline()) as steps:
         [item] = await steps.fetch_once()
         [child] = await item.lock_related(Attachment, Attachment.volume_id == item.id)
-        seen = seen_on(await read(database, volume))
-        async with database.session_factory.begin() as session:
+        seen = seen_on(await read(postgresql_database, volume))
+        async with postgresql_database.session_factory.begin() as session:
             await session.get_one(Attachment, child.id, with_for_update=True)
-            async with database.session_factory.begin() as breaking:
+            async with postgresql_database.session_factory.begin() as breaking:
                 # To wait would be an error here instead of a hang.
                 await breaking.execute(text("SET LOCAL lock_timeout = '2s'"))
                 assert await break_lease(
                     breaking, VOLUMES, volume.id, seen=seen, related=[ATTACHMENTS]
                 )
-        assert is_free(await read(database, volume))
-        assert not is_free(await read(database, child))
+        assert is_free(await read(postgresql_database, volume))
+        assert not is_free(await read(postgresql_database, child))

@@ -35,21 +35,19 @@ async def test_what_a_dead_holder_had_locked_is_freed_with_its_row(
     """Its children would stay locked for a parent that takes another path now; or a living
     holder lose its own.
     """
-    database = database_with_clock
-    assert database.clock is not None
-    await add(database, Volume())
-    (dead,) = await claimed_by(database, VOLUMES)
+    await add(database_with_clock, Volume())
+    (dead,) = await claimed_by(database_with_clock, VOLUMES)
     living = uuid.uuid4()
-    until = database.clock.now + 10 * LOCK_TIMEOUT
+    until = database_with_clock.clock.now + 10 * LOCK_TIMEOUT
     children = [
         Attachment(volume_id=dead.id, lock_token=token, lock_owner="Me", lock_expires_at=until)
         for token in (dead.lock_token, dead.lock_token, living)
     ]
-    await add(database, *children)
-    database.clock.advance(LOCK_TIMEOUT.total_seconds())
-    (heir,) = await claimed_by(database, VOLUMES, related=(ATTACHMENTS,))
+    await add(database_with_clock, *children)
+    database_with_clock.clock.advance(LOCK_TIMEOUT.total_seconds())
+    (heir,) = await claimed_by(database_with_clock, VOLUMES, related=(ATTACHMENTS,))
     assert (heir.id, heir.prev_lock_expired) == (dead.id, True)
-    rows = await read_all(database, Attachment)
+    rows = await read_all(database_with_clock, Attachment)
     assert sorted(str(row.lock_token) for row in rows) == sorted(["None", "None", str(living)])
     assert sum(map(is_free, rows)) == 2
 
@@ -61,7 +59,6 @@ async def test_of_what_a_sibling_had_locked_only_what_has_ended_is_freed(
     lose live ones.
     """
     database = database_with_clock
-    assert database.clock is not None
     await add(database, Volume())
     (dead,) = await claimed_by(database, VOLUMES, owner="Somebody")
     ended, alive = dead.lock_expires_at, dead.lock_expires_at + LOCK_TIMEOUT

@@ -10,9 +10,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import event, insert, select, text, update
+from sqlalchemy import event, select, update
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
-from sqlalchemy.util import await_only
 
 from rowlock import PipelineItem, get_locker
 from rowlock import clock as clock_module
@@ -21,7 +20,7 @@ from rowlock.leases.claim import claim
 from rowlock.rows.eligibility import RESERVED_BEYOND
 from rowlock.testing import TemporaryDatabase
 
-from ..host import Attachment, Run, Volume
+from ..host import Run, Volume
 from .ground import LOCK_TIMEOUT, MARGIN, RUNS, VOLUMES, add, claimed, order_for, row_of
 
 HOUR = timedelta(hours=1)
@@ -77,17 +76,15 @@ async def test_the_hosts_clock_is_not_asked(
     """A replica an hour ahead would steal every lease; one behind would write leases that have
     ended.
     """
-    database = database_with_clock
-    assert database.clock is not None
-    await add(database, Volume())
+    await add(database_with_clock, Volume())
     skewed = datetime.now(UTC) + skew
     monkeypatch.setattr(clock_module, "utc_now", lambda: skewed)
     monkeypatch.setattr(time, "time", skewed.timestamp)
-    (item,) = await claimed(database)
-    assert item.lock_expires_at == database.clock.now + LOCK_TIMEOUT
-    assert await claimed(database) == []
-    database.clock.advance(LOCK_TIMEOUT)
-    assert [again.id for again in await claimed(database)] == [item.id]
+    (item,) = await claimed(database_with_clock)
+    assert item.lock_expires_at == database_with_clock.clock.now + LOCK_TIMEOUT
+    assert await claimed(database_with_clock) == []
+    database_with_clock.clock.advance(LOCK_TIMEOUT)
+    assert [again.id for again in await claimed(database_with_clock)] == [item.id]
 
 
 async def test_the_limit_holds_under_any_plan(postgresql_database: TemporaryDatabase) -> None:
@@ -96,14 +93,13 @@ async def test_the_limit_holds_under_any_plan(postgresql_database: TemporaryData
 
     As a subquery it then leases every row, each time skipping those of the time before.
     """
-    database = postgresql_database
-    await add(database, Volume())
-    autocommit = database.create_engine(isolation_level="AUTOCOMMIT")
+    await add(postgresql_database, Volume())
+    autocommit = postgresql_database.create_engine(isolation_level="AUTOCOMMIT")
     async with autocommit.connect() as connection:
         await connection.exec_driver_sql("ALTER TABLE volumes SET (autovacuum_enabled = off)")
         await connection.exec_driver_sql("VACUUM ANALYZE volumes")
-    await add(database, *(Volume() for _ in range(40)))
-    engine = database.create_engine()
+    await add(postgresql_database, *(Volume() for _ in range(40)))
+    engine = postgresql_database.create_engine()
 
     @event.listens_for(engine.sync_engine, "connect")
     def force_a_nested_loop(connection: Any, _record: object) -> None:
@@ -114,40 +110,7 @@ async def test_the_limit_holds_under_any_plan(postgresql_database: TemporaryData
         connection.commit()
 
     assert len(await claimed_with(async_sessionmaker(engine), 3)) == 3
-    assert len(await tokens_in(database)) == 3
-
-
-async def test_a_new_child_does_not_hide_its_parent(postgresql_database: TemporaryDatabase) -> None:
-    """A parent to which children are added all the time would never be claimed."""
-    volume = Volume()
-    await add(postgresql_database, volume)
-    async with postgresql_database.session_factory.begin() as session:
-        await session.execute(insert(Attachment).values(volume_id=volume.id))
-        assert [item.id for item in await claimed(postgresql_database)] == [volume.id]
-
-
-async def test_a_claim_does_not_hold_up_new_children(
-    postgresql_database: TemporaryDatabase,
-) -> None:
-    """Every request that adds a child would wait for the claim of its parent."""
-    database = postgresql_database
-    volume = Volume()
-    await add(database, volume)
-    engine = database.create_engine()
-    asked: list[str] = []
-
-    async def add_child() -> None:
-        async with database.engine.begin() as connection:
-            await connection.execute(text("SET LOCAL lock_timeout = '1ms'"))
-            await connection.execute(insert(Attachment).values(volume_id=volume.id))
-        asked.append("child")
-
-    def in_the_middle(connection: Any, *_: Any) -> None:
-        await_only(add_child())
-
-    event.listen(engine.sync_engine, "commit", in_the_middle, once=True)
-    assert len(await claimed_with(async_sessionmaker(engine), 1)) == 1
-    assert asked == ["child"]
+    assert len(await tokens_in(postgresql_database)) == 3
 
 
 async def test_nobody_locks_a_key_while_a_claim_is_under_way(
@@ -204,7 +167,6 @@ async def test_a_reset_row_is_reserved_for_seconds_and_then_anybodys(
     that is gone.
     """
     database = database_with_clock
-    assert database.clock is not None
     await add(database, Run(id=1, lock_owner="Mine", last_processed_at=database.clock.now))
     database.clock.advance(RESERVED_BEYOND - timedelta(milliseconds=1))
     assert await claimed(database, RUNS, owner="Other") == []
@@ -215,11 +177,10 @@ async def test_a_reset_row_is_reserved_for_seconds_and_then_anybodys(
 
 async def test_who_comes_back_has_made_no_attempt(database_with_clock: TemporaryDatabase) -> None:
     """A row that waits for a related lock would be parked for attempts that nobody made."""
-    database = database_with_clock
-    await add(database, Run(id=1, lock_owner="Mine", attempts=2))
-    (item,) = await claimed(database, RUNS, owner="Mine")
+    await add(database_with_clock, Run(id=1, lock_owner="Mine", attempts=2))
+    (item,) = await claimed(database_with_clock, RUNS, owner="Mine")
     assert (item.prev_lock_expired, item.attempt) == (False, 3)
-    assert (await row_of(database, RUNS, 1)).attempts == 2
+    assert (await row_of(database_with_clock, RUNS, 1)).attempts == 2
 
 
 async def test_a_token_without_an_expiry_counts_as_a_dead_holder(
@@ -229,21 +190,3 @@ async def test_a_token_without_an_expiry_counts_as_a_dead_holder(
     await add(database, Volume(lock_token=VOLUMES.new_token(), lock_owner="Me"))
     (item,) = await claimed(database)
     assert item.prev_lock_expired
-
-
-async def test_every_death_costs_an_attempt_of_its_own_row(
-    database_with_clock: TemporaryDatabase,
-) -> None:
-    """A row that kills its process would be tried for ever, or another would pay for it."""
-    database = database_with_clock
-    assert database.clock is not None
-    await add(
-        database,
-        Run(id=1, due_at=database.clock.now),
-        Run(id=2, attempts=4, due_at=database.clock.now),
-    )
-    attempts = []
-    for _ in range(3):
-        attempts.append({item.id: item.attempt for item in await claimed(database, RUNS)})
-        database.clock.advance(LOCK_TIMEOUT)
-    assert attempts == [{1: 1, 2: 5}, {1: 2, 2: 6}, {1: 3, 2: 7}]

@@ -172,29 +172,26 @@ async def test_times_in_another_shape_are_found(sqlite_database: TemporaryDataba
     """Rows whose due time was written by other means would be passed over, all but the first of
     each time.
     """
-    database = sqlite_database
-    await add(database, *(Run(id=number) for number in range(7)))
-    async with database.engine.begin() as connection:
+    await add(sqlite_database, *(Run(id=number) for number in range(7)))
+    async with sqlite_database.engine.begin() as connection:
         await connection.execute(
             text("UPDATE runs SET due_at = '2026-01-01 00:00:00' WHERE id < 5")
         )
         await connection.execute(
             text("UPDATE runs SET due_at = '2026-01-01T00:00:00' WHERE id > 4")
         )
-    assert await chain(database, RUNS, limit=2) == [[0, 1], [2, 3], [4, 5], [6]]
+    assert await chain(sqlite_database, RUNS, limit=2) == [[0, 1], [2, 3], [4, 5], [6]]
 
 
 async def test_an_expired_lease_behind_is_taken_over(
     database_with_clock: TemporaryDatabase,
 ) -> None:
     """A claim that resumes would leave the rows of the dead alone."""
-    database = database_with_clock
-    assert database.clock is not None
-    await add(database, *(Run(id=number, due_at=LONG_AGO) for number in range(3)))
-    _, first = await claimed_behind(database, RUNS, None, limit=1)
-    assert (await claimed_behind(database, RUNS, first, limit=9))[0] == [1, 2]
-    database.clock.advance(LOCK_TIMEOUT)
-    assert (await claimed_behind(database, RUNS, first, limit=9))[0] == [1, 2]
+    await add(database_with_clock, *(Run(id=number, due_at=LONG_AGO) for number in range(3)))
+    _, first = await claimed_behind(database_with_clock, RUNS, None, limit=1)
+    assert (await claimed_behind(database_with_clock, RUNS, first, limit=9))[0] == [1, 2]
+    database_with_clock.clock.advance(LOCK_TIMEOUT)
+    assert (await claimed_behind(database_with_clock, RUNS, first, limit=9))[0] == [1, 2]
 
 
 async def test_items_come_in_line_however_the_database_returns_them(

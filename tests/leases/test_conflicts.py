@@ -224,12 +224,11 @@ async def test_related_rows_that_change_all_the_time_are_not_to_be_had(
     postgresql_database: TemporaryDatabase,
 ) -> None:
     """An attempt would fail, and be counted, for what others do to its related rows."""
-    database = postgresql_database
-    await add_volume(database)
-    factory = stricter(database, "REPEATABLE READ")
+    await add_volume(postgresql_database)
+    factory = stricter(postgresql_database, "REPEATABLE READ")
 
     async def change() -> None:
-        async with database.session_factory.begin() as session:
+        async with postgresql_database.session_factory.begin() as session:
             await session.execute(update(Attachment).values(status=Attachment.status + "+"))
 
     refused: list[BaseException] = []

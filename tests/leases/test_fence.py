@@ -93,18 +93,17 @@ async def test_a_guarded_row_stays_held_until_the_transaction_ends(
     postgresql_database: TemporaryDatabase,
 ) -> None:
     """Another could take the row over between the guard and the commit."""
-    database = postgresql_database
-    [item] = await leased_volumes(database, 1)
-    async with database.session_factory.begin() as session:
+    [item] = await leased_volumes(postgresql_database, 1)
+    async with postgresql_database.session_factory.begin() as session:
         await item.guard(session)
-        taking = asyncio.create_task(take_over(database, item))
+        taking = asyncio.create_task(take_over(postgresql_database, item))
         row = await session.get_one(Volume, item.id)
         row.size_gb = 7
         await session.flush()
-        await until_blocked(database, taking)
+        await until_blocked(postgresql_database, taking)
         assert not taking.done()
     await taking
-    after = await read(database, Volume(id=item.id))
+    after = await read(postgresql_database, Volume(id=item.id))
     assert (after.size_gb, after.lock_owner) == (7, "Another")
 
 
@@ -172,22 +171,21 @@ async def test_a_locked_row_is_left_out_or_waited_for(
     postgresql_database: TemporaryDatabase,
 ) -> None:
     """A heartbeat that holds one row for a moment would hold up all others, or be fatal."""
-    database = postgresql_database
-    items = await leased_volumes(database, 2)
+    items = await leased_volumes(postgresql_database, 2)
     fenced = [Fenced(item, {SIZE: 9}) for item in items]
     touch = (
         update(Volume.__table__)
         .where(Volume.__table__.c.id == numbered(1))
         .values(status="submitted")
     )
-    async with database.engine.connect() as other:
+    async with postgresql_database.engine.connect() as other:
         await other.execute(touch)
-        tokens = await transact(database, lambda own: fence(own, VOLUMES, fenced))
+        tokens = await transact(postgresql_database, lambda own: fence(own, VOLUMES, fenced))
         assert tokens == {items[1].lock_token}
         waiting = asyncio.create_task(
-            transact(database, lambda own: fence(own, VOLUMES, fenced, waits=True))
+            transact(postgresql_database, lambda own: fence(own, VOLUMES, fenced, waits=True))
         )
-        await until_blocked(database, waiting)
+        await until_blocked(postgresql_database, waiting)
         await other.commit()
     assert await waiting == {item.lock_token for item in items}
 

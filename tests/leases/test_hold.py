@@ -42,23 +42,21 @@ async def hold_and_read(
 
 async def test_held_rows_are_leased_to_the_service(database_with_clock: TemporaryDatabase) -> None:
     """Nobody could see in the table who holds a row, and until when."""
-    database = database_with_clock
-    assert database.clock is not None
-    rows = await add(database, Volume(), Volume(), Volume())
+    rows = await add(database_with_clock, Volume(), Volume(), Volume())
     async with hold_rows(
-        database.session_factory, Volume, [row.id for row in rows], owner="api"
+        database_with_clock.session_factory, Volume, [row.id for row in rows], owner="api"
     ) as held:
         assert [row.id for row in held.rows] == sorted(row.id for row in rows)
         assert held.lock_owner.startswith("api:")
-        for now in await read_all(database, Volume):
+        for now in await read_all(database_with_clock, Volume):
             leased = (now.lock_token, now.lock_owner, now.lock_expires_at)
             assert leased == (
                 held.lock_token,
                 held.lock_owner,
-                database.clock.now + timedelta(seconds=30),
+                database_with_clock.clock.now + timedelta(seconds=30),
             )
             assert now.last_processed_at is None
-    assert all(is_free(row) for row in await read_all(database, Volume))
+    assert all(is_free(row) for row in await read_all(database_with_clock, Volume))
 
 
 async def test_the_rows_are_fresh_and_detached(database: TemporaryDatabase) -> None:

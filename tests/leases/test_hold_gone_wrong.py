@@ -54,7 +54,6 @@ async def test_a_renewal_counts_from_the_database_time(
 ) -> None:
     """A renewal by a host's own clock would end the lease too early, or never."""
     database = database_with_clock
-    assert database.clock is not None
     [row] = await add(database, Volume())
     with passing(database.engine, is_renewal) as renewals:
         async with hold_rows(database.session_factory, Volume, [row.id], lock_timeout=1.5):
@@ -187,7 +186,6 @@ async def test_a_lease_that_ended_is_not_revived(virtual_database: TemporaryData
     left it again.
     """
     [row] = await add(virtual_database, Volume())
-    assert virtual_database.clock is not None
     async with held_to_the_end(virtual_database, row) as held:
         virtual_database.clock.advance(31)
         await asyncio.sleep(11)
@@ -197,23 +195,21 @@ async def test_a_lease_that_ended_is_not_revived(virtual_database: TemporaryData
 
 async def test_a_guarded_transaction_keeps_the_rows(database_with_clock: TemporaryDatabase) -> None:
     """Between the guard and the COMMIT a pipeline would take the row, and both would write it."""
-    database = database_with_clock
-    assert database.clock is not None
-    [row] = await add(database, Volume())
-    engine = database.create_engine()
-    if database.dialect_name == "sqlite":
+    [row] = await add(database_with_clock, Volume())
+    engine = database_with_clock.create_engine()
+    if database_with_clock.dialect_name == "sqlite":
         event.listen(
             engine.sync_engine,
             "connect",
             lambda connection, _: connection.execute("PRAGMA busy_timeout = 1"),
         )
-    factory = database.session_factory
+    factory = database_with_clock.session_factory
     async with (
         hold_rows(factory, Volume, [row.id], lock_timeout=30) as held,
         factory.begin() as session,
     ):
         await held.guard(session)
-        database.clock.advance(31)
+        database_with_clock.clock.advance(31)
         async with stepping(async_sessionmaker(engine), VolumePipeline()) as steps:
             try:
                 claimed = await steps.fetch_once()
@@ -278,7 +274,6 @@ async def test_rows_that_could_not_be_freed_expire(
     be released.
     """
     database = database_with_clock
-    assert database.clock is not None
     [row] = await add(database, Volume())
     with faults_of(database.engine) as faults:
         async with hold_rows(database.session_factory, Volume, [row.id], lock_timeout=30):

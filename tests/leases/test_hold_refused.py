@@ -34,7 +34,6 @@ async def test_the_refusal_says_who_and_for_how_long(
     wrongly.
     """
     database = database_with_clock
-    assert database.clock is not None
     [row] = await add(database, Volume())
     async with stepping(database.session_factory, VolumePipeline(lock_timeout=30)) as steps:
         await steps.fetch_once()
@@ -48,7 +47,6 @@ async def test_the_refusal_says_who_and_for_how_long(
 async def test_the_refusal_names_who_holds_longest(database_with_clock: TemporaryDatabase) -> None:
     """A client would come back when the first of several holders has gone, in vain."""
     database = database_with_clock
-    assert database.clock is not None
     short, long, free = await add(database, Volume(), Volume(), Volume())
     expired = database.clock.now - timedelta(hours=1)
     await change(
@@ -138,44 +136,40 @@ async def test_a_dead_service_holds_until_its_lease_ends(
     """The rows of a service that died would be lost for good, or cost an attempt that was never
     made.
     """
-    database = database_with_clock
-    assert database.clock is not None
-    [row] = await add(database, Volume())
-    async with hold_rows(database.session_factory, Volume, [row.id], lock_timeout=30):
-        left = await read(database, row)
+    [row] = await add(database_with_clock, Volume())
+    async with hold_rows(database_with_clock.session_factory, Volume, [row.id], lock_timeout=30):
+        left = await read(database_with_clock, row)
     # As it was in the middle of the block, when the process died.
     await change(
-        database,
+        database_with_clock,
         row,
         lock_token=left.lock_token,
         lock_owner=left.lock_owner,
         lock_expires_at=left.lock_expires_at,
     )
-    database.clock.advance(29)
-    assert await may_be_claimed(database) == 0
-    database.clock.advance(1)
-    async with stepping(database.session_factory, VolumePipeline()) as steps:
+    database_with_clock.clock.advance(29)
+    assert await may_be_claimed(database_with_clock) == 0
+    database_with_clock.clock.advance(1)
+    async with stepping(database_with_clock.session_factory, VolumePipeline()) as steps:
         [item] = await steps.fetch_once()
         assert (item.id, item.attempt, item.prev_lock_expired) == (row.id, 1, False)
         await steps.work_once()
-    assert (await read(database, row)).status == "active"
+    assert (await read(database_with_clock, row)).status == "active"
 
 
 async def test_a_row_without_a_live_lease_may_be_anybodys(
     database_with_clock: TemporaryDatabase,
 ) -> None:
     """A service would wait for ever for a pipeline that died, or that is not deployed any more."""
-    database = database_with_clock
-    assert database.clock is not None
-    [row] = await add(database, Volume())
+    [row] = await add(database_with_clock, Volume())
     await change(
-        database,
+        database_with_clock,
         row,
         lock_token=uuid.uuid4(),
         lock_owner="Gone",
-        lock_expires_at=database.clock.now,
+        lock_expires_at=database_with_clock.clock.now,
     )
-    held = await hold_and_read(database, row, timeout=0)
+    held = await hold_and_read(database_with_clock, row, timeout=0)
     assert held.rows[0].lock_token == held.lock_token
 
 

@@ -35,16 +35,14 @@ async def parked(database: TemporaryDatabase, run: Run, reason: str = "provider 
 
 async def test_a_parked_row_is_not_claimed(database_with_clock: TemporaryDatabase) -> None:
     """The row would be worked on although a person has set it aside, or nobody could say why."""
-    database = database_with_clock
-    assert database.clock is not None
-    [run] = await add(database, Run(id=1))
-    await parked(database, run)
-    assert await claimed(database, RUNS) == []
-    there = await read(database, run)
-    assert (there.parked_at, there.last_error) == (database.clock.now, "provider down")
-    async with database.session_factory.begin() as session:
+    [run] = await add(database_with_clock, Run(id=1))
+    await parked(database_with_clock, run)
+    assert await claimed(database_with_clock, RUNS) == []
+    there = await read(database_with_clock, run)
+    assert (there.parked_at, there.last_error) == (database_with_clock.clock.now, "provider down")
+    async with database_with_clock.session_factory.begin() as session:
         await unpark(session, await session.get_one(Run, 1))
-    assert len(await claimed(database, RUNS)) == 1
+    assert len(await claimed(database_with_clock, RUNS)) == 1
 
 
 @pytest.mark.parametrize(
@@ -63,25 +61,23 @@ async def test_an_outcome_under_way_leaves_it_parked(
     database_with_clock: TemporaryDatabase, outcome: Outcome, max_attempts: int
 ) -> None:
     """A row at work could not be set aside, or a failure would take the place of the reason."""
-    database = database_with_clock
-    assert database.clock is not None
-    clock = database.clock
-    [run] = await add(database, Run(id=1))
-    since = database.clock.now
+    clock = database_with_clock.clock
+    [run] = await add(database_with_clock, Run(id=1))
+    since = database_with_clock.clock.now
 
     async def park_at_work(item: PipelineItem[Any]) -> Outcome:
-        await parked(database, run)
+        await parked(database_with_clock, run)
         clock.advance(1)
         return outcome
 
     pipeline = RunPipeline(answer=park_at_work, max_attempts=max_attempts)
-    async with stepping(database.session_factory, pipeline) as steps:
+    async with stepping(database_with_clock.session_factory, pipeline) as steps:
         await steps.fetch_once()
         await steps.work_once()
-        there = await read(database, run)
+        there = await read(database_with_clock, run)
         assert there.lock_token is None
         assert (there.parked_at, there.last_error) == (since, "provider down")
-        database.clock.advance(3600)
+        database_with_clock.clock.advance(3600)
         assert await steps.fetch_once() == []
 
 
@@ -127,14 +123,12 @@ async def test_a_second_reason_takes_the_place_of_the_first(
     database_with_clock: TemporaryDatabase,
 ) -> None:
     """Whoever knows more could not say so; or the row would seem to be parked since then only."""
-    database = database_with_clock
-    assert database.clock is not None
-    [run] = await add(database, Run(id=1))
-    await parked(database, run)
-    since = database.clock.now
-    database.clock.advance(5)
-    await parked(database, run, "provider gone")
-    there = await read(database, run)
+    [run] = await add(database_with_clock, Run(id=1))
+    await parked(database_with_clock, run)
+    since = database_with_clock.clock.now
+    database_with_clock.clock.advance(5)
+    await parked(database_with_clock, run, "provider gone")
+    there = await read(database_with_clock, run)
     assert (there.parked_at, there.last_error) == (since, "provider gone")
 
 

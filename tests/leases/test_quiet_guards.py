@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
 import pytest
 from sqlalchemy import delete
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionmaker
-from sqlalchemy.orm import joinedload, load_only
+from sqlalchemy.orm import joinedload
 from sqlalchemy.orm.interfaces import LoaderOption
 
 from rowlock import make_due, unpark
@@ -17,6 +17,7 @@ from rowlock.database.transaction import in_transaction
 from rowlock.errors import PipelineError
 from rowlock.leases.claim import load_rows
 from rowlock.leases.release import release, sweep
+from rowlock.leases.renew import renew
 from rowlock.rows.leased_table import LeasedTable
 from rowlock.testing import TemporaryDatabase
 
@@ -39,22 +40,6 @@ async def loaded(
     )
 
 
-async def test_a_row_can_be_read_after_the_commit(database: TemporaryDatabase) -> None:
-    """`process` would meet an error at the first look at its row, since its session is gone."""
-    await add(database, Volume(disk_id="d"))
-    (row,) = await loaded(database, VOLUMES)
-    assert (row.disk_id, row.status, row.lock_owner) == ("d", "submitted", "Me")
-
-
-async def test_no_option_leaves_out_what_the_outcome_is_planned_from(
-    database: TemporaryDatabase,
-) -> None:
-    """An outcome could not be written for the want of a column that the host had no use for."""
-    await add(database, Run(id=1))
-    (row,) = await loaded(database, RUNS, [load_only(Run.status)])
-    assert {name for name in RUNS.lease_columns if name not in row.__dict__} == set()
-
-
 async def test_a_joined_collection_comes_whole(database: TemporaryDatabase) -> None:
     """A host that reads children with their parent could not load any row, or would get it once
     per child.
@@ -64,31 +49,42 @@ async def test_a_joined_collection_comes_whole(database: TemporaryDatabase) -> N
     assert [child.name for child in row.attachments] == ["a", "b"]
 
 
-async def test_a_release_is_no_change_of_content(database_with_clock: TemporaryDatabase) -> None:
-    """A shutdown would look like a change of every row that was queued."""
-    database = database_with_clock
-    assert database.clock is not None
-    await add(database, Run(id=1))
+async def _claim(database: TemporaryDatabase) -> None:
+    assert await claimed(database, RUNS)
+
+
+async def _renew(database: TemporaryDatabase) -> None:
     items = await claimed(database, RUNS)
-    before = (await row_of(database, RUNS, 1)).updated_at
-    database.clock.advance(5)
+    assert await transact(database, lambda c: renew(c, RUNS, items, lock_timeout=TIMEOUT), RUNS)
+
+
+async def _release(database: TemporaryDatabase) -> None:
+    items = await claimed(database, RUNS)
     assert await transact(database, lambda c: release(c, RUNS, items), RUNS) == {1}
-    assert (await row_of(database, RUNS, 1)).updated_at == before
 
 
-async def test_a_sweep_is_no_change_of_content(database_with_clock: TemporaryDatabase) -> None:
-    """A clean-up would look like a change of the row."""
-    database = database_with_clock
-    assert database.clock is not None
-    await add(database, Run(id=1))
+async def _sweep(database: TemporaryDatabase) -> None:
     await claimed(database, RUNS)
-    before = (await row_of(database, RUNS, 1)).updated_at
     database.clock.advance(3600)
-    assert (
-        await transact(database, lambda c: sweep(c, RUNS, older_than=timedelta(minutes=30)), RUNS)
-        == 1
-    )
-    assert (await row_of(database, RUNS, 1)).updated_at == before
+    long = timedelta(minutes=30)
+    assert await transact(database, lambda c: sweep(c, RUNS, older_than=long), RUNS) == 1
+
+
+async def _make_due(database: TemporaryDatabase) -> None:
+    async with database.session_factory.begin() as session:
+        await make_due(session, await session.get_one(Run, 1))
+
+
+@pytest.mark.parametrize("act", [_claim, _renew, _release, _sweep, _make_due])
+async def test_it_is_no_change_of_content(
+    database_with_clock: TemporaryDatabase, act: Callable[[TemporaryDatabase], Awaitable[None]]
+) -> None:
+    """A column that stamps itself on every update would say that somebody changed the row."""
+    await add(database_with_clock, Run(id=1, due_at=database_with_clock.clock.now))
+    before = (await row_of(database_with_clock, RUNS, 1)).updated_at
+    database_with_clock.clock.advance(5)
+    await act(database_with_clock)
+    assert (await row_of(database_with_clock, RUNS, 1)).updated_at == before
 
 
 async def test_a_sweep_leaves_rows_that_nobody_owns(database_with_clock: TemporaryDatabase) -> None:
@@ -96,7 +92,6 @@ async def test_a_sweep_leaves_rows_that_nobody_owns(database_with_clock: Tempora
     behind never be reached.
     """
     database = database_with_clock
-    assert database.clock is not None
     await add(database, Volume(last_processed_at=database.clock.now), Volume())
     database.clock.advance(3600)
     assert (

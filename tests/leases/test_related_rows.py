@@ -77,20 +77,18 @@ async def test_related_rows_are_renewed_in_pieces(
     """One statement would grow with what items hold, past what the database takes; or the last
     piece be left out.
     """
-    database = database_with_clock
-    assert database.clock is not None
     monkeypatch.setattr(related_rows_module, "LEASES_PER_STATEMENT_MAX", 2)
-    async with at_work(database, GatheringPipeline(), attachments=5) as (steps, _):
+    async with at_work(database_with_clock, GatheringPipeline(), attachments=5) as (steps, _):
         item, _ = await gathered(steps)
-        database.clock.advance(10)
-        with faults_of(database.engine) as faults:
+        database_with_clock.clock.advance(10)
+        with faults_of(database_with_clock.engine) as faults:
             missing = await transact(
-                database, lambda c: renew_related(c, [item], lock_timeout=LOCK_TIMEOUT)
+                database_with_clock, lambda c: renew_related(c, [item], lock_timeout=LOCK_TIMEOUT)
             )
         assert missing == frozenset()
         assert faults.count(lambda statement: " SET lock_expires_at=" in statement) == 3
-        expiries = {row.lock_expires_at for row in await attachments_of(database)}
-        assert expiries == {database.clock.now + LOCK_TIMEOUT}
+        expiries = {row.lock_expires_at for row in await attachments_of(database_with_clock)}
+        assert expiries == {database_with_clock.clock.now + LOCK_TIMEOUT}
 
 
 async def test_an_item_that_may_hold_a_row_is_not_missing_it(database: TemporaryDatabase) -> None:

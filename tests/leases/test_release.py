@@ -59,13 +59,11 @@ async def test_what_was_left_behind_long_ago_is_cleared(
     database_with_clock: TemporaryDatabase,
 ) -> None:
     """The name of an owner that never comes would keep all other pipelines away."""
-    database = database_with_clock
-    assert database.clock is not None
-    now, second = database.clock.now, timedelta(seconds=1)
+    now, second = database_with_clock.clock.now, timedelta(seconds=1)
     rows = [_left_behind(now, LONG + second), _reset(now, LONG + second)]
-    await add(database, *rows)
-    assert await transact(database, lambda c: sweep(c, VOLUMES, older_than=LONG)) == 2
-    assert len(await claimed(database)) == 2
+    await add(database_with_clock, *rows)
+    assert await transact(database_with_clock, lambda c: sweep(c, VOLUMES, older_than=LONG)) == 2
+    assert len(await claimed(database_with_clock)) == 2
 
 
 async def test_a_stamp_that_no_clock_wrote_is_mended(
@@ -75,7 +73,6 @@ async def test_a_stamp_that_no_clock_wrote_is_mended(
     was reset be nobody's.
     """
     database = database_with_clock
-    assert database.clock is not None
     now, hour = database.clock.now, timedelta(hours=1)
     century, soon, held = (
         Volume(last_processed_at=now + 876_000 * hour),
@@ -101,9 +98,7 @@ async def test_what_may_still_be_wanted_is_left(database_with_clock: TemporaryDa
     """A live lease, a lease whose own pipeline is about to take it, or a fresh intent would be
     wiped out.
     """
-    database = database_with_clock
-    assert database.clock is not None
-    now = database.clock.now
+    now = database_with_clock.clock.now
     live = Volume(lock_token=uuid.uuid4(), lock_owner="Me", lock_expires_at=now + LOCK_TIMEOUT)
     long_running = Volume(
         lock_token=uuid.uuid4(),
@@ -117,8 +112,8 @@ async def test_what_may_still_be_wanted_is_left(database_with_clock: TemporaryDa
         _left_behind(now, LONG - timedelta(seconds=1)),
         _reset(now, timedelta(seconds=1)),
     ]
-    await add(database, *rows)
-    assert await transact(database, lambda c: sweep(c, VOLUMES, older_than=LONG)) == 0
+    await add(database_with_clock, *rows)
+    assert await transact(database_with_clock, lambda c: sweep(c, VOLUMES, older_than=LONG)) == 0
 
 
 async def test_a_sweep_is_bounded(
@@ -126,7 +121,6 @@ async def test_a_sweep_is_bounded(
 ) -> None:
     """One sweep after a great crash would hold its transaction open over the whole table."""
     database = database_with_clock
-    assert database.clock is not None
     monkeypatch.setattr(release_module, "SWEPT_ROWS_MAX", 2)
     await add(database, *(_left_behind(database.clock.now, 2 * LONG) for _ in range(3)))
     assert await transact(database, lambda c: sweep(c, VOLUMES, older_than=LONG)) == 2

@@ -82,7 +82,6 @@ async def test_only_its_columns_are_written(database: TemporaryDatabase) -> None
 
 async def test_the_row_is_due_now(database_with_clock: TemporaryDatabase) -> None:
     """What a service asks for would wait for the row's next turn, in an hour perhaps."""
-    assert database_with_clock.clock is not None
     await add(
         database_with_clock,
         Run(id=1, due_at=LATER, attempts=3, last_error="no disk"),
@@ -116,7 +115,6 @@ async def test_all_times_of_a_request_are_one(
     """A row would be due after the time at which it says that it was asked for."""
     database = sqlite_database_with_clock
     clock = database.clock
-    assert clock is not None
     await add(database, Run(id=1))
     event.listen(
         database.engine.sync_engine, "after_cursor_execute", lambda *_: clock.advance(0.005)

@@ -12,7 +12,6 @@ from .ground import RUNS, add, claimed, row_of
 
 
 async def parked(database: TemporaryDatabase, *errors: str) -> None:
-    assert database.clock is not None
     now = database.clock.now
     rows = [
         Run(id=number, parked_at=now, attempts=9, last_error=error)
@@ -27,13 +26,12 @@ async def test_rows_that_meet_the_condition_are_put_back(
     """After an outage each row would have to be released by hand, or those would be that a person
     has to look at.
     """
-    database = database_with_clock
-    await parked(database, "outage", "quota", "outage")
-    async with database.session_factory.begin() as session:
+    await parked(database_with_clock, "outage", "quota", "outage")
+    async with database_with_clock.session_factory.begin() as session:
         assert await unpark(session, Run, where=Run.last_error == "outage") == 2
-    assert {item.id for item in await claimed(database, RUNS)} == {1, 3, 100}
+    assert {item.id for item in await claimed(database_with_clock, RUNS)} == {1, 3, 100}
     for number, attempts in ((1, 0), (2, 9), (100, 3)):
-        assert (await row_of(database, RUNS, number)).attempts == attempts
+        assert (await row_of(database_with_clock, RUNS, number)).attempts == attempts
 
 
 async def test_without_a_condition_all_are(database_with_clock: TemporaryDatabase) -> None:

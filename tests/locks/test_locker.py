@@ -14,18 +14,7 @@ from rowlock.errors import LockWaitTimeout
 from rowlock.locks.locker import InMemoryLocker
 from rowlock.testing import virtual_time
 
-from ..host import HANG_S_MAX
 from .takers import NAMESPACE, settle, take
-
-
-async def test_a_key_has_one_holder(locker: InMemoryLocker) -> None:
-    """Two tasks would change one resource at once."""
-    first, second = await take(locker, 1), await take(locker, 1)
-    assert (first.holds, second.holds) == (True, False)
-    await first.finish()
-    await settle()
-    assert second.holds
-    await second.finish()
 
 
 async def test_namespaces_are_apart(locker: InMemoryLocker) -> None:
@@ -82,42 +71,6 @@ async def test_a_waiter_for_several_keys_is_not_starved(locker: InMemoryLocker) 
         await taker.finish()
 
 
-async def test_a_key_is_served_in_order(locker: InMemoryLocker) -> None:
-    """A later waiter would overtake an earlier one, for ever under load."""
-    takers = [await take(locker, 1, extra) for extra in "abcd"]
-    for taker in takers:
-        assert [other.holds for other in takers] == [other is taker for other in takers]
-        await taker.finish()
-        await settle()
-
-
-async def test_unrelated_keys_go_on(locker: InMemoryLocker) -> None:
-    """One busy resource would stop all others of its table."""
-    holder, waiter = await take(locker, 1), await take(locker, 1, 2)
-    async with locker.lock_ctx(NAMESPACE, [3, 4], timeout=0):
-        assert not waiter.holds
-    await holder.finish()
-    await waiter.finish()
-
-
-async def test_a_waiter_holds_nothing(locker: InMemoryLocker) -> None:
-    """Waiters that hold some keys each would deadlock."""
-    holder, waiter = await take(locker, 1), await take(locker, 1, 2)
-    assert set(locker.get_lockset(NAMESPACE)[1]) == {1}
-    await holder.finish()
-    await waiter.finish()
-
-
-async def test_crossing_requests_do_not_deadlock(locker: InMemoryLocker) -> None:
-    """Takers of overlapping sets of keys, named in any order, would wait for each other."""
-    takers = [
-        await take(locker, *keys) for keys in ((1, 2), (2, 3), (3, 1), (2, 1), (3, 2), (1, 3))
-    ]
-    for taker in takers:
-        await asyncio.wait_for(taker.finish(), timeout=HANG_S_MAX)
-    assert locker.statistics() == ()
-
-
 async def test_a_cancelled_waiter_leaves_the_holder_alone(locker: InMemoryLocker) -> None:
     """To cancel a waiter would unlock the row that the holder is working on."""
     holder, waiter, later = await take(locker, 1), await take(locker, 1, 2), await take(locker, 1)
@@ -129,53 +82,6 @@ async def test_a_cancelled_waiter_leaves_the_holder_alone(locker: InMemoryLocker
     await settle()
     assert later.holds
     await later.finish()
-
-
-async def test_a_cancelled_waiter_frees_what_was_promised_to_it(locker: InMemoryLocker) -> None:
-    """Those behind it would wait for nobody."""
-    holder, waiter, behind = await take(locker, 1), await take(locker, 1, 2), await take(locker, 2)
-    assert not behind.holds
-    await waiter.cancel()
-    await settle()
-    assert (behind.holds, holder.holds) == (True, True)
-    await holder.finish()
-    await behind.finish()
-
-
-async def test_a_waiter_that_gives_up_promotes_nobody_ahead_of_it(locker: InMemoryLocker) -> None:
-    """Somebody further ahead would be granted a key that is still held."""
-    holder, ahead, gives_up = await take(locker, 1), await take(locker, 1, 2), await take(locker, 2)
-    await gives_up.cancel()
-    await settle()
-    assert (holder.holds, ahead.holds) == (True, False)
-    await holder.finish()
-    await ahead.finish()
-
-
-async def test_a_waiter_cancelled_as_it_is_granted_gives_back(locker: InMemoryLocker) -> None:
-    """Keys would stay with a task that never ran, for ever."""
-    _, lockset = locker.get_lockset(NAMESPACE)
-    lockset.add(1)
-    waiter, later = await take(locker, 1), await take(locker, 1)
-    lockset.remove(1)
-    assert 1 in lockset  # the waiter's now, though it has not run yet
-    await waiter.cancel()
-    await settle()
-    assert later.holds
-    await later.finish()
-    assert locker.statistics() == ()
-
-
-async def test_a_waiter_granted_after_its_cancellation_gives_back(locker: InMemoryLocker) -> None:
-    """A grant to a task that is being cancelled would raise in the one who gives, or be lost."""
-    _, lockset = locker.get_lockset(NAMESPACE)
-    lockset.add(1)
-    waiter = await take(locker, 1)
-    waiter.task.cancel()
-    lockset.remove(1)
-    await settle()
-    assert waiter.task.cancelled()
-    assert locker.statistics() == ()
 
 
 async def test_an_error_in_the_block_gives_back(locker: InMemoryLocker) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import weakref
-from contextlib import AsyncExitStack
 from datetime import timedelta
 
 import pytest
@@ -15,7 +14,7 @@ from rowlock.errors import LockWaitTimeout, UnsupportedDialectError
 from rowlock.locks.locker import InDatabaseLocker, InMemoryLocker
 from rowlock.testing import virtual_time
 
-from .takers import NAMESPACE, go_inside, settle, take
+from .takers import NAMESPACE, go_inside, take
 
 
 @virtual_time
@@ -53,44 +52,6 @@ async def test_impossible_timeouts_are_refused(name: str, timeout: float) -> Non
     with pytest.raises(ValueError, match="timeout must be None or at least 0 seconds, not"):
         async with get_locker(name).lock_ctx(NAMESPACE, [1], timeout=timeout):
             pass
-
-
-async def test_keys_added_by_hand_exclude_lock_ctx(locker: InMemoryLocker) -> None:
-    """The two ways to lock would not see each other."""
-    lock, lockset = locker.get_lockset(NAMESPACE)
-    async with lock:
-        lockset.add(1)
-    waiter = await take(locker, 1)
-    assert not waiter.holds
-    lockset.remove(1)
-    await settle()
-    assert waiter.holds
-    await waiter.finish()
-
-
-@virtual_time
-async def test_a_waiter_wakes_at_once() -> None:
-    """Waiters would poll: each hand-over would cost time although nothing has to be waited for."""
-    locker, loop = InMemoryLocker(), asyncio.get_running_loop()
-    started = loop.time()
-    _, lockset = locker.get_lockset(NAMESPACE)
-    lockset.add(1)
-    takers = [await take(locker, 1) for _ in range(10)]
-    lockset.remove(1)
-    for taker in takers:
-        await settle()
-        assert taker.holds
-        await taker.finish()
-    assert loop.time() == started
-
-
-async def test_it_works_on_an_exit_stack(locker: InMemoryLocker) -> None:
-    """A lock that is taken in a branch would be released before the commit after it."""
-    async with AsyncExitStack() as stack:
-        await stack.enter_async_context(locker.lock_ctx(NAMESPACE, [1]))
-        await stack.enter_async_context(locker.lock_ctx(NAMESPACE, [2]))
-        assert set(locker.get_lockset(NAMESPACE)[1]) == {1, 2}
-    assert locker.statistics() == ()
 
 
 async def test_an_idle_namespace_is_forgotten_at_once(locker: InMemoryLocker) -> None:

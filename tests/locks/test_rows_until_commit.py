@@ -6,8 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from contextlib import AsyncExitStack, closing
-from typing import Any
+from contextlib import closing
 
 import pytest
 from sqlalchemy import Column, ForeignKey, Integer, MetaData, Table, select, text
@@ -262,18 +261,3 @@ async def test_children_can_be_inserted_meanwhile(postgresql_database: Temporary
             # It waits for nothing; where it would, the database says so.
             await other.execute(text("SET LOCAL lock_timeout = '100ms'"))
             await other.execute(steps.insert().values(run_id=1))
-
-
-async def test_it_needs_no_block_of_its_own(database: TemporaryDatabase) -> None:
-    """A lock that is needed on one path only would have to be released by hand."""
-    await add_runs(database, 1)
-
-    async def change(session: Any, *, locked: bool) -> None:
-        if locked:
-            await lock_rows(session, Run, [1])
-
-    async with AsyncExitStack() as stack:
-        session = await stack.enter_async_context(database.session_factory())
-        await change(session, locked=True)
-        assert await is_locked(database, 1)
-    assert not await is_locked(database, 1)

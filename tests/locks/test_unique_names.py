@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
+from sqlalchemy.ext.asyncio import AsyncSession
 
 from rowlock import advisory_lock_ctx, get_locker, lock_unique_names
 from rowlock.errors import ConfigurationError
@@ -46,14 +46,6 @@ async def test_200_creators_get_200_names(database: TemporaryDatabase) -> None:
         == expected(CREATORS)
         == await names_in(database)
     )
-
-
-async def test_engines_are_no_way_around_the_lock(database: TemporaryDatabase) -> None:
-    """Two replicas, or two parts of one host, would take one name."""
-    await database.create_tables(Base.metadata)
-    factories = [async_sessionmaker(database.create_engine()) for _ in range(4)]
-    await asyncio.gather(*(create(factory) for factory in factories * 15))
-    assert await names_in(database) == expected(60)
 
 
 async def test_processes_are_no_way_around_the_lock(database: TemporaryDatabase) -> None:
@@ -105,17 +97,6 @@ async def test_names_stay_unique_while_creators_are_cancelled(database: Temporar
     assert names == expected(len(names))
     assert len(names) > created
     assert get_locker("sqlite").statistics() == ()
-
-
-async def test_namespaces_are_apart(postgresql_database: TemporaryDatabase) -> None:
-    """The projects of a host would wait for each other."""
-    async with (
-        postgresql_database.session_factory() as session,
-        postgresql_database.session_factory() as other,
-        lock_unique_names(session, "a", timeout=0),
-        lock_unique_names(other, "b", timeout=0),
-    ):
-        pass
 
 
 # ---------------------------------------------------------------- fresh
@@ -180,36 +161,6 @@ async def test_autocommit_is_refused_on_postgresql(postgresql_database: Temporar
 # ---------------------------------------------------------------- until after the commit
 
 
-async def test_the_lock_lasts_until_the_commit_after_the_block(database: TemporaryDatabase) -> None:
-    """A name would be free for others after it was chosen, and before it was taken."""
-    await database.create_tables(Base.metadata)
-    async with database.session_factory() as session:
-        async with lock_unique_names(session, NAMESPACE):
-            session.add(Fleet(name=await next_free_name(session)))
-        assert not await is_free(database)
-        await session.commit()
-        assert await is_free(database)
-
-
-@pytest.mark.parametrize("end", ["commit", "rollback", "close"])
-async def test_the_lock_ends_with_the_transaction_inside_the_block(
-    database: TemporaryDatabase, end: str
-) -> None:
-    """Who commits and goes on would hold up all others; or would later release a lock that is
-    another's by then.
-    """
-    await database.create_tables(Base.metadata)
-    async with database.session_factory() as session, AsyncExitStack() as stack:
-        async with lock_unique_names(session, NAMESPACE):
-            session.add(Fleet(name=await next_free_name(session)))
-            await getattr(session, end)()
-            other = await stack.enter_async_context(database.session_factory())
-            await stack.enter_async_context(lock_unique_names(other, NAMESPACE, timeout=0))
-            await next_free_name(session)  # reading on is free
-        await session.rollback()
-        assert not await is_free(database)
-
-
 async def test_writing_on_without_the_lock_is_an_error(database: TemporaryDatabase) -> None:
     """A second name would be taken in the block, but without the lock."""
     await database.create_tables(Base.metadata)
@@ -227,52 +178,6 @@ async def test_writing_on_without_the_lock_is_an_error(database: TemporaryDataba
             session.add(Fleet(name="fleet-1"))
             await session.commit()
     assert len(await names_in(database)) == 3
-
-
-async def test_a_failed_creator_leaves_nothing(database: TemporaryDatabase) -> None:
-    """One bad request would lock all names for ever."""
-    await database.create_tables(Base.metadata)
-
-    async def fail(error: BaseException) -> None:
-        async with database.session_factory() as session, lock_unique_names(session, NAMESPACE):
-            session.add(Fleet(name="fleet-0"))
-            await session.flush()
-            raise error
-
-    for error in (ZeroDivisionError(), asyncio.CancelledError()):
-        with pytest.raises(type(error)):
-            await fail(error)
-        assert await is_free(database)
-    assert await names_in(database) == []
-
-
-async def test_it_can_be_entered_on_an_exit_stack(database: TemporaryDatabase) -> None:
-    """A lock that is needed only in some cases would force a service to be written twice."""
-    await database.create_tables(Base.metadata)
-    async with AsyncExitStack() as stack:
-        session = await stack.enter_async_context(database.session_factory())
-        for name in ("given", None):
-            if name is None:
-                await stack.enter_async_context(lock_unique_names(session, NAMESPACE))
-                assert not await is_free(database)
-            session.add(Fleet(name=name or await next_free_name(session)))
-            await session.commit()
-        assert await is_free(database)
-
-
-async def test_several_namespaces_in_one_transaction(database: TemporaryDatabase) -> None:
-    """A service that makes a fleet and its volumes would wait for itself, or be refused."""
-    await database.create_tables(Base.metadata)
-    async with database.session_factory() as session:
-        async with (
-            lock_unique_names(session, NAMESPACE, timeout=0),
-            lock_unique_names(session, "volume_names", timeout=0),
-            lock_unique_names(session, NAMESPACE, timeout=0),
-        ):
-            session.add(Fleet(name=await next_free_name(session)))
-        assert not await is_free(database)
-        await session.commit()
-        assert await is_free(database)
 
 
 async def test_it_may_follow_an_advisory_lock(database: TemporaryDatabase) -> None:

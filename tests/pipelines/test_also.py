@@ -61,9 +61,8 @@ async def test_an_error_that_also_swallows_is_a_failure(
     """PostgreSQL rolls back and answers the COMMIT as if all were well: it would be told as
     applied, and is not.
     """
-    database = postgresql_database
-    pipeline, counters, told = await outcome_of(database, also)
-    [row] = await read_all(database, Run)
+    pipeline, counters, told = await outcome_of(postgresql_database, also)
+    [row] = await read_all(postgresql_database, Run)
     assert (row.status, row.attempts, is_free(row)) == ("queued", 1, True)
     assert "also swallowed a database error" in row.last_error
     assert (counters["applied"], counters["retried"], told) == (0, 1, ["Retry"])

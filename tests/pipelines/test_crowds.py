@@ -111,9 +111,8 @@ async def test_claims_open_no_more_connections_than_the_pool_keeps(
     looks at its indexes, and leave none to the host.
     """
     monkeypatch.setattr(run, "LOOK_AFTER_S", look_after_s)
-    database = postgresql_database
-    await add(database)
-    engine, opened = database.create_engine(pool_size=2, max_overflow=50), []
+    await add(postgresql_database)
+    engine, opened = postgresql_database.create_engine(pool_size=2, max_overflow=50), []
     event.listen(engine.sync_engine, "connect", lambda *_: opened.append(1))
     pipelines = crowd(30)
     async with PipelineManager(

@@ -219,17 +219,16 @@ async def test_nobody_waits_for_a_row_to_which_something_is_added(
     postgresql_database: TemporaryDatabase,
 ) -> None:
     """All outcomes of a batch would wait for a long transaction that adds a child to one row."""
-    database = postgresql_database
-    await ground.add(database, Run(id=1), Run(id=2))
-    items = await ground.claimed(database, RUNS)
-    async with database.session_factory() as other, asyncio.timeout(30):
+    await ground.add(postgresql_database, Run(id=1), Run(id=2))
+    items = await ground.claimed(postgresql_database, RUNS)
+    async with postgresql_database.session_factory() as other, asyncio.timeout(30):
         await other.execute(text("SELECT 1 FROM runs WHERE id = 1 FOR KEY SHARE"))
 
         async def work(connection: Any) -> frozenset[Any]:
             return await delete_locked(connection, RUNS, items)
 
-        assert await ground.transact(database, work, RUNS) == {2}
-    async with database.session_factory() as session:
+        assert await ground.transact(postgresql_database, work, RUNS) == {2}
+    async with postgresql_database.session_factory() as session:
         assert list(await session.scalars(select(Run.id))) == [1]
 
 

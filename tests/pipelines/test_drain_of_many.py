@@ -75,18 +75,17 @@ async def test_a_row_that_is_locked_holds_up_no_other_release(
     postgresql_database: TemporaryDatabase,
 ) -> None:
     """The rows beside it are free at once, and it is free as soon as the other transaction ends."""
-    database = postgresql_database
-    volumes = await add(database, *(Volume() for _ in range(ROWS)))
+    volumes = await add(postgresql_database, *(Volume() for _ in range(ROWS)))
     pipeline = VolumePipeline(answer=hang, workers_num=ROWS)
-    pipeline.start(database.session_factory, PipelineHinter())
+    pipeline.start(postgresql_database.session_factory, PipelineHinter())
     await until(lambda: len(pipeline.items) == ROWS)
-    async with replica(database).begin() as session:
+    async with replica(postgresql_database).begin() as session:
         await session.get(Volume, volumes[0].id, with_for_update=True)
         draining = asyncio.create_task(pipeline.run.drain(0))
         await until(lambda: pipeline.run.statistics().counters["released"] == ROWS - 1)
         assert not draining.done()
     await draining
-    assert all(map(is_free, await read_all(database, Volume)))
+    assert all(map(is_free, await read_all(postgresql_database, Volume)))
 
 
 async def test_a_row_that_cannot_be_released_keeps_no_other_leased(

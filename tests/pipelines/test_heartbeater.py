@@ -115,7 +115,6 @@ async def test_a_renewal_moves_the_lease_in_the_row_and_on_the_ticket(
 ) -> None:
     """The holder would believe in another end than the others see."""
     database, clock = database_with_clock, database_with_clock.clock
-    assert clock is not None
     [row] = await add(database, Volume())
     async with stepping(database.session_factory, VolumePipeline()) as steps:
         [item] = await aged_items(steps)
@@ -193,12 +192,11 @@ async def test_a_row_in_somebodys_transaction_does_not_hold_up_the_others(
     """One row locked by a long report would cost the leases of all others; or its own, although
     nobody took it.
     """
-    database = postgresql_database
-    rows = await add(database, Volume(), Volume())
-    async with stepping(database.session_factory, VolumePipeline()) as steps:
+    rows = await add(postgresql_database, Volume(), Volume())
+    async with stepping(postgresql_database.session_factory, VolumePipeline()) as steps:
         items = await aged_items(steps)
         held = next(item for item in items if item.id == rows[0].id)
-        async with replica(database)() as session, session.begin():
+        async with replica(postgresql_database)() as session, session.begin():
             await session.scalars(select(Volume).where(Volume.id == rows[0].id).with_for_update())
             async with asyncio.timeout(HANG_S_MAX):
                 assert await steps.beat_once() == 1

@@ -52,7 +52,6 @@ class Watched(VolumePipeline):
 
 
 def left_of(database: TemporaryDatabase, row: Volume) -> float:
-    assert database.clock is not None
     assert row.lock_expires_at is not None
     return (row.lock_expires_at - database.clock.now).total_seconds()
 

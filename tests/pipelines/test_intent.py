@@ -79,16 +79,14 @@ async def test_the_intent_lasts_until_the_locks_are_had(
     """Between the parent's next claim and its lock_related the children would be claimed again,
     every time.
     """
-    database = database_with_clock
     parent = WaitingPipeline()
-    volume = await waiting_parent(database, parent)
-    assert database.clock is not None
-    database.clock.advance(2)
-    async with stepping(database.session_factory, parent) as steps:
+    volume = await waiting_parent(database_with_clock, parent)
+    database_with_clock.clock.advance(2)
+    async with stepping(database_with_clock.session_factory, parent) as steps:
         [item] = await steps.fetch_once()
         assert item.lock_token.version == 8
         assert not item.prev_lock_expired
-        assert await claimable(database, parent) == 0
+        assert await claimable(database_with_clock, parent) == 0
         rows = await item.lock_related(Attachment, Attachment.volume_id == volume.id)
         assert len(rows) == 1
 
@@ -99,7 +97,6 @@ async def test_a_parent_at_work_that_did_not_wait_holds_up_nobody(
     """Parents that lock only now and then would stop their children all the time."""
     database = database_with_clock
     parent = WaitingPipeline()
-    assert database.clock is not None
     [volume] = await add(
         database, Volume(last_processed_at=database.clock.now - timedelta(seconds=20))
     )
@@ -157,14 +154,12 @@ async def test_a_parent_that_does_not_come_back_is_respected_for_a_time(
     database_with_clock: TemporaryDatabase,
 ) -> None:
     """A pipeline that was taken out of the replicas would stop its children for ever."""
-    database = database_with_clock
     parent = WaitingPipeline(orphaned_after=100)
-    await waiting_parent(database, parent)
-    assert database.clock is not None
-    database.clock.advance(99)
-    assert await claimable(database, parent) == 0
-    database.clock.advance(2)
-    assert await claimable(database, parent) == 1
+    await waiting_parent(database_with_clock, parent)
+    database_with_clock.clock.advance(99)
+    assert await claimable(database_with_clock, parent) == 0
+    database_with_clock.clock.advance(2)
+    assert await claimable(database_with_clock, parent) == 1
 
 
 async def test_a_child_that_has_waited_long_itself_goes_on(
@@ -175,7 +170,6 @@ async def test_a_child_that_has_waited_long_itself_goes_on(
     """
     database = database_with_clock
     parent = WaitingPipeline(orphaned_after=100)
-    assert database.clock is not None
     volume = await waiting_parent(database, parent)
     [child] = await read_all(database, Attachment)
     started_at = database.clock.now
@@ -195,7 +189,6 @@ async def test_a_child_that_was_never_processed_has_its_turn(
     database = database_with_clock
     parent = WaitingPipeline(orphaned_after=100)
     volume = await waiting_parent(database, parent)
-    assert database.clock is not None
     database.clock.advance(timedelta(seconds=400 - database.clock.now.timestamp() % 400))
     for at_s, expected in ((393, 0), (394, 1), (399, 1), (400, 0)):
         database.clock.advance(
@@ -211,18 +204,16 @@ async def test_a_parent_at_work_again_is_respected_for_a_shorter_time(
     """A parent that no longer needs its locks and works for long would stop its children for as
     long.
     """
-    database = database_with_clock
     parent = WaitingPipeline()
-    await waiting_parent(database, parent)
-    assert database.clock is not None
-    async with stepping(database.session_factory, parent) as steps:
-        database.clock.advance(15)
+    await waiting_parent(database_with_clock, parent)
+    async with stepping(database_with_clock.session_factory, parent) as steps:
+        database_with_clock.clock.advance(15)
         assert len(await steps.fetch_once()) == 1
-        assert await claimable(database, parent) == 0
-        database.clock.advance(15.9)
-        assert await claimable(database, parent) == 0
-        database.clock.advance(0.2)
-        assert await claimable(database, parent) == 1
+        assert await claimable(database_with_clock, parent) == 0
+        database_with_clock.clock.advance(15.9)
+        assert await claimable(database_with_clock, parent) == 0
+        database_with_clock.clock.advance(0.2)
+        assert await claimable(database_with_clock, parent) == 1
 
 
 @pytest.mark.parametrize("beside", [True, False])
@@ -232,7 +223,6 @@ async def test_a_reset_row_is_kept_for_seconds(
     """A fleet that waits for its instances and is to be deleted would wait minutes for the
     pipeline that deletes it.
     """
-    database = database_with_clock
 
     class DeletingPipeline(RecordingPipeline):
         model = Volume
@@ -241,21 +231,20 @@ async def test_a_reset_row_is_kept_for_seconds(
             return Volume.status == "to be deleted"
 
     parent = WaitingPipeline()
-    volume = await waiting_parent(database, parent)
-    await change(database, volume, status="to be deleted")
-    assert database.clock is not None
+    volume = await waiting_parent(database_with_clock, parent)
+    await change(database_with_clock, volume, status="to be deleted")
 
     async def to_be_deleted() -> int:
         deleting = DeletingPipeline(min_processing_interval=0)
         async with stepping(
-            database.session_factory, deleting, beside=[parent] if beside else []
+            database_with_clock.session_factory, deleting, beside=[parent] if beside else []
         ) as steps:
             return len(await steps.fetch_once())
 
     # A retry_delay of a second, a fifth of it at most besides, and the longest rest of a fetcher.
-    database.clock.advance(7.1)
+    database_with_clock.clock.advance(7.1)
     assert await to_be_deleted() == 0
-    database.clock.advance(0.2)
+    database_with_clock.clock.advance(0.2)
     assert await to_be_deleted() == 1
 
 
@@ -305,15 +294,13 @@ async def test_a_reset_row_comes_back_after_the_retry_delay(
     database_with_clock: TemporaryDatabase,
 ) -> None:
     """Its children would stand still for the whole minimum interval."""
-    database = database_with_clock
     parent = WaitingPipeline(min_processing_interval=60, retry_delay=2)
-    await waiting_parent(database, parent)
-    assert database.clock is not None
+    await waiting_parent(database_with_clock, parent)
 
     async def fetched(steps: Steps[Any]) -> int:
         return len(await steps.fetch_once())
 
-    async with stepping(database.session_factory, parent) as steps:
+    async with stepping(database_with_clock.session_factory, parent) as steps:
         assert await fetched(steps) == 0
-        database.clock.advance(2)
+        database_with_clock.clock.advance(2)
         assert await fetched(steps) == 1

@@ -116,22 +116,20 @@ def test_a_database_in_memory_is_refused() -> None:
 @virtual_time
 async def test_a_pipeline_may_come_later(virtual_database: TemporaryDatabase) -> None:
     """A host that registers a pipeline while the manager runs would wait for it in vain."""
-    database = virtual_database
-    await add(database, Run(id=1))
-    async with PipelineManager(database.session_factory) as manager:
+    await add(virtual_database, Run(id=1))
+    async with PipelineManager(virtual_database.session_factory) as manager:
         pipeline = RunPipeline()
         manager.register(pipeline)
         await until(lambda: pipeline.items)
         with pytest.raises(ConfigurationError):
             manager.register(RunPipeline())
-    assert [row.status for row in await read_all(database, Run)] == ["done"]
+    assert [row.status for row in await read_all(virtual_database, Run)] == ["done"]
 
 
 @virtual_time
 async def test_what_was_not_started_is_free_at_once(virtual_database: TemporaryDatabase) -> None:
     """Rows in the queue of a replica that stops would wait for their leases to end."""
-    database = virtual_database
-    await add(database, *(Volume() for _ in range(12)))
+    await add(virtual_database, *(Volume() for _ in range(12)))
     gate = asyncio.Event()
 
     async def answer(item: Any) -> Apply:
@@ -139,7 +137,7 @@ async def test_what_was_not_started_is_free_at_once(virtual_database: TemporaryD
         return Apply({"status": "active"})
 
     manager = PipelineManager(
-        database.session_factory, [VolumePipeline(answer=answer, workers_num=4)]
+        virtual_database.session_factory, [VolumePipeline(answer=answer, workers_num=4)]
     )
     manager.start()
     await until(lambda: manager.statistics()["VolumePipeline"].running == 4)
@@ -147,16 +145,16 @@ async def test_what_was_not_started_is_free_at_once(virtual_database: TemporaryD
     queued = manager.statistics()["VolumePipeline"].queued
     manager.shutdown()
     await until(lambda: manager.statistics()["VolumePipeline"].counters["released"] == queued)
-    rows = await read_all(database, Volume)
+    rows = await read_all(virtual_database, Volume)
     assert sum(not is_free(row) for row in rows) == 4
     assert manager.statistics()["VolumePipeline"].tracked == 4, (
         "a released row would be renewed, and reported lost"
     )
-    async with stepping(replica(database), VolumePipeline(workers_num=20)) as other:
+    async with stepping(replica(virtual_database), VolumePipeline(workers_num=20)) as other:
         assert len(await other.fetch_once()) == 8
     gate.set()
     await manager.drain()
-    rows = await read_all(database, Volume)
+    rows = await read_all(virtual_database, Volume)
     assert (sum(row.status == "active" for row in rows), sum(is_free(row) for row in rows)) == (
         4,
         12,
@@ -166,18 +164,17 @@ async def test_what_was_not_started_is_free_at_once(virtual_database: TemporaryD
 @virtual_time
 async def test_work_that_ends_within_the_grace_is_kept(virtual_database: TemporaryDatabase) -> None:
     """A deployment would throw away work that needed one more second."""
-    database = virtual_database
-    await add(database, Volume())
+    await add(virtual_database, Volume())
 
     async def answer(item: Any) -> Apply:
         await asyncio.sleep(20)
         return Apply({"status": "active"})
 
-    manager = PipelineManager(database.session_factory, [VolumePipeline(answer=answer)])
+    manager = PipelineManager(virtual_database.session_factory, [VolumePipeline(answer=answer)])
     manager.start()
     await until(lambda: manager.statistics()["VolumePipeline"].running == 1)
     await manager.drain(25)
-    assert [row.status for row in await read_all(database, Volume)] == ["active"]
+    assert [row.status for row in await read_all(virtual_database, Volume)] == ["active"]
 
 
 @virtual_time
@@ -185,16 +182,15 @@ async def test_work_that_does_not_is_interrupted_and_given_back(
     virtual_database: TemporaryDatabase,
 ) -> None:
     """A shutdown would hang on one long piece of work, or leave its row locked."""
-    database = virtual_database
-    await add(database, Run(id=1, attempts=1))
+    await add(virtual_database, Run(id=1, attempts=1))
     pipeline = RunPipeline(answer=lambda item: asyncio.Event().wait())
-    manager = PipelineManager(database.session_factory, [pipeline])
+    manager = PipelineManager(virtual_database.session_factory, [pipeline])
     manager.start()
     await until(lambda: pipeline.running == 1)
     began = asyncio.get_running_loop().time()
     await manager.drain(10)
     assert 10 <= asyncio.get_running_loop().time() - began <= 11
-    (row,) = await read_all(database, Run)
+    (row,) = await read_all(virtual_database, Run)
     assert (row.status, row.attempts, is_free(row), row.last_processed_at) == (
         "queued",
         1,

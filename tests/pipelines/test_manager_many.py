@@ -27,8 +27,7 @@ async def test_a_process_that_will_not_end_does_not_stop_the_shutdown(
     virtual_database: TemporaryDatabase,
 ) -> None:
     """One process that swallows its cancellation would keep the whole service from stopping."""
-    database = virtual_database
-    await add(database, Volume())
+    await add(virtual_database, Volume())
     let_go = asyncio.Event()
 
     async def answer(item: Any) -> Apply:
@@ -40,19 +39,19 @@ async def test_a_process_that_will_not_end_does_not_stop_the_shutdown(
         return Apply({"status": "active"})
 
     pipeline = VolumePipeline(answer=answer)
-    manager = PipelineManager(database.session_factory, [pipeline])
+    manager = PipelineManager(virtual_database.session_factory, [pipeline])
     manager.start()
     await until(lambda: pipeline.running == 1)
     began = asyncio.get_running_loop().time()
     await manager.drain(10)
     assert asyncio.get_running_loop().time() - began <= 10 + 5 + 1
     assert manager.health().pipelines[0].abandoned == 1
-    (row,) = await read_all(database, Volume)
+    (row,) = await read_all(virtual_database, Volume)
     assert (row.status, is_free(row)) == (
         "submitted",
         False,
     ), "somebody else would work on it at the same time"
-    async with stepping(replica(database), VolumePipeline()) as other:
+    async with stepping(replica(virtual_database), VolumePipeline()) as other:
         assert await other.fetch_once() == []
         await asyncio.sleep(30)
         assert len(await other.fetch_once()) == 1
@@ -120,14 +119,13 @@ async def test_rows_of_a_dead_replica_are_taken_within_their_lease(
     virtual_database: TemporaryDatabase,
 ) -> None:
     """After a crash, rows would wait for longer than one lease and one fetch delay."""
-    database = virtual_database
-    dead = replica(database)
-    await add(database, Volume())
+    dead = replica(virtual_database)
+    await add(virtual_database, Volume())
     lost = VolumePipeline().build_run(dead, pipeline_hinter)
     assert await lost.fetcher.fetch_once(1) == 1
     died_at = asyncio.get_running_loop().time()
     pipeline = VolumePipeline()
-    async with PipelineManager(database.session_factory, [pipeline]):
+    async with PipelineManager(virtual_database.session_factory, [pipeline]):
         await until(lambda: pipeline.items)
         assert 30 <= asyncio.get_running_loop().time() - died_at <= 30 + 5 * 1.2 + 1
         assert pipeline.items[0].prev_lock_expired
@@ -156,13 +154,12 @@ async def test_pipelines_of_one_model_share_its_rows(virtual_database: Temporary
         def ready(self) -> Any:
             return Volume.status == "deleting"
 
-    database = virtual_database
-    await database.create_tables(Base.metadata)
+    await virtual_database.create_tables(Base.metadata)
     creating, deleting = VolumePipeline(fetch_delays=[3600]), Deleting(fetch_delays=[3600])
-    async with PipelineManager(database.session_factory, [creating, deleting]):
+    async with PipelineManager(virtual_database.session_factory, [creating, deleting]):
         await asyncio.sleep(1)
         new, old = await add(
-            database, Volume(id=uuid.uuid4()), Volume(id=uuid.uuid4(), status="deleting")
+            virtual_database, Volume(id=uuid.uuid4()), Volume(id=uuid.uuid4(), status="deleting")
         )
         pipeline_hinter.hint_fetch(Volume)
         await until(lambda: creating.items and deleting.items)
@@ -177,8 +174,7 @@ async def test_a_clean_up_that_hangs_does_not_outlast_the_shutdown(
     """A shutdown would wait for an on_stale without an end, and leave tasks and connections
     behind.
     """
-    database = virtual_database
-    (volume,) = await add(database, Volume())
+    (volume,) = await add(virtual_database, Volume())
 
     class Hanging(VolumePipeline):
         async def on_stale(self, item: Any, outcome: Any) -> None:  # type: ignore[override]
@@ -186,12 +182,12 @@ async def test_a_clean_up_that_hangs_does_not_outlast_the_shutdown(
             await asyncio.Event().wait()
 
     async def answer(item: Any) -> Apply:
-        async with database.session_factory.begin() as session:
+        async with virtual_database.session_factory.begin() as session:
             (await session.get_one(Volume, volume.id)).lock_token = uuid.uuid4()
         return Apply()
 
     pipeline = Hanging(answer=answer)
-    manager = PipelineManager(database.session_factory, [pipeline])
+    manager = PipelineManager(virtual_database.session_factory, [pipeline])
     manager.start()
     await until(lambda: pipeline.stale)
     began = asyncio.get_running_loop().time()
@@ -215,14 +211,13 @@ def test_a_name_that_the_library_needs_is_refused() -> None:
 @virtual_time
 async def test_a_start_is_all_or_nothing(virtual_database: TemporaryDatabase) -> None:
     """A start-up that fails would leave half of the pipelines running, with nobody to end them."""
-    database = virtual_database
-    await database.create_tables(Base.metadata)
+    await virtual_database.create_tables(Base.metadata)
     shared = VolumePipeline()
-    first = PipelineManager(database.session_factory, [shared])
-    second = PipelineManager(database.session_factory, [RunPipeline(), shared])
+    first = PipelineManager(virtual_database.session_factory, [shared])
+    second = PipelineManager(virtual_database.session_factory, [RunPipeline(), shared])
     async with first:
         with pytest.raises(PipelineError, match="started before"):
             second.start()
         assert [pipeline.state for pipeline in second.health().pipelines] == ["new", "running"]
     with pytest.raises(ConfigurationError, match="is a list"):
-        PipelineManager(database.session_factory, RunPipeline())  # type: ignore[arg-type]
+        PipelineManager(virtual_database.session_factory, RunPipeline())  # type: ignore[arg-type]

@@ -77,9 +77,8 @@ async def test_the_process_wide_hinter_reaches_them_after_the_commit(
     """Services hint by the process-wide hinter: nobody else would hear of it, or would hear of
     rows that never come.
     """
-    database = postgresql_database
-    async with replica(database), eavesdropper(database) as ear:
-        async with database.session_factory() as session:
+    async with replica(postgresql_database), eavesdropper(postgresql_database) as ear:
+        async with postgresql_database.session_factory() as session:
             await session.execute(text("SELECT 1"))
             hint_after_commit(session, Volume)
             await (session.commit() if ends == "commit" else session.rollback())
@@ -190,10 +189,9 @@ async def test_a_full_pool_and_an_open_transaction_are_in_nobodys_way(
     """A notification would wait for the host's transaction, take part in it, or take a
     connection from the pipelines.
     """
-    database = postgresql_database
     async with (
-        replica(database) as other,
-        replica(database, pool_size=1, max_overflow=0) as one,
+        replica(postgresql_database) as other,
+        replica(postgresql_database, pool_size=1, max_overflow=0) as one,
         one.engine.begin() as connection,
     ):
         await connection.execute(text("SELECT 1"))
@@ -281,18 +279,17 @@ async def test_names_keep_hosts_apart(postgresql_database: TemporaryDatabase, na
     """Hosts in one schema would wake each other for nothing; or a name that PostgreSQL cuts off
     would reach nobody.
     """
-    database = postgresql_database
     async with (
-        replica(database, notify=name) as one,
-        replica(database, notify=name) as same,
-        replica(database, notify=name[:-1]) as other,
-        replica(database) as unnamed,
+        replica(postgresql_database, notify=name) as one,
+        replica(postgresql_database, notify=name) as same,
+        replica(postgresql_database, notify=name[:-1]) as other,
+        replica(postgresql_database) as unnamed,
     ):
         one.hint(Volume)
         await same.ear.wait_for("Volume")
         for stranger in (other, unnamed):
             stranger.hint("Run")
-        async with eavesdropper(database, name[:-1]) as ear:
+        async with eavesdropper(postgresql_database, name[:-1]) as ear:
             other.hint("Last")
             await ear.wait_for("Last")
         assert other.ear.heard == unnamed.ear.heard == ["Run"]

@@ -73,12 +73,11 @@ async def test_a_line_that_holds_is_trusted_again(
     """A replica that lost its line a few times in a month would take ever longer to open it
     again.
     """
-    database = postgresql_database
     monkeypatch.setattr(notifier, "CHECK_EVERY_S", SOON_S)
-    async with replica(database, "one") as one:
-        await kill(database, "one")
+    async with replica(postgresql_database, "one") as one:
+        await kill(postgresql_database, "one")
         await one.ear.wait_for("Volume")
-        await look_until(database, lambda: one.line.failures == 0)
+        await look_until(postgresql_database, lambda: one.line.failures == 0)
 
 
 async def test_losing_the_line_makes_nobody_unhealthy(
@@ -140,10 +139,9 @@ async def test_a_hint_that_could_not_be_sent_is_sent_later(
 ) -> None:
     """A hint that was under way when the line was lost would be forgotten."""
     monkeypatch.setattr(notifications, "ANSWER_S_MAX", SOON_S)
-    database = postgresql_database
     async with (
-        BlackHole.before(database) as (hole, engine),
-        replica(database) as other,
+        BlackHole.before(postgresql_database) as (hole, engine),
+        replica(postgresql_database) as other,
         running(Replica(engine)) as one,
     ):
         hole.dark = True
@@ -151,7 +149,7 @@ async def test_a_hint_that_could_not_be_sent_is_sent_later(
         await hole.wait_for_entry(2)
         hole.dark = False
         await other.ear.wait_for("Run")
-        await look_until(database, lambda: one.line.sent == 1)
+        await look_until(postgresql_database, lambda: one.line.sent == 1)
 
 
 async def test_a_silent_line_is_noticed(
@@ -226,21 +224,19 @@ async def test_a_full_pool_delays_the_line_only(
 
 async def test_nothing_is_left_behind(postgresql_database: TemporaryDatabase) -> None:
     """Each restart of a manager would leave a connection behind, until the server takes no more."""
-    database = postgresql_database
-    async with replica(database, "one") as one:
-        assert len(await connections(database, "one")) == 1
+    async with replica(postgresql_database, "one") as one:
+        assert len(await connections(postgresql_database, "one")) == 1
         assert one.engine.pool.checkedout() == 0  # type: ignore[attr-defined]
     assert not pipeline_hinter.reaches(Volume)
-    await until_gone(database, "one")
+    await until_gone(postgresql_database, "one")
     await one.manager.drain()
     assert not one.line.listening
 
 
 async def test_the_last_hints_are_sent(postgresql_database: TemporaryDatabase) -> None:
     """A process that hints and ends, as a command does, would have said nothing."""
-    database = postgresql_database
-    async with replica(database) as other:
-        async with Replica(database.create_engine()).manager as manager:
+    async with replica(postgresql_database) as other:
+        async with Replica(postgresql_database.create_engine()).manager as manager:
             manager.hinter.hint_fetch("Run")
         await other.ear.wait_for("Run")
 
@@ -265,14 +261,13 @@ async def test_a_shutdown_at_any_moment_leaves_nothing(
     postgresql_database: TemporaryDatabase,
 ) -> None:
     """A manager that is ended while its line is being opened would leave a connection behind."""
-    database = postgresql_database
     for turns in range(0, 60, 3):
-        one = Replica(named_engine(database, "one"))
+        one = Replica(named_engine(postgresql_database, "one"))
         one.manager.start()
         for _ in range(turns):
             await asyncio.sleep(0)
         await one.manager.drain()
-    await until_gone(database, "one")
+    await until_gone(postgresql_database, "one")
 
 
 # ---------------------------------------------------------------- who may have one

@@ -40,7 +40,6 @@ async def test_apply_unlocks_and_stamps(
 ) -> None:
     """A row whose work is done would stay locked, or be taken again at once."""
     database = database_with_clock
-    assert database.clock is not None
     row, _ = await _worked(database, VolumePipeline(answer=lambda item: answer), Volume())
     assert is_free(row)
     assert row.last_processed_at == database.clock.now
@@ -50,7 +49,6 @@ async def test_apply_unlocks_and_stamps(
 async def test_apply_writes_its_values_at_one_time(database_with_clock: TemporaryDatabase) -> None:
     """Two columns written by one transaction would say that they were written at two times."""
     database = database_with_clock
-    assert database.clock is not None
     values = {Volume.status: "active", "active_at": NOW_PLACEHOLDER}
     row, counters = await _worked(database, VolumePipeline(answer=Apply(values)), Volume())
     assert (row.status, row.active_at) == ("active", row.last_processed_at)
@@ -62,7 +60,6 @@ async def test_apply_with_a_schedule_rests_and_forgets_failures(
 ) -> None:
     """A row that succeeded would be due at once, or carry its old failures towards the limit."""
     database = database_with_clock
-    assert database.clock is not None
     now = database.clock.now
     row, _ = await _worked(database, RunPipeline(answer=Apply()), Run(id=1, due_at=now, attempts=3))
     assert (row.due_at, row.attempts) == (now + timedelta(seconds=15), 0)
@@ -74,7 +71,6 @@ async def test_apply_after_says_when(
 ) -> None:
     """A host that knows when to look again would be overruled."""
     database = database_with_clock
-    assert database.clock is not None
     now = database.clock.now
     row, _ = await _worked(database, RunPipeline(answer=Apply(after=after)), Run(id=1, due_at=now))
     assert row.due_at == now + timedelta(minutes=2)
@@ -82,19 +78,16 @@ async def test_apply_after_says_when(
 
 async def test_a_request_made_meanwhile_is_heard(database_with_clock: TemporaryDatabase) -> None:
     """A service that makes a row due while it is worked on would wait for the minimum interval."""
-    database = database_with_clock
-    assert database.clock is not None
-    now = database.clock.now
+    now = database_with_clock.clock.now
 
     async def answer(item: Any) -> Apply:
-        assert database.clock is not None
-        database.clock.advance(1)
-        async with database.session_factory.begin() as session:
+        database_with_clock.clock.advance(1)
+        async with database_with_clock.session_factory.begin() as session:
             await make_due(session, await session.get_one(Run, item.id))
-        database.clock.advance(1)
+        database_with_clock.clock.advance(1)
         return Apply()
 
-    row, _ = await _worked(database, RunPipeline(answer=answer), Run(id=1, due_at=now))
+    row, _ = await _worked(database_with_clock, RunPipeline(answer=answer), Run(id=1, due_at=now))
     assert row.due_at == now + timedelta(seconds=1)
     assert is_free(row)
 
@@ -102,7 +95,6 @@ async def test_a_request_made_meanwhile_is_heard(database_with_clock: TemporaryD
 async def test_retry_goes_to_the_back_of_the_order(database_with_clock: TemporaryDatabase) -> None:
     """A poison row would head the queue for ever."""
     database = database_with_clock
-    assert database.clock is not None
     row, counters = await _worked(database, VolumePipeline(answer=Retry(error="no disk")), Volume())
     assert is_free(row)
     assert row.last_processed_at == database.clock.now
@@ -113,11 +105,9 @@ async def test_retry_is_counted_backed_off_and_explained(
     database_with_clock: TemporaryDatabase,
 ) -> None:
     """Nobody would know that a row fails, or it would fail without a rest."""
-    database = database_with_clock
-    assert database.clock is not None
-    now = database.clock.now
+    now = database_with_clock.clock.now
     pipeline = RunPipeline(answer=ValueError("no disk"), retry_delay=10, retry_delay_max=600)
-    row, _ = await _worked(database, pipeline, Run(id=1, due_at=now, attempts=2))
+    row, _ = await _worked(database_with_clock, pipeline, Run(id=1, due_at=now, attempts=2))
     assert (row.attempts, row.last_error, row.parked_at) == (3, "ValueError: no disk", None)
     # Doubled twice, give or take a fifth.
     assert timedelta(seconds=32) <= row.due_at - now <= timedelta(seconds=48)
@@ -134,7 +124,6 @@ async def test_retry_writes_its_values_too(database: TemporaryDatabase) -> None:
 async def test_retry_after_says_when(database_with_clock: TemporaryDatabase) -> None:
     """A host that was told when to come back would come at another time."""
     database = database_with_clock
-    assert database.clock is not None
     now = database.clock.now
     row, _ = await _worked(database, RunPipeline(answer=Retry(after=77)), Run(id=1, due_at=now))
     assert row.due_at == now + timedelta(seconds=77)
@@ -157,13 +146,11 @@ async def test_a_row_that_keeps_failing_is_parked(
     reason: str,
 ) -> None:
     """A row that can never succeed would be tried for ever."""
-    database = database_with_clock
-    assert database.clock is not None
-    now = database.clock.now
+    now = database_with_clock.clock.now
     deadline = None if deadline_s is None else now + timedelta(seconds=deadline_s)
     run = Run(id=1, due_at=now, attempts=attempts, deadline_at=deadline)
     row, counters = await _worked(
-        database, RunPipeline(answer=Retry(error=error), max_attempts=3), run
+        database_with_clock, RunPipeline(answer=Retry(error=error), max_attempts=3), run
     )
     assert (counters.parked, counters.retried) == (1, 0)
     assert (row.parked_at, row.last_error) == (now, reason)
@@ -176,19 +163,17 @@ async def test_a_deadline_that_was_extended_meanwhile_is_heard(
     """A row would be set aside with "deadline passed" while the deadline that it has is
     tomorrow.
     """
-    database = database_with_clock
-    assert database.clock is not None
-    now = database.clock.now
+    now = database_with_clock.clock.now
     tomorrow = now + timedelta(days=1)
 
     async def answer(item: Any) -> Retry:
         if item.id:
-            await change(database, item.row, deadline_at=tomorrow)
+            await change(database_with_clock, item.row, deadline_at=tomorrow)
         return Retry(error="boom")
 
     rows = [Run(id=number, due_at=now, deadline_at=now) for number in range(4)]
-    await add(database, *rows)
-    async with stepping(database.session_factory, RunPipeline(answer=answer)) as steps:
+    await add(database_with_clock, *rows)
+    async with stepping(database_with_clock.session_factory, RunPipeline(answer=answer)) as steps:
         await steps.fetch_once()
         # The first of these outcomes is written alone, the others together.
         works = [
@@ -200,7 +185,7 @@ async def test_a_deadline_that_was_extended_meanwhile_is_heard(
         await steps.run.settler.wait_until_idle()
         counters = steps.run.context.counters
         assert (len(works), counters.parked, counters.changed) == (4, 1, 3)
-    passed, *extended = [await read(database, row) for row in rows]
+    passed, *extended = [await read(database_with_clock, row) for row in rows]
     assert (passed.parked_at, passed.last_error) == (now, "deadline passed: boom")
     given_back = (None, tomorrow, now, True)
     assert [(row.parked_at, row.deadline_at, row.due_at, is_free(row)) for row in extended] == [
@@ -212,16 +197,14 @@ async def test_a_limit_of_attempts_is_final_whatever_the_deadline(
     database_with_clock: TemporaryDatabase,
 ) -> None:
     """A service that extends the deadline at each attempt would have a row tried without end."""
-    database = database_with_clock
-    assert database.clock is not None
-    now = database.clock.now
+    now = database_with_clock.clock.now
 
     async def answer(item: Any) -> Retry:
-        await change(database, item.row, deadline_at=now + timedelta(days=1))
+        await change(database_with_clock, item.row, deadline_at=now + timedelta(days=1))
         return Retry(error="boom")
 
     run = Run(id=1, due_at=now, attempts=2, deadline_at=now)
-    row, _ = await _worked(database, RunPipeline(answer=answer, max_attempts=3), run)
+    row, _ = await _worked(database_with_clock, RunPipeline(answer=answer, max_attempts=3), run)
     assert (row.parked_at, row.last_error) == (now, "gave up after 3 attempts: boom")
 
 
@@ -230,7 +213,6 @@ async def test_a_row_within_its_limits_is_not_parked(
 ) -> None:
     """A row would be given up one attempt too early, or before its deadline."""
     database = database_with_clock
-    assert database.clock is not None
     now = database.clock.now
     run = Run(id=1, due_at=now, attempts=1, deadline_at=now + timedelta(seconds=1))
     row, _ = await _worked(database, RunPipeline(answer=Retry(), max_attempts=3, **NO_JITTER), run)

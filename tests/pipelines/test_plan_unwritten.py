@@ -47,11 +47,9 @@ async def test_reset_keeps_the_owner_and_counts_nothing(
     database_with_clock: TemporaryDatabase,
 ) -> None:
     """Another pipeline would snatch the row from the one that waits for a related lock."""
-    database = database_with_clock
-    assert database.clock is not None
-    now = database.clock.now
+    now = database_with_clock.clock.now
     row, counters = await _worked(
-        database, RunPipeline(answer=Reset()), Run(id=1, due_at=now, attempts=1)
+        database_with_clock, RunPipeline(answer=Reset()), Run(id=1, due_at=now, attempts=1)
     )
     assert (row.lock_token, row.lock_owner, row.lock_expires_at) == (None, "RunPipeline", None)
     assert (row.last_processed_at, row.attempts, row.last_error) == (now, 1, None)
@@ -65,16 +63,14 @@ async def test_rows_that_are_reset_let_others_go_first(
     """Rows that wait for related locks would fill the queue again and again, and starve all
     others.
     """
-    database = database_with_clock
-    assert database.clock is not None
-    now = database.clock.now
+    now = database_with_clock.clock.now
     await add(
-        database,
+        database_with_clock,
         *(Run(id=number, due_at=now - timedelta(hours=1)) for number in range(4)),
         Run(id=9, due_at=now),
     )
     pipeline = RunPipeline(answer=lambda item: Apply() if item.id == 9 else Reset(), workers_num=2)
-    async with stepping(database.session_factory, pipeline) as steps:
+    async with stepping(database_with_clock.session_factory, pipeline) as steps:
         await steps.fetch_once()
         await steps.work_all()
         assert [item.id for item in await steps.fetch_once()] == [9]
@@ -82,11 +78,9 @@ async def test_rows_that_are_reset_let_others_go_first(
 
 async def test_park_sets_the_row_aside(database_with_clock: TemporaryDatabase) -> None:
     """A row that needs a person would be worked on again and again."""
-    database = database_with_clock
-    assert database.clock is not None
-    now = database.clock.now
+    now = database_with_clock.clock.now
     row, counters = await _worked(
-        database, RunPipeline(answer=Park("needs a licence")), Run(id=1, due_at=now)
+        database_with_clock, RunPipeline(answer=Park("needs a licence")), Run(id=1, due_at=now)
     )
     assert (row.parked_at, row.last_error) == (now, "needs a licence")
     assert is_free(row)
@@ -99,17 +93,15 @@ async def test_a_changed_value_stops_the_apply_and_the_row_is_due_at_once(
     """A stop that came while the row was worked on would be overwritten, or wait for the next
     interval.
     """
-    database = database_with_clock
-    assert database.clock is not None
-    run = Run(id=1, due_at=database.clock.now)
+    run = Run(id=1, due_at=database_with_clock.clock.now)
 
     async def answer(item: Any) -> Apply:
-        await change(database, run, status="stopping")
+        await change(database_with_clock, run, status="stopping")
         return Apply({"status": "done"}, unless_changed=[Run.status], hint=[Run])
 
     pipeline = RunPipeline(answer=answer)
-    row, counters = await _worked(database, pipeline, run)
-    assert (row.status, row.due_at, row.attempts) == ("stopping", database.clock.now, 0)
+    row, counters = await _worked(database_with_clock, pipeline, run)
+    assert (row.status, row.due_at, row.attempts) == ("stopping", database_with_clock.clock.now, 0)
     assert (row.last_processed_at, is_free(row)) == (None, True)
     assert (counters.changed, counters.applied) == (1, 0)
     assert len(pipeline.stale) == 1
@@ -121,15 +113,14 @@ async def test_a_changed_value_without_a_schedule_leaves_the_row_eligible(
     """The row would wait for the minimum interval before somebody looks at what the service
     wanted.
     """
-    database = database_with_clock
     volume = Volume()
 
     async def answer(item: Any) -> Apply:
-        await change(database, volume, size_gb=2)
+        await change(database_with_clock, volume, size_gb=2)
         return Apply({"status": "active"}, unless_changed=["size_gb"])
 
-    await _worked(database, VolumePipeline(answer=answer), volume)
-    async with stepping(database.session_factory, VolumePipeline()) as steps:
+    await _worked(database_with_clock, VolumePipeline(answer=answer), volume)
+    async with stepping(database_with_clock.session_factory, VolumePipeline()) as steps:
         assert len(await steps.fetch_once()) == 1
 
 
@@ -148,11 +139,10 @@ async def test_a_due_time_in_another_shape_is_not_taken_for_a_request(
     sqlite_database: TemporaryDatabase,
 ) -> None:
     """A host that wrote due_at by SQL of its own would have its row worked on without a rest."""
-    database = sqlite_database
-    await add(database, Run(id=1))
-    async with database.engine.begin() as connection:
+    await add(sqlite_database, Run(id=1))
+    async with sqlite_database.engine.begin() as connection:
         await connection.exec_driver_sql("UPDATE runs SET due_at = datetime('now', '-1 hour')")
-    async with stepping(database.session_factory, RunPipeline(answer=Apply())) as steps:
+    async with stepping(sqlite_database.session_factory, RunPipeline(answer=Apply())) as steps:
         await steps.fetch_once()
         await steps.work_once()
         assert await steps.fetch_once() == []

@@ -51,7 +51,6 @@ async def crashed_with_related_rows(
     [item] = run.context.queue
     await item.lock_related(Attachment, Attachment.volume_id == item.id, shared=pipeline.shared)
     assert len(await locks_of(database)) == ATTACHMENTS + 1
-    assert database.clock is not None
     database.clock.advance(30)
     return volume
 
@@ -66,22 +65,21 @@ async def test_whoever_claims_the_main_row_next_frees_them(
     database_with_clock: TemporaryDatabase, outcome: Any
 ) -> None:
     """The next attempt may take another path and never ask for the rows: they would stay locked."""
-    database = database_with_clock
-    await crashed_with_related_rows(database, GatheringPipeline())
+    await crashed_with_related_rows(database_with_clock, GatheringPipeline())
 
     class TakesAnotherPath(GatheringPipeline):
         async def process(self, item: Any) -> Any:
             assert item.prev_lock_expired
-            assert {row.lock_token for row in await attachments_of(database)} == {None}
+            assert {row.lock_token for row in await attachments_of(database_with_clock)} == {None}
             if isinstance(outcome, BaseException):
                 raise outcome
             return outcome
 
     TakesAnotherPath.__name__ = "GatheringPipeline"
-    async with stepping(database.session_factory, TakesAnotherPath()) as steps:
+    async with stepping(database_with_clock.session_factory, TakesAnotherPath()) as steps:
         await steps.fetch_once()
         await steps.work_once()
-    assert await locks_of(database) == {}
+    assert await locks_of(database_with_clock) == {}
 
 
 async def test_the_next_attempt_takes_them_again(database_with_clock: TemporaryDatabase) -> None:
@@ -136,15 +134,14 @@ async def test_another_item_takes_them_once_they_have_expired(
     database_with_clock: TemporaryDatabase,
 ) -> None:
     """A shared row would be kept for a main row that is gone."""
-    database = database_with_clock
-    volume = await crashed_with_related_rows(database, SharingPipeline())
-    await change(database, volume, status="gone")
-    await add(database, Volume())
+    volume = await crashed_with_related_rows(database_with_clock, SharingPipeline())
+    await change(database_with_clock, volume, status="gone")
+    await add(database_with_clock, Volume())
     pipeline = SharingPipeline()
     pipeline.answer = lambda item: item.lock_related(
         Attachment, Attachment.volume_id == volume.id, shared=True
     )
-    async with stepping(database.session_factory, pipeline) as steps:
+    async with stepping(database_with_clock.session_factory, pipeline) as steps:
         [item] = await steps.fetch_once()
         assert (
             len(await item.lock_related(Attachment, Attachment.volume_id == volume.id, shared=True))
@@ -159,21 +156,18 @@ async def test_children_of_a_dead_parent_that_does_not_run_here_are_free(
     """Workers are split by resource: children would wait for the sweep of a parent of which
     their replica knows nothing.
     """
-    database = database_with_clock
-    await crashed_with_related_rows(database, pipeline_class())
-    async with stepping(database.session_factory, AttachmentPipeline()) as steps:
+    await crashed_with_related_rows(database_with_clock, pipeline_class())
+    async with stepping(database_with_clock.session_factory, AttachmentPipeline()) as steps:
         assert len(await steps.fetch_once()) == ATTACHMENTS
 
 
 async def test_what_nobody_wants_any_more_is_swept(database_with_clock: TemporaryDatabase) -> None:
     """Rows that a dead pipeline left would carry its name for ever."""
-    database = database_with_clock
-    await crashed_with_related_rows(database, GatheringPipeline())
-    for row in await attachments_of(database):
-        await change(database, row, status="done")
-    async with stepping(database.session_factory, AttachmentPipeline()) as steps:
-        assert database.clock is not None
-        database.clock.advance(301)
+    await crashed_with_related_rows(database_with_clock, GatheringPipeline())
+    for row in await attachments_of(database_with_clock):
+        await change(database_with_clock, row, status="done")
+    async with stepping(database_with_clock.session_factory, AttachmentPipeline()) as steps:
+        database_with_clock.clock.advance(301)
         assert await steps.sweep_once() == ATTACHMENTS
 
 
@@ -183,18 +177,16 @@ async def test_rows_of_its_own_table_count_as_nobodys_attempts(
     """Rows that a dead item had locked beside its own would be taken for rows that it had worked
     on.
     """
-    database = database_with_clock
     pipeline = GatheringPipeline()
-    await add(database, Volume(), Volume(status="other"))
-    run = pipeline.build_run(replica(database), None)  # type: ignore[arg-type]
+    await add(database_with_clock, Volume(), Volume(status="other"))
+    run = pipeline.build_run(replica(database_with_clock), None)  # type: ignore[arg-type]
     assert await run.fetcher.fetch_once(1) == 1
     [item] = run.context.queue
     [other] = await item.lock_related(Volume, Volume.status == "other")
     assert other.lock_owner == f"GatheringPipeline:{item.id}"
-    await change(database, other, status="submitted")
-    assert database.clock is not None
-    database.clock.advance(30)
-    async with stepping(database.session_factory, GatheringPipeline()) as steps:
+    await change(database_with_clock, other, status="submitted")
+    database_with_clock.clock.advance(30)
+    async with stepping(database_with_clock.session_factory, GatheringPipeline()) as steps:
         died = {found.id: found.prev_lock_expired for found in await steps.fetch_once()}
     assert died == {item.id: True, other.id: False}
 
@@ -203,14 +195,12 @@ async def test_a_pipeline_sweeps_the_tables_whose_rows_it_locks(
     database_with_clock: TemporaryDatabase,
 ) -> None:
     """Rows of a model that has no pipeline of its own would keep their lock columns for ever."""
-    database = database_with_clock
-    volume = await crashed_with_related_rows(database, GatheringPipeline())
-    await change(database, volume, status="gone")
-    async with stepping(database.session_factory, GatheringPipeline()) as steps:
-        assert database.clock is not None
-        database.clock.advance(301)
+    volume = await crashed_with_related_rows(database_with_clock, GatheringPipeline())
+    await change(database_with_clock, volume, status="gone")
+    async with stepping(database_with_clock.session_factory, GatheringPipeline()) as steps:
+        database_with_clock.clock.advance(301)
         assert await steps.sweep_once() == ATTACHMENTS + 1
-    assert await locks_of(database) == {}
+    assert await locks_of(database_with_clock) == {}
 
 
 async def test_a_pipeline_sweeps_only_what_it_left(database_with_clock: TemporaryDatabase) -> None:
@@ -223,7 +213,6 @@ async def test_a_pipeline_sweeps_only_what_it_left(database_with_clock: Temporar
         await busy.fetch_once()
         await busy.work_all()
     async with stepping(database.session_factory, GatheringPipeline(orphaned_after=40)) as steps:
-        assert database.clock is not None
         database.clock.advance(60)
         assert await steps.sweep_once() == 0
     assert {row.lock_owner for row in await attachments_of(database)} == {"AttachmentPipeline"}
@@ -284,8 +273,7 @@ async def test_the_main_row_is_locked_while_related_rows_are(
     """No claim takes the main row over while related rows are being locked: it would look for what
     the dead holder left before that is there.
     """
-    database = postgresql_database
-    others, claimable = database.create_engine(), []
+    others, claimable = postgresql_database.create_engine(), []
 
     async def look() -> None:
         async with others.connect() as connection:
@@ -296,10 +284,10 @@ async def test_the_main_row_is_locked_while_related_rows_are(
         if statement.startswith("UPDATE attachments") and not claimable:
             await_only(look())
 
-    async with at_work(database, GatheringPipeline()) as (steps, _):
-        event.listen(database.engine.sync_engine, "before_cursor_execute", on_execute)
+    async with at_work(postgresql_database, GatheringPipeline()) as (steps, _):
+        event.listen(postgresql_database.engine.sync_engine, "before_cursor_execute", on_execute)
         await steps.work_once()
-        event.remove(database.engine.sync_engine, "before_cursor_execute", on_execute)
+        event.remove(postgresql_database.engine.sync_engine, "before_cursor_execute", on_execute)
     assert claimable == [[]]
 
 
@@ -307,14 +295,12 @@ async def test_under_an_expired_lease_nothing_is_locked(
     database_with_clock: TemporaryDatabase,
 ) -> None:
     """Rows would be locked that end at once, or under a token that a claim just found dead."""
-    database = database_with_clock
-    async with at_work(database, GatheringPipeline()) as (steps, _):
+    async with at_work(database_with_clock, GatheringPipeline()) as (steps, _):
         [item] = steps.queued
-        assert database.clock is not None
-        database.clock.advance(30)
+        database_with_clock.clock.advance(30)
         with pytest.raises(LeaseLost):
             await item.lock_related(Attachment, Attachment.volume_id == item.id)
-        assert len(await locks_of(database)) == 1
+        assert len(await locks_of(database_with_clock)) == 1
 
 
 @pytest.mark.parametrize(

@@ -32,22 +32,20 @@ from .scenes import add, change, counted, hang, read, turns, until
 
 async def test_they_are_renewed_with_the_main_row(database_with_clock: TemporaryDatabase) -> None:
     """A child would be taken from a parent that is still at work."""
-    database = database_with_clock
-    async with at_work(database, GatheringPipeline()) as (steps, _):
+    async with at_work(database_with_clock, GatheringPipeline()) as (steps, _):
         [item] = steps.queued
         await item.lock_related(Attachment, Attachment.volume_id == item.id)
-        assert database.clock is not None
-        database.clock.advance(20)
+        database_with_clock.clock.advance(20)
         item.trusted_until -= 20
         assert await steps.beat_once() == 1
         main = (
-            await read(database, item.row if item.has_row else Volume(id=item.id))
+            await read(database_with_clock, item.row if item.has_row else Volume(id=item.id))
         ).lock_expires_at
-        assert main == database.clock.now + timedelta(seconds=30)
-        assert {row.lock_expires_at for row in await attachments_of(database)} == {main}
-        database.clock.advance(29)
+        assert main == database_with_clock.clock.now + timedelta(seconds=30)
+        assert {row.lock_expires_at for row in await attachments_of(database_with_clock)} == {main}
+        database_with_clock.clock.advance(29)
         async with stepping(
-            database.session_factory, AttachmentPipeline(), beside=[GatheringPipeline()]
+            database_with_clock.session_factory, AttachmentPipeline(), beside=[GatheringPipeline()]
         ) as busy:
             assert await busy.fetch_once() == []
 
@@ -58,14 +56,13 @@ async def test_a_related_row_that_was_not_renewed_is_tried_again(
     """A service's transaction that met one beat would end the lock of a child while its parent
     works on.
     """
-    database = postgresql_database
-    async with at_work(database, GatheringPipeline()) as (steps, volume):
+    async with at_work(postgresql_database, GatheringPipeline()) as (steps, volume):
         [item] = steps.queued
         [row, *_] = await item.lock_related(Attachment, Attachment.volume_id == item.id)
-        before = {row.id: row.lock_expires_at for row in await attachments_of(database)}
+        before = {row.id: row.lock_expires_at for row in await attachments_of(postgresql_database)}
         item.trusted_until -= 20
         until = item.trusted_until
-        async with database.session_factory() as session:
+        async with postgresql_database.session_factory() as session:
             await session.execute(
                 update(Attachment).where(Attachment.id == row.id).values(status="by a service")
             )
@@ -74,21 +71,19 @@ async def test_a_related_row_that_was_not_renewed_is_tried_again(
         assert steps.run.heartbeater.due_for_renewal() == [item]
         await steps.beat_once()
         assert item.trusted_until > until
-        after = {row.id: row.lock_expires_at for row in await attachments_of(database)}
+        after = {row.id: row.lock_expires_at for row in await attachments_of(postgresql_database)}
         assert all(after[key] > expiry for key, expiry in before.items())
-        assert set(after.values()) == {(await read(database, volume)).lock_expires_at}
+        assert set(after.values()) == {(await read(postgresql_database, volume)).lock_expires_at}
 
 
 async def test_they_end_no_later_than_the_main_row(database_with_clock: TemporaryDatabase) -> None:
     """Whoever claims the main row of a dead holder would find its children still locked."""
-    database = database_with_clock
-    async with at_work(database, GatheringPipeline()) as (steps, volume):
-        assert database.clock is not None
-        database.clock.advance(25)
+    async with at_work(database_with_clock, GatheringPipeline()) as (steps, volume):
+        database_with_clock.clock.advance(25)
         [item] = steps.queued
         await item.lock_related(Attachment, Attachment.volume_id == item.id)
-        expiries = {row.lock_expires_at for row in await attachments_of(database)}
-        assert expiries == {(await read(database, volume)).lock_expires_at}
+        expiries = {row.lock_expires_at for row in await attachments_of(database_with_clock)}
+        assert expiries == {(await read(database_with_clock, volume)).lock_expires_at}
 
 
 def test_interrupted_work_gives_them_back(virtual_database: TemporaryDatabase) -> None:
@@ -260,11 +255,10 @@ async def test_a_related_row_that_was_deleted_needs_no_lease(
     database_with_clock: TemporaryDatabase,
 ) -> None:
     """A service that deletes a child would end its parent's work, as if the database were away."""
-    database = database_with_clock
-    async with at_work(database, GatheringPipeline()) as (steps, _):
+    async with at_work(database_with_clock, GatheringPipeline()) as (steps, _):
         [item] = steps.queued
         await item.lock_related(Attachment, Attachment.volume_id == item.id)
-        async with database.session_factory.begin() as session:
+        async with database_with_clock.session_factory.begin() as session:
             await session.execute(delete(Attachment).where(Attachment.name == "0"))
         item.trusted_until -= 20
         until = item.trusted_until

@@ -36,19 +36,17 @@ async def test_all_are_locked_under_the_token_of_the_item(
     """A related row would belong to nobody in particular, or outlive the lease that it depends
     on.
     """
-    database = database_with_clock
     seen: list[Any] = []
 
     async def look(item: Any, rows: list[Attachment]) -> None:
         seen.extend(
             (row.lock_token, row.lock_owner, row.lock_expires_at)
-            for row in await attachments_of(database)
+            for row in await attachments_of(database_with_clock)
         )
         assert [row.lock_token for row in rows] == [item.lock_token] * ATTACHMENTS
 
-    async with at_work(database, GatheringPipeline(then=look)) as (steps, _):
-        assert database.clock is not None
-        database.clock.advance(4)
+    async with at_work(database_with_clock, GatheringPipeline(then=look)) as (steps, _):
+        database_with_clock.clock.advance(4)
         item = await steps.work_once()
     assert seen == [(item.lock_token, "GatheringPipeline", item.lock_expires_at)] * ATTACHMENTS
 
@@ -147,7 +145,6 @@ async def test_rows_of_a_dead_holder_can_be_had(
     await change(database, volume, status="not yet")
     async with stepping(database.session_factory, AttachmentPipeline()) as dead:
         await dead.fetch_once()
-        assert database.clock is not None
         database.clock.advance(30)
         await change(database, volume, status="submitted")
         pipeline = GatheringPipeline(then=then)

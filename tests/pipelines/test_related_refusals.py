@@ -234,10 +234,9 @@ async def test_a_row_that_a_transaction_has_locked_is_held(
     postgresql_database: TemporaryDatabase,
 ) -> None:
     """The parent would wait for somebody's long transaction with its own row locked."""
-    database = postgresql_database
-    async with at_work(database, GatheringPipeline()) as (steps, _):
+    async with at_work(postgresql_database, GatheringPipeline()) as (steps, _):
         [item] = steps.queued
-        async with database.session_factory() as session:
+        async with postgresql_database.session_factory() as session:
             one = select(Attachment).where(Attachment.name == "0").with_for_update(key_share=True)
             await session.execute(one)
             with pytest.raises(RelatedLockUnavailable):
@@ -253,8 +252,7 @@ async def test_rows_that_refer_to_a_locked_one_can_be_inserted(
     """Locking a parent as a related row would hold up every insert of a child, and deadlock with
     some.
     """
-    database = postgresql_database
-    volume = await add_volume(database)
+    volume = await add_volume(postgresql_database)
 
     class Upwards(Pipeline[Attachment]):
         model = Attachment
@@ -266,11 +264,11 @@ async def test_rows_that_refer_to_a_locked_one_can_be_inserted(
         async def process(self, item: Any) -> Apply:
             await item.lock_related(Volume, Volume.id == item.row.volume_id)
             async with asyncio.timeout(HANG_S_MAX):
-                await add(database, Attachment(volume_id=volume.id))
+                await add(postgresql_database, Attachment(volume_id=volume.id))
             return Apply()
 
-    async with stepping(database.session_factory, Upwards()) as steps:
-        with faults_of(database.engine) as faults:
+    async with stepping(postgresql_database.session_factory, Upwards()) as steps:
+        with faults_of(postgresql_database.engine) as faults:
             await steps.fetch_once()
             await steps.work_once()
         seen = [

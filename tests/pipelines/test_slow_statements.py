@@ -61,14 +61,13 @@ async def test_no_result_is_dropped_where_round_trips_take_long(
     """A batch would outlast its own transaction and be tried at the same size, until its results
     are dropped and begun again.
     """
-    database = virtual_database
-    await add(database, *(Run(id=number) for number in range(ROWS)))
+    await add(virtual_database, *(Run(id=number) for number in range(ROWS)))
     pipeline = RunPipeline(answer=answer, workers_num=ROWS)
-    with heard_events() as heard, far_away(database.engine):
-        async with PipelineManager(database.session_factory, [pipeline]):
+    with heard_events() as heard, far_away(virtual_database.engine):
+        async with PipelineManager(virtual_database.session_factory, [pipeline]):
             await until(lambda: len(heard.of(events.ItemApplied)) >= ROWS)
     assert (len(pipeline.items), pipeline.stale, heard.of(events.ItemStale)) == (ROWS, [], [])
-    rows = await read_all(database, Run)
+    rows = await read_all(virtual_database, Run)
     assert all(row.status == "done" and is_free(row) and row.attempts == 0 for row in rows)
 
 
@@ -80,13 +79,12 @@ async def test_the_first_batch_is_small(
     """Before anything is known of the database, a batch of five hundred statements would run out
     of time.
     """
-    database = virtual_database
-    await add(database, *(Run(id=number) for number in range(3 * STATEMENTS_FIRST)))
+    await add(virtual_database, *(Run(id=number) for number in range(3 * STATEMENTS_FIRST)))
     begun: list[str] = []
     pipeline = RunPipeline(answer=answer, workers_num=3 * STATEMENTS_FIRST)
-    async with stepping(database.session_factory, pipeline) as steps:
+    async with stepping(virtual_database.session_factory, pipeline) as steps:
         items = await steps.fetch_once()
-        with faults_of(database.engine) as faults:
+        with faults_of(virtual_database.engine) as faults:
             for item in items:
                 steps.run.settler.settle_later(item, answer(item))
             await steps.run.settler.wait_until_idle()
@@ -101,13 +99,12 @@ async def test_a_result_is_tried_for_longer_while_others_get_through(
     """A result that had no turn for one lease would be dropped, though the database is there and
     its lease is renewed.
     """
-    database = virtual_database
-    await add(database, Volume())
-    with faults_of(database.engine) as faults:
+    await add(virtual_database, Volume())
+    with faults_of(virtual_database.engine) as faults:
         faults.fail(TimeoutError("no connection is free"), when=is_outcome)
         loop = asyncio.get_running_loop()
         async with stepping(
-            database.session_factory, VolumePipeline(lock_timeout=3, heartbeat_trigger=1.5)
+            virtual_database.session_factory, VolumePipeline(lock_timeout=3, heartbeat_trigger=1.5)
         ) as steps:
             [item] = await steps.fetch_once()
             writer = steps.run.settler._writer
@@ -124,13 +121,12 @@ async def test_a_result_that_never_gets_through_is_given_up(
     virtual_database: TemporaryDatabase,
 ) -> None:
     """Its row would be leased and renewed for ever, with others going on beside it."""
-    database = virtual_database
-    await add(database, Volume())
+    await add(virtual_database, Volume())
     pipeline = VolumePipeline(lock_timeout=3, heartbeat_trigger=1.5)
-    with faults_of(database.engine) as faults:
+    with faults_of(virtual_database.engine) as faults:
         faults.fail(TimeoutError("this row's trigger waits"), when=is_outcome)
         loop = asyncio.get_running_loop()
-        async with stepping(database.session_factory, pipeline) as steps:
+        async with stepping(virtual_database.session_factory, pipeline) as steps:
             [item] = await steps.fetch_once()
             writer = steps.run.settler._writer
             item.trusted_until += 1000
@@ -151,8 +147,7 @@ async def test_one_that_runs_out_of_time_takes_no_others_with_it(
     """A result whose statement never ends would join the next batch, and let it run out of time,
     again and again.
     """
-    database = virtual_database
-    await add(database, *(Run(id=number) for number in range(8)))
+    await add(virtual_database, *(Run(id=number) for number in range(8)))
 
     def answer(item: Any) -> Apply:
         # Each a statement of its own; the value tells which is which.
@@ -166,14 +161,14 @@ async def test_one_that_runs_out_of_time_takes_no_others_with_it(
 
     tried: list[bool] = []
     with heard_events() as applied:
-        event.listen(database.engine.sync_engine, "before_cursor_execute", hang)
+        event.listen(virtual_database.engine.sync_engine, "before_cursor_execute", hang)
         async with PipelineManager(
-            database.session_factory, [RunPipeline(answer=answer, workers_num=8)]
+            virtual_database.session_factory, [RunPipeline(answer=answer, workers_num=8)]
         ):
             await until(lambda: len(applied.of(events.ItemApplied)) >= 8)
-        event.remove(database.engine.sync_engine, "before_cursor_execute", hang)
+        event.remove(virtual_database.engine.sync_engine, "before_cursor_execute", hang)
     assert sum(tried) <= 6, "by halves, and then alone"
-    assert {row.status for row in await read_all(database, Run)} == {
+    assert {row.status for row in await read_all(virtual_database, Run)} == {
         f"done{number}" for number in range(8)
     }
 
@@ -205,13 +200,12 @@ async def test_an_outcome_that_never_fits_into_its_transaction_is_a_failed_attem
     """It would be tried for ever with its row locked, which no renewal gets past, and be told as
     stale with no attempt counted.
     """
-    database = virtual_database
-    await add(database, Run(id=1))
+    await add(virtual_database, Run(id=1))
     pipeline = RunPipeline(retry_delay=300)
-    with heard_events() as heard, slow_outcomes(database.engine, tries=math.inf) as tried:
-        async with PipelineManager(database.session_factory, [pipeline]):
+    with heard_events() as heard, slow_outcomes(virtual_database.engine, tries=math.inf) as tried:
+        async with PipelineManager(virtual_database.session_factory, [pipeline]):
             await until(lambda: heard.of(events.ItemApplied))
-    [row] = await read_all(database, Run)
+    [row] = await read_all(virtual_database, Run)
     assert (row.status, row.attempts, len(tried)) == (
         "queued",
         1,
@@ -227,16 +221,15 @@ async def test_a_renewal_gets_in_between_two_tries(virtual_database: TemporaryDa
     """The lease of an outcome that fits at last would be lost, since its own tries have the row
     locked whenever it is renewed.
     """
-    database = virtual_database
-    await add(database, Run(id=1))
+    await add(virtual_database, Run(id=1))
 
     async def process(item: Any) -> Apply:
         await asyncio.sleep(14)  # a moment before the renewal is due
         item.trusted_until = asyncio.get_running_loop().time() + 12.5
         return Apply({"status": "done"})
 
-    with heard_events() as heard, slow_outcomes(database.engine, tries=2) as tried:
-        async with PipelineManager(database.session_factory, [RunPipeline(answer=process)]):
+    with heard_events() as heard, slow_outcomes(virtual_database.engine, tries=2) as tried:
+        async with PipelineManager(virtual_database.session_factory, [RunPipeline(answer=process)]):
             await until(lambda: heard.of(events.ItemApplied))
     assert len(tried) == 3
     assert (heard.of(events.ItemStale), heard.of(events.LeaseExpired)) == ([], [])

@@ -100,10 +100,9 @@ async def test_a_pipeline_survives_a_cancellation_that_was_not_meant_for_it(
     virtual_database: TemporaryDatabase, victim: str
 ) -> None:
     """A host that cancels a task too many would silence a pipeline."""
-    database = virtual_database
-    await add(database, Volume())
+    await add(virtual_database, Volume())
     pipeline = VolumePipeline(workers_num=1)
-    pipeline.start(database.session_factory, PipelineHinter())
+    pipeline.start(virtual_database.session_factory, PipelineHinter())
     await until(lambda: len(pipeline.items) == 1)
     (task,) = [
         task
@@ -114,11 +113,11 @@ async def test_a_pipeline_survives_a_cancellation_that_was_not_meant_for_it(
     await until(
         lambda: pipeline.health().healthy and pipeline.statistics().counters["loops_replaced"] == 1
     )
-    await add(database, Volume())
+    await add(virtual_database, Volume())
     pipeline.hint()
     await until(lambda: len(pipeline.items) == 2)
     await pipeline.run.drain(5)
-    assert all(row.status == "active" for row in await read_all(database, Volume))
+    assert all(row.status == "active" for row in await read_all(virtual_database, Volume))
 
 
 def test_a_loop_that_shuts_down_ends_everything(tmp_path) -> None:  # noqa: ANN001

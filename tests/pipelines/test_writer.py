@@ -183,12 +183,11 @@ async def test_a_locked_row_does_not_hold_up_the_others(
     postgresql_database: TemporaryDatabase,
 ) -> None:
     """One row in somebody's long transaction would hold up the outcomes of all others."""
-    database = postgresql_database
-    busy, *free = await add(database, *(Volume() for _ in range(5)))
+    busy, *free = await add(postgresql_database, *(Volume() for _ in range(5)))
     with heard_events() as heard:
-        async with stepping(database.session_factory, VolumePipeline()) as steps:
+        async with stepping(postgresql_database.session_factory, VolumePipeline()) as steps:
             await steps.fetch_once()
-            async with database.session_factory.begin() as session:
+            async with postgresql_database.session_factory.begin() as session:
                 await session.execute(
                     select(Volume).where(Volume.id == busy.id).with_for_update(key_share=True)
                 )
@@ -196,4 +195,4 @@ async def test_a_locked_row_does_not_hold_up_the_others(
                 applied = await heard.wait_for(events.ItemApplied, count=4)
                 assert {event.row_id for event in applied} == {row.id for row in free}
             await work
-    assert all(row.status == "active" for row in await read_all(database, Volume))
+    assert all(row.status == "active" for row in await read_all(postgresql_database, Volume))

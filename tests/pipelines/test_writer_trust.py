@@ -22,17 +22,16 @@ async def test_an_item_without_trust_is_not_written(virtual_database: TemporaryD
     """A holder that slept past its lease would write all the same, if nobody has taken the row
     yet.
     """
-    database = virtual_database
-    await add(database, Volume())
+    await add(virtual_database, Volume())
 
     async def answer(item: Any) -> Apply:
         item.trusted_until = asyncio.get_running_loop().time()
         return Apply({"status": "active"})
 
-    async with stepping(database.session_factory, VolumePipeline(answer=answer)) as steps:
+    async with stepping(virtual_database.session_factory, VolumePipeline(answer=answer)) as steps:
         await steps.fetch_once()
         await steps.work_once()
-    assert [row.status for row in await read_all(database, Volume)] == ["submitted"]
+    assert [row.status for row in await read_all(virtual_database, Volume)] == ["submitted"]
 
 
 @pytest.mark.parametrize("alone", [False, True])
@@ -41,14 +40,13 @@ async def test_trust_that_ends_while_the_outcome_waits_is_noticed(
     virtual_database: TemporaryDatabase, alone: bool
 ) -> None:
     """An outcome that waited for the database past its lease would be written all the same."""
-    database = virtual_database
-    await add(database, Volume())
+    await add(virtual_database, Volume())
     also_ran = []
 
     async def also(session: Any, now: Any) -> None:
         also_ran.append(now)
 
-    with faults_of(database.engine) as faults:
+    with faults_of(virtual_database.engine) as faults:
 
         def answer(item: Any) -> Apply:
             faults.hang(when=lambda statement: statement.startswith("BEGIN"))
@@ -56,10 +54,10 @@ async def test_trust_that_ends_while_the_outcome_waits_is_noticed(
             return Apply({"status": "active"}, also=also if alone else None)
 
         pipeline = VolumePipeline(answer=answer, lock_timeout=6, heartbeat_trigger=3)
-        async with stepping(database.session_factory, pipeline) as steps:
+        async with stepping(virtual_database.session_factory, pipeline) as steps:
             await steps.fetch_once()
             await steps.work_once()
-    assert [row.status for row in await read_all(database, Volume)] == ["submitted"]
+    assert [row.status for row in await read_all(virtual_database, Volume)] == ["submitted"]
     assert also_ran == []
 
 
@@ -108,9 +106,8 @@ async def test_what_cannot_be_known_is_not_cleaned_up(virtual_database: Temporar
     """After a lost answer and a lasting error, the effects of an outcome that was applied would
     be taken away.
     """
-    database = virtual_database
-    await add(database, Volume())
-    with faults_of(database.engine) as faults, heard_events() as heard:
+    await add(virtual_database, Volume())
+    with faults_of(virtual_database.engine) as faults, heard_events() as heard:
 
         def answer(item: Any) -> Apply:
             so_far = len(faults.committed)
@@ -120,12 +117,12 @@ async def test_what_cannot_be_known_is_not_cleaned_up(virtual_database: Temporar
             return Apply({"status": "active"})
 
         pipeline = VolumePipeline(answer=answer)
-        async with stepping(database.session_factory, pipeline) as steps:
+        async with stepping(virtual_database.session_factory, pipeline) as steps:
             await steps.fetch_once()
             await steps.work_once()
     assert [event.reason for event in heard.of(events.ItemStale)] == ["unknown"]
     assert pipeline.stale == []
-    assert [row.status for row in await read_all(database, Volume)] == ["active"]
+    assert [row.status for row in await read_all(virtual_database, Volume)] == ["active"]
 
 
 @virtual_time
@@ -135,9 +132,8 @@ async def test_a_lost_answer_is_settled_even_after_the_lease(
     """An outcome that was applied would be reported lost, because the database came back only
     after trust had ended.
     """
-    database = virtual_database
-    await add(database, Volume())
-    with faults_of(database.engine) as faults, heard_events() as heard:
+    await add(virtual_database, Volume())
+    with faults_of(virtual_database.engine) as faults, heard_events() as heard:
 
         def answer(item: Any) -> Apply:
             so_far = len(faults.committed)
@@ -147,7 +143,7 @@ async def test_a_lost_answer_is_settled_even_after_the_lease(
             return Apply({"status": "active"})
 
         pipeline = VolumePipeline(answer=answer)
-        async with stepping(database.session_factory, pipeline) as steps:
+        async with stepping(virtual_database.session_factory, pipeline) as steps:
             await steps.fetch_once()
             await steps.work_once()
     assert [event.outcome for event in heard.of(events.ItemApplied)] == ["Apply"]
@@ -167,8 +163,7 @@ async def test_a_commit_that_lost_to_another_is_known_to_have_failed(
     """Nothing of it was committed, for certain; as one of unknown end it would be cleaned up
     after by nobody.
     """
-    database = virtual_database
-    await add(database, Volume())
+    await add(virtual_database, Volume())
     wrote: set[Any] = set()
 
     def note(connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
@@ -180,12 +175,12 @@ async def test_a_commit_that_lost_to_another_is_known_to_have_failed(
             wrote.discard(connection)
             raise OperationalError("COMMIT", {}, Conflict("could not serialize access"))
 
-    event.listen(database.engine.sync_engine, "before_cursor_execute", note)
-    event.listen(database.engine.sync_engine, "commit", refuse)
+    event.listen(virtual_database.engine.sync_engine, "before_cursor_execute", note)
+    event.listen(virtual_database.engine.sync_engine, "commit", refuse)
     pipeline = VolumePipeline()
     # With renewals, so that trust does not end before the patience with the database.
     with heard_events() as heard:
-        async with PipelineManager(database.session_factory, [pipeline]):
+        async with PipelineManager(virtual_database.session_factory, [pipeline]):
             await asyncio.sleep(40)
     assert [stale.reason for stale in heard.of(events.ItemStale)] == []
     assert len(pipeline.stale) == 1

@@ -58,7 +58,6 @@ async def test_a_new_row_is_due_now(database_with_clock: TemporaryDatabase) -> N
         )
     async with database_with_clock.session_factory() as session:
         by_orm, by_sql = (await session.scalars(select(Run).order_by(Run.id))).all()
-    assert database_with_clock.clock is not None
     on_sqlite = database_with_clock.dialect_name == "sqlite"
     assert by_orm.due_at == database_with_clock.clock.now
     assert by_sql.due_at == (

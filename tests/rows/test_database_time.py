@@ -118,16 +118,14 @@ def test_order_of_the_text_is_order_of_time_on_sqlite(one: datetime, other: date
 
 async def test_the_database_is_asked(database_with_clock: TemporaryDatabase) -> None:
     """Leases would be judged by the replica's clock."""
-    database = database_with_clock
-    assert database.clock is not None
     for _ in range(2):
-        async with database.engine.connect() as connection:
+        async with database_with_clock.engine.connect() as connection:
             now, instant = (
                 await connection.execute(select(database_now(), database_instant()))
             ).one()
-        assert now == instant == database.clock.now
+        assert now == instant == database_with_clock.clock.now
         assert now.tzinfo is UTC
-        database.clock.advance(timedelta(days=400, milliseconds=7))
+        database_with_clock.clock.advance(timedelta(days=400, milliseconds=7))
 
 
 @pytest.mark.parametrize(
@@ -146,7 +144,6 @@ async def test_the_time_after_a_delay(
     database_with_clock: TemporaryDatabase, delay: timedelta
 ) -> None:
     """A lease would be shorter or longer than the setting says."""
-    assert database_with_clock.clock is not None
     async with database_with_clock.engine.connect() as connection:
         later = await connection.scalar(select(database_time_after(delay)))
     assert later == database_with_clock.clock.now + delay
@@ -154,7 +151,6 @@ async def test_the_time_after_a_delay(
 
 async def test_two_delays_in_one_statement(database_with_clock: TemporaryDatabase) -> None:
     """The second would take the first one's parameter."""
-    assert database_with_clock.clock is not None
     now, minute, hour = database_with_clock.clock.now, timedelta(minutes=1), timedelta(hours=1)
     async with database_with_clock.engine.connect() as connection:
         for one, other in ((minute, hour), (hour, minute)):
@@ -200,7 +196,6 @@ async def test_now_in_sql_is_spelt_as_bound_times_are(sqlite_database: Temporary
 
 async def test_now_as_a_default_of_the_server(database_with_clock: TemporaryDatabase) -> None:
     """A row inserted by hand would not be due."""
-    assert database_with_clock.clock is not None
     await database_with_clock.create_tables(metadata)
     async with database_with_clock.engine.begin() as connection:
         await connection.exec_driver_sql("INSERT INTO noted (id) VALUES (1)")

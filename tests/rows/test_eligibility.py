@@ -87,7 +87,6 @@ async def insert_rows(
     connection: AsyncConnection, database: TemporaryDatabase, rows: list[Facts]
 ) -> None:
     """Write the rows; the keys of runs are their numbers."""
-    assert database.clock is not None
     now = database.clock.now
     at = lambda offset_s: None if offset_s is None else now + timedelta(seconds=offset_s)  # noqa: E731
     for number, row in enumerate(rows):
@@ -226,7 +225,6 @@ async def test_any_rows(tables: TemporaryDatabase, rows: list[Facts]) -> None:
 
 async def test_time_moves_the_line(tables: TemporaryDatabase) -> None:
     """A row that has become due, or whose lease has ended, would not be found."""
-    assert tables.clock is not None
     rows = [run(due=5.0), run(expires=10.0, token=True), run()]
     condition = eligible_parts(
         RUNS, ready=Run.status == "queued", owner=ME, min_processing_interval=INTERVAL

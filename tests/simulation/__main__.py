@@ -5,15 +5,13 @@ happened in each.
 other's rows, and services), ``--of crowd`` (many rows at once, far from the database), ``--of
 steered`` (orders whose pipelines are paused, and whose rows are released and parked), ``--of
 flows`` (streams, compared with one loop over their steps; a table at the end says what they have
-reached), ``--of steps`` (the schedules of single steps); each of these by default.
+reached); each of these by default.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-import tempfile
-import time
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,7 +22,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from tests.simulation.crowd import Crowd
 from tests.simulation.family import Family
 from tests.simulation.orders import Orders
-from tests.simulation.play import play
 from tests.simulation.steered import Steered
 from tests.simulation.streams.flows import Flows
 from tests.simulation.streams.reached import counted, never_reached, table
@@ -43,23 +40,20 @@ SCENARIOS: Final = {
 def main(arguments: Sequence[str] | None = None) -> int:
     """Play as many runs as asked for, and print those that broke a promise."""
     parser = with_options(argparse.ArgumentParser(description="Plays random runs."))
-    kinds = (*SCENARIOS, "steps")
     parser.add_argument(
         "--of",
-        choices=("all", *kinds),
+        choices=("all", *SCENARIOS),
         default="all",
         help="what is played; by default as many of each",
     )
     options = parser.parse_args(arguments)
-    played = kinds if options.of == "all" else (options.of,)
+    played = SCENARIOS if options.of == "all" else (options.of,)
     return max(play_of(kind, options) for kind in played)
 
 
 def play_of(kind: str, options: argparse.Namespace) -> int:
     print(f"{kind}:", flush=True)
     seeds = range(options.seed, options.seed + options.seeds)
-    if kind == "steps":
-        return play_steps(seeds, options)
     command = f"python tests/simulation --of {kind} --seed {{seed}} --seeds 1 --story"
     counts = Counter[str]()
     with Simulation(SCENARIOS[kind], replay=command) as simulation:
@@ -71,21 +65,6 @@ def play_of(kind: str, options: argparse.Namespace) -> int:
         print(*(f"no run has reached: {name}" for name in missing), sep="\n")
         return max(failed, int(bool(missing)))
     return failed
-
-
-def play_steps(seeds: range, options: argparse.Namespace) -> int:
-    failed, began = 0, time.perf_counter()
-    with tempfile.TemporaryDirectory(prefix="rowlock-simulation-") as folder:
-        for played in play(seeds, Path(folder)):
-            failed += bool(played.wrongs)
-            if played.wrongs:
-                print(played, end="\n\n", flush=True)
-                if options.first:
-                    break
-            elif options.story:
-                print("\n".join(played.steps), end="\n\n")
-    print(f"{len(seeds)} schedules, {failed} failed, {time.perf_counter() - began:.1f} s")
-    return 1 if failed else 0
 
 
 if __name__ == "__main__":

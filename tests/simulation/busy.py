@@ -14,7 +14,7 @@ from rowlock import Apply, Outcome, Pipeline, PipelineItem, PipelineManager
 from rowlock.testing import TemporaryDatabase
 
 from .pipelines import SimulatedPipeline, settings_for
-from .tables import Base, Fleet, Instance, Job, Mount, Volume
+from .tables import Base, Fleet, Instance, Mount, Volume
 
 HINT_EVERY_S: Final = 0.1
 FETCH_S: Final = 0.2
@@ -60,10 +60,6 @@ class BusyFleets(BusyPipeline):
 
 class BusyInstances(BusyPipeline):
     model = Instance
-
-
-class BusyJobs(BusyPipeline):
-    model = Job
 
 
 class BusyMounts(BusyPipeline):

@@ -1,9 +1,8 @@
-"""The host of the simulation on whole managers: fleets of instances of jobs, mounts that share
-volumes, and their services.
+"""Fleets of instances of jobs, mounts that share volumes, and their services, on whole managers.
 
-The one idea: what the attempts do is drawn as in ``schedule.py``; what happens to the replicas is
-`tests/simulator`'s business. What each attempt had in mind is judged as in
-``verdict.py``; what becomes of leases, by the simulation itself.
+The one idea: what the attempts do is drawn in ``pipelines.py``; what happens to the replicas is
+`tests/simulator`'s business. What each attempt had in mind is judged in ``verdict.py``; what
+becomes of leases, by the simulation itself.
 """
 
 from __future__ import annotations
@@ -11,18 +10,38 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from functools import partial
+from random import Random
 from typing import Any, Final
 
 from rowlock import Pipeline
 
 from ..simulator.scenario import Scenario, World
 from .book import Book, Place
-from .pipelines import Director
-from .schedule import KINDS, draw_rows, with_graphs
+from .pipelines import (
+    Director,
+    FleetPipeline,
+    InstancePipeline,
+    JobGraphPipeline,
+    JobPipeline,
+    MountPipeline,
+    SimulatedPipeline,
+    VolumeGraphPipeline,
+    VolumePipeline,
+)
 from .services import Services
-from .tables import MODELS, TABLES, WATCHED, orphans
+from .tables import MODELS, TABLES, WATCHED, Fleet, Instance, Job, Mount, orphans
 from .verdict import judge_writes, noted
 
+LEVELS: Final = (FleetPipeline, InstancePipeline, JobPipeline)
+SHARING: Final = (MountPipeline, VolumePipeline)
+KINDS: Final = ((*LEVELS,), LEVELS[:2], LEVELS[1:], SHARING, SHARING, (*LEVELS, *SHARING))
+"""Which pipelines work beside each other."""
+IN_GRAPHS: Final[dict[type[SimulatedPipeline], type[SimulatedPipeline]]] = {
+    JobPipeline: JobGraphPipeline,
+    VolumePipeline: VolumeGraphPipeline,
+}
+GRAPHS_EVERY: Final = 5
+"""In each fifth run rows pass through graphs."""
 RESTS_S: Final = (0, 0.02, 0.3, 1, 3)
 CALM_S_MAX: Final = 60.0
 """How long a service goes on at most. **Unit** virtual seconds."""
@@ -37,9 +56,7 @@ class Family(Scenario):
     def __init__(self, world: World) -> None:
         super().__init__(world)
         self.book = WorldBook(world)
-        self.director = Director(
-            world.random, self.book, self._exists, is_calm=lambda: world.is_calm
-        )
+        self.director = Director(world.random, self.book, self._exists, lambda: world.is_calm)
         self.kinds = with_graphs(world.random.choice(KINDS), world.seed)
         self.drawn = draw_rows(world.random, self.kinds)
         self.service = Services(self.book)
@@ -130,3 +147,33 @@ class WorldBook(Book):
 
     def wrong(self, text: str) -> None:
         self._world.wrong(text)
+
+
+def with_graphs(
+    kinds: tuple[type[SimulatedPipeline], ...], seed: int
+) -> tuple[type[SimulatedPipeline], ...]:
+    """Return the pipelines of a run: in some, those whose rows pass through graphs."""
+    return kinds if seed % GRAPHS_EVERY else tuple(IN_GRAPHS.get(kind, kind) for kind in kinds)
+
+
+def draw_rows(rng: Random, kinds: tuple[type[Any], ...]) -> dict[str, list[dict[str, int]]]:
+    """Return a few rows for the pipelines of `kinds`, by table."""
+    rows: dict[str, list[dict[str, int]]] = {}
+    models = {kind.model for kind in kinds}
+    if Instance in models:
+        fleets = rng.randint(1, 2)
+        instances = [
+            {"id": n, "fleet_id": rng.randint(1, fleets)} for n in range(1, rng.randint(2, 3) + 1)
+        ]
+        rows["instances"] = instances
+        if Fleet in models:
+            rows["fleets"] = [{"id": n} for n in range(1, fleets + 1)]
+        if Job in models:
+            rows["jobs"] = [
+                {"id": n, "instance_id": rng.choice(instances)["id"]}
+                for n in range(1, rng.randint(2, 4) + 1)
+            ]
+    if Mount in models:
+        rows["volumes"] = [{"id": 1}]
+        rows["mounts"] = [{"id": n, "volume_id": 1} for n in (1, 2)]
+    return rows

@@ -75,7 +75,6 @@ class Director:
     """Draws plans, and sees to it that they are followed.
 
     Attributes:
-        is_calm: the disturbance is over.
         left_behind: locks being taken that nobody waits for.
     """
 
@@ -84,15 +83,13 @@ class Director:
         rng: Random,
         book: Book,
         exists: Callable[[str, str, int], set[Place]],
-        *,
-        is_calm: Callable[[], bool] | None = None,
+        is_calm: Callable[[], bool],
     ) -> None:
-        """`exists` returns those rows of a table whose column has a value; `is_calm` says so, or
-        the attribute that is set.
+        """`exists` returns those rows of a table whose column has a value; `is_calm` says that the
+        disturbance is over.
         """
         self.book = book
-        self.is_calm = False
-        self._is_calm = is_calm or (lambda: self.is_calm)
+        self._is_calm = is_calm
         self.left_behind: set[asyncio.Task[Any]] = set()
         self._rng = rng
         self._exists = exists
@@ -220,7 +217,6 @@ class SimulatedPipeline(Pipeline[Any]):
 
     Attributes:
         replica: whose it is.
-        is_dead: its replica has died; what still moves is a ghost.
         is_gone: whether nobody works here any more, for now or for good.
         related: the model of which it locks rows.
         is_shared: whether others of its kind want the same rows.
@@ -245,8 +241,7 @@ class SimulatedPipeline(Pipeline[Any]):
     def __init__(self, replica: str, director: Director) -> None:
         super().__init__(**settings_for(self.model))
         self.replica = replica
-        self.is_dead = False
-        self.is_gone: Callable[[], bool] = lambda: self.is_dead
+        self.is_gone: Callable[[], bool] = lambda: False
         self.director = director
 
     def ready(self) -> ColumnElement[bool]:
@@ -327,17 +322,6 @@ class VolumePipeline(SimulatedPipeline):
 
 class VolumeGraphPipeline(GraphOfRows):
     model, intent = Volume, (Volume.wanted,)
-
-
-PIPELINES: Final[tuple[type[SimulatedPipeline], ...]] = (
-    FleetPipeline,
-    InstancePipeline,
-    JobPipeline,
-    JobGraphPipeline,
-    MountPipeline,
-    VolumePipeline,
-    VolumeGraphPipeline,
-)
 
 
 async def _fail(*_: object) -> None:

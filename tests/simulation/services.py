@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from sqlalchemy import delete, update
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
@@ -36,11 +36,6 @@ class Services:
         self.held_perhaps: Counter[Place] = Counter()
         self.asked: dict[Place, int] = {}
         self.asked_perhaps: dict[Place, set[int]] = {}
-        self.tasks: set[asyncio.Task[None]] = set()
-
-    def start(self, work: Any, *, name: str) -> None:
-        task = asyncio.create_task(work, name=name)
-        self.tasks.add(task)
 
     async def hold(
         self,

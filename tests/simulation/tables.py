@@ -7,7 +7,6 @@ Not here: who works on the rows (``pipelines.py``), and the judge (``verdict.py`
 from __future__ import annotations
 
 import sqlite3
-from datetime import datetime
 from typing import Any, Final
 
 from sqlalchemy import ForeignKey, create_mock_engine
@@ -108,23 +107,6 @@ def create_tables(file: sqlite3.Connection) -> None:
         sqlite.dialect(), MODELS.values(), also=dict.fromkeys(MODELS.values(), WATCHED)
     ):
         file.execute(statement)
-    file.commit()
-
-
-def fill(file: sqlite3.Connection, rows: dict[str, list[dict[str, int]]], now: datetime) -> None:
-    file.execute("BEGIN")
-    text = now.replace(tzinfo=None).isoformat(" ", "microseconds")
-    for table in (*TABLES, HISTORY_TABLE):
-        file.execute(f"DELETE FROM {table}")
-    for table in TABLES:
-        due = {} if table == "instances" else {"due_at": text, "attempts": 0}
-        for row in rows.get(table, []):
-            values = {"status": "todo", "wanted": 0, "seen": 0, "touched": 0, "held": 0} | due | row
-            places = ", ".join("?" * len(values))
-            file.execute(
-                f"INSERT INTO {table} ({', '.join(values)}) VALUES ({places})",
-                tuple(values.values()),
-            )
     file.commit()
 
 

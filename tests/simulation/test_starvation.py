@@ -19,13 +19,10 @@ from __future__ import annotations
 
 import asyncio
 import math
-import uuid
 from collections.abc import Callable
-from datetime import timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import update
 
 from rowlock import Apply, Outcome, PipelineItem, RelatedLockUnavailable, Retry
 from rowlock.clock import JITTER
@@ -36,7 +33,6 @@ from .busy import (
     BusyFleets,
     BusyInstances,
     BusyMounts,
-    BusyPipeline,
     BusyVolumes,
     at_work,
     now,
@@ -49,7 +45,6 @@ T_CHILD_S = 2.0
 WORKERS = 2
 CHILDREN = 4
 RETRY_DELAY_S = 0.5
-LOCK_TIMEOUT_S = 6.0
 ABANDONED_AFTER_S = 15.0
 
 
@@ -130,67 +125,6 @@ async def test_children_of_a_parent_that_always_fails_go_on(
         assert children.longest_gap(key, since=since, until=until) <= bound_s
 
 
-async def reset_by_hand(database: TemporaryDatabase, **values: Any) -> None:
-    assert database.clock is not None
-    intent = {"lock_owner": BusyFleets.__name__, "last_processed_at": database.clock.now}
-    async with database.session_factory.begin() as session:
-        await session.execute(update(Fleet).values(intent | values))
-
-
-async def processed_now(database: TemporaryDatabase) -> None:
-    """Have the instances been processed before, so that it is known how long they have waited."""
-    assert database.clock is not None
-    async with database.session_factory.begin() as session:
-        await session.execute(update(Instance).values(last_processed_at=database.clock.now))
-
-
-@pytest.mark.parametrize("how", ["parked", "done", "reset long ago"])
-@virtual_time(max_virtual_s=600)
-async def test_children_of_a_parent_that_will_not_come_go_on_at_once(
-    virtual_database: TemporaryDatabase, how: str
-) -> None:
-    """An intent that nobody follows up would keep children waiting for nobody."""
-    await put(virtual_database, *family())
-    assert virtual_database.clock is not None
-    time = virtual_database.clock.now
-    changes: dict[str, dict[str, Any]] = {
-        "parked": {"parked_at": time},
-        "done": {"status": "done"},
-        "reset long ago": {
-            "last_processed_at": time - timedelta(seconds=ABANDONED_AFTER_S + 1),
-            "due_at": time + timedelta(days=1),
-        },
-    }
-    await reset_by_hand(virtual_database, **changes[how])
-    children = BusyInstances(takes(0.1))
-    async with at_work(virtual_database, BusyFleets(takes(0)), children):
-        since = now()
-        await asyncio.sleep(1)
-        assert children.longest_gap(1, since=since, until=now()) <= 0.1 + 2 * FETCH_S
-
-
-@virtual_time(max_virtual_s=600)
-async def test_a_parent_that_thinks_for_long_before_it_locks_is_not_waited_for_any_longer(
-    virtual_database: TemporaryDatabase,
-) -> None:
-    """A parent that came back and hangs before it locks would keep its children waiting for as
-    long as it is renewed.
-    """
-    await put(virtual_database, *family())
-    await reset_by_hand(virtual_database)
-    await processed_now(virtual_database)
-    parent, children = Parent(before_s=100), BusyInstances(takes(0.3))
-    async with at_work(virtual_database, BusyFleets(parent.act, process_timeout=1000), children):
-        since = now()
-        await asyncio.sleep(LOCK_TIMEOUT_S)
-        assert not children.worked
-        await asyncio.sleep(15)
-        assert (
-            children.longest_gap(1, since=since, until=now())
-            <= LOCK_TIMEOUT_S + RETRY_DELAY_S + 0.3 + 2 * FETCH_S
-        )
-
-
 @virtual_time(max_virtual_s=600, max_iterations=5_000_000)
 async def test_a_row_that_many_want_to_share_gets_its_own_turn(
     virtual_database: TemporaryDatabase,
@@ -199,74 +133,22 @@ async def test_a_row_that_many_want_to_share_gets_its_own_turn(
     holds_s = 0.5
     await put(virtual_database, Volume(id=1), *(Mount(id=key, volume_id=1) for key in range(1, 9)))
     holders: list[int] = []
-    all_had_it = asyncio.Event()
 
     async def share(item: PipelineItem[Any]) -> None:
         await item.lock_related(Volume, Volume.id == 1, shared=True)
         holders.append(item.id)
-        if set(holders) == set(range(1, 9)):
-            all_had_it.set()
         await asyncio.sleep(holds_s)
 
     own = BusyVolumes(takes(0.1))
     async with at_work(virtual_database, BusyMounts(share, workers_num=4), own):
         since = now()
-        await asyncio.sleep(36)
-        assert len(holders) > 20
-        # Who among the eight is next is drawn by their jitter: nobody is shut out, and nobody has a
-        # bound.
-        async with asyncio.timeout(400):
-            await all_had_it.wait()
+        await asyncio.sleep(20)
+        assert len(holders) > 10
         until = now()
     assert (
         own.longest_gap(1, since=since, until=until)
         <= ABANDONED_AFTER_S + 0.1 + holds_s + 2 * FETCH_S
     )
-
-
-@pytest.mark.parametrize(
-    ("pipelines", "rows", "owner"),
-    [
-        ((BusyFleets, BusyInstances), (Fleet(id=2), Instance(id=1, fleet_id=2)), "BusyFleets"),
-        ((BusyMounts, BusyVolumes), (Volume(id=1),), "BusyMounts:7"),
-        ((BusyMounts, BusyVolumes), (Volume(id=1),), "service:12345678"),
-    ],
-    ids=["parent", "item that shares", "service"],
-)
-@virtual_time(max_virtual_s=600)
-async def test_what_a_dead_holder_locked_is_its_own_pipelines_as_soon_as_the_lease_has_ended(
-    virtual_database: TemporaryDatabase,
-    pipelines: tuple[type[BusyPipeline], ...],
-    rows: tuple[Any, ...],
-    owner: str,
-) -> None:
-    """Children of a crashed parent that never comes back would wait for a sweep, or for ever."""
-    assert virtual_database.clock is not None
-    tables = [type(row) for row in rows]
-    values = [
-        {key: value for key, value in vars(row).items() if not key.startswith("_")} for row in rows
-    ]
-    await put(virtual_database, *zip(tables, values, strict=True))
-    began_at, expires_at = (
-        virtual_database.clock.now,
-        virtual_database.clock.now + timedelta(seconds=2),
-    )
-    async with virtual_database.session_factory.begin() as session:
-        lease = {"lock_token": uuid.uuid4(), "lock_owner": owner, "lock_expires_at": expires_at}
-        # Processed a moment ago: what was reset then would be kept for its owner for longer than
-        # the lease lasts.
-        lease["last_processed_at"] = began_at
-        await session.execute(update(tables[-1]).values(lease))
-        if tables[0] is Fleet:
-            await session.execute(update(Fleet).values(status="done"))
-    own = pipelines[1](takes(0.1), orphaned_after=300)
-    async with at_work(
-        virtual_database, pipelines[0](takes(0.1), orphaned_after=300), own, hints=False
-    ):
-        since = now()
-        await asyncio.sleep(20)
-    first = own.worked[1][0] - since
-    assert 2 <= first <= 2 + 1 * (1 + JITTER) + 0.1 + FETCH_S
 
 
 @virtual_time(max_virtual_s=600)

@@ -1,11 +1,9 @@
-"""The verdict on a schedule: the one checker on what was committed, and what only this host can
-judge.
+"""What only this host can judge of a run.
 
 The one idea: the judge in `tests/simulator` knows leases and outcomes. It cannot know what an
 attempt meant to write, nor what a service was told: that is in the book and with the services, and
 is compared here with the host's own columns. Nor can it know, on SQLite, where a transaction ends;
-but each schedule hears every ``BEGIN``, and looks then for related rows that outlived their main
-row's lease (`tables.orphans`), also where it ended without an outcome.
+related rows that outlived their main row's lease are looked for all the time (`tables.orphans`).
 """
 
 from __future__ import annotations
@@ -13,46 +11,11 @@ from __future__ import annotations
 import sqlite3
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from datetime import timedelta
-from typing import Any, Final
+from typing import Any
 
-from ..simulator.judge.checker import check
-from ..simulator.judge.history import HISTORY_QUERY, Change, RowState, changes_from
+from ..simulator.judge.history import HISTORY_QUERY, Change, changes_from
 from .book import Book, Place
-from .pipelines import PIPELINES, SCHEDULED, SimulatedPipeline
 from .services import Services
-from .tables import TABLES
-
-_UNSETTLED: Final = " UNION ALL ".join(
-    f"SELECT '{table}', id, status, lock_owner FROM {table} WHERE lock_token IS NOT NULL OR"
-    " lock_owner IS NOT NULL OR lock_expires_at IS NOT NULL OR (status <> 'done' OR seen <>"
-    " wanted)" + ("" if table == "instances" else " AND parked_at IS NULL")
-    for table in TABLES
-)
-_LONGEST: Final = timedelta(seconds=SimulatedPipeline.lock_timeout)
-
-
-def unsettled(file: sqlite3.Connection) -> list[tuple[str, int, str, str | None]]:
-    """Return rows that are leased in any of the three lock columns, or that are neither done nor
-    parked.
-    """
-    return file.execute(_UNSETTLED).fetchall()
-
-
-def judge(book: Book, file: sqlite3.Connection, services: Services) -> None:
-    changes = noted(file)
-    violations = check(
-        changes,
-        settled=_is_settled,
-        stopped=True,
-        attempts_max=SCHEDULED["max_attempts"],
-        services_own=["wanted"],
-        lock_timeouts={pipeline.__name__: _LONGEST for pipeline in PIPELINES},
-    )
-    for number, violation in enumerate(violations):
-        # One story is enough; the others would be of the same rows.
-        book.wrong(str(violation).partition("\n")[0] if number else str(violation))
-    judge_writes(book, changes, services)
 
 
 def judge_writes(book: Book, changes: Sequence[Change], services: Services) -> None:
@@ -63,10 +26,6 @@ def judge_writes(book: Book, changes: Sequence[Change], services: Services) -> N
 
 def noted(file: sqlite3.Connection) -> list[Change]:
     return changes_from(file.execute(HISTORY_QUERY))
-
-
-def _is_settled(_table: str, row: RowState) -> bool:
-    return row.values["status"] == "done" and row.values["seen"] == row.values["wanted"]
 
 
 def _judge_related(book: Book, changes: Sequence[Change]) -> None:
