@@ -1,6 +1,6 @@
 """Dispatch under a flood, and what admission costs beside rows that are settled.
 
-``tests/dispatch/test_flood.py`` asserts the same on a smaller flood.
+``tests/dispatch/test_admission_at_once.py`` asserts the same on a smaller flood.
 """
 
 from __future__ import annotations

@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from rowlock.testing import TemporaryDatabase
+
+from .renders import Base
 from .wool_farm import farm
 
 
@@ -27,3 +30,9 @@ def namespace() -> Iterator[str]:
     name = f"rowlock-{uuid.uuid4().hex}"
     with farm(name, workers=2):
         yield name
+
+
+@pytest.fixture
+async def renders_database(database: TemporaryDatabase) -> TemporaryDatabase:
+    await database.create_tables(Base.metadata)
+    return database

@@ -41,12 +41,6 @@ def pipeline_of(**settings: Any) -> DispatchPipeline[Render]:
     return DispatchPipeline(Render, handler=Scenes(), engine=Fleet(), **settings)
 
 
-@pytest.fixture
-async def renders_database(database: TemporaryDatabase) -> TemporaryDatabase:
-    await database.create_tables(Base.metadata)
-    return database
-
-
 async def test_fifty_at_once_make_one_row(renders_database: TemporaryDatabase) -> None:
     """Clients that are impatient would have the same work done many times."""
     renders = pipeline_of()

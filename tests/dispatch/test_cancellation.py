@@ -41,12 +41,6 @@ from .renders import (
 QUICK: Any = {"fetch_delays": (0.05, 0.1)}
 
 
-@pytest.fixture
-async def renders_database(database: TemporaryDatabase) -> TemporaryDatabase:
-    await database.create_tables(Base.metadata)
-    return database
-
-
 async def cancel(
     database: TemporaryDatabase, renders: DispatchPipeline[Render], key: str
 ) -> Render | None:

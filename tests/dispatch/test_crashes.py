@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from typing import Any
 
+import pytest
 from sqlalchemy.ext.asyncio import async_sessionmaker
 
 from rowlock import PipelineManager
@@ -59,6 +60,7 @@ class Store:
         )
 
 
+@pytest.mark.either_database
 async def test_killed_at_every_await(rowlock_database_with_clock: TemporaryDatabase) -> None:
     """A replica that dies between two steps would leave the row, or the world, in another state."""
     await rowlock_database_with_clock.create_tables(Base.metadata)

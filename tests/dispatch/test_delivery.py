@@ -70,24 +70,6 @@ async def test_it_runs_from_the_moment_a_worker_accepts(
 
 
 @virtual_time
-async def test_an_offer_that_was_refused_never_shows_as_running(
-    virtual_database: TemporaryDatabase,
-) -> None:
-    """A queue that is full would look like work that goes on."""
-    await virtual_database.create_tables(Base.metadata)
-    fleet = Fleet(1)
-    renders = pipeline_of(fleet, Scenes(50))
-    async with PipelineManager(virtual_database.session_factory, [renders]):
-        await submit(virtual_database, renders, "a", "b")
-        await asyncio.sleep(10)
-        rows = sorted(await all_renders(virtual_database), key=lambda row: row.status)
-        assert [(row.status, row.started_at is None, row.worker) for row in rows] == [
-            (PENDING, True, None),
-            (RUNNING, False, "worker-1"),
-        ]
-
-
-@virtual_time
 async def test_stages_are_recorded_at_once_and_skipped_later(
     virtual_database: TemporaryDatabase,
 ) -> None:

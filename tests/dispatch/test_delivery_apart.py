@@ -194,26 +194,6 @@ async def test_a_replica_leases_no_more_than_it_can_begin(
 
 
 @virtual_time
-async def test_a_late_result_leaves_a_word_in_the_log(
-    virtual_database: TemporaryDatabase, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Hours of work would come to nothing, and nobody could say why."""
-    await virtual_database.create_tables(Base.metadata)
-    renders = pipeline_of(Fleet(1), Scenes(20))
-    caplog.set_level("INFO", "rowlock")
-    async with PipelineManager(virtual_database.session_factory, [renders]):
-        await submit(virtual_database, renders, "a")
-        await asyncio.sleep(5)
-        async with virtual_database.session_factory.begin() as session:
-            await session.execute(
-                update(Render).values(status=FAILED, error="input: cancelled by its owner")
-            )
-        await asyncio.sleep(30)
-        row = await one_render(virtual_database)
-    assert f"of row {row.id} was not written (changed)" in caplog.text
-
-
-@virtual_time
 async def test_an_orphan_that_could_not_be_read_for_a_while_is_done(
     virtual_database: TemporaryDatabase,
 ) -> None:
@@ -259,22 +239,6 @@ async def test_a_provisioner_that_cannot_count_fails_no_rows(
         await asyncio.sleep(10)
         row = await one_render(virtual_database)
     assert (row.status, row.last_error) == (PENDING, "internal: RuntimeError: a slip")
-
-
-@virtual_time
-async def test_who_ends_late_gives_its_worker_back(virtual_database: TemporaryDatabase) -> None:
-    """Each attempt that was left behind would cost a worker for ever, though it has ended."""
-    await virtual_database.create_tables(Base.metadata)
-    scenes, fleet, gate = Scenes(), Fleet(1), asyncio.Event()
-
-    scenes.answers["a"] = without_end(gate)
-    renders = pipeline_of(fleet, scenes, time_limit=10, process_timeout=12, cancel_grace=1)
-    async with PipelineManager(virtual_database.session_factory, [renders]):
-        await submit(virtual_database, renders, "a")
-        await until(lambda: renders.statistics().counters["abandoned"])
-        assert fleet.workers()["worker-1"].active == 1
-        gate.set()
-        await until(lambda: not fleet.workers()["worker-1"].active)
 
 
 @virtual_time

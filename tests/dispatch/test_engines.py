@@ -6,9 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-import threading
 from collections.abc import AsyncIterator, Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -32,9 +30,7 @@ from rowlock.dispatch import (
     WorkerGone,
 )
 from rowlock.dispatch.engine import Events
-from rowlock.dispatch.engines import local as thread
 from rowlock.dispatch.engines.local import LocalEngine
-from rowlock.tasks import ENDED
 
 from ..host import HANG_S_MAX
 from . import handlers
@@ -240,26 +236,6 @@ def test_a_wrong_number_of_workers_is_refused(kind: type[LocalEngine], workers: 
     """An engine without workers would leave every row waiting, without a word."""
     with pytest.raises(SettingsError, match="from 1 to"):
         kind(workers)
-
-
-async def test_a_closed_attempt_comes_back_when_the_thread_has_done() -> None:
-    """Its thread would go on with a generator that is being closed elsewhere."""
-    begun, may_end = threading.Event(), threading.Event()
-
-    def work() -> None:
-        begun.set()
-        may_end.wait(HANG_S_MAX)
-
-    with ThreadPoolExecutor(1) as pool:
-        calling = asyncio.create_task(thread._in(pool, work))
-        await until(begun.is_set)
-        calling.cancel(ENDED)
-        for _ in range(20):
-            await asyncio.sleep(0)
-        assert not calling.done()
-        may_end.set()
-        await asyncio.wait({calling})
-    assert calling.cancelled()
 
 
 # ---------------------------------------------------------------- what only processes promise

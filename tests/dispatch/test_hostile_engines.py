@@ -14,7 +14,6 @@ import pytest
 
 from rowlock import PipelineManager
 from rowlock.dispatch import (
-    COMPLETED,
     FAILED,
     PENDING,
     AttemptEvent,
@@ -32,21 +31,17 @@ from rowlock.testing import TemporaryDatabase, virtual_time
 
 from .renders import Base, Fleet, Render, Scenes, all_renders, one_render, settled, submit
 
-ERRORS = [SystemExit(3), KeyboardInterrupt(), asyncio.CancelledError()]
-
-each_error = pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
-
 
 class Slips:
-    """An engine of one worker, of which the step called `slips` raises `error`.
+    """An engine of one worker, of which the step called `slips` is cancelled by nobody.
 
     Attributes:
         offers: how often it was asked.
         is_gone: its worker dies within each attempt.
     """
 
-    def __init__(self, slips: str, error: BaseException, *, is_gone: bool = False) -> None:
-        self.slips, self.error, self.offers, self.is_gone = slips, error, 0, is_gone
+    def __init__(self, slips: str, *, is_gone: bool = False) -> None:
+        self.slips, self.offers, self.is_gone = slips, 0, is_gone
         self._said = 0
 
     def workers(self) -> Mapping[str, WorkerView]:
@@ -76,19 +71,16 @@ class Slips:
 
     def _may_slip(self, step: str) -> None:
         if self.slips == step:
-            raise self.error
+            raise asyncio.CancelledError
 
 
-@each_error
 @virtual_time
-async def test_events_that_end_in_an_exit_fail_their_row(
-    virtual_database: TemporaryDatabase, error: BaseException
+async def test_events_that_end_in_a_stray_cancellation_fail_their_row(
+    virtual_database: TemporaryDatabase,
 ) -> None:
-    """One engine would end the event loop of its replica; and a stray cancellation would begin
-    its row twice a second.
-    """
+    """A stray cancellation would begin its row twice a second."""
     await virtual_database.create_tables(Base.metadata)
-    engine = Slips("next", error)
+    engine = Slips("next")
     renders = DispatchPipeline(Render, handler=Scenes(), engine=engine, dispatch_deadline=60)
     async with PipelineManager(virtual_database.session_factory, [renders]):
         await submit(virtual_database, renders, "a")
@@ -98,32 +90,15 @@ async def test_events_that_end_in_an_exit_fail_their_row(
     assert row.error.startswith("internal: HostCodeError: ")
 
 
-@each_error
 @virtual_time
-async def test_a_close_that_exits_is_the_engines_affair(
-    virtual_database: TemporaryDatabase, error: BaseException, caplog: pytest.LogCaptureFixture
-) -> None:
-    """What is done would end the event loop, after its row was written."""
-    await virtual_database.create_tables(Base.metadata)
-    renders = DispatchPipeline(Render, handler=Scenes(), engine=Slips("close", error))
-    async with PipelineManager(virtual_database.session_factory, [renders]):
-        await submit(virtual_database, renders, "a")
-        [row] = await settled(virtual_database)
-    assert row.status == COMPLETED
-    assert "An attempt failed while it was closed" in caplog.text
-    caplog.clear()
-
-
-@each_error
-@virtual_time
-async def test_a_close_that_exits_after_a_loss_fails_no_row(
-    virtual_database: TemporaryDatabase, error: BaseException
+async def test_a_close_that_is_cancelled_after_a_loss_fails_no_row(
+    virtual_database: TemporaryDatabase,
 ) -> None:
     """A worker that dies, and whose line cannot be closed either, would fail its row for good
     where it should cost a loss.
     """
     await virtual_database.create_tables(Base.metadata)
-    engine = Slips("close", error, is_gone=True)
+    engine = Slips("close", is_gone=True)
     renders = DispatchPipeline(Render, handler=Scenes(), engine=engine, retry_delay=60)
     async with PipelineManager(virtual_database.session_factory, [renders]):
         await submit(virtual_database, renders, "a")
@@ -132,16 +107,15 @@ async def test_a_close_that_exits_after_a_loss_fails_no_row(
     assert (row.status, row.losses, row.error) == (PENDING, 1, None)
 
 
-@each_error
 @virtual_time
-async def test_an_offer_that_exits_is_a_failed_attempt(
-    virtual_database: TemporaryDatabase, error: BaseException
+async def test_an_offer_that_is_cancelled_by_nobody_is_a_failed_attempt(
+    virtual_database: TemporaryDatabase,
 ) -> None:
     """A stray cancellation would pass for a shutdown: its row was offered twice a second, and
     nobody counted.
     """
     await virtual_database.create_tables(Base.metadata)
-    engine = Slips("offer", error)
+    engine = Slips("offer")
     renders = DispatchPipeline(Render, handler=Scenes(), engine=engine, retry_delay=60)
     async with PipelineManager(virtual_database.session_factory, [renders]):
         await submit(virtual_database, renders, "a")
@@ -150,20 +124,17 @@ async def test_an_offer_that_exits_is_a_failed_attempt(
         assert (row.status, row.attempts, engine.offers) == (PENDING, 1, 1)
 
 
-@each_error
 @virtual_time
-async def test_a_provisioner_that_exits_is_logged_and_asked_again(
-    virtual_database: TemporaryDatabase, error: BaseException, caplog: pytest.LogCaptureFixture
+async def test_a_provisioner_that_is_cancelled_by_nobody_is_asked_again(
+    virtual_database: TemporaryDatabase, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """One that says no by `sys.exit` would end the event loop; and no machine would be asked for
-    within ten minutes.
-    """
+    """No machine would be asked for within ten minutes."""
     await virtual_database.create_tables(Base.metadata)
     asked: list[str] = []
 
     async def provision(key: str) -> None:
         asked.append(key)
-        raise error
+        raise asyncio.CancelledError
 
     renders = DispatchPipeline(
         Render, handler=Scenes(), engine=Fleet(), provision=provision, retry_interval=5

@@ -14,11 +14,15 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from rowlock.dispatch import COMPLETED, RUNNING, DispatchPipeline
+import pytest
+
+from rowlock.dispatch import COMPLETED, DispatchPipeline
 from rowlock.testing import TemporaryDatabase
 
 from ..walks.processes import Replica
-from .renders import Base, Fleet, Render, Scenes, all_renders, settled, submit
+from .renders import Base, Fleet, Render, Scenes, settled, submit
+
+pytestmark = pytest.mark.either_database
 
 KEYS = [f"scene-{number:02}" for number in range(15)]
 LINES_MAX = 1_000
@@ -50,32 +54,6 @@ async def replica(
 
 def submitter() -> DispatchPipeline[Render]:
     return DispatchPipeline(Render, handler=Scenes(), engine=Fleet(), max_active=15)
-
-
-async def test_kill_9_and_a_restart_finish_the_rest(database: TemporaryDatabase) -> None:
-    """What was in hand when the machine died would wait for somebody to ask for it again."""
-    await database.create_tables(Base.metadata)
-    async with replica(database, workers=3) as victim:
-        await submit(database, submitter(), *KEYS)
-        await victim.wait_for("Begun", times=7)
-        os.kill(victim.pid, signal.SIGKILL)
-        await victim.wait_for_lines(LINES_MAX)
-    begun = Counter(line["key"] for line in victim.told if line["event"] == "Begun")
-    in_hand = {row.dedup_key for row in await all_renders(database) if row.status == RUNNING}
-    assert len(in_hand) <= 3
-    async with replica(database, workers=3) as heir:
-        rows = await settled(database, every_s=LOOK_EVERY_S)
-        heir.say_go_on()
-        await heir.wait_for("Done")
-    assert [(row.status, row.error) for row in rows] == [(COMPLETED, None)] * 15
-    begun += Counter(line["key"] for line in heir.told if line["event"] == "Begun")
-    twice = {key for key, times in begun.items() if times > 1}
-    assert set(begun) == set(KEYS)
-    # What was accepted and not yet noted as running may be begun again, too: that is no stage that
-    # was recorded.
-    assert len(twice) <= 3
-    recovered = [line for line in heir.told if line["event"] == "Begun" and line["stages"]]
-    assert {line["key"] for line in recovered} <= in_hand
 
 
 async def test_two_replicas_share_and_do_each_once(database: TemporaryDatabase) -> None:

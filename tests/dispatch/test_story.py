@@ -64,19 +64,6 @@ async def test_a_flood_is_shed_and_what_was_admitted_is_done(
 
 
 @virtual_time
-async def test_fifteen_of_three_drain_without_a_rest(virtual_database: TemporaryDatabase) -> None:
-    """Rows that found no worker would rest for two minutes while workers are idle."""
-    await virtual_database.create_tables(Base.metadata)
-    fleet = Fleet(3)
-    renders = DispatchPipeline(Render, handler=Scenes(takes_s=20), engine=fleet)
-    async with PipelineManager(virtual_database.session_factory, [renders]):
-        await submit(virtual_database, renders, *KEYS)
-        began_at = asyncio.get_running_loop().time()
-        await settled(virtual_database)
-        assert asyncio.get_running_loop().time() - began_at < 5 * 20 + 5 * 6
-
-
-@virtual_time
 async def test_a_row_that_comes_to_rest_beside_an_idle_worker_is_brought_forward(
     virtual_database: TemporaryDatabase,
 ) -> None:

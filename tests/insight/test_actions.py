@@ -13,7 +13,7 @@ import pytest
 from rowlock import Apply, Outcome, PipelineError, PipelineItem, pipeline_hinter
 from rowlock.errors import AppError, ModelError
 from rowlock.insight.actions import Actions
-from rowlock.insight.steering import LeaseAlive, LeaseChanged, RowNotFound
+from rowlock.insight.steering import LeaseAlive, RowNotFound
 from rowlock.testing import TemporaryDatabase, stepping
 
 from ..host import Attachment, Run, RunPipeline, Volume, VolumePipeline
@@ -106,22 +106,6 @@ async def test_a_live_lease_needs_force(
         ("alice", "release", "refused: LeaseAlive"),
         ("alice", "release", "done"),
     )
-
-
-@pytest.mark.parametrize("force", [False, True])
-async def test_a_lease_that_has_changed_is_left_alone(
-    database: TemporaryDatabase, force: bool
-) -> None:
-    """A person would act on what a page showed a minute ago."""
-    [volume] = await add(database, Volume())
-    seen = await seen_on(database, volume)
-    async with stepping(database.session_factory, VolumePipeline()) as steps:
-        await steps.fetch_once()
-        now = await seen_on(database, volume)
-        with pytest.raises(LeaseChanged, match="VolumePipeline has it now") as raised:
-            await actions_on(database).release(Volume, volume.id, seen=seen, force=force, **BY)
-        assert raised.value.owner == "VolumePipeline"
-        assert await seen_on(database, volume) == now
 
 
 async def test_what_its_holder_has_locked_for_it_is_freed(database: TemporaryDatabase) -> None:

@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import event, select, text
-from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import async_sessionmaker
 
-from rowlock import PipelineManager, Retry, events
+from rowlock import PipelineManager, events
 from rowlock.insight import Insight, Observer
-from rowlock.insight.history import entries as entries_module
 from rowlock.insight.history import recorder as recorder_module
-from rowlock.insight.history.recorder import HistoryRecorder
-from rowlock.testing import PostgresqlServer, TemporaryDatabase
+from rowlock.testing import TemporaryDatabase
 
 from ..host import Base, Run, RunPipeline, heard_events
 from ..pipelines.scenes import add
 from .test_actions import BY
-from .test_history import HISTORY, TABLES, applied, history_of, make_tables, recorder_of
+from .test_history import TABLES, applied, history_of, make_tables, recorder_of
 
 BEATS_MAX = 20
 """How often a replica is asked until what it says is new."""
@@ -246,64 +242,3 @@ async def test_a_role_without_rights_to_the_history(postgresql_database: Tempora
         await engine.dispose()
         await run_sql(database, f"DROP OWNED BY {role}")
         await run_sql(database, f"DROP ROLE {role}")
-
-
-async def test_a_file_that_may_not_grow(sqlite_database: TemporaryDatabase) -> None:
-    """A full disk would end work that needs no more room, or lose entries without a word."""
-    database = sqlite_database
-    await make_tables(database)
-    await database.create_tables(Base.metadata)
-    is_full = True
-
-    def limit(_connection: Any, cursor: Any, statement: str, *_: Any) -> None:
-        pages = 1 if is_full and "INTO rowlock_history" in statement else 2**30
-        cursor.execute(f"PRAGMA max_page_count = {pages}")
-
-    async def emptied() -> None:
-        nonlocal is_full
-        is_full = False
-
-    def fails(_item: object) -> Retry:
-        return Retry(error="x" * 1000, after=3600)
-
-    event.listen(database.engine.sync_engine, "before_cursor_execute", limit)
-    await worked_on(database.session_factory, emptied, count=20, answer=fails)
-    event.remove(database.engine.sync_engine, "before_cursor_execute", limit)
-    assert len(await history_of(database)) == 20
-
-
-async def test_a_server_that_is_stopped(
-    postgresql_server: Callable[[], PostgresqlServer], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """During an outage the history would fill the memory, and stay away behind it."""
-    monkeypatch.setattr(entries_module, "QUEUED_MAX", 50)
-    server = postgresql_server()
-    engine = create_async_engine(await asyncio.to_thread(server.start))
-    async with engine.begin() as connection:
-        await connection.run_sync(HISTORY.metadata.create_all)
-    sessions = async_sessionmaker(engine)
-    recorder = HistoryRecorder([PipelineManager(sessions, [RunPipeline()])], HISTORY)
-    recorder.start()
-    try:
-        await asyncio.to_thread(server.stop)
-        for number in range(200):
-            events.emit(applied(number))
-        await recorder.write()
-        assert recorder.is_failing
-        # A batch of 50 is in hand, and as many wait behind it.
-        for number in range(200, 300):
-            events.emit(applied(number))
-        assert (recorder.waiting, recorder.dropped) == (100, 200)
-        await asyncio.to_thread(server.start)
-        await recorder.write()
-        assert not recorder.is_failing
-    finally:
-        await recorder.stop()
-    async with engine.connect() as connection:
-        entries = (await connection.execute(select(HISTORY).order_by(HISTORY.c.id))).all()
-    await engine.dispose()
-    assert [one.dropped for one in entries if one.kind == "gap"] == [150, 50]
-    assert [int(one.row_id) for one in entries if one.kind != "gap"] == [
-        *range(150, 200),
-        *range(250, 300),
-    ]

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import MetaData, delete, insert, select, text
+from sqlalchemy import MetaData, insert
 
 from rowlock import ConfigurationError, PipelineManager, Reset, database_now, events
 from rowlock.insight import InsightTables, insight_tables
@@ -57,33 +56,6 @@ async def test_another_pipeline_goes_on(database: TemporaryDatabase) -> None:
         assert len(await steps.fetch_once()) == 1
 
 
-async def test_it_ends_when_it_is_taken_back(database: TemporaryDatabase) -> None:
-    """A pause would last until a restart."""
-    await add(database, Volume())
-    await paused(database, "VolumePipeline")
-    assert TABLES.controls is not None
-    async with stepping(database.session_factory, VolumePipeline()) as steps:
-        steps.run.context.seams = Seams(gates=(TABLES.pause_gate,))
-        assert await steps.fetch_once() == []
-        async with database.engine.begin() as connection:
-            await connection.execute(delete(TABLES.controls))
-        assert len(await steps.fetch_once()) == 1
-
-
-async def test_until_ends_it_by_the_databases_clock(database_with_clock: TemporaryDatabase) -> None:
-    """A pause for the night would last for ever, or end by the clock of whoever looks."""
-    database = database_with_clock
-    assert database.clock is not None
-    await add(database, Volume())
-    await paused(database, "VolumePipeline", database.clock.now + timedelta(hours=2))
-    async with stepping(database.session_factory, VolumePipeline()) as steps:
-        steps.run.context.seams = Seams(gates=(TABLES.pause_gate,))
-        database.clock.advance(2 * 3600 - 1)
-        assert await steps.fetch_once() == []
-        database.clock.advance(1)
-        assert len(await steps.fetch_once()) == 1
-
-
 async def test_a_row_that_comes_back_waits_as_well(database_with_clock: TemporaryDatabase) -> None:
     """Rows that were reset before the pause would be taken by it."""
     database = database_with_clock
@@ -98,21 +70,6 @@ async def test_a_row_that_comes_back_waits_as_well(database_with_clock: Temporar
         await paused(database, "RunPipeline")
         database.clock.advance(3600)
         assert await steps.fetch_once() == []
-
-
-async def test_a_claim_that_is_paused_reads_no_row(postgresql_database: TemporaryDatabase) -> None:
-    """A pause beside a million due rows would cost what a claim costs, again and again."""
-    database = postgresql_database
-    await add(database, *(Run() for _ in range(50)))
-    await paused(database, "RunPipeline")
-    condition = TABLES.pause_gate(RunPipeline().leased, "RunPipeline")
-    claim = select(Run.id).where(Run.status == "queued", condition).order_by(Run.due_at).limit(5)
-    sql = str(claim.compile(database.engine.sync_engine, compile_kwargs={"literal_binds": True}))
-    async with database.engine.connect() as connection:
-        explained = await connection.execute(text(f"EXPLAIN (ANALYZE, COSTS OFF) {sql}"))
-        plan = "\n".join(explained.scalars())
-    assert "One-Time Filter" in plan
-    assert [line for line in plan.splitlines() if "on runs" in line and "never" not in line] == []
 
 
 def test_the_tables_are_found_by_their_gate() -> None:

@@ -95,9 +95,3 @@ def test_package_can_be_installed_from_here() -> None:
 def test_planted_command(line: str) -> None:
     """The law above would pass any command."""
     assert len(strange_commands(line)) == 1
-
-
-@pytest.mark.parametrize("line", [*FIRST, "python app.py", "python -m pytest -q"])
-def test_known_command_is_free(line: str) -> None:
-    """The law would find fault with what it asks for."""
-    assert strange_commands(line) == []

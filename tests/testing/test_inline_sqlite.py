@@ -180,21 +180,6 @@ async def test_commit_waits_for_a_reader(tmp_path: Path) -> None:
 
 
 @virtual_time
-async def test_all_of_executemany_is_tried_again(tmp_path: Path) -> None:
-    """Parameters from an iterator are not used up by the try that found the file locked."""
-    first, second = await _with_table(tmp_path / "a.db"), await _with_table(tmp_path / "a.db")
-    await _execute(first, "BEGIN IMMEDIATE")
-    async with second.cursor() as cursor:
-        inserting = asyncio.create_task(cursor.executemany(INSERT, iter([(1,), (2,), (3,)])))
-        await asyncio.sleep(1)
-        await first.rollback()
-        await inserting
-    assert await _execute(second, "SELECT count(*) FROM t") == [(3,)]
-    await first.close()
-    await second.close()
-
-
-@virtual_time
 async def test_the_busy_timeout_pragma_is_heeded_in_virtual_time(tmp_path: Path) -> None:
     """A host's PRAGMA sets the virtual waiting; SQLite itself never waits, which would stop the
     loop.
@@ -247,41 +232,6 @@ async def test_a_cursor_is_closed_behind_a_statement_that_is_queued(tmp_path: Pa
     await connection.close()
 
 
-@virtual_time
-async def test_what_is_in_memory_takes_no_turn(tmp_path: Path) -> None:
-    """Simulations would take twice as many turns of the loop as there is to see between them."""
-    connection = await _with_table(tmp_path / "a.db")
-    async with connection.cursor() as cursor:
-        await cursor.execute("SELECT 1 UNION SELECT 2")
-        turned: list[None] = []
-        asyncio.get_running_loop().call_soon(turned.append, None)
-        assert await cursor.fetchone() == (1,)
-        assert await cursor.fetchall() == [(2,)]
-    assert not turned
-    await connection.close()
-
-
-@virtual_time
-async def test_even_an_interrupt_reaches_the_caller_and_leaves_the_queue_running(
-    tmp_path: Path,
-) -> None:
-    """What is no `Exception`, as the time limit of a test, comes to whoever waits; later
-    statements are run.
-    """
-
-    class Interrupt(BaseException):
-        pass
-
-    def interrupt() -> None:
-        raise Interrupt
-
-    connection = await _with_table(tmp_path / "a.db")
-    with pytest.raises(Interrupt):
-        await connection.run(interrupt)
-    assert await _execute(connection, "SELECT 1") == [(1,)]
-    await connection.close()
-
-
 async def _conversation(engine: AsyncEngine) -> list[object]:
     heard: list[object] = []
     async with engine.begin() as connection:
@@ -331,22 +281,6 @@ async def test_it_answers_like_aiosqlite(tmp_path: Path) -> None:
     inline = await _conversation(inline_sqlite_engine(tmp_path / "inline.db"))
     assert inline == real
     assert real[:3] == [3, 1, 4]
-
-
-@virtual_time
-async def test_closing_twice_and_stopping_closed_do_no_harm(tmp_path: Path) -> None:
-    """What SQLAlchemy does in cleaning up never fails, and frees the file's lock."""
-    first, second = await _with_table(tmp_path / "a.db"), await _with_table(tmp_path / "a.db")
-    await _execute(first, "BEGIN IMMEDIATE")
-    first.stop()
-    first.stop()
-    await first.close()
-    await _execute(second, "BEGIN IMMEDIATE")
-    assert _seconds() == 0
-    await second.close()
-    await second.close()
-    with pytest.raises(ValueError, match="Connection closed"):
-        second.run(lambda: None)
 
 
 def test_memory_is_refused() -> None:

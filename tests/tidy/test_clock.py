@@ -69,17 +69,3 @@ def test_only_the_clock_asks_the_time() -> None:
 def test_planted_clock_reader(text: str) -> None:
     """The law above would pass whoever asks."""
     assert len(clock_readers(planted(text))) == 1
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["loop.time()", "get_running_loop().time()", "import time", "row.now", "datetime(2031, 1, 1)"],
-)
-def test_timer_is_free(text: str) -> None:
-    """The law would forbid timeouts."""
-    assert clock_readers(planted(text)) == []
-
-
-def test_the_clock_may() -> None:
-    """The law would forbid the clock itself."""
-    assert clock_readers(planted("time.monotonic()", CLOCK)) == []

@@ -45,15 +45,6 @@ def test_planted_dead_name(text: str) -> None:
     assert len(dead_names("planted.md", text, {"src/rowlock/rows/columns.py"})) == 1
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["see `rows/columns.py`", "src/rowlock/rows/columns.py", "tests/rows/x.py", "kopf/rows/x.py"],
-)
-def test_living_name_is_free(text: str) -> None:
-    """The check would find fault with what is there, or with what is not ours."""
-    assert dead_names("planted.md", text, {"src/rowlock/rows/columns.py"}) == []
-
-
 def undrawn_rooms(page: str, present: set[str]) -> list[str]:
     """Find rooms and stages that stand in the package and not in the drawing of the house."""
     drawing = page.partition("```\n")[2].partition("```")[0]

@@ -112,12 +112,6 @@ PARAGRAPHS = (
 )
 
 
-def test_matching_page_is_free() -> None:
-    """The law would find fault with what it asks for."""
-    assert unmatched(planted(TREE, ERRORS), PARAGRAPHS) == []
-    assert misnamed(planted(TREE, ERRORS)) == []
-
-
 def test_planted_unexplained_error() -> None:
     """The law above would pass an error that nobody explains."""
     tree = planted(TREE + "class LeaseLost(Refusal): pass\n", ERRORS)

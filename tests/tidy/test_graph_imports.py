@@ -63,19 +63,3 @@ def test_a_graph_needs_no_rows() -> None:
 def test_planted_graph_import(path: str, text: str) -> None:
     """The law above would pass any import."""
     assert len(graph_imports_astray(planted(text, path))) == 1
-
-
-@pytest.mark.parametrize(
-    ("path", "text"),
-    [
-        ("src/rowlock/graph/processor.py", "from rowlock.errors import GraphError"),
-        ("src/rowlock/graph/processor.py", "from .processor import Processor"),
-        ("src/rowlock/graph/stock/lanes.py", "from rowlock.graph.processor import InputPort"),
-        ("src/rowlock/graph/pipeline.py", "from rowlock import Outcome, Pipeline"),
-        ("src/rowlock/graph/processes.py", "from anyio import to_process"),
-        ("src/rowlock/rows/a.py", "from sqlalchemy import select"),
-    ],
-)
-def test_graph_import_that_is_free(path: str, text: str) -> None:
-    """The law would forbid the wing to be built, or bind other rooms."""
-    assert graph_imports_astray(planted(text, path)) == []

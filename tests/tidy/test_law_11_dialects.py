@@ -80,23 +80,3 @@ def test_databases_are_named_in_their_dialects() -> None:
 def test_planted_name(text: str) -> None:
     """The law above would pass whatever is named."""
     assert named_databases(planted(text))
-
-
-@pytest.mark.parametrize("room", [*ROOMS, "streams/dialects"])
-def test_the_rooms_that_may_name_them(room: str) -> None:
-    """The law would forbid dialects altogether."""
-    assert named_databases(planted('name = "sqlite"', f"src/rowlock/{room}/planted.py")) == []
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        '"""On sqlite it waits."""',
-        "x = 1  # asyncpg gives it",
-        'raise E("SQLite keeps it")',
-        'name = "rowlock.dialects.sqlite"',
-    ],
-)
-def test_prose_is_free(text: str) -> None:
-    """No docstring could say why something is done."""
-    assert named_databases(planted(text)) == []

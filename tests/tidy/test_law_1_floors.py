@@ -244,31 +244,6 @@ def test_planted_upward_import(path: str, text: str) -> None:
     assert len(upward_imports(planted(text, path))) == 1
 
 
-@pytest.mark.parametrize(
-    ("path", "text"),
-    [
-        ("src/rowlock/rows/a.py", "from rowlock.errors import ModelError"),
-        ("src/rowlock/rows/a.py", "from rowlock.rows.b import x"),
-        ("src/rowlock/rows/a.py", "from rowlock.dialects import DialectPart"),
-        (
-            "src/rowlock/dialects/sqlite/leases.py",
-            "from rowlock.leases.claim_request import LeaseDialect",
-        ),
-        (
-            "src/rowlock/dialects/sqlite/__init__.py",
-            "from rowlock.dialects.registry import Dialect",
-        ),
-        ("src/rowlock/demo/a.py", "from rowlock import Pipeline"),
-        ("src/rowlock/demo/a.py", "from rowlock.testing import stepping"),
-        ("src/rowlock/__init__.py", "from rowlock.pipelines.worker import Worker"),
-        ("src/rowlock/rows/a.py", "from rowlocker import x"),
-    ],
-)
-def test_downward_import_is_free(path: str, text: str) -> None:
-    """The law would be obeyed only by a package that imports nothing."""
-    assert upward_imports(planted(text, path)) == []
-
-
 def test_planted_circle() -> None:
     """The law above would pass a circle of three, closed for type checkers only."""
     tree = [

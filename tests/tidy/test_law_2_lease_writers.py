@@ -111,22 +111,3 @@ def test_planted_lock_write(room: str, text: str) -> None:
 def test_planted_ready_made_write(room: str, text: str) -> None:
     """A room that executes could write lock columns without spelling them."""
     assert len(lock_writes(planted(text, f"src/rowlock/{room}/planted.py"))) == 1
-
-
-@pytest.mark.parametrize("path", ["leases/planted", "rows/planted", "dialects/sqlite/leases"])
-def test_the_writers_may(path: str) -> None:
-    """The law would forbid leases altogether."""
-    assert lock_writes(planted("\n".join(VIOLATIONS + TAKEN), f"src/rowlock/{path}.py")) == []
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "item.lock_expires_at = heard",
-        "if row.lock_token == token: pass",
-        "Row.lock_owner.is_(None)",
-    ],
-)
-def test_reading_is_free(text: str) -> None:
-    """The law would forbid to look at a lease."""
-    assert lock_writes(planted(text, "src/rowlock/pipelines/planted.py")) == []

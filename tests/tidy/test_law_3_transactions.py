@@ -232,11 +232,6 @@ def test_planted_execution_in_rows(text: str) -> None:
     assert len(executing_rows(planted(text))) == 1
 
 
-def test_migrations_may_use_the_operations_they_were_handed() -> None:
-    """The law would forbid `add_lock_columns(op, table)`."""
-    assert executing_rows(planted("def f(op): op.execute('CREATE INDEX i ON t (a)')")) == []
-
-
 @pytest.mark.parametrize(
     "text",
     [
@@ -273,28 +268,3 @@ def test_planted_sql_in_pipelines(text: str) -> None:
 def test_planted_unclear_transaction(text: str) -> None:
     """The law above would pass whatever the first parameter is."""
     assert len(unclear_transactions(planted(text, "src/rowlock/leases/planted.py"))) == 1
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "async def f(session, leased): await session.execute(x)",
-        "class A:\n async def f(self, connection): await connection.execute(x)",
-        (
-            "async def f(session_factory, leased):\n async with session_factory() as session,"
-            " session.begin(): pass"
-        ),
-        "async def f(session):\n async with session.begin_nested(): await session.execute(x)",
-        "class A:\n def __init__(self, name, engine): self.engine = engine",
-        (
-            "class A:\n async def f(self):\n  async with self._engine.begin() as connection: await"
-            " connection.execute(x)"
-        ),
-        "def f(row, session_factory): return Item(row, session_factory)",
-        "async def f(url): await connection.execute(x)",
-        "def f(names): names.add('x')",
-    ],
-)
-def test_clear_transaction_is_free(text: str) -> None:
-    """The law would find fault with what it asks for."""
-    assert unclear_transactions(planted(text, "src/rowlock/leases/planted.py")) == []

@@ -101,11 +101,3 @@ def test_planted_path(path: str) -> None:
 def test_planted_definition(text: str) -> None:
     """The law above would pass any name."""
     assert len(nowhere_definitions(planted(text))) == 1
-
-
-@pytest.mark.parametrize(
-    "text", ["class Base(DeclarativeBase): pass", "def database_time(): pass", "class Score: pass"]
-)
-def test_telling_name_is_free(text: str) -> None:
-    """The law would find its words inside other words."""
-    assert nowhere_definitions(planted(text)) == []

@@ -138,17 +138,3 @@ def test_planted_lengths() -> None:
 def test_planted_parameters(text: str) -> None:
     """The law above would pass any signature."""
     assert len(many_parameters(planted(text))) == 1
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "class A:\n    def f(self, a, b, c, *, d): pass",
-        "def f(a, b, c, *, d, e, f, g): pass",
-        "def f(*args, **kw): pass",
-        "@flow.by_key(state=int)\ndef f(a, b, c, d): pass",
-    ],
-)
-def test_short_signature_is_free(text: str) -> None:
-    """The law would forbid what it asks for."""
-    assert many_parameters(planted(text)) == []

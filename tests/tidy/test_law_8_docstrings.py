@@ -142,21 +142,6 @@ def test_planted_silent_name(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text",
-    [
-        "def _f(): pass",
-        "class _f:\n    def f(self): pass",
-        "def f():\n    'Doc.'\n    def g(): pass",
-        "def f():\n    'Doc.'",
-        "class B:\n    def f(self): pass",
-    ],
-)
-def test_other_names_may_be_silent(text: str) -> None:
-    """The law would ask for sentences where a name is enough."""
-    assert silent_names(planted(text), shown_in(["::: rowlock.f"])) == []
-
-
-@pytest.mark.parametrize(
     "text", ["def test_a(): pass", "class TestA:\n    async def test_a(self): pass"]
 )
 def test_planted_silent_test(text: str) -> None:

@@ -77,25 +77,3 @@ def test_only_logs_logs() -> None:
 def test_planted_logger(text: str) -> None:
     """The law above would pass whatever logs."""
     assert len(loggers_astray(planted(text))) == 1
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "from rowlock.logs import get_logger",
-        "import logging",
-        "level = logging.WARNING",
-        "logging.getLogger('sqlalchemy').setLevel(logging.ERROR)",
-        "logging.disable()",
-        "logging.basicConfig(level=10)",
-        "logger.warning('a row')",
-    ],
-)
-def test_levels_are_free(text: str) -> None:
-    """The law would forbid to silence somebody else's logger."""
-    assert loggers_astray(planted(text)) == []
-
-
-def test_the_module_of_logging_may() -> None:
-    """The law would forbid the one road itself."""
-    assert loggers_astray(planted("logging.getLogger('rowlock')", LOGS)) == []

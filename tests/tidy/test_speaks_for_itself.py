@@ -107,23 +107,6 @@ def test_planted_word(text: str) -> None:
     assert len(strange_words("planted.md", text)) == 1
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "a failing seed replays",
-        "PipelineContract",
-        "/usr/lib",
-        "src/work/x",
-        "an issue",
-        "~/opt/x",
-        "network/root",
-    ],
-)
-def test_plain_word_is_free(text: str) -> None:
-    """The law would find fault with ordinary sentences."""
-    assert strange_words("planted.md", text) == []
-
-
 def test_planted_top() -> None:
     """The law above would pass anything at the top."""
     assert strange_tops(["mkdocs.yml", ".ci/run", "src/rowlock/clock.py", "notes/a.md"]) == [

@@ -137,21 +137,3 @@ def test_planted_impurity(text: str) -> None:
     """The law above would pass whatever is imported and called."""
     for path in ("computing/compute.py", "shards/states.py", "cut_plan.py"):
         assert len(impurities(planted(text, f"{WING}{path}"))) == 1
-
-
-@pytest.mark.parametrize(
-    ("path", "text"),
-    [
-        (f"{WING}computing/compute.py", "from rowlock.errors import ConfigurationError"),
-        (f"{WING}computing/compute.py", "from rowlock.streams.computing.hashing import Key"),
-        (f"{WING}computing/compute.py", "from rowlock.streams.computing import hashing"),
-        (f"{WING}computing/compute.py", "from random import Random\nRandom(1).random()"),
-        (f"{WING}cut_plan.py", "from rowlock.streams.shards.layout import BucketRange"),
-        (f"{WING}cut_plan.py", "from datetime import datetime"),
-        (f"{WING}cutter.py", "from sqlalchemy import select\nprint(hash('a'))"),
-        ("src/rowlock/rows/a.py", "import sqlite3"),
-    ],
-)
-def test_import_that_is_free(path: str, text: str) -> None:
-    """The law would forbid the wing to be built, or bind other files."""
-    assert impurities(planted(text, path)) == []

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from rowlock.errors import HostCodeError
 from rowlock.streams.computing.compute import DEAD_LETTERS, KeyState, compute, due_keys
 from rowlock.streams.computing.encoding import Codec
 from rowlock.streams.computing.handlers import FORGET, Forget, StageHandler, StepContext
@@ -196,18 +195,6 @@ def test_poison(is_last_attempt: bool) -> None:
     assert (failed.stage, failed.step, failed.key) == ("count", 7, "b")
     assert failed.text == "step 7: 'count' failed for the key 'b': ValueError: bad"
     assert isinstance(failed.error, ValueError)
-
-
-@pytest.mark.parametrize("error", [SystemExit(1), KeyboardInterrupt(), StopIteration()])
-def test_exits_of_a_handler(error: BaseException) -> None:
-    """A handler would end the process."""
-
-    def leave(*_: object) -> int:
-        raise error
-
-    failed = poisoned(by_key(leave), EVENTS)
-    assert isinstance(failed.error, HostCodeError)
-    assert failed.error.__cause__ is error
 
 
 def test_dead_letters() -> None:

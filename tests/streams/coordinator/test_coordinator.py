@@ -6,7 +6,6 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import insert, select, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rowlock import events
@@ -16,7 +15,6 @@ from rowlock.streams.status import FlowLooker, Seen
 from rowlock.testing import TemporaryDatabase, run_until_settled
 
 from ..walk.flows import Bank, add_up, open_bank
-from ..walk.payments import pay
 from .rounds import coordinating, created, hold_all, write
 
 pytestmark = pytest.mark.either_database(but=["test_the_frontier_is_written"])
@@ -72,31 +70,6 @@ async def test_the_cause_of_a_stall_is_written(
 ) -> None:
     """Whoever looks why nothing moves would have to find it out from the rows."""
     assert words in await stalled_with(await created(database), **values)
-
-
-async def test_a_busy_shard_is_named_with_its_replica(database: TemporaryDatabase) -> None:
-    """Nobody would know which process is slow, and how slow."""
-    bank = await open_bank(database)
-    add_up(bank)
-    await bank.pay(100)
-    await run_until_settled(bank.sessions, bank.streams.pipelines())
-    shards, replicas, parts = (
-        getattr(bank.streams.tables, name) for name in ("shards", "replicas", "parts")
-    )
-    await write(bank, "parts", parts.c.lo == 0, seconds=2.5)
-    await write(bank, "flows", next_step=(await bank.flow_row()).next_step + 1)
-    await hold_all(bank)
-    async with bank.sessions.begin() as session:
-        holder = await session.scalar(select(shards.c.replica).limit(1))
-        present = {"flow_id": bank.flow.program.id, "id": holder, "name": "host:7", "shards": 4}
-        now = database_time_after(timedelta(0))
-        seen = {"code_version": "", "started_at": now, "seen_at": now}
-        await session.execute(insert(replicas).values({**present, **seen}))
-    async with coordinating(bank) as rounds:
-        await rounds.one()
-        row = await rounds.one()
-    assert "buckets 0..16384 is busy" in row.stalled
-    assert "at host:7; its last step took 2.5 s" in row.stalled
 
 
 async def test_a_stall_is_told_once_and_ends(database: TemporaryDatabase) -> None:
@@ -158,25 +131,6 @@ async def test_what_services_have_asked_for_stays(
     assert row.lock_token is None
     assert (row.shards_wanted, row.state) == (8, "paused")
     assert row.checkpoint_requested
-
-
-async def test_an_open_transaction_is_named(postgresql_database: TemporaryDatabase) -> None:
-    """A stream would stand still, and nobody know whose transaction to end."""
-    bank = await created(postgresql_database)
-    await hold_all(bank)
-    async with coordinating(bank) as rounds, bank.sessions() as session:
-        await session.execute(text("SET application_name = 'forgotten'"))
-        pid = await session.scalar(text("SELECT pg_backend_pid()"))
-        await session.execute(insert(bank.payment).values(account="a", cents=1))
-        await pay(bank.sessions, bank.payment, [("b", 2)])
-        await rounds.one()
-        row = await rounds.one()
-        assert f"it waits for the transaction of pid {pid} (forgotten, open for" in row.stalled
-        assert "'payments' is complete up to position 0 of 2" in row.stalled
-        await session.rollback()
-        assert (await rounds.one()).stalled is None
-        # Nobody cuts here.
-        assert "no step is cut" in (await rounds.one()).stalled
 
 
 async def test_positions_that_went_back_are_told(database: TemporaryDatabase) -> None:

@@ -1,4 +1,4 @@
-"""Those who read beside the flow, each without one of its guards; and who watches the mark.
+"""Those who read beside the flow, each without one of its guards.
 
 What a reader has missed is what is there in the end and was never read: each goes on behind the
 last position that it knows, and never comes back.
@@ -6,21 +6,13 @@ last position that it knows, and never comes back.
 
 from __future__ import annotations
 
-from collections import deque
-from typing import Any, Protocol
+from typing import Any
 
 from sqlalchemy import Column, func, select
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from rowlock.clock import monotonic
 from rowlock.streams.dialects.stream_dialect import STREAMS
 from rowlock.streams.inputs.candidates import Candidates
-from rowlock.streams.inputs.high_water import HighWaterLook
-from rowlock.streams.inputs.source import SourceWatch
-
-
-class Reader(Protocol):
-    async def look(self) -> None: ...
 
 
 class PositionReader:
@@ -60,20 +52,6 @@ class NaiveReader(PositionReader):
         self.last = positions[-1] if positions else self.last
 
 
-class OneSnapshotReader(PositionReader):
-    """Looks for the mark and reads up to it in one transaction, which sees one moment."""
-
-    def __init__(self, engine: AsyncEngine, position: Column[Any]) -> None:
-        super().__init__(engine.execution_options(isolation_level="REPEATABLE READ"), position)
-        self._mark = HighWaterLook(position, name=position.table.name)
-
-    async def look(self) -> None:
-        async with self._engine.connect() as connection:
-            mark = (await self._mark.look(connection, recorded=self.last)).mark
-            await self._read(connection, mark)
-        self.last = max(self.last, mark)
-
-
 class UncheckedReader(PositionReader):
     """Reads up to the mark, in a later transaction, of a table whose sequence is unchecked."""
 
@@ -90,25 +68,3 @@ class UncheckedReader(PositionReader):
         async with self._engine.connect() as connection:
             await self._read(connection, mark)
         self.last = max(self.last, mark)
-
-
-class MarkWatcher:
-    """Sees for how long the mark of a stream is behind what is visible.
-
-    Attributes:
-        longest_s: from when a position was seen to when the mark had reached it, at most.
-    """
-
-    def __init__(self, engine: AsyncEngine, mark: SourceWatch) -> None:
-        self.longest_s = 0.0
-        self._engine, self._mark = engine, mark
-        self._waiting: deque[tuple[int, float]] = deque()
-
-    async def look(self) -> None:
-        async with self._engine.connect() as connection:
-            seen = await self._mark.look(connection, recorded=0)
-        now = monotonic()
-        while self._waiting and self._waiting[0][0] <= seen.mark:
-            self.longest_s = max(self.longest_s, now - self._waiting.popleft()[1])
-        if seen.newest > seen.mark and (not self._waiting or self._waiting[-1][0] < seen.newest):
-            self._waiting.append((seen.newest, now))

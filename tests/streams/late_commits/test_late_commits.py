@@ -19,10 +19,8 @@ from rowlock.testing.streams import run_flow
 from ..inputs.writing import mark_of, new_look
 from .host import HOST, Arrival, Base, Cached, Noted, Sectioned, column_of
 from .readers import NaiveReader, UncheckedReader
-from .run import run
 from .writers import WAYS, Writer, at_once, into_cached
 
-TRANSACTIONS = 4
 LINGERS_MAX = 40
 
 
@@ -30,10 +28,6 @@ async def some_turns(rng: Random) -> None:
     """Leave a transaction open for some turns of the loop."""
     for _ in range(rng.randint(0, LINGERS_MAX)):
         await asyncio.sleep(0)
-
-
-async def no_rest() -> None:
-    """Look again at once."""
 
 
 class Held:
@@ -96,20 +90,6 @@ async def test_whatever_is_late_is_read(postgresql_database: TemporaryDatabase) 
     for reader in naive:
         await reader.look()
     assert sum([await reader.missed() for reader in naive]) >= len(late) - 1, "the trap"
-
-
-async def test_all_at_once(postgresql_database: TemporaryDatabase) -> None:
-    """Among many writers, a mark would be confirmed too early, or a row be in two steps."""
-    ran = await run(
-        postgresql_database,
-        writers=2 * len(WAYS),
-        linger=some_turns,
-        goes_on=lambda done: done < TRANSACTIONS,
-        rest=no_rest,
-    )
-    assert (ran.missed, ran.doubled, ran.phantoms) == (0, 0, 0)
-    assert len(ran.written) == len(WAYS) - 1, "all but what is rolled back"
-    assert sum(ran.written.values()) == ran.read > TRANSACTIONS * len(WAYS)
 
 
 async def test_look_and_read_are_two_transactions(postgresql_database: TemporaryDatabase) -> None:

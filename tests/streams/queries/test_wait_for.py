@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from sqlalchemy import BigInteger, Identity, String, event, select, text
+from sqlalchemy import BigInteger, Identity, String, event, select
 from sqlalchemy.ext.asyncio import async_sessionmaker
 from sqlalchemy.orm import Mapped, mapped_column
 
@@ -256,20 +256,6 @@ async def test_what_is_not_done_is_told_with_its_reason(database: TemporaryDatab
 async def _expect(bank: Bank, row: Any, reason: str) -> None:
     with pytest.raises(NotProcessedYet, match=reason):
         await bank.flow.wait_for(bank.sessions, row, timeout=0)
-
-
-async def test_whoever_holds_back_the_mark_is_named(postgresql_database: TemporaryDatabase) -> None:
-    """A service would wait for a transaction that nobody can find."""
-    bank = await open_bank(postgresql_database)
-    add_up(bank)
-    await run_until_settled(bank.sessions, bank.streams.pipelines())
-    async with bank.sessions() as session:
-        session.add(bank.payment(account="a2", cents=1))
-        await session.flush()
-        pid = await session.scalar(text("SELECT pg_backend_pid()"))
-        payment = await pay_one(bank)
-        await _expect(bank, payment, f"waits for the transaction of pid {pid}")
-        await session.rollback()
 
 
 async def test_what_cannot_be_waited_for(database: TemporaryDatabase) -> None:

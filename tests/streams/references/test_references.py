@@ -1,8 +1,7 @@
 """Known queries over known rows, each recounted by SQL that knows nothing of the wing: with 1, 2
 and 16 shards, and states that are written with each step or with each third.
 
-Each query runs in each layout on one of the databases, and on both of them. The large form has real
-processes: ``python tests/streams/references --events 200000``.
+Each query runs in each layout on one of the databases, and on both of them.
 """
 
 from __future__ import annotations
