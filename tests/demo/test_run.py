@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 from pathlib import Path
 
 import pytest
-from sqlalchemy import make_url
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 
 from rowlock.demo.host import Document
-from rowlock.demo.run import address_in, kill_busiest, replicas_on, tables_at
+from rowlock.demo.run import kill_busiest, replicas_on, tables_in
 
 
 async def insert(engine: AsyncEngine, path: str) -> None:
@@ -21,13 +21,12 @@ async def insert(engine: AsyncEngine, path: str) -> None:
 
 async def test_replica_at_work_is_killed_unless_it_is_the_last(tmp_path: Path) -> None:
     """The kill would show no recovery, or no replica would be left to recover the row."""
-    address = address_in(tmp_path, None)
     # a file whose reader waits until a writer ends: work that does not end
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     async with (
-        tables_at(address) as engine,
-        replicas_on(address, tmp_path, count=2, logs=tmp_path) as both,
+        tables_in(tmp_path) as engine,
+        replicas_on(tmp_path, scratch=tmp_path, count=2) as both,
     ):
         assert not await kill_busiest(both), "neither holds a row"
         await insert(engine, "pipe")
@@ -44,9 +43,8 @@ async def test_replica_at_work_is_killed_unless_it_is_the_last(tmp_path: Path) -
 
 async def test_replicas_end_on_every_path(tmp_path: Path) -> None:
     """A demo that fails, or that is itself killed, would leave processes behind."""
-    address = address_in(tmp_path, None)
-    async with tables_at(address):
-        context = replicas_on(address, tmp_path, count=2, logs=tmp_path)
+    async with tables_in(tmp_path):
+        context = replicas_on(tmp_path, scratch=tmp_path, count=2)
         first, second = await context.__aenter__()
         await first.end()  # closes its standard input, as the end of the parent does
         assert first.process.returncode == 0
@@ -55,8 +53,11 @@ async def test_replicas_end_on_every_path(tmp_path: Path) -> None:
         assert not second.is_alive
 
 
-async def test_replica_that_cannot_start_shows_its_log(tmp_path: Path) -> None:
+async def test_replica_that_cannot_start_shows_its_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The reason would lie in a file that has been removed already."""
-    with pytest.raises(ChildProcessError, match=r"did not start(?s:.*)nonsense"):
-        async with replicas_on(make_url("nonsense://nothing"), tmp_path, count=1, logs=tmp_path):
+    monkeypatch.setattr(sys, "executable", "/bin/ls")
+    with pytest.raises(ChildProcessError, match=r"did not start(?s:.*)rowlock.demo.host"):
+        async with replicas_on(tmp_path, scratch=tmp_path, count=1):
             pass

@@ -16,9 +16,9 @@ from sqlalchemy.sql.expression import Executable
 
 from rowlock import database_now
 from rowlock.demo.host import CatalogueFiles, Document
-from rowlock.demo.run import CHANGES, address_in, tables_at
+from rowlock.demo.run import CHANGES, tables_in
 from rowlock.demo.verdict import DemoFinding, gather, judge
-from rowlock.testing import TemporaryDatabase, run_until_settled
+from rowlock.testing import run_until_settled
 
 CONTENTS = {"a.txt": b"two\nlines\n", "b.txt": b"no\x00last\rnewline\nhere", "empty": b""}
 GONE = "gone"
@@ -27,7 +27,7 @@ SECOND = Document.path == "b.txt"
 
 
 async def judged(
-    database: TemporaryDatabase, folder: Path, *lies: Executable, exit_codes: Sequence[int] = (0,)
+    folder: Path, *lies: Executable, exit_codes: Sequence[int] = (0,)
 ) -> list[DemoFinding]:
     """Have the pipeline catalogue the files, plant lies in the tables, and return what the judge
     says.
@@ -35,12 +35,7 @@ async def judged(
     for name, content in CONTENTS.items():
         (folder / name).write_bytes(content)
     files = [*CONTENTS, GONE]
-    server = (
-        database.url.render_as_string(hide_password=False)
-        if database.dialect_name == "postgresql"
-        else None
-    )
-    async with tables_at(address_in(folder, server)) as engine:
+    async with tables_in(folder) as engine:
         async with AsyncSession(engine) as session, session.begin():
             session.add_all(Document(path=path) for path in files)
         assert await run_until_settled(async_sessionmaker(engine), [CatalogueFiles(folder)]) == len(
@@ -57,9 +52,9 @@ def broken(findings: Sequence[DemoFinding]) -> list[str]:
     return [finding.text for finding in findings if finding.holds is False]
 
 
-async def test_truth_is_free(database: TemporaryDatabase, tmp_path: Path) -> None:
+async def test_truth_is_free(tmp_path: Path) -> None:
     """A demo in which all went well would fail, as for a file that cannot be read."""
-    findings = await judged(database, tmp_path)
+    findings = await judged(tmp_path)
     assert broken(findings) == []
     assert findings[0].text == "files in the catalogue: 4, 1 of them as unreadable"
 
@@ -96,13 +91,11 @@ async def test_truth_is_free(database: TemporaryDatabase, tmp_path: Path) -> Non
         ),
     ],
 )
-async def test_planted_lie(
-    database: TemporaryDatabase, tmp_path: Path, lie: Executable, found: str
-) -> None:
+async def test_planted_lie(tmp_path: Path, lie: Executable, found: str) -> None:
     """The demo would call a wrong, doubled or lost result right, or overlook a lease that
     was left, or taken from its holder.
     """
-    assert any(found in line for line in broken(await judged(database, tmp_path, lie)))
+    assert any(found in line for line in broken(await judged(tmp_path, lie)))
 
 
 @pytest.mark.parametrize(
@@ -110,9 +103,9 @@ async def test_planted_lie(
     [((0, 0), []), ((0, -9), []), ((0, 1), ["replicas that failed: 1 of 2"])],
 )
 async def test_replica_that_fails_by_itself_is_no_success(
-    sqlite_database: TemporaryDatabase, tmp_path: Path, exit_codes: Sequence[int], found: list[str]
+    tmp_path: Path, exit_codes: Sequence[int], found: list[str]
 ) -> None:
     """The demo would end well although a replica had died of an error; one that was killed is
     part of it.
     """
-    assert broken(await judged(sqlite_database, tmp_path, exit_codes=exit_codes)) == found
+    assert broken(await judged(tmp_path, exit_codes=exit_codes)) == found

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-from rowlock.testing import TemporaryDatabase
+from sqlalchemy import MetaData
 
 from .renders import Base
 from .wool_farm import farm
@@ -32,7 +31,6 @@ def namespace() -> Iterator[str]:
         yield name
 
 
-@pytest.fixture
-async def renders_database(database: TemporaryDatabase) -> TemporaryDatabase:
-    await database.create_tables(Base.metadata)
-    return database
+@pytest.fixture(scope="session")
+def rowlock_metadata() -> MetaData:
+    return Base.metadata

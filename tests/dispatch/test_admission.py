@@ -41,32 +41,32 @@ def pipeline_of(**settings: Any) -> DispatchPipeline[Render]:
     return DispatchPipeline(Render, handler=Scenes(), engine=Fleet(), **settings)
 
 
-async def test_fifty_at_once_make_one_row(renders_database: TemporaryDatabase) -> None:
+async def test_fifty_at_once_make_one_row(database: TemporaryDatabase) -> None:
     """Clients that are impatient would have the same work done many times."""
     renders = pipeline_of()
-    made = await asyncio.gather(*(submit(renders_database, renders, "a") for _ in range(50)))
+    made = await asyncio.gather(*(submit(database, renders, "a") for _ in range(50)))
     assert sorted(fresh for [(_, fresh)] in made) == [False] * 49 + [True]
     assert len({row.id for [(row, _)] in made}) == 1
-    assert len(await all_renders(renders_database)) == 1
+    assert len(await all_renders(database)) == 1
 
 
-async def test_a_settled_key_is_free_again(renders_database: TemporaryDatabase) -> None:
+async def test_a_settled_key_is_free_again(database: TemporaryDatabase) -> None:
     """Work could be done once and never again."""
     renders = pipeline_of()
-    [(first, _)] = await submit(renders_database, renders, "a")
+    [(first, _)] = await submit(database, renders, "a")
     for status in (COMPLETED, FAILED):
-        async with renders_database.session_factory.begin() as session:
+        async with database.session_factory.begin() as session:
             await session.execute(update(Render).values(status=status))
-        [(again, fresh)] = await submit(renders_database, renders, "a")
+        [(again, fresh)] = await submit(database, renders, "a")
         assert fresh
         assert again.id != first.id
         first = again
 
 
-async def test_it_joins_the_callers_transaction(renders_database: TemporaryDatabase) -> None:
+async def test_it_joins_the_callers_transaction(database: TemporaryDatabase) -> None:
     """A submission would be there although its transaction was rolled back, or end it."""
     renders = pipeline_of()
-    async with renders_database.session_factory() as session:
+    async with database.session_factory() as session:
         row, fresh = await renders.submit(session, dedup_key="a", scene="s")
         assert (row.scene, row.status, fresh) == ("s", PENDING, True)
         assert session.in_transaction()
@@ -75,44 +75,44 @@ async def test_it_joins_the_callers_transaction(renders_database: TemporaryDatab
         assert again is row
         assert not fresh
         await session.rollback()
-    assert await all_renders(renders_database) == []
+    assert await all_renders(database) == []
 
 
 @pytest.mark.parametrize("attaches", [True, False])
 async def test_the_ceiling_is_told_before_anything_is_written(
-    renders_database: TemporaryDatabase, attaches: bool
+    database: TemporaryDatabase, attaches: bool
 ) -> None:
     """A flood would fill the table, or a client that polls its own job would be sent away."""
     renders = pipeline_of(max_active=3, attach_at_ceiling=attaches, retry_interval=7)
-    await submit(renders_database, renders, "a", "b", "c")
+    await submit(database, renders, "a", "b", "c")
     with pytest.raises(AdmissionRejected) as refusal:
-        await submit(renders_database, renders, "d")
+        await submit(database, renders, "d")
     assert (refusal.value.active, refusal.value.ceiling) == (3, 3)
-    assert len(await all_renders(renders_database)) == 3
+    assert len(await all_renders(database)) == 3
     if attaches:
-        assert [fresh for _, fresh in await submit(renders_database, renders, "a")] == [False]
+        assert [fresh for _, fresh in await submit(database, renders, "a")] == [False]
     else:
         with pytest.raises(AdmissionRejected):
-            await submit(renders_database, renders, "a")
-    async with renders_database.session_factory.begin() as session:
+            await submit(database, renders, "a")
+    async with database.session_factory.begin() as session:
         assert await renders.count_active(session) == 3
         await session.execute(
             update(Render).where(Render.dedup_key == "b").values(status=COMPLETED)
         )
         assert await renders.count_active(session) == 2
-    assert [fresh for _, fresh in await submit(renders_database, renders, "d")] == [True]
+    assert [fresh for _, fresh in await submit(database, renders, "d")] == [True]
 
 
 async def test_those_who_are_refused_at_once_come_back_one_by_one(
-    renders_database: TemporaryDatabase,
+    database: TemporaryDatabase,
 ) -> None:
     """A flood that was shed would be back whole, as many seconds later to the second."""
     renders = pipeline_of(max_active=1, retry_interval=120)
-    await submit(renders_database, renders, "a")
+    await submit(database, renders, "a")
     waits_s = set()
     for _ in range(20):
         with pytest.raises(AdmissionRejected) as refusal:
-            await submit(renders_database, renders, "b")
+            await submit(database, renders, "b")
         waits_s.add(refusal.value.retry_after_s)
     assert len(waits_s) > 10
     assert min(waits_s) >= 120
@@ -134,11 +134,9 @@ async def test_those_who_are_refused_at_once_come_back_one_by_one(
         "it was parked",
     ],
 )
-async def test_a_stale_row_gives_way(
-    renders_database: TemporaryDatabase, state: dict[str, Any]
-) -> None:
+async def test_a_stale_row_gives_way(database: TemporaryDatabase, state: dict[str, Any]) -> None:
     """A row that nobody will ever finish would keep its key for ever."""
-    now = await now_of(renders_database)
+    now = await now_of(database)
     old = Render(
         dedup_key="a",
         status=state["status"],
@@ -154,10 +152,10 @@ async def test_a_stale_row_gives_way(
         )
     if "parked" in state:
         old.parked_at = now
-    await add(renders_database, old)
-    [(new, fresh)] = await submit(renders_database, pipeline_of(max_active=1), "a")
+    await add(database, old)
+    [(new, fresh)] = await submit(database, pipeline_of(max_active=1), "a")
     assert fresh
-    rows = {row.id: row for row in await all_renders(renders_database)}
+    rows = {row.id: row for row in await all_renders(database)}
     assert rows[new.id].status == PENDING
     gone = rows[old.id]
     assert (gone.status, gone.superseded_by) == (FAILED, str(new.id))
@@ -167,27 +165,27 @@ async def test_a_stale_row_gives_way(
 
 @pytest.mark.parametrize("lease_s", [25, -10], ids=["held", "just expired"])
 async def test_a_row_that_is_held_or_will_be_recovered_is_attached_to(
-    renders_database: TemporaryDatabase, lease_s: int
+    database: TemporaryDatabase, lease_s: int
 ) -> None:
     """Work that is under way would be failed by whoever asks for it."""
-    now = await now_of(renders_database)
+    now = await now_of(database)
     lease = {"lock_token": uuid.uuid4(), "lock_owner": "DispatchRender"}
     held = Render(
         dedup_key="a", status=RUNNING, lock_expires_at=now + timedelta(seconds=lease_s), **lease
     )
-    await add(renders_database, held)
-    [(row, fresh)] = await submit(renders_database, pipeline_of(), "a")
+    await add(database, held)
+    [(row, fresh)] = await submit(database, pipeline_of(), "a")
     assert (row.id, fresh, row.status) == (held.id, False, RUNNING)
 
 
 @pytest.mark.parametrize("recent", ["due_at", "last_processed_at", "started_at", "submitted_at"])
 async def test_a_row_that_was_given_back_a_moment_ago_is_attached_to(
-    renders_database: TemporaryDatabase, recent: str
+    database: TemporaryDatabase, recent: str
 ) -> None:
     """Hours of work would be thrown away by a client that asks in the second before the next
     attempt.
     """
-    now = await now_of(renders_database)
+    now = await now_of(database)
     long_ago = now - timedelta(hours=3)
     times = {
         "due_at": long_ago,
@@ -200,22 +198,20 @@ async def test_a_row_that_was_given_back_a_moment_ago_is_attached_to(
     old = Render(
         dedup_key="a", status=RUNNING, last_error="IntegrityError: no", **{**times, recent: now}
     )
-    await add(renders_database, old)
-    [(row, fresh)] = await submit(renders_database, pipeline_of(), "a")
+    await add(database, old)
+    [(row, fresh)] = await submit(database, pipeline_of(), "a")
     assert (row.id, fresh, row.status) == (old.id, False, RUNNING)
 
 
-async def test_nothing_is_taken_while_the_replica_drains(
-    renders_database: TemporaryDatabase,
-) -> None:
+async def test_nothing_is_taken_while_the_replica_drains(database: TemporaryDatabase) -> None:
     """Work would be taken by a replica that will not do it."""
     renders = pipeline_of()
-    async with PipelineManager(renders_database.session_factory, [renders]):
-        await submit(renders_database, renders, "a")
+    async with PipelineManager(database.session_factory, [renders]):
+        await submit(database, renders, "a")
     with pytest.raises(Draining) as refusal:
-        await submit(renders_database, renders, "b")
+        await submit(database, renders, "b")
     assert refusal.value.retry_after == 30
-    assert [row.dedup_key for row in await all_renders(renders_database)] == ["a"]
+    assert [row.dedup_key for row in await all_renders(database)] == ["a"]
 
 
 @pytest.mark.parametrize(
@@ -230,18 +226,18 @@ async def test_nothing_is_taken_while_the_replica_drains(
     ],
 )
 async def test_bad_submissions_are_refused_whole(
-    renders_database: TemporaryDatabase,
+    database: TemporaryDatabase,
     key: Any,
     values: dict[str, Any],
     error: type[Exception],
     says: str,
 ) -> None:
     """A slip of the host would be found as a row that is never done."""
-    async with renders_database.session_factory() as session:
+    async with database.session_factory() as session:
         with pytest.raises(error, match=says):
             await pipeline_of().submit(session, dedup_key=key, **values)
         await session.commit()
-    assert await all_renders(renders_database) == []
+    assert await all_renders(database) == []
 
 
 @pytest.mark.parametrize(
@@ -254,31 +250,29 @@ async def test_bad_submissions_are_refused_whole(
     ],
 )
 async def test_a_submission_gives_nothing_of_the_mixins(
-    renders_database: TemporaryDatabase, column: str
+    database: TemporaryDatabase, column: str
 ) -> None:
     """A row would wait for ever under the ceiling: parked by its own deadline, tried out from
     the start, held by nobody.
     """
-    async with renders_database.session_factory.begin() as session:
+    async with database.session_factory.begin() as session:
         with pytest.raises(OutcomeError, match=f"{column} is written by"):
             await pipeline_of().submit(session, dedup_key="a", **{column: None})
-    assert await all_renders(renders_database) == []
+    assert await all_renders(database) == []
 
 
-async def test_a_session_may_have_an_engine_for_each_class(
-    renders_database: TemporaryDatabase,
-) -> None:
+async def test_a_session_may_have_an_engine_for_each_class(database: TemporaryDatabase) -> None:
     """A host with several databases could not submit."""
-    sessions = async_sessionmaker(binds={Base: renders_database.engine}, expire_on_commit=False)
+    sessions = async_sessionmaker(binds={Base: database.engine}, expire_on_commit=False)
     async with sessions.begin() as session:
         _, fresh = await pipeline_of().submit(session, dedup_key="a")
     assert fresh
-    assert len(await all_renders(renders_database)) == 1
+    assert len(await all_renders(database)) == 1
 
 
-async def test_a_key_may_be_given(renders_database: TemporaryDatabase) -> None:
+async def test_a_key_may_be_given(database: TemporaryDatabase) -> None:
     """Hosts that make their keys themselves could not submit."""
     key = uuid.uuid4()
-    async with renders_database.session_factory.begin() as session:
+    async with database.session_factory.begin() as session:
         row, _ = await pipeline_of().submit(session, dedup_key="a", id=key)
         assert row.id == key

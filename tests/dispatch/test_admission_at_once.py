@@ -21,7 +21,7 @@ from rowlock.testing import TemporaryDatabase
 
 from ..host import HANG_S_MAX
 from ..locks.creators import begins_by_itself
-from .renders import Base, Fleet, Render, Scenes, all_renders, submit
+from .renders import Fleet, Render, Scenes, all_renders, submit
 
 BEGINS = (None, "BEGIN", "BEGIN IMMEDIATE", "autocommit=False")
 
@@ -45,12 +45,6 @@ def engine_of(database: TemporaryDatabase, begin: str | None) -> AsyncEngine:
     return database.create_engine(connect_args={"autocommit": False})
 
 
-@pytest.fixture
-async def renders_database(sqlite_database: TemporaryDatabase) -> TemporaryDatabase:
-    await sqlite_database.create_tables(Base.metadata)
-    return sqlite_database
-
-
 async def set_journal(database: TemporaryDatabase, journal: str) -> None:
     """Set the journal of the file; with WAL those who read keep nobody from committing."""
     async with database.engine.connect() as connection:
@@ -60,14 +54,14 @@ async def set_journal(database: TemporaryDatabase, journal: str) -> None:
 @pytest.mark.parametrize("begin", BEGINS)
 @pytest.mark.parametrize("journal", ["DELETE", "WAL"])
 async def test_all_get_a_row_or_a_refusal_and_the_ceiling_is_exact(
-    renders_database: TemporaryDatabase, begin: str | None, journal: str
+    sqlite_database: TemporaryDatabase, begin: str | None, journal: str
 ) -> None:
     """Clients that come at once would be told that the database is locked, or more would be
     taken than there is room for.
     """
-    await set_journal(renders_database, journal)
+    await set_journal(sqlite_database, journal)
     renders = pipeline_of(max_active=20)
-    sessions = async_sessionmaker(engine_of(renders_database, begin), expire_on_commit=False)
+    sessions = async_sessionmaker(engine_of(sqlite_database, begin), expire_on_commit=False)
 
     async def client(number: int) -> str:
         try:
@@ -80,7 +74,7 @@ async def test_all_get_a_row_or_a_refusal_and_the_ceiling_is_exact(
     async with asyncio.timeout(HANG_S_MAX):
         answers = await asyncio.gather(*(client(number) for number in range(30)))
     assert Counter(answers) == {"made": 20, "refused": 10}
-    assert len(await all_renders(renders_database)) == 20
+    assert len(await all_renders(sqlite_database)) == 20
     assert get_locker("sqlite").statistics() == ()
 
 
@@ -88,7 +82,6 @@ async def test_the_ceiling_is_exceeded_only_by_those_who_submit_at_the_same_mome
     postgresql_database: TemporaryDatabase,
 ) -> None:
     """A ceiling that holds for nobody would let work pile up without bound."""
-    await postgresql_database.create_tables(Base.metadata)
     renders = pipeline_of(max_active=3)
     await submit(postgresql_database, renders, "a", "b")
     async with AsyncExitStack() as stack:
@@ -106,35 +99,35 @@ async def test_the_ceiling_is_exceeded_only_by_those_who_submit_at_the_same_mome
 
 @pytest.mark.parametrize("begin", [None, "BEGIN", "autocommit=False"])
 async def test_who_writes_nothing_keeps_nobody_waiting(
-    renders_database: TemporaryDatabase, begin: str | None
+    sqlite_database: TemporaryDatabase, begin: str | None
 ) -> None:
     """A client that reads its answer slowly would keep all others from submitting."""
-    await set_journal(renders_database, "WAL")
+    await set_journal(sqlite_database, "WAL")
     renders = pipeline_of(max_active=2)
-    await submit(renders_database, renders, "a")
-    sessions = async_sessionmaker(engine_of(renders_database, begin), expire_on_commit=False)
+    await submit(sqlite_database, renders, "a")
+    sessions = async_sessionmaker(engine_of(sqlite_database, begin), expire_on_commit=False)
     async with asyncio.timeout(HANG_S_MAX), sessions() as slow:
         row, fresh = await renders.submit(slow, dedup_key="a")
         assert not fresh
-        await submit(renders_database, renders, "b")
+        await submit(sqlite_database, renders, "b")
         assert row.dedup_key == "a"
-    async with asyncio.timeout(HANG_S_MAX), renders_database.session_factory() as refused:
+    async with asyncio.timeout(HANG_S_MAX), sqlite_database.session_factory() as refused:
         with pytest.raises(AdmissionRejected):
             await renders.submit(refused, dedup_key="c")
         async with sessions.begin() as session:
             await session.delete(row)
-        await submit(renders_database, renders, "c")
+        await submit(sqlite_database, renders, "c")
 
 
 @pytest.mark.parametrize("begin", ["BEGIN", "autocommit=False"])
 async def test_nobody_writes_between_the_look_and_the_row(
-    renders_database: TemporaryDatabase, begin: str | None
+    sqlite_database: TemporaryDatabase, begin: str | None
 ) -> None:
     """A submission would be told that the database is locked, because somebody else wrote while
     it counted.
     """
-    engine = engine_of(renders_database, begin)
-    other = sqlite3.connect(renders_database.url.database or "", timeout=0, isolation_level=None)
+    engine = engine_of(sqlite_database, begin)
+    other = sqlite3.connect(sqlite_database.url.database or "", timeout=0, isolation_level=None)
     tried: list[str] = []
 
     @event.listens_for(engine.sync_engine, "before_cursor_execute")
@@ -153,11 +146,11 @@ async def test_nobody_writes_between_the_look_and_the_row(
 
 @pytest.mark.parametrize("begin", BEGINS)
 async def test_what_the_host_has_done_before_is_kept(
-    renders_database: TemporaryDatabase, begin: str | None
+    sqlite_database: TemporaryDatabase, begin: str | None
 ) -> None:
     """Rows that a host wrote before it submits would be lost, or committed though it rolls back."""
     renders = pipeline_of()
-    sessions = async_sessionmaker(engine_of(renders_database, begin), expire_on_commit=False)
+    sessions = async_sessionmaker(engine_of(sqlite_database, begin), expire_on_commit=False)
     for keep in (False, True):
         async with sessions() as session:
             session.add(Render(dedup_key="old", status=COMPLETED))
@@ -166,25 +159,25 @@ async def test_what_the_host_has_done_before_is_kept(
             session.add(Render(dedup_key="later", status=COMPLETED))
             await renders.submit(session, dedup_key="b")
             await (session.commit() if keep else session.rollback())
-        rows = await all_renders(renders_database)
+        rows = await all_renders(sqlite_database)
         assert sorted(row.dedup_key for row in rows) == (["a", "b", "later", "old"] if keep else [])
 
 
 @pytest.mark.parametrize("begin", ["BEGIN", "BEGIN IMMEDIATE"])
 async def test_a_savepoint_that_is_open_is_kept(
-    renders_database: TemporaryDatabase, begin: str
+    sqlite_database: TemporaryDatabase, begin: str
 ) -> None:
     """A submission in a savepoint would end it, and what follows would fail or be undone with
     it.
     """
-    sessions = async_sessionmaker(engine_of(renders_database, begin), expire_on_commit=False)
+    sessions = async_sessionmaker(engine_of(sqlite_database, begin), expire_on_commit=False)
     async with sessions.begin() as session:
         async with session.begin_nested():
             await pipeline_of().submit(session, dedup_key="a")
         async with session.begin_nested() as savepoint:
             await pipeline_of().submit(session, dedup_key="b")
             await savepoint.rollback()
-    assert [row.dedup_key for row in await all_renders(renders_database)] == ["a"]
+    assert [row.dedup_key for row in await all_renders(sqlite_database)] == ["a"]
 
 
 @pytest.mark.parametrize(
@@ -196,16 +189,16 @@ async def test_a_savepoint_that_is_open_is_kept(
     ],  # without BEGIN the driver waits for others
 )
 async def test_a_turn_that_does_not_come_is_told(
-    renders_database: TemporaryDatabase, monkeypatch: pytest.MonkeyPatch, begin: str | None, by: str
+    sqlite_database: TemporaryDatabase, monkeypatch: pytest.MonkeyPatch, begin: str | None, by: str
 ) -> None:
     """A request would wait for ever behind one that forgot to commit, or leave the turn taken
     when it gives up.
     """
     monkeypatch.setattr("rowlock.dispatch.admission.SUBMIT_WAIT_S_MAX", 0.01)
     renders = pipeline_of()
-    sessions = async_sessionmaker(engine_of(renders_database, begin), expire_on_commit=False)
-    holder = sqlite3.connect(renders_database.url.database or "", isolation_level=None)
-    async with renders_database.session_factory() as first, sessions() as second:
+    sessions = async_sessionmaker(engine_of(sqlite_database, begin), expire_on_commit=False)
+    holder = sqlite3.connect(sqlite_database.url.database or "", isolation_level=None)
+    async with sqlite_database.session_factory() as first, sessions() as second:
         if by == "another process":
             holder.execute("BEGIN IMMEDIATE")
         else:

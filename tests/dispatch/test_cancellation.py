@@ -73,21 +73,21 @@ class Gates:
         yield Completed({"url": "x"})
 
 
-async def test_what_waits_is_not_begun(renders_database: TemporaryDatabase) -> None:
+async def test_what_waits_is_not_begun(database: TemporaryDatabase) -> None:
     """A client that changed its mind would wait for work that nobody wants, and others would be
     refused for it.
     """
     fleet = Fleet(1)
     renders = pipeline_of(fleet, Scenes(0), max_active=2, **QUICK)
-    await submit(renders_database, renders, "a", "b")
-    row = await cancel(renders_database, renders, "a")
+    await submit(database, renders, "a", "b")
+    row = await cancel(database, renders, "a")
     assert row is not None
     assert (row.status, row.error) == (FAILED, "cancelled: it is not wanted any more")
     assert row.finished_at is not None
-    assert await cancel(renders_database, renders, "a") is None
-    await submit(renders_database, renders, "c")  # its place is free
-    async with PipelineManager(renders_database.session_factory, [renders]):
-        rows = await settled(renders_database, every_s=0.02)
+    assert await cancel(database, renders, "a") is None
+    await submit(database, renders, "c")  # its place is free
+    async with PipelineManager(database.session_factory, [renders]):
+        rows = await settled(database, every_s=0.02)
     assert {row.dedup_key: row.status for row in rows} == {
         "a": FAILED,
         "b": COMPLETED,
@@ -98,7 +98,7 @@ async def test_what_waits_is_not_begun(renders_database: TemporaryDatabase) -> N
 
 @pytest.mark.parametrize("scene", ["talks", "silent"])
 async def test_what_runs_is_closed_and_nothing_more_is_written(
-    renders_database: TemporaryDatabase, scene: str
+    database: TemporaryDatabase, scene: str
 ) -> None:
     """A result would come after the answer that there will be none; or the worker would be busy
     with it for ever.
@@ -106,16 +106,16 @@ async def test_what_runs_is_closed_and_nothing_more_is_written(
     fleet, gates = Fleet(1), Gates()
     renders = DispatchPipeline(Render, handler=gates, engine=fleet, **QUICK)
     async with (
-        PipelineManager(renders_database.session_factory, [renders]),
+        PipelineManager(database.session_factory, [renders]),
         asyncio.timeout(HANG_S_MAX),
     ):
-        await submit(renders_database, renders, scene)
+        await submit(database, renders, scene)
         await gates.begun.wait()
-        row = await cancel(renders_database, renders, scene)
+        row = await cancel(database, renders, scene)
         assert row is not None
         assert row.status == FAILED
         gates.gate.set()
-        row = await given_up(fleet, renders_database)
+        row = await given_up(fleet, database)
     assert (row.status, row.error, row.url) == (
         FAILED,
         "cancelled: it is not wanted any more",
@@ -125,13 +125,13 @@ async def test_what_runs_is_closed_and_nothing_more_is_written(
     assert gates.steps == ([scene] if scene == "silent" else [])
 
 
-async def test_it_joins_the_callers_transaction(renders_database: TemporaryDatabase) -> None:
+async def test_it_joins_the_callers_transaction(database: TemporaryDatabase) -> None:
     """Work would be lost though the cancellation was undone, or the caller's transaction would
     be ended.
     """
     renders = pipeline_of(Fleet(1), Scenes(0), **QUICK)
-    [(mine, _)] = await submit(renders_database, renders, "a")
-    async with renders_database.session_factory() as session:
+    [(mine, _)] = await submit(database, renders, "a")
+    async with database.session_factory() as session:
         read = await session.get_one(Render, mine.id)
         assert read.status == PENDING
         row = await renders.cancel(session, dedup_key="a", reason="of /etc/passwd")
@@ -139,61 +139,59 @@ async def test_it_joins_the_callers_transaction(renders_database: TemporaryDatab
         assert (read.status, read.error) == (FAILED, "cancelled: of passwd")
         assert session.in_transaction()
         await session.rollback()
-    async with PipelineManager(renders_database.session_factory, [renders]):
-        [row] = await settled(renders_database, every_s=0.02)
+    async with PipelineManager(database.session_factory, [renders]):
+        [row] = await settled(database, every_s=0.02)
     assert (row.status, row.error) == (COMPLETED, None)
 
 
-async def test_the_key_is_free_at_once(renders_database: TemporaryDatabase) -> None:
+async def test_the_key_is_free_at_once(database: TemporaryDatabase) -> None:
     """Who cancels to begin anew would get the row that was cancelled."""
     fleet, gates = Fleet(2), Gates()
     renders = DispatchPipeline(Render, handler=gates, engine=fleet, **QUICK)
     async with (
-        PipelineManager(renders_database.session_factory, [renders]),
+        PipelineManager(database.session_factory, [renders]),
         asyncio.timeout(HANG_S_MAX),
     ):
-        [(first, _)] = await submit(renders_database, renders, "a")
+        [(first, _)] = await submit(database, renders, "a")
         await gates.begun.wait()
-        async with renders_database.session_factory.begin() as session:
+        async with database.session_factory.begin() as session:
             await renders.cancel(session, dedup_key="a")
             second, fresh = await renders.submit(session, dedup_key="a")
             assert fresh
         renders.hint()
         gates.gate.set()
-        await settled(renders_database, every_s=0.02)
-    rows = {row.id: row.status for row in await all_renders(renders_database)}
+        await settled(database, every_s=0.02)
+    rows = {row.id: row.status for row in await all_renders(database)}
     assert rows == {first.id: FAILED, second.id: COMPLETED}
 
 
-async def test_what_is_settled_stays(renders_database: TemporaryDatabase) -> None:
+async def test_what_is_settled_stays(database: TemporaryDatabase) -> None:
     """A picture that is there would be shown as cancelled."""
     renders = pipeline_of(Fleet(1), Scenes(0), **QUICK)
-    async with PipelineManager(renders_database.session_factory, [renders]):
-        await submit(renders_database, renders, "a")
-        await settled(renders_database, every_s=0.02)
-        assert await cancel(renders_database, renders, "a") is None
-    assert (await one_render(renders_database)).status == COMPLETED
+    async with PipelineManager(database.session_factory, [renders]):
+        await submit(database, renders, "a")
+        await settled(database, every_s=0.02)
+        assert await cancel(database, renders, "a") is None
+    assert (await one_render(database)).status == COMPLETED
 
 
-async def test_a_session_may_have_an_engine_for_each_class(
-    renders_database: TemporaryDatabase,
-) -> None:
+async def test_a_session_may_have_an_engine_for_each_class(database: TemporaryDatabase) -> None:
     """A host with several databases could not cancel."""
     renders = pipeline_of(Fleet(), Scenes())
-    await submit(renders_database, renders, "a")
-    sessions = async_sessionmaker(binds={Base: renders_database.engine}, expire_on_commit=False)
+    await submit(database, renders, "a")
+    sessions = async_sessionmaker(binds={Base: database.engine}, expire_on_commit=False)
     async with sessions.begin() as session:
         assert await renders.cancel(session, dedup_key="a") is not None
 
 
 @pytest.mark.parametrize("act", ["submit", "cancel"])
 async def test_what_the_host_has_not_written_yet_is_kept(
-    renders_database: TemporaryDatabase, act: str
+    database: TemporaryDatabase, act: str
 ) -> None:
     """A change that a session without autoflush still has in hand would be gone, without a word."""
     renders = pipeline_of(Fleet())
-    [(made, _)] = await submit(renders_database, renders, "a")
-    async with async_sessionmaker(renders_database.engine, autoflush=False)() as session:
+    [(made, _)] = await submit(database, renders, "a")
+    async with async_sessionmaker(database.engine, autoflush=False)() as session:
         row = await session.get_one(Render, made.id)
         row.url = "mine"
         if act == "submit":
@@ -201,16 +199,16 @@ async def test_what_the_host_has_not_written_yet_is_kept(
         else:
             assert await renders.cancel(session, dedup_key="a") is row
         await session.commit()
-    assert (await one_render(renders_database)).url == "mine"
+    assert (await one_render(database)).url == "mine"
 
 
-async def test_many_at_once(renders_database: TemporaryDatabase) -> None:
+async def test_many_at_once(database: TemporaryDatabase) -> None:
     """On SQLite those who cancel beside others would be told that the database is locked."""
     renders = pipeline_of(Fleet())
     keys = [f"{number:02}" for number in range(20)]
-    await submit(renders_database, renders, *keys)
-    hasty = {"timeout": 0.05} if renders_database.dialect_name == "sqlite" else {}
-    sessions = async_sessionmaker(renders_database.create_engine(connect_args=hasty))
+    await submit(database, renders, *keys)
+    hasty = {"timeout": 0.05} if database.dialect_name == "sqlite" else {}
+    sessions = async_sessionmaker(database.create_engine(connect_args=hasty))
     async with sessions.begin() as session:
         assert await renders.cancel(session, dedup_key=keys[0])
         clients = [asyncio.create_task(_cancel(renders, sessions, key)) for key in keys[1:]]
@@ -218,7 +216,7 @@ async def test_many_at_once(renders_database: TemporaryDatabase) -> None:
         done, _ = await asyncio.wait(clients, timeout=0.5, return_when=asyncio.FIRST_EXCEPTION)
         assert [each for each in done if each.exception()] == []
     await asyncio.gather(*clients)
-    assert {row.status for row in await all_renders(renders_database)} == {FAILED}
+    assert {row.status for row in await all_renders(database)} == {FAILED}
 
 
 async def _cancel(

@@ -28,7 +28,7 @@ from rowlock.dispatch.attempt import Scratch
 from rowlock.testing import Steps, TemporaryDatabase, stepping
 
 from ..cancellation.cancelling import Canceller, background_ends, cancelled_at
-from .renders import Base, Fleet, Render, one_render, submit
+from .renders import Fleet, Render, one_render, submit
 
 pytestmark = pytest.mark.either_database
 
@@ -69,7 +69,6 @@ async def test_at_each_await_of_an_attempt(
     """A row would show as running while nobody has it; a worker would stay busy, or a folder
     stay behind.
     """
-    await database.create_tables(Base.metadata)
     fleet, root = Fleet(1), tmp_path / "scratch"
     root.mkdir()
     pipeline = DispatchPipeline(Render, handler=speaks, engine=fleet, scratch_root=root)

@@ -17,7 +17,7 @@ from rowlock.dispatch.placement import KEPT_S, ROOM_MAX, Capacity, bring_forward
 from rowlock.rows.leased_table import LeasedTable
 from rowlock.testing import TemporaryDatabase, virtual_time
 
-from .renders import Base, Render, add, all_renders, now_of
+from .renders import Render, add, all_renders, now_of
 
 pytestmark = pytest.mark.either_database(
     but=["test_the_oldest_submissions_first_and_no_more_than_there_is_room_for"]
@@ -51,7 +51,6 @@ async def test_the_oldest_submissions_first_and_no_more_than_there_is_room_for(
     """A flood of late comers would pass those who have waited, or a hundred rows would run for
     one place.
     """
-    await database.create_tables(Base.metadata)
     now = await now_of(database)
     await add(
         database,
@@ -85,7 +84,6 @@ async def test_rows_that_rest_for_another_reason_rest_on(
     """A row whose worker was just lost would kill the next one at once; one that is held would
     be written under its holder.
     """
-    await database.create_tables(Base.metadata)
     now = await now_of(database)
     values: dict[str, Any] = {"status": PENDING, "last_error": NOBODY, **otherwise}
     if values.pop("parked", False):

@@ -15,7 +15,6 @@ from rowlock.dispatch import FAILED, AttemptEvent, Completed, Failed, Progress, 
 from rowlock.testing import TemporaryDatabase
 
 from .renders import (
-    Base,
     Fleet,
     Render,
     Scenes,
@@ -40,7 +39,6 @@ async def test_a_bad_key_leaves_the_transaction_of_the_caller_as_it_was(
     """A key from outside, such as a header, would abort what else the caller has written in its
     transaction.
     """
-    await database.create_tables(Base.metadata)
     renders, statements = pipeline_of(Fleet(1)), list[str]()
 
     def note(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
@@ -58,7 +56,6 @@ async def test_a_bad_key_leaves_the_transaction_of_the_caller_as_it_was(
 
 async def test_a_key_may_have_every_other_character(database: TemporaryDatabase) -> None:
     """A key that a database takes would be refused."""
-    await database.create_tables(Base.metadata)
     renders, keys = pipeline_of(Fleet(1)), ["\x01\t\n\x7f", "𝄞", "\ufffd", "\uffff", "é" * 255]
     await submit(database, renders, *keys)
     assert {row.dedup_key for row in await all_renders(database)} == set(keys)
@@ -68,7 +65,6 @@ async def test_a_reason_that_cannot_be_stored_is_written_without_it(
     database: TemporaryDatabase,
 ) -> None:
     """A cancellation would abort its caller's transaction for a text that only people read."""
-    await database.create_tables(Base.metadata)
     renders = pipeline_of(Fleet(1))
     await submit(database, renders, "a")
     async with database.session_factory.begin() as session:
@@ -82,7 +78,6 @@ async def test_whatever_a_worker_or_a_handler_says_is_written_without_what_canno
     """One character in a worker's name or in a progress would fail hours of work, for a reason
     that is none of it.
     """
-    await database.create_tables(Base.metadata)
     scenes, fleet = Scenes(), Fleet()
     fleet._active["worker\x00\ud800"] = 0
 
@@ -108,7 +103,6 @@ async def test_a_stage_whose_name_cannot_be_stored_is_refused(
     """The next attempt would not know a stage by a name that was changed, and do it again; or
     the database would refuse it.
     """
-    await database.create_tables(Base.metadata)
     scenes = Scenes()
 
     async def records(_task: Task[Render]) -> AsyncIterator[AttemptEvent]:

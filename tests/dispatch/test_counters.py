@@ -13,7 +13,7 @@ from rowlock.testing import TemporaryDatabase, virtual_time
 
 from ..host import VolumePipeline
 from ..telemetry.scrapes import Series, scraped, value
-from .renders import Base, Fleet, Render, Scenes, settled
+from .renders import Fleet, Render, Scenes, settled
 from .test_placement import TASK, Desk
 
 
@@ -35,7 +35,6 @@ async def test_offers_are_counted_by_their_answer() -> None:
 @virtual_time
 async def test_submissions_are_counted_by_their_answer(virtual_database: TemporaryDatabase) -> None:
     """Nobody would see that clients are sent away."""
-    await virtual_database.create_tables(Base.metadata)
     renders = DispatchPipeline(Render, handler=Scenes(1), engine=Fleet(1), max_active=1)
     manager = PipelineManager(virtual_database.session_factory, [renders, VolumePipeline()])
     registry = CollectorRegistry()

@@ -25,7 +25,7 @@ from rowlock.dispatch import (
 from rowlock.testing import Failpoints, TemporaryDatabase, crash_everywhere, virtual_time
 from rowlock.testing.crashes.failpoints import lose_connection
 
-from .renders import Base, Fleet, Render, Scenes, all_renders, settled, submit
+from .renders import Fleet, Render, Scenes, all_renders, settled, submit
 
 BOUNDARIES_MIN = 12
 """As many boundaries an attempt has at least; fewer, and the sweep is no sweep."""
@@ -63,7 +63,6 @@ class Store:
 @pytest.mark.either_database
 async def test_killed_at_every_await(rowlock_database_with_clock: TemporaryDatabase) -> None:
     """A replica that dies between two steps would leave the row, or the world, in another state."""
-    await rowlock_database_with_clock.create_tables(Base.metadata)
     moments = await crash_everywhere(
         rowlock_database_with_clock,
         row=lambda: Render(dedup_key="a", scene="a"),
@@ -81,7 +80,6 @@ async def test_cut_at_every_boundary_of_an_attempt(virtual_database: TemporaryDa
     """A connection that is lost at the wrong moment would lose the row, or do a recorded stage
     again.
     """
-    await virtual_database.create_tables(Base.metadata)
     boundary = 0
     while True:
         store = Store()
@@ -106,7 +104,6 @@ async def test_cut_at_every_boundary_of_an_attempt(virtual_database: TemporaryDa
 
 async def test_cut_at_every_boundary_of_a_submission(database: TemporaryDatabase) -> None:
     """A client that asks again after an error would get two rows, or none."""
-    await database.create_tables(Base.metadata)
     renders = DispatchPipeline(Render, handler=Scenes(), engine=Fleet())
     boundary = 0
     while True:

@@ -25,7 +25,6 @@ from rowlock.dispatch import (
 from rowlock.testing import TemporaryDatabase, virtual_time
 
 from .renders import (
-    Base,
     Fleet,
     Render,
     Scenes,
@@ -48,7 +47,6 @@ async def test_it_runs_from_the_moment_a_worker_accepts(
     """A long download would leave the row pending, and it would be offered a second time
     meanwhile.
     """
-    await virtual_database.create_tables(Base.metadata)
     fleet = Fleet(1)
     async with PipelineManager(
         virtual_database.session_factory, [pipeline_of(fleet, Scenes(600))]
@@ -74,7 +72,6 @@ async def test_stages_are_recorded_at_once_and_skipped_later(
     virtual_database: TemporaryDatabase,
 ) -> None:
     """What took hours would be done again after every crash."""
-    await virtual_database.create_tables(Base.metadata)
     scenes, fleet = Scenes(), Fleet(1)
 
     async def dies_once(task: Task[Render]) -> AsyncIterator[AttemptEvent]:
@@ -101,7 +98,6 @@ async def test_progress_is_shown_and_not_written_for_every_word(
     virtual_database: TemporaryDatabase,
 ) -> None:
     """A handler that tells of every frame would write to the database all the time."""
-    await virtual_database.create_tables(Base.metadata)
     scenes, fleet = Scenes(), Fleet(1)
 
     async def talks(_task: Task[Render]) -> AsyncIterator[AttemptEvent]:
@@ -131,7 +127,6 @@ async def test_an_overflow_rests_for_the_interval_and_some(
     virtual_database: TemporaryDatabase,
 ) -> None:
     """Rows would be offered all the time to workers that are not there, all at the same moment."""
-    await virtual_database.create_tables(Base.metadata)
     renders = pipeline_of(Fleet(0), retry_interval=120)
     async with PipelineManager(virtual_database.session_factory, [renders]):
         await submit(virtual_database, renders, *"abcdefgh")
@@ -148,7 +143,6 @@ async def test_an_overflow_rests_for_the_interval_and_some(
 @virtual_time
 async def test_the_deadline_counts_from_the_submission(virtual_database: TemporaryDatabase) -> None:
     """A row that nobody takes would wait for ever, or be begun long after anybody wants it."""
-    await virtual_database.create_tables(Base.metadata)
     fleet = Fleet(0)
     renders = pipeline_of(fleet, dispatch_deadline=600)
     async with PipelineManager(virtual_database.session_factory, [renders]):
@@ -165,7 +159,6 @@ async def test_the_deadline_counts_from_the_submission(virtual_database: Tempora
 @virtual_time
 async def test_recovery_does_not_reset_the_deadline(virtual_database: TemporaryDatabase) -> None:
     """A row that kills its workers would be tried for ever."""
-    await virtual_database.create_tables(Base.metadata)
     now, fleet = await now_of(virtual_database), Fleet(1)
     lease = {
         "lock_token": uuid.uuid4(),
@@ -190,7 +183,6 @@ async def test_workers_that_die_cost_attempts_up_to_a_limit(
     virtual_database: TemporaryDatabase,
 ) -> None:
     """One row that kills its worker would kill them all, one after the other."""
-    await virtual_database.create_tables(Base.metadata)
     scenes, fleet = Scenes(), Fleet(1)
 
     async def kills(_task: Task[Render]) -> AsyncIterator[AttemptEvent]:

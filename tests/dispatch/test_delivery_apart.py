@@ -32,7 +32,6 @@ from rowlock.testing import TemporaryDatabase, stepping, virtual_time
 
 from ..pipelines.scenes import faults_of, is_outcome, until
 from .renders import (
-    Base,
     Fleet,
     Render,
     Scenes,
@@ -51,7 +50,6 @@ async def test_a_replica_that_is_broken_fails_no_rows(
     virtual_database: TemporaryDatabase, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     """One replica whose disk is full would fail every row that it takes, for all of them."""
-    await virtual_database.create_tables(Base.metadata)
     root = tmp_path_factory.mktemp("scratch")
     fleet = Fleet(1)
     renders = pipeline_of(fleet, scratch_root=root)
@@ -75,7 +73,6 @@ async def test_the_rest_after_a_loss_is_kept_though_there_is_room(
     """A worker's machine that reboots would cost its row all the losses it may have, within
     seconds.
     """
-    await virtual_database.create_tables(Base.metadata)
     scenes, fleet = Scenes(), Fleet(3)
     begun: list[float] = []
 
@@ -99,7 +96,6 @@ async def test_the_last_progress_is_written_with_the_result(
     virtual_database: TemporaryDatabase,
 ) -> None:
     """A picture that is done would be shown as done to nine tenths."""
-    await virtual_database.create_tables(Base.metadata)
     scenes, fleet = Scenes(), Fleet(1)
 
     async def talks(_task: Task[Render]) -> AsyncIterator[AttemptEvent]:
@@ -120,7 +116,6 @@ async def test_an_attempt_that_does_not_end_keeps_its_row(
     virtual_database: TemporaryDatabase,
 ) -> None:
     """A row would be given to another replica while its handler still runs."""
-    await virtual_database.create_tables(Base.metadata)
     scenes, fleet, gate = Scenes(), Fleet(1), asyncio.Event()
 
     scenes.answers["a"] = without_end(gate)
@@ -142,7 +137,6 @@ async def test_a_worker_is_held_until_its_row_has_ended(
     virtual_database: TemporaryDatabase,
 ) -> None:
     """More rows would be running than there are workers, while results are on their way."""
-    await virtual_database.create_tables(Base.metadata)
     fleet = Fleet(1)
     renders = pipeline_of(fleet, Scenes(5))
     with faults_of(virtual_database.engine) as faults:
@@ -164,7 +158,6 @@ async def test_an_attempt_that_is_given_up_ends_before_the_next_begins(
     """Two attempts at one row would run beside each other, since the first had only fallen
     silent.
     """
-    await virtual_database.create_tables(Base.metadata)
     fleet = _SlowToEnd(2)
     renders = pipeline_of(fleet, heartbeat=10, cancel_grace=60)
     async with PipelineManager(virtual_database.session_factory, [renders]):
@@ -179,7 +172,6 @@ async def test_a_replica_leases_no_more_than_it_can_begin(
     virtual_database: TemporaryDatabase,
 ) -> None:
     """A replica that is full for hours would keep as many rows again from one that is idle."""
-    await virtual_database.create_tables(Base.metadata)
     full, idle = Fleet(4), Fleet(4)
     first, second = (pipeline_of(fleet, Scenes(3600), workers_num=4) for fleet in (full, idle))
     async with PipelineManager(virtual_database.session_factory, [first]):
@@ -200,7 +192,6 @@ async def test_an_orphan_that_could_not_be_read_for_a_while_is_done(
     """What the database said of a row that could not be read would be taken for what it said of
     a result.
     """
-    await virtual_database.create_tables(Base.metadata)
     now = await now_of(virtual_database)
     orphan = Render(
         dedup_key="a",
@@ -222,7 +213,6 @@ async def test_a_provisioner_that_cannot_count_fails_no_rows(
     """A slip in an engine that shows itself when nobody accepts would fail every row that only
     has to wait.
     """
-    await virtual_database.create_tables(Base.metadata)
 
     class Uncounted(Fleet):
         def workers(self) -> Mapping[str, WorkerView]:
@@ -246,7 +236,6 @@ async def test_the_end_waits_for_attempts_to_be_closed(virtual_database: Tempora
     """A host's own test of its pipeline would end with a task left behind; and a process with
     folders.
     """
-    await virtual_database.create_tables(Base.metadata)
 
     class SlowToClose(Fleet):
         async def run(self, worker: str, task: Task[Render]) -> AsyncGenerator[AttemptEvent, None]:
@@ -273,7 +262,6 @@ async def test_a_handler_that_says_nothing_is_cancelled_with_its_row(
     """A client that has cancelled would wait for hours until the worker is free, and so would
     everybody behind it.
     """
-    await virtual_database.create_tables(Base.metadata)
     fleet = Fleet(1)
     renders = pipeline_of(fleet, Scenes(3600))
     async with PipelineManager(virtual_database.session_factory, [renders]):
@@ -292,7 +280,6 @@ async def test_a_handler_that_says_nothing_is_cancelled_with_its_row(
 @virtual_time
 async def test_a_database_that_is_away_cancels_nothing(virtual_database: TemporaryDatabase) -> None:
     """Every attempt would be thrown away, because its row could not be looked at for a moment."""
-    await virtual_database.create_tables(Base.metadata)
     fleet = Fleet(1)
     renders = pipeline_of(fleet, Scenes(60))
     with faults_of(virtual_database.engine) as faults:
@@ -314,7 +301,6 @@ async def test_a_drain_meets_an_attempt_that_is_being_ended(
     virtual_database: TemporaryDatabase,
 ) -> None:
     """The row of a silent worker would be given away at once, while its attempt still tidies up."""
-    await virtual_database.create_tables(Base.metadata)
     fleet = _SlowToEnd(1)
     renders = pipeline_of(fleet, heartbeat=10, cancel_grace=1)
     manager = PipelineManager(virtual_database.session_factory, [renders])

@@ -15,13 +15,12 @@ from rowlock import PipelineManager
 from rowlock.dispatch import FAILED, AttemptEvent, Completed, Failed, Progress, Task, WorkerGone
 from rowlock.testing import TemporaryDatabase, virtual_time
 
-from .renders import Base, Fleet, Render, Scenes, one_render, pipeline_of, settled, submit
+from .renders import Fleet, Render, Scenes, one_render, pipeline_of, settled, submit
 
 
 @virtual_time
 async def test_a_silent_worker_is_given_up(virtual_database: TemporaryDatabase) -> None:
     """A worker behind a cut line would keep its row until the time limit."""
-    await virtual_database.create_tables(Base.metadata)
     scenes, fleet = Scenes(), _Silent(1)
     renders = pipeline_of(fleet, scenes, heartbeat=10)
     async with PipelineManager(virtual_database.session_factory, [renders]):
@@ -48,7 +47,6 @@ class _Silent(Fleet):
 @virtual_time
 async def test_a_failure_is_final_and_tells_no_paths(virtual_database: TemporaryDatabase) -> None:
     """Bad input would be worked on again and again, and clients would read about our disks."""
-    await virtual_database.create_tables(Base.metadata)
     scenes, fleet = Scenes(), Fleet(1)
 
     async def refuses(_task: Task[Render]) -> AsyncIterator[AttemptEvent]:
@@ -94,7 +92,6 @@ async def test_a_failure_is_final_and_tells_no_paths(virtual_database: Temporary
 @virtual_time
 async def test_the_time_limit_ends_an_attempt(virtual_database: TemporaryDatabase) -> None:
     """A handler that hangs would keep its worker for ever."""
-    await virtual_database.create_tables(Base.metadata)
     fleet = Fleet(1)
     renders = pipeline_of(fleet, Scenes(10_000), time_limit=900)
     async with PipelineManager(virtual_database.session_factory, [renders]):
@@ -115,7 +112,6 @@ async def test_a_row_that_somebody_else_settled_is_left_alone(
 ) -> None:
     """A late result would overwrite what was decided, or come to nothing without a word."""
     caplog.set_level("INFO", "rowlock")
-    await virtual_database.create_tables(Base.metadata)
     fleet = Fleet(1)
     # It ends before it would look at its row.
     renders = pipeline_of(fleet, Scenes(8))
@@ -139,7 +135,6 @@ async def test_a_lost_attempt_does_not_bring_back_what_somebody_settled(
     virtual_database: TemporaryDatabase,
 ) -> None:
     """A row that was cancelled would be pending again when its worker dies."""
-    await virtual_database.create_tables(Base.metadata)
     scenes, fleet = Scenes(), Fleet(1)
 
     async def dies(_task: Task[Render]) -> AsyncIterator[AttemptEvent]:
@@ -166,7 +161,6 @@ async def test_each_attempt_has_a_folder_of_its_own_which_is_gone_afterwards(
     virtual_database: TemporaryDatabase, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     """Two attempts would write into each other's files, or the disk would fill."""
-    await virtual_database.create_tables(Base.metadata)
     scenes, fleet = Scenes(), Fleet(2)
     root = tmp_path_factory.mktemp("scratch")
     folders: list[Path] = []

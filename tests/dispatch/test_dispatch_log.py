@@ -11,7 +11,7 @@ from rowlock import PipelineManager
 from rowlock.logs import LINES_MAX, WINDOW_S
 from rowlock.testing import TemporaryDatabase, virtual_time
 
-from .renders import Base, Fleet, Scenes, pipeline_of, settled, submit
+from .renders import Fleet, Scenes, pipeline_of, settled, submit
 
 NAME = "rowlock.dispatch.dispatch_log"
 
@@ -28,7 +28,6 @@ async def test_a_row_that_finds_no_worker_is_told_before_it_fails(
     virtual_database: TemporaryDatabase, caplog: pytest.LogCaptureFixture
 ) -> None:
     """An operator would learn that there are too few workers from rows that have failed."""
-    await virtual_database.create_tables(Base.metadata)
     fleet = Fleet(1)
     renders = pipeline_of(fleet, Scenes(10_000), dispatch_deadline=400, retry_interval=100)
     with caplog.at_level(logging.INFO, logger=NAME):
@@ -61,7 +60,6 @@ async def test_each_round_of_offers_is_told(
     virtual_database: TemporaryDatabase, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Nobody could tell from a log whether a replica dispatches at all."""
-    await virtual_database.create_tables(Base.metadata)
     renders = pipeline_of(Fleet(2))
     with caplog.at_level(logging.INFO, logger=NAME):
         await submit(virtual_database, renders, "a", "b")
@@ -78,7 +76,6 @@ async def test_a_thousand_rows_that_wait_are_no_flood(
     """A queue that is full would fill the disk with lines, one for each row and each two
     minutes.
     """
-    await virtual_database.create_tables(Base.metadata)
     renders = pipeline_of(Fleet(0), retry_interval=10)
     keys = [f"{number:03}" for number in range(40)]
     minutes = 3

@@ -10,13 +10,12 @@ from rowlock import PipelineManager
 from rowlock.dispatch import COMPLETED, PENDING, RUNNING, DispatchPipeline
 from rowlock.testing import TemporaryDatabase, virtual_time
 
-from .renders import Base, Fleet, Render, Scenes, all_renders, one_render, settled, submit
+from .renders import Fleet, Render, Scenes, all_renders, one_render, settled, submit
 
 
 @virtual_time
 async def test_attempts_have_their_grace(virtual_database: TemporaryDatabase) -> None:
     """Every deployment would throw away what is nearly done."""
-    await virtual_database.create_tables(Base.metadata)
     fleet = Fleet(1)
     renders = DispatchPipeline(Render, handler=Scenes(20), engine=fleet)
     manager = PipelineManager(virtual_database.session_factory, [renders])
@@ -34,7 +33,6 @@ async def test_what_is_not_done_by_then_is_done_elsewhere_at_once(
     virtual_database: TemporaryDatabase,
 ) -> None:
     """A row would show as running while nobody runs it, and wait for a lease to expire."""
-    await virtual_database.create_tables(Base.metadata)
     first, second = Fleet(1), Fleet(1)
     renders = DispatchPipeline(Render, handler=Scenes(600), engine=first)
     manager = PipelineManager(virtual_database.session_factory, [renders])

@@ -28,7 +28,6 @@ from rowlock.testing import TemporaryDatabase, stepping, virtual_time
 
 from ..pipelines.scenes import until
 from .renders import (
-    Base,
     Fleet,
     Render,
     Scenes,
@@ -51,7 +50,6 @@ async def test_a_row_with_too_many_losses_is_offered_to_nobody(
     """A row that kills its replica would kill one after the other, up to its deadline: they have
     no time to count it out.
     """
-    await virtual_database.create_tables(Base.metadata)
     long_ago = await now_of(virtual_database) - timedelta(minutes=1)
     lease = {
         "lock_token": uuid.uuid4(),
@@ -72,7 +70,6 @@ async def test_a_row_with_too_many_losses_is_offered_to_nobody(
 @virtual_time
 async def test_a_row_that_was_given_back_is_no_loss(virtual_database: TemporaryDatabase) -> None:
     """Three deployments would fail every row that they found at work."""
-    await virtual_database.create_tables(Base.metadata)
     now = await now_of(virtual_database)
     await add(virtual_database, Render(dedup_key="a", scene="a", status=RUNNING, started_at=now))
     async with PipelineManager(virtual_database.session_factory, [pipeline_of(Fleet(1))]):
@@ -83,7 +80,6 @@ async def test_a_row_that_was_given_back_is_no_loss(virtual_database: TemporaryD
 @virtual_time
 async def test_an_attempt_begins_without_progress(virtual_database: TemporaryDatabase) -> None:
     """A client would see nine tenths of an attempt that died, while the next one has just begun."""
-    await virtual_database.create_tables(Base.metadata)
     await add(virtual_database, Render(dedup_key="a", scene="a", progress="90 %"))
     fleet = Fleet(1)
     async with PipelineManager(virtual_database.session_factory, [pipeline_of(fleet, Scenes(20))]):
@@ -97,7 +93,6 @@ async def test_an_attempt_begins_without_progress(virtual_database: TemporaryDat
 @virtual_time
 async def test_a_worker_that_is_free_is_used_at_once(virtual_database: TemporaryDatabase) -> None:
     """Each worker would idle for a fetch delay between two rows."""
-    await virtual_database.create_tables(Base.metadata)
     renders = pipeline_of(Fleet(1), Scenes(1), fetch_delays=(60,))
     await submit(virtual_database, renders, *(f"{number}" for number in range(10)))
     began = asyncio.get_running_loop().time()
@@ -108,7 +103,6 @@ async def test_a_worker_that_is_free_is_used_at_once(virtual_database: Temporary
 
 async def test_an_attempt_knows_the_databases_time(database: TemporaryDatabase) -> None:
     """Deadlines would be early or late by as much as a lease's margin."""
-    await database.create_tables(Base.metadata)
     renders = pipeline_of(Fleet(1))
     await submit(database, renders, "a")
     async with stepping(database.session_factory, renders) as steps:
@@ -127,7 +121,6 @@ async def test_stages_are_bounded(
     virtual_database: TemporaryDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A handler that records each frame would write a row of megabytes with each of them."""
-    await virtual_database.create_tables(Base.metadata)
     monkeypatch.setattr("rowlock.dispatch.delivery.STAGES_MAX", 3)
     scenes = Scenes()
 
@@ -149,7 +142,6 @@ async def test_a_worker_may_have_a_long_name(database: TemporaryDatabase) -> Non
     """A cluster that names its workers by path, host and process would have every row refused by
     the database.
     """
-    await database.create_tables(Base.metadata)
     fleet = Fleet()
     name = "w" * (WORKER_CHARS_MAX + 50)
     fleet._active[name] = 0

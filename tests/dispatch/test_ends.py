@@ -38,7 +38,6 @@ from ..faults.trouble import begin_trouble, end_trouble
 from ..host import HANG_S_MAX
 from ..pipelines.scenes import is_claim, until
 from .renders import (
-    Base,
     Fleet,
     Render,
     Scenes,
@@ -70,7 +69,6 @@ async def test_whatever_the_database_refuses_fails_the_row(
     database: TemporaryDatabase, values: dict[str, Any], *, sqlite_takes_it: bool
 ) -> None:
     """Hours of work would be done again and again, to be refused each time."""
-    await database.create_tables(Base.metadata)
     scenes, fleet = Scenes(), Fleet(1)
 
     async def gives(_task: Task[Render]) -> AsyncIterator[AttemptEvent]:
@@ -93,7 +91,6 @@ async def test_a_table_that_is_not_migrated_yet_fails_no_rows(database: Temporar
     """A replica that is deployed before its migration has run would fail all work that was done
     meanwhile.
     """
-    await database.create_tables(Base.metadata)
     scenes, fleet = Scenes(), Fleet(1)
     renamed = asyncio.Event()
 
@@ -128,7 +125,6 @@ async def test_a_handler_that_has_no_end_is_failed_once(
     """It would be begun beside itself again and again, each time with one worker more that
     hangs.
     """
-    await virtual_database.create_tables(Base.metadata)
     scenes, fleet, gate = Scenes(), Fleet(3), asyncio.Event()
 
     scenes.answers["a"] = without_end(gate)
@@ -172,7 +168,6 @@ async def test_an_engine_that_cannot_close_fails_no_rows(
     """A worker whose line breaks would fail its row for good, where it should cost a loss; and
     so would each drain.
     """
-    await virtual_database.create_tables(Base.metadata)
     scenes, fleet = Scenes(600), CannotClose(2)
 
     async def dies(_task: Task[Render]) -> AsyncIterator[AttemptEvent]:
@@ -196,7 +191,6 @@ async def test_a_loss_rests_by_the_losses(virtual_database: TemporaryDatabase) -
     """A row that was offered in vain for an hour would rest five minutes after its first loss,
     beside idle workers.
     """
-    await virtual_database.create_tables(Base.metadata)
     scenes, fleet = Scenes(), Fleet(1)
 
     async def dies(_task: Task[Render]) -> AsyncIterator[AttemptEvent]:
@@ -229,7 +223,6 @@ async def test_what_waits_for_a_large_fleet_has_its_deadline(
     """With as many workers as attempts nobody would be left to look after rows that wait: no
     deadline, no new machine.
     """
-    await virtual_database.create_tables(Base.metadata)
     fleet, asked = Fleet(WORKERS), list[str]()
 
     async def provision(key: str) -> None:
@@ -261,7 +254,6 @@ async def test_a_fetch_leases_64_at_most_and_the_next_one_comes_at_once(
     """One replica of a large fleet would take all there is in one transaction; or fill its
     workers one fetch delay at a time.
     """
-    await virtual_database.create_tables(Base.metadata)
     fleet = Fleet(3 * LEASES_PER_TICK_MAX)
     renders = pipeline_of(fleet, Scenes(3600), fetch_delays=(60,))
     keys = [f"{number:03}" for number in range(3 * LEASES_PER_TICK_MAX)]
@@ -284,7 +276,6 @@ async def test_a_stage_without_a_name_is_refused(virtual_database: TemporaryData
     """A number is a text when it comes back from JSON: the next attempt would not know the
     stage, and do it again.
     """
-    await virtual_database.create_tables(Base.metadata)
     scenes = Scenes()
 
     async def numbers(_task: Task[Render]) -> AsyncIterator[AttemptEvent]:
@@ -308,7 +299,6 @@ async def test_a_row_that_was_decided_before_it_was_read_is_left_alone(
     """A row that was cancelled between its claim and its reading would be done; or pending
     again, by a drain.
     """
-    await database.create_tables(Base.metadata)
     fleet = Fleet(1)
     renders = pipeline_of(fleet, dispatch_deadline=0.001)
     await submit(database, renders, "a")
@@ -363,7 +353,6 @@ async def test_trouble_of_the_server_fails_no_row(
     lease lasts.
     """
     database = postgresql_database
-    await database.create_tables(Base.metadata)
     await begin_trouble(database, "58030", table="renders", status=status)
     renders = pipeline_of(Fleet(1), Scenes(takes_s=0.1), **BRIEF)
     async with PipelineManager(database.session_factory, [renders]):

@@ -35,7 +35,7 @@ from rowlock.testing import TemporaryDatabase
 
 from ..host import HANG_S_MAX
 from . import handlers
-from .renders import Base, Render, one_render, settled, submit
+from .renders import Render, one_render, settled, submit
 from .test_engines import goes_on_when_asked, heard, offered, task_of, until
 
 
@@ -88,7 +88,6 @@ async def test_a_process_waits_for_the_database(
     """A file that was thrown away after a stage, which then nobody recorded, would fail the next
     attempt for good.
     """
-    await sqlite_database.create_tables(Base.metadata)
     renders = DispatchPipeline(
         Render,
         handler=handlers.tells_a_stage_when_told,

@@ -29,7 +29,7 @@ from rowlock.dispatch.engines.local import LocalEngine
 from rowlock.dispatch.placement import Provisioner
 from rowlock.testing import TemporaryDatabase, virtual_time
 
-from .renders import Base, Fleet, Render, Scenes, all_renders, one_render, settled, submit
+from .renders import Fleet, Render, Scenes, all_renders, one_render, settled, submit
 
 
 class Slips:
@@ -79,7 +79,6 @@ async def test_events_that_end_in_a_stray_cancellation_fail_their_row(
     virtual_database: TemporaryDatabase,
 ) -> None:
     """A stray cancellation would begin its row twice a second."""
-    await virtual_database.create_tables(Base.metadata)
     engine = Slips("next")
     renders = DispatchPipeline(Render, handler=Scenes(), engine=engine, dispatch_deadline=60)
     async with PipelineManager(virtual_database.session_factory, [renders]):
@@ -97,7 +96,6 @@ async def test_a_close_that_is_cancelled_after_a_loss_fails_no_row(
     """A worker that dies, and whose line cannot be closed either, would fail its row for good
     where it should cost a loss.
     """
-    await virtual_database.create_tables(Base.metadata)
     engine = Slips("close", is_gone=True)
     renders = DispatchPipeline(Render, handler=Scenes(), engine=engine, retry_delay=60)
     async with PipelineManager(virtual_database.session_factory, [renders]):
@@ -114,7 +112,6 @@ async def test_an_offer_that_is_cancelled_by_nobody_is_a_failed_attempt(
     """A stray cancellation would pass for a shutdown: its row was offered twice a second, and
     nobody counted.
     """
-    await virtual_database.create_tables(Base.metadata)
     engine = Slips("offer")
     renders = DispatchPipeline(Render, handler=Scenes(), engine=engine, retry_delay=60)
     async with PipelineManager(virtual_database.session_factory, [renders]):
@@ -129,7 +126,6 @@ async def test_a_provisioner_that_is_cancelled_by_nobody_is_asked_again(
     virtual_database: TemporaryDatabase, caplog: pytest.LogCaptureFixture
 ) -> None:
     """No machine would be asked for within ten minutes."""
-    await virtual_database.create_tables(Base.metadata)
     asked: list[str] = []
 
     async def provision(key: str) -> None:
@@ -178,7 +174,6 @@ async def test_a_call_that_ignores_its_cancellation_does_not_hold_up_a_drain(
     """A deployment would wait for a cloud, for as long as that takes: a purchase that may not be
     left half done.
     """
-    await virtual_database.create_tables(Base.metadata)
     bought = asyncio.Event()
 
     async def provision(_key: str) -> None:

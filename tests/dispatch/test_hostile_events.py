@@ -15,7 +15,7 @@ from rowlock.dispatch import FAILED, AttemptEvent, Completed, StageDone, Task
 from rowlock.dispatch.columns import error_of, progress_of
 from rowlock.testing import TemporaryDatabase, virtual_time
 
-from .renders import Base, Fleet, Render, Scenes, pipeline_of, settled, submit
+from .renders import Fleet, Render, Scenes, pipeline_of, settled, submit
 
 pytestmark = pytest.mark.either_database
 
@@ -45,7 +45,6 @@ async def test_whatever_a_part_of_an_event_raises_fails_its_row_once(
     """One handler would end the event loop of its replica, or be begun again and again until its
     deadline.
     """
-    await virtual_database.create_tables(Base.metadata)
     scenes, fleet = Scenes(), Fleet(1)
 
     async def yields(_task: Task[Render]) -> AsyncIterator[AttemptEvent]:
@@ -64,7 +63,6 @@ async def test_what_a_handler_changes_afterwards_is_written_nowhere(
     """A handler that reuses one dict would change what earlier stages recorded, and the next
     attempt would begin from that.
     """
-    await database.create_tables(Base.metadata)
     scenes = Scenes()
 
     async def reuses(_task: Task[Render]) -> AsyncIterator[AttemptEvent]:

@@ -27,7 +27,7 @@ from rowlock.dispatch import (
 )
 from rowlock.testing import TemporaryDatabase, virtual_time
 
-from .renders import Base, Fleet, Render, Scenes, pipeline_of, settled, submit
+from .renders import Fleet, Render, Scenes, pipeline_of, settled, submit
 from .test_engines import offered, task_of
 
 WHO: ContextVar[str] = ContextVar("who")
@@ -134,7 +134,6 @@ async def test_where_a_handler_failed_stands_in_the_log(
     """Nobody could find the line that failed a customer's work: clients are told the error, and
     it is written nowhere else.
     """
-    await virtual_database.create_tables(Base.metadata)
     scenes = Scenes()
 
     async def slips(_task: Task[Render]) -> AsyncIterator[AttemptEvent]:

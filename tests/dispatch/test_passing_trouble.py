@@ -23,7 +23,7 @@ from rowlock.dispatch import (
 )
 from rowlock.testing import TemporaryDatabase
 
-from .renders import Base, Fleet, Render, Scenes, settled, submit
+from .renders import Fleet, Render, Scenes, settled, submit
 
 REFUSALS = 3
 FUNCTION = """
@@ -96,7 +96,6 @@ async def test_what_was_done_is_written_when_the_trouble_has_passed(
     """Hours of work would be failed for good, or done again, because a disk did not answer for a
     moment.
     """
-    await postgresql_database.create_tables(Base.metadata)
     await refuse(postgresql_database, code, when=when)
     renders, fleet, row = await dispatched(postgresql_database)
     assert (row.status, row.url, row.stages, row.error, row.losses) == (
@@ -117,7 +116,6 @@ async def test_a_result_that_is_refused_for_good_fails_its_row_at_once(
     """A result that nobody will ever write would be tried until its lease ends, and its work
     done again and again.
     """
-    await postgresql_database.create_tables(Base.metadata)
     await refuse(postgresql_database, code, when=WHEN_COMPLETED, refusals=1_000)
     renders, fleet, row = await dispatched(postgresql_database)
     assert (row.status, row.url, row.stages) == (FAILED, None, {"raw": "file"})

@@ -15,13 +15,12 @@ from rowlock.dispatch.placement import COMES_S_MAX, Provisioner
 from rowlock.dispatch.settings import PROVISIONS_MAX
 from rowlock.testing import TemporaryDatabase, virtual_time
 
-from .renders import Base, Fleet, Render, Scenes, all_renders, settled, submit
+from .renders import Fleet, Render, Scenes, all_renders, settled, submit
 
 
 @virtual_time
 async def test_it_is_asked_after_an_overflow_only(virtual_database: TemporaryDatabase) -> None:
     """Each submission would start a machine, whether there is room or not."""
-    await virtual_database.create_tables(Base.metadata)
     fleet, asked = Fleet(1), list[str]()
 
     async def provision(key: str) -> None:
@@ -45,7 +44,6 @@ async def test_its_failures_are_logged_and_nothing_else(
     virtual_database: TemporaryDatabase, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A cloud that says no would fail rows that only had to wait."""
-    await virtual_database.create_tables(Base.metadata)
 
     async def provision(_key: str) -> None:
         raise ConnectionError("the cloud is full")

@@ -20,7 +20,7 @@ from rowlock.dispatch import COMPLETED, DispatchPipeline
 from rowlock.testing import TemporaryDatabase
 
 from ..walks.processes import Replica
-from .renders import Base, Fleet, Render, Scenes, settled, submit
+from .renders import Fleet, Render, Scenes, settled, submit
 
 pytestmark = pytest.mark.either_database
 
@@ -58,7 +58,6 @@ def submitter() -> DispatchPipeline[Render]:
 
 async def test_two_replicas_share_and_do_each_once(database: TemporaryDatabase) -> None:
     """Two replicas would do the same work, or fail each other's."""
-    await database.create_tables(Base.metadata)
     long: Any = {"workers": 2, "lease_s": 30}  # nobody's is to be waited for
     async with replica(database, **long) as one, replica(database, **long) as other:
         await submit(database, submitter(), *KEYS)
@@ -74,7 +73,6 @@ async def test_another_replica_finishes_what_a_dead_one_had_begun(
     database: TemporaryDatabase,
 ) -> None:
     """What was in hand when a machine died would wait for that machine."""
-    await database.create_tables(Base.metadata)
     async with replica(database, workers=2) as victim:
         await submit(database, submitter(), *KEYS)
         await victim.wait_for("Begun", times=3)

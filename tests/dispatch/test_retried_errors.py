@@ -30,7 +30,7 @@ from rowlock.dispatch import (
 from rowlock.testing import TemporaryDatabase, virtual_time
 
 from . import handlers
-from .renders import Base, Fleet, Render, Scenes, one_render, pipeline_of, settled, submit
+from .renders import Fleet, Render, Scenes, one_render, pipeline_of, settled, submit
 
 pytestmark = pytest.mark.either_database
 
@@ -47,7 +47,6 @@ async def test_an_error_that_passes_does_not_end_the_work(
     database: TemporaryDatabase, tmp_path: Path, handler: Any, engine: Any
 ) -> None:
     """A handler is tried again after an error of `retry_on`, in whatever process it was raised."""
-    await database.create_tables(Base.metadata)
     renders = DispatchPipeline(
         Render,
         handler=handler,
@@ -66,7 +65,6 @@ async def test_an_error_is_retried_with_backoff_until_the_deadline(
     virtual_database: TemporaryDatabase,
 ) -> None:
     """The rests grow as in pipelines; then the row fails with what the handler raised."""
-    await virtual_database.create_tables(Base.metadata)
     scenes, begun = Scenes(), list[float]()
     loop = asyncio.get_running_loop()
 
@@ -97,7 +95,6 @@ async def test_an_error_is_retried_with_backoff_until_the_deadline(
 @virtual_time
 async def test_other_errors_stay_final(virtual_database: TemporaryDatabase) -> None:
     """Bad input would be worked on again and again, since a server was away beside it."""
-    await virtual_database.create_tables(Base.metadata)
     scenes, fleet = Scenes(), Fleet(1)
 
     async def raises(_task: Task[Render]) -> AsyncIterator[AttemptEvent]:

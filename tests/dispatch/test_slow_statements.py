@@ -15,7 +15,7 @@ from rowlock.testing import TemporaryDatabase, virtual_time
 
 from ..host import heard_events
 from ..pipelines.test_slow_statements import far_away
-from .renders import Base, Fleet, Render, Scenes, pipeline_of, settled, submit
+from .renders import Fleet, Render, Scenes, pipeline_of, settled, submit
 
 WORKERS = 200
 ROUND_TRIP_S = 0.025
@@ -34,7 +34,6 @@ async def test_nothing_is_lost_where_round_trips_take_long(
     """Outcomes, states, stages and progress of all workers would outlast their transactions, and
     the work be done again.
     """
-    await virtual_database.create_tables(Base.metadata)
     scenes, fleet = Scenes(), Fleet(WORKERS)
 
     async def renders_in_stages(task: Task[Render]) -> AsyncIterator[AttemptEvent]:

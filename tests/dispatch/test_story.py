@@ -13,7 +13,7 @@ from rowlock.clock import JITTER
 from rowlock.dispatch import COMPLETED, PENDING, RUNNING, DispatchPipeline
 from rowlock.testing import TemporaryDatabase, virtual_time
 
-from .renders import Base, Fleet, Render, Scenes, add, all_renders, now_of, settled, submit
+from .renders import Fleet, Render, Scenes, add, all_renders, now_of, settled, submit
 
 CEILING = 15
 KEYS = [f"scene-{number:02}" for number in range(CEILING)]
@@ -25,7 +25,6 @@ async def test_a_flood_is_shed_and_what_was_admitted_is_done(
     virtual_database: TemporaryDatabase, attaches: bool
 ) -> None:
     """A flood would be taken whole, or what was taken would be lost, fail, or run all at once."""
-    await virtual_database.create_tables(Base.metadata)
     fleet = Fleet()
     renders = DispatchPipeline(
         Render,
@@ -70,7 +69,6 @@ async def test_a_row_that_comes_to_rest_beside_an_idle_worker_is_brought_forward
     """A worker would stay idle beside a row that rests, since the rows before it had used two
     places each.
     """
-    await virtual_database.create_tables(Base.metadata)
     fleet = Fleet()
     renders = DispatchPipeline(Render, handler=Scenes(takes_s=60), engine=fleet)
     looks_within_s = renders.settings.fetch_delays_s[-1] * (1 + JITTER) + 1
@@ -98,7 +96,6 @@ async def test_a_hundred_workers_that_come_together_all_find_work(
     """Those beyond what one fetch brings would stay idle beside rows that rest, until an attempt
     of another one has ended.
     """
-    await virtual_database.create_tables(Base.metadata)
     fleet = Fleet(0 if are_late else 100)
     renders = DispatchPipeline(
         Render,
@@ -129,7 +126,6 @@ async def test_a_hundred_workers_that_come_together_all_find_work(
 @virtual_time
 async def test_orphans_from_before_the_start_are_done(virtual_database: TemporaryDatabase) -> None:
     """What a replica left when it died would wait for somebody to ask for it again."""
-    await virtual_database.create_tables(Base.metadata)
     now = await now_of(virtual_database)
     dead = {"lock_token": uuid.uuid4(), "lock_owner": "DispatchRender"}
     expired, live = now - timedelta(seconds=1), now + timedelta(seconds=25)

@@ -22,7 +22,7 @@ from rowlock.testing import TemporaryDatabase
 
 from ..host import HANG_S_MAX
 from . import handlers
-from .renders import Base, Render, all_renders, settled, submit
+from .renders import Render, all_renders, settled, submit
 from .wool_farm import farm
 from .wool_handlers import Holds, hangs_at_first
 
@@ -44,7 +44,6 @@ async def dispatching(
     """Give a pipeline whose rows rest for an hour after an overflow, unless something brings
     them forward.
     """
-    await database.create_tables(Base.metadata)
     async with WoolEngine(wool.LocalDiscovery(namespace)) as engine:
         renders = DispatchPipeline(
             Render,

@@ -144,29 +144,3 @@ async def test_statements_are_as_printed(
         return
     for name, sql in compiled.items():
         assert printed[name].splitlines() == sql.splitlines(), f"out of date; renew it by {RENEW}"
-
-
-def test_values_stand_in_their_places() -> None:
-    """A value would be shown that differs from row to row, or stand for another parameter."""
-    assert filled("a = $2::TEXT, b = $1::INTEGER[]", [([1], "x")]) == "a = 'x', b = $1::INTEGER[]"
-    two_rows = [(1, "x", None), (2, "x", None)]
-    assert filled("a = ?, b = ?, c = ?", two_rows) == "a = ?, b = 'x', c = NULL"
-    assert filled("a = ?, b = ?", [("0" * 32, "2030-01-01 00:00:00.000000")]) == "a = ?, b = ?"
-
-
-def test_lines_follow_the_clauses() -> None:
-    """A statement would be one line of a thousand characters."""
-    sql = "WITH x AS (SELECT a, b FROM d), y AS (SELECT 'e, f' FROM g) "
-    assert formatted(sql + "SELECT h(i, j) FROM k WHERE l AND (m AND n)").splitlines() == [
-        "WITH x AS (",
-        "  SELECT a,",
-        "      b",
-        "  FROM d),",
-        "y AS (",
-        "  SELECT 'e, f'",
-        "  FROM g)",
-        "SELECT h(i, j)",
-        "FROM k",
-        "WHERE l",
-        "  AND (m AND n)",
-    ]

@@ -16,7 +16,7 @@ LINES = {
     "cli": 1829,
     "dashboard": 1872,
     "database": 1323,
-    "demo": 738,
+    "demo": 663,
     "dialects": 3648,
     "dispatch": 3818,
     "graph": 7107,
@@ -31,7 +31,7 @@ LINES = {
     "streams": 14362,
     "telemetry": 1238,
     "testing": 5335,
-    "tests": 128759,
+    "tests": 128064,
 }
 """Most lines of each part of the package, and of `tests`."""
 FILES_MAX = 281

@@ -11,23 +11,20 @@ import sys
 import sysconfig
 import tempfile
 import textwrap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 
 from rowlock import ConfigurationError
-from rowlock.demo.run import Replica, address_in, replicas_on, tables_at, work_off
+from rowlock.demo.run import REPLICAS, Replica, replicas_on, tables_in, work_off
 from rowlock.demo.verdict import DemoFinding, gather, judge, story_of, taken_over
 
 ROWS, ROWS_MAX = 3_000, 20_000  # the verdict reads the whole history of the rows into memory
-REPLICAS, REPLICAS_MIN, REPLICAS_MAX = 3, 2, 8
-"""At least one replica takes over from the one that is killed."""
 FILE_BYTES_MAX = 16 * 1024 * 1024  # larger files are left out: each worker reads a whole file
 PASSED_OVER = "__pycache__"
 """Folders of this name are left out: Python itself writes into them meanwhile."""
 
-DETAILS_MAX = 5
 MARKS = {True: "ok", False: "BAD", None: ""}
 
 FILE_COLUMNS = 120  # width of the history of a row where the output is no terminal
@@ -44,12 +41,8 @@ def add_demo_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "folder", nargs="?", type=Path, default=library, help="default: Python's standard library"
     )
-    rows, replicas = _between(1, ROWS_MAX), _between(REPLICAS_MIN, REPLICAS_MAX)
     told = "files at most (default %(default)s)"
-    parser.add_argument("--rows", type=rows, default=ROWS, help=told)
-    parser.add_argument("--replicas", type=replicas, default=REPLICAS, help="default %(default)s")
-    told = "a PostgreSQL server; a schema is created there and dropped"
-    parser.add_argument("--database", metavar="URL", help=told)
+    parser.add_argument("--rows", type=_number_of_rows, default=ROWS, help=told)
 
 
 def run_demo(options: argparse.Namespace) -> int:
@@ -72,20 +65,19 @@ def run_demo(options: argparse.Namespace) -> int:
 
 async def _run(options: argparse.Namespace, files: list[str], scratch: Path) -> int:
     with suppress(NotImplementedError):  # on Windows
-        # SIGTERM is treated like Ctrl-C: the replicas are ended and the schema is dropped.
+        # SIGTERM is treated like Ctrl-C: the replicas are ended.
         asyncio.get_running_loop().add_signal_handler(
             signal.SIGTERM, signal.raise_signal, signal.SIGINT
         )
     folder: Path = options.folder.absolute()
-    address = address_in(scratch, options.database)
     print(
-        f"{len(files):,} files of {folder}, a row for each, and {options.replicas} replicas that"
-        " work on the rows"
+        f"{len(files):,} files of {folder}, a row for each in a file of SQLite, and {REPLICAS}"
+        " replicas that work on the rows",
+        flush=True,
     )
-    print(f"database: {address!r}", flush=True)
     async with (
-        tables_at(address) as engine,
-        replicas_on(address, folder, count=options.replicas, logs=scratch) as replicas,
+        tables_in(scratch) as engine,
+        replicas_on(folder, scratch=scratch) as replicas,
     ):
         await work_off(engine, replicas, files)
         await asyncio.gather(*(replica.end() for replica in replicas if replica.is_alive))
@@ -109,8 +101,6 @@ def _conclude(findings: Sequence[DemoFinding], replicas: Sequence[Replica]) -> i
     print("\nsomething does not hold" if broken else "\nall of it holds")
     if not broken:
         return HELD
-    for detail in [detail for finding in broken for detail in finding.details][:DETAILS_MAX]:
-        _complain(detail)
     for replica in replicas:
         _complain(f"log of {replica}:\n{replica.log()}")
     return BROKEN
@@ -145,15 +135,10 @@ def _is_wanted(path: Path) -> bool:
         return False
 
 
-def _between(least: int, most: int) -> Callable[[str], int]:
-    def number(text: str) -> int:
-        if not (text.isdecimal() and least <= int(text) <= most):
-            raise argparse.ArgumentTypeError(
-                f"{text!r} is not a whole number from {least:,} to {most:,}"
-            )
-        return int(text)
-
-    return number
+def _number_of_rows(text: str) -> int:
+    if not (text.isdecimal() and 1 <= int(text) <= ROWS_MAX):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 to {ROWS_MAX:,}")
+    return int(text)
 
 
 def _complain(text: str) -> None:

@@ -18,19 +18,15 @@ import logging
 import sys
 from pathlib import Path
 
-from sqlalchemy import URL, BigInteger, ColumnElement, String, Text, make_url
+from sqlalchemy import URL, BigInteger, ColumnElement, String, Text
 from sqlalchemy.ext.asyncio import AsyncEngine, async_sessionmaker, create_async_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from rowlock import Apply, LockColumns, Pipeline, PipelineItem, PipelineManager, due_index
-from rowlock.testing.databases.temporary import connect_args
 
 NEW, DONE, UNREADABLE = "new", "done", "unreadable"
 SHA256_CHARS = 64
-CONNECTION_S_MAX = 15
-"""Longest wait for a connection to PostgreSQL, and on SQLite for the writers before: there is
-one at a time.
-"""
+CONNECTION_S_MAX = 15  # longest wait for the writers before: there is one at a time
 
 
 class Base(DeclarativeBase):
@@ -85,18 +81,14 @@ class CatalogueFiles(Pipeline[Document]):
         )
 
 
-def open_engine(address: URL) -> AsyncEngine:
-    """Return an engine on `address`, whose query may name the `schema` of the tables."""
-    schema = address.query.get("schema")
-    settings = {"search_path": schema} if isinstance(schema, str) else {}
-    url = address.difference_update_query(["schema"])
-    options = connect_args(url.get_driver_name(), settings, timeout_s=CONNECTION_S_MAX)
-    return create_async_engine(url, connect_args=options)
+def open_engine(database: Path) -> AsyncEngine:
+    url = URL.create("sqlite+aiosqlite", database=str(database))
+    return create_async_engine(url, connect_args={"timeout": CONNECTION_S_MAX})
 
 
-async def serve(address: URL, folder: Path) -> None:
+async def serve(database: Path, folder: Path) -> None:
     """Work until the standard input ends."""
-    engine, pipeline = open_engine(address), CatalogueFiles(folder)
+    engine, pipeline = open_engine(database), CatalogueFiles(folder)
     async with PipelineManager(async_sessionmaker(engine), [pipeline]) as manager:
         print("ready", flush=True)
         while await asyncio.to_thread(sys.stdin.readline):
@@ -109,5 +101,4 @@ async def serve(address: URL, folder: Path) -> None:
 
 if __name__ == "__main__":
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    _address, _folder = json.loads(sys.stdin.readline())
-    asyncio.run(serve(make_url(_address), Path(_folder)))
+    asyncio.run(serve(*map(Path, json.loads(sys.stdin.readline()))))

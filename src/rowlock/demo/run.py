@@ -8,21 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import json
-import secrets
 import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
-from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-from sqlalchemy import URL, Column, Integer, Table, func, make_url, select
-from sqlalchemy.exc import ArgumentError
+from sqlalchemy import Column, Integer, Table, func, select
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 
-from rowlock import ConfigurationError, UtcDateTime
+from rowlock import UtcDateTime
 from rowlock.clock import monotonic, sleep
 from rowlock.demo.host import NEW, Base, CatalogueFiles, Document, open_engine
 
@@ -44,64 +41,22 @@ back leaves none, and those of one document are in the order of their commits.
 """
 _INSERT = (
     f"INSERT INTO changes (document_id, at, {', '.join('_'.join(side) for side in _SIDES)})"  # noqa: S608 - names of ours
-    f" VALUES (NEW.id, {{now}}, {', '.join('.'.join(side) for side in _SIDES)})"
+    " VALUES (NEW.id, strftime('%Y-%m-%d %H:%M:%f000', 'now'),"
+    f" {', '.join('.'.join(side) for side in _SIDES)})"
 )
-_NOW_ON_SQLITE = "strftime('%Y-%m-%d %H:%M:%f000', 'now')"
-_TRIGGER = {
-    "sqlite": (
-        "CREATE TRIGGER note_change AFTER UPDATE ON documents BEGIN"
-        f" {_INSERT.format(now=_NOW_ON_SQLITE)}; END",
-    ),
-    "postgresql": (
-        "CREATE FUNCTION note_change() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
-        f" {_INSERT.format(now='clock_timestamp()')}; RETURN NULL; END $$",
-        "CREATE TRIGGER note_change AFTER UPDATE ON documents FOR EACH ROW"
-        " EXECUTE FUNCTION note_change()",
-    ),
-}
-
-
-def address_in(folder: Path, database: str | None) -> URL:
-    """Return a new address: a SQLite file in `folder`, or a schema on the server of `database`."""
-    if database is None:
-        return URL.create("sqlite+aiosqlite", database=str(folder / "demo.db"))
-    try:
-        url = make_url(database)
-    except ArgumentError:
-        url = URL.create("nonsense")
-    if url.get_backend_name() not in {"postgresql", "postgres"}:
-        # The URL itself may have a password in it.
-        raise ConfigurationError(
-            "--database is for PostgreSQL: postgresql://user@host/name; leave it out for SQLite"
-        )
-    if find_spec("asyncpg") is None:
-        raise ConfigurationError(
-            "PostgreSQL needs asyncpg: python -m pip install 'rowlock[postgresql]'"
-        )
-    schema = f"rowlock_demo_{secrets.token_hex(4)}"
-    return url.set(drivername="postgresql+asyncpg").update_query_dict({"schema": schema})
+_TRIGGER = f"CREATE TRIGGER note_change AFTER UPDATE ON documents BEGIN {_INSERT}; END"
 
 
 @asynccontextmanager
-async def tables_at(url: URL) -> AsyncIterator[AsyncEngine]:
-    """Create the tables and the trigger, yield an engine, and drop the schema afterwards."""
-    engine, schema = open_engine(url), url.query.get("schema")
+async def tables_in(folder: Path) -> AsyncIterator[AsyncEngine]:
+    """Create a database in `folder`, with the tables and the trigger, and yield an engine."""
+    engine = open_engine(folder / "demo.db")
     try:
-        try:
-            async with engine.begin() as connection:
-                first = f"CREATE SCHEMA {schema}" if schema else "PRAGMA journal_mode=WAL"
-                await connection.exec_driver_sql(first)
-                await connection.run_sync(Base.metadata.create_all)
-                for statement in _TRIGGER[connection.dialect.name]:
-                    await connection.exec_driver_sql(statement)
-        except Exception as error:
-            raise ConfigurationError(f"cannot create the tables in {url!r}: {error}") from error
-        try:
-            yield engine
-        finally:
-            if schema:
-                async with engine.begin() as connection:
-                    await connection.exec_driver_sql(f"DROP SCHEMA {schema} CASCADE")
+        async with engine.begin() as connection:
+            await connection.exec_driver_sql("PRAGMA journal_mode=WAL")
+            await connection.run_sync(Base.metadata.create_all)
+            await connection.exec_driver_sql(_TRIGGER)
+        yield engine
     finally:
         await engine.dispose()
 
@@ -109,6 +64,7 @@ async def tables_at(url: URL) -> AsyncIterator[AsyncEngine]:
 # ---------------------------------------------------------------- the replicas
 
 
+REPLICAS = 3  # one is killed, and others take over
 ANSWER_S_MAX = 60.0  # longest wait for a replica's answer; its first one comes when it has started
 END_S_MAX = 15.0  # how long a replica may take to end by itself
 STALL_S_MAX = 60.0
@@ -177,16 +133,22 @@ class Replica:
 
 @asynccontextmanager
 async def replicas_on(
-    address: URL, folder: Path, *, count: int, logs: Path
+    folder: Path, *, scratch: Path, count: int = REPLICAS
 ) -> AsyncIterator[list[Replica]]:
-    """Start `count` replicas that catalogue `folder`, and end them all."""
+    """Start replicas on the database in `scratch` that catalogue `folder`, and end them all."""
     replicas: list[Replica] = []
     try:
         for number in range(1, count + 1):
-            log_path = logs / f"replica-{number}.log"
-            process = await _start(log_path)
+            log_path = scratch / f"replica-{number}.log"
+            with log_path.open("wb") as log:
+                process = await asyncio.create_subprocess_exec(
+                    *(sys.executable, "-m", "rowlock.demo.host"),
+                    stdin=asyncio.subprocess.PIPE,
+                    stdout=asyncio.subprocess.PIPE,
+                    stderr=log,
+                )
             replicas.append(Replica(number, process, log_path))
-        setup = json.dumps([address.render_as_string(hide_password=False), str(folder)])
+        setup = json.dumps([str(scratch / "demo.db"), str(folder)])
         answers = await asyncio.gather(*(replica.ask(setup) for replica in replicas))
         for replica, answer in zip(replicas, answers, strict=True):
             if not answer:
@@ -195,16 +157,6 @@ async def replicas_on(
     finally:
         for replica in _alive(replicas):
             await replica.kill()
-
-
-async def _start(log_path: Path) -> asyncio.subprocess.Process:
-    with log_path.open("wb") as log:
-        return await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "rowlock.demo.host"),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=log,
-        )
 
 
 class BacklogProgress(NamedTuple):

@@ -34,7 +34,6 @@ class DemoFinding:
 
     text: str
     holds: bool | None = None
-    details: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,9 +105,7 @@ def judge(evidence: Evidence, exit_codes: Sequence[int | None]) -> list[DemoFind
         _none(wrong, "results wrong, by a second count"),
         _none(twice, "results written twice"),
         _none(evidence.locked, "files still locked"),
-        DemoFinding(
-            leases, holds=not seized, details=[story_of(changes, document) for document in seized]
-        ),
+        DemoFinding(leases, holds=not seized),
         *_of_replicas(exit_codes, len(taken_over(changes))),
     ]
 

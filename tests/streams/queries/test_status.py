@@ -132,19 +132,6 @@ async def test_a_flow_under_way(database: TemporaryDatabase) -> None:
         assert {shard.replica for shard in found.shards} == {replica.name}
 
 
-async def test_rows_of_a_paused_flow(database: TemporaryDatabase) -> None:
-    """A flow that somebody has paused would look like one that is broken."""
-    bank = await done_bank(database)
-    async with bank.sessions.begin() as session:
-        await bank.flow.pause(session)
-    assert (await status(bank)).text == NOTHING
-    await bank.pay(30)
-    found = await status(bank)
-    assert (found.lag_rows, found.text) == (30, "the flow is paused")
-    assert found.lag_s > 0
-    assert found.sources[0].text == "the flow is paused"
-
-
 async def test_a_shard_that_is_behind(database: TemporaryDatabase) -> None:
     """The lag of one shard would be hidden behind the others."""
     bank = await done_bank(database)
@@ -161,27 +148,6 @@ async def test_a_shard_that_is_behind(database: TemporaryDatabase) -> None:
         first = len((await bank.flow.inputs_of(session, 0)).rows)
     assert (found.sources[0].done, found.lag_rows) == (first, 120 - first)
     assert found.lag_s > 0
-
-
-async def test_a_shard_that_is_parked(database: TemporaryDatabase) -> None:
-    """An operator would not find the event that stops a flow."""
-    bank = await open_bank(database, failures_max=1, **FAST)
-
-    @bank.flow.by_key(state=int)
-    def add(step: StepContext, key: str, balance: int | None, events: list[Paid]) -> int:
-        if key == "bad":
-            raise LookupError("no such account")
-        return 1
-
-    await pay(bank.sessions, bank.payment, [("bad", 1), ("good", 2)])
-    await run_until_settled(bank.sessions, bank.streams.pipelines())
-    found = await status(bank)
-    (parked,) = [one for one in found.shards if one.is_parked]
-    for words in ("parked at step 0", "'add' failed for the key 'bad'", "no such account"):
-        assert words in found.text
-        assert words in (parked.text or "")
-    assert "no such account" in (parked.error or "")
-    assert found.frontier == 0
 
 
 async def test_a_handler_that_takes_long_is_named(

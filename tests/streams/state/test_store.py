@@ -14,14 +14,11 @@ from sqlalchemy.orm import DeclarativeBase
 from rowlock.streams import key_states as store
 from rowlock.streams.computing.compute import NO_STATE, KeyState
 from rowlock.streams.computing.hashing import BUCKETS, BucketRange, bucket_of
-from rowlock.streams.inputs.step_inputs import ALL_BUCKETS
 from rowlock.streams.key_states import (
     PageBounds,
     StateWrite,
-    count_states,
     drop_empty,
     read_snapshot,
-    read_states,
     read_timers,
     write_states,
 )
@@ -60,43 +57,6 @@ async def snapshot_of(connection: AsyncConnection, table: Table, version: int) -
         found.update(page)
         after = page[-1][0]
     return found
-
-
-def drawn(random: Random) -> KeyState:
-    kind = random.random()
-    if kind < 0.25:
-        return NO_STATE
-    at = NOON + timedelta(seconds=random.randrange(100)) if kind < 0.5 else None
-    return KeyState(str(random.randrange(1000)), at)
-
-
-@pytest.mark.parametrize("seed", range(5))
-async def test_both_versions_are_as_they_were_written(
-    database: TemporaryDatabase, seed: int
-) -> None:
-    """A snapshot would change while it is read, or the latest state be that of a snapshot."""
-    random, table = Random(seed), await new_table(database)
-    latest: dict[str, KeyState] = {}
-    frozen: dict[str, KeyState] = {}
-    snapshot: int | None = None
-    async with database.create_engine().connect() as connection:
-        for version in range(1, 40):
-            changed = {key: drawn(random) for key in random.sample(KEYS, random.randrange(6))}
-            states = [write(key, version, state, snapshot) for key, state in changed.items()]
-            await write_states(connection, table, FLOW, states=states)
-            latest.update(changed)
-            if random.random() < 0.2:
-                snapshot, frozen = version, dict(latest)
-            if snapshot is not None and random.random() < 0.3:
-                await drop_empty(connection, table, FLOW, before=snapshot, limit=100)
-            found = await read_states(connection, table, FLOW, name=STAGE, keys=KEYS)
-            is_there = {key: state for key, state in latest.items() if state != NO_STATE}
-            assert {key: one for key, one in found.items() if one != NO_STATE} == is_there, version
-            counted = await count_states(connection, table, FLOW, buckets=ALL_BUCKETS)
-            assert counted.keys == len(is_there)
-            if snapshot is not None:
-                values = {key: one for key, one in frozen.items() if one.value is not None}
-                assert await snapshot_of(connection, table, snapshot) == values, version
 
 
 async def test_what_is_dropped_leaves_no_row(database: TemporaryDatabase) -> None:

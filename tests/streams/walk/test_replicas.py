@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 import pytest
 from sqlalchemy import update
 
@@ -11,52 +9,10 @@ from rowlock import PipelineManager
 from rowlock.streams.cut_plan import Checkpoint
 from rowlock.testing import TemporaryDatabase
 
-from .flows import Bank, add_up, open_bank
+from .flows import add_up, open_bank
 from .waiting import FAST, is_at_end, until
 
 pytestmark = pytest.mark.either_database
-
-
-async def is_done(bank: Bank) -> bool:
-    rows = await bank.shards()
-    row = await bank.flow_row()
-    if row is None:
-        return False
-    has_all = sum((await bank.balances()).values()) == sum(bank.paid.values())
-    return has_all and {shard.step for shard in rows} == {row.next_step}
-
-
-@pytest.mark.parametrize("steps", [1, 1000])
-async def test_a_new_replica_takes_its_share(database: TemporaryDatabase, steps: int) -> None:
-    """A second replica would stand idle, or a payment be counted twice while shards move."""
-    bank = await open_bank(database, shards=8, checkpoint=Checkpoint(steps=steps), **FAST)
-    add_up(bank)
-
-    async def holders() -> list[int]:
-        rows = await bank.shards()
-        return sorted(Counter(row.replica for row in rows if row.lock_token is not None).values())
-
-    async def is_shared() -> bool:
-        return await holders() == [4, 4]
-
-    first = PipelineManager(bank.sessions, bank.streams.pipelines())
-    second = PipelineManager(bank.sessions, bank.streams.pipelines())
-    async with first:
-        await bank.pay(200)
-        async with second:
-            await bank.pay(200)
-            await until(is_shared)
-            await bank.pay(200)
-            await until(lambda: is_done(bank) if steps == 1 else is_at_end(bank))
-        # What the second one had comes back.
-        await bank.pay(200)
-
-        async def is_whole() -> bool:
-            return await holders() == [8]
-
-        await until(is_whole)
-        await until(lambda: is_done(bank) if steps == 1 else is_at_end(bank))
-    assert await bank.balances() == bank.paid
 
 
 @pytest.mark.parametrize("steps", [1, 1000])
