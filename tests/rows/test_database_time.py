@@ -95,6 +95,11 @@ def test_what_is_bound_reads_back(at: datetime, dialect: Dialect) -> None:
     assert read.tzinfo is UTC
 
 
+def test_a_migration_that_names_the_class_still_runs() -> None:
+    """Revisions that Alembic wrote before it wrote ``sa.DateTime`` would end in a TypeError."""
+    assert repr(UtcDateTime(timezone=True)) == repr(UtcDateTime())
+
+
 def test_what_a_driver_reads_in_another_zone_becomes_utc() -> None:
     """Times would be equal and print differently, depending on the server's setting."""
     read = UtcDateTime().process_result_value(NOON.astimezone(INDIA), postgresql.dialect())

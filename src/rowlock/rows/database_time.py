@@ -61,8 +61,8 @@ class UtcDateTime(TypeDecorator[datetime]):
     impl = DateTime(timezone=True)
     cache_ok = True
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, *, timezone: bool = True) -> None:  # as migrations of 0.1.0 have it
+        super().__init__(timezone=timezone)
         # Alembic writes a type as `__module__` of the instance, a dot and its `repr`. With the name
         # of this module a migration would need an import that Alembic does not write.
         self.__module__ = "sa"
