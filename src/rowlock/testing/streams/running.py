@@ -6,7 +6,7 @@
         assert record.states["add"] == {"ada": 5}
         assert record.differences(await reference(rowlock_session_factory, balances)) == []
 
-Each opens sessions of its own. Not here: several replicas, and faults (`simulation`).
+Each opens sessions of its own. Not here: replicas that die (`crashes`).
 """
 
 from __future__ import annotations
