@@ -36,12 +36,14 @@ def clock_of(database: TemporaryDatabase) -> DatabaseClock:
 # ---------------------------------------------------------------- clocks of hosts
 
 
-def test_jumps_of_the_hosts_clock_while_rows_are_at_work(
+@virtual_time
+async def test_jumps_of_the_hosts_clock_while_rows_are_at_work(
     virtual_database: TemporaryDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A host whose clock is set would lose its leases, keep them past their end, or find rows
     due that are not.
     """
+
     asked = 0
 
     def jumping() -> float:
@@ -54,32 +56,27 @@ def test_jumps_of_the_hosts_clock_while_rows_are_at_work(
         def now(cls, tz: Any = None) -> datetime:  # type: ignore[override]
             return datetime.fromtimestamp(jumping(), tz or UTC)
 
-    @virtual_time
-    async def play() -> None:
-        database = virtual_database
-        await add(database, *(Volume() for _ in range(10)))
+    database = virtual_database
+    await add(database, *(Volume() for _ in range(10)))
 
-        async def process(item: Any) -> Apply:
-            await asyncio.sleep(100)
-            return Apply({"status": "active"})
+    async def process(item: Any) -> Apply:
+        await asyncio.sleep(100)
+        return Apply({"status": "active"})
 
-        pipelines = [TidyPipeline(answer=process, workers_num=5) for _ in range(2)]
-        monkeypatch.setattr(time, "time", jumping)
-        monkeypatch.setattr(clock_module, "datetime", Jumping)
-        with heard_events() as heard:
-            async with AsyncExitStack() as stack:
-                for pipeline in pipelines:
-                    await stack.enter_async_context(PipelineManager(replica(database), [pipeline]))
-                await until(lambda: len(heard.of(events.ItemApplied)) == 10)
-            monkeypatch.undo()
-        assert heard.of(events.LeaseExpired) == []
-        assert sum(len(pipeline.items) for pipeline in pipelines) == 10
-        assert all(
-            (row.status, is_free(row)) == ("active", True)
-            for row in await read_all(database, Volume)
-        )
-
-    play()
+    pipelines = [TidyPipeline(answer=process, workers_num=5) for _ in range(2)]
+    monkeypatch.setattr(time, "time", jumping)
+    monkeypatch.setattr(clock_module, "datetime", Jumping)
+    with heard_events() as heard:
+        async with AsyncExitStack() as stack:
+            for pipeline in pipelines:
+                await stack.enter_async_context(PipelineManager(replica(database), [pipeline]))
+            await until(lambda: len(heard.of(events.ItemApplied)) == 10)
+        monkeypatch.undo()
+    assert heard.of(events.LeaseExpired) == []
+    assert sum(len(pipeline.items) for pipeline in pipelines) == 10
+    assert all(
+        (row.status, is_free(row)) == ("active", True) for row in await read_all(database, Volume)
+    )
 
 
 async def test_replicas_an_hour_apart_share_the_work(
@@ -236,53 +233,47 @@ async def test_after_a_step_back_rows_wait_for_their_time_unless_a_service_says_
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_a_database_clock_that_jumps_at_random(
+@virtual_time
+async def test_a_database_clock_that_jumps_at_random(
     virtual_database: TemporaryDatabase, seed: int
 ) -> None:
     """Some order of leaps and steps back would have a result applied twice, or a row left
     locked.
     """
+    database, chance, count = virtual_database, random.Random(seed), 12
+    await add(database, *(Run(id=number) for number in range(count)))
 
-    @virtual_time
-    async def play() -> None:
-        database, chance, count = virtual_database, random.Random(seed), 12
-        await add(database, *(Run(id=number) for number in range(count)))
+    async def process(item: Any) -> Apply:
+        await asyncio.sleep(chance.uniform(0.1, 40))
+        written = item.row.result or []
+        return Apply(
+            {
+                "status": "done" if len(written) == 2 else "queued",
+                "result": [*written, str(item.lock_token)],
+            },
+            after=0,
+        )
 
-        async def process(item: Any) -> Apply:
-            await asyncio.sleep(chance.uniform(0.1, 40))
-            written = item.row.result or []
-            return Apply(
-                {
-                    "status": "done" if len(written) == 2 else "queued",
-                    "result": [*written, str(item.lock_token)],
-                },
-                after=0,
-            )
-
-        pipelines = [
-            RunPipeline(answer=process, workers_num=4, max_attempts=1000) for _ in range(2)
-        ]
-        with heard_events() as heard:
-            async with AsyncExitStack() as stack:
-                for pipeline in pipelines:
-                    engine = database.create_engine()
-                    await stack.enter_async_context(
-                        PipelineManager(async_sessionmaker(engine), [pipeline])
-                    )
-                for _ in range(20):
-                    await asyncio.sleep(chance.uniform(1, 20))
-                    clock_of(database).advance(chance.choice([-HOUR_S, -60, -5, 5, 25, 60, HOUR_S]))
-                # The furthest back that it can have gone in all; after that, every row is due and
-                # every lease over.
-                clock_of(database).advance(20 * HOUR_S)
-                await until(lambda: _done(heard) == count * 3)
-        rows = await read_all(database, Run)
-        assert all((row.status, is_free(row), len(row.result)) == ("done", True, 3) for row in rows)
-        tokens = Counter(token for row in rows for token in row.result)
-        applied = Counter(str(event.lock_token) for event in heard.of(events.ItemApplied))
-        assert tokens == applied
-
-    play()
+    pipelines = [RunPipeline(answer=process, workers_num=4, max_attempts=1000) for _ in range(2)]
+    with heard_events() as heard:
+        async with AsyncExitStack() as stack:
+            for pipeline in pipelines:
+                engine = database.create_engine()
+                await stack.enter_async_context(
+                    PipelineManager(async_sessionmaker(engine), [pipeline])
+                )
+            for _ in range(20):
+                await asyncio.sleep(chance.uniform(1, 20))
+                clock_of(database).advance(chance.choice([-HOUR_S, -60, -5, 5, 25, 60, HOUR_S]))
+            # The furthest back that it can have gone in all; after that, every row is due and
+            # every lease over.
+            clock_of(database).advance(20 * HOUR_S)
+            await until(lambda: _done(heard) == count * 3)
+    rows = await read_all(database, Run)
+    assert all((row.status, is_free(row), len(row.result)) == ("done", True, 3) for row in rows)
+    tokens = Counter(token for row in rows for token in row.result)
+    applied = Counter(str(event.lock_token) for event in heard.of(events.ItemApplied))
+    assert tokens == applied
 
 
 def _done(heard: Any) -> int:

@@ -5,7 +5,6 @@ goes on.
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import threading
 from collections.abc import Callable
 from datetime import timedelta
@@ -154,88 +153,27 @@ async def test_what_is_done_to_the_row_is_written_nowhere(database: TemporaryDat
     assert "changed item.row (result, attempts" in row.last_error
 
 
-def test_tasks_that_process_leaves_are_its_own_affair(virtual_database: TemporaryDatabase) -> None:
-    """An outcome would wait for what was started beside it, or a shutdown would."""
-
-    @virtual_time
-    async def play() -> None:
-        strays: list[asyncio.Task[None]] = []
-
-        async def process(item: PipelineItem[Any]) -> Apply:
-            strays.append(asyncio.create_task(asyncio.Event().wait()))  # type: ignore[arg-type]
-            return DONE
-
-        [row] = await add(virtual_database, Volume())
-        async with PipelineManager(
-            virtual_database.session_factory, [TidyPipeline(answer=process)]
-        ) as manager:
-            await until(lambda: manager.statistics()["TidyPipeline"].counters["applied"])
-        assert (await read(virtual_database, row)).status == "active"
-        [stray] = strays
-        assert not stray.done()
-        stray.cancel()
-        await asyncio.wait({stray})
-
-    play()
-
-
-def test_a_task_that_fails_when_nobody_looks_harms_nobody(
+@virtual_time
+async def test_tasks_that_process_leaves_are_its_own_affair(
     virtual_database: TemporaryDatabase,
 ) -> None:
-    """An exception out of a forgotten task would be taken for the attempt's."""
+    """An outcome would wait for what was started beside it, or a shutdown would."""
+    strays: list[asyncio.Task[None]] = []
 
-    @virtual_time
-    async def play() -> None:
-        strays: list[asyncio.Task[None]] = []
+    async def process(item: PipelineItem[Any]) -> Apply:
+        strays.append(asyncio.create_task(asyncio.Event().wait()))  # type: ignore[arg-type]
+        return DONE
 
-        async def fail() -> None:
-            raise OSError("nobody looks")
-
-        async def process(item: PipelineItem[Any]) -> Apply:
-            strays.append(asyncio.create_task(fail()))
-            await asyncio.sleep(1)
-            return DONE
-
-        await add(virtual_database, Volume(), Volume())
-        async with PipelineManager(
-            virtual_database.session_factory, [TidyPipeline(answer=process)]
-        ) as manager:
-            await until(lambda: manager.statistics()["TidyPipeline"].counters["applied"] == 2)
-            assert manager.health().healthy
-        assert all(isinstance(stray.exception(), OSError) for stray in strays)
-
-    play()
-
-
-LANGUAGE: contextvars.ContextVar[str] = contextvars.ContextVar("language", default="none")
-
-
-def test_context_of_one_attempt_is_not_anothers(virtual_database: TemporaryDatabase) -> None:
-    """A tenant or a trace that `process` sets would be that of every row after it."""
-
-    @virtual_time
-    async def play() -> None:
-        seen: list[str] = []
-
-        async def process(item: PipelineItem[Any]) -> Apply:
-            seen.append(LANGUAGE.get())
-            LANGUAGE.set("Finnish")
-
-            async def also(_session: Any, _now: Any) -> None:
-                seen.append(LANGUAGE.get())
-                LANGUAGE.set("Estonian")
-
-            return Apply({"status": "active"}, also=also)
-
-        await add(virtual_database, Volume(), Volume())
-        LANGUAGE.set("Welsh")
-        pipeline = TidyPipeline(answer=process, workers_num=1)
-        async with stepping(virtual_database.session_factory, pipeline) as steps:
-            await steps.fetch_once()
-            await steps.work_all()
-        assert seen == ["Welsh"] * 4
-
-    play()
+    [row] = await add(virtual_database, Volume())
+    async with PipelineManager(
+        virtual_database.session_factory, [TidyPipeline(answer=process)]
+    ) as manager:
+        await until(lambda: manager.statistics()["TidyPipeline"].counters["applied"])
+    assert (await read(virtual_database, row)).status == "active"
+    [stray] = strays
+    assert not stray.done()
+    stray.cancel()
+    await asyncio.wait({stray})
 
 
 # ---------------------------------------------------------------- work that does not end
@@ -283,96 +221,52 @@ async def test_a_thread_that_never_ends_costs_its_own_row_only(database: Tempora
     assert (await read(database, hung)).status == "submitted"
 
 
-def test_what_returns_after_the_shutdown_is_not_applied(
+@virtual_time
+async def test_what_returns_after_the_shutdown_is_not_applied(
     virtual_database: TemporaryDatabase,
 ) -> None:
     """A result of an attempt that outlived its pipeline would be written without a lease, or be
     cleaned up by nobody.
     """
+    [row] = await add(virtual_database, Volume())
+    let_go = asyncio.Event()
 
-    @virtual_time
-    async def play() -> None:
-        [row] = await add(virtual_database, Volume())
-        let_go = asyncio.Event()
+    async def process(item: PipelineItem[Any]) -> Apply:
+        while not let_go.is_set():
+            try:
+                await let_go.wait()
+            except asyncio.CancelledError:
+                continue
+        return DONE
 
-        async def process(item: PipelineItem[Any]) -> Apply:
-            while not let_go.is_set():
-                try:
-                    await let_go.wait()
-                except asyncio.CancelledError:
-                    continue
-            return DONE
-
-        pipeline = TidyPipeline(answer=process)
-        pipeline.start(virtual_database.session_factory, PipelineHinter())
-        await until(lambda: pipeline.items)
-        await pipeline.drain(timedelta(0))
-        token = pipeline.items[0].lock_token
-        let_go.set()
-        await until(lambda: pipeline.stale)
-        after = await read(virtual_database, row)
-        assert (after.status, after.lock_token) == ("submitted", token)
-        assert [outcome for _, outcome in pipeline.stale] == [DONE]
-
-    play()
+    pipeline = TidyPipeline(answer=process)
+    pipeline.start(virtual_database.session_factory, PipelineHinter())
+    await until(lambda: pipeline.items)
+    await pipeline.drain(timedelta(0))
+    token = pipeline.items[0].lock_token
+    let_go.set()
+    await until(lambda: pipeline.stale)
+    after = await read(virtual_database, row)
+    assert (after.status, after.lock_token) == ("submitted", token)
+    assert [outcome for _, outcome in pipeline.stale] == [DONE]
 
 
-def test_a_host_that_cancels_every_task_is_told_of_what_ended(
+@virtual_time
+async def test_a_host_that_cancels_every_task_is_told_of_what_ended(
     virtual_database: TemporaryDatabase,
 ) -> None:
     """A pipeline whose loops were all cancelled would look healthy and do nothing."""
+    await add(virtual_database, Volume())
+    me = asyncio.current_task()
 
-    @virtual_time
-    async def play() -> None:
-        await add(virtual_database, Volume())
-        me = asyncio.current_task()
+    async def process(item: PipelineItem[Any]) -> Apply:
+        for task in asyncio.all_tasks() - {me}:
+            task.cancel()
+        return DONE
 
-        async def process(item: PipelineItem[Any]) -> Apply:
-            for task in asyncio.all_tasks() - {me}:
-                task.cancel()
-            return DONE
-
-        manager = PipelineManager(virtual_database.session_factory, [TidyPipeline(answer=process)])
-        manager.start()
-        await until(lambda: not manager.health().healthy)
-        await asyncio.sleep(60)
-        assert not manager.health().healthy
-        await manager.drain(0)
-
-    play()
-
-
-# ---------------------------------------------------------------- what is returned
-
-
-async def generator(item: Any) -> Any:
-    yield DONE
-
-
-def coroutine_in_a_list(item: Any) -> Any:
-    return [DONE]
-
-
-GARBAGE: list[Any] = [
-    generator,
-    coroutine_in_a_list,
-    lambda item: Apply,
-    lambda item: {"status": "active"},
-    lambda item: ...,
-]
-
-
-@pytest.mark.parametrize("answer", GARBAGE, ids=["generator", "list", "class", "dict", "ellipsis"])
-async def test_what_is_no_outcome_is_a_failure(database: TemporaryDatabase, answer: Any) -> None:
-    """A slip of the host would be taken for success."""
-    await add(database, Run(id=1), Run(id=2))
-    pipeline = RunPipeline(
-        answer=lambda item: answer(item) if item.id == 1 else Apply({"status": "done"})
-    )
-    async with stepping(database.session_factory, pipeline) as steps:
-        await steps.fetch_once()
-        await steps.work_all()
-    rows = {row.id: row for row in await read_all(database, Run)}
-    assert (rows[1].attempts, is_free(rows[1])) == (1, True)
-    assert "OutcomeError: process " in rows[1].last_error
-    assert rows[2].status == "done"
+    manager = PipelineManager(virtual_database.session_factory, [TidyPipeline(answer=process)])
+    manager.start()
+    await until(lambda: not manager.health().healthy)
+    await asyncio.sleep(60)
+    assert not manager.health().healthy
+    await manager.drain(0)

@@ -4,15 +4,13 @@ they were carried out.
 
 from __future__ import annotations
 
-import asyncio
 import uuid
 from typing import Any
 
 import pytest
-from sqlalchemy import delete, text, update
+from sqlalchemy import delete
 
 from rowlock import Apply, Park, Retry, events
-from rowlock.clock import monotonic
 from rowlock.testing import TemporaryDatabase, stepping
 
 from ..host import Run, RunPipeline, Volume, VolumePipeline, heard_events
@@ -158,46 +156,3 @@ async def test_a_related_row_that_was_lost_between_two_tries_is_told_as_lost(
                 await steps.work_once()
             assert (first, second) == (["rolled back"], ["committed"])
     assert [event.reason for event in heard.of(events.ItemStale)] == ["related row lost"]
-
-
-async def test_a_commit_that_is_under_way_is_waited_for(
-    postgresql_database: TemporaryDatabase,
-) -> None:
-    """PostgreSQL may still be carrying out the COMMIT whose answer was lost: an outcome is told as
-    applied or stale once that has ended, also where the lease has ended meanwhile.
-    """
-    database = postgresql_database
-    waiting = text(
-        "SELECT count(*) FROM pg_stat_activity"
-        " WHERE datname = current_database() AND wait_event_type = 'Lock'"
-    )
-
-    async def is_waiting() -> bool:
-        async with database.session_factory() as session:
-            return bool(await session.scalar(waiting))
-
-    await add(database, Volume())
-    with heard_events() as heard, lost_answers(database, committed=False, times=1) as lost:
-        async with (
-            stepping(database.session_factory, VolumePipeline()) as steps,
-            database.create_engine().connect() as server,
-        ):
-            await steps.fetch_once()
-            writer = steps.run.settler._writer
-            try_ = writer._try
-
-            async def while_it_is_carried_out(pending: Any) -> Any:
-                if not lost:
-                    return await try_(pending)
-                pending.item.trusted_until = monotonic()
-                [stamp] = pending.stamps
-                await server.execute(update(Volume).values(last_processed_at=stamp))
-                asking = asyncio.create_task(try_(pending))
-                while not (asking.done() or await is_waiting()):  # noqa: ASYNC110
-                    await asyncio.sleep(0)
-                await server.commit()
-                return await asking
-
-            writer._try = while_it_is_carried_out  # type: ignore[method-assign]
-            await steps.work_once()
-    assert (len(heard.of(events.ItemApplied)), heard.of(events.ItemStale)) == (1, [])

@@ -25,22 +25,6 @@ class NoText:
     """What no driver can bind."""
 
 
-class Quarrelsome(str):
-    __slots__ = ()
-
-    def __eq__(self, other: object) -> bool:
-        raise ValueError("compared")
-
-    __hash__ = str.__hash__
-
-
-class Unbound:
-    """What stands for a value of a request, of which there is none."""
-
-    def __getattr__(self, name: str) -> Any:
-        raise RuntimeError(f"no request for {name}")
-
-
 def circle() -> list[Any]:
     papers: list[Any] = []
     papers.append(papers)
@@ -63,7 +47,6 @@ EVERYWHERE: list[tuple[str, dict[str, Any]]] = [
     ("a lone surrogate", {"note": "\ud800"}),
     ("a number beyond all bounds", {"weight": 2**70}),
     ("bytes in JSON", {"papers": {"stamp": b"\x00"}}),
-    ("a value that raises whatever it is asked for", {"note": Unbound()}),
     ("JSON that contains itself", {"papers": circle()}),
     ("JSON too deep to be written", {"papers": nested()}),
     ("a key that JSON does not have", {"papers": {(1, 2): 3}}),
@@ -76,6 +59,8 @@ ON_POSTGRESQL: list[tuple[str, dict[str, Any]]] = [
     ("a number for a text", {"note": 7}),
     ("a number that does not fit", {"weight": 2**40}),
 ]
+ONE_OF_EACH_ROAD = [case for case in EVERYWHERE if {*case[1]} & {"code", "next_depot_id", "weight"}]
+"""Refused by the statement, by the commit, and by the driver."""
 WRITTEN_ON_SQLITE = [case for case in ON_POSTGRESQL if "NUL" in case[0]]
 
 
@@ -160,7 +145,7 @@ async def test_what_sqlite_takes(
     assert {name: getattr(rows[BAD], name) for name in values} == values
 
 
-@named(EVERYWHERE)
+@named(ONE_OF_EACH_ROAD)
 async def test_a_retry_that_cannot_be_written(
     database: TemporaryDatabase, values: dict[str, Any]
 ) -> None:
@@ -169,7 +154,7 @@ async def test_a_retry_that_cannot_be_written(
     check_that_one_failed(rows, counters)
 
 
-@named(EVERYWHERE)
+@named(ONE_OF_EACH_ROAD)
 async def test_an_outcome_with_statements_of_its_own(
     database: TemporaryDatabase, values: dict[str, Any]
 ) -> None:
@@ -193,17 +178,6 @@ async def test_numbers_that_are_none(database: TemporaryDatabase, papers: Any) -
         check_that_one_failed(rows, counters)
     else:
         assert repr(rows[BAD].papers) == repr(papers)
-
-
-async def test_a_value_that_cannot_be_compared(database: TemporaryDatabase) -> None:
-    """Whether rows of a batch have the same values is our question; a value that refuses it
-    would spoil the batch.
-    """
-    rows, _, counters = await play(database, Apply({"status": "sent", "note": Quarrelsome("x")}))
-    written = rows.pop(BAD)
-    assert all(row.status == "sent" for row in rows.values())
-    assert (written.status, is_free(written)) in {("sent", True), ("new", True)}
-    assert counters["stale"] == 0
 
 
 async def test_what_a_statement_of_the_host_violates(database: TemporaryDatabase) -> None:

@@ -305,11 +305,6 @@ def test_refusals_are_no_faults(slug: str) -> None:
     assert not isinstance(error, ConfigurationError | PipelineError | InternalError)
 
 
-def test_model_error_without_a_column() -> None:
-    """A fault of the whole model would have to name a column."""
-    assert ModelError("text", model="Volume").column is None
-
-
 def test_a_graphs_time_limit_is_a_timeout() -> None:
     """A host that bounds a block by ``except TimeoutError`` would not catch it."""
     error = GraphTimeLimit(graph="g", time_limit_s=2, abandoned=("parse", "embed"))

@@ -7,7 +7,6 @@ import gc
 import logging
 import os
 import threading
-import weakref
 from collections.abc import Iterator
 from contextvars import ContextVar
 from typing import Any
@@ -15,7 +14,7 @@ from typing import Any
 import pytest
 
 from rowlock import logs
-from rowlock.logs import KINDS_MAX, LINES_MAX, WINDOW_S, LogLine, Repeats, Window
+from rowlock.logs import KINDS_MAX, LINES_MAX, WINDOW_S, LogLine, Repeats
 from rowlock.testing import virtual_time
 
 from ..pipelines.told import told
@@ -153,21 +152,6 @@ def test_a_new_loop_has_a_clock_of_its_own(caplog: pytest.LogCaptureFixture) -> 
         asyncio.run(one_failure())
         gc.collect()
     assert lines(caplog).count("P: processing row 1 failed") == 3
-
-
-def test_the_window_of_a_loop_ends_with_it() -> None:
-    """A loop may come to stand where a dead one stood, and would go on with its minute."""
-    closed, living = asyncio.new_event_loop(), asyncio.new_event_loop()
-    dead = asyncio.new_event_loop()
-    windows = [Window(0.0, weakref.ref(loop)) for loop in (closed, dead, living)]
-    closed.close()
-    dead.close()
-    del dead
-    gc.collect()
-    assert [window.is_over(1.0, living) for window in windows] == [True, True, False]
-    assert not windows[2].is_over(2 * WINDOW_S, None), "who runs elsewhere cannot tell"
-    assert windows[2].is_over(WINDOW_S, living)
-    living.close()
 
 
 async def one_failure() -> None:

@@ -129,21 +129,6 @@ async def test_the_processing_time_never_goes_back(
     assert later + STAMP_STEP <= stamps[item.lock_token] < later + STAMP_STEP + STAMP_SPREAD
 
 
-async def test_no_two_outcomes_of_a_row_have_one_stamp(
-    database_with_clock: TemporaryDatabase,
-) -> None:
-    """Within one tick of the clock, a COMMIT that was lost would be taken for the outcome before
-    it.
-    """
-    last = database_with_clock.clock.now
-    await add(database_with_clock, Volume(last_processed_at=last))
-    database_with_clock.clock.advance(60)
-    (item,) = await claimed(database_with_clock)
-    database_with_clock.clock.set(last)
-    _, stamps = await transact(database_with_clock, lambda c: lock_for_apply(c, VOLUMES, [item]))
-    assert last + STAMP_STEP <= stamps[item.lock_token] < last + STAMP_STEP + STAMP_SPREAD
-
-
 async def test_a_stamp_is_the_time_of_its_transaction(
     database_with_clock: TemporaryDatabase,
 ) -> None:
@@ -236,26 +221,6 @@ async def test_a_batch_writes_each_row_its_own(database: TemporaryDatabase) -> N
         row = await row_of(database, VOLUMES, item.id)
         assert (row.status, row.disk_id) == ((f"s{n}", None) if n % 2 else ("submitted", f"d{n}"))
         assert row.lock_token is None
-
-
-async def test_a_batch_keeps_each_rows_own_condition(database: TemporaryDatabase) -> None:
-    """One row that a service changed would stop its batch, or be overwritten with it."""
-    await add(database, Volume(disk_id="a"), Volume(disk_id="a"))
-    items = await claimed(database)
-    await change(database, VOLUMES, items[0].id, disk_id="b")
-    write = RowWrite(
-        {STATUS: "active", **UNLOCKED}, unless_changed={DISK: "a"}, when_changed=UNLOCKED
-    )
-
-    async def work(connection):  # noqa: ANN001, ANN202
-        await lock_for_apply(connection, VOLUMES, items)
-        return await apply_locked(connection, VOLUMES, [(item, write) for item in items])
-
-    assert await transact(database, work) == [Written.CHANGED, Written.APPLIED]
-    assert [(await row_of(database, VOLUMES, item.id)).status for item in items] == [
-        "submitted",
-        "active",
-    ]
 
 
 async def test_a_stale_row_is_left_out_of_a_batch(database: TemporaryDatabase) -> None:

@@ -14,14 +14,14 @@ from sqlalchemy.orm import Mapped, mapped_column
 from sqlalchemy.types import TypeDecorator
 
 from rowlock import LockColumns, UtcDateTime
-from rowlock.leases.apply import RowWrite, Written, apply_locked, lock_for_apply
+from rowlock.leases.apply import RowWrite, Written, apply, apply_locked, lock_for_apply
 from rowlock.rows.lease_values import unlocked_values
 from rowlock.rows.leased_table import LeasedTable
 from rowlock.testing import TemporaryDatabase
 
-from ..host import Base
+from ..host import Base, Run
 from ..pipelines.scenes import faults_of
-from .ground import add, claimed, row_of, transact
+from .ground import RUNS, add, claimed, row_of, transact
 from .test_apply_together import TIME
 
 
@@ -200,3 +200,39 @@ async def test_guards_of_the_hosts_own_types_are_compared_by_the_database(
         return await apply_locked(connection, leased, writes)
 
     assert await transact(database, work, leased) == [Written.APPLIED] * 3
+
+
+RESULT, STATUS = RUNS.column("result"), RUNS.column("status")
+
+
+@pytest.mark.parametrize(
+    ("read", "found", "written"),
+    [
+        (None, None, Written.APPLIED),
+        (None, "null", Written.APPLIED),
+        (None, '{"a": 1}', Written.CHANGED),
+        (None, "0", Written.CHANGED),
+        ({"a": 1}, '{"a":1}', Written.APPLIED),
+        ({"a": 1}, '{"a": 2}', Written.CHANGED),
+        ({"a": 1}, "null", Written.CHANGED),
+        ({"a": 1}, None, Written.CHANGED),
+        ([1, 2], "[2, 1]", Written.CHANGED),
+    ],
+)
+async def test_a_document_is_compared_by_what_it_says(
+    sqlite_database: TemporaryDatabase, read: Any, found: str | None, written: Written
+) -> None:
+    """What a service has written meanwhile would be overwritten; or a row that nobody touched be
+    worked on for ever.
+    """
+    database = sqlite_database
+    await add(database, Run(id=1))
+    (item,) = await claimed(database, RUNS)
+    async with database.engine.begin() as connection:
+        await connection.exec_driver_sql("UPDATE runs SET result = ?", (found,))
+    write = RowWrite(
+        {STATUS: "written"}, unless_changed={RESULT: read}, when_changed={STATUS: "overtaken"}
+    )
+    assert await transact(database, lambda c: apply(c, RUNS, item, write=write), RUNS) is written
+    after = await row_of(database, RUNS, 1)
+    assert after.status == {Written.APPLIED: "written", Written.CHANGED: "overtaken"}[written]

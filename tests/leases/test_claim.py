@@ -8,12 +8,12 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import select
 
-from rowlock import database_now, get_locker
+from rowlock import get_locker
 from rowlock.leases import claim as claim_module
 from rowlock.testing import TemporaryDatabase
 
 from ..host import Run, Volume
-from .ground import INTERVAL, LOCK_TIMEOUT, MARGIN, RUNS, VOLUMES, add, change, claimed, row_of
+from .ground import LOCK_TIMEOUT, MARGIN, RUNS, VOLUMES, add, change, claimed, row_of
 
 
 async def test_no_more_than_the_limit_is_leased(database: TemporaryDatabase) -> None:
@@ -91,49 +91,6 @@ async def test_who_held_a_row_for_another_did_not_work_on_it(
     assert not item.prev_lock_expired
 
 
-async def test_a_row_processed_just_now_waits_for_its_interval(
-    database_with_clock: TemporaryDatabase,
-) -> None:
-    """A row that stays ready would be processed without a rest."""
-    await add(database_with_clock, Volume(last_processed_at=database_with_clock.clock.now))
-    database_with_clock.clock.advance(INTERVAL - timedelta(milliseconds=1))
-    assert await claimed(database_with_clock) == []
-    database_with_clock.clock.advance(timedelta(milliseconds=1))
-    assert len(await claimed(database_with_clock)) == 1
-
-
-async def test_the_oldest_come_first_and_the_never_processed_before_them(
-    database: TemporaryDatabase,
-) -> None:
-    """A row that waits would be overtaken for ever."""
-    long_ago = (await _now(database)) - timedelta(days=2)
-    rows = [
-        Volume(last_processed_at=long_ago + timedelta(days=1)),
-        Volume(last_processed_at=long_ago),
-        Volume(last_processed_at=None),
-    ]
-    await add(database, *rows)
-    newer, older, never = rows
-    items = await claimed(database)
-    assert [item.id for item in items] == [never.id, older.id, newer.id]
-    assert [item.place for item in items] == sorted(item.place for item in items)
-
-
-async def test_a_schedule_is_kept(database_with_clock: TemporaryDatabase) -> None:
-    """A row would be worked on before it is due, or while it is parked."""
-    now = database_with_clock.clock.now
-    await add(
-        database_with_clock,
-        Run(id=1, due_at=now - timedelta(seconds=1)),
-        Run(id=2, due_at=now - timedelta(seconds=2)),
-        Run(id=3, due_at=now + timedelta(seconds=1)),
-        Run(id=4, due_at=now, parked_at=now),
-    )
-    assert [item.id for item in await claimed(database_with_clock, RUNS)] == [2, 1]
-    database_with_clock.clock.advance(1)
-    assert [item.id for item in await claimed(database_with_clock, RUNS)] == [3]
-
-
 async def test_a_dead_holder_has_cost_an_attempt(database_with_clock: TemporaryDatabase) -> None:
     """A row that kills its process would be tried for ever, since nobody is left to count."""
     await add(database_with_clock, Run(id=1, due_at=database_with_clock.clock.now))
@@ -183,8 +140,3 @@ async def test_a_token_taken_back_by_hand_frees_the_row(database: TemporaryDatab
     (item,) = await claimed(database)
     await change(database, VOLUMES, item.id, lock_token=None, lock_owner=None, lock_expires_at=None)
     assert [again.id for again in await claimed(database)] == [item.id]
-
-
-async def _now(database: TemporaryDatabase):  # noqa: ANN202
-    async with database.engine.connect() as connection:
-        return await connection.scalar(select(database_now()))

@@ -10,17 +10,17 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import event, select, update
+from sqlalchemy import event, insert, select, text, update
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
+from sqlalchemy.util import await_only
 
 from rowlock import PipelineItem, get_locker
 from rowlock import clock as clock_module
 from rowlock.clock import monotonic
 from rowlock.leases.claim import claim
-from rowlock.rows.eligibility import RESERVED_BEYOND
-from rowlock.testing import TemporaryDatabase
+from rowlock.testing import TemporaryDatabase, stepping
 
-from ..host import Run, Volume
+from ..host import Attachment, Base, Run, Volume, VolumePipeline
 from .ground import LOCK_TIMEOUT, MARGIN, RUNS, VOLUMES, add, claimed, order_for, row_of
 
 HOUR = timedelta(hours=1)
@@ -160,21 +160,6 @@ async def test_trust_begins_when_the_claim_is_sent_not_when_it_waits(
 # -------------------- what an earlier holder left in the row
 
 
-async def test_a_reset_row_is_reserved_for_seconds_and_then_anybodys(
-    database_with_clock: TemporaryDatabase,
-) -> None:
-    """A row that waits for a related lock would lose its place; or wait for ever for a pipeline
-    that is gone.
-    """
-    database = database_with_clock
-    await add(database, Run(id=1, lock_owner="Mine", last_processed_at=database.clock.now))
-    database.clock.advance(RESERVED_BEYOND - timedelta(milliseconds=1))
-    assert await claimed(database, RUNS, owner="Other") == []
-    database.clock.advance(timedelta(milliseconds=1))
-    (item,) = await claimed(database, RUNS, owner="Other")
-    assert not item.prev_lock_expired
-
-
 async def test_who_comes_back_has_made_no_attempt(database_with_clock: TemporaryDatabase) -> None:
     """A row that waits for a related lock would be parked for attempts that nobody made."""
     await add(database_with_clock, Run(id=1, lock_owner="Mine", attempts=2))
@@ -190,3 +175,57 @@ async def test_a_token_without_an_expiry_counts_as_a_dead_holder(
     await add(database, Volume(lock_token=VOLUMES.new_token(), lock_owner="Me"))
     (item,) = await claimed(database)
     assert item.prev_lock_expired
+
+
+async def make(database: TemporaryDatabase, *rows: Base) -> None:
+    await database.create_tables(Base.metadata)
+    async with database.session_factory.begin() as session:
+        session.add_all(rows)
+
+
+async def add_child(database: TemporaryDatabase, volume: Volume) -> None:
+    async with database.engine.begin() as connection:
+        await connection.execute(text("SET LOCAL lock_timeout = '1ms'"))
+        await connection.execute(insert(Attachment).values(volume_id=volume.id))
+
+
+async def test_no_transaction_of_the_library_keeps_children_from_a_parent(
+    postgresql_database: TemporaryDatabase,
+) -> None:
+    """Requests that add a child would wait for the claim of its parent, its heartbeat or its
+    result.
+    """
+    volume = Volume()
+    await make(postgresql_database, volume)
+    engine = postgresql_database.create_engine()
+    added: list[str] = []
+
+    def in_the_middle(connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
+        if "UPDATE volumes" in statement:
+            await_only(add_child(postgresql_database, volume))
+            added.append(statement)
+
+    event.listen(engine.sync_engine, "after_cursor_execute", in_the_middle)
+    pipeline = VolumePipeline(lock_timeout=30, heartbeat_trigger=15)
+    async with stepping(async_sessionmaker(engine), pipeline) as steps:
+        (item,) = await steps.fetch_once()
+        await steps.work_once()
+    assert item.id == volume.id
+    assert len(added) == 2  # the claim and the result
+
+
+async def test_children_that_are_being_added_hide_no_parent(
+    postgresql_database: TemporaryDatabase,
+) -> None:
+    """A parent to which children are added all the time would never be claimed, or its result
+    never written.
+    """
+    volume = Volume()
+    await make(postgresql_database, volume)
+    async with postgresql_database.session_factory() as session:
+        await session.execute(insert(Attachment).values(volume_id=volume.id))
+        async with stepping(postgresql_database.session_factory, VolumePipeline()) as steps:
+            assert [item.id for item in await steps.fetch_once()] == [volume.id]
+            await steps.work_once()
+        async with postgresql_database.session_factory() as other:
+            assert await other.scalar(select(Volume.status)) == "active"

@@ -11,14 +11,15 @@ from typing import Any
 
 import pytest
 from sqlalchemy import func, insert, select
-from sqlalchemy.ext.asyncio import async_sessionmaker
 
 from rowlock import (
     HeldByService,
     LockWaitTimeout,
     Park,
+    PipelineError,
     Reset,
     hold_rows,
+    pipeline_hinter,
 )
 from rowlock.leases.acquire import ACQUIRED_ROWS_MAX
 from rowlock.testing import TemporaryDatabase, stepping, virtual_time
@@ -67,15 +68,6 @@ async def test_the_rows_are_fresh_and_detached(database: TemporaryDatabase) -> N
     assert held.rows[0].status == "changed"
     assert held.rows[0] is not row
     assert held.rows[0].lock_token == held.lock_token
-
-
-async def test_two_holds_of_one_service_are_two_holders(database: TemporaryDatabase) -> None:
-    """Two requests to one API would work on a row at once."""
-    [row] = await add(database, Volume())
-    async with hold_rows(database.session_factory, Volume, [row.id]):
-        with pytest.raises(LockWaitTimeout):
-            await hold_and_read(database, row, timeout=0)
-    await hold_and_read(database, row, timeout=0)
 
 
 async def test_all_or_none(database: TemporaryDatabase) -> None:
@@ -212,33 +204,113 @@ async def test_no_connection_is_held_while_it_waits_and_inside(
     assert checked_out(engine) == 0
 
 
-async def test_others_work_meanwhile_with_the_only_connection(database: TemporaryDatabase) -> None:
-    """Who waits for a row, or holds one, would keep the last connection from everybody else."""
-    [row] = await add(database, Volume())
-    engine = database.create_engine(pool_size=1, max_overflow=0, pool_timeout=5)
-    factory = async_sessionmaker(engine, expire_on_commit=False)
-    order: list[str] = []
-
-    async def wait_for_the_row() -> None:
-        async with hold_rows(factory, Volume, [row.id], timeout=60):
-            order.append("held")
-
-    with passing(engine, is_look) as looks:
-        async with hold_rows(factory, Volume, [row.id]):
-            waiting = asyncio.create_task(wait_for_the_row())
-            await looks.wait_for(2)
-            for number in range(10):
-                async with factory.begin() as session:
-                    (await session.get_one(Volume, row.id)).size_gb = number
-            order.append("worked")
-        await waiting
-    assert order == ["worked", "held"]
-
-
-# ---------------------------------------------------------------- who holds it
-
-
 # ---------------------------------------------------------------- pipelines
 
 
-# ---------------------------------------------------------------- what is refused
+@virtual_time
+async def test_it_looks_often_at_first_and_then_less(virtual_database: TemporaryDatabase) -> None:
+    """Services that wait would keep the database busy with asking; or one that waits for a
+    moment would wait for long.
+    """
+    [row] = await add(virtual_database, Volume())
+    async with hold_rows(virtual_database.session_factory, Volume, [row.id]):
+        with passing(virtual_database.engine, is_look) as looks:
+
+            async def wait() -> None:
+                async with hold_rows(
+                    virtual_database.session_factory, Volume, [row.id], timeout=60
+                ):
+                    pytest.fail("it is held")
+
+            waiting = asyncio.create_task(wait())
+            await asyncio.sleep(0.2)
+            assert 3 <= looks.count <= 5
+            with pytest.raises(LockWaitTimeout):
+                await waiting
+            assert 120 <= looks.count <= 160, "twice a second, give or take a fifth"
+
+
+@pytest.mark.parametrize("lock_timeout", [0.1, timedelta(seconds=0.1), 3600])
+@virtual_time
+async def test_how_long_the_lease_lasts_is_the_services_to_say(
+    virtual_database: TemporaryDatabase, lock_timeout: timedelta | float
+) -> None:
+    """A service that dies would keep its rows for longer than it said, or lose them at once."""
+    [row] = await add(virtual_database, Volume())
+    wanted = (
+        lock_timeout if isinstance(lock_timeout, timedelta) else timedelta(seconds=lock_timeout)
+    )
+    async with hold_rows(
+        virtual_database.session_factory, Volume, [row.id], lock_timeout=lock_timeout
+    ) as held:
+        assert held.remaining == pytest.approx(wanted * 0.9, abs=timedelta(microseconds=10))
+        [kept] = held.rows
+        assert kept.lock_expires_at - virtual_database.clock.now == wanted
+
+
+async def test_the_guard_shows_what_is_there(database: TemporaryDatabase) -> None:
+    """A service that had read the row before it was held would compute from what it was."""
+    [row] = await add(database, Volume())
+    async with database.session_factory() as session:
+        before = await session.get(Volume, row.id)
+        await session.commit()
+        await change(database, row, size_gb=50)
+        async with hold_rows(database.session_factory, Volume, [row.id]) as held:
+            [fresh] = await held.guard(session)
+            assert fresh is before
+            assert fresh.size_gb == 50
+            await session.commit()
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_a_transaction_that_is_still_open_is_an_error(
+    database: TemporaryDatabase, fails: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What is committed after the block was not written under the lease; and letting go, which
+    would wait for that transaction, is left to the end of the lease, however the block ends.
+    """
+    [row] = await add(database, Volume())
+    async with database.session_factory() as session:
+
+        async def serve() -> None:
+            async with hold_rows(database.session_factory, Volume, [row.id]) as held:
+                await held.guard(session)
+                if fails:
+                    raise PipelineError("no")
+
+        with pytest.raises(PipelineError) as raised:
+            await serve()
+        await session.rollback()
+    assert str(raised.value).startswith("no" if fails else "a guarded transaction is still open")
+    assert not is_free(await read(database, row))
+    assert caplog.records == []
+
+
+async def test_pipelines_are_hinted_when_the_rows_are_free(database: TemporaryDatabase) -> None:
+    """A hint that came while the rows were held has found nothing; they would wait for a poll."""
+    [row] = await add(database, Volume())
+    hinted: list[bool] = []
+
+    def look() -> None:
+        hinted.append(True)
+
+    pipeline_hinter.attach("Volume", look)
+    try:
+        async with hold_rows(database.session_factory, Volume, [row.id]):
+            assert not hinted
+    finally:
+        pipeline_hinter.detach("Volume", look)
+    assert hinted == [True]
+
+
+async def test_a_service_may_guard_again_after_it_has_deleted_a_row(
+    database: TemporaryDatabase,
+) -> None:
+    """A service that deletes one of two rows could not go on with the other."""
+    rows = [Volume(), Volume()]
+    await add(database, *rows)
+    async with hold_rows(database.session_factory, Volume, [row.id for row in rows]) as held:
+        for row in rows:
+            async with database.session_factory.begin() as session:
+                await held.guard(session)
+                await session.delete(await session.get(Volume, row.id))

@@ -137,39 +137,6 @@ async def test_cancelled_while_it_waits(virtual_database: TemporaryDatabase) -> 
             assert checked_out(virtual_database.engine) == 0
 
 
-@pytest.mark.parametrize("how", ["timeout", "error beside"])
-async def test_cancelled_by_what_surrounds_it(database: TemporaryDatabase, how: str) -> None:
-    """A request's time limit would leave its rows leased."""
-    [row] = await add(database, Volume())
-    inside = asyncio.Event()
-
-    async def hold() -> None:
-        async with hold_rows(database.session_factory, Volume, [row.id]):
-            inside.set()
-            await asyncio.Event().wait()
-
-    async def fail() -> None:
-        await inside.wait()
-        raise LookupError
-
-    async def both() -> None:
-        async with asyncio.TaskGroup() as group:
-            group.create_task(hold())
-            group.create_task(fail())
-
-    if how == "timeout":
-        task = asyncio.create_task(hold())
-        await inside.wait()
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0):
-                await task
-    else:
-        with pytest.raises(ExceptionGroup):
-            await both()
-    assert is_free(await read(database, row))
-    assert checked_out(database.engine) == 0
-
-
 @virtual_time
 async def test_cancelled_in_the_middle_of_a_renewal(virtual_database: TemporaryDatabase) -> None:
     """A connection would be in use after the request that used it has ended."""

@@ -16,11 +16,11 @@ from sqlalchemy import event
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.ext.asyncio import async_sessionmaker
 
-from rowlock import HeldByService, LeaseLost, LockWaitTimeout, hold_rows
+from rowlock import HeldByService, LeaseLost, hold_rows
 from rowlock.testing import TemporaryDatabase, stepping, virtual_time
 
 from ..host import Volume, VolumePipeline
-from ..pipelines.scenes import add, change, faults_of, is_free, is_renewal, read, read_all, replica
+from ..pipelines.scenes import add, change, faults_of, is_free, is_renewal, read, read_all
 from ..pipelines.told import Line, told
 from .holding import is_let_go, is_taking, may_be_claimed, passing
 from .transactions import checked_out
@@ -61,18 +61,6 @@ async def test_a_renewal_counts_from_the_database_time(
             await renewals.wait_for(2)  # the first was committed then
             expires_at = (await read(database, row)).lock_expires_at
             assert expires_at == database.clock.now + timedelta(seconds=1.5)
-
-
-@virtual_time
-async def test_nothing_renews_after_the_block(virtual_database: TemporaryDatabase) -> None:
-    """Tasks of services that are done would go on for ever."""
-    [row] = await add(virtual_database, Volume())
-    with passing(virtual_database.engine, is_renewal) as renewals:
-        async with hold_rows(virtual_database.session_factory, Volume, [row.id]):
-            await asyncio.sleep(25)
-        assert renewals.count == 2
-        await asyncio.sleep(100)
-        assert renewals.count == 2
 
 
 @virtual_time
@@ -303,55 +291,3 @@ async def test_an_error_while_taking_leaves_nothing(
     assert not entered
     assert all(is_free(row) for row in await read_all(database, Volume))
     assert checked_out(database.engine) == 0
-
-
-# ---------------------------------------------------------------- many services
-
-
-@virtual_time
-async def test_many_services_and_a_pipeline_take_turns(virtual_database: TemporaryDatabase) -> None:
-    """Two would hold a row at once, or rows that several want at once would end in a deadlock."""
-    rows = await add(virtual_database, *(Volume() for _ in range(4)))
-    ids = [row.id for row in rows]
-    holders: dict[Any, int] = dict.fromkeys(ids, 0)
-    held_at_once: list[int] = []
-
-    async def serve(number: int) -> None:
-        mine = [ids[number % 4], ids[(number * 3 + 1) % 4]]
-        async with hold_rows(replica_factory, Volume, mine, timeout=3600, lock_timeout=5) as held:
-            for row in held.rows:
-                holders[row.id] += 1
-            held_at_once.append(max(holders.values()))
-            await asyncio.sleep(0.1 * (number % 7))
-            for row in held.rows:
-                holders[row.id] -= 1
-
-    async def work(item: Any) -> None:
-        holders[item.id] += 1
-        held_at_once.append(max(holders.values()))
-        await asyncio.sleep(1)
-        holders[item.id] -= 1
-
-    replica_factory = replica(virtual_database)
-    async with asyncio.TaskGroup() as group:
-        for number in range(40):
-            group.create_task(serve(number))
-        async with stepping(virtual_database.session_factory, VolumePipeline(answer=work)) as steps:
-            for _ in range(20):
-                await steps.fetch_once()
-                await steps.work_all()
-                await asyncio.sleep(0.3)
-    assert set(held_at_once) == {1}
-    assert len(held_at_once) > 40
-    assert all(is_free(row) for row in await read_all(virtual_database, Volume))
-
-
-async def test_a_refusal_leaves_the_pool_alone(database: TemporaryDatabase) -> None:
-    """Each refused request would cost a connection, until there are none."""
-    [row] = await add(database, Volume())
-    async with hold_rows(database.session_factory, Volume, [row.id]):
-        for _ in range(30):
-            with pytest.raises(LockWaitTimeout):
-                async with hold_rows(database.session_factory, Volume, [row.id], timeout=0):
-                    pytest.fail("it is held")
-        assert checked_out(database.engine) == 0

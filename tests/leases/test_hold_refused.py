@@ -21,7 +21,7 @@ from rowlock import (
 from rowlock.leases.acquire import ACQUIRED_ROWS_MAX
 from rowlock.testing import TemporaryDatabase, stepping, virtual_time
 
-from ..host import Attachment, Run, Volume, VolumePipeline
+from ..host import Run, Volume, VolumePipeline
 from ..pipelines.scenes import add, change, is_free, read
 from .holding import may_be_claimed
 from .test_hold import hold_and_read
@@ -98,24 +98,6 @@ async def test_a_locked_row_is_held_by_somebody(postgresql_database: TemporaryDa
         with pytest.raises(LockWaitTimeout) as caught:
             await hold_and_read(postgresql_database, row, timeout=0)
         assert (caught.value.holder, caught.value.seconds_left) == (None, None)
-
-
-async def test_a_new_child_of_the_row_holds_nobody_up(
-    postgresql_database: TemporaryDatabase,
-) -> None:
-    """Whoever inserts a child shares the key of its parent; a full lock would wait for that
-    transaction.
-    """
-    [row] = await add(postgresql_database, Volume())
-    async with postgresql_database.session_factory.begin() as session:
-        session.add(Attachment(volume_id=row.id))
-        await session.flush()
-        factory = postgresql_database.session_factory
-        async with (
-            hold_rows(factory, Volume, [row.id], timeout=0) as held,
-            factory.begin() as another,
-        ):
-            await held.guard(another)
 
 
 async def test_a_pipeline_leaves_held_rows_alone(database: TemporaryDatabase) -> None:

@@ -31,7 +31,6 @@ from ..pipelines.related_scenes import (
     add_volume,
     at_work,
     attachments_of,
-    locks_of,
 )
 from ..pipelines.scenes import change, faults_of
 from .ground import LOCK_TIMEOUT, transact
@@ -117,42 +116,6 @@ async def test_what_is_locked_is_what_still_carries_the_token(database: Temporar
         assert await transact(database, lambda c: lock_held_related(c, item)) == {
             (Attachment, kept.id)
         }
-
-
-async def test_what_was_written_is_written_and_all_is_freed(database: TemporaryDatabase) -> None:
-    """Two rows would get each other's values, or those be kept locked to which nothing was
-    written.
-    """
-    async with at_work(database, GatheringPipeline()) as (steps, _):
-        item, [one, other, untouched] = await gathered(steps)
-        writes = [
-            RelatedWrite(ATTACHMENTS, row.id, {STATUS: f"of {row.name}"}) for row in (one, other)
-        ]
-        await transact(database, lambda c: write_related(c, item, writes))
-        assert set(await locks_of(database)) == {"Volume "}
-    found = {row.id: row.status for row in await attachments_of(database)}
-    assert found == {
-        one.id: f"of {one.name}",
-        other.id: f"of {other.name}",
-        untouched.id: "submitted",
-    }
-
-
-async def test_one_that_was_lost_is_named_and_nothing_written(database: TemporaryDatabase) -> None:
-    """Half of an outcome would be written; or nobody know of which table the row was that
-    another has.
-    """
-    async with at_work(database, GatheringPipeline()) as (steps, _):
-        item, [one, lost, _] = await gathered(steps)
-        await change(database, lost, lock_token=uuid.uuid4())
-        writes = [RelatedWrite(ATTACHMENTS, one.id, {STATUS: "written"})]
-        with pytest.raises(LeaseLost) as caught:
-            await transact(database, lambda c: write_related(c, item, writes))
-    assert (caught.value.pipeline, caught.value.row_id) == (
-        "GatheringPipeline",
-        f"{item.id} for its rows of Attachment",
-    )
-    assert {row.status for row in await attachments_of(database)} == {"submitted"}
 
 
 async def test_what_services_own_must_be_as_it_was_where_it_is_written(

@@ -109,21 +109,6 @@ async def test_an_escaped_cancellation_of_the_hosts_own_is_a_value() -> None:
 
 
 @virtual_time
-async def test_a_call_that_cancels_its_own_task() -> None:
-    """A host that cancels the current task would kill the worker."""
-
-    async def process() -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        task.cancel()
-        await asyncio.sleep(1)
-
-    result = await attempt_of(process).run()
-    assert isinstance(result, Raised)
-    assert isinstance(result.error, ProcessCancelledError)
-
-
-@virtual_time
 async def test_what_came_before_anybody_asked_for_it_is_told_at_once() -> None:
     """A late result that comes in the moment in which its call is left behind would never be
     cleaned up after.
@@ -136,18 +121,6 @@ async def test_what_came_before_anybody_asked_for_it_is_told_at_once() -> None:
     told: list[Result] = []
     attempt.on_late_result(told.append)
     assert told == [Returned("at last")]
-
-
-@virtual_time
-async def test_a_task_that_is_cancelled_before_its_first_step_comes_to_a_value() -> None:
-    """Whoever waits for the call would wait for ever: such a task runs no line of its own."""
-    running = asyncio.create_task(attempt_of(hang).run())
-    await asyncio.sleep(0)
-    [task] = [task for task in asyncio.all_tasks() if task.get_name() == "rowlock: process"]
-    task.cancel()
-    result = await asyncio.wait_for(running, 60)
-    assert isinstance(result, Raised)
-    assert isinstance(result.error, ProcessCancelledError)
 
 
 # -------------------- plain functions: real threads, so on the real loop
@@ -203,36 +176,10 @@ async def test_threads_are_limited() -> None:
 
 
 @virtual_time
-async def test_a_timeout_cancels() -> None:
-    """A hung call would keep its worker and its lease for ever."""
-    loop = asyncio.get_running_loop()
-    began = loop.time()
-    attempt = attempt_of(hang, timeout_s=60)
-    assert await attempt.run() is Ended.TIMED_OUT
-    assert loop.time() == began + 60
-    assert not attempt.is_running
-
-
-@virtual_time
 async def test_a_call_that_is_done_is_not_timed_out_later() -> None:
     """A timer of an old attempt would hit something else, and hold memory."""
     assert await attempt_of(turns, timeout_s=60).run() == Returned(None)
     await asyncio.sleep(100)
-
-
-@virtual_time
-async def test_a_call_that_ignores_its_cancellation_is_left_behind_after_the_grace() -> None:
-    """A worker would wait for ever for code that swallows cancellations."""
-    loop, stubborn = asyncio.get_running_loop(), Stubborn()
-    began = loop.time()
-    attempt = attempt_of(stubborn.process, timeout_s=60, grace_s=5)
-    assert await attempt.run() is Ended.ABANDONED
-    assert loop.time() == began + 65
-    assert stubborn.cancelled_at == [began + 60]
-    assert attempt.is_running
-    stubborn.let_go()
-    await turns()
-    assert not attempt.is_running
 
 
 @pytest.mark.parametrize(

@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 import threading
+from functools import partial
+from typing import Any
 
-from rowlock.pipelines.attempt import Attempt, Deadlines, Ended, Result, host_call
+import pytest
+from sqlalchemy.exc import IntegrityError
+
+from rowlock.database.faults import is_transient
+from rowlock.errors import HostCodeError
+from rowlock.pipelines.attempt import Attempt, Deadlines, Ended, Result, contained, host_call
+from rowlock.tasks import DaemonThreads
 from rowlock.testing import virtual_time
 
 from ..host import HANG_S_MAX
-from .scenes import hang, turns
+from .scenes import hang, now, turns
 from .test_attempt import THREADS, attempt_of
 
 
@@ -57,55 +67,6 @@ async def test_an_attempt_leaves_nothing_behind() -> None:
 
 
 @virtual_time
-async def test_a_cancelled_worker_cancels_the_call() -> None:
-    """Host code would go on for a worker that is no longer there."""
-    cancelled: list[int] = []
-
-    async def process() -> None:
-        try:
-            await hang()
-        except asyncio.CancelledError:
-            cancelled.append(1)
-            raise
-
-    worker = asyncio.create_task(attempt_of(process).run())
-    await turns()
-    worker.cancel()
-    await asyncio.wait({worker})
-    await turns()
-    assert worker.cancelled()
-    assert cancelled == [1]
-
-
-async def test_a_thread_that_is_ended_is_left_behind_after_the_grace() -> None:
-    """A blocking call without an end would keep its worker for ever, or nobody would know that
-    it still runs.
-    """
-    go_on, returned, started = threading.Event(), threading.Event(), threading.Event()
-
-    def process() -> str:
-        started.set()
-        go_on.wait(HANG_S_MAX)
-        returned.set()
-        return "too late"
-
-    loop = asyncio.get_running_loop()
-    attempt = attempt_of(process, grace_s=0)
-    running = asyncio.create_task(attempt.run())
-    try:
-        await asyncio.to_thread(started.wait, HANG_S_MAX)
-        loop.call_soon(attempt.end, Ended.LEASE_LOST)
-        assert await running is Ended.ABANDONED
-        assert not returned.is_set()
-        assert attempt.is_running
-    finally:
-        go_on.set()
-    await asyncio.to_thread(returned.wait, HANG_S_MAX)
-    await turns()
-    assert not attempt.is_running
-
-
-@virtual_time
 async def test_a_late_end_by_our_cancellation_is_no_error_of_the_host() -> None:
     """After an abandoned call that ends by the cancellation that it was given, the log does not
     blame the host.
@@ -128,3 +89,130 @@ async def test_a_late_end_by_our_cancellation_is_no_error_of_the_host() -> None:
     go_on.set()
     await turns()
     assert late == [Ended.ABANDONED]
+
+
+REFUSED = IntegrityError("INSERT", {}, Exception("there is one already"))
+
+
+async def raise_(error: BaseException) -> None:
+    raise error
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (TimeoutError("no mail server"), "TimeoutError: no mail server"),
+        (ConnectionRefusedError("no mail server"), "ConnectionRefusedError: no mail server"),
+        (asyncio.CancelledError(), "a cancellation escaped from process"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+async def test_what_host_code_raises_is_told_as_the_hosts(error: BaseException, text: str) -> None:
+    """A timeout of the host's own would be waited out as if the database were away, and nobody
+    be told what it was.
+    """
+    with pytest.raises(HostCodeError, match=text) as caught:
+        await contained(raise_, error)
+    assert not is_transient(caught.value)
+
+
+async def test_what_the_database_said_to_the_host_comes_out_as_it_is() -> None:
+    """A constraint that the host's own statement broke would not be known for what it is."""
+    with pytest.raises(IntegrityError) as caught:
+        await contained(raise_, REFUSED)
+    assert caught.value is REFUSED
+
+
+async def test_a_coroutine_out_of_a_thread_that_was_ended_is_not_begun() -> None:
+    """It would never hear of the cancellation, and work on without a lease."""
+    go_on, started, begun = threading.Event(), threading.Event(), list[str]()
+
+    async def inner() -> None:
+        begun.append("without a lease")
+
+    def process() -> Any:
+        started.set()
+        go_on.wait(HANG_S_MAX)
+        return inner()
+
+    call = host_call(process, threads=THREADS)
+    attempt = Attempt(call, deadlines=Deadlines(100), grace_s=30)
+    running = asyncio.create_task(attempt.run())
+    await asyncio.to_thread(started.wait, HANG_S_MAX)
+    attempt.end(Ended.LEASE_LOST)
+    await turns()
+    go_on.set()
+    assert await running is Ended.LEASE_LOST
+    assert begun == []
+
+
+def test_a_process_that_hangs_keeps_no_event_loop_from_ending() -> None:
+    """A plain `process` that hangs is left behind in its thread when its event loop ends."""
+    go_on, started, ends = threading.Event(), threading.Event(), list[Any]()
+
+    def process() -> None:
+        started.set()
+        go_on.wait(HANG_S_MAX)
+
+    async def main() -> None:
+        call = host_call(process, threads=DaemonThreads(1, name="rowlock test"))
+        attempt = Attempt(call, deadlines=Deadlines(100), grace_s=30)
+        ends.append(asyncio.create_task(attempt.run_here(lambda: ends.append("left behind"))))
+        await asyncio.to_thread(started.wait, HANG_S_MAX)
+
+    host = threading.Thread(target=asyncio.run, args=(main(),), daemon=True)
+    host.start()
+    host.join(HANG_S_MAX / 2)
+    assert (host.is_alive(), ends[1:]) == (False, ["left behind"])
+    go_on.set()
+
+
+def test_a_call_that_hangs_keeps_no_interpreter_from_ending() -> None:
+    """Code of the host runs on daemon threads: Python does not wait for a call that hangs."""
+    program = (
+        "import threading; from rowlock.tasks import DaemonThreads;"
+        "DaemonThreads(1, name='x').submit(threading.Event().wait)"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=HANG_S_MAX)
+
+
+@virtual_time
+async def test_each_is_called_when_its_time_is_up() -> None:
+    """A call that hangs would never be ended, or one that began later would be ended with it."""
+    deadlines, called = Deadlines(10), dict[str, float]()
+    began_at = now()
+    for name in ("first", "second", "third"):
+        deadlines.add(name, partial(lambda name: called.setdefault(name, now() - began_at), name))
+        await asyncio.sleep(3)
+    await asyncio.sleep(20)
+    assert called == {"first": 10, "second": 13, "third": 16}
+    assert len(deadlines) == 0
+
+
+@virtual_time
+async def test_what_was_removed_is_not_called() -> None:
+    """A later call of the same worker would be ended by the timer of an earlier one."""
+    deadlines, called = Deadlines(10), list[tuple[str, float]]()
+    began_at = now()
+    deadlines.add("first", lambda: called.append(("first", now() - began_at)))
+    await asyncio.sleep(5)
+    deadlines.remove("first")
+    deadlines.add("second", lambda: called.append(("second", now() - began_at)))
+    await asyncio.sleep(100)
+    assert called == [("second", 15)]
+    deadlines.remove("second")
+    deadlines.remove("never added")
+
+
+@virtual_time
+async def test_after_a_rest_the_next_one_is_called_too() -> None:
+    """Nothing would be ended any more once nothing had run for a while."""
+    deadlines, called = Deadlines(10), list[float]()
+    for _ in range(3):
+        deadlines.add("one", lambda: called.append(now()))
+        deadlines.remove("one")
+        await asyncio.sleep(60)
+    began_at = now()
+    deadlines.add("one", lambda: called.append(now() - began_at))
+    await asyncio.sleep(60)
+    assert called == [10]

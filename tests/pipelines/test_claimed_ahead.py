@@ -140,29 +140,6 @@ async def test_a_hinted_row_does_not_wait_for_what_was_claimed_ahead(
         await manager.drain(0)
 
 
-@virtual_time
-async def test_a_shutdown_gives_back_what_was_claimed_ahead(
-    virtual_database: TemporaryDatabase,
-) -> None:
-    """Hundreds of rows would wait for their leases to expire after each deployment, and be
-    missing elsewhere.
-    """
-    await add(virtual_database, *runs(FAST + MORE))
-    pipeline = RunPipeline(answer=done_until_fast_is_over)
-    async with PipelineManager(virtual_database.session_factory, [pipeline]) as manager:
-        await until(
-            lambda: len(pipeline.items) == FAST + 10 and pipeline.statistics().tracked > 100
-        )
-        manager.shutdown()
-        await asyncio.sleep(0.1)
-        assert await is_leased(virtual_database) == [item.id for item in pipeline.items[-10:]]
-        released = pipeline.statistics().counters["released"]
-        await asyncio.sleep(5 * WAITS_S_MAX)
-        assert pipeline.statistics().counters["released"] == released
-        await manager.drain(0)
-    assert await is_leased(virtual_database) == []
-
-
 async def test_on_both_databases(
     database: TemporaryDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:

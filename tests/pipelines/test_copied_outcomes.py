@@ -5,13 +5,14 @@ its outcome was returned.
 from __future__ import annotations
 
 import asyncio
+import threading
 from dataclasses import dataclass, fields
-from typing import Any, get_args
+from typing import Any, ClassVar, get_args
 
 import pytest
 
 from rowlock import NOW_PLACEHOLDER, Apply, Outcome, Park, Retry
-from rowlock.pipelines.outcomes import copied
+from rowlock.pipelines.outcomes import copied, copied_value
 from rowlock.testing import TemporaryDatabase, stepping
 
 from ..host import Run, RunPipeline
@@ -164,3 +165,46 @@ def test_what_is_no_outcome_is_left_to_the_check() -> None:
 
 
 # ---------------------------------------------------------------- code of the host's in an outcome
+
+
+class ReadBy(dict[str, Any]):
+    """Values that tell by which threads they were read."""
+
+    readers: ClassVar[list[int]] = []
+
+    def items(self) -> Any:
+        self.readers.append(threading.get_ident())
+        return super().items()
+
+
+async def test_what_a_thread_returns_is_copied_there(database: TemporaryDatabase) -> None:
+    """Plain functions run side by side: one would change what another has just returned."""
+    await add(database, Run(id=1))
+    threads = []
+
+    class InThread(RunPipeline):
+        def process(self, item: Any) -> Any:  # type: ignore[override]
+            threads.append(threading.get_ident())
+            return Apply(ReadBy(status="done"))
+
+    ReadBy.readers.clear()
+    async with stepping(database.session_factory, InThread()) as steps:
+        await steps.fetch_once()
+        await steps.work_once()
+    assert [row.status for row in await read_all(database, Run)] == ["done"]
+    assert ReadBy.readers == threads
+
+
+class Tags(list[Any]):
+    """What a column type of the host's own takes, and knows by its class."""
+
+
+@pytest.mark.parametrize(
+    "value", [Tags([1]), type("Marks", (set,), {})({1}), type("Rest", (bytearray,), {})(b"1")]
+)
+def test_a_collection_of_the_host_s_own_keeps_its_class(value: Any) -> None:
+    """A column type of the host's own would refuse it at every attempt."""
+    copy = copied_value({"of": [value]})["of"][0]
+    assert (type(copy), copy) == (type(value), value)
+    value.clear()
+    assert len(copy) == 1

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-from contextlib import suppress
 from typing import Any, NoReturn
 
 import pytest
@@ -12,7 +10,7 @@ from rowlock import Apply, Outcome, RelatedLockUnavailable, Retry
 from rowlock.testing import TemporaryDatabase, stepping, virtual_time
 
 from ..host import Run, RunPipeline, Volume, VolumePipeline
-from .scenes import TidyPipeline, add, counted, is_free, read, until
+from .scenes import add, counted, is_free, read
 
 
 class LazyValues(dict[str, Any]):
@@ -23,55 +21,25 @@ class LazyValues(dict[str, Any]):
 
 
 @pytest.mark.parametrize("outcome", [Apply(LazyValues()), Retry(values=LazyValues())])
-def test_what_an_outcome_raises_is_the_rows_failure(
+@virtual_time
+async def test_what_an_outcome_raises_is_the_rows_failure(
     virtual_database: TemporaryDatabase, outcome: Outcome
 ) -> None:
     """The row would stay leased, or a worker be lost."""
+    rows = await add(virtual_database, Run(id=1), Run(id=2))
 
-    @virtual_time
-    async def play() -> None:
-        rows = await add(virtual_database, Run(id=1), Run(id=2))
+    def answer(item: Any) -> Any:
+        return outcome if item.id == 1 else Apply({"status": "done"})
 
-        def answer(item: Any) -> Any:
-            return outcome if item.id == 1 else Apply({"status": "done"})
-
-        async with stepping(virtual_database.session_factory, RunPipeline(answer=answer)) as steps:
-            await steps.fetch_once()
-            assert await steps.work_all() == 2
-            assert (counted(steps)["retried"], counted(steps)["applied"]) == (1, 1)
-            assert steps.run.statistics().tracked == 0
-        bad, good = [await read(virtual_database, row) for row in rows]
-        assert is_free(bad)
-        assert (bad.status, bad.attempts, good.status) == ("queued", 1, "done")
-        assert bad.last_error
-
-    play()
-
-
-@virtual_time
-async def test_what_a_late_outcome_raises_ends_nothing(
-    virtual_database: TemporaryDatabase, caplog: pytest.LogCaptureFixture
-) -> None:
-    """A result that nothing waits for any more would be an error of the event loop."""
-    await add(virtual_database, Volume())
-    let_go = asyncio.Event()
-
-    async def answer(item: Any) -> Any:
-        while not let_go.is_set():
-            with suppress(asyncio.CancelledError):
-                await let_go.wait()
-        return Apply(LazyValues())
-
-    pipeline = TidyPipeline(answer=answer, process_timeout=10, cancel_grace=5)
-    async with stepping(virtual_database.session_factory, pipeline) as steps:
+    async with stepping(virtual_database.session_factory, RunPipeline(answer=answer)) as steps:
         await steps.fetch_once()
-        await steps.work_once()
-        assert counted(steps)["abandoned"] == 1
-        let_go.set()
-        await until(lambda: steps.run.health().abandoned == 0)
-        await asyncio.sleep(1)
-        assert pipeline.stale == []
-    assert any("processing row" in record.getMessage() for record in caplog.records)
+        assert await steps.work_all() == 2
+        assert (counted(steps)["retried"], counted(steps)["applied"]) == (1, 1)
+        assert steps.run.statistics().tracked == 0
+    bad, good = [await read(virtual_database, row) for row in rows]
+    assert is_free(bad)
+    assert (bad.status, bad.attempts, good.status) == ("queued", 1, "done")
+    assert bad.last_error
 
 
 @virtual_time

@@ -232,7 +232,10 @@ async def test_nobody_waits_for_a_row_to_which_something_is_added(
         assert list(await session.scalars(select(Run.id))) == [1]
 
 
-def test_a_deletion_survives_death_at_every_await(virtual_database: TemporaryDatabase) -> None:
+@virtual_time
+async def test_a_deletion_survives_death_at_every_await(
+    virtual_database: TemporaryDatabase,
+) -> None:
     """A replica that dies while it deletes would leave half of it behind."""
 
     def build(_world: object) -> RunPipeline:
@@ -242,15 +245,11 @@ def test_a_deletion_survives_death_at_every_await(virtual_database: TemporaryDat
 
         return RunPipeline(answer=answer)
 
-    @virtual_time
-    async def play() -> None:
-        await virtual_database.create_tables(Run.metadata)
-        moments = await crash_everywhere(
-            virtual_database, row=Run, world=object, build=build, effects=lambda _world: {}
-        )
-        assert moments >= 2
-
-    play()
+    await virtual_database.create_tables(Run.metadata)
+    moments = await crash_everywhere(
+        virtual_database, row=Run, world=object, build=build, effects=lambda _world: {}
+    )
+    assert moments >= 2
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import asyncio
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,6 +17,7 @@ from rowlock import (
     PipelineManager,
     PipelineSettings,
     events,
+    subscribe,
 )
 from rowlock.pipelines.statistics import SECONDS, Histogram
 from rowlock.testing import TemporaryDatabase, stepping, virtual_time
@@ -167,3 +169,27 @@ async def test_hints_are_counted(database: TemporaryDatabase) -> None:
     assert counters["hints"] == 3
     assert counters["hints_coalesced"] == 2
     assert counters["hints_useful"] <= 1
+
+
+OF_EACH_ROW = {events.ItemStarted, events.ItemApplied}
+OF_MANY_ROWS = {events.FetchEnded, events.OutcomesWritten}
+
+
+@virtual_time
+async def test_what_nobody_wants_is_not_built(
+    virtual_database: TemporaryDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who wants to hear of a rare event would pay for those of each row."""
+    built: list[type[events.Event]] = []
+    monkeypatch.setattr(events, "emit", lambda event: built.append(type(event)))
+    for wanted in (OF_EACH_ROW, OF_MANY_ROWS):
+        built.clear()
+        end = subscribe(print, *wanted)
+        try:
+            await add(virtual_database, Volume())
+            pipeline = VolumePipeline()
+            async with PipelineManager(virtual_database.session_factory, [pipeline]):
+                await until(lambda one=pipeline: one.statistics().counters["applied"])
+        finally:
+            end()
+        assert {*built} & (OF_EACH_ROW | OF_MANY_ROWS) == wanted

@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
+from datetime import timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import event, null
+from sqlalchemy import null
 
-from rowlock import Apply, Fetcher, PipelineHinter, PipelineItem, PipelineManager, Reset, events
+from rowlock import Apply, PipelineHinter, PipelineManager, Reset, events
 from rowlock.pipelines.fetcher import Fetch, Rest, plan_fetch
+from rowlock.pipelines.loader import LOADER
 from rowlock.testing import TemporaryDatabase, stepping, virtual_time
 
 from ..host import Run, RunPipeline, Volume, VolumePipeline, heard_events
@@ -25,7 +27,6 @@ from .scenes import (
     is_free,
     now,
     read,
-    read_all,
     replica,
     turns,
     until,
@@ -166,45 +167,6 @@ async def test_hints_from_before_the_start_of_the_loop_count(
             assert len(claims(faults)) == 1
 
 
-@virtual_time
-async def test_a_freed_place_wakes_it_at_once(virtual_database: TemporaryDatabase) -> None:
-    """Workers would idle in front of a full table: it would rest after a fetch that found all it
-    asked for.
-    """
-    await add(virtual_database, *(Volume() for _ in range(20)))
-    started: list[float] = []
-
-    async def answer(item: PipelineItem[Any]) -> Any:
-        started.append(now())
-        await asyncio.sleep(0.1)
-        return pipeline.usual_answer(item)
-
-    pipeline = VolumePipeline(workers_num=1, queue_upper_limit_factor=1, answer=answer)
-    async with PipelineManager(virtual_database.session_factory, [pipeline]):
-        await until(lambda: len(started) == 20)
-    assert gaps(started) == pytest.approx([0.1] * 19, abs=1e-6)
-
-
-@virtual_time
-async def test_it_claims_no_more_than_there_is_room_for(
-    virtual_database: TemporaryDatabase,
-) -> None:
-    """One replica would lock the whole table and work on a part of it."""
-    await add(virtual_database, *(Volume() for _ in range(30)))
-    pipeline = VolumePipeline(workers_num=2, answer=hang)
-    manager = PipelineManager(virtual_database.session_factory, [pipeline])
-    manager.start()
-    await asyncio.sleep(20)
-    for _ in range(5):
-        manager.hinter.hint_fetch(Volume)
-        await asyncio.sleep(1)
-    locked = [row for row in await read_all(virtual_database, Volume) if row.lock_token is not None]
-    statistics = manager.statistics()["VolumePipeline"]
-    assert (statistics.running, statistics.queued) == (2, 4)
-    assert len(locked) == statistics.tracked == 6
-    await manager.drain(0)
-
-
 # ---------------------------------------------------------------- how long it rests
 
 
@@ -231,23 +193,6 @@ async def test_empty_fetches_back_off(virtual_database: TemporaryDatabase) -> No
 
 
 @virtual_time
-async def test_the_first_rests_grow(virtual_database: TemporaryDatabase) -> None:
-    """The first request after a quiet moment would wait for as long as one after a quiet night."""
-    random.seed(1)  # draws no eager rest among the first four
-    await add(virtual_database)
-    with faults_of(virtual_database.engine) as faults:
-        async with PipelineManager(virtual_database.session_factory, [VolumePipeline()]):
-            await asyncio.sleep(30)
-    rests = gaps(claims(faults))[:4]
-    assert [round(rest / delay) for rest, delay in zip(rests, [0.5, 1, 2, 5], strict=True)] == [
-        1,
-        1,
-        1,
-        1,
-    ]
-
-
-@virtual_time
 async def test_what_was_found_shortens_the_rests_again(virtual_database: TemporaryDatabase) -> None:
     """A pipeline that was idle for long would be sluggish in the middle of its work."""
     await add(virtual_database)
@@ -261,19 +206,6 @@ async def test_what_was_found_shortens_the_rests_again(virtual_database: Tempora
             await asyncio.sleep(1)
             following = next(at for at in claims(faults) if at > found_at)
             assert 0.4 <= following - found_at <= 0.6
-
-
-@virtual_time
-async def test_an_idle_pipeline_is_quiet(virtual_database: TemporaryDatabase) -> None:
-    """A hundred idle pipelines would be a load."""
-    await add(virtual_database)
-    with faults_of(virtual_database.engine) as faults:
-        async with PipelineManager(virtual_database.session_factory, [VolumePipeline()]):
-            await asyncio.sleep(60)
-            before = len(faults.sent)
-            await asyncio.sleep(1000)
-            statements = len(faults.sent) - before
-    assert statements / 1000 <= 0.5
 
 
 @virtual_time(max_iterations=200_000)
@@ -344,48 +276,6 @@ async def test_abandoned_locks_are_cleared_in_the_end(virtual_database: Temporar
         assert manager.statistics()["VolumePipeline"].counters["swept"] == 1
 
 
-class NotingFetcher(Fetcher[Any]):
-    fetched = 0
-
-    async def fetch_once(self, limit: int) -> int:
-        type(self).fetched += 1
-        return await super().fetch_once(limit)
-
-
-class SpecialPipeline(VolumePipeline):
-    fetcher_class = NotingFetcher
-
-
-async def test_what_a_claim_brings_after_the_stop_is_released(
-    database: TemporaryDatabase,
-) -> None:
-    """Rows of a claim that was under way when a shutdown began are released at once, not queued
-    until the end of the drain, which waits for the work that runs.
-    """
-    [row] = await add(database, Volume())
-    pipeline = VolumePipeline()
-    with heard_events() as heard:
-        async with stepping(database.session_factory, pipeline) as steps:
-
-            def on_execute(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
-                if is_claim(statement):
-                    steps.run.fetcher.stop()
-
-            event.listen(database.engine.sync_engine, "before_cursor_execute", on_execute)
-            assert await steps.fetch_once() == []
-            assert counted(steps)["claimed"] == 1
-            assert len(heard.of(events.ItemReleased)) == 1
-            assert is_free(await read(database, row))
-
-
-async def test_a_host_may_bring_its_own_fetcher(sqlite_database: TemporaryDatabase) -> None:
-    """The class named on the pipeline would be ignored."""
-    await add(sqlite_database, Volume())
-    async with stepping(sqlite_database.session_factory, SpecialPipeline()) as steps:
-        await steps.fetch_once()
-    assert NotingFetcher.fetched == 1
-
-
 def test_ready_may_be_a_mapped_attribute() -> None:
     """A boolean column would have to be compared with true."""
 
@@ -399,3 +289,95 @@ def test_ready_may_be_a_mapped_attribute() -> None:
 
     AttributePipeline()
     NullPipeline()
+
+
+@virtual_time
+async def test_a_full_fetch_is_followed_without_a_rest(virtual_database: TemporaryDatabase) -> None:
+    """Throughput in front of a full table would be one queue per fetch delay."""
+    await add(virtual_database, *(Volume() for _ in range(20)))
+    pipeline = VolumePipeline(workers_num=2, fetch_delays=[60])
+    began_at = now()
+    with heard_events() as heard:
+        async with PipelineManager(virtual_database.session_factory, [pipeline]):
+            await until(lambda: len(heard.of(events.ItemApplied)) == 20)
+            assert now() < began_at + 1
+
+
+@pytest.mark.parametrize("queued", [0, 1])
+@virtual_time
+async def test_a_shutdown_ends_the_rest(virtual_database: TemporaryDatabase, queued: int) -> None:
+    """Every deployment would wait for a fetcher that has nothing to do."""
+    await add(virtual_database, *(Volume() for _ in range(2 * queued)))
+    pipeline = VolumePipeline(workers_num=1, fetch_delays=[3600], answer=hang)
+    pipeline.start(virtual_database.session_factory, PipelineHinter())
+    await asyncio.sleep(100)
+    assert pipeline.statistics().queued == queued
+    stopped_at = now()
+    await pipeline.drain(timedelta(0))
+    assert now() == stopped_at
+
+
+@virtual_time
+async def test_a_hint_whose_fetch_failed_is_followed_after_the_rest(
+    virtual_database: TemporaryDatabase,
+) -> None:
+    """One hiccup while workers are busy would make the fetcher deaf to hints, and show it ill
+    for hours.
+    """
+    await add(virtual_database, Volume(), Volume())
+    pipeline = VolumePipeline(workers_num=1, queue_upper_limit_factor=4, answer=hang)
+    with faults_of(virtual_database.engine) as faults, heard_events() as heard:
+        pipeline.start(virtual_database.session_factory, PipelineHinter())
+        await asyncio.sleep(20)
+        assert (pipeline.running, pipeline.statistics().queued) == (1, 1)
+        await add(virtual_database, Volume())
+        faults.fail(OSError("cut"), when=is_claim)
+        pipeline.hint()
+        await heard.wait_for(events.FetchFailed)
+        faults.heal()
+        await asyncio.sleep(6)
+        assert pipeline.statistics().queued == 2
+        assert pipeline.health().healthy
+        await pipeline.drain(timedelta(0))
+
+
+@virtual_time
+async def test_a_row_that_stays_ready_rests_for_the_interval(
+    virtual_database: TemporaryDatabase,
+) -> None:
+    """A row that is reconciled again and again would be so at full speed."""
+    await add(virtual_database, Volume())
+    started: list[float] = []
+    pipeline = VolumePipeline(
+        answer=lambda _item: started.append(now()), min_processing_interval=40
+    )
+    pipeline.start(virtual_database.session_factory, PipelineHinter())
+    for _ in range(600):
+        await asyncio.sleep(0.5)
+        pipeline.hint()
+    await pipeline.drain(timedelta(0))
+    assert all(40 <= rest <= 41 for rest in gaps(started))
+    assert len(started) == 8
+
+
+@virtual_time
+async def test_while_no_row_can_be_read_two_are_claimed_now_and_then(
+    virtual_database: TemporaryDatabase,
+) -> None:
+    """Before a migration all rows would be claimed and released in turn; or nobody see that
+    nothing is worked on.
+    """
+    await add(virtual_database, *(Volume() for _ in range(5)))
+    async with stepping(virtual_database.session_factory, VolumePipeline()) as steps:
+        context, fetcher = steps.run.context, steps.run.fetcher
+        context.failures.failed(LOADER, "no such column")
+        with heard_events() as heard:
+            await fetcher._fetch(5)
+        assert len(context.queue) == 2
+        [failed] = heard.of(events.FetchFailed)
+        assert failed.error.startswith("PipelineError: no row can be read: no such column")
+        assert steps.run.health().fetch_failures == 1
+        context.failures.succeeded(LOADER)
+        await fetcher._fetch(5)
+        assert len(context.queue) == 5
+        assert (steps.run.health().fetch_failures, steps.run.health().last_error) == (0, None)

@@ -130,26 +130,22 @@ TROUBLES = [
 
 
 @pytest.mark.parametrize("trouble", TROUBLES, ids=lambda trouble: type(trouble).__name__)
-def test_ready_may_fail(virtual_database: TemporaryDatabase, trouble: Any) -> None:
+@virtual_time
+async def test_ready_may_fail(virtual_database: TemporaryDatabase, trouble: Any) -> None:
     """A mistake in one hook would end the pipeline."""
-
-    @virtual_time
-    async def play() -> None:
-        await add(virtual_database, Volume())
-        pipeline = FussyPipeline()
-        pipeline.trouble = trouble
-        with heard_events() as heard:
-            async with PipelineManager(virtual_database.session_factory, [pipeline]) as manager:
-                await asyncio.sleep(20)
-                assert len(heard.of(events.FetchFailed)) > 3
-                assert not manager.health().healthy
-                pipeline.trouble = None
-                await asyncio.sleep(6)
-                assert len(heard.of(events.ItemApplied)) == 1
-                assert manager.health().healthy
-        assert heard.of(events.LoopReplaced) == []
-
-    play()
+    await add(virtual_database, Volume())
+    pipeline = FussyPipeline()
+    pipeline.trouble = trouble
+    with heard_events() as heard:
+        async with PipelineManager(virtual_database.session_factory, [pipeline]) as manager:
+            await asyncio.sleep(20)
+            assert len(heard.of(events.FetchFailed)) > 3
+            assert not manager.health().healthy
+            pipeline.trouble = None
+            await asyncio.sleep(6)
+            assert len(heard.of(events.ItemApplied)) == 1
+            assert manager.health().healthy
+    assert heard.of(events.LoopReplaced) == []
 
 
 @virtual_time

@@ -12,10 +12,9 @@ from sqlalchemy.exc import OperationalError
 
 from rowlock import Apply, PipelineHinter, PipelineItem, PipelineManager, events
 from rowlock.testing import TemporaryDatabase, virtual_time
-from rowlock.testing.databases.inline_sqlite import BUSY_RETRY_S
 
 from ..host import Run, RunPipeline, Volume, VolumePipeline, heard_events
-from .scenes import Faults, add, change, faults_of, is_claim, now, replica, until
+from .scenes import Faults, add, faults_of, is_claim, now, replica, until
 
 LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
 
@@ -52,22 +51,6 @@ class Slow(RunPipeline):
 
 
 # ---------------------------------------------------------------- it resumes
-
-
-@virtual_time
-async def test_claims_follow_one_another(virtual_database: TemporaryDatabase) -> None:
-    """Each claim would walk past all rows that are leased."""
-    await add(virtual_database, *runs(40))
-    pipeline = Slow(0.001)
-    with faults_of(virtual_database.engine) as faults:
-        async with PipelineManager(virtual_database.session_factory, [pipeline]):
-            await until(lambda: len(pipeline.begun_at) == 40)
-            await asyncio.sleep(0.1)
-    claims = starts(faults)
-    assert claims[0] is False
-    assert all(claims[1:-1])
-    assert claims[-1] is False, "a claim that brought less than was asked for"
-    assert list(pipeline.begun_at) == sorted(pipeline.begun_at)
 
 
 async def test_all_rows_of_a_backlog_are_worked_on(database: TemporaryDatabase) -> None:
@@ -111,25 +94,6 @@ async def test_a_hinted_row_starts_before_the_backlog(database: TemporaryDatabas
 
 
 @virtual_time
-async def test_the_next_claim_after_a_hint_looks_at_the_head(
-    virtual_database: TemporaryDatabase,
-) -> None:
-    """A row that heads the line would wait for longer than it takes a worker to become free."""
-    await add(virtual_database, *runs(200))
-    pipeline = Slow(0.01)
-    async with PipelineManager(virtual_database.session_factory, [pipeline]) as manager:
-        await until(lambda: len(pipeline.begun_at) == 20)
-        await add(virtual_database, Run(id=1, due_at=LONG_AGO))
-        hinted_at = now()
-        manager.hinter.hint_fetch(Run)
-        await until(lambda: 1 in pipeline.begun_at)
-        # An outcome that is being written keeps the file locked for a claim that comes just then,
-        # and a worker's for that.
-        assert pipeline.begun_at[1] <= hinted_at + 2 * 0.01 + 3 * BUSY_RETRY_S + 0.001
-        await manager.drain(0)
-
-
-@virtual_time
 async def test_rows_of_the_dead_are_recovered_under_a_backlog(
     virtual_database: TemporaryDatabase,
 ) -> None:
@@ -150,24 +114,6 @@ async def test_rows_of_the_dead_are_recovered_under_a_backlog(
     assert expired_at <= pipeline.begun_at[0] <= expired_at + 0.5 + 3 * 0.1
     claims = starts(faults)
     assert sum(claims) > 0.5 * len(claims)
-
-
-@virtual_time
-async def test_when_the_line_behind_is_empty_the_head_is_looked_at_at_once(
-    virtual_database: TemporaryDatabase,
-) -> None:
-    """Workers would idle for a fetch delay although rows were freed before the cursor."""
-    [first, *_] = await add(virtual_database, *runs(20))
-    pipeline = Slow(0.001)
-    await change(virtual_database, first, status="elsewhere")
-    with faults_of(virtual_database.engine) as faults:
-        async with PipelineManager(virtual_database.session_factory, [pipeline]):
-            await until(lambda: len(pipeline.begun_at) == 10)
-            await change(virtual_database, first, status="queued")
-            await until(lambda: len(pipeline.begun_at) == 20)
-            assert starts(faults)[-2:] == [True, False]
-    begun_at = sorted(pipeline.begun_at.values())
-    assert begun_at[-1] - begun_at[-2] <= 0.01
 
 
 @virtual_time

@@ -240,19 +240,3 @@ async def test_a_loop_that_ended_without_a_drain_leaves_no_thread(
     await until_so(lambda: heartbeat_threads() == before)
     pipeline_hinter._wakes.clear()  # a manager that is never drained stays attached
     pipeline_hinter._wakes.clear()  # a manager that is never drained stays attached
-
-
-def test_an_exit_over_there_ends_the_hosts_loop(sqlite_database: TemporaryDatabase) -> None:
-    """Leases would no longer be renewed, and the process go on."""
-
-    async def leave() -> None:
-        raise SystemExit(3)
-
-    async def main() -> None:
-        renew_timeout = timedelta(seconds=1)
-        thread = HeartbeatThread(sqlite_database.session_factory, renew_timeout=renew_timeout)
-        async with asyncio.timeout(HANG_S_MAX):
-            await thread.run(leave)
-
-    with pytest.raises(SystemExit):
-        asyncio.run(main())

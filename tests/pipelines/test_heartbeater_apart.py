@@ -109,26 +109,22 @@ async def test_what_cannot_be_done_there_is_done_at_home(
     ],
     ids=["outage", "driver", "schema"],
 )
-def test_an_outage_is_no_reason_to_come_home(
+@virtual_time
+async def test_an_outage_is_no_reason_to_come_home(
     virtual_database: TemporaryDatabase, error: Exception
 ) -> None:
     """After the first restart of the database, code that blocks the loop would cost its leases
     for ever after.
     """
-
-    @virtual_time
-    async def play() -> None:
-        async with beating(virtual_database) as (steps, other, _):
-            with faults_of(other.sessions.kw["bind"]) as faults:
-                faults.fail(error)
-                await asyncio.sleep(20)
-                faults.heal()
-                await asyncio.sleep(5)
-            assert (other.ended, steps.run.heartbeater.thread) == (0, other)
-            assert steps.run.health().renewal_failures == 0
-            assert steps.queued[0].is_trusted()
-
-    play()
+    async with beating(virtual_database) as (steps, other, _):
+        with faults_of(other.sessions.kw["bind"]) as faults:
+            faults.fail(error)
+            await asyncio.sleep(20)
+            faults.heal()
+            await asyncio.sleep(5)
+        assert (other.ended, steps.run.heartbeater.thread) == (0, other)
+        assert steps.run.health().renewal_failures == 0
+        assert steps.queued[0].is_trusted()
 
 
 @virtual_time

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from rowlock import Outcome, PipelineItem, PipelineManager, events
-from rowlock.clock import monotonic
 from rowlock.pipelines.loader import Loader
 from rowlock.testing import TemporaryDatabase, stepping, virtual_time
 
@@ -72,43 +71,39 @@ FAULTS: dict[str, Callable[[Faults], None]] = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_work_is_cancelled_before_its_row_can_be_taken(
+@virtual_time
+async def test_work_is_cancelled_before_its_row_can_be_taken(
     virtual_database: TemporaryDatabase, fault: str
 ) -> None:
     """While one replica is cut off from the database, another one would work on the same row
     beside it.
     """
-
-    @virtual_time
-    async def play() -> None:
-        [row] = await add(virtual_database, Volume())
-        cut_off, other = Watched(), Watched()
-        with heard_events() as heard, faults_of(virtual_database.engine) as faults:
-            first = PipelineManager(virtual_database.session_factory, [cut_off])
-            first.start()
-            await until(lambda: cut_off.started)
-            await asyncio.sleep(5)
-            FAULTS[fault](faults)
-            others = replica(virtual_database)
-            second = PipelineManager(others, [other])
-            second.start()
-            await until(lambda: cut_off.cancelled)
-            async with others() as session:
-                held = await session.get_one(Volume, row.id)
-            assert left_of(virtual_database, held) == pytest.approx(3.0, abs=0.02), (
-                "lease_margin before its end"
-            )
-            assert held.lock_token == cut_off.items[0].lock_token
-            assert other.started == []
-            await until(lambda: other.started)
-            assert other.started[0] >= cut_off.cancelled[0] + 2.9
-            assert other.items[0].prev_lock_expired
-            assert len(heard.of(events.LeaseExpired)) == 1
-            faults.heal()
-            await first.drain(0)
-            await second.drain(0)
-
-    play()
+    [row] = await add(virtual_database, Volume())
+    cut_off, other = Watched(), Watched()
+    with heard_events() as heard, faults_of(virtual_database.engine) as faults:
+        first = PipelineManager(virtual_database.session_factory, [cut_off])
+        first.start()
+        await until(lambda: cut_off.started)
+        await asyncio.sleep(5)
+        FAULTS[fault](faults)
+        others = replica(virtual_database)
+        second = PipelineManager(others, [other])
+        second.start()
+        await until(lambda: cut_off.cancelled)
+        async with others() as session:
+            held = await session.get_one(Volume, row.id)
+        assert left_of(virtual_database, held) == pytest.approx(3.0, abs=0.02), (
+            "lease_margin before its end"
+        )
+        assert held.lock_token == cut_off.items[0].lock_token
+        assert other.started == []
+        await until(lambda: other.started)
+        assert other.started[0] >= cut_off.cancelled[0] + 2.9
+        assert other.items[0].prev_lock_expired
+        assert len(heard.of(events.LeaseExpired)) == 1
+        faults.heal()
+        await first.drain(0)
+        await second.drain(0)
 
 
 @virtual_time
@@ -210,20 +205,6 @@ async def test_a_lost_item_in_the_queue_is_never_started(
         "submitted",
         "submitted",
     ]
-
-
-@virtual_time
-async def test_an_item_whose_trust_is_over_is_lost_for_good(
-    virtual_database: TemporaryDatabase,
-) -> None:
-    """An item lost while its row was read would be worked on."""
-    await add(virtual_database, Volume())
-    async with stepping(virtual_database.session_factory, VolumePipeline()) as steps:
-        [item] = await steps.fetch_once()
-        await asyncio.sleep(27)
-        assert steps.run.heartbeater.has_lost(item, monotonic())
-        assert item.is_lost
-        assert counted(steps)["leases_lost"] == 1
 
 
 @virtual_time

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
-from sqlalchemy import event, select, text
+from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
@@ -353,13 +353,3 @@ async def test_two_hinters_are_not_one(session: AsyncSession, ear: Ear) -> None:
     other.ask(session, Volume)
     await session.commit()
     assert (ear.heard, other.heard) == (["Volume"], ["Volume"])
-
-
-async def test_a_hosts_own_listeners_are_undisturbed(session: AsyncSession, ear: Ear) -> None:
-    """A host that listens to its sessions itself would no longer hear of its commits."""
-    heard: list[str] = []
-    event.listen(session.sync_session, "after_commit", lambda _session: heard.append("the host"))
-    ear.ask(session, Volume)
-    await session.execute(text("SELECT 1"))
-    await session.commit()
-    assert (heard, ear.heard) == (["the host"], ["Volume"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from asyncio import CancelledError
 from datetime import timedelta
 from typing import Any
 
@@ -99,29 +100,6 @@ def test_all_can_be_woken_at_once() -> None:
     assert (heard, passed_on) == (["Volume", "Run"], [])
 
 
-async def test_a_hint_that_fails_undoes_no_commit(
-    sqlite_database: TemporaryDatabase, caplog: pytest.LogCaptureFixture
-) -> None:
-    """A service would be told that its commit failed, though it is there; and the hints behind
-    it be lost.
-    """
-    hinter, heard, error = PipelineHinter(), list[str](), RuntimeError("the line is gone")
-
-    def fail() -> None:
-        raise error
-
-    hinter.attach("Volume", fail)
-    hinter.attach("Run", lambda: heard.append("Run"))
-    async with sqlite_database.session_factory() as session:
-        await session.execute(text("SELECT 1"))
-        hint_after_commit(session, Volume, Run, hinter=hinter)
-        await session.commit()
-    assert heard == ["Run"]
-    assert told(caplog, "hint") == [
-        Line("A callback for hints of Volume failed", {"model": "Volume"}, repr(error))
-    ]
-
-
 async def test_a_scoped_session_is_the_one_of_its_scope(sqlite_database: TemporaryDatabase) -> None:
     """A host that passes its registry instead of a session would wait for the next look."""
     hinter, heard = PipelineHinter(), list[str]()
@@ -168,7 +146,8 @@ def test_a_bad_callback_keeps_no_hint_from_the_others(
 
 @pytest.mark.parametrize("broken", ["relay", "wake"])
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
-def test_a_hint_that_fails_stops_no_pipeline(
+@virtual_time
+async def test_a_hint_that_fails_stops_no_pipeline(
     virtual_database: TemporaryDatabase,
     broken: str,
     error: BaseException,
@@ -181,26 +160,20 @@ def test_a_hint_that_fails_stops_no_pipeline(
     def fail(*_args: str) -> None:
         raise error
 
-    @virtual_time
-    async def play() -> None:
-        monkeypatch.setattr(settler, "PENDING_MAX", 2)
-        rows = await add(virtual_database, *(Volume() for _ in range(6)))
-        pipeline = VolumePipeline(
-            answer=Apply({"status": "active"}, hint=(Run, Volume)), workers_num=2
-        )
-        hinter = PipelineHinter()
-        if broken == "relay":
-            hinter.attach_relay(fail)
-        if broken == "wake":
-            hinter.attach("Run", fail)
-        pipeline.start(virtual_database.session_factory, hinter)
-        await until(lambda: pipeline.statistics().counters["applied"] == 6)
-        await turns()
-        assert (len(pipeline.run.settler), pipeline.statistics().tracked) == (0, 0)
-        await pipeline.drain(timedelta(seconds=1))
-        assert [(await read(virtual_database, row)).status for row in rows] == ["active"] * 6
-
-    play()
+    monkeypatch.setattr(settler, "PENDING_MAX", 2)
+    rows = await add(virtual_database, *(Volume() for _ in range(6)))
+    pipeline = VolumePipeline(answer=Apply({"status": "active"}, hint=(Run, Volume)), workers_num=2)
+    hinter = PipelineHinter()
+    if broken == "relay":
+        hinter.attach_relay(fail)
+    if broken == "wake":
+        hinter.attach("Run", fail)
+    pipeline.start(virtual_database.session_factory, hinter)
+    await until(lambda: pipeline.statistics().counters["applied"] == 6)
+    await turns()
+    assert (len(pipeline.run.settler), pipeline.statistics().tracked) == (0, 0)
+    await pipeline.drain(timedelta(seconds=1))
+    assert [(await read(virtual_database, row)).status for row in rows] == ["active"] * 6
 
 
 def test_a_topic_is_hinted_like_a_model_and_may_have_no_listener(
@@ -215,3 +188,43 @@ def test_a_topic_is_hinted_like_a_model_and_may_have_no_listener(
     hinter.hint_fetch("stream:other")
     hinter.hint_fetch("stream:usage")
     assert heard == ["usage"]
+
+
+def test_an_observer_hears_every_hint() -> None:
+    """A span would not be linked to the request that hinted."""
+    hinter, heard, woken = PipelineHinter(), list[str](), list[str]()
+    hinter.attach("Volume", lambda: woken.append("Volume"))
+    hinter.attach_observer(heard.append)
+    hinter.hint_fetch("Volume")
+    hinter.hint_fetch("stream:usage")
+    assert (heard, woken) == (["Volume", "stream:usage"], ["Volume"])
+    hinter.detach_observer(heard.append)
+    hinter.detach_observer(heard.append)
+    hinter.hint_fetch("Volume")
+    assert heard == ["Volume", "stream:usage"]
+
+
+def test_an_observer_is_no_pipeline(caplog: pytest.LogCaptureFixture) -> None:
+    """A hint that nothing follows would no longer be warned of once somebody looks on."""
+    hinter = PipelineHinter()
+    hinter.attach_observer(lambda _name: None)
+    hinter.hint_fetch("Volume")
+    assert "A hint reached no pipeline: Volume" in caplog.text
+    assert not hinter.reaches("Volume")
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError, CancelledError])
+def test_an_observer_that_fails_harms_no_hint(
+    caplog: pytest.LogCaptureFixture, error: type[BaseException]
+) -> None:
+    """The hint behind a commit would be lost, or the commit look as if it had failed."""
+    hinter, woken = PipelineHinter(), list[str]()
+
+    def fail(_name: str) -> None:
+        raise error
+
+    hinter.attach_observer(fail)
+    hinter.attach("Volume", lambda: woken.append("Volume"))
+    hinter.hint_fetch("Volume")
+    assert woken == ["Volume"]
+    assert "A callback for hints of Volume failed" in caplog.text

@@ -5,7 +5,6 @@ waited out while trust lasts.
 from __future__ import annotations
 
 import asyncio
-import uuid
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,12 +13,11 @@ from sqlalchemy.orm import load_only, selectinload
 from sqlalchemy.orm.interfaces import LoaderOption
 
 from rowlock import PipelineItem
-from rowlock.clock import monotonic
-from rowlock.pipelines.loader import FRESH_S, Loader
+from rowlock.pipelines.loader import Loader
 from rowlock.testing import Steps, TemporaryDatabase, stepping, virtual_time
 
-from ..host import Attachment, Run, RunPipeline, Volume, VolumePipeline
-from .scenes import add, change, faults_of, now
+from ..host import Attachment, Volume, VolumePipeline
+from .scenes import add, faults_of, now
 from .told import Line, repeated, told
 
 
@@ -46,55 +44,6 @@ async def test_many_rows_are_read_by_few_statements(database: TemporaryDatabase)
         assert 1 <= len([at for at, statement in faults.sent if is_read(statement)]) <= 2
         assert [item.row.id for item in items] == [item.id for item in items]
         assert [item.row.lock_token for item in items] == [item.lock_token for item in items]
-
-
-@pytest.mark.parametrize("token", [None, uuid.uuid4()], ids=["unlocked", "taken"])
-async def test_a_row_that_is_no_longer_ours_is_not_handed_out(
-    database: TemporaryDatabase, token: Any
-) -> None:
-    """Its neighbours in the batch would be held back with it, or it be worked on by two."""
-    rows = await add(database, Volume(), Volume())
-    async with stepping(database.session_factory, VolumePipeline()) as steps:
-        items = await steps.fetch_once()
-        await change(database, rows[0], lock_token=token)
-        assert await load_all(steps, items) == [item.id != rows[0].id for item in items]
-
-
-@virtual_time
-async def test_a_row_that_came_with_its_claim_is_read_again_once_it_is_old(
-    virtual_database: TemporaryDatabase,
-) -> None:
-    """Each row would be read twice; or work begin on what a row was long ago, or claims never
-    give rows again.
-    """
-    await add(virtual_database, Volume(size_gb=1))
-    async with stepping(virtual_database.session_factory, VolumePipeline()) as steps:
-        [item] = await steps.fetch_once()
-        item.row = Volume(id=item.id, size_gb=99)
-        seen = []
-        with faults_of(virtual_database.engine) as faults:
-            for rest_s in (0.0, FRESH_S - 0.001, 0.001):
-                await asyncio.sleep(rest_s)
-                loader = loader_of(steps)
-                assert loader.check_fresh(item, monotonic()) or await loader.load(item)
-                seen.append(
-                    (item.row.size_gb, faults.count(is_read), steps.run.context.queue.starts_soon)
-                )
-    assert seen == [(99, 0, True), (99, 0, True), (1, 1, False)]
-
-
-@virtual_time
-async def test_a_fresh_row_is_none_once_its_lease_is_not_trusted(
-    virtual_database: TemporaryDatabase,
-) -> None:
-    """Work would begin under a lease that may be another's."""
-    await add(virtual_database, Volume())
-    async with stepping(virtual_database.session_factory, VolumePipeline()) as steps:
-        [item] = await steps.fetch_once()
-        item.row = Volume(id=item.id)
-        assert loader_of(steps).check_fresh(item, monotonic())
-        item.lose()
-        assert not loader_of(steps).check_fresh(item, monotonic())
 
 
 @virtual_time
@@ -216,21 +165,3 @@ async def test_options_say_how_the_row_is_read(database: TemporaryDatabase) -> N
         [item] = await steps.fetch_once()
         assert await loader_of(steps).load(item)
         assert [attachment.name for attachment in item.row.attachments] == ["a", "b"]
-
-
-class NarrowPipeline(RunPipeline):
-    def options(self) -> Sequence[LoaderOption]:
-        return (load_only(Run.status, raiseload=True),)
-
-
-async def test_options_cannot_leave_out_what_outcomes_are_made_of(
-    database: TemporaryDatabase,
-) -> None:
-    """A host that reads little would have outcomes that cannot be planned."""
-    [row] = await add(database, Run())
-    async with stepping(database.session_factory, NarrowPipeline()) as steps:
-        await steps.fetch_once()
-        await steps.work_once()
-        assert steps.run.statistics().counters["applied"] == 1
-    async with database.session_factory() as session:
-        assert (await session.get_one(Run, row.id)).status == "done"

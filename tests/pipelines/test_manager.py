@@ -6,20 +6,20 @@ import asyncio
 from typing import Any
 
 import pytest
-from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
+from sqlalchemy.ext.asyncio import AsyncEngine, async_sessionmaker, create_async_engine
 
 from rowlock import (
-    Apply,
     ConfigurationError,
     PipelineError,
     PipelineManager,
     UnsupportedDialectError,
     events,
+    hold_rows,
 )
-from rowlock.testing import TemporaryDatabase, stepping, virtual_time
+from rowlock.testing import TemporaryDatabase, virtual_time
 
 from ..host import Base, Run, RunPipeline, Volume, VolumePipeline, heard_events
-from .scenes import add, is_free, read_all, replica, until
+from .scenes import add, is_free, read_all, until
 
 
 async def test_saying_it_twice_does_no_harm(database: TemporaryDatabase) -> None:
@@ -127,57 +127,6 @@ async def test_a_pipeline_may_come_later(virtual_database: TemporaryDatabase) ->
 
 
 @virtual_time
-async def test_what_was_not_started_is_free_at_once(virtual_database: TemporaryDatabase) -> None:
-    """Rows in the queue of a replica that stops would wait for their leases to end."""
-    await add(virtual_database, *(Volume() for _ in range(12)))
-    gate = asyncio.Event()
-
-    async def answer(item: Any) -> Apply:
-        await gate.wait()
-        return Apply({"status": "active"})
-
-    manager = PipelineManager(
-        virtual_database.session_factory, [VolumePipeline(answer=answer, workers_num=4)]
-    )
-    manager.start()
-    await until(lambda: manager.statistics()["VolumePipeline"].running == 4)
-    await until(lambda: manager.statistics()["VolumePipeline"].queued > 0)
-    queued = manager.statistics()["VolumePipeline"].queued
-    manager.shutdown()
-    await until(lambda: manager.statistics()["VolumePipeline"].counters["released"] == queued)
-    rows = await read_all(virtual_database, Volume)
-    assert sum(not is_free(row) for row in rows) == 4
-    assert manager.statistics()["VolumePipeline"].tracked == 4, (
-        "a released row would be renewed, and reported lost"
-    )
-    async with stepping(replica(virtual_database), VolumePipeline(workers_num=20)) as other:
-        assert len(await other.fetch_once()) == 8
-    gate.set()
-    await manager.drain()
-    rows = await read_all(virtual_database, Volume)
-    assert (sum(row.status == "active" for row in rows), sum(is_free(row) for row in rows)) == (
-        4,
-        12,
-    )
-
-
-@virtual_time
-async def test_work_that_ends_within_the_grace_is_kept(virtual_database: TemporaryDatabase) -> None:
-    """A deployment would throw away work that needed one more second."""
-    await add(virtual_database, Volume())
-
-    async def answer(item: Any) -> Apply:
-        await asyncio.sleep(20)
-        return Apply({"status": "active"})
-
-    manager = PipelineManager(virtual_database.session_factory, [VolumePipeline(answer=answer)])
-    manager.start()
-    await until(lambda: manager.statistics()["VolumePipeline"].running == 1)
-    await manager.drain(25)
-    assert [row.status for row in await read_all(virtual_database, Volume)] == ["active"]
-
-
-@virtual_time
 async def test_work_that_does_not_is_interrupted_and_given_back(
     virtual_database: TemporaryDatabase,
 ) -> None:
@@ -198,3 +147,37 @@ async def test_work_that_does_not_is_interrupted_and_given_back(
         None,
     )
     assert pipeline.running == 0
+
+
+AUTOCOMMIT: Any = {"isolation_level": "AUTOCOMMIT"}
+
+
+@pytest.fixture
+def engine(tmp_path: Any) -> AsyncEngine:
+    return create_async_engine(f"sqlite+aiosqlite:///{tmp_path}/x.db")
+
+
+async def test_a_factory_that_commits_in_two_phases_is_refused(engine: AsyncEngine) -> None:
+    """No fetch would ever succeed, on either database as it is installed; or a dead replica
+    would leave its rows locked.
+    """
+    refused = async_sessionmaker(engine, twophase=True)
+    with pytest.raises(ConfigurationError, match="two phases"):
+        PipelineManager(refused, [VolumePipeline()])
+    with pytest.raises(ConfigurationError, match="two phases"):
+        async with hold_rows(refused, Volume, []):
+            pytest.fail("nothing can be held")
+
+
+async def test_what_is_refused_while_the_manager_runs_leaves_no_trace(
+    sqlite_database: TemporaryDatabase,
+) -> None:
+    """A manager would count a pipeline among its own that never ran, and wait for its end."""
+    await sqlite_database.create_tables(Base.metadata)
+    binds = {Volume: sqlite_database.engine}
+    async with PipelineManager(async_sessionmaker(binds=binds), [VolumePipeline()]) as manager:
+        refused = RunPipeline()
+        with pytest.raises(ConfigurationError, match="bound to no engine for Run"):
+            manager.register(refused)
+        assert list(manager.statistics()) == ["VolumePipeline"]
+        assert refused.state == "new"

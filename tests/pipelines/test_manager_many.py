@@ -102,19 +102,6 @@ async def test_the_hint_of_an_outcome_during_a_drain_is_no_warning(
 
 
 @virtual_time
-async def test_after_a_shutdown_hints_reach_nobody(
-    virtual_database: TemporaryDatabase, caplog: pytest.LogCaptureFixture
-) -> None:
-    """A stopped pipeline would be woken, or kept in memory for ever."""
-    await virtual_database.create_tables(Base.metadata)
-    async with PipelineManager(virtual_database.session_factory, [VolumePipeline()]):
-        pass
-    pipeline_hinter._warned.clear()
-    pipeline_hinter.hint_fetch(Volume)
-    assert any(text.startswith("A hint reached no pipeline: Volume") for text in caplog.messages)
-
-
-@virtual_time
 async def test_rows_of_a_dead_replica_are_taken_within_their_lease(
     virtual_database: TemporaryDatabase,
 ) -> None:
@@ -165,38 +152,6 @@ async def test_pipelines_of_one_model_share_its_rows(virtual_database: Temporary
         await until(lambda: creating.items and deleting.items)
     assert [item.id for item in creating.items] == [new.id]
     assert [item.id for item in deleting.items] == [old.id]
-
-
-@virtual_time
-async def test_a_clean_up_that_hangs_does_not_outlast_the_shutdown(
-    virtual_database: TemporaryDatabase,
-) -> None:
-    """A shutdown would wait for an on_stale without an end, and leave tasks and connections
-    behind.
-    """
-    (volume,) = await add(virtual_database, Volume())
-
-    class Hanging(VolumePipeline):
-        async def on_stale(self, item: Any, outcome: Any) -> None:  # type: ignore[override]
-            self.stale.append((item, outcome))
-            await asyncio.Event().wait()
-
-    async def answer(item: Any) -> Apply:
-        async with virtual_database.session_factory.begin() as session:
-            (await session.get_one(Volume, volume.id)).lock_token = uuid.uuid4()
-        return Apply()
-
-    pipeline = Hanging(answer=answer)
-    manager = PipelineManager(virtual_database.session_factory, [pipeline])
-    manager.start()
-    await until(lambda: pipeline.stale)
-    began = asyncio.get_running_loop().time()
-    before = asyncio.all_tasks()
-    await manager.drain(3)
-    assert asyncio.get_running_loop().time() - began <= 3 + 1
-    assert {task for task in asyncio.all_tasks() & before if not task.done()} == {
-        asyncio.current_task()
-    }
 
 
 def test_a_name_that_the_library_needs_is_refused() -> None:

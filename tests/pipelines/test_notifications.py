@@ -30,9 +30,6 @@ from ..host import Base, Volume, VolumePipeline, heard_events
 from .lines import Ear, Replica, eavesdropper, look_until, named_engine, replica
 from .scenes import add
 
-# ---------------------------------------------------------------- the hinter and its relays
-
-
 # ---------------------------------------------------------------- whom a hint reaches
 
 
@@ -147,17 +144,6 @@ async def test_a_model_rests_between_notifications(
             assert ear.heard == ["Volume", "Run"]
         # The stop sends what still waits.
         await ear.wait_for("Volume", count=2)
-
-
-async def test_a_hint_during_the_rest_is_sent_after_it(
-    postgresql_database: TemporaryDatabase,
-) -> None:
-    """The last of a burst of rows would wait for a poll."""
-    async with replica(postgresql_database) as one, replica(postgresql_database) as other:
-        one.hint(Volume)
-        await other.ear.wait_for("Volume")
-        one.hint(Volume)
-        await other.ear.wait_for("Volume", count=2)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ at all.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -13,10 +12,10 @@ import pytest
 from sqlalchemy import event
 from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
 
-from rowlock import ConfigurationError, PipelineManager, pipeline_hinter
+from rowlock import ConfigurationError, PipelineManager
 from rowlock import hints as notifier
 from rowlock.database import notify_channel as notifications
-from rowlock.testing import PostgresqlServer, TemporaryDatabase
+from rowlock.testing import TemporaryDatabase
 
 from ..host import HANG_S_MAX, Attachment, AttachmentPipeline, Base, Volume, VolumePipeline
 from .lines import (
@@ -111,29 +110,6 @@ async def test_losing_the_line_makes_nobody_unhealthy(
         await manager.drain()
 
 
-async def test_an_outage_is_survived(postgresql_server: Callable[[], PostgresqlServer]) -> None:
-    """A restart of the database would cut replicas off from each other for good, and lose the
-    hints of its time.
-    """
-    server = postgresql_server()
-    database = TemporaryDatabase(await asyncio.to_thread(server.start))
-    async with replica(database, "one") as one, replica(database, "other") as other:
-        await asyncio.to_thread(server.stop)
-        one.hint("Run")
-        await one.ear.wait_for("Run")
-        async with asyncio.timeout(HANG_S_MAX):
-            while one.line.failures < 3 or other.line.failures < 3:
-                await asyncio.to_thread(lambda: None)
-        assert not one.line.listening
-        assert one.line.last_error is not None
-        await asyncio.to_thread(server.start)
-        await one.ear.wait_for("Volume")
-        await other.ear.wait_for("Volume")
-        other.hint("Run")
-        await one.ear.wait_for("Run", count=2)
-    await database.aclose()
-
-
 async def test_a_hint_that_could_not_be_sent_is_sent_later(
     postgresql_database: TemporaryDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -220,25 +196,6 @@ async def test_a_full_pool_delays_the_line_only(
 
 
 # ---------------------------------------------------------------- the end of a line
-
-
-async def test_nothing_is_left_behind(postgresql_database: TemporaryDatabase) -> None:
-    """Each restart of a manager would leave a connection behind, until the server takes no more."""
-    async with replica(postgresql_database, "one") as one:
-        assert len(await connections(postgresql_database, "one")) == 1
-        assert one.engine.pool.checkedout() == 0  # type: ignore[attr-defined]
-    assert not pipeline_hinter.reaches(Volume)
-    await until_gone(postgresql_database, "one")
-    await one.manager.drain()
-    assert not one.line.listening
-
-
-async def test_the_last_hints_are_sent(postgresql_database: TemporaryDatabase) -> None:
-    """A process that hints and ends, as a command does, would have said nothing."""
-    async with replica(postgresql_database) as other:
-        async with Replica(postgresql_database.create_engine()).manager as manager:
-            manager.hinter.hint_fetch("Run")
-        await other.ear.wait_for("Run")
 
 
 @pytest.mark.parametrize("dark_from", ["the start", "later"])

@@ -16,13 +16,6 @@ from rowlock.rows.leased_table import LeasedTable
 from ..host import Attachment, Run, Volume
 
 
-class Unprintable:
-    """What a host returns by mistake, and what cannot even be shown."""
-
-    def __repr__(self) -> str:
-        raise RuntimeError("no text")
-
-
 @pytest.mark.parametrize("outcome", [Apply(), Retry(), Reset(), Park("why")])
 def test_outcomes_are_themselves(outcome: Any) -> None:
     """A worker would act on something else than what was returned."""
@@ -168,9 +161,3 @@ def test_arguments_of_a_wrong_type_are_refused(outcome: Any) -> None:
     """The check itself would raise something that nobody expects, and the worker die of it."""
     with pytest.raises(OutcomeError):
         check_outcome(LeasedTable.of(Run), outcome)
-
-
-def test_junk_that_cannot_be_shown_is_refused_too() -> None:
-    """The error message would raise, and the worker die of it."""
-    with pytest.raises(OutcomeError):
-        as_outcome(Unprintable())

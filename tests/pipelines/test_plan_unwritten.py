@@ -18,7 +18,7 @@ from rowlock import (
 )
 from rowlock.testing import TemporaryDatabase, stepping
 
-from ..host import Base, RecordingPipeline, Run, RunPipeline, Volume, VolumePipeline
+from ..host import Base, RecordingPipeline, Run, RunPipeline
 from .scenes import add, change, is_free, read_all
 from .test_plan import _worked
 
@@ -105,34 +105,6 @@ async def test_a_changed_value_stops_the_apply_and_the_row_is_due_at_once(
     assert (row.last_processed_at, is_free(row)) == (None, True)
     assert (counters.changed, counters.applied) == (1, 0)
     assert len(pipeline.stale) == 1
-
-
-async def test_a_changed_value_without_a_schedule_leaves_the_row_eligible(
-    database_with_clock: TemporaryDatabase,
-) -> None:
-    """The row would wait for the minimum interval before somebody looks at what the service
-    wanted.
-    """
-    volume = Volume()
-
-    async def answer(item: Any) -> Apply:
-        await change(database_with_clock, volume, size_gb=2)
-        return Apply({"status": "active"}, unless_changed=["size_gb"])
-
-    await _worked(database_with_clock, VolumePipeline(answer=answer), volume)
-    async with stepping(database_with_clock.session_factory, VolumePipeline()) as steps:
-        assert len(await steps.fetch_once()) == 1
-
-
-@pytest.mark.parametrize("read", [None, {"a": 1}])
-async def test_unless_changed_compares_documents(database: TemporaryDatabase, read: Any) -> None:
-    """A JSON column could not be guarded, or its null would look changed for ever and the row be
-    worked on without a rest.
-    """
-    answer = Apply({"status": "done"}, unless_changed=[Run.result])
-    run = Run(id=1, result=read)
-    row, counters = await _worked(database, RunPipeline(answer=answer), run)
-    assert (row.status, counters.changed) == ("done", 0)
 
 
 async def test_a_due_time_in_another_shape_is_not_taken_for_a_request(

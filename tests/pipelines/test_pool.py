@@ -237,38 +237,6 @@ async def test_what_belongs_to_a_row_is_gone_with_it(database: TemporaryDatabase
         gc.enable()
 
 
-class Unready(Worker[Any]):
-    tries = 0
-
-    def work(self, item: PipelineItem[Any]) -> Any:
-        """Raise once; then be the coroutine."""
-        type(self).tries += 1
-        if self.tries == 1:
-            raise RuntimeError("not yet")
-        return super().work(item)
-
-
-class UnreadyPipeline(VolumePipeline):
-    worker_class = Unready
-
-
-@virtual_time
-async def test_a_worker_of_the_hosts_that_cannot_begin_gives_its_row_back(
-    virtual_database: TemporaryDatabase,
-) -> None:
-    """The row would stay leased for ever, its worker busy with it, and each shutdown wait for
-    both.
-    """
-    Unready.tries = 0
-    await add(virtual_database, Volume(), Volume())
-    pipeline = UnreadyPipeline(workers_num=1)
-    async with PipelineManager(virtual_database.session_factory, [pipeline]) as manager:
-        await until(lambda: manager.statistics()["UnreadyPipeline"].counters["applied"] == 2)
-        counters = manager.statistics()["UnreadyPipeline"].counters
-        assert (counters["released"], counters["strays"], counters["loops_replaced"]) == (1, 0, 1)
-        assert pipeline.health().healthy
-
-
 class AtOnce(Worker[Any]):
     """Has a row done within the call that begins it, as a task may be that
     ``asyncio.eager_task_factory`` makes.

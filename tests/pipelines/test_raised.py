@@ -16,7 +16,6 @@ from typing import Any, NoReturn
 import pytest
 
 from rowlock import Apply, Outcome, Park, RelatedLockUnavailable, Reset, Retry, events
-from rowlock.pipelines.outcomes import copied
 from rowlock.testing import TemporaryDatabase, stepping, virtual_time
 
 from ..host import HeardEvents, Run, RunPipeline, Volume, VolumePipeline, heard_events
@@ -144,7 +143,8 @@ GROUPS: dict[str, tuple[tuple[BaseException, ...], str, str | None, bool]] = {
 
 
 @pytest.mark.parametrize(("raised", "counter", "error", "fails"), GROUPS.values(), ids=GROUPS)
-def test_a_task_group_gives_one_outcome(
+@virtual_time
+async def test_a_task_group_gives_one_outcome(
     virtual_database: TemporaryDatabase,
     raised: tuple[BaseException, ...],
     counter: str,
@@ -154,18 +154,13 @@ def test_a_task_group_gives_one_outcome(
     """What its tasks raised comes wrapped: it would be a failure whatever it was, or a real failure
     would be told by nobody.
     """
-
-    @virtual_time
-    async def play() -> None:
-        row, counters, heard = await _after(virtual_database, lambda item: _in_a_group(*raised))
-        assert isinstance(heard, HeardEvents)
-        assert counters[counter] == 1
-        assert (row.last_error or "").find(error or "") >= 0
-        assert bool(heard.of(events.ItemFailed)) is fails
-        if counter == "retried" and any(getattr(one, "after", None) == 90 for one in raised):
-            assert row.due_at - row.last_processed_at == timedelta(seconds=90)  # type: ignore[operator]
-
-    play()
+    row, counters, heard = await _after(virtual_database, lambda item: _in_a_group(*raised))
+    assert isinstance(heard, HeardEvents)
+    assert counters[counter] == 1
+    assert (row.last_error or "").find(error or "") >= 0
+    assert bool(heard.of(events.ItemFailed)) is fails
+    if counter == "retried" and any(getattr(one, "after", None) == 90 for one in raised):
+        assert row.due_at - row.last_processed_at == timedelta(seconds=90)  # type: ignore[operator]
 
 
 async def test_groups_within_groups_are_opened(database: TemporaryDatabase) -> None:
@@ -318,11 +313,3 @@ def test_they_are_pickled_whole(through: Any) -> None:
     same = through(outcome)
     assert (type(same), same, same.tag) == (OwnRetry, outcome, "kept")
     assert str(through(Park("why"))) == "why"
-
-
-def test_a_copy_keeps_the_host_s_own_class() -> None:
-    """`on_stale` cleans up by what a host keeps beside the fields of its own outcomes."""
-    outcome = OwnRetry(5)
-    object.__setattr__(outcome, "tag", "kept")
-    same: Any = copied(outcome)
-    assert (type(same), same.after, same.tag) == (OwnRetry, 5, "kept")

@@ -130,25 +130,6 @@ async def test_they_are_free_by_expiry_if_the_main_row_is_gone(
     assert await locks_of(database) == {}
 
 
-async def test_another_item_takes_them_once_they_have_expired(
-    database_with_clock: TemporaryDatabase,
-) -> None:
-    """A shared row would be kept for a main row that is gone."""
-    volume = await crashed_with_related_rows(database_with_clock, SharingPipeline())
-    await change(database_with_clock, volume, status="gone")
-    await add(database_with_clock, Volume())
-    pipeline = SharingPipeline()
-    pipeline.answer = lambda item: item.lock_related(
-        Attachment, Attachment.volume_id == volume.id, shared=True
-    )
-    async with stepping(database_with_clock.session_factory, pipeline) as steps:
-        [item] = await steps.fetch_once()
-        assert (
-            len(await item.lock_related(Attachment, Attachment.volume_id == volume.id, shared=True))
-            == ATTACHMENTS
-        )
-
-
 @pytest.mark.parametrize("pipeline_class", [GatheringPipeline, SharingPipeline])
 async def test_children_of_a_dead_parent_that_does_not_run_here_are_free(
     database_with_clock: TemporaryDatabase, pipeline_class: type[GatheringPipeline]
@@ -235,26 +216,22 @@ async def test_once_the_outcome_is_on_its_way_nothing_more_is_locked(
     assert await locks_of(database) == {}
 
 
-def test_while_the_outcome_is_written_nothing_more_is_locked(
+@virtual_time
+async def test_while_the_outcome_is_written_nothing_more_is_locked(
     virtual_database: TemporaryDatabase,
 ) -> None:
     """Rows would be locked that the transaction under way does not free."""
-
-    @virtual_time
-    async def play() -> None:
-        pipeline = GatheringPipeline(then=Apply({"status": "active"}))
-        async with at_work(virtual_database, pipeline) as (steps, _):
-            with faults_of(virtual_database.engine) as faults:
-                faults.hang(when=is_outcome)
-                working = asyncio.create_task(steps.work_once())
-                await until(lambda: faults.count(is_outcome))
-                with pytest.raises(LeaseLost):
-                    await pipeline.items[0].lock_related(Attachment, Attachment.name == "0")
-                faults.heal()
-                await working
-        assert await locks_of(virtual_database) == {}
-
-    play()
+    pipeline = GatheringPipeline(then=Apply({"status": "active"}))
+    async with at_work(virtual_database, pipeline) as (steps, _):
+        with faults_of(virtual_database.engine) as faults:
+            faults.hang(when=is_outcome)
+            working = asyncio.create_task(steps.work_once())
+            await until(lambda: faults.count(is_outcome))
+            with pytest.raises(LeaseLost):
+                await pipeline.items[0].lock_related(Attachment, Attachment.name == "0")
+            faults.heal()
+            await working
+    assert await locks_of(virtual_database) == {}
 
 
 async def test_without_the_main_row_nothing_is_locked(database: TemporaryDatabase) -> None:
@@ -306,91 +283,82 @@ async def test_under_an_expired_lease_nothing_is_locked(
 @pytest.mark.parametrize(
     "when", ["SELECT attachments.id", "UPDATE attachments SET", "SELECT volumes.lock_expires_at"]
 )
-def test_the_outcome_waits_for_what_is_being_locked(
+@virtual_time
+async def test_the_outcome_waits_for_what_is_being_locked(
     virtual_database: TemporaryDatabase, when: str
 ) -> None:
     """Rows whose locking is under way when `process` returns would be missed when the others are
     freed.
     """
+    strays: list[asyncio.Task[Any]] = []
 
-    @virtual_time
-    async def play() -> None:
-        strays: list[asyncio.Task[Any]] = []
+    async def leave_one(item: Any) -> Apply:
+        strays.append(
+            asyncio.create_task(item.lock_related(Attachment, Attachment.volume_id == item.id))
+        )
+        await asyncio.sleep(1)
+        return Apply({"status": "active"})
 
-        async def leave_one(item: Any) -> Apply:
-            strays.append(
-                asyncio.create_task(item.lock_related(Attachment, Attachment.volume_id == item.id))
-            )
-            await asyncio.sleep(1)
-            return Apply({"status": "active"})
-
-        pipeline = GatheringPipeline()
-        pipeline.answer = leave_one
-        async with at_work(virtual_database, pipeline) as (steps, volume):
-            with faults_of(virtual_database.engine) as faults:
-                faults.hang(when=lambda statement: statement.startswith(when))
-                working = asyncio.create_task(steps.work_once())
-                await asyncio.sleep(2)
-                assert not working.done()
-                faults.heal()
-                await working
-            await asyncio.wait(strays)
-        assert await locks_of(virtual_database) == {}
-        assert (await read(virtual_database, volume)).status == "active"
-
-    play()
+    pipeline = GatheringPipeline()
+    pipeline.answer = leave_one
+    async with at_work(virtual_database, pipeline) as (steps, volume):
+        with faults_of(virtual_database.engine) as faults:
+            faults.hang(when=lambda statement: statement.startswith(when))
+            working = asyncio.create_task(steps.work_once())
+            await asyncio.sleep(2)
+            assert not working.done()
+            faults.heal()
+            await working
+        await asyncio.wait(strays)
+    assert await locks_of(virtual_database) == {}
+    assert (await read(virtual_database, volume)).status == "active"
 
 
-def test_cancelled_at_any_await_nothing_stays_locked(virtual_database: TemporaryDatabase) -> None:
+@virtual_time
+async def test_cancelled_at_any_await_nothing_stays_locked(
+    virtual_database: TemporaryDatabase,
+) -> None:
     """A cancellation between the commit and its answer would leave rows locked of which nobody
     knows.
     """
 
-    @virtual_time
-    async def play() -> None:
-        await virtual_database.create_tables(Volume.metadata)
-        finished = False
-        for suspensions in range(1, 400):
-            pipeline = GatheringPipeline()
-            volume = await add_volume(virtual_database)
-            async with stepping(virtual_database.session_factory, pipeline) as steps:
-                [item] = await steps.fetch_once()
-                locking = asyncio.create_task(
-                    item.lock_related(Attachment, Attachment.volume_id == item.id)
-                )
-                await turns(suspensions)
-                finished = locking.done()
-                locking.cancel()
-                await asyncio.wait({locking})
-                await steps.run.context.transact(_nothing, purpose="show that the pool is usable")
-                pipeline.answer = Apply({"status": "active"})
-                await steps.work_once()
-            assert await locks_of(virtual_database) == {}, f"cancelled after {suspensions} turns"
-            assert (await read(virtual_database, volume)).status == "active"
-            if finished:
-                break
-        assert finished
-        assert suspensions > 10
-
     async def _nothing(*_: Any) -> None: ...
 
-    play()
+    await virtual_database.create_tables(Volume.metadata)
+    finished = False
+    for suspensions in range(1, 400):
+        pipeline = GatheringPipeline()
+        volume = await add_volume(virtual_database)
+        async with stepping(virtual_database.session_factory, pipeline) as steps:
+            [item] = await steps.fetch_once()
+            locking = asyncio.create_task(
+                item.lock_related(Attachment, Attachment.volume_id == item.id)
+            )
+            await turns(suspensions)
+            finished = locking.done()
+            locking.cancel()
+            await asyncio.wait({locking})
+            await steps.run.context.transact(_nothing, purpose="show that the pool is usable")
+            pipeline.answer = Apply({"status": "active"})
+            await steps.work_once()
+        assert await locks_of(virtual_database) == {}, f"cancelled after {suspensions} turns"
+        assert (await read(virtual_database, volume)).status == "active"
+        if finished:
+            break
+    assert finished
+    assert suspensions > 10
 
 
-def test_a_commit_whose_answer_was_lost_leaves_nothing_locked(
+@virtual_time
+async def test_a_commit_whose_answer_was_lost_leaves_nothing_locked(
     virtual_database: TemporaryDatabase,
 ) -> None:
     """Rows that were locked by a transaction of unknown end would not be freed with the others."""
-
-    @virtual_time
-    async def play() -> None:
-        async with at_work(virtual_database, GatheringPipeline()) as (steps, _):
-            with faults_of(virtual_database.engine) as faults:
-                faults.lose_answers_of_commits(
-                    when=lambda statement: statement.startswith("UPDATE attachments")
-                )
-                await steps.work_once()
-            assert counted(steps)["retried"] == 1
-        assert await locks_of(virtual_database) == {}
-
-    play()
+    async with at_work(virtual_database, GatheringPipeline()) as (steps, _):
+        with faults_of(virtual_database.engine) as faults:
+            faults.lose_answers_of_commits(
+                when=lambda statement: statement.startswith("UPDATE attachments")
+            )
+            await steps.work_once()
+        assert counted(steps)["retried"] == 1
+    assert await locks_of(virtual_database) == {}

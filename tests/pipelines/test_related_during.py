@@ -86,112 +86,53 @@ async def test_they_end_no_later_than_the_main_row(database_with_clock: Temporar
         assert expiries == {(await read(database_with_clock, volume)).lock_expires_at}
 
 
-def test_interrupted_work_gives_them_back(virtual_database: TemporaryDatabase) -> None:
+@virtual_time
+async def test_interrupted_work_gives_them_back(virtual_database: TemporaryDatabase) -> None:
     """After a clean shutdown the children would wait for their leases to expire."""
-
-    @virtual_time
-    async def play() -> None:
-        await add_volume(virtual_database)
-        pipeline = GatheringPipeline(then=lambda *_: hang())
-        manager = PipelineManager(virtual_database.session_factory, [pipeline])
-        manager.start()
-        await until(lambda: pipeline.locked)
-        await manager.drain(timeout=1)
-        assert await locks_of(virtual_database) == {}
-
-    play()
+    await add_volume(virtual_database)
+    pipeline = GatheringPipeline(then=lambda *_: hang())
+    manager = PipelineManager(virtual_database.session_factory, [pipeline])
+    manager.start()
+    await until(lambda: pipeline.locked)
+    await manager.drain(timeout=1)
+    assert await locks_of(virtual_database) == {}
 
 
-def test_a_cancelled_worker_gives_them_back(virtual_database: TemporaryDatabase) -> None:
-    """A worker that somebody else cancelled would leave the children locked."""
-
-    @virtual_time
-    async def play() -> None:
-        pipeline = GatheringPipeline(then=lambda *_: hang())
-        async with at_work(virtual_database, pipeline) as (steps, _):
-            working = asyncio.create_task(steps.work_once())
-            await until(lambda: pipeline.locked)
-            working.cancel()
-            await asyncio.wait({working})
-            await turns(200)
-        assert await locks_of(virtual_database) == {}
-
-    play()
-
-
-def test_a_lost_lease_frees_what_is_left(virtual_database: TemporaryDatabase) -> None:
-    """The children of an attempt that lost its row would be locked until they expire, while the
-    next attempt wants them.
+@pytest.mark.parametrize("ends", ["lost", "interrupted"])
+@virtual_time
+async def test_pipelines_of_what_was_released_are_hinted(
+    virtual_database: TemporaryDatabase, ends: str
+) -> None:
+    """Children of a parent that lost its row, or was interrupted, would stay locked, or wait for
+    the next poll of their pipeline.
     """
-
-    @virtual_time
-    async def play() -> None:
-        pipeline = GatheringPipeline(then=lambda *_: hang())
-        async with at_work(virtual_database, pipeline) as (steps, volume):
-            working = asyncio.create_task(steps.work_once())
-            await until(lambda: pipeline.locked)
+    hinted: list[str] = []
+    pipeline = GatheringPipeline(then=lambda *_: hang())
+    async with at_work(virtual_database, pipeline) as (steps, volume):
+        steps.run.context.hinter.attach("Attachment", lambda: hinted.append("Attachment"))
+        working = asyncio.create_task(steps.work_once())
+        await until(lambda: pipeline.locked)
+        if ends == "lost":
             await change(
                 virtual_database, volume, lock_token=None, lock_owner=None, lock_expires_at=None
             )
             await asyncio.sleep(16)
             await steps.beat_once()
-            await working
-            assert counted(steps)["leases_lost"] == 1
-        assert await locks_of(virtual_database) == {}
-
-    play()
-
-
-@pytest.mark.parametrize("ends", ["lost", "interrupted"])
-def test_pipelines_of_what_was_released_are_hinted(
-    virtual_database: TemporaryDatabase, ends: str
-) -> None:
-    """Children of a parent that lost its row, or was interrupted, would wait for the next poll
-    of their pipeline.
-    """
-
-    @virtual_time
-    async def play() -> None:
-        hinted: list[str] = []
-        pipeline = GatheringPipeline(then=lambda *_: hang())
-        async with at_work(virtual_database, pipeline) as (steps, volume):
-            steps.run.context.hinter.attach("Attachment", lambda: hinted.append("Attachment"))
-            working = asyncio.create_task(steps.work_once())
-            await until(lambda: pipeline.locked)
-            if ends == "lost":
-                await change(
-                    virtual_database, volume, lock_token=None, lock_owner=None, lock_expires_at=None
-                )
-                await asyncio.sleep(16)
-                await steps.beat_once()
-            else:
-                working.cancel()
-            await asyncio.wait({working})
-            await until(lambda: not steps.run.settler)
-        assert hinted == ["Attachment"]
-
-    play()
+        else:
+            working.cancel()
+        await asyncio.wait({working})
+        await until(lambda: not steps.run.settler)
+    assert hinted == ["Attachment"]
+    assert [name for name in await locks_of(virtual_database) if "Attachment" in name] == []
 
 
-def test_pipelines_of_related_rows_wait_for_no_clean_up(
+@virtual_time
+async def test_pipelines_of_related_rows_wait_for_no_clean_up(
     virtual_database: TemporaryDatabase,
 ) -> None:
     """Children that are free would be passed over while the host cleans up after their parent,
     for minutes perhaps.
     """
-
-    @virtual_time
-    async def play() -> None:
-        hinted, hinted_before = list[str](), list[int]()
-
-        class Cleaning(GatheringPipeline):
-            async def on_stale(self, item: Any, outcome: Any) -> None:  # type: ignore[override]
-                hinted_before.append(len(hinted))
-
-        async with at_work(virtual_database, Cleaning(then=lose_token)) as (steps, _):
-            steps.run.context.hinter.attach("Attachment", lambda: hinted.append("Attachment"))
-            await steps.work_once()
-        assert hinted_before == [1]
 
     async def lose_token(item: Any, _rows: Any) -> Apply:
         await change(
@@ -199,37 +140,42 @@ def test_pipelines_of_related_rows_wait_for_no_clean_up(
         )
         return Apply({"status": "active"})
 
-    play()
+    hinted, hinted_before = list[str](), list[int]()
+
+    class Cleaning(GatheringPipeline):
+        async def on_stale(self, item: Any, outcome: Any) -> None:  # type: ignore[override]
+            hinted_before.append(len(hinted))
+
+    async with at_work(virtual_database, Cleaning(then=lose_token)) as (steps, _):
+        steps.run.context.hinter.attach("Attachment", lambda: hinted.append("Attachment"))
+        await steps.work_once()
+    assert hinted_before == [1]
 
 
-def test_an_attempt_that_is_left_behind_keeps_them_until_they_expire(
+@virtual_time
+async def test_an_attempt_that_is_left_behind_keeps_them_until_they_expire(
     virtual_database: TemporaryDatabase,
 ) -> None:
     """Somebody else would work on a child while the parent's code still does."""
+    over = asyncio.Event()
 
-    @virtual_time
-    async def play() -> None:
-        over = asyncio.Event()
+    async def ignore(item: Any, rows: Any) -> None:
+        while not over.is_set():
+            try:
+                await over.wait()
+            except asyncio.CancelledError:
+                continue
 
-        async def ignore(item: Any, rows: Any) -> None:
-            while not over.is_set():
-                try:
-                    await over.wait()
-                except asyncio.CancelledError:
-                    continue
-
-        pipeline = GatheringPipeline(then=ignore, process_timeout=5)
-        async with at_work(virtual_database, pipeline) as (steps, _):
-            await steps.work_once()
-            assert counted(steps)["abandoned"] == 1
-            assert len(await locks_of(virtual_database)) == ATTACHMENTS + 1
-            [item] = pipeline.items
-            with pytest.raises(LeaseLost):
-                await item.lock_related(Attachment, Attachment.volume_id == item.id)
-            over.set()
-            await turns(100)
-
-    play()
+    pipeline = GatheringPipeline(then=ignore, process_timeout=5)
+    async with at_work(virtual_database, pipeline) as (steps, _):
+        await steps.work_once()
+        assert counted(steps)["abandoned"] == 1
+        assert len(await locks_of(virtual_database)) == ATTACHMENTS + 1
+        [item] = pipeline.items
+        with pytest.raises(LeaseLost):
+            await item.lock_related(Attachment, Attachment.volume_id == item.id)
+        over.set()
+        await turns(100)
 
 
 @pytest.mark.parametrize("is_trusted", [True, False])
@@ -376,32 +322,3 @@ async def test_a_parked_parent_keeps_nobody_from_its_children(
         assert {item.id for item in await steps.fetch_once()} == (
             {volume.id, other.id} if parked else set()
         )
-
-
-async def test_what_services_own_of_related_rows_is_not_overwritten(
-    database: TemporaryDatabase,
-) -> None:
-    """A stop that a service asked of a child would be lost when the parent writes what it had
-    seen.
-    """
-
-    class Owned(AttachmentPipeline):
-        intent = (Attachment.status,)
-
-    async def stopped_meanwhile(item: Any, rows: list[Attachment]) -> Apply:
-        await change(database, rows[0], status="to be stopped")
-        return write_all(item, rows)
-
-    volume = await add_volume(database)
-    pipeline = GatheringPipeline(then=stopped_meanwhile)
-    async with stepping(database.session_factory, pipeline, beside=[Owned()]) as steps:
-        await steps.fetch_once()
-        await steps.work_once()
-        assert (counted(steps)["stale"], counted(steps)["applied"]) == (1, 0)
-    assert (await read(database, volume)).status == "submitted"
-    assert sorted(row.status for row in await attachments_of(database)) == [
-        "submitted",
-        "submitted",
-        "to be stopped",
-    ]
-    assert set(await locks_of(database)) == {"Volume "}

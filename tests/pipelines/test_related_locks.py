@@ -9,7 +9,7 @@ import uuid
 from typing import Any
 
 import pytest
-from sqlalchemy import text, update
+from sqlalchemy import text
 
 from rowlock import NOW_PLACEHOLDER, Apply, RelatedLockUnavailable, Reset, Retry
 from rowlock.testing import TemporaryDatabase, stepping
@@ -317,27 +317,6 @@ async def test_related_rows_keep_what_was_not_written(database: TemporaryDatabas
 
 
 # ---------------------------------------------------------------- not our own any more
-
-
-async def test_a_stale_item_writes_no_related_row_and_frees_its_own(
-    database: TemporaryDatabase,
-) -> None:
-    """Children would be written by a parent that somebody else continued with, or stay locked
-    for it.
-    """
-
-    async def robbed_of_the_main_row(item: Any, rows: list[Attachment]) -> Apply:
-        async with database.session_factory.begin() as session:
-            await session.execute(update(Volume).values(lock_token=None))
-        return write_all(item, rows)
-
-    pipeline = GatheringPipeline(then=robbed_of_the_main_row)
-    async with at_work(database, pipeline) as (steps, _):
-        await steps.work_once()
-        assert counted(steps)["stale"] == 1
-    assert {row.status for row in await attachments_of(database)} == {"submitted"}
-    assert set(await locks_of(database)) == {"Volume "}
-    assert len(pipeline.stale) == 1
 
 
 async def test_a_related_row_that_was_lost_spoils_the_result(database: TemporaryDatabase) -> None:

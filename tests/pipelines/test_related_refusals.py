@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import String, select, true
+from sqlalchemy import String, true
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
@@ -33,7 +33,7 @@ from rowlock.leases import related as related_module
 from rowlock.testing import TemporaryDatabase, stepping
 from rowlock.testing.databases import temporary as databases
 
-from ..host import HANG_S_MAX, Attachment, Base, Run, Volume, VolumePipeline, heard_events
+from ..host import HANG_S_MAX, Attachment, Base, Run, Volume, heard_events
 from .related_scenes import (
     ATTACHMENTS,
     GatheringPipeline,
@@ -200,20 +200,6 @@ async def test_what_cannot_be_written_is_refused(
     assert await locks_of(database) == {}
 
 
-async def test_a_row_that_was_not_locked_is_not_written(database: TemporaryDatabase) -> None:
-    """An item without related rows would write to those of others."""
-    [volume] = await add(database, Volume())
-    await add(database, Attachment(volume_id=volume.id))
-    [row] = await attachments_of(database)
-    async with stepping(
-        database.session_factory, VolumePipeline(answer=Apply(related={row: {"status": "x"}}))
-    ) as steps:
-        await steps.fetch_once()
-        await steps.work_once()
-        assert counted(steps)["retried"] == 1
-    assert (await attachments_of(database))[0].status == "submitted"
-
-
 # ---------------------------------------------------------------- others' locks
 
 
@@ -223,22 +209,6 @@ async def test_a_row_in_the_lockset_is_held(sqlite_database: TemporaryDatabase) 
         [item] = steps.queued
         [row, *_] = await attachments_of(sqlite_database)
         async with get_locker("sqlite").lock_ctx("attachments", [row.id]):
-            with pytest.raises(RelatedLockUnavailable):
-                await item.lock_related(Attachment, Attachment.volume_id == item.id)
-        assert (
-            len(await item.lock_related(Attachment, Attachment.volume_id == item.id)) == ATTACHMENTS
-        )
-
-
-async def test_a_row_that_a_transaction_has_locked_is_held(
-    postgresql_database: TemporaryDatabase,
-) -> None:
-    """The parent would wait for somebody's long transaction with its own row locked."""
-    async with at_work(postgresql_database, GatheringPipeline()) as (steps, _):
-        [item] = steps.queued
-        async with postgresql_database.session_factory() as session:
-            one = select(Attachment).where(Attachment.name == "0").with_for_update(key_share=True)
-            await session.execute(one)
             with pytest.raises(RelatedLockUnavailable):
                 await item.lock_related(Attachment, Attachment.volume_id == item.id)
         assert (

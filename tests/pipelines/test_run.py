@@ -120,33 +120,29 @@ HANGS: dict[str, tuple[Callable[[Faults], None], bool]] = {
 
 
 @pytest.mark.parametrize("hanging", HANGS)
-def test_a_database_that_hangs_does_not_stop_the_shutdown(
+@virtual_time
+async def test_a_database_that_hangs_does_not_stop_the_shutdown(
     virtual_database: TemporaryDatabase, hanging: str
 ) -> None:
     """A deployment would wait for ever for a replica that waits for the database."""
-
-    @virtual_time
-    async def play() -> None:
-        await add(virtual_database, *(Volume() for _ in range(12)))
-        fault, when_it_works = HANGS[hanging]
-        pipeline = VolumePipeline(workers_num=4, answer=hang)
-        with faults_of(virtual_database.engine) as faults:
-            if not when_it_works:
-                fault(faults)
-            run = started(virtual_database, pipeline)
-            if when_it_works:
-                await until(lambda: len(pipeline.items) == 4)
-                fault(faults)
-            await asyncio.sleep(20)
-            began_at = now()
-            await run.drain(0)
-            assert now() < began_at + ENDS_WITHIN_S
-            assert run.state == "stopped"
-            assert pipeline.running == 0
-            faults.heal()
-            await turns(100)
-
-    play()
+    await add(virtual_database, *(Volume() for _ in range(12)))
+    fault, when_it_works = HANGS[hanging]
+    pipeline = VolumePipeline(workers_num=4, answer=hang)
+    with faults_of(virtual_database.engine) as faults:
+        if not when_it_works:
+            fault(faults)
+        run = started(virtual_database, pipeline)
+        if when_it_works:
+            await until(lambda: len(pipeline.items) == 4)
+            fault(faults)
+        await asyncio.sleep(20)
+        began_at = now()
+        await run.drain(0)
+        assert now() < began_at + ENDS_WITHIN_S
+        assert run.state == "stopped"
+        assert pipeline.running == 0
+        faults.heal()
+        await turns(100)
 
 
 @virtual_time
@@ -241,19 +237,6 @@ async def test_a_shutdown_at_once_frees_what_waits_although_work_runs(
     assert (statistics.queued, statistics.running, statistics.tracked) == (0, 1, 1)
     assert run.state == "stopping"
     await run.drain(0)
-
-
-@virtual_time
-async def test_two_drains_at_once(virtual_database: TemporaryDatabase) -> None:
-    """A host whose shutdown runs twice would hang, or release rows twice."""
-    [row] = await add(virtual_database, Volume())
-    pipeline = VolumePipeline(answer=hang)
-    with heard_events() as heard:
-        run = started(virtual_database, pipeline)
-        await until(lambda: pipeline.items)
-        await asyncio.gather(run.drain(1), run.drain(2))
-    assert len(heard.of(events.ItemReleased)) == 1
-    assert is_free(await read(virtual_database, row))
 
 
 class ReadPipeline(VolumePipeline):

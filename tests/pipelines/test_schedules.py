@@ -112,19 +112,17 @@ async def test_a_schedule_that_stands_still_is_looked_at(database: TemporaryData
 
 
 @pytest.mark.parametrize("how", ["after", "due_at"])
-def test_what_the_outcome_says_goes_before(virtual_database: TemporaryDatabase, how: str) -> None:
+@virtual_time
+async def test_what_the_outcome_says_goes_before(
+    virtual_database: TemporaryDatabase, how: str
+) -> None:
     """A host could make no exception."""
-
-    @virtual_time
-    async def play() -> None:
-        later = datetime(2199, 1, 1, tzinfo=UTC)
-        answer = Apply(after=5) if how == "after" else Apply(due_at=later)
-        row, _ = await _worked(virtual_database, Nightly(answer=answer), Run(id=1))
-        assert row.last_processed_at is not None
-        expected = row.last_processed_at + timedelta(seconds=5) if how == "after" else later
-        assert row.due_at == expected
-
-    play()
+    later = datetime(2199, 1, 1, tzinfo=UTC)
+    answer = Apply(after=5) if how == "after" else Apply(due_at=later)
+    row, _ = await _worked(virtual_database, Nightly(answer=answer), Run(id=1))
+    assert row.last_processed_at is not None
+    expected = row.last_processed_at + timedelta(seconds=5) if how == "after" else later
+    assert row.due_at == expected
 
 
 async def test_a_failure_is_tried_again_before_the_next_occurrence(

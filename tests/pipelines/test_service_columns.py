@@ -152,42 +152,6 @@ async def test_an_outcome_of_older_values_is_not_written(
     assert len(pipeline.stale) == 1
 
 
-async def test_with_a_schedule_it_is_due_at_once(database: TemporaryDatabase) -> None:
-    """What a service asked for would wait for the row's usual interval, and its attempt be
-    counted as a failure.
-    """
-    await add(database, Run(id=1, attempts=2))
-    answer = asked_meanwhile(database, Apply({"status": "done"}, after=3600), result="stop")
-    async with stepping(database.session_factory, AnyRunPipeline(answer=answer)) as steps:
-        await fetch_and_work(steps)
-        after = await read(database, Run(id=1))
-        assert (after.status, after.attempts, after.last_error, after.parked_at) == (
-            "queued",
-            2,
-            None,
-            None,
-        )
-        assert len(await steps.fetch_once()) == 1
-
-
-async def test_without_intent_it_is_lost(database: TemporaryDatabase) -> None:
-    """Not a promise: the reason for `intent`. If this fails, the tests above have lost their
-    teeth.
-    """
-    [row] = await add(database, Volume())
-
-    class Unguarded(StoppablePipeline):
-        intent = ()
-
-    pipeline = Unguarded(
-        answer=asked_meanwhile(database, Apply({"status": "active"}), status="stopping")
-    )
-    async with stepping(database.session_factory, pipeline) as steps:
-        await fetch_and_work(steps)
-    assert (await read(database, row)).status == "active"
-    assert pipeline.stale == []
-
-
 async def test_also_is_not_run(database: TemporaryDatabase) -> None:
     """The host's statements would be kept beside an outcome that was not."""
     [row] = await add(database, Volume())
@@ -241,9 +205,6 @@ async def test_a_refused_outcome_spoils_no_other(database: TemporaryDatabase) ->
         await fetch_and_work(steps)
     by_id = {row.id: row.status for row in await read_all(database, Volume)}
     assert [by_id[row.id] for row in rows] == ["active", "stopping", "active", "active"]
-
-
-# ---------------------------------------------------------------- kinds of columns
 
 
 # ---------------------------------------------------------------- Retry

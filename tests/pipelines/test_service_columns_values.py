@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from sqlalchemy import func, text
+from sqlalchemy import func
 from sqlalchemy.orm import load_only
 
 from rowlock import Apply, Outcome, Park, Retry, request_update
@@ -53,20 +53,6 @@ async def test_a_time_that_the_database_wrote(database: TemporaryDatabase) -> No
         await fetch_and_work(steps)
     assert pipeline.stale == []
     assert (await read(database, row)).status == "active"
-
-
-async def test_json_that_others_wrote(database: TemporaryDatabase) -> None:
-    """The same value with other spaces would be a change for ever."""
-    await add(database, Run(id=1))
-    async with database.session_factory.begin() as session:
-        await session.execute(
-            text("UPDATE runs SET result = :result"), {"result": '{"b":1,   "a" : [ ]}'}
-        )
-    async with stepping(
-        database.session_factory, AnyRunPipeline(answer=Apply({"status": "done"}))
-    ) as steps:
-        await fetch_and_work(steps)
-    assert (await read(database, Run(id=1))).status == "done"
 
 
 async def test_a_column_that_the_host_does_not_load(database: TemporaryDatabase) -> None:

@@ -54,12 +54,6 @@ def test_a_long_rest_after_a_reset_needs_no_schedule() -> None:
     assert VolumePipeline(retry_delay=900, retry_delay_max=900, max_deaths=None)
 
 
-def test_class_attributes_are_the_defaults_of_the_settings() -> None:
-    """A class attribute and the reference would name two defaults for one setting."""
-    assert VolumePipeline().settings == PipelineSettings()
-    assert VolumePipeline.workers_num == 10
-
-
 def test_editors_complete_what_there_is() -> None:
     """A setting could be given that type checkers refuse, or is of another type than they say."""
     names = list(SETTING_NAMES)
@@ -103,21 +97,6 @@ def test_what_a_default_is_derived_from_is_told_alone() -> None:
     assert caught.value.settings == ("lock_timeout",)
 
 
-def test_derived_defaults_can_be_set() -> None:
-    """A host could not lower them although it knows its clocks and its network."""
-    settings = PipelineSettings(
-        lease_margin=1, heartbeat_interval=0.5, renew_timeout=2, orphaned_after=3600, stall_limit=60
-    )
-    derived = (
-        settings.lease_margin,
-        settings.heartbeat_interval,
-        settings.renew_timeout,
-        settings.orphaned_after,
-        settings.stall_limit,
-    )
-    assert [time.total_seconds() for time in derived] == [1, 0.5, 2, 3600, 60]
-
-
 def test_a_number_is_seconds() -> None:
     """A host that writes 60 would get some other unit."""
     settings = VolumePipeline(lock_timeout=60, fetch_delays=[0.25, timedelta(minutes=1)]).settings
@@ -130,12 +109,6 @@ class PatientVolumePipeline(VolumePipeline):
     lock_timeout = 40
 
 
-def test_class_attributes_set_settings() -> None:
-    """What a host writes on its class would be ignored."""
-    settings = PatientVolumePipeline().settings
-    assert (settings.workers_num, settings.lock_timeout) == (3, timedelta(seconds=40))
-
-
 def test_keywords_win_over_class_attributes() -> None:
     """One instance, in a test or on a small machine, could not differ from its class."""
     pipeline = PatientVolumePipeline(workers_num=4)
@@ -145,12 +118,6 @@ def test_keywords_win_over_class_attributes() -> None:
     )
     assert pipeline.workers_num == 4
     assert PatientVolumePipeline().settings.workers_num == 3
-
-
-def test_settings_cannot_be_changed_afterwards() -> None:
-    """A change would pass by all the checks."""
-    with pytest.raises(ValueError, match="frozen"):
-        VolumePipeline().settings.workers_num = 0
 
 
 def test_an_unknown_setting_is_told_with_those_that_exist() -> None:

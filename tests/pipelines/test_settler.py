@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from rowlock import Apply, PipelineManager, Retry, events
+from rowlock import Apply, PipelineManager, events
 from rowlock.pipelines import settler as settler_module
 from rowlock.pipelines.attempt import Ended
 from rowlock.testing import TemporaryDatabase, stepping, virtual_time
@@ -48,195 +48,120 @@ def hold_outcomes(pipeline: VolumePipeline, until_set: asyncio.Event) -> None:
     context.transact = slowly
 
 
-def test_a_worker_goes_on_while_its_outcome_is_written(virtual_database: TemporaryDatabase) -> None:
+@virtual_time
+async def test_a_worker_goes_on_while_its_outcome_is_written(
+    virtual_database: TemporaryDatabase,
+) -> None:
     """Every row would cost a worker the time of a COMMIT."""
-
-    @virtual_time
-    async def play() -> None:
-        await add(virtual_database, *(Volume() for _ in range(3)))
-        pipeline = VolumePipeline(answer=DONE, workers_num=1, queue_upper_limit_factor=3)
-        waiting = asyncio.Event()
-        async with PipelineManager(virtual_database.session_factory, [pipeline]):
-            hold_outcomes(pipeline, waiting)
-            await until(lambda: len(pipeline.items) == 3)
-            assert pipeline.statistics().counters["applied"] == 0
-            assert pipeline.statistics().running == 0
-            waiting.set()
-            await until(lambda: pipeline.statistics().counters["applied"] == 3)
-
-    play()
+    await add(virtual_database, *(Volume() for _ in range(3)))
+    pipeline = VolumePipeline(answer=DONE, workers_num=1, queue_upper_limit_factor=3)
+    waiting = asyncio.Event()
+    async with PipelineManager(virtual_database.session_factory, [pipeline]):
+        hold_outcomes(pipeline, waiting)
+        await until(lambda: len(pipeline.items) == 3)
+        assert pipeline.statistics().counters["applied"] == 0
+        assert pipeline.statistics().running == 0
+        waiting.set()
+        await until(lambda: pipeline.statistics().counters["applied"] == 3)
 
 
-def test_what_waits_to_be_settled_is_bounded(
+@virtual_time
+async def test_what_waits_to_be_settled_is_bounded(
     virtual_database: TemporaryDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A database that is slow would be drowned in outcomes, and memory with it."""
+
     monkeypatch.setattr(settler_module, "PENDING_MAX", 2)
-
-    @virtual_time
-    async def play() -> None:
-        pipeline = TidyPipeline(
-            answer=DONE, workers_num=1, queue_upper_limit_factor=6, queue_lower_limit_factor=1
-        )
-        await add(virtual_database, *(Volume() for _ in range(6)))
-        waiting = asyncio.Event()
-        async with PipelineManager(virtual_database.session_factory, [pipeline]):
-            hold_outcomes(pipeline, waiting)
-            await asyncio.sleep(5)
-            assert len(pipeline.items) == 2
-            assert len(pipeline.run.settler) == 2
-            waiting.set()
-            await until(lambda: pipeline.statistics().counters["applied"] == 6)
-
-    play()
+    pipeline = TidyPipeline(
+        answer=DONE, workers_num=1, queue_upper_limit_factor=6, queue_lower_limit_factor=1
+    )
+    await add(virtual_database, *(Volume() for _ in range(6)))
+    waiting = asyncio.Event()
+    async with PipelineManager(virtual_database.session_factory, [pipeline]):
+        hold_outcomes(pipeline, waiting)
+        await asyncio.sleep(5)
+        assert len(pipeline.items) == 2
+        assert len(pipeline.run.settler) == 2
+        waiting.set()
+        await until(lambda: pipeline.statistics().counters["applied"] == 6)
 
 
-def test_an_item_is_tracked_until_its_outcome_is_settled(
+@virtual_time
+async def test_an_item_is_tracked_until_its_outcome_is_settled(
     virtual_database: TemporaryDatabase,
 ) -> None:
     """Its lease would end while its outcome waits for its turn."""
-
-    @virtual_time
-    async def play() -> None:
-        await add(virtual_database, Volume())
-        async with stepping(virtual_database.session_factory, VolumePipeline(answer=DONE)) as steps:
-            [item] = await steps.fetch_once()
-            with faults_of(virtual_database.engine) as faults:
-                faults.hang(when=is_outcome)
-                working = asyncio.create_task(steps.work_once())
-                await until(lambda: faults.count(is_outcome))
-                assert steps.run.statistics().tracked == 1
-                faults.heal()
-                await working
-            assert steps.run.statistics().tracked == 0
-            assert item.is_settling
-
-    play()
+    await add(virtual_database, Volume())
+    async with stepping(virtual_database.session_factory, VolumePipeline(answer=DONE)) as steps:
+        [item] = await steps.fetch_once()
+        with faults_of(virtual_database.engine) as faults:
+            faults.hang(when=is_outcome)
+            working = asyncio.create_task(steps.work_once())
+            await until(lambda: faults.count(is_outcome))
+            assert steps.run.statistics().tracked == 1
+            faults.heal()
+            await working
+        assert steps.run.statistics().tracked == 0
+        assert item.is_settling
 
 
-def test_a_drain_waits_for_outcomes_that_are_being_written(
+@virtual_time
+async def test_a_drain_waits_for_outcomes_that_are_being_written(
     virtual_database: TemporaryDatabase,
 ) -> None:
     """The last results before a shutdown would be lost, and their work be done again."""
-
-    @virtual_time
-    async def play() -> None:
-        await add(virtual_database, Volume())
-        pipeline = VolumePipeline(answer=DONE)
-        with faults_of(virtual_database.engine) as faults:
-            faults.hang(when=is_outcome)
-            manager = PipelineManager(virtual_database.session_factory, [pipeline])
-            manager.start()
-            await until(lambda: faults.count(is_outcome))
-            draining = asyncio.create_task(manager.drain(timeout=60))
-            await turns(50)
-            assert not draining.done()
-            faults.heal()
-            await draining
-        [row] = await read_all(virtual_database, Volume)
-        assert (row.status, is_free(row)) == ("active", True)
-
-    play()
+    await add(virtual_database, Volume())
+    pipeline = VolumePipeline(answer=DONE)
+    with faults_of(virtual_database.engine) as faults:
+        faults.hang(when=is_outcome)
+        manager = PipelineManager(virtual_database.session_factory, [pipeline])
+        manager.start()
+        await until(lambda: faults.count(is_outcome))
+        draining = asyncio.create_task(manager.drain(timeout=60))
+        await turns(50)
+        assert not draining.done()
+        faults.heal()
+        await draining
+    [row] = await read_all(virtual_database, Volume)
+    assert (row.status, is_free(row)) == ("active", True)
 
 
-def test_a_worker_that_is_cancelled_takes_no_outcome_with_it(
+@virtual_time
+async def test_a_worker_that_is_cancelled_takes_no_outcome_with_it(
     virtual_database: TemporaryDatabase,
 ) -> None:
     """What was computed would be dropped, or released and written both."""
+    await add(virtual_database, Volume())
+    pipeline = VolumePipeline(answer=DONE, workers_num=1)
+    with faults_of(virtual_database.engine) as faults, heard_events() as heard:
+        faults.hang(when=is_outcome)
+        async with PipelineManager(virtual_database.session_factory, [pipeline]):
+            await until(lambda: faults.count(is_outcome))
+            for task in asyncio.all_tasks():
+                if task.get_name() == "rowlock: VolumePipeline worker 1 loop":
+                    task.cancel()
+            await turns(50)
+            faults.heal()
+            await heard.wait_for(events.ItemApplied)
+    [row] = await read_all(virtual_database, Volume)
+    assert (row.status, is_free(row)) == ("active", True)
+    assert heard.of(events.ItemReleased) == []
 
-    @virtual_time
-    async def play() -> None:
-        await add(virtual_database, Volume())
-        pipeline = VolumePipeline(answer=DONE, workers_num=1)
+
+@virtual_time
+async def test_nothing_is_told_before_the_commit(virtual_database: TemporaryDatabase) -> None:
+    """A listener would hear of a result that may never be there."""
+    await add(virtual_database, Volume())
+    async with stepping(virtual_database.session_factory, VolumePipeline(answer=DONE)) as steps:
+        await steps.fetch_once()
         with faults_of(virtual_database.engine) as faults, heard_events() as heard:
             faults.hang(when=is_outcome)
-            async with PipelineManager(virtual_database.session_factory, [pipeline]):
-                await until(lambda: faults.count(is_outcome))
-                for task in asyncio.all_tasks():
-                    if task.get_name() == "rowlock: VolumePipeline worker 1 loop":
-                        task.cancel()
-                await turns(50)
-                faults.heal()
-                await heard.wait_for(events.ItemApplied)
-        [row] = await read_all(virtual_database, Volume)
-        assert (row.status, is_free(row)) == ("active", True)
-        assert heard.of(events.ItemReleased) == []
-
-    play()
-
-
-def test_nothing_is_told_before_the_commit(virtual_database: TemporaryDatabase) -> None:
-    """A listener would hear of a result that may never be there."""
-
-    @virtual_time
-    async def play() -> None:
-        await add(virtual_database, Volume())
-        async with stepping(virtual_database.session_factory, VolumePipeline(answer=DONE)) as steps:
-            await steps.fetch_once()
-            with faults_of(virtual_database.engine) as faults, heard_events() as heard:
-                faults.hang(when=is_outcome)
-                working = asyncio.create_task(steps.work_once())
-                await until(lambda: faults.count(is_outcome))
-                assert heard.of(events.ItemApplied) == []
-                faults.heal()
-                await working
-                assert len(heard.of(events.ItemApplied)) == 1
-
-    play()
-
-
-async def test_a_changed_row_is_cleaned_up_and_not_written_again(
-    database: TemporaryDatabase, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """An outcome that a service has overtaken would be tried again until it is written after
-    all.
-    """
-    [row] = await add(database, Volume())
-
-    async def overtaken(item: Any) -> Apply:
-        await change(database, row, size_gb=7)
-        return Apply({"status": "active"}, unless_changed=[Volume.size_gb])
-
-    pipeline = VolumePipeline(answer=overtaken)
-    tried_again: list[Any] = []
-    async with stepping(database.session_factory, pipeline) as steps:
-        monkeypatch.setattr(steps.run.settler._writer, "write", tried_again.append)
-        await steps.fetch_once()
-        await steps.work_once()
-        assert (counted(steps)["changed"], counted(steps)["applied"], len(steps.run.settler)) == (
-            1,
-            0,
-            0,
-        )
-    assert tried_again == []
-    assert len(pipeline.stale) == 1
-    assert [row.status for row in await read_all(database, Volume)] == ["submitted"]
-
-
-async def test_mixed_outcomes_are_all_settled(database: TemporaryDatabase) -> None:
-    """One of many that is special would hold up the others, or be forgotten among them."""
-    rows = await add(database, *(Volume(size_gb=number) for number in range(9)))
-
-    def one_of_three(item: Any) -> Any:
-        match item.row.size_gb % 3:
-            case 0:
-                return DONE
-            case 1:
-                return Retry(error="no")
-            case _:
-                raise ValueError("no")
-
-    pipeline = VolumePipeline(answer=one_of_three)
-    async with stepping(database.session_factory, pipeline) as steps:
-        items = await steps.fetch_once()
-        await asyncio.gather(
-            *(worker.work(item) for worker, item in zip(steps.run.workers, items, strict=False))
-        )
-        await steps.run.settler.wait_until_idle()
-        assert (counted(steps)["applied"], counted(steps)["retried"]) == (3, 6)
-        assert steps.run.statistics().tracked == 0
-    assert all(is_free(row) for row in await read_all(database, Volume))
-    assert len(rows) == 9
+            working = asyncio.create_task(steps.work_once())
+            await until(lambda: faults.count(is_outcome))
+            assert heard.of(events.ItemApplied) == []
+            faults.heal()
+            await working
+            assert len(heard.of(events.ItemApplied)) == 1
 
 
 @pytest.mark.parametrize(

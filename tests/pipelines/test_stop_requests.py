@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from rowlock import Apply, Outcome, PipelineError, PipelineItem, PipelineManager, events
+from rowlock import Apply, Outcome, PipelineItem, PipelineManager, events
 from rowlock.testing import TemporaryDatabase, stepping, virtual_time
 
 from ..host import HANG_S_MAX, Run, RunPipeline, heard_events
-from .scenes import add, counted, is_free, now, read, ticket
+from .scenes import add, counted, is_free, now, read
 
 
 async def until_stopped(item: PipelineItem[Any]) -> Outcome:
@@ -22,43 +22,35 @@ async def until_stopped(item: PipelineItem[Any]) -> Outcome:
     return Apply({"status": "stopped"})
 
 
-def test_work_without_an_end_is_asked_to_stop(virtual_database: TemporaryDatabase) -> None:
+@virtual_time
+async def test_work_without_an_end_is_asked_to_stop(virtual_database: TemporaryDatabase) -> None:
     """It would hear of the shutdown by being cancelled when the grace is over, and what it had in
     hand would be done again.
     """
-
-    @virtual_time
-    async def play() -> None:
-        [row] = await add(virtual_database, Run())
-        pipeline = RunPipeline(answer=until_stopped, process_timeout=None)
-        with heard_events() as heard:
-            manager = PipelineManager(virtual_database.session_factory, [pipeline])
-            manager.start()
-            await heard.wait_for(events.ItemStarted)
-            await asyncio.sleep(2 * 3600)
-            began = now()
-            await manager.drain(30)
-            assert now() - began < 30
-        after = await read(virtual_database, row)
-        assert (after.status, after.attempts, is_free(after)) == ("stopped", 0, True)
-
-    play()
+    [row] = await add(virtual_database, Run())
+    pipeline = RunPipeline(answer=until_stopped, process_timeout=None)
+    with heard_events() as heard:
+        manager = PipelineManager(virtual_database.session_factory, [pipeline])
+        manager.start()
+        await heard.wait_for(events.ItemStarted)
+        await asyncio.sleep(2 * 3600)
+        began = now()
+        await manager.drain(30)
+        assert now() - began < 30
+    after = await read(virtual_database, row)
+    assert (after.status, after.attempts, is_free(after)) == ("stopped", 0, True)
 
 
-def test_a_shutdown_asks_before_anybody_waits(virtual_database: TemporaryDatabase) -> None:
+@virtual_time
+async def test_a_shutdown_asks_before_anybody_waits(virtual_database: TemporaryDatabase) -> None:
     """Between the signal and the drain all the time would pass in which work could end."""
-
-    @virtual_time
-    async def play() -> None:
-        await add(virtual_database, Run())
-        pipeline = RunPipeline(answer=until_stopped)
-        with heard_events() as heard:
-            async with PipelineManager(virtual_database.session_factory, [pipeline]) as manager:
-                await heard.wait_for(events.ItemStarted)
-                manager.shutdown()
-                await heard.wait_for(events.ItemApplied)
-
-    play()
+    await add(virtual_database, Run())
+    pipeline = RunPipeline(answer=until_stopped)
+    with heard_events() as heard:
+        async with PipelineManager(virtual_database.session_factory, [pipeline]) as manager:
+            await heard.wait_for(events.ItemStarted)
+            manager.shutdown()
+            await heard.wait_for(events.ItemApplied)
 
 
 async def test_a_thread_sees_that_it_is_to_stop(database: TemporaryDatabase) -> None:
@@ -85,68 +77,55 @@ async def test_a_thread_sees_that_it_is_to_stop(database: TemporaryDatabase) -> 
     assert (await read(database, row)).status == "stopped"
 
 
-def test_who_ignores_it_is_cancelled_when_the_grace_is_over(
+@virtual_time
+async def test_who_ignores_it_is_cancelled_when_the_grace_is_over(
     virtual_database: TemporaryDatabase,
 ) -> None:
     """A shutdown would wait for ever for work without a limit."""
+    [row] = await add(virtual_database, Run())
 
-    @virtual_time
-    async def play() -> None:
-        [row] = await add(virtual_database, Run())
+    async def answer(_item: PipelineItem[Any]) -> Outcome:
+        await asyncio.Event().wait()
+        raise AssertionError
 
-        async def answer(_item: PipelineItem[Any]) -> Outcome:
-            await asyncio.Event().wait()
-            raise AssertionError
-
-        pipeline = RunPipeline(answer=answer, process_timeout=None)
-        with heard_events() as heard:
-            manager = PipelineManager(virtual_database.session_factory, [pipeline])
-            manager.start()
-            await heard.wait_for(events.ItemStarted)
-            began = now()
-            await manager.drain(30)
-            assert now() - began == pytest.approx(30, abs=1)
-        after = await read(virtual_database, row)
-        assert (after.attempts, is_free(after)) == (0, True)
-
-    play()
+    pipeline = RunPipeline(answer=answer, process_timeout=None)
+    with heard_events() as heard:
+        manager = PipelineManager(virtual_database.session_factory, [pipeline])
+        manager.start()
+        await heard.wait_for(events.ItemStarted)
+        began = now()
+        await manager.drain(30)
+        assert now() - began == pytest.approx(30, abs=1)
+    after = await read(virtual_database, row)
+    assert (after.attempts, is_free(after)) == (0, True)
 
 
-def test_cleaning_up_has_a_limit_though_work_has_none(virtual_database: TemporaryDatabase) -> None:
+@virtual_time
+async def test_cleaning_up_has_a_limit_though_work_has_none(
+    virtual_database: TemporaryDatabase,
+) -> None:
     """`on_stale` that hangs would keep its place until the process ends."""
+    [row] = await add(virtual_database, Run())
+    ended: list[float] = []
 
-    @virtual_time
-    async def play() -> None:
-        [row] = await add(virtual_database, Run())
-        ended: list[float] = []
+    class Stale(RunPipeline):
+        async def on_stale(self, item: Any, outcome: Outcome) -> None:  # type: ignore[override]
+            began = now()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                ended.append(now() - began)
 
-        class Stale(RunPipeline):
-            async def on_stale(self, item: Any, outcome: Outcome) -> None:  # type: ignore[override]
-                began = now()
-                try:
-                    await asyncio.Event().wait()
-                finally:
-                    ended.append(now() - began)
+    async def answer(item: PipelineItem[Any]) -> Outcome:
+        from .scenes import change  # noqa: PLC0415
 
-        async def answer(item: PipelineItem[Any]) -> Outcome:
-            from .scenes import change  # noqa: PLC0415
+        await change(virtual_database, row, lock_token=None)
+        return Apply({"status": "done"})
 
-            await change(virtual_database, row, lock_token=None)
-            return Apply({"status": "done"})
-
-        pipeline = Stale(answer=answer, process_timeout=None)
-        async with stepping(virtual_database.session_factory, pipeline) as steps:
-            await steps.fetch_once()
-            await steps.work_once()
-            await asyncio.sleep(7200)
-            assert counted(steps)["stale"] == 1
-        assert ended == [3600]
-
-    play()
-
-
-async def test_who_is_not_at_work_is_not_asked() -> None:
-    """A test of a host's that made a ticket by hand would wait for ever."""
-    assert not ticket().stop_requested
-    with pytest.raises(PipelineError, match="nobody asks it to stop"):
-        await ticket().wait_for_stop()
+    pipeline = Stale(answer=answer, process_timeout=None)
+    async with stepping(virtual_database.session_factory, pipeline) as steps:
+        await steps.fetch_once()
+        await steps.work_once()
+        await asyncio.sleep(7200)
+        assert counted(steps)["stale"] == 1
+    assert ended == [3600]

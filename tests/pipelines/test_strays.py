@@ -10,16 +10,14 @@ from typing import Any
 
 import pytest
 
-from rowlock import Apply, PipelineItem, PipelineManager, events
+from rowlock import Apply, PipelineItem, events
 from rowlock.testing import Steps, TemporaryDatabase, stepping, virtual_time
 
 from ..host import Volume, VolumePipeline, heard_events
 from .scenes import (
-    TidyPipeline,
     add,
     counted,
     faults_of,
-    hang,
     is_free,
     is_outcome,
     read,
@@ -101,22 +99,6 @@ async def test_what_is_queued_worked_on_or_settled_is_no_stray(
         await steps.work_all()
         assert counted(steps)["applied"] == 3
         assert steps.run.context.in_progress == set()
-
-
-@virtual_time
-async def test_what_is_given_back_at_a_drain_is_no_stray(
-    virtual_database: TemporaryDatabase,
-) -> None:
-    """Each shutdown would report bugs that are none."""
-    await add(virtual_database, *(Volume() for _ in range(4)))
-    pipeline = TidyPipeline(answer=hang, workers_num=2, queue_upper_limit_factor=2)
-    with heard_events() as heard:
-        manager = PipelineManager(virtual_database.session_factory, [pipeline])
-        manager.start()
-        await until(lambda: len(pipeline.items) == 2)
-        await manager.drain(0)
-    assert heard.of(events.StrayFound) == []
-    assert len(heard.of(events.ItemReleased)) == 4
 
 
 @virtual_time

@@ -4,7 +4,6 @@ next one.
 
 from __future__ import annotations
 
-import uuid
 from typing import Any
 
 import pytest
@@ -18,14 +17,12 @@ from rowlock import (
     RelatedLockUnavailable,
     Reset,
     Retry,
-    Worker,
     events,
 )
-from rowlock.errors import PipelineError
 from rowlock.testing import TemporaryDatabase, stepping, virtual_time
 
 from ..host import Run, RunPipeline, Volume, VolumePipeline, heard_events
-from .scenes import add, change, counted, is_free, read, read_all, turns
+from .scenes import add, counted, is_free, read, turns
 
 # ---------------------------------------------------------------- outcomes
 
@@ -42,50 +39,39 @@ from .scenes import add, change, counted, is_free, read, read_all, turns
         (RelatedLockUnavailable(model="Disk", wanted=2, available=1), "Reset", "reset"),
     ],
 )
-def test_each_outcome_is_written_and_counted(
+@virtual_time
+async def test_each_outcome_is_written_and_counted(
     virtual_database: TemporaryDatabase, answer: Any, outcome: str, counter: str
 ) -> None:
     """A row would stay locked, or the figures tell of something else."""
-
-    @virtual_time
-    async def play() -> None:
-        [row] = await add(virtual_database, Run())
-        with heard_events() as heard:
-            async with stepping(
-                virtual_database.session_factory, RunPipeline(answer=answer)
-            ) as steps:
-                [item] = await steps.fetch_once()
-                await steps.work_once()
-                assert counted(steps)[counter] == counted(steps)["started"] == 1
-                assert steps.run.statistics().tracked == 0
-        after = await read(virtual_database, row)
-        assert after.lock_token is None
-        assert after.last_processed_at is not None
-        told = [
-            (event.row_id, event.lock_token, event.outcome)
-            for event in heard.of(events.ItemApplied)
-        ]
-        assert told == [(row.id, item.lock_token, outcome)]
-        assert [event.attempt for event in heard.of(events.ItemStarted)] == [1]
-
-    play()
+    [row] = await add(virtual_database, Run())
+    with heard_events() as heard:
+        async with stepping(virtual_database.session_factory, RunPipeline(answer=answer)) as steps:
+            [item] = await steps.fetch_once()
+            await steps.work_once()
+            assert counted(steps)[counter] == counted(steps)["started"] == 1
+            assert steps.run.statistics().tracked == 0
+    after = await read(virtual_database, row)
+    assert after.lock_token is None
+    assert after.last_processed_at is not None
+    told = [
+        (event.row_id, event.lock_token, event.outcome) for event in heard.of(events.ItemApplied)
+    ]
+    assert told == [(row.id, item.lock_token, outcome)]
+    assert [event.attempt for event in heard.of(events.ItemStarted)] == [1]
 
 
 @pytest.mark.parametrize("hint", [5, [5], [None]])
-def test_a_junk_hint_harms_nothing(virtual_database: TemporaryDatabase, hint: Any) -> None:
+@virtual_time
+async def test_a_junk_hint_harms_nothing(virtual_database: TemporaryDatabase, hint: Any) -> None:
     """The worker would die of it after the commit, or the row be processed again."""
-
-    @virtual_time
-    async def play() -> None:
-        [row] = await add(virtual_database, Run())
-        async with stepping(
-            virtual_database.session_factory, RunPipeline(answer=Apply(hint=hint))
-        ) as steps:
-            await steps.fetch_once()
-            await steps.work_once()
-        assert is_free(await read(virtual_database, row))
-
-    play()
+    [row] = await add(virtual_database, Run())
+    async with stepping(
+        virtual_database.session_factory, RunPipeline(answer=Apply(hint=hint))
+    ) as steps:
+        await steps.fetch_once()
+        await steps.work_once()
+    assert is_free(await read(virtual_database, row))
 
 
 # ---------------------------------------------------------------- plain functions
@@ -145,20 +131,6 @@ async def test_no_session_is_open_while_the_host_works(database: TemporaryDataba
     assert (await read(database, row)).status == "active"
 
 
-async def test_the_row_is_as_it_is_when_work_begins(database: TemporaryDatabase) -> None:
-    """Work would rest on what the row was when it was queued."""
-    [row] = await add(database, Volume(size_gb=1))
-    pipeline = VolumePipeline()
-    async with stepping(database.session_factory, pipeline) as steps:
-        [item] = await steps.fetch_once()
-        with pytest.raises(PipelineError, match="queued"):
-            item.row  # noqa: B018 - the property raises
-        await change(database, row, size_gb=2)
-        await steps.work_once()
-    assert pipeline.items[0].row.size_gb == 2
-    assert pipeline.items[0].row.lock_token == item.lock_token
-
-
 async def test_the_row_is_detached(sqlite_database: TemporaryDatabase) -> None:
     """A host that changes the instance would write past the guard, or never learn that it wrote
     nothing.
@@ -174,51 +146,3 @@ async def test_the_row_is_detached(sqlite_database: TemporaryDatabase) -> None:
         await steps.work_once()
     after = await read(sqlite_database, row)
     assert (after.status, after.size_gb) == ("submitted", 1)
-
-
-@pytest.mark.parametrize("stolen", ["token", "unlocked", "deleted"])
-async def test_a_row_that_is_no_longer_ours_is_not_started(
-    database: TemporaryDatabase, stolen: str
-) -> None:
-    """Two holders would work on one row, or one on a row that is gone."""
-    [row] = await add(database, Volume())
-    pipeline = VolumePipeline()
-    async with stepping(database.session_factory, pipeline) as steps:
-        await steps.fetch_once()
-        if stolen == "deleted":
-            async with database.session_factory.begin() as session:
-                await session.delete(await session.get(Volume, row.id))
-        else:
-            await change(database, row, lock_token=uuid.uuid4() if stolen == "token" else None)
-        with heard_events() as heard:
-            await steps.work_once()
-        assert counted(steps)["stale"] == 1
-        assert counted(steps)["started"] == 0
-    assert pipeline.items == []
-    assert heard.of(events.ItemStarted) == []
-    assert [event.reason for event in heard.of(events.ItemStale)] == ["lost"]
-
-
-# ---------------------------------------------------------------- a worker of one's own
-
-
-class NotingWorker(Worker[Any]):
-    worked = 0
-
-    async def work(self, item: PipelineItem[Any]) -> None:
-        type(self).worked += 1
-        await super().work(item)
-
-
-class SpecialPipeline(VolumePipeline):
-    worker_class = NotingWorker
-
-
-async def test_a_host_may_bring_its_own_worker(sqlite_database: TemporaryDatabase) -> None:
-    """The class named on the pipeline would be ignored."""
-    await add(sqlite_database, Volume())
-    async with stepping(sqlite_database.session_factory, SpecialPipeline()) as steps:
-        await steps.fetch_once()
-        await steps.work_once()
-    assert NotingWorker.worked == 1
-    assert [row.status for row in await read_all(sqlite_database, Volume)] == ["active"]

@@ -47,27 +47,6 @@ async def test_on_stale_gets_the_outcome_of_a_stale_result(database: TemporaryDa
     assert (after.status, after.disk_id, after.last_processed_at) == ("submitted", None, None)
 
 
-async def test_on_stale_gets_the_outcome_of_a_changed_row(database: TemporaryDatabase) -> None:
-    """A service's decision would be overwritten, or what was made in vain not be cleaned up."""
-    [row] = await add(database, Volume())
-
-    async def cancelled_by_a_service(item: PipelineItem[Any]) -> Outcome:
-        await change(database, row, status="cancelled")
-        return Apply({"status": "active"}, unless_changed=[Volume.status])
-
-    pipeline = VolumePipeline(answer=cancelled_by_a_service)
-    with heard_events() as heard:
-        async with stepping(database.session_factory, pipeline) as steps:
-            await steps.fetch_once()
-            await steps.work_once()
-            assert counted(steps)["changed"] == 1
-            assert counted(steps)["stale"] == 0
-    assert len(pipeline.stale) == 1
-    assert [event.reason for event in heard.of(events.ItemStale)] == ["changed"]
-    after = await read(database, row)
-    assert (after.status, is_free(after), after.last_processed_at) == ("cancelled", True, None)
-
-
 async def test_on_stale_gets_the_outcome_that_the_database_refused(
     database: TemporaryDatabase,
 ) -> None:
@@ -142,9 +121,6 @@ def test_a_clean_up_that_fails_harms_nothing(
     assert {line.extra["row_id"] for line in lines} == {row.id for row in rows}
     assert {line.extra["pipeline"] for line in lines} == {"ClumsyPipeline"}
     assert (lines[0].error or "").startswith(why)
-
-
-# ---------------------------------------------------------------- also
 
 
 # ---------------------------------------------------------------- the database fails

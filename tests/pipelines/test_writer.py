@@ -113,28 +113,6 @@ async def test_a_stale_outcome_writes_and_hints_nothing(database: TemporaryDatab
     assert [type(outcome) for _, outcome in pipeline.stale] == [Apply]
 
 
-async def test_an_outcome_that_was_overtaken_by_a_service_brings_nothing_along(
-    database: TemporaryDatabase,
-) -> None:
-    """What `also` writes would be there for a result that was not applied."""
-    volume = Volume(disk_id="a")
-    also_ran = []
-
-    async def also(session: Any, now: Any) -> None:
-        also_ran.append(now)
-
-    async def answer(item: Any) -> Apply:
-        await change(database, volume, disk_id="b")
-        return Apply({"status": "active"}, also=also, unless_changed=["disk_id"])
-
-    await add(database, volume)
-    async with stepping(database.session_factory, VolumePipeline(answer=answer)) as steps:
-        await steps.fetch_once()
-        await steps.work_once()
-    assert (await read(database, volume)).status == "submitted"
-    assert also_ran == []
-
-
 async def test_hints_of_an_outcome_come_after_its_commit(database: TemporaryDatabase) -> None:
     """A pipeline would look for rows that nobody can see yet, and then rest."""
     await add(database, Volume())

@@ -6,7 +6,6 @@ import uuid
 from datetime import UTC, datetime
 
 from sqlalchemy import inspect, select
-from sqlalchemy.orm import DeclarativeBase, Mapped, MappedAsDataclass, mapped_column
 
 from rowlock import LockColumns, ScheduleColumns
 from rowlock.rows.leased_table import LOCK_COLUMNS, SCHEDULE_COLUMNS
@@ -85,20 +84,3 @@ async def test_tokens_are_read_as_uuid(database: TemporaryDatabase) -> None:
 def test_an_instance_has_its_lock_columns_before_the_flush() -> None:
     """A host that looks at a new row would meet an error."""
     assert set(LOCK_COLUMNS) <= set(inspect(Volume).columns.keys())
-
-
-def test_a_mapped_dataclass_may_mix_them_in() -> None:
-    """A host whose models are dataclasses could not even declare one."""
-
-    class DataclassBase(MappedAsDataclass, DeclarativeBase):
-        """The host's."""
-
-    class Job(LockColumns, ScheduleColumns, DataclassBase):
-        """With a field that is required, and by position."""
-
-        __tablename__ = "jobs"
-        id: Mapped[int] = mapped_column(primary_key=True)
-        name: Mapped[str]
-
-    job = Job(1, "a")
-    assert (job.name, job.lock_token, Job.__table__.c.due_at.nullable) == ("a", None, False)

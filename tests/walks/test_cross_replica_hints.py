@@ -85,39 +85,6 @@ async def test_a_service_in_another_process_is_heard(
         await until_no_line(database)
 
 
-async def test_what_was_said_to_a_deaf_process_is_found(
-    postgresql_database: TemporaryDatabase,
-) -> None:
-    """A row whose hint was lost with the line would wait for the next poll, here for an hour."""
-    async with (
-        notified(postgresql_database) as replica,
-        PipelineManager(postgresql_database.session_factory, notify=True) as manager,
-    ):
-        for count in range(1, 4):
-            async with postgresql_database.engine.begin() as connection:
-                # A line is known by the last that it said; the pipeline's own connections stay.
-                line = "query ~ '^LISTEN|pg_notify'"
-                await connection.execute(
-                    text(f"SELECT pg_terminate_backend(pid) {CONNECTIONS} AND {line}"),
-                    {"name": NAME},
-                )
-            await send_parcel(postgresql_database, manager.hinter)
-            await replica.wait_for("Applied", times=count)
-
-
-async def test_a_killed_process_leaves_no_line(postgresql_database: TemporaryDatabase) -> None:
-    """A replica that dies would keep a connection of the server, and those that go on would fail
-    to notify.
-    """
-    async with PipelineManager(postgresql_database.session_factory, notify=True) as manager:
-        async with notified(postgresql_database) as dead:
-            dead.process.kill()
-        await until_no_line(postgresql_database)
-        async with notified(postgresql_database) as replica:
-            await send_parcel(postgresql_database, manager.hinter)
-            await replica.wait_for("Applied")
-
-
 async def test_without_notify_nothing_is_said(postgresql_database: TemporaryDatabase) -> None:
     """A host that did not ask for it would pay for a connection and for statements."""
     engine = create_async_engine(postgresql_database.url)
