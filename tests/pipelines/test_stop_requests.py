@@ -33,7 +33,7 @@ async def test_work_without_an_end_is_asked_to_stop(virtual_database: TemporaryD
         manager = PipelineManager(virtual_database.session_factory, [pipeline])
         manager.start()
         await heard.wait_for(events.ItemStarted)
-        await asyncio.sleep(2 * 3600)
+        await asyncio.sleep(1.1 * 3600)
         began = now()
         await manager.drain(30)
         assert now() - began < 30
