@@ -56,8 +56,7 @@ async def test_claim_and_read_agree(
     sessions = async_sessionmaker(database.engine, sync_session_class=session_class)
     volumes = await add(database, *(Volume(size_gb=number % 2) for number in range(6)))
     await add(
-        database,
-        *(Attachment(volume_id=volumes[1].id, name=name) for name in ("data", "hidden")),
+        database, *(Attachment(volume_id=volumes[1].id, name=name) for name in ("data", "hidden"))
     )
     shown = {row.id for row in volumes if row.size_gb == 1}
     locked: list[str] = []

@@ -76,12 +76,7 @@ async def test_a_crowd_in_flight_keeps_its_leases_and_leaves_nothing(
                 len(context.queue),
                 len(run.settler),
                 len(context.calls.abandoned()),
-            ) == (
-                0,
-                0,
-                0,
-                0,
-            )
+            ) == (0, 0, 0, 0)
             async with asyncio.timeout(HANG_S_MAX):
                 while len(context.background):  # such as the look at the indexes
                     await context.background.wait_for_one()

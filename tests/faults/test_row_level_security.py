@@ -126,12 +126,7 @@ def sessions_of(engine: AsyncEngine, how: str) -> async_sessionmaker[AsyncSessio
     return async_sessionmaker(engine)
 
 
-HOW = (
-    "of the session class",
-    "of the sessionmaker",
-    "of the engine",
-    "of the engine's options",
-)
+HOW = ("of the session class", "of the sessionmaker", "of the engine", "of the engine's options")
 
 
 async def letters(database: TemporaryDatabase) -> list[Any]:

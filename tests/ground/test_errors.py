@@ -170,22 +170,13 @@ CARRIED: dict[str, tuple[RowlockError, dict[str, object]]] = {
         {"output": "o", "consumer": "c", "step": 2},
     ),
     "rows-changed": (RowsChanged(table="t", rows=2), {"table": "t", "rows": 2}),
-    "store-closed-error": (
-        StoreClosedError(flow="f", version=4),
-        {"flow": "f", "version": 4},
-    ),
+    "store-closed-error": (StoreClosedError(flow="f", version=4), {"flow": "f", "version": 4}),
     "version-not-found-error": (
         VersionNotFoundError(flow="f", version=4),
         {"flow": "f", "version": 4},
     ),
-    "wrong-shard-error": (
-        WrongShardError(key="k", shard="0..8"),
-        {"key": "k", "shard": "0..8"},
-    ),
-    "row-not-found": (
-        RowNotFound(model="Volume", row_id=17),
-        {"model": "Volume", "row_id": 17},
-    ),
+    "wrong-shard-error": (WrongShardError(key="k", shard="0..8"), {"key": "k", "shard": "0..8"}),
+    "row-not-found": (RowNotFound(model="Volume", row_id=17), {"model": "Volume", "row_id": 17}),
     "lease-changed": (
         LeaseChanged(model="Volume", row_id=17, owner="P"),
         {"model": "Volume", "row_id": 17, "owner": "P"},

@@ -191,9 +191,7 @@ async def test_times_that_depend_on_the_row_do_so_in_a_batch(database: Temporary
     due = RUNS.column("due_at")
     as_read = [TIME - timedelta(days=9000), TIME]
     rows = await written_together(
-        database,
-        RUNS,
-        lambda n: {due: UnlessChanged(later, as_read=as_read[n])},
+        database, RUNS, lambda n: {due: UnlessChanged(later, as_read=as_read[n])}
     )
     assert [row.due_at for row in rows] == [later, TIME - timedelta(days=8999)]
 

@@ -11,10 +11,7 @@ import pytest
 from sqlalchemy import exc, insert, make_url, text, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from rowlock.database.faults import (
-    is_of_the_schema,
-    is_transient,
-)
+from rowlock.database.faults import is_of_the_schema, is_transient
 from rowlock.testing import TemporaryDatabase
 
 from ..host import Base, Run, Volume

@@ -64,11 +64,7 @@ def test_what_may_be_held_is_not_known() -> None:
     assert [
         held.is_known(leased, key)
         for leased, key in ((VOLUMES, ONE), (VOLUMES, OTHER), (RUNS, ONE))
-    ] == [
-        True,
-        False,
-        False,
-    ]
+    ] == [True, False, False]
     assert list(held.perhaps()) == [(VOLUMES, Acquired((ONE, OTHER), {ONE: "Me"}))]
 
 

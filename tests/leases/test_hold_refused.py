@@ -11,13 +11,7 @@ import pytest
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from rowlock import (
-    ConfigurationError,
-    LockWaitTimeout,
-    ModelError,
-    get_locker,
-    hold_rows,
-)
+from rowlock import ConfigurationError, LockWaitTimeout, ModelError, get_locker, hold_rows
 from rowlock.leases.acquire import ACQUIRED_ROWS_MAX
 from rowlock.testing import TemporaryDatabase, stepping, virtual_time
 

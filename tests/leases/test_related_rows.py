@@ -16,22 +16,12 @@ from rowlock.errors import LeaseLost
 from rowlock.leases import related as related_rows_module
 from rowlock.leases.acquire import Acquired
 from rowlock.leases.apply import RelatedWrite
-from rowlock.leases.related import (
-    lock_held_related,
-    release_related,
-    renew_related,
-    write_related,
-)
+from rowlock.leases.related import lock_held_related, release_related, renew_related, write_related
 from rowlock.rows.leased_table import LeasedTable
 from rowlock.testing import Steps, TemporaryDatabase, stepping
 
 from ..host import Attachment, AttachmentPipeline
-from ..pipelines.related_scenes import (
-    GatheringPipeline,
-    add_volume,
-    at_work,
-    attachments_of,
-)
+from ..pipelines.related_scenes import GatheringPipeline, add_volume, at_work, attachments_of
 from ..pipelines.scenes import change, faults_of
 from .ground import LOCK_TIMEOUT, transact
 

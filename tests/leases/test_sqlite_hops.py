@@ -15,11 +15,11 @@ import pytest
 from sqlalchemy import event, insert, select, text, update
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, async_sessionmaker
 
-from rowlock.dialects.sqlite.transactions import ROWS_MAX
+from rowlock.dialects.sqlite.transactions import ROWS_MAX, HopsCursor
 from rowlock.testing import TemporaryDatabase
 
 from ..host import Run
-from .ground import add
+from .ground import RUNS, add, row_of
 from .transactions import file_may_be_written, run_in, warm, write_both
 
 REPLACED = ("cursor", "interrupt", "rollback")
@@ -151,6 +151,62 @@ async def test_a_pool_that_resets_nothing(
         await connection.execute(text("UPDATE runs SET status = 'host'"))
         await connection.rollback()
         assert set((await connection.scalars(select(Run.status))).all()) == {"written"}
+    await engine.dispose()
+
+
+class OfTheHost(aiosqlite.Connection):
+    """A connection that a host has made its own."""
+
+
+def another_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = aiosqlite.connect
+
+    def connect(*args: Any, **options: Any) -> Any:
+        connection = made(*args, **options)
+        connection.__class__ = OfTheHost
+        return connection
+
+    monkeypatch.setattr(aiosqlite, "connect", connect)
+
+
+def another_queue(monkeypatch: pytest.MonkeyPatch) -> None:
+    execute = aiosqlite.Connection._execute
+
+    def run(self: aiosqlite.Connection, fn: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        return execute(self, fn, *args, **options)
+
+    monkeypatch.setattr(aiosqlite.Connection, "_execute", run)
+
+
+def another_cursor(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = aiosqlite.connect
+
+    def connect(*args: Any, **options: Any) -> Any:
+        connection = made(*args, **options)
+        connection.cursor = connection.cursor  # type: ignore[method-assign]
+        return connection
+
+    monkeypatch.setattr(aiosqlite, "connect", connect)
+
+
+@pytest.mark.parametrize("other", [another_kind, another_queue, another_cursor])
+async def test_what_is_not_known_keeps_its_own_cursors(
+    sqlite_database: TemporaryDatabase,
+    monkeypatch: pytest.MonkeyPatch,
+    other: Callable[[pytest.MonkeyPatch], None],
+) -> None:
+    """A driver of another version would be used in a way that it does not know."""
+    await add(sqlite_database, Run(id=1), Run(id=2))
+    other(monkeypatch)
+    engine = sqlite_database.create_engine()
+
+    async def work(session: AsyncSession, connection: AsyncConnection) -> None:
+        assert not isinstance(await (await driver_of(connection)).cursor(), HopsCursor)
+        await write_both(session, connection)
+
+    for _ in range(2):
+        await run_in(async_sessionmaker(engine), work)
+    assert (await row_of(sqlite_database, RUNS, 2)).status == "written"
     await engine.dispose()
 
 

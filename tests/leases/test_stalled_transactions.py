@@ -300,3 +300,24 @@ async def test_a_timeout_that_comes_late_is_the_loops(
         return "answered"
 
     assert await run_in(database.session_factory, work, timeout=timedelta(seconds=20)) == "answered"
+
+
+async def test_one_that_was_cut_is_not_given_up_again(
+    runs: TemporaryDatabase, monkeypatch: Any
+) -> None:
+    """Its connection, which is closed or about to be, would be rolled back and retired a second
+    time, perhaps while it closes.
+    """
+    monkeypatch.setattr(stalled_transactions, "_is_within", lambda _task, _driver: True)
+    given_up: list[Any] = []
+
+    async def work(_session: Any, _connection: Any) -> None:
+        [own] = stalled_transactions._open
+        await asyncio.to_thread(cut, runs, 0.0)
+        task = asyncio.current_task()
+        assert task is not None
+        given_up.append(own.plan_cancel(task))
+
+    with pytest.raises(TransactionTimeout):
+        await run_in(runs.session_factory, work)
+    assert given_up == [stalled_transactions.CancelPlan()]

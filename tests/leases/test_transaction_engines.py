@@ -28,12 +28,7 @@ from rowlock.testing import TemporaryDatabase
 
 from ..host import HANG_S_MAX, Base, Run
 from .ground import LOCK_TIMEOUT, MARGIN, RUNS, add, order_for, row_of
-from .transactions import (
-    TIMEOUT,
-    file_may_be_written,
-    run_in,
-    write_both,
-)
+from .transactions import TIMEOUT, file_may_be_written, run_in, write_both
 
 
 @pytest.fixture

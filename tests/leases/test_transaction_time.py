@@ -17,11 +17,7 @@ from rowlock.testing import TemporaryDatabase, virtual_time
 from ..host import Run
 from ..pipelines.told import Line, told
 from .ground import RUNS, add, row_of
-from .transactions import (
-    checked_out,
-    file_may_be_written,
-    run_in,
-)
+from .transactions import checked_out, file_may_be_written, run_in
 
 # ---------------------------------------------------------------- bounded in time
 

@@ -245,3 +245,18 @@ async def test_a_lost_lease_outdoes_an_earlier_reason() -> None:
     loop.call_later(4, stubborn.let_go)
     assert await attempt.run() is Ended.LEASE_LOST
     assert len(stubborn.cancelled_at) == 1
+
+
+@virtual_time
+async def test_a_call_that_cancels_its_own_task() -> None:
+    """A host that cancels the current task would kill the worker."""
+
+    async def process() -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        await asyncio.sleep(1)
+
+    result = await attempt_of(process).run()
+    assert isinstance(result, Raised)
+    assert isinstance(result.error, ProcessCancelledError)

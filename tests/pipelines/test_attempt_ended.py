@@ -216,3 +216,11 @@ async def test_after_a_rest_the_next_one_is_called_too() -> None:
     deadlines.add("one", lambda: called.append(now() - began_at))
     await asyncio.sleep(60)
     assert called == [10]
+
+
+async def test_what_host_code_raises_is_the_cause() -> None:
+    """The traceback of a host's own error would be nowhere."""
+    error = LookupError("no such disk")
+    with pytest.raises(HostCodeError) as caught:
+        await contained(raise_, error)
+    assert caught.value.__cause__ is error

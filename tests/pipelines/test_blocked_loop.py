@@ -33,14 +33,7 @@ from ..host import (
     VolumePipeline,
     heard_events,
 )
-from .blocking import (
-    LOCK_TIMEOUT,
-    LOOK_EVERY_S,
-    SETTINGS,
-    block_until,
-    outlasted,
-    until_so,
-)
+from .blocking import LOCK_TIMEOUT, LOOK_EVERY_S, SETTINGS, block_until, outlasted, until_so
 from .scenes import add, is_claim, is_free, is_outcome, is_renewal, read, read_all
 
 

@@ -40,12 +40,7 @@ class Claims:
         start = self.cursor.start(self.now, hinted=hinted)
         began_at, self.now = self.now, self.now + takes_s
         self._number += 1
-        self.cursor.ended(
-            start,
-            began_at=began_at,
-            reached=position(self._number),
-            is_full=is_full,
-        )
+        self.cursor.ended(start, began_at=began_at, reached=position(self._number), is_full=is_full)
         return start
 
 

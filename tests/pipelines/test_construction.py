@@ -12,15 +12,7 @@ from unittest.mock import patch
 import pytest
 from sqlalchemy import true
 
-from rowlock import (
-    Apply,
-    ConfigurationError,
-    Cron,
-    ModelError,
-    Outcome,
-    Periodic,
-    SettingsError,
-)
+from rowlock import Apply, ConfigurationError, Cron, ModelError, Outcome, Periodic, SettingsError
 from rowlock.pipelines.construction import may_return_none
 
 from ..host import Run, RunPipeline, Volume, VolumePipeline

@@ -102,10 +102,7 @@ async def test_a_row_that_dies_alone_is_parked(database: TemporaryDatabase) -> N
         await steps.fetch_once()
         await steps.work_once()
     [row] = await read_all(database, Run)
-    assert (row.last_error, last.items) == (
-        "gave up: 2 holders in a row died over this row",
-        [],
-    )
+    assert (row.last_error, last.items) == ("gave up: 2 holders in a row died over this row", [])
 
 
 async def test_a_row_that_kills_its_process_is_found_among_many(
@@ -116,8 +113,7 @@ async def test_a_row_that_kills_its_process_is_found_among_many(
     url = database.url.render_as_string(hide_password=False)
     for _ in range(LAUNCHES_MAX):
         child = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-c", KILLS, url, str(KILLER)),
-            cwd=Path(__file__).parents[2],
+            *(sys.executable, "-c", KILLS, url, str(KILLER)), cwd=Path(__file__).parents[2]
         )
         try:
             code = await child.wait()

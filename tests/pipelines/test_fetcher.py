@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import null
+from sqlalchemy import event, null
 
 from rowlock import Apply, PipelineHinter, PipelineManager, Reset, events
 from rowlock.pipelines.fetcher import Fetch, Rest, plan_fetch
@@ -381,3 +381,23 @@ async def test_while_no_row_can_be_read_two_are_claimed_now_and_then(
         await fetcher._fetch(5)
         assert len(context.queue) == 5
         assert (steps.run.health().fetch_failures, steps.run.health().last_error) == (0, None)
+
+
+async def test_what_a_claim_brings_after_the_stop_is_released(database: TemporaryDatabase) -> None:
+    """Rows of a claim that was under way when a shutdown began are released at once, not queued
+    until the end of the drain, which waits for the work that runs.
+    """
+    [row] = await add(database, Volume())
+    pipeline = VolumePipeline()
+    with heard_events() as heard:
+        async with stepping(database.session_factory, pipeline) as steps:
+
+            def on_execute(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
+                if is_claim(statement):
+                    steps.run.fetcher.stop()
+
+            event.listen(database.engine.sync_engine, "before_cursor_execute", on_execute)
+            assert await steps.fetch_once() == []
+            assert counted(steps)["claimed"] == 1
+            assert len(heard.of(events.ItemReleased)) == 1
+            assert is_free(await read(database, row))

@@ -15,17 +15,7 @@ from rowlock import PipelineHinter, PipelineManager, events
 from rowlock.testing import TemporaryDatabase, stepping, virtual_time
 
 from ..host import Run, RunPipeline, Volume, VolumePipeline, heard_events
-from .scenes import (
-    add,
-    faults_of,
-    is_claim,
-    is_free,
-    is_sweep,
-    now,
-    read,
-    turns,
-    until,
-)
+from .scenes import add, faults_of, is_claim, is_free, is_sweep, now, read, turns, until
 from .told import Line, told
 
 # ---------------------------------------------------------------- failures
@@ -121,12 +111,7 @@ class FussyPipeline(VolumePipeline):
         return super().ready() if self.trouble is None else self.trouble
 
 
-TROUBLES = [
-    ValueError("no"),
-    StopIteration(),
-    asyncio.CancelledError(),
-    "not an expression",
-]
+TROUBLES = [ValueError("no"), StopIteration(), asyncio.CancelledError(), "not an expression"]
 
 
 @pytest.mark.parametrize("trouble", TROUBLES, ids=lambda trouble: type(trouble).__name__)
@@ -259,9 +244,7 @@ async def test_items_are_tracked_before_they_are_queued(
 
 @pytest.mark.parametrize("columns", [["lock_expires_at"], ["last_processed_at", "due_at"]])
 async def test_times_without_a_zone_are_one_clear_error_at_the_start(
-    postgresql_database: TemporaryDatabase,
-    columns: list[str],
-    caplog: pytest.LogCaptureFixture,
+    postgresql_database: TemporaryDatabase, columns: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     """Naive time columns under the mixin (an unmigrated table): at the start, as `check` does, one
     clear error; rows would wait for hours.

@@ -28,11 +28,7 @@ from rowlock.pipelines.heartbeat_thread import HeartbeatThread, LoopMonitor
 from rowlock.testing import TemporaryDatabase
 
 from ..host import HANG_S_MAX, Volume, VolumePipeline, heard_events
-from .blocking import (
-    SETTINGS,
-    heartbeat_threads,
-    until_so,
-)
+from .blocking import SETTINGS, heartbeat_threads, until_so
 from .scenes import add
 
 

@@ -16,9 +16,7 @@ ONE_WORKER = {"workers_num": 1, "queue_upper_limit_factor": 5.0}
 
 
 @virtual_time
-async def test_items_show_what_runs_and_what_is_queued(
-    virtual_database: TemporaryDatabase,
-) -> None:
+async def test_items_show_what_runs_and_what_is_queued(virtual_database: TemporaryDatabase) -> None:
     """An operator would not know why a row that is claimed is not worked on."""
     rows = await add(virtual_database, *(Run() for _ in range(3)))
     pipeline = RunPipeline(**ONE_WORKER, answer=hang)

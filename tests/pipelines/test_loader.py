@@ -13,6 +13,7 @@ from sqlalchemy.orm import load_only, selectinload
 from sqlalchemy.orm.interfaces import LoaderOption
 
 from rowlock import PipelineItem
+from rowlock.clock import monotonic
 from rowlock.pipelines.loader import Loader
 from rowlock.testing import Steps, TemporaryDatabase, stepping, virtual_time
 
@@ -165,3 +166,17 @@ async def test_options_say_how_the_row_is_read(database: TemporaryDatabase) -> N
         [item] = await steps.fetch_once()
         assert await loader_of(steps).load(item)
         assert [attachment.name for attachment in item.row.attachments] == ["a", "b"]
+
+
+@virtual_time
+async def test_a_fresh_row_is_none_once_its_lease_is_not_trusted(
+    virtual_database: TemporaryDatabase,
+) -> None:
+    """Work would begin under a lease that may be another's."""
+    await add(virtual_database, Volume())
+    async with stepping(virtual_database.session_factory, VolumePipeline()) as steps:
+        [item] = await steps.fetch_once()
+        item.row = Volume(id=item.id)
+        assert loader_of(steps).check_fresh(item, monotonic())
+        item.lose()
+        assert not loader_of(steps).check_fresh(item, monotonic())

@@ -47,10 +47,9 @@ async def test_a_process_that_will_not_end_does_not_stop_the_shutdown(
     assert asyncio.get_running_loop().time() - began <= 10 + 5 + 1
     assert manager.health().pipelines[0].abandoned == 1
     (row,) = await read_all(virtual_database, Volume)
-    assert (row.status, is_free(row)) == (
-        "submitted",
-        False,
-    ), "somebody else would work on it at the same time"
+    assert (row.status, is_free(row)) == ("submitted", False), (
+        "somebody else would work on it at the same time"
+    )
     async with stepping(replica(virtual_database), VolumePipeline()) as other:
         assert await other.fetch_once() == []
         await asyncio.sleep(30)

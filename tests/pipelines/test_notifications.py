@@ -9,13 +9,7 @@ from typing import Any
 import pytest
 from sqlalchemy import event, text
 
-from rowlock import (
-    Apply,
-    PipelineManager,
-    events,
-    hint_after_commit,
-    pipeline_hinter,
-)
+from rowlock import Apply, PipelineManager, events, hint_after_commit, pipeline_hinter
 from rowlock import hints as notifier
 from rowlock.database.notify_channel import (
     CHANNEL_BYTES_MAX,

@@ -8,13 +8,7 @@ from typing import Any
 
 import pytest
 
-from rowlock import (
-    NOW_PLACEHOLDER,
-    Apply,
-    OutcomeError,
-    Retry,
-    make_due,
-)
+from rowlock import NOW_PLACEHOLDER, Apply, OutcomeError, Retry, make_due
 from rowlock.pipelines.outcomes import check_outcome
 from rowlock.rows.leased_table import LeasedTable
 from rowlock.testing import TemporaryDatabase, stepping, virtual_time

@@ -9,13 +9,7 @@ import pytest
 from sqlalchemy import String
 from sqlalchemy.orm import Mapped, mapped_column
 
-from rowlock import (
-    Apply,
-    LockColumns,
-    Park,
-    Reset,
-    ScheduleColumns,
-)
+from rowlock import Apply, LockColumns, Park, Reset, ScheduleColumns
 from rowlock.testing import TemporaryDatabase, stepping
 
 from ..host import Base, RecordingPipeline, Run, RunPipeline

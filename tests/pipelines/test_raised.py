@@ -57,10 +57,7 @@ async def _three_deep(outcome: BaseException) -> Any:
     ids=["Park", "Retry", "Reset"],
 )
 async def test_an_outcome_may_be_raised_from_three_calls_deep(
-    database: TemporaryDatabase,
-    outcome: Any,
-    counter: str,
-    caplog: pytest.LogCaptureFixture,
+    database: TemporaryDatabase, outcome: Any, counter: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Every function between would have to hand it up; raised, it would count as a failure."""
     row, counters, heard = await _after(database, lambda item: _three_deep(outcome))

@@ -66,13 +66,7 @@ async def test_the_pipeline_may_say_what_comes_of_it(database: TemporaryDatabase
         Apply({"status": "failed"}, related={(Attachment, 1): {"status": "failed"}}),
         Apply({"status": None}),
     ],
-    ids=[
-        "raises",
-        "none",
-        "unknown column",
-        "related row that is not held",
-        "refused again",
-    ],
+    ids=["raises", "none", "unknown column", "related row that is not held", "refused again"],
 )
 async def test_a_slip_there_keeps_no_row(
     database: TemporaryDatabase, caplog: pytest.LogCaptureFixture, says: Any

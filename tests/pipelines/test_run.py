@@ -67,11 +67,9 @@ async def test_told_to_end_at_any_moment_it_leaves_nothing_locked(
         assert not any(run.health().loops_alive.values())
         seen.add(after.status if pipeline.items else "never started")
         await change(virtual_database, row, status="over")
-    assert seen == {
-        "never started",
-        "submitted",
-        "active",
-    }, "the moments were spread over all of its life"
+    assert seen == {"never started", "submitted", "active"}, (
+        "the moments were spread over all of its life"
+    )
 
 
 async def _after_some_turns(item: PipelineItem[Any]) -> Outcome:
@@ -347,3 +345,16 @@ async def test_statistics_tell_where_the_items_are(virtual_database: TemporaryDa
     assert (health.last_error, health.healthy) == ("the heartbeater fails", False)
     await run.drain(0)
     assert run.statistics().counters["released"] == 5
+
+
+@virtual_time
+async def test_two_drains_at_once(virtual_database: TemporaryDatabase) -> None:
+    """A host whose shutdown runs twice would hang, or release rows twice."""
+    [row] = await add(virtual_database, Volume())
+    pipeline = VolumePipeline(answer=hang)
+    with heard_events() as heard:
+        run = started(virtual_database, pipeline)
+        await until(lambda: pipeline.items)
+        await asyncio.gather(run.drain(1), run.drain(2))
+    assert len(heard.of(events.ItemReleased)) == 1
+    assert is_free(await read(virtual_database, row))

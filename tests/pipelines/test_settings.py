@@ -204,42 +204,30 @@ def test_the_edge_of_what_is_allowed(values: dict[str, Any]) -> None:
     VolumePipeline(**values)
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("workers_num", 0),
-        ("workers_num", 10_001),
-        ("workers_num", "many"),
-        ("queue_lower_limit_factor", -0.1),
-        ("queue_lower_limit_factor", float("nan")),
-        ("queue_upper_limit_factor", -0.1),
-        ("queue_upper_limit_factor", 1001),
-        ("queue_upper_limit_factor", float("nan")),
-        ("min_processing_interval", -1),
-        ("lock_timeout", 0),
-        ("lock_timeout", None),
-        ("lock_timeout", float("nan")),
-        ("lock_timeout", float("inf")),
-        ("lock_timeout", timedelta(days=367)),
-        ("heartbeat_trigger", 0),
-        ("fetch_delays", ()),
-        ("fetch_delays", (1, 0)),
-        ("fetch_delays", (1,) * 33),
-        ("fetch_delays", 5),
-        ("lease_margin", 0),
-        ("heartbeat_interval", 0),
-        ("renew_timeout", -1),
-        ("database_timeout", 0),
-        ("process_timeout", 0),
-        ("cancel_grace", 0),
-        ("retry_delay", 0),
-        ("retry_delay_max", 0),
-        ("max_attempts", 0),
-        ("max_attempts", 1_000_001),
-        ("orphaned_after", 0),
-        ("stall_limit", 0),
-    ],
-)
+BAD: dict[str, tuple[object, ...]] = {
+    "workers_num": (0, 10001, "many"),
+    "queue_lower_limit_factor": (-0.1, float("nan")),
+    "queue_upper_limit_factor": (-0.1, 1001, float("nan")),
+    "min_processing_interval": (-1,),
+    "lock_timeout": (0, None, float("nan"), float("inf"), timedelta(days=367)),
+    "heartbeat_trigger": (0,),
+    "fetch_delays": ((), (1, 0), (1,) * 33, 5),
+    "lease_margin": (0,),
+    "heartbeat_interval": (0,),
+    "renew_timeout": (-1,),
+    "database_timeout": (0,),
+    "process_timeout": (0,),
+    "cancel_grace": (0,),
+    "retry_delay": (0,),
+    "retry_delay_max": (0,),
+    "max_attempts": (0, 1000001),
+    "orphaned_after": (0,),
+    "stall_limit": (0,),
+}
+"""Beyond the bounds of each setting, or of another kind."""
+
+
+@pytest.mark.parametrize(("name", "value"), [(name, bad) for name in BAD for bad in BAD[name]])
 def test_bounds(name: str, value: object) -> None:
     """A value that no machine can keep would be found out by the machine."""
     with pytest.raises(SettingsError) as caught:
@@ -302,3 +290,30 @@ def test_editors_show_what_a_setting_means() -> None:
     shown = texts_of("SettingsAttributes")
     assert tuple(shown) == SETTING_NAMES
     assert shown == texts_of("PipelineSettings")
+
+
+def test_class_attributes_are_the_defaults_of_the_settings() -> None:
+    """A class attribute and the reference would name two defaults for one setting."""
+    assert VolumePipeline().settings == PipelineSettings()
+    assert VolumePipeline.workers_num == 10
+
+
+def test_derived_defaults_can_be_set() -> None:
+    """A host could not lower them although it knows its clocks and its network."""
+    settings = PipelineSettings(
+        lease_margin=1, heartbeat_interval=0.5, renew_timeout=2, orphaned_after=3600, stall_limit=60
+    )
+    derived = (
+        settings.lease_margin,
+        settings.heartbeat_interval,
+        settings.renew_timeout,
+        settings.orphaned_after,
+        settings.stall_limit,
+    )
+    assert [time.total_seconds() for time in derived] == [1, 0.5, 2, 3600, 60]
+
+
+def test_settings_cannot_be_changed_afterwards() -> None:
+    """A change would pass by all the checks."""
+    with pytest.raises(ValueError, match="frozen"):
+        VolumePipeline().settings.workers_num = 0

@@ -15,14 +15,7 @@ from rowlock.errors import PipelineError
 from rowlock.pipelines import heartbeater
 from rowlock.testing import TemporaryDatabase, stepping
 
-from ..host import (
-    Attachment,
-    AttachmentPipeline,
-    Run,
-    RunPipeline,
-    Volume,
-    VolumePipeline,
-)
+from ..host import Attachment, AttachmentPipeline, Run, RunPipeline, Volume, VolumePipeline
 from .scenes import add, change, counted, faults_of, hang, is_claim, is_free, read, until
 
 ROWS = 3

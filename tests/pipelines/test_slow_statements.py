@@ -206,11 +206,9 @@ async def test_an_outcome_that_never_fits_into_its_transaction_is_a_failed_attem
         async with PipelineManager(virtual_database.session_factory, [pipeline]):
             await until(lambda: heard.of(events.ItemApplied))
     [row] = await read_all(virtual_database, Run)
-    assert (row.status, row.attempts, len(tried)) == (
-        "queued",
-        1,
-        1 + OVERRUNS_MAX,
-    ), "once with others, and then alone"
+    assert (row.status, row.attempts, len(tried)) == ("queued", 1, 1 + OVERRUNS_MAX), (
+        "once with others, and then alone"
+    )
     assert "TransactionTimeout" in row.last_error
     assert (heard.of(events.ItemStale), heard.of(events.LeaseExpired)) == ([], [])
     assert [type(outcome) for _, outcome in pipeline.stale] == [Apply]

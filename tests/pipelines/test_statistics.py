@@ -67,10 +67,7 @@ def test_each_value_is_told_to_whoever_wants_it() -> None:
     def broken(pipeline: str, name: str, value: float) -> None:
         raise OSError("no meter")
 
-    ends = [
-        subscribe_to_values(broken),
-        subscribe_to_values(lambda *told: heard.append(told)),
-    ]
+    ends = [subscribe_to_values(broken), subscribe_to_values(lambda *told: heard.append(told))]
     histograms = Histograms("VolumePipeline")
     histograms.process.add(0.5)
     histograms.fetch_rows.add(3)

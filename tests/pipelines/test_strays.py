@@ -10,14 +10,16 @@ from typing import Any
 
 import pytest
 
-from rowlock import Apply, PipelineItem, events
+from rowlock import Apply, PipelineItem, PipelineManager, events
 from rowlock.testing import Steps, TemporaryDatabase, stepping, virtual_time
 
 from ..host import Volume, VolumePipeline, heard_events
 from .scenes import (
+    TidyPipeline,
     add,
     counted,
     faults_of,
+    hang,
     is_free,
     is_outcome,
     read,
@@ -134,3 +136,19 @@ async def test_strays_are_looked_for_on_the_hosts_loop(virtual_database: Tempora
         await steps.fetch_once()
         await heartbeater.beat_once()
         assert len(acts) == 1, "the next round checks again"
+
+
+@virtual_time
+async def test_what_is_given_back_at_a_drain_is_no_stray(
+    virtual_database: TemporaryDatabase,
+) -> None:
+    """Each shutdown would report bugs that are none."""
+    await add(virtual_database, *(Volume() for _ in range(4)))
+    pipeline = TidyPipeline(answer=hang, workers_num=2, queue_upper_limit_factor=2)
+    with heard_events() as heard:
+        manager = PipelineManager(virtual_database.session_factory, [pipeline])
+        manager.start()
+        await until(lambda: len(pipeline.items) == 2)
+        await manager.drain(0)
+    assert heard.of(events.StrayFound) == []
+    assert len(heard.of(events.ItemReleased)) == 4

@@ -11,20 +11,11 @@ from typing import Any
 import pytest
 
 from rowlock import Apply, Outcome, PipelineHinter, PipelineItem, events
+from rowlock.errors import LeaseLost
 from rowlock.testing import TemporaryDatabase, stepping, virtual_time
 
 from ..host import Run, RunPipeline, Volume, VolumePipeline, heard_events
-from .scenes import (
-    TidyPipeline,
-    add,
-    counted,
-    hang,
-    is_free,
-    now,
-    read,
-    turns,
-    until,
-)
+from .scenes import TidyPipeline, add, counted, faults_of, hang, is_free, now, read, turns, until
 from .told import Line, told
 
 
@@ -89,10 +80,9 @@ def test_a_process_that_ignores_its_cancellation_is_left_behind(
                 await until(lambda: pipeline.stale)
                 assert steps.run.health().abandoned == 0
         [(item, late)] = pipeline.stale
-        assert (item.id, late) == (
-            1,
-            Apply({"status": "done"}),
-        ), "what it made in vain is cleaned up"
+        assert (item.id, late) == (1, Apply({"status": "done"})), (
+            "what it made in vain is cleaned up"
+        )
         assert [event.row_id for event in heard.of(events.ItemAbandoned)] == [1]
         assert [(event.row_id, event.outcome) for event in heard.of(events.ItemApplied)] == [
             (2, "Apply")
@@ -275,4 +265,32 @@ async def test_a_result_that_comes_after_the_lease_was_lost_is_cleaned_up(
         await steps.work_once()
     assert item.is_lost
     assert (await read(virtual_database, row)).disk_id is None
+    assert len(pipeline.stale) == 1
+
+
+@virtual_time
+async def test_an_outcome_after_the_end_of_trust_is_not_written(
+    virtual_database: TemporaryDatabase,
+) -> None:
+    """A result would be written by a holder whose lease is about to be somebody else's."""
+    [row] = await add(virtual_database, Volume())
+
+    async def answer(item: PipelineItem[Any]) -> Outcome:
+        await asyncio.sleep(28)
+        assert not item.is_trusted()
+        with pytest.raises(LeaseLost):
+            item.session()
+        return Apply({"status": "active"})
+
+    pipeline = TidyPipeline(answer=answer)
+    async with stepping(virtual_database.session_factory, pipeline) as steps:
+        await steps.fetch_once()
+        with faults_of(virtual_database.engine) as faults:
+            await steps.work_once()
+        assert counted(steps)["stale"] == 1
+        assert faults.count(lambda statement: statement.startswith("BEGIN")) == 0, (
+            "nothing is even tried"
+        )
+    after = await read(virtual_database, row)
+    assert (after.status, after.last_processed_at) == ("submitted", None)
     assert len(pipeline.stale) == 1

@@ -137,10 +137,7 @@ async def test_many_maps_of_one_shape_in_one_statement(database: TemporaryDataba
             {C.due_at: UnlessChanged(NOON, as_read=None)},
             {C.due_at: UnlessChanged(NOON, as_read=NOON)},
         ),
-        (
-            {C.last_error: UnlessSet("a", C.parked_at)},
-            {C.last_error: UnlessSet("b", C.parked_at)},
-        ),
+        ({C.last_error: UnlessSet("a", C.parked_at)}, {C.last_error: UnlessSet("b", C.parked_at)}),
         ({C.attempts: C.attempts}, {C.attempts: C.attempts}),
         ({C.attempts: C.attempts + 1}, {C.attempts: C.attempts + 2}),
         ({C.status: func.concat(C.status, "a", 1)}, {C.status: func.concat(C.status, "b", 2)}),

@@ -74,8 +74,7 @@ async def test_a_claim_behind_a_dead_holder_leaves_the_mark(database: TemporaryD
     """The count of deaths would stand where the mark is."""
     past = datetime.now(UTC) - timedelta(hours=1)
     await add(
-        database,
-        Volume(lock_token=uuid.uuid4(), lock_owner="VolumePipeline", lock_expires_at=past),
+        database, Volume(lock_token=uuid.uuid4(), lock_owner="VolumePipeline", lock_expires_at=past)
     )
     async with stepping(database.session_factory, VolumePipeline()) as steps:
         (item,) = await steps.fetch_once()

@@ -31,7 +31,7 @@ LINES = {
     "streams": 14362,
     "telemetry": 1238,
     "testing": 5335,
-    "tests": 125640,
+    "tests": 125600,
 }
 """Most lines of each part of the package, and of `tests`."""
 FILES_MAX = 281
