@@ -14,6 +14,7 @@ import pytest
 
 from rowlock import PipelineManager
 from rowlock.dispatch import (
+    COMPLETED,
     FAILED,
     PENDING,
     AttemptEvent,
@@ -89,20 +90,24 @@ async def test_events_that_end_in_a_stray_cancellation_fail_their_row(
     assert row.error.startswith("internal: HostCodeError: ")
 
 
+@pytest.mark.parametrize("is_gone", [False, True])
 @virtual_time
-async def test_a_close_that_is_cancelled_after_a_loss_fails_no_row(
-    virtual_database: TemporaryDatabase,
+async def test_a_close_that_is_cancelled_fails_no_row(
+    virtual_database: TemporaryDatabase, caplog: pytest.LogCaptureFixture, is_gone: bool
 ) -> None:
-    """A worker that dies, and whose line cannot be closed either, would fail its row for good
-    where it should cost a loss.
+    """What is done would be failed; or a worker that dies, and whose line cannot be closed either,
+    would fail its row for good where it should cost a loss.
     """
-    engine = Slips("close", is_gone=True)
+    engine = Slips("close", is_gone=is_gone)
     renders = DispatchPipeline(Render, handler=Scenes(), engine=engine, retry_delay=60)
     async with PipelineManager(virtual_database.session_factory, [renders]):
         await submit(virtual_database, renders, "a")
         await asyncio.sleep(10)
         row = await one_render(virtual_database)
-    assert (row.status, row.losses, row.error) == (PENDING, 1, None)
+    expected = (PENDING, 1, None) if is_gone else (COMPLETED, 0, None)
+    assert (row.status, row.losses, row.error) == expected
+    assert "An attempt failed while it was closed" in caplog.text
+    caplog.clear()
 
 
 @virtual_time

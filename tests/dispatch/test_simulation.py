@@ -5,6 +5,7 @@ that come, go and die.
 from __future__ import annotations
 
 import asyncio
+import os
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from datetime import timedelta
@@ -30,7 +31,7 @@ from ..simulator.scenario import Scenario, World
 from ..simulator.simulation import simulate
 from .renders import Fleet, Render
 
-SEEDS = 20
+SEEDS = int(os.environ.get("ROWLOCK_RENDER_SEEDS", "6"))
 KEYS = [f"scene-{number}" for number in range(6)]
 CEILING = 5
 

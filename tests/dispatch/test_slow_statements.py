@@ -17,12 +17,12 @@ from ..host import heard_events
 from ..pipelines.test_slow_statements import far_away
 from .renders import Fleet, Render, Scenes, pipeline_of, settled, submit
 
-WORKERS = 200
+WORKERS = 80
 ROUND_TRIP_S = 0.025
 SETTLED_S_MAX = 120
 DATABASE_TIMEOUT_S = 1
 """So long a transaction may take: a batch of all workers, with a statement for each, would take
-5 s.
+2 s.
 """
 
 

@@ -1,8 +1,8 @@
 """Random flows of all stock operators, compared with a sequential interpreter.
 
-Everything is built by operators, as hosts do; places, lanes, copies, joins and zips are drawn from a
-seed. One that fails is named, and can be run again by itself: ``ROWLOCK_GRAPHS=171-171``. The same
-variable says how many seeds there are. A stream whose order is kept has to come out in that order.
+Everything is built by operators, as hosts do; places, lanes, copies, joins and zips are drawn from
+a seed. One that fails is named, and can be run again by itself: ``ROWLOCK_GRAPHS=171-171``. The
+same variable says how many seeds there are. A stream whose order is kept has to come out in it.
 """
 
 from __future__ import annotations

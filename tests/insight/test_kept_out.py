@@ -175,6 +175,33 @@ async def test_what_a_user_may_not_see_is_told(
     assert lines["ready"].answer == "yes"
 
 
+@pytest.mark.parametrize("lost", ["rowlock_controls", "rowlock_replicas"])
+async def test_a_replica_lives_without_one_of_the_tables(
+    database: TemporaryDatabase, lost: str
+) -> None:
+    """Replicas would look dead, or forget a pause, since the other table was dropped."""
+    await furnish(database, Scene({"status": "active"}))
+    manager = PipelineManager(
+        database.session_factory, [VolumePipeline()], gates=[TABLES.pause_gate]
+    )
+    insight = insight_of(database)
+    observer = Observer(manager, tables=TABLES, name="web-7")
+    await insight.pause("VolumePipeline", by="alice", reason="provider down")
+    async with database.engine.begin() as connection:
+        await connection.execute(text(f"DROP TABLE {lost}"))
+    await observer.beat()
+    if lost == "rowlock_controls":
+        assert [one.name for one in (await insight.replicas()).live] == ["web-7"]
+        status = await insight.status()
+        assert "? pauses: " in status.text()
+        assert "1 replica: web-7" in status.text()
+        [one] = (await insight.explain(Volume, 17)).pipelines
+        assert "CLAIMS FAIL in the database: " in str(one.also)
+    else:
+        assert observer.paused == {"VolumePipeline"}
+        assert "? replicas: " in (await insight.status()).text()
+
+
 async def test_each_pipeline_asks_its_own_database(
     sqlite_database: TemporaryDatabase, tmp_path: Path
 ) -> None:

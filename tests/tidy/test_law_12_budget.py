@@ -16,7 +16,7 @@ LINES = {
     "cli": 1829,
     "dashboard": 1872,
     "database": 1323,
-    "demo": 663,
+    "demo": 667,
     "dialects": 3648,
     "dispatch": 3818,
     "graph": 7107,
@@ -30,8 +30,8 @@ LINES = {
     "services": 719,
     "streams": 14362,
     "telemetry": 1238,
-    "testing": 5335,
-    "tests": 125600,
+    "testing": 5319,
+    "tests": 125602,
 }
 """Most lines of each part of the package, and of `tests`."""
 FILES_MAX = 281

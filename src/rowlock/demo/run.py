@@ -52,13 +52,17 @@ async def tables_in(folder: Path) -> AsyncIterator[AsyncEngine]:
     """Create a database in `folder`, with the tables and the trigger, and yield an engine."""
     engine = open_engine(folder / "demo.db")
     try:
-        async with engine.begin() as connection:
-            await connection.exec_driver_sql("PRAGMA journal_mode=WAL")
-            await connection.run_sync(Base.metadata.create_all)
-            await connection.exec_driver_sql(_TRIGGER)
+        await _create_tables(engine)
         yield engine
     finally:
         await engine.dispose()
+
+
+async def _create_tables(engine: AsyncEngine) -> None:
+    async with engine.begin() as connection:
+        await connection.exec_driver_sql("PRAGMA journal_mode=WAL")
+        await connection.run_sync(Base.metadata.create_all)
+        await connection.exec_driver_sql(_TRIGGER)
 
 
 # ---------------------------------------------------------------- the replicas

@@ -239,18 +239,6 @@ def refused() -> list[Any]:
         pytest.param(many, {}, ConfigurationError, "10,000 is the maximum", id="too many"),
         pytest.param(events(1), {"producer": "m"}, ConfigurationError, "pass both", id="no number"),
         pytest.param(events(1), {"seq": 1}, ConfigurationError, "pass both", id="no producer"),
-        pytest.param(
-            events(1), {"producer": "", "seq": 1}, ConfigurationError, "1 to 255", id="no name"
-        ),
-        pytest.param(
-            events(1), {"producer": "p" * 256, "seq": 1}, ConfigurationError, "256", id="long name"
-        ),
-        pytest.param(
-            events(1), {"producer": "p", "seq": -1}, ConfigurationError, "not -1", id="below 0"
-        ),
-        pytest.param(
-            events(1), {"producer": "p", "seq": 2**63}, ConfigurationError, "number", id="above"
-        ),
         pytest.param([1], {}, TypeError, "is no Usage", id="of another type"),
         pytest.param([Usage("k" * 256, 1)], {}, ValueError, "255", id="long key"),
         pytest.param([Text("k", "x" * 2_000_000)], {}, TypeError, "Usage", id="another class"),
@@ -266,14 +254,6 @@ async def test_refused_appends_write_nothing(
         with pytest.raises(error, match=why):
             await host.usage.append(session, [*events(1), *given], **producer)
     assert (await host.count("log"), await host.count("appends")) == (0, 0)
-
-
-@pytest.mark.parametrize("given", [Usage("a", 1), "a", {}])
-async def test_one_event_is_no_list(host: Host, given: Any) -> None:
-    """A text would be appended letter by letter, and a host would hear that it has no length."""
-    async with host.database.session_factory() as session:
-        with pytest.raises(TypeError, match=r"list of events, .* write \[event\]"):
-            await host.usage.append(session, given)
 
 
 async def test_old_events_are_deleted_below_what_is_needed(host: Host) -> None:

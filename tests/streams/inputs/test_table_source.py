@@ -31,14 +31,12 @@ from sqlalchemy.orm import (
     Mapped,
     MappedAsDataclass,
     deferred,
-    make_transient_to_detached,
     mapped_column,
     relationship,
 )
 from sqlalchemy.orm.exc import DetachedInstanceError
 
 from rowlock import ModelError, UtcDateTime
-from rowlock.rows.leased_table import instance_of
 from rowlock.streams.computing.hashing import BucketRange, bucket_of
 from rowlock.streams.computing.rows import divide, input_digest
 from rowlock.streams.inputs.table_source import EventColumns, TableSource, event_table
@@ -124,20 +122,6 @@ async def test_rows_are_events(database: TemporaryDatabase) -> None:
     assert {event.bucket for event in events} == {None, *(bucket_of(f"a{n}") for n in range(20))}
     assert all(event.bucket in (None, bucket_of(event.account)) for event in events)
     assert sum(event.bucket is None for event in events) == 20
-
-
-def test_an_event_is_as_if_loaded() -> None:
-    """A cheap row is what SQLAlchemy makes of it: detached, unchanged, with its identity."""
-    mapper = inspect(Payment)
-    values = {prop.key: None for prop in mapper.column_attrs if not prop.deferred}
-    identity = mapper.get_property_by_column(mapper.primary_key[0]).key
-    made = instance_of(mapper, {**values, identity: 5})
-    expected = Payment(**{**values, identity: 5})
-    make_transient_to_detached(expected)
-    found, state = inspect(made), inspect(expected)
-    assert (found.detached, found.modified, found.key) == (True, False, state.key)
-    assert found.unloaded == state.unloaded
-    assert found.expired_attributes == state.expired_attributes
 
 
 def test_an_event_has_a_state_once_it_is_asked_for() -> None:

@@ -31,7 +31,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from rowlock.testing.databases.clock import follow_on_sqlite
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from os import PathLike
 
     from sqlalchemy.ext.asyncio import AsyncEngine
@@ -207,11 +207,6 @@ class InlineCursor:
     async def __aexit__(self, *_exc_info: object) -> None:
         await self.close()
 
-    async def __aiter__(self) -> AsyncIterator[Any]:
-        while rows := await self.fetchmany():
-            for row in rows:
-                yield row
-
     @property
     def description(self) -> tuple[tuple[object, ...], ...] | None:
         return self._cursor.description
@@ -224,14 +219,6 @@ class InlineCursor:
     def lastrowid(self) -> int | None:
         return self._cursor.lastrowid
 
-    @property
-    def arraysize(self) -> int:
-        return self._cursor.arraysize
-
-    @arraysize.setter
-    def arraysize(self, value: int) -> None:
-        self._cursor.arraysize = value
-
     async def execute(
         self, sql: str, parameters: Sequence[Any] | Mapping[str, Any] = ()
     ) -> InlineCursor:
@@ -242,18 +229,15 @@ class InlineCursor:
         await self._connection.call(partial(self._cursor.execute, sql, parameters))
         return self
 
-    async def executemany(self, sql: str, parameters: Iterable[Any]) -> InlineCursor:
-        # A list: a second try must see all of them again.
-        await self._connection.call(partial(self._cursor.executemany, sql, list(parameters)))
+    async def executemany(self, sql: str, parameters: Sequence[Any]) -> InlineCursor:
+        await self._connection.call(partial(self._cursor.executemany, sql, parameters))
         return self
 
     async def fetchone(self) -> Any:
         return await self._connection.in_memory(self._cursor.fetchone)
 
-    async def fetchmany(self, size: int | None = None) -> Any:
-        return await self._connection.in_memory(
-            partial(self._cursor.fetchmany, size or self.arraysize)
-        )
+    async def fetchmany(self, size: int) -> Any:
+        return await self._connection.in_memory(partial(self._cursor.fetchmany, size))
 
     async def fetchall(self) -> Any:
         return await self._connection.in_memory(self._cursor.fetchall)
