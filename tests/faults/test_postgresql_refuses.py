@@ -174,47 +174,6 @@ async def test_the_victim_of_a_deadlock_is_written_again(
     assert (rows[1].status, rows[2].status, rows[2].result) == ("done", "held", [len(tries)])
 
 
-@pytest.mark.parametrize("isolation_level", ["REPEATABLE READ", "SERIALIZABLE"])
-async def test_stricter_isolation_loses_and_doubles_nothing(
-    postgresql_database: TemporaryDatabase, isolation_level: str
-) -> None:
-    """Serialization failures would end loops, lose outcomes, or leave rows that nobody takes."""
-    database, count = postgresql_database, 60
-    await add(database, *(Run(id=number) for number in range(count)))
-    stop = asyncio.Event()
-
-    async def service() -> None:
-        # Touches rows that are being claimed, renewed and written.
-        number = 0
-        while not stop.is_set():
-            async with database.session_factory.begin() as session:
-                await session.execute(
-                    update(Run).where(Run.id == number % count).values(updated_at=text("now()"))
-                )
-            number += 1
-
-    serving = asyncio.create_task(service())
-    try:
-        with heard_events() as heard:
-            engines = [engine_with(database, isolation_level=isolation_level) for _ in range(2)]
-            pipelines = [RunPipeline(**QUICK, database_timeout=2) for _ in engines]
-            managers = [
-                PipelineManager(async_sessionmaker(engine), [pipeline])
-                for engine, pipeline in zip(engines, pipelines, strict=True)
-            ]
-            async with managers[0], managers[1]:
-                await heard.wait_for(events.ItemApplied, count=count)
-            assert heard.of(events.LoopReplaced) == []
-    finally:
-        stop.set()
-        await serving
-    assert sorted(event.row_id for event in heard.of(events.ItemApplied)) == list(range(count))
-    assert all(
-        (row.status, row.attempts, is_free(row)) == ("done", 0, True)
-        for row in await read_all(database, Run)
-    )
-
-
 def twice(item: Any) -> Apply:
     return Apply({"result": [1]} if item.row.result is None else {"status": "done"})
 

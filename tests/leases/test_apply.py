@@ -6,7 +6,7 @@ import uuid
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from sqlalchemy import delete, select, text
+from sqlalchemy import delete, text
 
 from rowlock.leases.apply import (
     RowWrite,
@@ -246,21 +246,6 @@ async def test_a_batch_writes_nothing_to_a_row_that_was_not_locked(
         database, lambda c: apply_locked(c, VOLUMES, [(item, RowWrite({STATUS: "active"}))])
     )
     assert (await row_of(database, VOLUMES, item.id)).status == "submitted"
-
-
-async def test_a_batch_does_not_wait_for_a_locked_row(
-    postgresql_database: TemporaryDatabase,
-) -> None:
-    """One row in somebody's long transaction would hold up the outcomes of all others."""
-    database = postgresql_database
-    await add(database, Volume(), Volume())
-    busy, free = await claimed(database)
-    async with database.session_factory.begin() as session:
-        await session.execute(
-            select(Volume).where(Volume.id == busy.id).with_for_update(key_share=True)
-        )
-        _, locked = await transact(database, lambda c: lock_for_apply(c, VOLUMES, [busy, free]))
-        assert set(locked) == {free.lock_token}
 
 
 async def test_the_row_knows_which_transaction_processed_it(

@@ -101,19 +101,6 @@ async def test_a_dead_holder_has_cost_an_attempt(database_with_clock: TemporaryD
     assert (await row_of(database_with_clock, RUNS, 1)).attempts == 1
 
 
-async def test_rows_locked_by_a_transaction_are_skipped(
-    postgresql_database: TemporaryDatabase,
-) -> None:
-    """One long transaction of a service would hold up the claims of all other rows."""
-    busy, free = Volume(), Volume()
-    await add(postgresql_database, busy, free)
-    async with postgresql_database.session_factory.begin() as session:
-        await session.execute(
-            select(Volume).where(Volume.id == busy.id).with_for_update(key_share=True)
-        )
-        assert [item.id for item in await claimed(postgresql_database)] == [free.id]
-
-
 async def test_keys_in_the_lockset_are_skipped(sqlite_database: TemporaryDatabase) -> None:
     """A row that a service of this process holds would be worked on at the same time."""
     busy, free = Volume(), Volume()

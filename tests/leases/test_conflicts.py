@@ -150,50 +150,6 @@ async def test_a_cancelled_caller_waits_for_the_last_run(
     assert (await row_of(database, RUNS, 1)).status == "a+!"
 
 
-async def _waiting_for_locks(database: TemporaryDatabase) -> int:
-    waiting = text(
-        "SELECT count(*) FROM pg_stat_activity"
-        " WHERE datname = current_database() AND wait_event_type = 'Lock'"
-    )
-    async with database.session_factory() as session:
-        return (await session.scalars(waiting)).one()
-
-
-async def test_the_victim_of_a_deadlock_is_run_again(
-    postgresql_database: TemporaryDatabase,
-) -> None:
-    """A service that locks rows in another order would cost an attempt its related rows."""
-    database, tries = postgresql_database, 0
-    await add(database, Run(id=1), Run(id=2))
-    quick = database.connect_args(deadlock_timeout="20ms")
-    ours, theirs = asyncio.Event(), asyncio.Event()
-
-    async def work(session: AsyncSession, connection: AsyncConnection) -> None:
-        nonlocal tries
-        tries += 1
-        await connection.execute(update(Run).where(Run.id == 1).values(status="ours"))
-        ours.set()
-        await theirs.wait()
-        # The server looks for a deadlock once in a wait: the other one has to be waiting by then.
-        while tries == 1 and not await _waiting_for_locks(database):
-            pass
-        await connection.execute(update(Run).where(Run.id == 2).values(status="ours"))
-
-    async def service() -> None:
-        async with database.session_factory.begin() as session:
-            await session.execute(text("SET LOCAL deadlock_timeout = '60s'"))
-            await session.execute(update(Run).where(Run.id == 2).values(status="theirs"))
-            theirs.set()
-            await ours.wait()
-            await session.execute(update(Run).where(Run.id == 1).values(status="theirs"))
-
-    serving = asyncio.create_task(service())
-    await run_in(async_sessionmaker(database.create_engine(connect_args=quick)), work)
-    await serving
-    assert tries == 2
-    assert [(await row_of(database, RUNS, key)).status for key in (1, 2)] == ["ours", "ours"]
-
-
 # ---------------------------------------------------------------- what hosts call
 
 

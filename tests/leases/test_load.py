@@ -1,4 +1,4 @@
-"""Loading: the row as it is when work begins, and only for its holder."""
+"""Loading: the row as it is when work begins; and what a plain day does not show of other steps."""
 
 from __future__ import annotations
 

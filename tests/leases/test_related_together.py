@@ -220,19 +220,6 @@ async def test_each_row_gets_its_own_expression(
     assert faults.count(lambda statement: "version=" in statement) <= 2
 
 
-@pytest.mark.parametrize(
-    "values_of", [lambda key: {"number": Stamped.number + key}, lambda key: {"number": key}]
-)
-async def test_host_code_stamps_each_related_row(
-    database: TemporaryDatabase, values_of: Any
-) -> None:
-    """Rows that are written together would share what their host makes anew for each."""
-    async with held_by_one(database, Stamped) as item:
-        rows = await written(database, item, writes_of(Stamped, values_of))
-    assert len({row.stamp for row in rows}) == ROWS
-    assert [(row.number, row.version) for row in rows] == [(key, 2) for key in range(ROWS)]
-
-
 @pytest.mark.parametrize("model", [Range, Stamped])
 async def test_more_kinds_than_fit_into_a_transaction_are_refused(
     database: TemporaryDatabase, model: Any

@@ -127,18 +127,6 @@ async def test_a_long_outage_is_waited_out_for_one_lease_at_most(
             assert len(faults.sent) == tries + 1, "not when a shutdown is in a hurry"
 
 
-@virtual_time
-async def test_without_trust_nothing_is_read(virtual_database: TemporaryDatabase) -> None:
-    """Work would begin on a row that another replica may hold by the time it is read."""
-    await add(virtual_database, Volume())
-    async with stepping(virtual_database.session_factory, VolumePipeline()) as steps:
-        [item] = await steps.fetch_once()
-        await asyncio.sleep(27)
-        with faults_of(virtual_database.engine) as faults:
-            assert not await loader_of(steps).load(item)
-        assert faults.sent == []
-
-
 async def test_an_error_that_does_not_pass_is_told(sqlite_database: TemporaryDatabase) -> None:
     """A worker would try for ever to read what cannot be read."""
     await add(sqlite_database, Volume())

@@ -98,21 +98,6 @@ async def die_over_it(database: TemporaryDatabase, *, times: int) -> None:
 
 
 @virtual_time(max_virtual_s=5000)
-async def test_a_row_that_kills_its_holders_is_parked_by_default(
-    virtual_database: TemporaryDatabase,
-) -> None:
-    """A row at which the process dies would kill every replica in turn, for ever."""
-    await add_runs(virtual_database, 1)
-    await die_over_it(virtual_database, times=20)
-    pipeline = RunPipeline()
-    with heard_events() as heard:
-        async with PipelineManager(virtual_database.session_factory, [pipeline]):
-            [parked] = await heard.wait_for(events.ItemParked)
-    assert parked.reason == "gave up: 20 holders in a row died over this row"
-    assert pipeline.items == []
-
-
-@virtual_time(max_virtual_s=5000)
 async def test_failures_before_and_between_are_no_deaths(
     virtual_database: TemporaryDatabase,
 ) -> None:
