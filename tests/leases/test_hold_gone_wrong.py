@@ -22,7 +22,7 @@ from rowlock.testing import TemporaryDatabase, stepping, virtual_time
 from ..host import Volume, VolumePipeline
 from ..pipelines.scenes import add, change, faults_of, is_free, is_renewal, read, read_all
 from ..pipelines.told import Line, told
-from .holding import is_let_go, is_taking, may_be_claimed, passing
+from .holding import is_let_go, is_taking, may_be_claimed
 from .transactions import checked_out
 
 AWAY = ConnectionRefusedError("the database is away")
@@ -47,20 +47,6 @@ async def test_the_lease_is_renewed_while_the_block_runs(
         async with virtual_database.session_factory.begin() as session:
             await held.guard(session)
     assert await may_be_claimed(virtual_database) == 1
-
-
-async def test_a_renewal_counts_from_the_database_time(
-    database_with_clock: TemporaryDatabase,
-) -> None:
-    """A renewal by a host's own clock would end the lease too early, or never."""
-    database = database_with_clock
-    [row] = await add(database, Volume())
-    with passing(database.engine, is_renewal) as renewals:
-        async with hold_rows(database.session_factory, Volume, [row.id], lock_timeout=1.5):
-            database.clock.advance(1)
-            await renewals.wait_for(2)  # the first was committed then
-            expires_at = (await read(database, row)).lock_expires_at
-            assert expires_at == database.clock.now + timedelta(seconds=1.5)
 
 
 @virtual_time
@@ -166,19 +152,6 @@ async def test_one_of_several_rows_is_lost(virtual_database: TemporaryDatabase) 
         await asyncio.sleep(11)
     assert is_free(await read(virtual_database, kept))
     assert not is_free(await read(virtual_database, lost))
-
-
-@virtual_time
-async def test_a_lease_that_ended_is_not_revived(virtual_database: TemporaryDatabase) -> None:
-    """After the database's clock has passed the lease, others may have worked on the row and
-    left it again.
-    """
-    [row] = await add(virtual_database, Volume())
-    async with held_to_the_end(virtual_database, row) as held:
-        virtual_database.clock.advance(31)
-        await asyncio.sleep(11)
-        assert held.remaining == timedelta(0)
-        assert (await read(virtual_database, row)).lock_expires_at <= virtual_database.clock.now
 
 
 async def test_a_guarded_transaction_keeps_the_rows(database_with_clock: TemporaryDatabase) -> None:

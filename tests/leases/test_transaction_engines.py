@@ -6,8 +6,6 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-import subprocess
-import sys
 import threading
 from collections.abc import AsyncIterator
 from contextlib import closing
@@ -26,7 +24,7 @@ from rowlock.database.transaction import in_transaction
 from rowlock.leases.claim import claim, load_rows
 from rowlock.testing import TemporaryDatabase
 
-from ..host import HANG_S_MAX, Base, Run
+from ..host import Base, Run
 from .ground import LOCK_TIMEOUT, MARGIN, RUNS, add, order_for, row_of
 from .transactions import TIMEOUT, file_may_be_written, run_in, write_both
 
@@ -116,67 +114,6 @@ async def test_an_engine_that_begins_by_itself(sqlite_database: TemporaryDatabas
             await run_in(factory, fail)
     assert seen == [False, False]
     assert (await row_of(sqlite_database, RUNS, 1)).status == "written"
-
-
-PROCESS = """
-import asyncio, sys
-from datetime import timedelta
-from sqlalchemy import Integer, true
-from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
-from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
-from rowlock import LockColumns
-from rowlock.leases.claim import claim
-from rowlock.leases.claim_request import ClaimRequest
-from rowlock.rows.eligibility import eligible_parts, oldest_first
-from rowlock.rows.leased_table import LeasedTable
-
-class Base(DeclarativeBase): pass
-class Task(LockColumns, Base):
-    __tablename__ = "tasks"
-    id: Mapped[int] = mapped_column(primary_key=True)
-
-async def main(url):
-    engine = create_async_engine(url)
-    leased = LeasedTable.of(Task)
-    parts = eligible_parts(leased, ready=true(), owner="P", min_processing_interval=timedelta(0))
-    order = ClaimRequest(leased, parts.whole, oldest_first(leased), "P", timedelta(hours=1), 3)
-    print("ready", flush=True)
-    sys.stdin.readline()
-    times = {"lease_margin": timedelta(0), "timeout": timedelta(seconds=60)}
-    while items := await claim(async_sessionmaker(engine), order, **times):
-        print(*(f"{item.id}:{item.lock_token}" for item in items), flush=True)
-    await engine.dispose()
-
-asyncio.run(main(sys.argv[1]))
-"""
-
-
-def test_two_processes_on_one_file(tmp_path: Path) -> None:
-    """Two replicas on one SQLite file would share rows, or fail because the other one writes."""
-    path = tmp_path / "shared.db"
-    columns = "lock_token CHAR(32), lock_owner TEXT, lock_expires_at TEXT, last_processed_at TEXT"
-    with closing(sqlite3.connect(path)) as connection:
-        connection.execute(f"CREATE TABLE tasks (id INTEGER PRIMARY KEY, {columns})")
-        connection.executemany("INSERT INTO tasks (id) VALUES (?)", [(n,) for n in range(150)])
-        connection.commit()
-    command = [sys.executable, "-c", PROCESS, f"sqlite+aiosqlite:///{path}"]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    processes = [subprocess.Popen(command, text=True, **pipes) for _ in range(2)]  # type: ignore[call-overload]
-    for process in processes:
-        assert process.stdout.readline() == "ready\n"
-    for process in processes:
-        process.stdin.write("go\n")
-        process.stdin.flush()
-    answers = [process.communicate(timeout=HANG_S_MAX) for process in processes]
-    assert [
-        (process.returncode, errors)
-        for process, (_, errors) in zip(processes, answers, strict=True)
-    ] == [(0, "")] * 2
-    claims = [claim.split(":") for out, _ in answers for claim in out.split()]
-    assert sorted(int(key) for key, _ in claims) == list(range(150))
-    with closing(sqlite3.connect(path)) as connection:
-        tokens = dict(connection.execute("SELECT id, lock_token FROM tasks"))
-    assert {int(key): token.replace("-", "") for key, token in claims} == tokens
 
 
 # ---------------------------------------------------------------- several engines

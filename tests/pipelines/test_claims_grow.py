@@ -16,7 +16,7 @@ from rowlock.pipelines.item_queue import AHEAD_MAX
 from rowlock.testing import TemporaryDatabase, virtual_time
 
 from ..host import HeardEvents, Run, RunPipeline, heard_events
-from .scenes import add, faults_of, hang, is_claim, now, replica, turns, until
+from .scenes import add, faults_of, hang, is_claim, turns, until
 
 LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
 FAST = 600
@@ -141,21 +141,6 @@ async def test_after_a_failure_claims_are_small(virtual_database: TemporaryDatab
             await manager.drain(0)
 
 
-@virtual_time
-async def test_two_replicas_share_work_that_takes_its_time(
-    virtual_database: TemporaryDatabase,
-) -> None:
-    """The first one would lease all of it, and the other have nothing to do."""
-    await add(virtual_database, *runs(400))
-    pipelines = [RunPipeline(answer=slow(0.05)) for _ in range(2)]
-    here, there = virtual_database.session_factory, replica(virtual_database)
-    async with PipelineManager(here, pipelines[:1]), PipelineManager(there, pipelines[1:]):
-        began_at = now()
-        await until(lambda: sum(len(pipeline.items) for pipeline in pipelines) == 400)
-        assert now() - began_at < 1.2 * 400 * 0.05 / 20
-    assert all(160 <= len(pipeline.items) <= 240 for pipeline in pipelines)
-
-
 # -------------------- where the queue is not left to the pipeline
 
 
@@ -199,6 +184,3 @@ async def test_a_queue_whose_size_was_stated_does_not_grow(
             await until(lambda: len(pipeline.items) == 1200)
     assert max(claimed(heard)) <= pipeline.settings.queue_capacity
     assert pipeline.run.context.queue.grows is False
-
-
-# ---------------------------------------------------------------- what waits is released

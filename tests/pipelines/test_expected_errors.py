@@ -116,15 +116,6 @@ def test_a_delay_that_is_none_fails_the_row_alone(
     assert isinstance(shown and shown.__cause__, RateLimited)
 
 
-def test_other_errors_are_failures_as_ever(
-    virtual_database: TemporaryDatabase, caplog: pytest.LogCaptureFixture
-) -> None:
-    """An error that nobody expects would lose its traceback."""
-    _play(virtual_database, Charges(answer=KeyError("a bug")))
-    [line] = told(caplog, "failed")
-    assert line.error is not None
-
-
 @pytest.mark.parametrize(
     ("base", "attributes", "kind", "says"),
     [

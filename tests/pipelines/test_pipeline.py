@@ -36,11 +36,6 @@ class OddBase(DeclarativeBase):
     """The root of models that no pipeline can have."""
 
 
-class Unlocked(OddBase):
-    __tablename__ = "unlocked"
-    id: Mapped[int] = mapped_column(primary_key=True)
-
-
 class ShortOwner(LockColumns, OddBase):
     """A table whose column for the owner is too short for most names."""
 
@@ -58,25 +53,10 @@ def pipeline_over(model: Any, *, ready: Any = None) -> Pipeline[Any]:
     return BuiltPipeline()
 
 
-def test_a_model_without_lock_columns_is_refused() -> None:
-    """The first claim would fail, in a log."""
-    with pytest.raises(
-        ModelError, match="Unlocked has no column lock_token; mix in LockColumns"
-    ) as caught:
-        pipeline_over(Unlocked)
-    assert (caught.value.model, caught.value.column) == ("Unlocked", "lock_token")
-
-
 def test_a_pipeline_without_a_model_is_refused() -> None:
     """The mistake would show as an attribute error from the depths."""
     with pytest.raises(ModelError, match="has no model; set `model = YourModel` on the class"):
         pipeline_over(None)
-
-
-def test_what_is_no_model_is_refused() -> None:
-    """The mistake would show as an error of SQLAlchemy's."""
-    with pytest.raises(ModelError, match="not a mapped class"):
-        pipeline_over(int)
 
 
 def test_a_name_that_does_not_fit_is_refused() -> None:

@@ -209,17 +209,6 @@ async def test_also_may_raise_an_outcome(
     assert not told(caplog, "failed")
 
 
-async def test_also_may_raise_an_outcome_in_a_task_group(database: TemporaryDatabase) -> None:
-    """A `Park` that a task within `also` raises is a Park, and a failure beside it is reported."""
-
-    async def also(_session: Any, _now: Any) -> None:
-        await _in_a_group(Park("taken"), KeyError("x"))
-
-    row, counters, heard = await _after(database, Apply({"status": "done"}, also=also))
-    assert (row.status, counters["parked"], row.last_error) == ("queued", 1, "taken")
-    assert len(heard.of(events.ItemFailed)) == 1
-
-
 AGAIN = Retry()
 
 

@@ -315,39 +315,6 @@ async def test_after_the_end_no_statement_is_sent(virtual_database: TemporaryDat
 
 
 @virtual_time
-async def test_statistics_tell_where_the_items_are(virtual_database: TemporaryDatabase) -> None:
-    """A dashboard would show an idle pipeline that is full, or the reverse."""
-    await add(virtual_database, *(Volume() for _ in range(5)))
-    pipeline = VolumePipeline(workers_num=2, queue_upper_limit_factor=3, answer=hang)
-    run = started(virtual_database, pipeline)
-    await asyncio.sleep(1)
-    statistics = run.statistics()
-    assert statistics.pipeline == "VolumePipeline"
-    assert (statistics.queued, statistics.running, statistics.tracked) == (3, 2, 5)
-    assert statistics.counters["claimed"] == 5
-    assert statistics.counters["started"] == 2
-    assert statistics.counters["loops_replaced"] == 0
-    health = run.health()
-    assert set(health.loops_alive) == {
-        "fetcher",
-        "heartbeater",
-        "lease watch",
-        "worker 1",
-        "worker 2",
-    }
-    assert health.healthy
-    for loop, times in (("heartbeater", 2), ("fetcher", 3)):
-        for _ in range(times):
-            run.context.failures.failed(loop, f"the {loop} fails")
-    health = run.health()
-    assert (health.pipeline, health.state, health.abandoned) == ("VolumePipeline", "running", 0)
-    assert (health.renewal_failures, health.fetch_failures) == (2, 3)
-    assert (health.last_error, health.healthy) == ("the heartbeater fails", False)
-    await run.drain(0)
-    assert run.statistics().counters["released"] == 5
-
-
-@virtual_time
 async def test_two_drains_at_once(virtual_database: TemporaryDatabase) -> None:
     """A host whose shutdown runs twice would hang, or release rows twice."""
     [row] = await add(virtual_database, Volume())
