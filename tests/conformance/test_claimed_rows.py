@@ -1,6 +1,4 @@
-"""Rows that come with their claim are what a SELECT gives, for every kind of model that is plain
-enough.
-"""
+"""Rows that come with their claim are what a SELECT gives."""
 
 from __future__ import annotations
 

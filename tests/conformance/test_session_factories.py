@@ -1,6 +1,4 @@
-"""Which session factories can keep leases, seen without connecting: those that make transactions
-of their own.
-"""
+"""Which session factories can keep leases, seen without connecting."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Clocks that are wrong: a host's never matters; the database's decides, so a jump of it costs
-time or work, never a result.
-"""
+"""Clocks that are wrong: a host's never matters; the database's decides."""
 
 from __future__ import annotations
 

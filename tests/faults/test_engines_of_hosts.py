@@ -1,6 +1,4 @@
-"""Engines as hosts set them up: without a pool, with a small one, with schemas of their own, and
-several at once.
-"""
+"""Engines as hosts set them up: without a pool, with a small one, with schemas of their own."""
 
 from __future__ import annotations
 

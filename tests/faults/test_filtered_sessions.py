@@ -1,6 +1,4 @@
-"""Sessions that filter SELECTs, and tables whose triggers clear tokens: claims and reads agree, and
-what cannot be read under its token is told.
-"""
+"""Sessions that filter SELECTs, and tables whose triggers clear tokens: claims and reads agree."""
 
 from __future__ import annotations
 

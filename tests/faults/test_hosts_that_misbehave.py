@@ -1,6 +1,4 @@
-"""A `process` that does what it should not: what is lost is its own, and everything beside it
-goes on.
-"""
+"""A `process` that does what it should not: what is lost is its own."""
 
 from __future__ import annotations
 

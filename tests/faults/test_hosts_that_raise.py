@@ -1,6 +1,4 @@
-"""Host code that raises anything there is, from every hook: its own row pays for it, and the
-pipeline goes on.
-"""
+"""Host code that raises anything there is, from every hook: its own row pays for it."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Keys that a host's own type reads as objects: worked on if they are equal by value, and
-refused if they are not.
-"""
+"""Keys that a host's own type reads as objects: worked on if they are equal by value."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""COMMITs whose answer is lost, committed or not: every outcome is settled by asking for it, and
-applied exactly once.
-"""
+"""COMMITs whose answer is lost, committed or not: every outcome is settled by asking for it."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""COMMITs whose answer is lost, where the stamp is not kept as it was sent: they are settled by
-what the database made of it.
-"""
+"""COMMITs whose answer is lost, where the stamp is not kept as it was sent."""
 
 from __future__ import annotations
 

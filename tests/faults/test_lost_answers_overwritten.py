@@ -1,6 +1,4 @@
-"""COMMITs whose answer is lost, of rows that somebody has written since: nobody can know whether
-they were carried out.
-"""
+"""COMMITs whose answer is lost, of rows that somebody has written since."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""PostgreSQL that refuses for a while: nothing in hand is lost, everything goes on by itself,
-and `health` tells of it.
-"""
+"""PostgreSQL that refuses for a while: nothing in hand is lost, everything goes on by itself."""
 
 from __future__ import annotations
 

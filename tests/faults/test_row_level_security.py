@@ -1,6 +1,4 @@
-"""Row-level security: a host whose role sees the rows of one tenant only, which is set at the
-begin of each transaction.
-"""
+"""Row-level security: a host whose role sees the rows of one tenant only."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Rows that somebody changes by hand under their holder: only that row is affected, and in the
-end it is worked on again.
-"""
+"""Rows that somebody changes by hand under their holder: only that row is affected."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""A table that is not what the model says: a clear error in `health`, other pipelines go on, and
-a migration ends it.
-"""
+"""A table that is not what the model says: a clear error in `health`, other pipelines go on."""
 
 from __future__ import annotations
 

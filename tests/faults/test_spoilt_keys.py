@@ -1,6 +1,4 @@
-"""Keys that a script has spoilt, or that the host's own type refuses: only the rows with such keys
-are affected.
-"""
+"""Keys that a script has spoilt, or that the host's own type refuses."""
 
 from __future__ import annotations
 

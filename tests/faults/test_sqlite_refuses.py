@@ -1,6 +1,4 @@
-"""An SQLite file that is full, locked by another process, gone or replaced: nothing in hand is
-lost, and `health` tells of it.
-"""
+"""An SQLite file that is full, locked by another process, gone or replaced."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Replicas on engines with REPEATABLE READ and SERIALIZABLE, whose transactions meet in the same
-rows all the time.
-"""
+"""Replicas on engines with REPEATABLE READ and SERIALIZABLE."""
 
 from __future__ import annotations
 

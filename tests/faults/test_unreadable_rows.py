@@ -1,6 +1,4 @@
-"""Rows with times or counts that Python cannot read: they are set aside and told, and keep no
-other row from its turn.
-"""
+"""Rows with times or counts that Python cannot read: they are set aside and told."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Values that the database or its driver refuses: their own row fails and says why, and the
-others of the batch are written.
-"""
+"""Values that the database or its driver refuses: their own row fails and says why."""
 
 from __future__ import annotations
 

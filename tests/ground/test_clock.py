@@ -1,6 +1,4 @@
-"""Tests of the two clocks. That nobody else asks the time is a law of its own
-(``tidy/test_clock.py``).
-"""
+"""The two clocks. That nobody else asks the time is a law of its own (``tidy/test_clock.py``)."""
 
 from __future__ import annotations
 

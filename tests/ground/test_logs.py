@@ -1,6 +1,4 @@
-"""Logging: whatever the host's part of it does, the caller goes on; and no field of ours meets
-one of the host's.
-"""
+"""Logging: whatever the host's part of it does, the caller goes on."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Values of a row stay out of what is logged and stored, whoever put them into the text of an
-error.
-"""
+"""Values of a row stay out of what is logged and stored."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Steps that the tests of this room share: make rows, claim them, look at them, run one
-transaction.
-"""
+"""Steps that the tests of this room share: make rows, claim them, look at them."""
 
 from __future__ import annotations
 

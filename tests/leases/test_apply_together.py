@@ -1,6 +1,4 @@
-"""A batch of outcomes that differ: one statement with arrays where the database has them, and
-still each row gets its own.
-"""
+"""A batch of outcomes that differ: one statement with arrays where the database has them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""What a claim sees to besides its rows: what a dead holder had locked with them, and whole rows
-where they are asked for.
-"""
+"""What a claim sees to besides its rows: what a dead holder had locked with them."""
 
 from __future__ import annotations
 

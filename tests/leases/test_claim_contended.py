@@ -1,6 +1,4 @@
-"""Claims under contention: replicas with pools of their own, wrong clocks, bad plans, services
-that hold locks.
-"""
+"""Claims under contention: replicas with pools of their own, wrong clocks, bad plans."""
 
 from __future__ import annotations
 

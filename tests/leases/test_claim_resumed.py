@@ -1,6 +1,4 @@
-"""Claims that resume behind a position: they bring what a claim from the head would bring there,
-no row less and none twice.
-"""
+"""Claims that resume behind a position."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Transactions that PostgreSQL rolls back for another one's sake: under stricter isolation, and
-in a deadlock.
-"""
+"""Transactions that PostgreSQL rolls back for another one's sake: under stricter isolation."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Tests of the question whether an error passes: a table of errors, and the errors that the
-databases really raise.
-"""
+"""The question whether an error passes: a table of errors."""
 
 from __future__ import annotations
 
@@ -264,6 +262,3 @@ def test_states_of_the_schema(sqlstate: str) -> None:
 def test_states_that_say_nothing_of_the_schema(sqlstate: str | None) -> None:
     """One row's failure would keep all rows of the table from being claimed."""
     assert not is_of_the_schema(database_error(exc.DBAPIError, DriverError(sqlstate)))
-
-
-# ---------------------------------------------------------------- what the databases really raise

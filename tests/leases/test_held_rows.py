@@ -1,6 +1,4 @@
-"""What one item holds of other tables: what is known of it, what may be, and by which names an
-outcome finds it.
-"""
+"""What one item holds of other tables: what is known of it, what may be."""
 
 from __future__ import annotations
 

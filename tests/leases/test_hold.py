@@ -1,6 +1,4 @@
-"""Rows held by a service: all or none, waited for without a connection, left alone by pipelines,
-free after the block.
-"""
+"""Rows held by a service: all or none, waited for without a connection."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Services that are cancelled while they take, hold or let go of rows: no lease and no
-connection is left behind.
-"""
+"""Services that are cancelled while they take, hold or let go of rows."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Rows held by a service when something goes wrong: leases that end, outages, errors of the
-block.
-"""
+"""Rows held by a service when something goes wrong: leases that end, outages."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""What becomes of related rows, function by function: looked after as long as they carry the
-token, and only then.
-"""
+"""What becomes of related rows, function by function."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Many related rows of one outcome: compared and written in a few statements, and still each row
-gets its own.
-"""
+"""Many related rows of one outcome: compared and written in a few statements."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""What a request of a service writes to a row: its own columns, whoever holds the lease, and
-nothing of the lease.
-"""
+"""What a request of a service writes to a row: its own columns, whoever holds the lease."""
 
 from __future__ import annotations
 

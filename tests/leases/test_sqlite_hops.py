@@ -1,6 +1,4 @@
-"""Tests of the one hop per statement: what the database and the host see is what they saw
-without it.
-"""
+"""The one hop per statement: what the database and the host see is what they saw without it."""
 
 from __future__ import annotations
 

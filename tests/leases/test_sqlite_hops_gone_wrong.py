@@ -1,6 +1,4 @@
-"""Tests of the one hop per statement where it goes wrong: errors, waits, cancellations and
-timeouts.
-"""
+"""The one hop per statement where it goes wrong: errors, waits, cancellations and timeouts."""
 
 from __future__ import annotations
 

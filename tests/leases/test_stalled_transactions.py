@@ -1,6 +1,4 @@
-"""Tests of ending a transaction that its own event loop leaves standing with SQLite's write
-lock.
-"""
+"""Ending a transaction that its own event loop leaves standing with SQLite's write lock."""
 
 from __future__ import annotations
 

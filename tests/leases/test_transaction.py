@@ -1,6 +1,4 @@
-"""Tests of transactions that end: whoever is cancelled, no lock and no connection is left
-behind.
-"""
+"""Transactions that end: whoever is cancelled, no lock and no connection is left behind."""
 
 from __future__ import annotations
 

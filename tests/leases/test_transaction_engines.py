@@ -1,6 +1,4 @@
-"""Tests of transactions on engines of many kinds: one that begins by itself, several processes,
-several engines.
-"""
+"""Transactions on engines of many kinds: one that begins by itself, several processes."""
 
 from __future__ import annotations
 

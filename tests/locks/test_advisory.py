@@ -1,6 +1,4 @@
-"""Tests of advisory locks: which number a name has, who holds it, until when, and what is left
-after a failure.
-"""
+"""Advisory locks: which number a name has, who holds it, until when."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Tests of `lock_ctx` and `get_locker`: who gets keys, in which order, and what is left
-afterwards.
-"""
+"""`lock_ctx` and `get_locker`: who gets keys, in which order, and what is left afterwards."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""The locker against a model of a few lines: any order of steps, any taker cancelled at any of
-them.
-"""
+"""The locker against a model of a few lines: any order of steps."""
 
 from __future__ import annotations
 

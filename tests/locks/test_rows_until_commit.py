@@ -1,6 +1,4 @@
-"""Rows locked until the commit: on both databases nobody gets in between, and what was read is
-what is there.
-"""
+"""Rows locked until the commit: on both databases nobody gets in between."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Tests of unique names: that they are unique, on both databases, over engines and processes;
-and what is refused.
-"""
+"""Unique names: that they are unique, on both databases, over engines and processes."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Tests of unique names on SQLite: snapshots, hosts that begin transactions themselves, other
-processes on the file.
-"""
+"""Unique names on SQLite: snapshots, hosts that begin transactions themselves."""
 
 from __future__ import annotations
 

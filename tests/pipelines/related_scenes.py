@@ -1,6 +1,4 @@
-"""Scenes with related rows: a volume's pipeline that locks the volume's attachments, step by
-step beside theirs.
-"""
+"""Scenes with related rows: a volume's pipeline that locks the volume's attachments."""
 
 from __future__ import annotations
 

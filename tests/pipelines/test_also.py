@@ -1,6 +1,4 @@
-"""`also`: what it does to the transaction that it is part of, and what is told of its outcome
-then.
-"""
+"""`also`: what it does to the transaction that it is part of."""
 
 from __future__ import annotations
 

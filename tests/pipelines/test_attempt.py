@@ -1,6 +1,4 @@
-"""Tests of one attempt: every way in which host code can end becomes a value, and none takes the
-worker with it.
-"""
+"""One attempt: every way in which host code can end becomes a value."""
 
 from __future__ import annotations
 

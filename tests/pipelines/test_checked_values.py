@@ -1,6 +1,4 @@
-"""Tests of values that a column cannot keep, or that the model could not read back: they are
-refused before they are written, on both databases alike.
-"""
+"""Values that a column cannot keep, or that the model could not read back."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""The cursor: when a claim resumes behind the last one, and when it looks at the head of the
-order.
-"""
+"""The cursor: when a claim resumes behind the last one."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Claims grow while rows start at once, and what was claimed ahead in vain is released: a
-pipeline with its default queue.
-"""
+"""Claims grow while rows start at once."""
 
 from __future__ import annotations
 

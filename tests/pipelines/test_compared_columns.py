@@ -1,6 +1,4 @@
-"""Columns of any type that services own: an unchanged row is written, a changed one is not, and
-no row goes round for ever.
-"""
+"""Columns of any type that services own: an unchanged row is written, a changed one is not."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""What is refused while a pipeline is built, and what is not: a false refusal cannot be got
-around.
-"""
+"""What is refused while a pipeline is built, and what is not."""
 
 from __future__ import annotations
 

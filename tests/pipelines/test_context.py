@@ -1,6 +1,4 @@
-"""Tests of what the actors of a pipeline have in common: failures, tasks in the background,
-calls that were left behind.
-"""
+"""What the actors of a pipeline have in common: failures, tasks in the background."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Outcomes that share dicts which the host goes on changing: each row gets what was said when
-its outcome was returned.
-"""
+"""Outcomes that share dicts which the host goes on changing."""
 
 from __future__ import annotations
 

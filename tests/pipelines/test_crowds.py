@@ -1,6 +1,4 @@
-"""Many pipelines in one process: what each costs does not depend on how many there are, and they
-do not fight each other.
-"""
+"""Many pipelines in one process: what each costs does not depend on how many there are."""
 
 from __future__ import annotations
 

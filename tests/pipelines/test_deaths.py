@@ -1,6 +1,4 @@
-"""Tests of rows whose holders die: many that are lost at once say nothing of one of them, and yet
-a row that kills its holders is found among them.
-"""
+"""Rows whose holders die: many that are lost at once say nothing of one of them."""
 
 from __future__ import annotations
 

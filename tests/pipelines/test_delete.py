@@ -1,6 +1,4 @@
-"""Tests of `Delete`: the row is deleted under the same guard as any outcome, with what belongs to
-it, once.
-"""
+"""`Delete`: the row is deleted under the same guard as any outcome, with what belongs to it."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Tests of a drain that interrupts many rows: what it asks of the database grows with the batches,
-not with the rows.
-"""
+"""A drain that interrupts many rows: what it asks of the database grows with the batches."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""The end of a process whose database is kept locked by somebody else: it comes within bounds,
-in a process of its own.
-"""
+"""The end of a process whose database is kept locked by somebody else: it comes within bounds."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Tests of the fetcher: no failure ends it, and whatever happens nothing stays leased that
-nobody works on.
-"""
+"""The fetcher: no failure ends it."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""The fetcher under a backlog: its claims follow one another, and nothing that stands before
-them is forgotten.
-"""
+"""The fetcher under a backlog: its claims follow one another."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Tests of the thread in which leases are renewed: it is there once, ends with its manager, and
-is replaced when it dies.
-"""
+"""The thread in which leases are renewed: it is there once, ends with its manager."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Tests of heartbeats: leases are renewed in bulk when they near their end, and each under its
-own token.
-"""
+"""Heartbeats: leases are renewed in bulk when they near their end."""
 
 from __future__ import annotations
 

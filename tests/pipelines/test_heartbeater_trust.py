@@ -1,6 +1,4 @@
-"""Tests of the end of trust: work is cancelled before its row can be taken, whatever the
-database does meanwhile.
-"""
+"""The end of trust: work is cancelled before its row can be taken."""
 
 from __future__ import annotations
 

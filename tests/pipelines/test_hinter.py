@@ -1,6 +1,4 @@
-"""Tests of hints: whom they reach, that they never harm their sender, and that they follow a
-commit only.
-"""
+"""Hints: whom they reach, that they never harm their sender."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Tests of the loader: rows are read under their tokens, many by one SELECT, and an outage is
-waited out while trust lasts.
-"""
+"""The loader: rows are read under their tokens, many by one SELECT."""
 
 from __future__ import annotations
 

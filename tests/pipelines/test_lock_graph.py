@@ -1,6 +1,4 @@
-"""What pipelines declare in `locks`: checked when they are built, and for circles before
-anything starts.
-"""
+"""What pipelines declare in `locks`: checked when they are built."""
 
 from __future__ import annotations
 

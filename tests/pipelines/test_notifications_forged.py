@@ -1,6 +1,4 @@
-"""Notifications that no replica sent: whoever may connect to the database can say anything on
-the channel, at any rate.
-"""
+"""Notifications that no replica sent."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Lines to other replicas that are lost, that cannot be had, and that end; and who may have one
-at all.
-"""
+"""Lines to other replicas that are lost, that cannot be had, and that end."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Tests of outcomes as data: what `process` may return, and what is refused before any
-transaction.
-"""
+"""Outcomes as data: what `process` may return, and what is refused before any transaction."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Tests of periodic rows: they are there without being inserted by hand, once, and due by their
-schedule.
-"""
+"""Periodic rows: they are there without being inserted by hand, once."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Tests of outcomes that are raised: from deep within `process`, out of a thread, a task group, a
-process pool, or `also`.
-"""
+"""Outcomes that are raised: from deep within `process`, out of a thread, a task group."""
 
 from __future__ import annotations
 

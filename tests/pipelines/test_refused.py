@@ -1,6 +1,4 @@
-"""Tests of outcomes that the database refuses: the pipeline says what comes of them, and
-whatever it says the row is freed.
-"""
+"""Outcomes that the database refuses: the pipeline says what comes of them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Related rows when the attempt does not end as planned: freed by somebody on every path, and
-held as long as it lasts.
-"""
+"""Related rows when the attempt does not end as planned: freed by somebody on every path."""
 
 from __future__ import annotations
 

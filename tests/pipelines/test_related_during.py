@@ -1,6 +1,4 @@
-"""Related rows for as long as the attempt lasts: held with the main row, and released with it
-however it ends.
-"""
+"""Related rows for as long as the attempt lasts: held with the main row."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Related rows during an attempt: all or none, fresh, under the item's token, and written and
-freed with its outcome.
-"""
+"""Related rows during an attempt: all or none, fresh, under the item's token."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""What cannot be locked or written as a related row is refused early, with what to change; and
-who else's locks count as held.
-"""
+"""What cannot be locked or written as a related row is refused early, with what to change."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Tests of releasing: rows that were not worked on are free at once, and only those that are
-still ours.
-"""
+"""Releasing: rows that were not worked on are free at once, and only those that are still ours."""
 
 from __future__ import annotations
 

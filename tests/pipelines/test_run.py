@@ -1,6 +1,4 @@
-"""Tests of one run of a pipeline: that it ends in order, within its bounds, and leaves nothing
-behind, whenever it is told to.
-"""
+"""One run of a pipeline: that it ends in order, within its bounds, and leaves nothing behind."""
 
 from __future__ import annotations
 

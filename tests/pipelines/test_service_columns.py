@@ -205,6 +205,3 @@ async def test_a_refused_outcome_spoils_no_other(database: TemporaryDatabase) ->
         await fetch_and_work(steps)
     by_id = {row.id: row.status for row in await read_all(database, Volume)}
     assert [by_id[row.id] for row in rows] == ["active", "stopping", "active", "active"]
-
-
-# ---------------------------------------------------------------- Retry

@@ -1,6 +1,4 @@
-"""Tests of settings: the documented defaults, the bounds, and every contradiction with what it
-tells the host to change.
-"""
+"""Settings: the documented defaults, the bounds."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Tests of the settler: workers go on while outcomes are written, what waits is bounded, and
-nothing of it is lost.
-"""
+"""The settler: workers go on while outcomes are written, what waits is bounded."""
 
 from __future__ import annotations
 

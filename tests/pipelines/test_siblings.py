@@ -1,6 +1,4 @@
-"""Two pipelines of one model: what one of them leaves is the other's, as soon as the lease or
-the reservation has ended.
-"""
+"""Two pipelines of one model: what one of them leaves is the other's."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Databases that are far away: every statement takes its time, and no finished result is dropped
-for it.
-"""
+"""Databases that are far away: every statement takes its time."""
 
 from __future__ import annotations
 

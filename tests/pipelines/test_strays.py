@@ -1,6 +1,4 @@
-"""Tests of strays: a tracked item has a place in the queue, a worker or a settlement; otherwise
-it is released.
-"""
+"""Strays: a tracked item has a place in the queue, a worker or a settlement."""
 
 from __future__ import annotations
 

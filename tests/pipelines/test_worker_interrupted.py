@@ -1,6 +1,4 @@
-"""Tests of workers whose work is ended from outside: by time, by a lost lease, by a
-cancellation, or by the death of its holder.
-"""
+"""Workers whose work is ended from outside: by time, by a lost lease, by a cancellation."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Tests of assignments as data: the two rules, on both databases, and which maps share a
-statement.
-"""
+"""Assignments as data: the two rules, on both databases, and which maps share a statement."""
 
 from __future__ import annotations
 

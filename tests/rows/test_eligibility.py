@@ -1,6 +1,4 @@
-"""Tests of eligibility: each clause against a reference written in Python, on rows that nobody
-would think of.
-"""
+"""Eligibility: each clause against a reference written in Python."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Tests of reading a host's model: everything that could be wrong with it is found here, with
-the name of what to change.
-"""
+"""Reading a host's model: everything that could be wrong with it is found here."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Hosts whose models are mapped dataclasses: they take the mixins, with keyword-only fields or
-without, and are worked on.
-"""
+"""Hosts whose models are mapped dataclasses: they take the mixins."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Conditions of hosts that bind a parameter by a name: each keeps its own value, whatever else
-stands in the statement.
-"""
+"""Conditions of hosts that bind a parameter by a name: each keeps its own value."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Hosts whose models are written with SQLModel or advanced-alchemy: they take the mixins, and are
-worked on, with the real packages.
-"""
+"""Hosts whose models are written with SQLModel or advanced-alchemy: they take the mixins."""
 
 from __future__ import annotations
 

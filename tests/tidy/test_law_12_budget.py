@@ -31,7 +31,7 @@ LINES = {
     "streams": 14362,
     "telemetry": 1238,
     "testing": 5319,
-    "tests": 125101,
+    "tests": 124899,
 }
 """Most lines of each part of the package, and of `tests`."""
 FILES_MAX = 281

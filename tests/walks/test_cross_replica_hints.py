@@ -1,6 +1,4 @@
-"""A service in one process, the pipeline in another: its rows are found without a poll, whatever
-happens to the line.
-"""
+"""A service in one process, the pipeline in another: its rows are found without a poll."""
 
 from __future__ import annotations
 

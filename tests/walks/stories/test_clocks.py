@@ -1,6 +1,4 @@
-"""Only the database's clock counts: a replica and a command line that are an hour off say what
-others say.
-"""
+"""Only the database's clock counts."""
 
 from __future__ import annotations
 

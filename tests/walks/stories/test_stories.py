@@ -1,6 +1,4 @@
-"""Eight stories of three in the morning: real processes, one command, and the text that it prints
-stands in ``docs/at-3-am.md``. Where the command says what to do, that is done, and helps.
-"""
+"""Eight stories of three in the morning: real processes, one command."""
 
 from __future__ import annotations
 
