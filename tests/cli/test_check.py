@@ -78,7 +78,7 @@ async def test_a_check_in_the_terminal(
     ended = rowlock_on_both("check", APP)
     assert (ended.returncode, ended.stdout, ended.stderr) == (1, TOLD, "")
     document = json.loads(rowlock_on_both("check", "--json", APP).stdout)
-    validate(document, schema_of("rowlock.check/1"))
+    validate(document, schema_of("rowlock.check/2"))
     assert document["counts"] == {"BAD": 2, "warn": 0, "note": 0}
     assert document["findings"][1] == {
         "about": "fleets",

@@ -89,7 +89,7 @@ async def test_every_page_and_document(database: TemporaryDatabase) -> None:
         assert SECONDS.sub("", headline) in SECONDS.sub("", text)
         for path, schema in {
             "/api/status": "rowlock.status/1",
-            "/api/checks": "rowlock.check/1",
+            "/api/checks": "rowlock.check/2",
             "/api/replicas": "rowlock.replicas/1",
             "/api/pipelines/VolumePipeline/rows?state=ended": "rowlock.rows/1",
         }.items():

@@ -1,1 +1,1 @@
-"""checking/: what `rowlock check` finds, and the migration that mends it."""
+"""checking/: what `rowlock check` finds, and how to mend it."""

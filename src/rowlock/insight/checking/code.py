@@ -15,7 +15,7 @@ from sqlalchemy.sql.elements import ClauseElement, ColumnClause, UnaryExpression
 
 from rowlock.insight.shown import shown, wrapped
 
-SCHEMA: Final = "rowlock.check/1"
+SCHEMA: Final = "rowlock.check/2"
 WIDTH_MIN: Final = 40
 FINDINGS_MAX: Final = 1_000
 TEXT_CHARS_MAX: Final = 600

@@ -9,20 +9,20 @@ import json
 from importlib.resources import files
 from typing import Any, Final
 
-DOCUMENTS: Final = (
-    "explanation",
-    "status",
-    "rows",
-    "timeline",
-    "replicas",
-    "check",
-    "pipeline",
-    "claim_plan",
-    "rehearsal",
-    "action",
-    "error",
-)
-"""What has a schema; ``"explanation"`` is that of documents which say ``rowlock.explanation/1``."""
+DOCUMENTS: Final = {
+    "explanation": "1",
+    "status": "1",
+    "rows": "1",
+    "timeline": "1",
+    "replicas": "1",
+    "check": "2",
+    "pipeline": "1",
+    "claim_plan": "1",
+    "rehearsal": "1",
+    "action": "1",
+    "error": "1",
+}
+"""What has a schema, and its version: of what says ``rowlock.check/2``, that is ``"check"``."""
 
 
 def schema_of(document: str) -> dict[str, Any]:
@@ -34,8 +34,8 @@ def schema_of(document: str) -> dict[str, Any]:
     Raises:
         ValueError: there is no such document.
     """
-    name = document.removeprefix("rowlock.").removesuffix("/1")
-    if name not in DOCUMENTS:
+    name, _, version = document.removeprefix("rowlock.").partition("/")
+    if name not in DOCUMENTS or version not in ("", DOCUMENTS[name]):
         raise ValueError(f"no document is named {document!r:.100}; there are {DOCUMENTS}")
     text = files(__name__).joinpath(f"{name}.schema.json").read_text(encoding="utf-8")
     found: dict[str, Any] = json.loads(text)
