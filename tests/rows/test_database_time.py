@@ -103,9 +103,7 @@ def test_a_migration_that_names_the_class_still_runs() -> None:
 def test_what_a_driver_reads_in_another_zone_becomes_utc() -> None:
     """Times would be equal and print differently, depending on the server's setting."""
     read = UtcDateTime().process_result_value(NOON.astimezone(INDIA), postgresql.dialect())
-    assert read == NOON
-    assert read is not None
-    assert read.tzinfo is UTC
+    assert (read, read and read.tzinfo) == (NOON, UTC)
 
 
 @given(TIMES, TIMES)
