@@ -30,11 +30,11 @@ LINES = {
     "services": 719,
     "streams": 14362,
     "telemetry": 1238,
-    "testing": 5319,
-    "tests": 124899,
+    "testing": 5297,
+    "tests": 124903,
 }
 """Most lines of each part of the package, and of `tests`."""
-FILES_MAX = 281
+FILES_MAX = 280
 """Most modules of the package."""
 BASE_EXCEPTIONS_MAX, BLIND_MAX = 39, 76
 ROOM = 300

@@ -25,8 +25,8 @@ from rowlock.testing.crashes.crash_everywhere import CrashError, check_empty, em
 from rowlock.testing.crashes.failpoints import Boundary, CommittedWrites
 from rowlock.testing.crashes.killable_replica import KillableReplica, without_logs
 from rowlock.testing.databases.temporary import TemporaryDatabase
+from rowlock.testing.streams.contract import Add, FlowTrial, add_events
 from rowlock.testing.streams.running import recorded
-from rowlock.testing.streams.trial import Add, FlowTrial, add_events
 
 MOMENTS_MAX: Final = 10_000
 """Moments at which a replica is killed before a flow is taken for endless."""
