@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import subprocess
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -387,3 +389,21 @@ async def test_runs_of_several_loops_share_threads() -> None:
 
     runs = [asyncio.to_thread(asyncio.run, one()) for _ in range(8)]
     assert await asyncio.gather(*runs) == [50] * 8
+
+
+async def test_a_sleeping_thread_keeps_no_graph_alive() -> None:
+    """What a host has put into a graph would stay in memory until the next one runs."""
+    runtime = GraphRuntime(threads_max=2)
+
+    async def run() -> weakref.ref[Graph]:
+        graph = Graph()
+        graph.source(range(3)).map(str).sink(str)
+        await run_graph(graph, runtime=runtime)
+        return weakref.ref(graph)
+
+    graph = await run()
+    while len(runtime._sleepers) < runtime.threads:  # noqa: ASYNC110 - it is about to
+        await asyncio.sleep(0)
+    gc.collect()
+    assert graph() is None
+    runtime.close()

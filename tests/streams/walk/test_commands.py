@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from functools import partial
+from typing import Any
 
 import pytest
 from sqlalchemy import update
@@ -10,7 +12,9 @@ from sqlalchemy import update
 from rowlock import PipelineManager, events
 from rowlock.errors import ConfigurationError, PipelineError
 from rowlock.streams.cut_plan import Checkpoint
+from rowlock.streams.shards.dividing import Resharding
 from rowlock.streams.shards.layout import DynamicShards
+from rowlock.streams.shards.replicas import OwnShard
 from rowlock.testing import TemporaryDatabase, run_until_settled, stepping
 from tests.host import heard_events
 
@@ -187,3 +191,35 @@ async def test_shards_of_a_stopped_flow_stay_free(database: TemporaryDatabase) -
         async with bank.sessions.begin() as session:
             await bank.flow.start(session)
         assert len(await steps.fetch_once()) == 3
+
+
+async def test_a_heartbeat_behind_a_join(
+    database: TemporaryDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A heartbeat that finds the row deleted would take its lease for lost, and warn of it."""
+    bank = await open_bank(database, shards=2, **FAST)
+    add_up(bank)
+    seen: list[bool] = []
+    join = Resharding.join
+
+    async def watched(self: Resharding, lower: OwnShard, upper: OwnShard) -> bool:
+        transact: Callable[..., Awaitable[Any]] = self._transact
+
+        async def and_look(*arguments: Any, **options: Any) -> None:
+            await transact(*arguments, **options)
+            seen.append(upper.item.is_settling)
+
+        self._transact = and_look
+        return await join(self, lower, upper)
+
+    monkeypatch.setattr(Resharding, "join", watched)
+    async with PipelineManager(bank.sessions, bank.streams.pipelines()):
+
+        async def are_so_many(number: int) -> bool:
+            return len(await bank.shards()) == number
+
+        await until(lambda: are_so_many(2))
+        async with bank.sessions.begin() as session:
+            await bank.flow.reshard(session, 1)
+        await until(lambda: are_so_many(1))
+    assert seen == [True]
